@@ -1,0 +1,89 @@
+"""Errors for people: one class per mistake, both values, what to do.
+
+Owns the base classes. Each layer defines its own mistakes as subclasses beside the code that raises them.
+Read first: `WeftError`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+
+_PACKAGE_DIR = os.path.dirname(os.path.abspath(__file__))
+
+
+def user_location() -> str | None:
+    """Return `file:line: text` of the innermost frame outside the package, or None."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith(_PACKAGE_DIR) and not filename.startswith("<frozen"):
+            text = linecache.getline(filename, frame.f_lineno).strip()
+            return f"{filename}:{frame.f_lineno}: {text}"
+        frame = frame.f_back
+    return None
+
+
+class WeftError(RuntimeError):
+    """Base of all errors of the package.
+
+    A subclass sets `code`, `what` and `fix`; the latter two are format strings over the keyword arguments given when
+    raised, which are kept as `values`. Example:
+
+        class TooManyThreads(UserError):
+            code = "W210"
+            what = "the block has {threads} threads; {arch} allows {limit}"
+            fix = "use fewer threads per block"
+
+        raise TooManyThreads(threads=2048, arch="H200", limit=1024)
+    """
+
+    code = "W000"
+    what = "{message}"
+    fix = ""
+
+    def __init__(self, message: str | None = None, **values: object) -> None:
+        if message is not None:
+            values.setdefault("message", message)
+        self.values = values
+        self.location = user_location()
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        lines = [f"{self.code}: {self.what.format(**self.values)}"]
+        if self.location:
+            lines.append(f"  at   {self.location}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix.format(**self.values)}")
+        return "\n".join(lines)
+
+
+class UserError(WeftError):
+    """The input is wrong; the text says which value and what to do."""
+
+    code = "W100"
+
+
+class Unsupported(WeftError):
+    """The input is valid, and this version does not do it."""
+
+    code = "W200"
+    what = "{name} is not supported yet{detail}"
+    fix = "{remedy}"
+
+    def __init__(self, name: str = "", detail: str = "", remedy: str = "compute it with torch outside the fusion", **values: object) -> None:
+        super().__init__(name=name, detail=(": " + detail) if detail else "", remedy=remedy, **values)
+
+
+class InternalError(WeftError):
+    """A defect of the package itself."""
+
+    code = "W900"
+    fix = "this is a defect of weft; please report it with the definition printed by repr(fd)"
+
+
+def require(condition: object, message: str) -> None:
+    """Raise `InternalError` with `message` unless `condition` holds."""
+    if not condition:
+        raise InternalError(message)

@@ -1,0 +1,1 @@
+"""Fusion IR: tensors, their axes, the expressions between them."""

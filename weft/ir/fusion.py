@@ -1,0 +1,300 @@
+"""The fusion: inputs, outputs, aliases, and all values and expressions between them.
+
+Owns creation and registration of values, topological order, and cloning. Read first: `Fusion.exprs` and `Fusion.clone`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterable, Sequence
+
+from ..dtypes import DataType
+from ..expr import Number, Sym, const, var
+from .enums import IterType, MemoryType
+from .values import Expr, IterDomain, LoadStoreOp, Merge, Scalar, Split, Swizzle, TensorDomain, TensorView, Val, no_reductions
+
+
+class Fusion:
+    """A graph of tensor operations. Values are numbered per kind in creation order."""
+
+    def __init__(self) -> None:
+        self._inputs: list[Val] = []
+        self._outputs: list[Val] = []
+        self._vals: list[Val] = []
+        self._tensor_count = self._scalar_count = self._axis_count = 0
+        self._size_scalars: dict[tuple[int, int], Scalar] = {}
+        self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
+        self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
+        self.random_op_count = 0
+
+    # -- creation
+    def new_axis(self, extent: Sym | int, iter_type: IterType = IterType.iteration, **kwargs) -> IterDomain:
+        self._axis_count += 1
+        axis = IterDomain(self._axis_count - 1, const(extent) if isinstance(extent, int) else extent, iter_type, **kwargs)
+        axis.fusion = self
+        return axis
+
+    def copy_axis(self, axis: IterDomain, iter_type: IterType | None = None) -> IterDomain:
+        """Return a new axis with the extent and kind of `axis` (not its transforms, not its binding)."""
+        return self.new_axis(axis.sym, iter_type or axis.iter_type, expanded_extent=axis.expanded_extent)
+
+    def new_tensor(self, logical: Sequence[IterDomain], dtype: DataType, *, root: list[IterDomain] | None = None) -> TensorView:
+        """Return a contiguous tensor over `logical`, in local memory, without a definition."""
+        contiguity = [None if a.is_broadcast() or a.is_reduction() else True for a in logical]
+        self._tensor_count += 1
+        tensor = TensorView(self, self._tensor_count - 1, TensorDomain(root, list(logical), contiguity), dtype)
+        self._vals.append(tensor)
+        return tensor
+
+    def new_scalar(self, sym: Sym | Number, dtype: DataType) -> Scalar:
+        self._scalar_count += 1
+        scalar = Scalar(self, self._scalar_count - 1, sym if isinstance(sym, Sym) else const(sym, dtype), dtype)
+        self._vals.append(scalar)
+        return scalar
+
+    def new_input_scalar(self, dtype: DataType) -> Scalar:
+        """Return a symbolic scalar (not yet an input: call `add_input`)."""
+        scalar = self.new_scalar(const(0), dtype)
+        scalar.sym = var(f"S{scalar.name}", dtype, lower=-(1 << 62))
+        return scalar
+
+    def size_scalar(self, tensor: TensorView, dim: int) -> Scalar:
+        """Return the scalar for the extent of logical axis `dim`, the same object each time."""
+        key = (tensor.name, dim)
+        if key not in self._size_scalars:
+            self._size_scalars[key] = self.new_scalar(no_reductions(tensor.get_logical_domain())[dim].logical_extent, DataType.Int)
+            self._size_scalars[key].size_of = (tensor, dim)  # type: ignore[attr-defined]
+        return self._size_scalars[key]
+
+    def register(self, expr: Expr) -> Expr:
+        """Make `expr` the definition of its outputs and a use of its inputs."""
+        for value in expr.outputs:
+            value._definition = expr
+        for value in dict.fromkeys(expr.inputs):
+            value._uses.append(expr)
+        return expr
+
+    def remove(self, expr: Expr) -> None:
+        for value in expr.outputs:
+            value._definition = None
+        for value in expr.inputs:
+            value._uses = [use for use in value._uses if use is not expr]
+
+    def replace_input(self, expr: Expr, old: Val, new: Val) -> None:
+        """Let `expr` read `new` where it read `old`."""
+        expr.inputs = [new if v is old else v for v in expr.inputs]
+        old._uses = [use for use in old._uses if use is not expr]
+        if not any(use is expr for use in new._uses):
+            new._uses.append(expr)
+
+    # -- inputs and outputs
+    def add_input(self, value: Val) -> None:
+        if isinstance(value, TensorView):
+            value.memory_type = MemoryType.global_
+        self._inputs.append(value)
+
+    def add_output(self, value: Val, alias_input: Val | None = None) -> None:
+        """Add an output; with `alias_input` it is written into that input's buffer and not returned unless added plainly too."""
+        known = any(v is value for v in self._outputs)
+        if alias_input is not None:
+            self.aliases[value] = alias_input
+            if not known:
+                self.hidden_outputs.add(value)
+        elif known:
+            self.hidden_outputs.discard(value)
+        if isinstance(value, TensorView):
+            value.memory_type = MemoryType.global_
+        if not known or alias_input is None and value not in self.aliases:
+            self._outputs.append(value)
+
+    def replace_output(self, old: Val, new: Val) -> None:
+        self._outputs = [new if v is old else v for v in self._outputs]
+        if old in self.aliases:
+            self.aliases[new] = self.aliases.pop(old)
+        if old in self.hidden_outputs:
+            self.hidden_outputs = {new if v is old else v for v in self.hidden_outputs}
+
+    def inputs(self) -> list[Val]:
+        return list(self._inputs)
+
+    def outputs(self) -> list[Val]:
+        return list(self._outputs)
+
+    def vals(self) -> list[Val]:
+        return list(self._vals)
+
+    # -- order
+    def exprs(self, targets: Iterable[Val] | None = None) -> list[Expr]:
+        """Return the expressions that the outputs (or `targets`) need, definitions before uses; tensors' and scalars' alike."""
+        order: list[Expr] = []
+        done: set[int] = set()
+        stack: list[tuple[Expr, bool]] = []
+        for value in self._outputs if targets is None else targets:
+            definition = value.definition()
+            if definition is None:
+                continue
+            stack.append((definition, False))
+            while stack:
+                expr, ready = stack.pop()
+                if id(expr) in done:
+                    continue
+                if ready:
+                    done.add(id(expr))
+                    order.append(expr)
+                    continue
+                stack.append((expr, True))
+                for source in reversed(expr.inputs):
+                    inner = source.definition()
+                    if inner is not None and id(inner) not in done:
+                        stack.append((inner, False))
+        return order
+
+    def tensor_exprs(self) -> list[Expr]:
+        """Return `exprs()` without those between scalars."""
+        return [e for e in self.exprs() if isinstance(e.outputs[0], TensorView)]
+
+    def tensors(self) -> list[TensorView]:
+        """Return the tensors that matter (inputs, then outputs of `tensor_exprs`), each once, in order."""
+        seen: dict[TensorView, None] = {v: None for v in self._inputs if isinstance(v, TensorView)}
+        for expr in self.tensor_exprs():
+            for value in (*expr.tensor_inputs, *expr.outputs):
+                seen.setdefault(value)  # type: ignore[arg-type]
+        for value in self._outputs:
+            if isinstance(value, TensorView):
+                seen.setdefault(value)
+        return list(seen)
+
+    # -- copy
+    def clone(self) -> "tuple[Fusion, dict[Val, Val]]":
+        """Return a deep copy and the map from old values (tensors, scalars, axes) to new ones; names stay."""
+        return _Cloner(self).run()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fusion):
+            return NotImplemented
+        from .structure import structural_key
+
+        return self is other or structural_key(self) == structural_key(other)
+
+    def __hash__(self) -> int:
+        return id(self) >> 4
+
+    def __str__(self) -> str:
+        from .printing import fusion_text
+
+        return fusion_text(self)
+
+
+class _Cloner:
+    """Copies a fusion, keeping names; used by `Fusion.clone`."""
+
+    def __init__(self, source: Fusion) -> None:
+        self.source, self.target = source, Fusion()
+        self.map: dict[Val, Val] = {}
+
+    def run(self) -> tuple[Fusion, dict[Val, Val]]:
+        source, target = self.source, self.target
+        for value in source._vals:
+            self._value(value)
+        for expr in self._all_exprs():
+            copy = object.__new__(type(expr))
+            copy.__dict__.update(expr.__dict__)
+            copy.inputs = [self._value(v) for v in expr.inputs]
+            copy.outputs = [self._value(v) for v in expr.outputs]
+            copy.attributes = dict(expr.attributes)
+            target.register(copy)
+        target._inputs = [self._value(v) for v in source._inputs]
+        target._outputs = [self._value(v) for v in source._outputs]
+        target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
+        target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
+        target._size_scalars = {k: self._value(v) for k, v in source._size_scalars.items()}  # type: ignore[misc]
+        target.random_op_count = source.random_op_count
+        target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
+        return target, self.map
+
+    def _all_exprs(self) -> list[Expr]:
+        seen: dict[int, Expr] = {}
+        for value in self.source._vals:
+            definition = value.definition()
+            if definition is not None:
+                seen.setdefault(id(definition), definition)
+        return list(seen.values())
+
+    def _value(self, value: Val) -> Val:
+        if value in self.map:
+            return self.map[value]
+        if isinstance(value, TensorView):
+            copy: Val = self._tensor(value)
+        elif isinstance(value, IterDomain):
+            return self._axis(value)
+        else:
+            copy = object.__new__(type(value))
+            copy.__dict__.update(value.__dict__)
+            copy.fusion, copy._definition, copy._uses = self.target, None, []
+            self.target._vals.append(copy)
+        self.map[value] = copy
+        if hasattr(copy, "size_of"):
+            copy.size_of = (self._value(copy.size_of[0]), copy.size_of[1])
+        return copy
+
+    def _tensor(self, tensor: TensorView) -> TensorView:
+        copy = object.__new__(TensorView)
+        copy.__dict__.update(tensor.__dict__)
+        copy.fusion, copy._definition, copy._uses = self.target, None, []
+        self.map[tensor] = copy
+        self.target._vals.append(copy)
+        old = tensor.domain()
+        new = object.__new__(TensorDomain)
+        new.__dict__.update(old.__dict__)
+        new.root = None if old.root is None else [self._axis(a) for a in old.root]
+        new.logical = [self._axis(a) for a in old.logical]
+        new.loop = [self._axis(a) for a in old.loop]
+        new.allocation = None if old.allocation is None else [self._axis(a) for a in old.allocation]
+        new.contiguity = list(old.contiguity)
+        copy._domain = new
+        return copy
+
+    def _axis(self, axis: IterDomain) -> IterDomain:
+        if axis in self.map:
+            return self.map[axis]  # type: ignore[return-value]
+        copy = object.__new__(IterDomain)
+        copy.__dict__.update(axis.__dict__)
+        copy.fusion, copy._definition, copy._uses = self.target, None, []
+        self.map[axis] = copy
+        transform = axis._definition
+        if transform is not None:
+            new = object.__new__(type(transform))
+            new.__dict__.update(transform.__dict__)
+            new.inputs = [self._axis(a) for a in transform.inputs]
+            new.outputs = [self._axis(a) if a is not axis else copy for a in transform.outputs]
+            for out in new.outputs:
+                out._definition = new
+            for source in new.inputs:
+                if not any(type(u) is type(new) and u.outputs == new.outputs for u in source._uses):
+                    source._uses.append(new)
+        return copy
+
+
+_CURRENT: contextvars.ContextVar[Fusion | None] = contextvars.ContextVar("weft_fusion", default=None)
+
+
+class FusionGuard:
+    """Context in which front-end functions find the fusion being defined. Nothing below the API may look here."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self._token = None
+
+    def __enter__(self) -> Fusion:
+        self._token = _CURRENT.set(self.fusion)
+        return self.fusion
+
+    def __exit__(self, *exc: object) -> None:
+        _CURRENT.reset(self._token)
+
+    @staticmethod
+    def current() -> Fusion | None:
+        return _CURRENT.get()
+
+
+__all__ = ["Fusion", "FusionGuard", "LoadStoreOp", "Merge", "Split", "Swizzle"]

@@ -1,0 +1,381 @@
+"""Values of a fusion: scalars, axes (IterDomain), domains of axes, tensors, and the expressions that define them.
+
+Owns the data structures and their invariants. Construction rules of ops are in `weft.ops`, transforms of axes in `weft.schedule`.
+Read first: `TensorView`, then `IterDomain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..dtypes import DataType
+from ..errors import InternalError
+from ..expr import ONE, Sym, const, var
+from .enums import CacheOp, IterType, LoadStoreOpType, MemoryType, ParallelType
+
+if TYPE_CHECKING:
+    from .fusion import Fusion
+
+
+class Statement:
+    """Anything that belongs to a fusion."""
+
+
+class Val(Statement):
+    """A value of a fusion. `name` counts within its kind; `printed` is its stable printed form."""
+
+    def __init__(self, fusion: "Fusion | None", name: int) -> None:
+        self.fusion, self.name = fusion, name
+        self._definition: Expr | None = None
+        self._uses: list[Expr] = []
+
+    def is_tensor(self) -> bool:
+        return isinstance(self, TensorView)
+
+    def definition(self) -> "Expr | None":
+        """Return the expression that computes this value, or None for an input or a constant."""
+        return self._definition
+
+    def uses(self) -> "list[Expr]":
+        """Return the expressions that read this value."""
+        return list(self._uses)
+
+    def is_symbolic(self) -> bool:
+        """True unless the value is a constant known now."""
+        return True
+
+
+class Scalar(Val):
+    """A scalar value: `sym` says what it is; `definition()` which op of the user made it (None for constants, inputs, sizes)."""
+
+    def __init__(self, fusion: "Fusion | None", name: int, sym: Sym, dtype: DataType) -> None:
+        super().__init__(fusion, name)
+        self.sym, self._dtype = sym, dtype
+
+    def dtype(self) -> DataType:
+        return self._dtype
+
+    def is_symbolic(self) -> bool:
+        return not self.sym.is_const
+
+    def __str__(self) -> str:
+        return f"{_SCALAR_LETTERS.get(self._dtype, 'c')}{self.name}"
+
+
+_SCALAR_LETTERS = {DataType.Double: "d", DataType.Float: "f", DataType.Int: "i", DataType.Int32: "i", DataType.Bool: "b", DataType.Index: "i"}
+
+
+class IterDomain(Val):
+    """One axis of a tensor.
+
+    extent: iterations of a loop over it (1 for a broadcast axis). expanded_extent: what a broadcast axis was expanded to, else None.
+    parallel: who runs its iterations. is_rfactor: made by rfactor. padded_to_warp: a thread axis rounded up to whole warps at launch.
+    """
+
+    def __init__(
+        self, name: int, extent: Sym, iter_type: IterType = IterType.iteration, *, expanded_extent: Sym | None = None,
+        parallel: ParallelType = ParallelType.serial, is_rfactor: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(None, name)
+        self._extent, self.iter_type, self.expanded_extent = extent, iter_type, expanded_extent
+        self.parallel, self.is_rfactor, self.padded_to_warp = parallel, is_rfactor, False
+
+    @property
+    def sym(self) -> Sym:
+        """The extent of a loop over this axis."""
+        return self._extent
+
+    @property
+    def logical_extent(self) -> Sym:
+        """The size that torch sees: the expanded extent of an expanded broadcast, else the extent."""
+        return self.expanded_extent if self.expanded_extent is not None else self._extent
+
+    def extent(self) -> "Scalar":
+        return Scalar(None, 0, self._extent, DataType.Int)
+
+    def is_reduction(self) -> bool:
+        return self.iter_type is IterType.reduction
+
+    def is_broadcast(self) -> bool:
+        return self.iter_type is IterType.broadcast
+
+    def is_iteration(self) -> bool:
+        return self.iter_type is IterType.iteration
+
+    def parallelize(self, parallel_type: ParallelType) -> None:
+        """Bind the axis: `ParallelType.block_x` runs it on threadIdx.x, and so on."""
+        self.parallel = parallel_type
+
+    def pad_to_multiple_of_warp(self) -> None:
+        """Round the threads of this axis up to whole warps at launch."""
+        self.padded_to_warp = True
+
+    def __str__(self) -> str:
+        letter = self.iter_type.value
+        kind = self.parallel.value if self.parallel is not ParallelType.serial else "S"
+        suffix = "rf" if self.is_rfactor else ""
+        extent = f"{self._extent}" if self.expanded_extent is None else f"{self._extent} ex {self.expanded_extent}"
+        return f"{letter}{kind}{self.name}{{{extent}}}{suffix}"
+
+    __repr__ = __str__
+
+
+class Expr(Statement):
+    """An expression: `outputs` computed from `inputs`. `attributes` hold what else distinguishes it (hashable values)."""
+
+    def __init__(self, inputs: Sequence[Val], outputs: Sequence[Val], **attributes: Any) -> None:
+        self.inputs: list[Val] = list(inputs)
+        self.outputs: list[Val] = list(outputs)
+        self.attributes = attributes
+
+    def input(self, index: int) -> Val:
+        return self.inputs[index]
+
+    def output(self, index: int) -> Val:
+        return self.outputs[index]
+
+    @property
+    def tensor_inputs(self) -> "list[TensorView]":
+        return [v for v in self.inputs if isinstance(v, TensorView)]
+
+    @property
+    def op_name(self) -> str:
+        """The op's name as the front end spells it."""
+        return self.attributes.get("op", type(self).__name__)
+
+    def __str__(self) -> str:
+        attributes = {k: v for k, v in self.attributes.items() if k != "op"}
+        extra = ", ".join(f"{k}={v}" for k, v in attributes.items())
+        return f"{', '.join(map(str, self.outputs))} = {self.op_name}({', '.join(map(str, self.inputs))}{', ' + extra if extra else ''})"
+
+    __repr__ = __str__
+
+
+# ---- expressions between axes
+class Split(Expr):
+    """outer, inner = split(input, factor): inner has `factor` iterations (or outer, with inner_split False)."""
+
+    def __init__(self, source: IterDomain, outer: IterDomain, inner: IterDomain, factor: Sym, inner_split: bool) -> None:
+        super().__init__([source], [outer, inner])
+        self.factor, self.inner_split = factor, inner_split
+
+    def outer(self) -> IterDomain:
+        return self.outputs[0]  # type: ignore[return-value]
+
+    def inner(self) -> IterDomain:
+        return self.outputs[1]  # type: ignore[return-value]
+
+    def source(self) -> IterDomain:
+        return self.inputs[0]  # type: ignore[return-value]
+
+
+class Merge(Expr):
+    """out = merge(outer, inner)."""
+
+    def __init__(self, outer: IterDomain, inner: IterDomain, out: IterDomain) -> None:
+        super().__init__([outer, inner], [out])
+
+    def outer(self) -> IterDomain:
+        return self.inputs[0]  # type: ignore[return-value]
+
+    def inner(self) -> IterDomain:
+        return self.inputs[1]  # type: ignore[return-value]
+
+    def out(self) -> IterDomain:
+        return self.outputs[0]  # type: ignore[return-value]
+
+
+class Swizzle(Expr):
+    """out_x, out_y = x, y ^ (x mod extent of y): spreads a column of a shared-memory tile over the banks."""
+
+    def __init__(self, x: IterDomain, y: IterDomain, out_x: IterDomain, out_y: IterDomain) -> None:
+        super().__init__([x, y], [out_x, out_y])
+
+
+# ---- expressions between tensors
+class PointwiseOp(Expr):
+    """One element of each input makes one element of the output. `op` names an entry of the op registry; cast has `dtype`."""
+
+
+class LoadStoreOp(Expr):
+    """A copy: set, permute (the output's logical domain is its root domain in another order), loads and stores of the scheduler."""
+
+    def __init__(self, inputs: Sequence[Val], outputs: Sequence[Val], *, kind: LoadStoreOpType = LoadStoreOpType.set, cache_op: CacheOp = CacheOp.unspecified) -> None:
+        super().__init__(inputs, outputs, op="set")
+        self.kind, self.cache_op = kind, cache_op
+
+
+class BroadcastOp(Expr):
+    """New axes of extent 1. `flags[i]` says whether axis i of the output is new."""
+
+
+class SqueezeOp(Expr):
+    """Axes of extent 1 dropped. `flags[i]` says whether axis i of the input is dropped."""
+
+
+class ExpandOp(Expr):
+    """Broadcast axes given an expanded extent; same rank as the input."""
+
+
+class ReshapeOp(Expr):
+    """Not produced by this version; named for `type()` comparisons."""
+
+
+class ReductionOp(Expr):
+    """Fold the reduction axes of the output with `kind`: sum, prod, max, min. `kind` names a monoid of `weft.ops.monoids`."""
+
+
+class WelfordOp(Expr):
+    """Outputs (average, sum of squared deviations, count) over the reduction axes of each output."""
+
+
+class FullOp(Expr):
+    """A tensor of one scalar (`inputs[0]`)."""
+
+
+class IotaOp(Expr):
+    """start + step * i: inputs (length, start, step) scalars."""
+
+
+class RandomOp(Expr):
+    """Philox numbers. `distribution` is "uniform" or "normal"; inputs: two scalars, then seed and offset scalars when given; `index`: which random op."""
+
+
+class TensorDomain(Val):
+    """The domains of a tensor: root (before a permute or rfactor), logical (what torch sees), loop (how it is computed), allocation (how it lies in memory).
+
+    contiguity: per allocation axis True/False, None for broadcast axes; True means that the stride equals the extent times the stride of the next inner
+    contiguous-or-not non-broadcast axis (1 for the innermost).
+    """
+
+    def __init__(self, root: list[IterDomain] | None, logical: list[IterDomain], contiguity: list[bool | None], allocation: list[IterDomain] | None = None) -> None:
+        super().__init__(None, 0)
+        self.root, self.logical, self.loop = root, list(logical), list(logical)
+        self.allocation, self.contiguity = allocation, list(contiguity)
+
+    @property
+    def maybe_root(self) -> list[IterDomain]:
+        return self.root if self.root is not None else self.logical
+
+    @property
+    def maybe_allocation(self) -> list[IterDomain]:
+        return self.allocation if self.allocation is not None else self.logical
+
+    def __str__(self) -> str:
+        return f"logical={self.logical} loop={self.loop}"
+
+
+def no_reductions(axes: Sequence[IterDomain]) -> list[IterDomain]:
+    return [axis for axis in axes if not axis.is_reduction()]
+
+
+class TensorView(Val):
+    """A tensor of the fusion.
+
+    memory_type: global for inputs and outputs, else local (registers) or shared.
+    compute_at: how many leading loop axes it shares with its consumers (0: computed in a nest of its own).
+    is_cpu_scalar: a zero-dim tensor on the CPU, passed to kernels by value.
+    """
+
+    def __init__(self, fusion: "Fusion", name: int, domain: TensorDomain, dtype: DataType) -> None:
+        super().__init__(fusion, name)
+        self._domain, self._dtype = domain, dtype
+        self.memory_type = MemoryType.local
+        self.compute_at = 0
+        self.is_cpu_scalar = False
+        self.circular: object | None = None  # a schedule.circular.CircularBuffer when the tensor is circular buffered
+
+    # -- queries
+    @property
+    def ndim(self) -> int:
+        """Number of logical axes without reductions."""
+        return len(no_reductions(self._domain.logical))
+
+    def dtype(self) -> DataType:
+        return self._dtype
+
+    def domain(self) -> TensorDomain:
+        return self._domain
+
+    def has_root(self) -> bool:
+        return self._domain.root is not None
+
+    def get_root_domain(self) -> list[IterDomain]:
+        return self._domain.root or []
+
+    def get_maybe_root_domain(self) -> list[IterDomain]:
+        return self._domain.maybe_root
+
+    def get_logical_domain(self) -> list[IterDomain]:
+        return self._domain.logical
+
+    def get_loop_domain(self) -> list[IterDomain]:
+        return self._domain.loop
+
+    def get_allocation_domain(self) -> list[IterDomain]:
+        return self._domain.maybe_allocation
+
+    def axis(self, index: int) -> IterDomain:
+        """Return loop axis `index` (negative from the end)."""
+        loop = self._domain.loop
+        if not -len(loop) <= index < len(loop):
+            raise AxisOutOfRange(tensor=str(self), index=index, rank=len(loop))
+        return loop[index]
+
+    def size(self, dim: int) -> Scalar:
+        """Return the extent of logical axis `dim` as a scalar of the fusion."""
+        axes = no_reductions(self._domain.logical)
+        if not -len(axes) <= dim < len(axes):
+            raise AxisOutOfRange(tensor=str(self), index=dim, rank=len(axes))
+        return self.fusion.size_scalar(self, dim % len(axes))  # type: ignore[union-attr]
+
+    def shape(self) -> list[Scalar]:
+        return [self.size(d) for d in range(self.ndim)]
+
+    def has_reduction(self) -> bool:
+        return any(a.is_reduction() for a in self._domain.loop)
+
+    @property
+    def is_fusion_input(self) -> bool:
+        return any(v is self for v in self.fusion.inputs())  # type: ignore[union-attr]
+
+    @property
+    def is_fusion_output(self) -> bool:
+        return any(v is self for v in self.fusion.outputs())  # type: ignore[union-attr]
+
+    def strides(self) -> dict[IterDomain, Sym]:
+        """Return the element stride of each allocation axis of a tensor in global memory (0 for broadcast axes)."""
+        out: dict[IterDomain, Sym] = {}
+        running: Sym = ONE
+        axes = self._domain.maybe_allocation
+        for position in reversed(range(len(axes))):
+            axis, contiguous = axes[position], self._domain.contiguity[position]
+            if axis.is_reduction():
+                continue
+            if axis.is_broadcast() or contiguous is None:
+                out[axis] = const(0)
+                continue
+            if not contiguous:
+                running = self.stride_var(position)
+            out[axis] = running
+            running = running * axis.sym
+        return out
+
+    def stride_var(self, position: int) -> Sym:
+        """The runtime stride (elements) of allocation axis `position` of an input that is not contiguous there."""
+        return var(f"T{self.name}.stride[{position}]", lower=0)
+
+    def __str__(self) -> str:
+        place = {MemoryType.local: "l", MemoryType.shared: "s", MemoryType.global_: "g"}.get(self.memory_type, "?")
+        axes = ", ".join(map(str, self._domain.loop))
+        return f"T{self.name}_{place}[{axes}]"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class AxisOutOfRange(InternalError):
+    code = "W110"
+    what = "{tensor} has {rank} axes; there is no axis {index}"
+    fix = "give an axis between -{rank} and {rank} - 1"
