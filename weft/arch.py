@@ -1,0 +1,399 @@
+"""What a chip offers: one record per chip, each figure with its source, and the register model.
+
+Owns `Arch` and the few driver calls that read the figures off a real device. Importing this needs no GPU, no driver and
+no torch. Schedulers get an `Arch` as an argument and never ask the device.
+Read first: `Arch`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import threading
+from dataclasses import dataclass, replace
+
+from weft.errors import UserError, WeftError
+from weft.options import nearest
+
+WARP_THREADS = 32
+SUB_PARTITIONS = 4
+"""Warp schedulers of a multiprocessor; each owns a quarter of its registers."""
+REGISTERS_PER_WARP_GRANULARITY = 256
+"""Registers are given to a warp in steps of this many (CUDA's occupancy calculator, compute capability 7.0 and later)."""
+SHARED_GRANULARITY_BYTES = 128
+SHARED_RESERVED_PER_BLOCK_BYTES = 1024
+"""CUDA keeps 1 KiB of shared memory per block (tuning guides of Ampere, Hopper and Blackwell)."""
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK_Z = 64
+MAX_DYNAMIC_SHARED_WITHOUT_OPTIN_BYTES = 48 * 1024
+
+
+class UnknownChip(UserError):
+    code = "W710"
+    what = "there is no chip named {name!r}"
+    fix = "{nearest}; the table has {known}"
+
+
+class DriverMissing(UserError):
+    code = "W711"
+    what = "no CUDA driver: {library} cannot be loaded ({reason})"
+    fix = "install NVIDIA's driver (nvidia-smi then lists the GPUs), or run in the emulator: WEFT_EMULATE=on"
+
+
+class NoSuchDevice(UserError):
+    code = "W712"
+    what = "there is no CUDA device {index}: the driver sees {count}"
+    fix = "use an index below {count}; CUDA_VISIBLE_DEVICES may hide devices"
+
+
+class DriverCallFailed(WeftError):
+    code = "W713"
+    what = "{call} failed: {name} ({number}), {text}"
+    fix = "{remedy}"
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+def _round_up(value: int, step: int) -> int:
+    return ceil_div(value, step) * step
+
+
+def _round_down(value: int, step: int) -> int:
+    return value // step * step
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """Figures of one chip.
+
+    Units: in the names; clocks in kHz as the driver reports them. `dram_bytes_per_s` is the vendor's figure,
+    `copy_bytes_per_s` what a large device-to-device copy moves (reads plus writes) where somebody measured it.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    l2_bytes: int
+    dram_bytes_per_s: float
+    bus_width_bits: int
+    memory_clock_khz: int
+    sm_clock_khz: int
+    shared_per_sm_bytes: int
+    shared_per_block_optin_bytes: int
+    max_cluster_blocks: int
+    fp32_lanes_per_sm: int
+    max_threads_per_sm: int = 2048
+    max_blocks_per_sm: int = 32
+    max_threads_per_block: int = 1024
+    registers_per_sm: int = 65536
+    registers_per_block: int = 65536
+    max_registers_per_thread: int = 255
+    warp_threads: int = WARP_THREADS
+    max_vector_bits: int = 128
+    copy_bytes_per_s: float | None = None
+
+    @property
+    def nvrtc_target(self) -> str:
+        """Target of NVRTC's -arch. From 9.0 on with the `a`, which setmaxnreg and the tensor core instructions need;
+        such machine code runs on this compute capability alone.
+        """
+        major, minor = self.compute_capability
+        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+    @property
+    def has_tma(self) -> bool:
+        """Bulk and tensor copies, mbarriers with transaction counts, clusters, setmaxnreg."""
+        return self.compute_capability >= (9, 0)
+
+    @property
+    def bandwidth_per_flop(self) -> float:
+        """Bytes of DRAM traffic per float32 operation, from clocks and widths (nvFuser's formula)."""
+        bytes_per_s = 2 * self.bus_width_bits / 8 * self.memory_clock_khz * 1e3
+        flops = self.sm_count * self.fp32_lanes_per_sm * 2 * self.sm_clock_khz * 1e3
+        return bytes_per_s / flops
+
+    @property
+    def high_bandwidth_per_flop(self) -> bool:
+        """Memory is quick compared with arithmetic: A100 (0.10), H200 (0.07) and B200 (0.10), not H100 (0.05).
+
+        Source: nvFuser's threshold of 0.07; the H200 is just above it.
+        """
+        return self.bandwidth_per_flop > 0.07
+
+    @property
+    def roof_bytes_per_s(self) -> float:
+        """What a kernel bound by memory can hope for: a copy's rate, measured or estimated.
+
+        Source: an H200's copy reaches 0.854 of the vendor's figure; other chips are taken to do the same.
+        """
+        return self.copy_bytes_per_s or 0.854 * self.dram_bytes_per_s
+
+    def registers_per_thread(self, threads_per_sm: int) -> int:
+        """Most registers a thread may use when `threads_per_sm` threads are to be resident on a multiprocessor.
+
+        Source: CUDA's occupancy calculator: each of 4 sub-partitions owns a quarter of the registers, and gives them to
+        its warps in steps of 256.
+        Example: H100.registers_per_thread(512) == 128, (640) == 96, (896) == 72, (1024) == 64
+        """
+        warps_per_partition = ceil_div(ceil_div(threads_per_sm, self.warp_threads), SUB_PARTITIONS)
+        per_warp = self.registers_per_block // SUB_PARTITIONS // warps_per_partition
+        per_thread = _round_down(per_warp, REGISTERS_PER_WARP_GRANULARITY) // self.warp_threads
+        return min(self.max_registers_per_thread, per_thread)
+
+    def threads_per_sm_for(self, registers: int) -> int:
+        """Most threads that can be resident on a multiprocessor when each uses `registers` (inverse of the above)."""
+        per_warp = _round_up(max(1, registers) * self.warp_threads, REGISTERS_PER_WARP_GRANULARITY)
+        warps = self.registers_per_block // SUB_PARTITIONS // per_warp * SUB_PARTITIONS
+        return min(self.max_threads_per_sm, warps * self.warp_threads)
+
+    def blocks_per_sm(self, threads: int, registers: int, shared_bytes: int = 0) -> int:
+        """Blocks of one kernel that can be resident on a multiprocessor; 0 when not even one fits.
+
+        Units:  `threads` per block, `registers` per thread, `shared_bytes` static plus dynamic per block.
+        Source: CUDA's occupancy calculator (cuda_occupancy.h); the driver's own answer is `driver.Function.blocks_per_sm`.
+        """
+        if threads > self.max_threads_per_block or shared_bytes > self.shared_per_block_optin_bytes:
+            return 0
+        if registers > self.max_registers_per_thread:
+            return 0
+        warps = ceil_div(max(1, threads), self.warp_threads)
+        registers_per_warp = _round_up(max(1, registers) * self.warp_threads, REGISTERS_PER_WARP_GRANULARITY)
+        if registers_per_warp * _round_up(warps, SUB_PARTITIONS) > self.registers_per_block:
+            return 0
+        warps_by_registers = self.registers_per_sm // SUB_PARTITIONS // registers_per_warp * SUB_PARTITIONS
+        shared = _round_up(shared_bytes + SHARED_RESERVED_PER_BLOCK_BYTES, SHARED_GRANULARITY_BYTES)
+        return min(
+            self.max_blocks_per_sm,
+            self.max_threads_per_sm // (warps * self.warp_threads),
+            warps_by_registers // warps,
+            self.shared_per_sm_bytes // shared,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The table. Limits per block and per multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute
+# Capability"; shared memory: the tuning guide of each architecture.
+
+A100 = Arch(
+    name="A100",
+    compute_capability=(8, 0),
+    sm_count=108,  # A100 data sheet
+    l2_bytes=40 * 2**20,  # A100 white paper: 40 MB
+    dram_bytes_per_s=2.039e12,  # A100 80 GB SXM data sheet
+    bus_width_bits=5120,  # A100 white paper: 5 HBM2e stacks
+    memory_clock_khz=1_593_000,  # nvidia-smi -q -d CLOCK, 80 GB SXM; 2 * 5120 / 8 * 1.593 GHz = 2.039 TB/s
+    sm_clock_khz=1_410_000,  # A100 white paper: boost clock
+    shared_per_sm_bytes=164 * 1024,  # Ampere tuning guide
+    shared_per_block_optin_bytes=163 * 1024,  # Ampere tuning guide
+    max_cluster_blocks=1,  # clusters came with 9.0
+    fp32_lanes_per_sm=64,  # A100 white paper
+)
+
+H100 = Arch(
+    name="H100",
+    compute_capability=(9, 0),
+    sm_count=132,  # H100 SXM5 white paper
+    l2_bytes=50 * 2**20,  # H100 white paper: 50 MB
+    dram_bytes_per_s=3.35e12,  # H100 SXM data sheet
+    bus_width_bits=5120,  # H100 white paper: 5 HBM3 stacks
+    memory_clock_khz=2_619_000,  # nvidia-smi -q -d CLOCK, SXM5; 2 * 5120 / 8 * 2.619 GHz = 3.352 TB/s
+    sm_clock_khz=1_980_000,  # nvidia-smi -q -d CLOCK, SXM5: largest
+    shared_per_sm_bytes=228 * 1024,  # Hopper tuning guide
+    shared_per_block_optin_bytes=227 * 1024,  # Hopper tuning guide
+    max_cluster_blocks=16,  # Hopper tuning guide: 8 portable, 16 opted in
+    fp32_lanes_per_sm=128,  # H100 white paper
+)
+
+H200 = replace(
+    H100,  # the same processor with other memory
+    name="H200",
+    l2_bytes=60 * 2**20,  # read off a device
+    dram_bytes_per_s=4.8e12,  # H200 SXM data sheet
+    bus_width_bits=6144,  # 6 HBM3e stacks
+    memory_clock_khz=3_201_000,  # read off a device; 2 * 6144 / 8 * 3.201 GHz = 4.917 TB/s
+    copy_bytes_per_s=4.1e12,  # measured: torch's copy of 64 MB and more, driver 580, November 2026: 4.0 to 4.1 TB/s
+)
+
+B200 = Arch(
+    name="B200",
+    compute_capability=(10, 0),
+    sm_count=148,  # read off a device: pytorch/ao pull request 4002
+    l2_bytes=132_644_864,  # 126.5 MiB, same source; the Blackwell tuning guide says 126 MB
+    dram_bytes_per_s=7.67e12,  # from bus and clock (same source); the data sheet's 8 TB/s is with all 8192 bits
+    bus_width_bits=7680,  # same source
+    memory_clock_khz=3_996_000,  # nvidia-smi, same source
+    sm_clock_khz=1_965_000,  # nvidia-smi -q -d CLOCK: largest
+    shared_per_sm_bytes=228 * 1024,  # Blackwell tuning guide
+    shared_per_block_optin_bytes=227 * 1024,  # Blackwell tuning guide
+    max_cluster_blocks=16,  # Blackwell tuning guide: 8 portable, 16 opted in
+    fp32_lanes_per_sm=128,  # CUDA C++ Programming Guide, arithmetic throughput
+)
+
+CHIPS: dict[str, Arch] = {chip.name: chip for chip in (A100, H100, H200, B200)}
+
+
+def arch_by_name(name: str) -> Arch:
+    """Return the record of a chip. Upper and lower case are alike.
+
+    Errors: UnknownChip.
+    """
+    chip = CHIPS.get(name.strip().upper())
+    if chip is None:
+        raise UnknownChip(name=name, nearest=nearest(name.upper(), CHIPS), known=", ".join(CHIPS))
+    return chip
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading the figures off a device. The driver's C interface is called directly: it is stable, it comes with the driver,
+# and ctypes loads in a millisecond where cuda.bindings needs 50.
+
+_FP32_LANES = {(7, 0): 64, (7, 5): 64, (8, 0): 64}  # others: 128 (CUDA C++ Programming Guide, arithmetic throughput)
+
+_MAX_THREADS_PER_BLOCK = 1  # CUdevice_attribute
+_WARP_SIZE = 10
+_MAX_REGISTERS_PER_BLOCK = 12
+_CLOCK_RATE = 13
+_MULTIPROCESSOR_COUNT = 16
+_MEMORY_CLOCK_RATE = 36
+_GLOBAL_MEMORY_BUS_WIDTH = 37
+_L2_CACHE_SIZE = 38
+_MAX_THREADS_PER_MULTIPROCESSOR = 39
+_COMPUTE_CAPABILITY_MAJOR = 75
+_COMPUTE_CAPABILITY_MINOR = 76
+_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81
+_MAX_REGISTERS_PER_MULTIPROCESSOR = 82
+_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
+_MAX_BLOCKS_PER_MULTIPROCESSOR = 106
+_CLUSTER_LAUNCH = 120
+
+_lock = threading.Lock()
+_device_archs: dict[int, Arch] = {}
+
+
+@functools.cache
+def driver_library() -> ctypes.CDLL:
+    """Load the CUDA driver and initialise it. The result is cached; a failure is not.
+
+    Errors: DriverMissing.
+    """
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        raise DriverMissing(library=name, reason=error) from None
+    status = library.cuInit(0)
+    if status == 100:  # CUDA_ERROR_NO_DEVICE: an installed driver with nothing to drive
+        raise DriverMissing(library=name, reason="it finds no GPU")
+    check(library, "cuInit", status)
+    return library
+
+
+def check(library: ctypes.CDLL, call: str, status: int, remedy: str = "") -> None:
+    """Raise when a driver call returned an error.
+
+    Errors: DriverCallFailed.
+    """
+    if status == 0:
+        return
+    name, text = ctypes.c_char_p(), ctypes.c_char_p()
+    library.cuGetErrorName(status, ctypes.byref(name))
+    library.cuGetErrorString(status, ctypes.byref(text))
+    raise DriverCallFailed(
+        call=call,
+        number=status,
+        name=(name.value or b"an unknown error").decode(),
+        text=(text.value or b"no description").decode(),
+        remedy=remedy or _REMEDIES.get(status, "look the error up in the CUDA Driver API manual"),
+    )
+
+
+_REMEDIES = {
+    2: "free memory on the device: a kernel needs some for its code and local arrays",
+    200: "the machine code is damaged or for a newer driver: clear the cache folder, or install an NVRTC of the driver's CUDA version",
+    209: "the machine code is for another compute capability; compile for the device's own",
+    218: "the machine code is damaged or for a newer driver: clear the cache folder, or install an NVRTC of the driver's CUDA version",
+    222: "install an NVRTC of the driver's CUDA version, or a newer driver",
+    700: "a kernel read or wrote outside its tensors; run it in the emulator: WEFT_EMULATE=on WEFT_CHECK=bounds",
+    701: "the kernel needs more registers or shared memory than a block may have; use fewer threads per block",
+    719: "a kernel failed; run it in the emulator: WEFT_EMULATE=on WEFT_CHECK=bounds,races",
+    900: "this call is not allowed while a CUDA graph is captured; run the fusion once before the capture",
+}
+
+
+def device_count() -> int:
+    """Number of CUDA devices; 0 without a driver."""
+    try:
+        library = driver_library()
+    except DriverMissing:
+        return 0
+    count = ctypes.c_int()
+    check(library, "cuDeviceGetCount", library.cuDeviceGetCount(ctypes.byref(count)))
+    return count.value
+
+
+def arch_of_device(index: int) -> Arch:
+    """Return the figures of CUDA device `index`, read once and kept.
+
+    Errors: DriverMissing, NoSuchDevice.
+    """
+    found = _device_archs.get(index)
+    if found is None:
+        with _lock:
+            found = _device_archs.setdefault(index, _read_arch(driver_library(), index))
+    return found
+
+
+def _read_arch(library: ctypes.CDLL, index: int) -> Arch:
+    count = ctypes.c_int()
+    check(library, "cuDeviceGetCount", library.cuDeviceGetCount(ctypes.byref(count)))
+    if not 0 <= index < count.value:
+        raise NoSuchDevice(index=index, count=count.value)
+    device = ctypes.c_int()
+    check(library, "cuDeviceGet", library.cuDeviceGet(ctypes.byref(device), index))
+    name = ctypes.create_string_buffer(256)
+    check(library, "cuDeviceGetName", library.cuDeviceGetName(name, 256, device))
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        check(library, f"cuDeviceGetAttribute({number})", library.cuDeviceGetAttribute(ctypes.byref(value), number, device))
+        return value.value
+
+    capability = (attribute(_COMPUTE_CAPABILITY_MAJOR), attribute(_COMPUTE_CAPABILITY_MINOR))
+    bus_width_bits, memory_clock_khz = attribute(_GLOBAL_MEMORY_BUS_WIDTH), attribute(_MEMORY_CLOCK_RATE)
+    known = _known_chip(name.value.decode(errors="replace"))
+    same_memory = known is not None and (known.bus_width_bits, known.memory_clock_khz) == (bus_width_bits, memory_clock_khz)
+    return Arch(
+        name=known.name if known else name.value.decode(errors="replace").removeprefix("NVIDIA "),
+        compute_capability=capability,
+        sm_count=attribute(_MULTIPROCESSOR_COUNT),
+        l2_bytes=attribute(_L2_CACHE_SIZE),
+        dram_bytes_per_s=known.dram_bytes_per_s if known and same_memory else 2 * bus_width_bits / 8 * memory_clock_khz * 1e3,
+        bus_width_bits=bus_width_bits,
+        memory_clock_khz=memory_clock_khz,
+        sm_clock_khz=attribute(_CLOCK_RATE),
+        shared_per_sm_bytes=attribute(_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        shared_per_block_optin_bytes=attribute(_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        max_cluster_blocks=_max_cluster_blocks(capability) if attribute(_CLUSTER_LAUNCH) else 1,
+        fp32_lanes_per_sm=_FP32_LANES.get(capability, 128),
+        max_threads_per_sm=attribute(_MAX_THREADS_PER_MULTIPROCESSOR),
+        max_blocks_per_sm=attribute(_MAX_BLOCKS_PER_MULTIPROCESSOR),
+        max_threads_per_block=attribute(_MAX_THREADS_PER_BLOCK),
+        registers_per_sm=attribute(_MAX_REGISTERS_PER_MULTIPROCESSOR),
+        registers_per_block=attribute(_MAX_REGISTERS_PER_BLOCK),
+        warp_threads=attribute(_WARP_SIZE),
+        copy_bytes_per_s=known.copy_bytes_per_s if known and same_memory else None,
+    )
+
+
+def _known_chip(device_name: str) -> Arch | None:
+    """Return the table's record for a driver's device name ("NVIDIA H100 80GB HBM3"), whole words only."""
+    words = device_name.upper().replace("-", " ").split()
+    return next((chip for word, chip in CHIPS.items() if word in words), None)
+
+
+def _max_cluster_blocks(capability: tuple[int, int]) -> int:
+    """16 (opted in) on the data centre parts 9.0 and 10.x, 8 (portable) elsewhere."""
+    return 16 if capability[0] in (9, 10) else 8

@@ -1,0 +1,370 @@
+"""Settings: one table, and three ways to set each of them.
+
+Owns every setting of the package and the option names of nvFuser. A setting is an environment variable (`WEFT_DUMP=cuda`),
+a keyword (`current(dump="cuda")`) and a `with options(dump="cuda"):` block; the keyword wins over the block, the block over
+the environment. No other module reads `os.environ` for a setting.
+Read first: `Options`, which is the table.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import difflib
+import fnmatch
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from weft.errors import UserError
+
+DUMP_KINDS = (
+    "fusion",
+    "segments",
+    "scheduler",
+    "passes",
+    "kernel_ir",
+    "cuda",
+    "ptx",
+    "cubin",
+    "sass",
+    "resources",
+    "launch",
+    "python",
+)
+"""What `dump` can name; `kind:pattern@pattern` limits a kind to a step and a kernel."""
+
+CHECK_KINDS = ("bounds", "races")
+
+ENABLE_NAMES = (
+    "fuse_matmul",
+    "fuse_multiple_matmuls",
+    "id_model_extra_validation",
+    "io_to_lower_precision",
+    "kernel_db",
+    "kernel_debug",
+    "kernel_lineinfo",
+    "kernel_profile",
+    "memory_promotion",
+    "reuse_zeroed_memory",
+    "static_fusion_count",
+    "wait_debugger",
+    "warn_register_spill",
+    "tma_pointwise",
+    "tma_inner_persistent",
+    "tma_reduction",
+    "ws_normalization",
+    "host_ir_lowering",
+    "host_ir_jit",
+    "insert_resharding_after",
+    "fast_math",
+    "cutlass_scheduler",
+    "p2p_protocol",
+    "p2p_transport",
+    "multicast_protocol",
+)
+"""nvFuser's enable options; all are accepted, those without a meaning here are ignored."""
+
+DISABLE_NAMES = (
+    "compile_to_sass",
+    "contig_indexing",
+    "expr_simplify",
+    "fallback",
+    "fma",
+    "greedy_scheduler",
+    "grouped_grid_welford_outer_opt",
+    "index_hoist",
+    "magic_zero",
+    "matmul_expr_eval",
+    "nvrtc_caching",
+    "nvtx",
+    "parallel_compile",
+    "predicate_elimination",
+    "python_inline_definitions",
+    "kernel_reuse",
+    "var_name_remapping",
+    "welford_vectorization",
+    "resize_scheduler",
+    "reuse_mismatched_type_registers",
+    "multidevice",
+    "infer_contiguity",
+)
+"""nvFuser's disable options; all are accepted, those without a meaning here are ignored."""
+
+
+class UnknownOption(UserError):
+    code = "W700"
+    what = "there is no option {name!r}"
+    fix = "{nearest}; all options: {known}"
+
+
+class InvalidOptionValue(UserError):
+    code = "W701"
+    what = "option {name} ({source}) is {value!r}; allowed: {allowed}"
+    fix = "set it to one of the allowed values, or leave it out for {default!r}"
+
+
+class UnrecognizedEnableOption(UserError):
+    code = "W702"
+    what = "Unrecognized enable_option: {name}"
+    fix = "{nearest}; all enable options: {known}"
+
+
+class UnrecognizedDisableOption(UserError):
+    code = "W703"
+    what = "Unrecognized disable_option: {name}"
+    fix = "{nearest}; all disable options: {known}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parsers: text or a Python value -> the value that is stored. They raise ValueError with the allowed values.
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("1", "on", "true", "yes"):
+        return True
+    if text in ("0", "off", "false", "no", ""):
+        return False
+    raise ValueError("on, off")
+
+
+def _text(value: object) -> str:
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value).strip()
+
+
+def _count(value: object) -> int:
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        number = -1
+    if number < 0 or isinstance(value, bool):
+        raise ValueError("a whole number of 0 or more")
+    return number
+
+
+def _one_of(*choices: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        text = str(value).strip().lower()
+        if text not in choices:
+            raise ValueError(", ".join(choices))
+        return text
+
+    return parse
+
+
+def _items(value: object) -> list[str]:
+    """Split a comma list (or take an iterable of strings) into stripped, non-empty items."""
+    parts = value.split(",") if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+    return [text for part in parts if (text := str(part).strip())]
+
+
+def _dump_list(value: object) -> tuple[str, ...]:
+    items = _items(value)
+    for item in items:
+        if item.partition(":")[0] not in DUMP_KINDS:
+            raise ValueError("a comma list of KIND or KIND:step_pattern@kernel_pattern, KIND in " + ", ".join(DUMP_KINDS))
+    return tuple(items)
+
+
+def _check_list(value: object) -> tuple[str, ...]:
+    items = _items(value)
+    if set(items) - set(CHECK_KINDS):
+        raise ValueError("a comma list of " + ", ".join(CHECK_KINDS))
+    return tuple(kind for kind in CHECK_KINDS if kind in items)
+
+
+def _setting(parse: Callable[[object], Any], default: object, doc: str, *, changes_code: bool = False) -> Any:
+    return dataclasses.field(default=parse(default), metadata={"parse": parse, "doc": doc, "changes_code": changes_code})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One value for every setting. Field `name` is the environment variable `WEFT_NAME`.
+
+    A setting with `changes_code` can change the text or the machine code of a kernel, so it is part of every cache key
+    (`code_key`).
+    """
+
+    dump: tuple[str, ...] = _setting(
+        _dump_list, "", "what to write down: a comma list of " + ", ".join(DUMP_KINDS) + "; kind:step_pattern@kernel_pattern limits a kind"
+    )
+    dump_dir: str = _setting(_text, "", "folder for dumps and for the files of a failed compilation; empty: print, and use a temporary folder")
+    cache: bool = _setting(_switch, True, "keep compiled kernels on disk")
+    cache_dir: str = _setting(_text, "~/.cache/weft", "folder of the disk cache")
+    cache_limit_mib: int = _setting(_count, 2048, "size limit of the disk cache in MiB; the entries used longest ago go first; 0: no limit")
+    emulate: str = _setting(_one_of("auto", "on", "off"), "auto", "run kernels in the emulator: auto = when the tensors are not on a GPU")
+    chip: str = _setting(_text, "H100", "the chip that the emulator imitates: a name of weft.arch.CHIPS")
+    check: tuple[str, ...] = _setting(_check_list, "", "checks of the emulator: a comma list of " + ", ".join(CHECK_KINDS), changes_code=True)
+    device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
+    ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")
+    fast_math: bool = _setting(_switch, False, "approximate division, square root and exponentials, and flush denormals", changes_code=True)
+    nvrtc: str = _setting(_text, "", "path of the NVRTC library to use; empty: find one")
+
+    @property
+    def cache_path(self) -> Path:
+        """`cache_dir` with `~` expanded."""
+        return Path(self.cache_dir).expanduser()
+
+    @property
+    def failure_path(self) -> Path:
+        """Folder for what an error leaves behind: `dump_dir`, or a folder below the system's temporary one."""
+        if self.dump_dir:
+            return Path(self.dump_dir).expanduser()
+        return Path(tempfile.gettempdir()) / f"weft_{os.getuid() if hasattr(os, 'getuid') else 'failures'}"
+
+    def is_dumped(self, kind: str, step: str = "", kernel: str = "") -> bool:
+        """Tell whether `dump` asks for `kind` at this step (a pass, a stage) of this kernel.
+
+        Example: with dump="passes:insert_*@softmax*", is_dumped("passes", "insert_syncs", "softmax_1") is True
+        """
+        for item in self.dump:
+            name, _, patterns = item.partition(":")
+            if name != kind:
+                continue
+            step_pattern, _, kernel_pattern = patterns.partition("@")
+            if fnmatch.fnmatchcase(step, step_pattern or "*") and fnmatch.fnmatchcase(kernel, kernel_pattern or "*"):
+                return True
+        return False
+
+    def code_key(self) -> tuple[tuple[str, object], ...]:
+        """Return the settings that change code, for cache keys."""
+        return tuple((name, getattr(self, name)) for name in _CODE_NAMES)
+
+    def with_values(self, values: Mapping[str, object], source: str = "keyword") -> Options:
+        """Return a copy with some settings replaced. `source` is named when a value is not allowed.
+
+        Errors: UnknownOption, InvalidOptionValue.
+        """
+        return dataclasses.replace(self, **{name: _parsed(name, value, source) for name, value in values.items()})
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(Options)}
+_CODE_NAMES = tuple(name for name, field in _FIELDS.items() if field.metadata["changes_code"])
+
+
+def environment_name(name: str) -> str:
+    """Return the environment variable of a setting: `dump_dir` -> `WEFT_DUMP_DIR`."""
+    return f"WEFT_{name.upper()}"
+
+
+def describe() -> str:
+    """Return the table of settings as text: variable, default, whether it changes code, meaning."""
+    lines = []
+    for name, field in _FIELDS.items():
+        default = field.default
+        shown = ",".join(default) if isinstance(default, tuple) else {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default
+        lines.append(f"{environment_name(name)} (default {shown!r}{', changes code' if field.metadata['changes_code'] else ''})\n    {field.metadata['doc']}")
+    return "\n".join(lines)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that names the known words closest to `name`."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return "did you mean " + " or ".join(close) + "?" if close else "nothing is spelled like it"
+
+
+def _parsed(name: str, value: object, source: str) -> object:
+    if name not in _FIELDS:
+        raise UnknownOption(name=name, nearest=nearest(name, _FIELDS), known=", ".join(_FIELDS))
+    field = _FIELDS[name]
+    try:
+        return field.metadata["parse"](value)
+    except (ValueError, TypeError) as error:
+        raise InvalidOptionValue(name=name, source=source, value=value, allowed=str(error), default=field.default) from None
+
+
+def _read_environment() -> Options:
+    values = {}
+    for variable, text in os.environ.items():
+        if variable.startswith("WEFT_"):
+            name = variable.removeprefix("WEFT_").lower()
+            values[name] = _parsed(name, text, variable)
+    return dataclasses.replace(Options(), **values)
+
+
+_environment: Options | None = None
+_block: contextvars.ContextVar[Options | None] = contextvars.ContextVar("weft_options", default=None)
+
+
+def refresh_environment() -> None:
+    """Read the `WEFT_*` variables again; they are otherwise read once, when the first setting is needed."""
+    global _environment
+    _environment = None
+
+
+def current(**keywords: object) -> Options:
+    """Return the settings in force here: the innermost `with options(...)` block or the environment, then `keywords`.
+
+    A new thread starts outside every block: hand it `contextvars.copy_context().run` to take the block along.
+    Errors: UnknownOption, InvalidOptionValue.
+    """
+    global _environment
+    chosen = _block.get()
+    if chosen is None:
+        if _environment is None:
+            _environment = _read_environment()
+        chosen = _environment
+    return chosen.with_values(keywords) if keywords else chosen
+
+
+class options:
+    """Change settings within a `with` block, in this thread (or asynchronous task) only.
+
+    Example: with options(dump="cuda,scheduler", cache=False): ...
+    """
+
+    def __init__(self, **values: object) -> None:
+        self._values = {name: _parsed(name, value, "keyword") for name, value in values.items()}
+        self._tokens: list[contextvars.Token[Options | None]] = []
+
+    def __enter__(self) -> Options:
+        chosen = dataclasses.replace(current(), **self._values)
+        self._tokens.append(_block.set(chosen))
+        return chosen
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _block.reset(self._tokens.pop())
+
+
+def split_option_list(text: str) -> dict[str, tuple[str, ...]]:
+    """Split nvFuser's option syntax into names and arguments.
+
+    Example: split_option_list("fuse_matmul, static_fusion_count(1,2)") == {"fuse_matmul": (), "static_fusion_count": ("1", "2")}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    rest = text
+    while rest.strip(" ,"):
+        rest = rest.lstrip(" ,")
+        stop = next((i for i, letter in enumerate(rest) if letter in ",("), len(rest))
+        name, rest = rest[:stop].strip(), rest[stop:]
+        arguments: tuple[str, ...] = ()
+        if rest.startswith("("):
+            inside, _, rest = rest[1:].partition(")")
+            arguments = tuple(_items(inside))
+        found[name] = arguments
+    return found
+
+
+def check_option_names(enable: Iterable[str] = (), disable: Iterable[str] = ()) -> None:
+    """Check names given as nvFuser's enable and disable options.
+
+    Errors: UnrecognizedEnableOption, UnrecognizedDisableOption (both are RuntimeErrors).
+    """
+    for name in enable:
+        if name not in ENABLE_NAMES:
+            raise UnrecognizedEnableOption(name=name, nearest=nearest(name, ENABLE_NAMES), known=", ".join(ENABLE_NAMES))
+    for name in disable:
+        if name not in DISABLE_NAMES:
+            raise UnrecognizedDisableOption(name=name, nearest=nearest(name, DISABLE_NAMES), known=", ".join(DISABLE_NAMES))
