@@ -1,0 +1,1 @@
+"""Compile, load and launch kernels: NVRTC, disk cache, driver."""
