@@ -1,0 +1,177 @@
+"""The one indexer: from the loop indices around an expression to the index of any axis of any tensor.
+
+Works on exact classes of axes. An axis is known when a loop iterates its class; otherwise it is found through the transforms that touch it, backward
+(split outputs -> input, merge output -> inputs) or forward. Backward steps through splits that do not divide leave a bound that the caller must guard.
+Read first: `Indexer.axis_index`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..analysis.axes import AxisMaps
+from ..errors import InternalError
+from ..expr import TRUE, ZERO, Sym, conjunction, floordiv, is_divisible, less, mod, mul
+from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
+from .loops import LoopGroup
+
+
+class NoIndex(InternalError):
+    code = "W910"
+    what = "no path from the loops {loops} to axis {axis} of {tensor}"
+    fix = "transform the tensor like its consumers (transform_like) before inlining; if the automatic scheduler made this, please report it"
+
+
+class Indexer:
+    """Indices of axes for one set of open loops.
+
+    groups: the loops around the expression. divisors: extents known to be multiples of a number (checked by the host).
+    """
+
+    def __init__(self, maps: AxisMaps, by_class: "TransformTable", groups: Iterable[LoopGroup], divisors: dict[Sym, int]) -> None:
+        self.maps, self.table, self.divisors = maps, by_class, divisors
+        self.groups = list(groups)
+        self.known: dict[IterDomain, Sym] = {}
+        self.bounds: dict[IterDomain, list[Sym]] = {}
+        for group in self.groups:
+            key = maps.exact(group.axis)
+            self.known.setdefault(key, ZERO if group.axis.is_broadcast() else group.index)
+        self._active: set[IterDomain] = set()
+
+    def axis_index(self, axis: IterDomain, tensor: TensorView) -> Sym:
+        """Return the index of `axis`; raise NoIndex when the loops do not determine it."""
+        if axis.is_broadcast():
+            return ZERO
+        found = self._solve(self.maps.exact(axis))
+        if found is None:
+            raise NoIndex(loops=[str(g.axis) for g in self.groups], axis=axis, tensor=tensor)
+        return found
+
+    def guard(self, axes: Iterable[IterDomain]) -> Sym:
+        """Return the predicate that the loops' overrun needs for the classes of `axes`, which have been solved."""
+        parts: list[Sym] = []
+        for axis in axes:
+            parts.extend(self.bounds.get(self.maps.exact(axis), ()))
+        return conjunction(parts)
+
+    def _solve(self, key: IterDomain) -> Sym | None:
+        if key in self.known:
+            return self.known[key]
+        if key in self._active:
+            return None
+        self._active.add(key)
+        try:
+            for transform, role in self.table.touching(key):
+                found = self._through(transform, role, key)
+                if found is not None:
+                    self.known[key] = found
+                    return found
+        finally:
+            self._active.discard(key)
+        return None
+
+    def _value(self, axis: IterDomain, key: IterDomain) -> Sym | None:
+        """Index of a neighbour axis; its bounds are handed on to `key`."""
+        if axis.is_broadcast():
+            return ZERO
+        other = self.maps.exact(axis)
+        found = self._solve(other)
+        if found is not None:
+            self._inherit(key, other)
+        return found
+
+    def _inherit(self, key: IterDomain, other: IterDomain) -> None:
+        mine = self.bounds.setdefault(key, [])
+        for bound in self.bounds.get(other, ()):
+            if bound not in mine:
+                mine.append(bound)
+
+    def _through(self, transform: Expr, role: str, key: IterDomain) -> Sym | None:
+        if isinstance(transform, Split):
+            return self._through_split(transform, role, key)
+        if isinstance(transform, Merge):
+            return self._through_merge(transform, role, key)
+        return self._through_swizzle(transform, role, key)
+
+    def _through_split(self, split: Split, role: str, key: IterDomain) -> Sym | None:
+        outer, inner, source = split.outer(), split.inner(), split.source()
+        if role == "source":
+            a = self._value(outer, key)
+            b = self._value(inner, key) if a is not None else None
+            if a is None or b is None:
+                return None
+            value = mul(a, inner.sym) + b
+            if not self._divides(split):
+                bound = less(value, source.sym)
+                if bound is not TRUE and bound not in self.bounds.setdefault(key, []):
+                    self.bounds[key].append(bound)
+            return value
+        value = self._value(source, key)
+        if value is None:
+            return None
+        return floordiv(value, inner.sym) if role == "outer" else mod(value, inner.sym)
+
+    def _divides(self, split: Split) -> bool:
+        source, factor = split.source().sym, split.factor
+        if is_divisible(source, factor):
+            return True
+        known = self.divisors.get(source)
+        return known is not None and factor.is_const and known % factor.value == 0  # type: ignore[operator]
+
+    def _through_merge(self, merge: Merge, role: str, key: IterDomain) -> Sym | None:
+        outer, inner, out = merge.outer(), merge.inner(), merge.out()
+        if role == "out":
+            a = self._value(outer, key)
+            b = self._value(inner, key) if a is not None else None
+            return None if a is None or b is None else mul(a, inner.sym) + b
+        value = self._value(out, key)
+        if value is None:
+            return None
+        if role == "outer":
+            return ZERO if outer.is_broadcast() else floordiv(value, inner.sym)
+        return value if outer.is_broadcast() else mod(value, inner.sym)
+
+    def _through_swizzle(self, swizzle: Expr, role: str, key: IterDomain) -> Sym | None:
+        x, y = swizzle.inputs
+        out_x, out_y = swizzle.outputs
+        if role in ("x", "out_x"):
+            return self._value(out_x if role == "x" else x, key)  # type: ignore[arg-type]
+        a = self._value(out_x if role == "y" else x, key)  # type: ignore[arg-type]
+        b = self._value(out_y if role == "y" else y, key)  # type: ignore[arg-type]
+        if a is None or b is None:
+            return None
+        from ..expr import op
+
+        return op("bitwise_xor", (b, mod(a, y.sym)), b.dtype)  # type: ignore[attr-defined]
+
+
+class TransformTable:
+    """The transforms of a fusion by the exact class of the axes that they touch."""
+
+    def __init__(self, maps: AxisMaps) -> None:
+        self._table: dict[IterDomain, list[tuple[Expr, str]]] = {}
+        seen: set[tuple] = set()
+        for transform in maps.transforms:
+            for axis, role in _roles(transform):
+                key = maps.exact(axis)
+                mark = (key, role, type(transform), tuple(maps.exact(a) for a in (*transform.inputs, *transform.outputs)))
+                if mark not in seen:
+                    seen.add(mark)
+                    self._table.setdefault(key, []).append((transform, role))
+        for entries in self._table.values():  # backward first: loops are made from the axes
+            entries.sort(key=lambda entry: entry[1] in ("outer", "inner", "out", "out_x", "out_y") and not isinstance(entry[0], Merge))
+
+    def touching(self, key: IterDomain) -> list[tuple[Expr, str]]:
+        return self._table.get(key, [])
+
+
+def _roles(transform: Expr) -> list[tuple[IterDomain, str]]:
+    if isinstance(transform, Split):
+        return [(transform.source(), "source"), (transform.outer(), "outer"), (transform.inner(), "inner")]
+    if isinstance(transform, Merge):
+        return [(transform.outer(), "outer"), (transform.inner(), "inner"), (transform.out(), "out")]
+    if isinstance(transform, Swizzle):
+        x, y = transform.inputs
+        out_x, out_y = transform.outputs
+        return [(x, "x"), (y, "y"), (out_x, "out_x"), (out_y, "out_y")]  # type: ignore[list-item]
+    raise InternalError(f"unknown axis transform {type(transform).__name__}")

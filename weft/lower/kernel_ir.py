@@ -1,0 +1,182 @@
+"""Kernel IR: nested statements over buffers and indices. What a pass reads and writes; `weft.codegen.cuda` prints it.
+
+Read first: `Kernel`, `Loop`, `Op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ..dtypes import DataType
+from ..expr import TRUE, ZERO, Sym, const
+from ..ir.enums import MemoryType, ParallelType
+from ..ir.values import Expr, IterDomain, TensorView
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Storage of one tensor inside the kernel, or a global tensor argument.
+
+    elems: number of elements (Sym; constant for registers). offset_bytes: place in shared memory. align_elems: vector alignment asked for.
+    """
+
+    name: str
+    dtype: DataType
+    memory: MemoryType
+    elems: Sym
+    tensor: TensorView
+    axes: tuple[IterDomain, ...] = ()
+    extents: tuple[Sym, ...] = ()
+    offset_bytes: Sym | None = None
+    fill: str | None = None  # C++ text of the value that every element starts with
+
+
+@dataclass(eq=False)
+class Access:
+    """Element `index` of `buffer` (first of `vector_elems` when an op moves a vector)."""
+
+    buffer: Buffer
+    index: Sym
+
+
+@dataclass(eq=False)
+class Statement:
+    pass
+
+
+@dataclass(eq=False)
+class Loop(Statement):
+    """for index in [0, extent): body. `unroll`: the count is constant and the body indexes registers with it."""
+
+    index: Sym
+    extent: Sym
+    body: list[Statement]
+    unroll: bool = False
+    label: str = ""
+
+
+@dataclass(eq=False)
+class If(Statement):
+    predicate: Sym
+    body: list[Statement]
+
+
+@dataclass(eq=False)
+class Allocate(Statement):
+    buffer: Buffer
+
+
+@dataclass(eq=False)
+class Sync(Statement):
+    """A barrier of all threads of the block."""
+
+    why: str = ""
+
+
+@dataclass(eq=False)
+class Op(Statement):
+    """One expression of the fusion on one element (or `vector_elems` elements for a copy or a vector conversion).
+
+    operands: an Access or a Sym (scalars), in the order of expr.inputs. predicate: when false the op must not run.
+    """
+
+    expr: Expr
+    outputs: list[Access]
+    operands: list[Access | Sym]
+    predicate: Sym = TRUE
+    vector_elems: int = 1
+    element: Sym = ZERO  # random ops and iota: the linear logical index of the element
+
+
+@dataclass(eq=False)
+class Reduce(Op):
+    """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
+
+    thread_types, grid_types: the parallel types that are folded. group_elems: values reduced together (an array).
+    workspace: shared-memory buffer. last_flag: name of the bool that says that this block holds the grid's result.
+    """
+
+    thread_types: tuple[ParallelType, ...] = ()
+    grid_types: tuple[ParallelType, ...] = ()
+    group_elems: int = 1
+    workspace: Buffer | None = None
+    global_workspace: "WorkBuffer | None" = None
+    semaphores: "WorkBuffer | None" = None
+    last_flag: str = ""
+    in_loop: bool = False
+
+
+@dataclass(eq=False)
+class WorkBuffer:
+    """Global scratch memory that the host provides. zeroed: all bits 0 at launch; the kernel leaves it so."""
+
+    name: str
+    ctype: str
+    elems: Sym
+    elem_bytes: int
+    zeroed: bool = False
+
+
+@dataclass
+class Kernel:
+    """A kernel between two passes."""
+
+    name: str
+    body: list[Statement]
+    buffers: dict[TensorView, Buffer]
+    grid: tuple[Sym, Sym, Sym]
+    block: tuple[Sym, Sym, Sym]
+    index_type: DataType
+    shared_bytes: Sym = ZERO
+    work_buffers: list[WorkBuffer] = field(default_factory=list)
+    facts: dict[Sym, int] = field(default_factory=dict)  # extent -> a number that divides it, checked on the host
+    cooperative: bool = False
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    notes: dict[str, object] = field(default_factory=dict)
+
+
+def walk(body: list[Statement]) -> Iterator[Statement]:
+    """Yield every statement in program order, parents first."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (Loop, If)):
+            yield from walk(statement.body)
+
+
+def rewrite(body: list[Statement], change: Callable[[Statement], list[Statement]]) -> list[Statement]:
+    """Return the body with every statement replaced by `change(statement)`, children first."""
+    out: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, (Loop, If)):
+            statement.body = rewrite(statement.body, change)
+        out.extend(change(statement))
+    return out
+
+
+def body_text(body: list[Statement], indent: int = 0) -> str:
+    """Readable text of statements, for dumps."""
+    lines: list[str] = []
+    pad = "  " * indent
+    for s in body:
+        if isinstance(s, Loop):
+            lines.append(f"{pad}for {s.index} in {s.extent}{' unroll' if s.unroll else ''}:  # {s.label}")
+            lines.append(body_text(s.body, indent + 1))
+        elif isinstance(s, If):
+            lines.append(f"{pad}if {s.predicate}:")
+            lines.append(body_text(s.body, indent + 1))
+        elif isinstance(s, Allocate):
+            lines.append(f"{pad}alloc {s.buffer.name}: {s.buffer.dtype.name}[{s.buffer.elems}] {s.buffer.memory.value}")
+        elif isinstance(s, Op):
+            sources = ", ".join(f"{o.buffer.name}[{o.index}]" if isinstance(o, Access) else str(o) for o in s.operands)
+            targets = ", ".join(f"{o.buffer.name}[{o.index}]" for o in s.outputs)
+            kind = f"reduce{[t.value for t in (*s.thread_types, *s.grid_types)]} " if isinstance(s, Reduce) else ""
+            vector = f" x{s.vector_elems}" if s.vector_elems > 1 else ""
+            guard = "" if s.predicate is TRUE else f"  if {s.predicate}"
+            lines.append(f"{pad}{targets} = {kind}{s.expr.op_name}({sources}){vector}{guard}")
+        elif isinstance(s, Sync):
+            lines.append(f"{pad}sync  # {s.why}")
+    return "\n".join(line for line in lines if line)
+
+
+ONE_DIM = (const(1), const(1), const(1))

@@ -1,0 +1,251 @@
+"""Loop groups: which axes of which tensors are one loop, what that loop iterates, and in which order the nests stand.
+
+A tensor inlined at position p shares its first p loops with its consumers. The axes that share a loop form a group; the group iterates its
+member that covers every concrete axis of all members (its promotion). A tensor that lacks an axis of its consumers' merged loops is indexed through
+the promotion, also right of the inlining position.
+Read first: `LoopPlan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis.axes import AxisMaps, UnionFind
+from ..errors import UserError
+from ..expr import Sym, const, var
+from ..ir.enums import ParallelType
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, IterDomain, Merge, TensorView
+from ..schedule.inline import consumer_axis
+
+
+class UnresolvedLoop(UserError):
+    code = "W310"
+    what = "loop axis {axis} of {tensor} is shared with {others}, and none of them covers every axis that the others need"
+    fix = "inline the tensor less deep (inline_at), or transform all of them from one reference (transform_like)"
+
+
+class ConflictingParallel(UserError):
+    code = "W311"
+    what = "axis {axis} of {tensor} is bound to {a}, and {other} of {other_tensor}, which shares its loop, to {b}"
+    fix = "bind both to the same parallel type (parallelize_like), or inline less deep"
+
+
+class CyclicNest(UserError):
+    code = "W312"
+    what = "the loops of {tensors} cannot be put in an order: each must run inside or before the other"
+    fix = "inline fewer tensors, or give the shared axes the same order in all of them"
+
+
+@dataclass(eq=False)
+class LoopGroup:
+    """One loop: its index, what it iterates (`axis`, a promotion), and who runs it."""
+
+    index: Sym
+    axis: IterDomain
+    parallel: ParallelType
+    extent: Sym
+
+
+class LoopPlan:
+    """The loops of every computed tensor.
+
+    groups[tensor]: one LoopGroup per loop axis, in order. nest(expr): the groups around an expression, outermost first.
+    """
+
+    def __init__(self, fusion: Fusion, maps: AxisMaps) -> None:
+        self.fusion, self.maps = fusion, maps
+        self.exprs = fusion.tensor_exprs()
+        self._sets = UnionFind()
+        self._axis_tensor: dict[IterDomain, TensorView] = {}
+        self._share_loops()
+        self.groups: dict[TensorView, list[LoopGroup]] = {}
+        self._by_root: dict[IterDomain, LoopGroup] = {}
+        self._count = 0
+        for expr in reversed(self.exprs):
+            for tensor in expr.outputs:
+                self.groups[tensor] = self._groups_of(tensor)  # type: ignore[index]
+        self._order = self._partial_order()
+        self._nests = self._close_nests()
+
+    # -- sharing
+    def _share_loops(self) -> None:
+        for expr in self.exprs:
+            for tensor in expr.outputs:
+                for axis in tensor.get_loop_domain():  # type: ignore[attr-defined]
+                    self._axis_tensor[axis] = tensor  # type: ignore[assignment]
+            first = expr.outputs[0].get_loop_domain()  # type: ignore[attr-defined]
+            for sibling in expr.outputs[1:]:
+                for a, b in zip(first, sibling.get_loop_domain()):  # type: ignore[attr-defined]
+                    self._sets.union(a, b)
+        for expr in self.exprs:
+            for producer in expr.tensor_inputs:
+                for k in range(producer.compute_at):
+                    for consumer in expr.outputs:
+                        other = consumer_axis(self.maps, producer, k, consumer)  # type: ignore[arg-type]
+                        if other is not None:
+                            self._sets.union(producer.get_loop_domain()[k], other)
+        self._members: dict[IterDomain, list[IterDomain]] = {}
+        for axis in self._axis_tensor:
+            self._members.setdefault(self._sets.find(axis), []).append(axis)
+
+    def _coverage(self, axis: IterDomain) -> set[IterDomain]:
+        """Exact classes of the concrete source axes behind `axis`."""
+        transform = axis.definition()
+        if transform is None:
+            return set() if axis.is_broadcast() else {self.maps.exact(axis)}
+        if isinstance(transform, Merge):
+            return self._coverage(transform.outer()) | self._coverage(transform.inner())
+        out: set[IterDomain] = set()
+        for source in transform.inputs:
+            out |= self._coverage(source)  # type: ignore[arg-type]
+        return out
+
+    def _promotion(self, root: IterDomain) -> IterDomain:
+        members = self._members[root]
+        if len(members) == 1:
+            return members[0]
+        covers = [self._coverage(m) for m in members]
+        union = set().union(*covers)
+        best = max(range(len(members)), key=lambda i: len(covers[i]))
+        if covers[best] != union:
+            names = ", ".join(f"{m} of T{self._axis_tensor[m].name}" for m in members[1:4])
+            raise UnresolvedLoop(axis=members[0], tensor=self._axis_tensor[members[0]], others=names)
+        return members[best]
+
+    def _parallel(self, root: IterDomain) -> ParallelType:
+        chosen, owner = ParallelType.serial, None
+        for member in self._members[root]:
+            kind = member.parallel
+            if not kind.is_bound:
+                continue
+            if owner is not None and kind is not chosen:
+                raise ConflictingParallel(
+                    axis=owner, tensor=self._axis_tensor[owner], a=chosen, other=member, other_tensor=self._axis_tensor[member], b=kind
+                )
+            chosen, owner = kind, member
+        return chosen
+
+    def _new_group(self, axis: IterDomain, parallel: ParallelType) -> LoopGroup:
+        self._count += 1
+        extent = axis.sym
+        if parallel.is_bound:
+            index = var(parallel.value, extent=extent)
+        else:
+            index = var(f"i{self._count}", extent=extent)
+        return LoopGroup(index, axis, parallel, extent)
+
+    def _groups_of(self, tensor: TensorView) -> list[LoopGroup]:
+        loop = tensor.get_loop_domain()
+        out: list[LoopGroup] = []
+        promoted = False
+        for k, axis in enumerate(loop):
+            root = self._sets.find(axis)
+            if root not in self._by_root:
+                source = self._promotion(root)
+                parallel = self._parallel(root)
+                if k >= tensor.compute_at and promoted and len(self._members[root]) == 1:
+                    source = self._promoted_tail(tensor, k) or source
+                self._by_root[root] = self._new_group(source, parallel)
+            group = self._by_root[root]
+            promoted |= not self.maps.are_exact(group.axis, axis) and not axis.is_broadcast()
+            promoted |= axis.is_broadcast() and not group.axis.is_broadcast()
+            out.append(group)
+        return out
+
+    def _promoted_tail(self, tensor: TensorView, k: int) -> IterDomain | None:
+        """The axis that a loop right of the inlining position iterates, as its consumers see it."""
+        for use in tensor.uses():
+            for consumer in use.outputs:
+                if consumer in self.groups:
+                    axis = consumer_axis(self.maps, tensor, k, consumer)  # type: ignore[arg-type]
+                    if axis is not None:
+                        position = consumer.get_loop_domain().index(axis)  # type: ignore[attr-defined]
+                        return self.groups[consumer][position].axis  # type: ignore[index]
+        return None
+
+    # -- order
+    def _partial_order(self) -> dict[int, set[int]]:
+        """before[id(b)] = ids of groups that stand left of b in some tensor."""
+        before: dict[int, set[int]] = {}
+        for groups in self.groups.values():
+            for position, group in enumerate(groups):
+                before.setdefault(id(group), set()).update(id(g) for g in groups[:position] if g is not group)
+        return before
+
+    def _close_nests(self) -> dict[int, list[LoopGroup]]:
+        by_id = {id(g): g for groups in self.groups.values() for g in groups}
+        rank = {key: n for n, key in enumerate(self._topological(by_id))}
+        nests = {id(e): {id(g) for g in self.groups[e.outputs[0]]} for e in self.exprs}  # type: ignore[index]
+        changed = True
+        while changed:  # a shared loop brings the loops that stand around it elsewhere
+            changed = False
+            outer_of: dict[int, set[int]] = {}
+            for members in nests.values():
+                for g in members:
+                    outer_of.setdefault(g, set()).update(m for m in members if rank[m] < rank[g])
+            for key, members in nests.items():
+                wanted = set().union(members, *(outer_of[g] for g in members if not by_id[g].parallel.is_bound))
+                if wanted != members:
+                    nests[key] = wanted
+                    changed = True
+        return {key: [by_id[g] for g in sorted(members, key=rank.__getitem__)] for key, members in nests.items()}
+
+    def _topological(self, by_id: dict[int, LoopGroup]) -> list[int]:
+        order: list[int] = []
+        state: dict[int, int] = {}
+
+        def visit(key: int) -> None:
+            if state.get(key) == 2:
+                return
+            if state.get(key) == 1:
+                tensors = [str(t) for t, groups in self.groups.items() if any(id(g) == key for g in groups)]
+                raise CyclicNest(tensors=", ".join(tensors[:3]))
+            state[key] = 1
+            for outer in sorted(self._order.get(key, ()), key=lambda i: str(by_id[i].index)):
+                visit(outer)
+            state[key] = 2
+            order.append(key)
+
+        for key in by_id:
+            visit(key)
+        return order
+
+    def nest(self, expr: Expr) -> list[LoopGroup]:
+        return self._nests[id(expr)]
+
+    def index_of(self, tensor: TensorView, position: int) -> Sym:
+        """The index of loop axis `position` of a computed tensor."""
+        group = self.groups[tensor][position]
+        return const(0) if group.axis.is_broadcast() else group.index
+
+
+def order_exprs(plan: LoopPlan) -> list[Expr]:
+    """Return the expressions so that those sharing a loop are contiguous at every depth, definitions before uses."""
+    position = {id(e): n for n, e in enumerate(plan.exprs)}
+    producers = {id(e): {id(t.definition()) for t in e.tensor_inputs if t.definition() is not None} for e in plan.exprs}
+
+    def arrange(exprs: list[Expr], depth: int) -> list[Expr]:
+        if len(exprs) <= 1:
+            return exprs
+        units: dict[object, list[Expr]] = {}
+        for e in exprs:
+            nest = plan.nest(e)
+            units.setdefault(id(nest[depth]) if depth < len(nest) else ("alone", id(e)), []).append(e)
+        keys = list(units)
+        unit_of = {id(e): key for key, members in units.items() for e in members}
+        needs = {key: {unit_of[p] for e in units[key] for p in producers[id(e)] if p in unit_of} - {key} for key in keys}
+        out: list[Expr] = []
+        done: set[object] = set()
+        while len(done) < len(keys):
+            ready = [k for k in keys if k not in done and needs[k] <= done]
+            if not ready:
+                left = [str(e.outputs[0]) for k in keys if k not in done for e in units[k]]
+                raise CyclicNest(tensors=", ".join(left[:4]))
+            key = min(ready, key=lambda k: position[id(units[k][0])])
+            done.add(key)
+            inside = units[key]
+            out.extend(inside if isinstance(key, tuple) else arrange(inside, depth + 1))
+        return out
+
+    return arrange(plan.exprs, 0)
