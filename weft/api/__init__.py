@@ -1,0 +1,1 @@
+"""The front end: FusionDefinition and everything with nvFuser's names."""

@@ -1,0 +1,250 @@
+"""FusionDefinition: what a user writes, executes, validates and prints.
+
+Owns the life of a definition: open in its `with` block, closed, then owned by an executor. What its methods do is in the modules
+beside this one.
+Read first: `FusionDefinition.execute`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..ir.fusion import Fusion, FusionGuard
+from ..ir.values import Scalar, TensorView, Val
+from ..options import check_option_names
+from . import executors, inputs as inputs_module
+from .ops import OpNames
+
+if TYPE_CHECKING:
+    import torch
+
+NO_FUSION = "Fusion does not exist! Use `with FusionDefinition() as fd: ...` to define it."
+EMPTY_FUSION = "Fusion is empty!"
+KERNEL_EXECUTOR_EXISTS = "KernelExecutor already exists! Use manual_execute() to execute the fusion."
+EXECUTOR_CACHE_EXISTS = "FusionExecutorCache already exists! Use execute() to execute the fusion."
+
+
+class IncompleteDefinition(UserError, NotImplementedError):
+    code = "W121"
+    fix = "define at least one output with add_output inside the `with` block, then execute"
+
+
+class WrongExecutor(UserError, AssertionError):
+    code = "W122"
+
+
+class ClosedDefinition(UserError):
+    code = "W123"
+    what = "{action}: this definition already has an executor and cannot change"
+    fix = "define another FusionDefinition"
+
+
+class UnsupportedDevice(UserError, ValueError):
+    code = "W124"
+    what = "Found unsupported device {device}, only scalar CPU or CUDA tensors are supported"
+    fix = "move the tensor to a GPU, or use define_tensor, which takes sizes and strides"
+
+
+class FusionDefinition:
+    """A fusion in the making, and its execution.
+
+    Example:
+        with FusionDefinition() as fd:
+            x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+            fd.add_output(fd.ops.relu(x))
+        (y,) = fd.execute([torch.randn(4, 8, device="cuda")])
+
+    fec and ke, the executors of `execute` and `manual_execute`, are attributes that appear with the first call (fec may also be set);
+    fake_inputs appears when an execution saves its inputs for `last_repro_script`.
+    """
+
+    def __init__(self) -> None:
+        from . import schedule
+
+        self._fusion: Fusion | None = None
+        self._fusion_guard: FusionGuard | None = None
+        self.ops = OpNames(self._open_fusion)
+        self.sched = schedule
+
+    # -- life
+    def __enter__(self) -> "FusionDefinition":
+        self._fusion = Fusion()
+        self._fusion_guard = FusionGuard(self._fusion)
+        self._fusion_guard.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._fusion_guard is not None:
+            self._fusion_guard.__exit__()
+            self._fusion_guard = None
+        if kind is not None:
+            print(f"Exception occurred: {kind.__name__}: {error}")
+            if trace is not None:
+                print("Traceback (most recent call last):")
+                traceback.print_tb(trace)
+
+    @property
+    def fusion(self) -> Fusion | None:
+        """The fusion: the executor's once there is one, None before the `with` block."""
+        fec = self.__dict__.get("fec")
+        return self._fusion if fec is None else fec.fusion()
+
+    def _open_fusion(self, action: str) -> Fusion:
+        """Return the fusion if it can still change."""
+        if "fec" in self.__dict__ or "ke" in self.__dict__:
+            raise ClosedDefinition(action=action)
+        if self._fusion is None:
+            raise inputs_module.NoActiveDefinition(function=action)
+        return self._fusion
+
+    def __repr__(self) -> str:
+        from .translate import translate_fusion
+
+        fusion = self.fusion
+        return f"FusionDefinition(): {NO_FUSION}" if fusion is None else translate_fusion(fusion)
+
+    # -- definition
+    def define_tensor(self, *args: Any, **kwargs: Any) -> TensorView:
+        """Add a tensor input; the forms are those of `weft.api.inputs.define_tensor`."""
+        fusion = self._open_fusion("define_tensor")
+        tensor = inputs_module.make_tensor(fusion, *args, **kwargs)
+        fusion.add_input(tensor)
+        return tensor
+
+    def define_scalar(self, *args: Any, **kwargs: Any) -> Scalar:
+        """Return a constant, or add a scalar input: define_scalar(dtype=Double), define_scalar(value, dtype=None)."""
+        fusion = self._open_fusion("define_scalar")
+        scalar = inputs_module.make_scalar(fusion, *args, **kwargs)
+        if scalar.is_symbolic():
+            fusion.add_input(scalar)
+        return scalar
+
+    def define_vector(self, size: int) -> list[Scalar]:
+        """Add `size` scalar inputs of type Int."""
+        from ..dtypes import DataType
+
+        return [self.define_scalar(DataType.Int) for _ in range(size)]
+
+    def from_pytorch(self, tensor: "torch.Tensor", static_sizes: bool = False) -> TensorView:
+        """Add a tensor input like `tensor`; sizes other than 1 are symbolic unless `static_sizes`.
+
+        Errors: UnsupportedDevice (a ValueError) for a CPU tensor that is no scalar.
+        """
+        from .pytorch_utils import torch_dtype_to_nvfuser_dtype
+
+        if not (tensor.is_cuda or tensor.is_cpu and tensor.dim() == 0):
+            raise UnsupportedDevice(device=tensor.device)
+        return self.define_tensor(
+            sizes=tuple(tensor.size()), strides=tuple(tensor.stride()), dtype=torch_dtype_to_nvfuser_dtype(tensor.dtype),
+            static_sizes=static_sizes, is_cpu=tensor.is_cpu,
+        )  # fmt: skip
+
+    def add_output(self, output: Val, alias_input: Val | None = None) -> None:
+        """Add an output. With `alias_input` it is written into that input's buffer, and returned only when also added plainly."""
+        from .outputs import add_output
+
+        add_output(self._open_fusion("add_output"), output, alias_input)
+
+    def validate_definition(self) -> tuple[bool, str | None]:
+        """Return (whether the definition can be executed, the reason if not)."""
+        fusion = self.fusion
+        if fusion is None:
+            return False, NO_FUSION
+        if not fusion.outputs():
+            return False, EMPTY_FUSION
+        return True, None
+
+    def _checked_fusion(self) -> Fusion:
+        is_valid, reason = self.validate_definition()
+        if not is_valid:
+            raise IncompleteDefinition(reason)
+        return self.fusion  # type: ignore[return-value]
+
+    # -- execution
+    def execute(
+        self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = (),
+    ) -> "list[torch.Tensor]":  # fmt: skip
+        """Run the fusion on `inputs` and return its outputs; kernels are made in the first call with such inputs.
+
+        Errors: IncompleteDefinition (NotImplementedError), WrongExecutor (AssertionError), and UserErrors for wrong inputs.
+        """
+        if device is None and not save_repro_inputs and not _enable_options and not _disable_options:
+            try:
+                run = self.fec.execute
+            except AttributeError:
+                run = self._executor_cache().execute
+            return run(inputs)
+        return self._execute_with(inputs, device, save_repro_inputs, list(_enable_options), list(_disable_options))
+
+    def _execute_with(self, inputs: Sequence[Any], device: Any, save_repro_inputs: bool, enable: list[str], disable: list[str]) -> "list[torch.Tensor]":
+        check_option_names(enable, disable)
+        fec = self._executor_cache()
+        if save_repro_inputs:
+            from .repro import fake_copies
+
+            self.fake_inputs = fake_copies(inputs)
+        return fec.execute(inputs, device=device, _enable_options=enable, _disable_options=disable)
+
+    def _executor_cache(self) -> Any:
+        """Return `fec`, made now if there is none; the fusion then belongs to it."""
+        fec = self.__dict__.get("fec")
+        if fec is None:
+            if "ke" in self.__dict__:
+                raise WrongExecutor(KERNEL_EXECUTOR_EXISTS)
+            fec = self.fec = executors.executor_cache(self._checked_fusion())
+            self.__dict__.pop("_fusion", None)
+        return fec
+
+    def manual_execute(self, inputs: Sequence[Any], heuristic_params: Any = None) -> "list[torch.Tensor]":
+        """Run the fusion as it was scheduled by hand, or by `fd.sched.schedule` with the `heuristic_params` it returned.
+
+        Errors: IncompleteDefinition (NotImplementedError), WrongExecutor (AssertionError).
+        """
+        from .manual import compile_and_run
+
+        if "fec" in self.__dict__:
+            raise WrongExecutor(EXECUTOR_CACHE_EXISTS)
+        fusion = self._checked_fusion()
+        if "ke" not in self.__dict__:
+            self.ke = executors.kernel_executor()
+        return compile_and_run(self.ke, fusion, executors.flattened(inputs), heuristic_params)
+
+    # -- validation
+    def validate(self, inputs: Sequence[Any], reference_outputs: "Sequence[torch.Tensor] | None" = None, device: Any = None, **kwargs: Any) -> "list[torch.Tensor]":
+        """Execute, compare with `reference_outputs` (or with an evaluation of the fusion by torch in double precision), return the outputs.
+
+        Errors: ResultMismatch (an AssertionError) that names the output, the largest difference and the tolerance.
+        """
+        from .validation import check_outputs, kept_inputs
+
+        kept = kept_inputs(self._checked_fusion(), inputs)
+        outputs = self.execute(inputs, device=device, **kwargs)
+        check_outputs(self.fusion, outputs, kept, reference_outputs)
+        return outputs
+
+    def manual_validate(self, inputs: Sequence[Any], reference_outputs: "Sequence[torch.Tensor] | None" = None) -> "list[torch.Tensor]":
+        """`validate` over `manual_execute`."""
+        from .validation import check_outputs, kept_inputs
+
+        fusion = self._checked_fusion()
+        reference, kept = fusion.clone()[0], kept_inputs(fusion, inputs)
+        outputs = self.manual_execute(inputs)
+        check_outputs(reference, outputs, kept, reference_outputs)
+        return outputs
+
+    # -- scripts
+    def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
+        """Return a script that defines this fusion, makes inputs like `inputs` and executes it."""
+        from .repro import repro_script
+
+        return repro_script(self, inputs)
+
+    def last_repro_script(self) -> str:
+        """Return the script for the inputs of the last `execute(..., save_repro_inputs=True)`."""
+        from .repro import last_repro_script
+
+        return last_repro_script(self)

@@ -1,0 +1,36 @@
+"""The runtime's classes, found when they are first needed, and the reading of a caller's inputs.
+
+Owns nothing of the runtime. Importing it does not import the runtime, so definitions work where no runtime can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..ir.fusion import Fusion
+
+
+def executor_cache(fusion: Fusion, fusion_id: int = 0) -> Any:
+    """Return a new FusionExecutorCache that owns `fusion`."""
+    from ..runtime.fec import FusionExecutorCache
+
+    return FusionExecutorCache(fusion, fusion_id)
+
+
+def kernel_executor() -> Any:
+    """Return a new KernelExecutor."""
+    from ..runtime.kernel_executor import KernelExecutor
+
+    return KernelExecutor()
+
+
+def flattened(inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs with lists and tuples among them replaced by their items (one level)."""
+    out: list[Any] = []
+    for value in inputs:
+        if isinstance(value, (list, tuple)):
+            out.extend(value)
+        else:
+            out.append(value)
+    return out

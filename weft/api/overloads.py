@@ -1,0 +1,127 @@
+"""Argument types of overloaded front-end functions: which overload a call means, and TypeError when none does.
+
+Owns the type tests and the error; the overloads themselves are beside the functions that have them.
+Read first: `choose`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..dtypes import DataType
+from ..errors import UserError
+
+REQUIRED = object()
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class IncompatibleArguments(UserError, TypeError):
+    code = "W101"
+    what = "{function}(): incompatible function arguments. The following argument types are supported:\n{signatures}\n  Invoked with: {given}"
+    fix = "use one of the signatures above"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an overload: `accepts` tells whether a value has its type, `kind` is that type in words."""
+
+    name: str
+    accepts: Callable[[object], bool]
+    kind: str
+    default: Any = REQUIRED
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.kind}" + ("" if self.default is REQUIRED else f" = {self.default}")
+
+
+@dataclass(frozen=True)
+class Overload:
+    name: str
+    parameters: tuple[Parameter, ...]
+
+    def bind(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the value of each parameter, or None when the call does not fit this overload."""
+        if len(args) > len(self.parameters):
+            return None
+        values: dict[str, Any] = {}
+        left = dict(kwargs)
+        for position, parameter in enumerate(self.parameters):
+            if position < len(args):
+                if parameter.name in left:
+                    return None
+                value = args[position]
+            elif parameter.name in left:
+                value = left.pop(parameter.name)
+            elif parameter.default is REQUIRED:
+                return None
+            else:
+                values[parameter.name] = parameter.default
+                continue
+            if not parameter.accepts(value):
+                return None
+            values[parameter.name] = value
+        return None if left else values
+
+
+def choose(function: str, overloads: tuple[Overload, ...], args: tuple, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the first overload that the call fits, and its arguments by name.
+
+    Errors: IncompatibleArguments (a TypeError) when none fits.
+    """
+    for overload in overloads:
+        values = overload.bind(args, kwargs)
+        if values is not None:
+            return overload.name, values
+    signatures = "\n".join(f"    {i}. ({', '.join(map(str, o.parameters))})" for i, o in enumerate(overloads, 1))
+    given = ", ".join([*map(_shown, args), *(f"{k}={_shown(v)}" for k, v in kwargs.items())])
+    raise IncompatibleArguments(function=function, signatures=signatures, given=given or "no arguments")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+# ---------------------------------------------------------------- type tests
+def is_int(value: object) -> bool:
+    """An integer of 64 bits: int, bool, or anything with __index__ (numpy's integers)."""
+    if isinstance(value, int):
+        return INT64_MIN <= value <= INT64_MAX
+    if isinstance(value, (float, complex, str, bytes)) or not hasattr(value, "__index__"):
+        return False
+    try:
+        return INT64_MIN <= operator.index(value) <= INT64_MAX  # type: ignore[arg-type]
+    except TypeError:
+        return False
+
+
+def is_bool(value: object) -> bool:
+    return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool") and type(value).__module__ == "numpy"
+
+
+def is_sequence(value: object) -> bool:
+    """A list, a tuple, or another sequence that is no text (torch.Size)."""
+    return isinstance(value, (list, tuple)) or hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict))
+
+
+def is_int_sequence(value: object) -> bool:
+    return is_sequence(value) and all(map(is_int, value))  # type: ignore[call-overload]
+
+
+def is_optional_bool_sequence(value: object) -> bool:
+    return is_sequence(value) and all(v is None or is_bool(v) for v in value)  # type: ignore[attr-defined]
+
+
+def is_dtype(value: object) -> bool:
+    return isinstance(value, DataType)
+
+
+def is_optional_dtype(value: object) -> bool:
+    return value is None or isinstance(value, DataType)
+
+
+def is_number_or_none(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, complex)) or is_int(value) or hasattr(value, "__float__") and not hasattr(value, "dim")

@@ -1,0 +1,92 @@
+"""`fd.sched` and `nvfuser_direct.schedule`: propagation of schedules made by hand, and schedulers by name.
+
+Owns the names and argument forms; transforms are in `weft.schedule`, choices in `weft.schedulers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import Unsupported
+from ..ir.enums import ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+
+
+def bounded_transform_backward(from_: TensorView, pos: int, to: Sequence[TensorView], propagate_parallel_type: bool = False) -> None:
+    """Replay the transforms of `from_` before position `pos` on its producers up to the tensors `to`."""
+    from ..schedule import propagate
+
+    propagate.bounded_transform_backward(from_, pos, list(to), propagate_parallel_type)
+
+
+def transform_like(reference_tv: TensorView, selected_tensors: Sequence[TensorView] = ()) -> None:
+    """Replay the transforms of `reference_tv` on the selected tensors (all connected ones when none is named)."""
+    from ..schedule import propagate
+
+    propagate.transform_like(reference_tv, list(selected_tensors))
+
+
+def parallelize_like(
+    reference_tv: TensorView, pos: int = -1, selected_tensors: Sequence[TensorView] = (), selected_parallel_types: Iterable[ParallelType] = (),
+    propagate_padding: bool = True,
+) -> None:  # fmt: skip
+    """Bind the axes of the selected tensors as the corresponding axes of `reference_tv` are bound."""
+    from ..schedule import propagate
+
+    propagate.parallelize_like(reference_tv, pos, list(selected_tensors), set(selected_parallel_types), propagate_padding)
+
+
+def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
+    """Share as many loops as possible between the selected tensors (all of them when none is named) and their consumers."""
+    from ..schedule import inline
+
+    inline.inline_most(list(selected_tensors) or _all_tensors())
+
+
+def inline_at(reference_tv: TensorView, pos: int = -1, best_effort: bool = False, selected_tensors: Sequence[TensorView] = ()) -> None:
+    """Share the loops before position `pos` of `reference_tv`."""
+    from ..schedule import inline
+
+    inline.inline_at(reference_tv, pos, best_effort, list(selected_tensors))
+
+
+def _all_tensors() -> list[TensorView]:
+    from .inputs import current_fusion
+
+    return current_fusion("inline_most").tensors()
+
+
+def warp_specialize(
+    tv: TensorView, number_of_stages: int, prefetch_distance: int, parallel_type: ParallelType, num_registers: tuple[int, int] | None = None
+) -> None:
+    """Not in this version."""
+    raise Unsupported("schedule.warp_specialize", remedy="let a scheduler choose: it specializes warps where that is faster")
+
+
+# ---------------------------------------------------------------- schedulers by name
+def can_schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> tuple[bool, str]:
+    """Return (whether that scheduler takes the fusion with such inputs, the reason if not)."""
+    from . import automatic
+
+    return automatic.can_schedule(fusion, scheduler_type, inputs)
+
+
+def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[SchedulerType]:
+    """Return the schedulers that take the fusion with such inputs."""
+    return [kind for kind in SchedulerType if kind is not SchedulerType.none and can_schedule(fusion, kind, inputs)[0]]
+
+
+def compute_heuristics(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> Any:
+    """Return the parameters that the scheduler chooses."""
+    from . import automatic
+
+    return automatic.compute_heuristics(fusion, scheduler_type, inputs)
+
+
+def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Any = None, heuristic_params: Any = None) -> Any:
+    """Schedule the fusion in place: with the parameters given, or with those chosen for `inputs`, which are returned."""
+    from . import automatic
+
+    return automatic.schedule(fusion, scheduler_type, inputs if heuristic_params is None else heuristic_params)

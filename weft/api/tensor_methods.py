@@ -1,0 +1,122 @@
+"""The schedule primitives as methods of TensorView.
+
+Owns the binding; the primitives are functions of `weft.schedule.primitives`. Importing this module adds the methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import Unsupported
+from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType
+from ..ir.values import IterDomain, TensorView
+
+
+def split(self: TensorView, axis: int, factor: int, inner_split: bool = True) -> TensorView:
+    """Split loop axis `axis` in two: the inner has `factor` iterations (the outer, with inner_split False)."""
+    from ..schedule import primitives
+
+    primitives.split(self, axis, factor, inner_split)
+    return self
+
+
+def inner_split(self: TensorView, axis: int, factor: int) -> TensorView:
+    """`split` whose inner axis has `factor` iterations."""
+    return split(self, axis, factor, True)
+
+
+def outer_split(self: TensorView, axis: int, factor: int) -> TensorView:
+    """`split` whose outer axis has `factor` iterations."""
+    return split(self, axis, factor, False)
+
+
+def merge(self: TensorView, axis_o: int, axis_i: int) -> TensorView:
+    """Join two loop axes into one, `axis_o` the slower."""
+    from ..schedule import primitives
+
+    primitives.merge(self, axis_o, axis_i)
+    return self
+
+
+def reorder(self: TensorView, old2new: dict[int, int] | Sequence[int] = {}) -> TensorView:  # noqa: B006
+    """Move loop axes: old position -> new position; the others keep their order."""
+    from ..schedule import primitives
+
+    mapping = old2new if isinstance(old2new, dict) else {old: new for new, old in enumerate(old2new)}
+    if mapping:
+        primitives.reorder(self, dict(mapping))
+    return self
+
+
+def swizzle(self: TensorView, x: int, y: int) -> TensorView:
+    """XOR loop axis `y` with `x`, which spreads a column over the banks of shared memory."""
+    from ..schedule import primitives
+
+    primitives.swizzle(self, x, y)
+    return self
+
+
+def swizzle1d(self: TensorView, x: int, parallel_type: ParallelType) -> TensorView:
+    """Not in this version."""
+    raise Unsupported("TensorView.swizzle1d", remedy="schedule the tensor without it")
+
+
+def rfactor(self: TensorView, axes: Sequence[int]) -> TensorView:
+    """Reduce over the loop axes `axes` first, in a new tensor, which is returned; this tensor reduces over the rest."""
+    from ..schedule import primitives
+
+    return primitives.rfactor(self, list(axes))
+
+
+def cache_after(
+    self: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set, cache_op: CacheOp = CacheOp.unspecified,
+    propagate_allocation_domain: bool = True, cached_uses: Sequence[Any] = (),
+) -> TensorView:  # fmt: skip
+    """Insert a copy between this tensor and its uses, and return it."""
+    from ..schedule import primitives
+
+    if cached_uses:
+        raise Unsupported("TensorView.cache_after", detail="cached_uses", remedy="leave cached_uses out, which caches all uses")
+    return primitives.cache_after(self, op_type, cache_op)
+
+
+def cache_before(self: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set) -> TensorView:
+    """Insert a copy between this tensor's definition and this tensor, and return it."""
+    from ..schedule import primitives
+
+    return primitives.cache_before(self, op_type)
+
+
+def cache_fork(self: TensorView) -> TensorView:
+    """Split an output that is also read into the read tensor (this one) and a copy that is the output, which is returned."""
+    from ..schedule import primitives
+
+    return primitives.cache_fork(self)
+
+
+def set_memory_type(self: TensorView, memory_type: MemoryType) -> None:
+    """Choose where the tensor is kept."""
+    from ..schedule import primitives
+
+    primitives.set_memory_type(self, memory_type)
+
+
+def set_allocation_domain(self: TensorView, ids: Sequence[IterDomain], new_contiguity: bool | Sequence[bool | None]) -> None:
+    """Choose how the tensor lies in memory: its axes from the outermost."""
+    from ..schedule import primitives
+
+    primitives.set_allocation_domain(self, list(ids), new_contiguity)
+
+
+def set_device_mesh(self: TensorView, mesh: Any) -> None:
+    """Not in this version."""
+    raise Unsupported("TensorView.set_device_mesh", remedy="run the fusion on one device")
+
+
+METHODS = (
+    split, inner_split, outer_split, merge, reorder, swizzle, swizzle1d, rfactor, cache_after, cache_before, cache_fork,
+    set_memory_type, set_allocation_domain, set_device_mesh,
+)  # fmt: skip
+for _method in METHODS:
+    setattr(TensorView, _method.__name__, _method)
