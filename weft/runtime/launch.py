@@ -20,9 +20,9 @@ from typing import Any, Literal, TypeAlias
 
 from weft.errors import InternalError
 
-ScalarType: TypeAlias = str | type[ctypes._SimpleCData[Any]]
+ScalarType: TypeAlias = "str | type[ctypes._SimpleCData[Any]]"
 ParamSlot: TypeAlias = (
-    tuple[Literal["pointer"], int] | tuple[Literal["scalar"], ScalarType, int | float | bool] | tuple[Literal["tensor_map"], int, bytes]
+    "tuple[Literal['pointer'], int] | tuple[Literal['scalar'], ScalarType, int | float | bool] | tuple[Literal['tensor_map'], int, bytes]"
 )
 """One kernel parameter, in the kernel's order:
 ("pointer", i): the address `pointers[i]` of the launch; several slots may name one i.
