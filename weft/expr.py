@@ -270,6 +270,32 @@ def ceildiv(a: Sym | int, b: Sym | int) -> Sym:
     return _intern("ceildiv", (a, b), None, DataType.Int)
 
 
+def recombine(sym: Sym) -> Sym:
+    """Return `sym` with (a / b) * b * s + (a % b) * s written as a * s: the linear index of axes that were merged and lie contiguously."""
+    poly = terms(sym)
+    changed = True
+    while changed:
+        changed = False
+        for key, coefficient in poly.items():
+            for position, factor in enumerate(key):
+                if factor.op != "mod":
+                    continue
+                a, b = factor.args
+                rest = key[:position] + key[position + 1 :]
+                partner = mul(mul(floordiv(a, b), b), _product(rest, coefficient))
+                partner_terms = terms(partner)
+                if all(poly.get(k) == c for k, c in partner_terms.items()):
+                    for k in (*partner_terms, key):
+                        poly.pop(k)
+                    for k, c in terms(mul(a, _product(rest, coefficient))).items():
+                        poly[k] = poly.get(k, 0) + c
+                    changed = True
+                    break
+            if changed:
+                break
+    return from_terms(poly)
+
+
 # ---------------------------------------------------------------- minimum, maximum, logic
 def minimum(a: Sym | int, b: Sym | int) -> Sym:
     return _extremum("min", as_sym(a), as_sym(b))

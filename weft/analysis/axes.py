@@ -1,14 +1,14 @@
 """Which axes of different tensors are the same: exact and permissive equivalence.
 
 exact: same extent by construction (producer and consumer of an expression, and splits and merges of such axes by the same factors).
-permissive: exact, plus a broadcast axis with the axis that concretizes it, plus merge(broadcast, x) with x (so that a tensor that lacks
-an axis still corresponds, loop by loop, to one that has it).
-Read first: `pairwise`, `AxisMaps`.
+permissive: exact, plus a broadcast axis with the axis that concretizes it, plus the loop axes of producer and consumer that `loop_match` pairs
+(so that a tensor that lacks an axis still corresponds, loop by loop, to one that has merged it with others).
+Read first: `pairwise`, `match_transforms`, `AxisMaps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, Expr, IterDomain, Merge, Split, SqueezeOp, Swizzle, TensorView, no_reductions
@@ -25,6 +25,11 @@ def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tup
         kept = [axis for axis, dropped in zip(sources, expr.attributes["flags"]) if not dropped]
         return list(zip(kept, targets))
     return list(zip(sources, targets))
+
+
+def siblings(first: TensorView, second: TensorView) -> list[tuple[IterDomain, IterDomain]]:
+    """Return the pairs of root axes of two outputs of one expression."""
+    return list(zip(first.get_maybe_root_domain(), second.get_maybe_root_domain()))
 
 
 class UnionFind:
@@ -61,9 +66,11 @@ class AxisMaps:
         self.tensors = list(fusion.tensors() if tensors is None else tensors)
         self.exact_sets, self.permissive_sets = UnionFind(), UnionFind()
         self.transforms = self._collect_transforms()
+        self._loop_matches: dict[tuple[TensorView, TensorView], dict[IterDomain, IterDomain]] = {}
         self._map_tensors()
-        self._close(self.exact_sets, forward_broadcast=False)
-        self._close(self.permissive_sets, forward_broadcast=True)
+        self._close(self.exact_sets)
+        self._close(self.permissive_sets)
+        self._map_loops()
 
     def exact(self, axis: IterDomain) -> IterDomain:
         return self.exact_sets.find(axis)
@@ -76,6 +83,13 @@ class AxisMaps:
 
     def are_permissive(self, a: IterDomain, b: IterDomain) -> bool:
         return self.permissive_sets.find(a) is self.permissive_sets.find(b)
+
+    def loop_match(self, producer: TensorView, consumer: TensorView) -> dict[IterDomain, IterDomain]:
+        """Return the loop axes of `producer` that correspond to loop axes of `consumer`, which reads it."""
+        key = (producer, consumer)
+        if key not in self._loop_matches:
+            self._loop_matches[key] = loop_match(producer, consumer)
+        return self._loop_matches[key]
 
     def _collect_transforms(self) -> list[Expr]:
         seen: dict[int, Expr] = {}
@@ -94,36 +108,42 @@ class AxisMaps:
                             self.exact_sets.union(a, b)
             first = expr.outputs[0]
             for sibling in expr.outputs[1:]:
-                for a, b in zip(first.get_maybe_root_domain(), sibling.get_maybe_root_domain()):
+                for a, b in siblings(first, sibling):  # type: ignore[arg-type]
                     self.exact_sets.union(a, b)
                     self.permissive_sets.union(a, b)
 
-    def _close(self, sets: UnionFind, *, forward_broadcast: bool) -> None:
-        """Join the outputs of equal transforms of joined inputs (and inputs of equal merges' outputs are left alone), to a fixpoint."""
+    def _close(self, sets: UnionFind) -> None:
+        """Join the outputs of equal transforms of joined inputs, to a fixpoint."""
         changed = True
         while changed:
             changed = False
             seen: dict[tuple, Expr] = {}
             for transform in self.transforms:
-                if forward_broadcast and isinstance(transform, Merge):
-                    outer, inner, out = transform.outer(), transform.inner(), transform.out()
-                    if outer.is_broadcast():
-                        changed |= sets.union(inner, out)
-                    elif inner.is_broadcast():
-                        changed |= sets.union(outer, out)
-                key = (type(transform), tuple(id(sets.find(a)) for a in transform.inputs), _parameters(transform))
+                key = _transform_key(transform, [id(sets.find(a)) for a in transform.inputs])  # type: ignore[arg-type]
                 other = seen.setdefault(key, transform)
                 if other is not transform:
                     for a, b in zip(other.outputs, transform.outputs):
-                        changed |= sets.union(a, b)
+                        changed |= sets.union(a, b)  # type: ignore[arg-type]
+
+    def _map_loops(self) -> None:
+        for expr in self.fusion.tensor_exprs():
+            for consumer in expr.outputs:
+                for producer in expr.tensor_inputs:
+                    for a, b in self.loop_match(producer, consumer).items():  # type: ignore[arg-type]
+                        self.permissive_sets.union(a, b)
+
+
+def _transform_key(transform: Expr, inputs: Sequence) -> tuple:
+    """What makes two transforms equal, with `inputs` standing for its inputs."""
+    return (type(transform), tuple(inputs), _parameters(transform))
 
 
 def _parameters(transform: Expr) -> tuple:
     return (transform.factor, transform.inner_split) if isinstance(transform, Split) else ()
 
 
-def axis_transforms(tensor: TensorView) -> list[Expr]:
-    """Return the splits, merges and swizzles between the root and the loop and allocation domains of `tensor`, sources first."""
+def axis_transforms(tensor: TensorView, ends: Iterable[IterDomain] | None = None) -> list[Expr]:
+    """Return the splits, merges and swizzles behind `ends` (the logical, loop and allocation domains of `tensor`), sources first."""
     order: list[Expr] = []
     seen: set[int] = set()
     domain = tensor.domain()
@@ -134,12 +154,95 @@ def axis_transforms(tensor: TensorView) -> list[Expr]:
             return
         seen.add(id(transform))
         for source in transform.inputs:
-            visit(source)
+            visit(source)  # type: ignore[arg-type]
         order.append(transform)
 
-    for axis in (*domain.logical, *domain.loop, *domain.maybe_allocation):
+    for axis in (*domain.logical, *domain.loop, *domain.maybe_allocation) if ends is None else ends:
         visit(axis)
     return order
 
 
-__all__ = ["AxisMaps", "UnionFind", "axis_transforms", "pairwise", "Swizzle"]
+def transforms_between(tensor: TensorView, starts: Iterable[IterDomain], ends: Iterable[IterDomain]) -> list[Expr]:
+    """Return those transforms behind `ends` that need nothing but `starts`, sources first."""
+    known = set(starts)
+    out: list[Expr] = []
+    for transform in axis_transforms(tensor, ends):
+        if all(a in known for a in transform.inputs):
+            out.append(transform)
+            known.update(transform.outputs)  # type: ignore[arg-type]
+    return out
+
+
+def forward_absent(transforms: Iterable[Expr], absent: set[IterDomain]) -> dict[IterDomain, IterDomain]:
+    """Return which merge's output stands for an axis that was merged with an absent one. `absent` grows by what follows from it."""
+    forward: dict[IterDomain, IterDomain] = {}
+    for transform in transforms:
+        missing = [a in absent for a in transform.inputs]
+        if all(missing):
+            absent.update(transform.outputs)  # type: ignore[arg-type]
+        elif any(missing) and isinstance(transform, Merge):
+            present = transform.inner() if missing[0] else transform.outer()
+            forward[present] = transform.out()
+    return forward
+
+
+def match_transforms(
+    sources: Iterable[Expr], images: Mapping[IterDomain, IterDomain], targets: Sequence[Expr], target_starts: Iterable[IterDomain],
+    apply: Callable[[Expr, list[IterDomain]], Expr | None] | None = None,
+) -> dict[IterDomain, IterDomain]:  # fmt: skip
+    """Follow the transforms `sources` of one tensor among those of another; return the axes that correspond.
+
+    images: the axes at which both start. targets: the other tensor's transforms from `target_starts` on.
+    An axis that one side lacks leaves merges with it as if they were not there. `apply(transform, inputs)` makes a transform
+    that the other tensor does not have yet, or returns None when it cannot; then what follows does not correspond.
+    """
+    absent = set(target_starts) - set(images.values())
+    forward = forward_absent(targets, absent)
+    index = {_transform_key(t, t.inputs): t for t in targets}
+
+    def last(axis: IterDomain) -> IterDomain:
+        while axis in forward:
+            axis = forward[axis]
+        return axis
+
+    found = {a: last(b) for a, b in images.items()}
+    lost: set[IterDomain] = set()
+    for transform in sources:
+        inputs = [found.get(a) for a in transform.inputs]  # type: ignore[call-overload]
+        if any(a in lost for a in transform.inputs):
+            lost.update(transform.outputs)  # type: ignore[arg-type]
+            continue
+        present = [a for a in inputs if a is not None]
+        if not present:
+            continue
+        if len(present) < len(inputs):
+            if isinstance(transform, Merge):
+                found[transform.out()] = present[0]
+            else:
+                lost.update(transform.outputs)  # type: ignore[arg-type]
+            continue
+        other = index.get(_transform_key(transform, present))
+        if other is None and apply is not None:
+            other = apply(transform, present)
+        if other is None:
+            lost.update(transform.outputs)  # type: ignore[arg-type]
+            continue
+        for a, b in zip(transform.outputs, other.outputs):
+            found[a] = last(b)  # type: ignore[index,arg-type]
+    return found
+
+
+def loop_match(producer: TensorView, consumer: TensorView) -> dict[IterDomain, IterDomain]:
+    """Return the loop axes of `producer` that correspond to loop axes of `consumer`, whose definition reads it."""
+    pairs = dict(pairwise(producer, consumer, consumer.definition()))  # type: ignore[arg-type]
+    sources = transforms_between(producer, producer.get_logical_domain(), producer.get_loop_domain())
+    starts = consumer.get_maybe_root_domain()
+    targets = transforms_between(consumer, starts, consumer.get_loop_domain())
+    found = match_transforms(sources, pairs, targets, starts)
+    loops = set(consumer.get_loop_domain())
+    return {a: found[a] for a in producer.get_loop_domain() if found.get(a) in loops}
+
+
+__all__ = [
+    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "loop_match", "match_transforms", "pairwise", "siblings", "transforms_between",
+]  # fmt: skip

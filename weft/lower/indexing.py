@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..errors import InternalError
-from ..expr import TRUE, ZERO, Sym, conjunction, floordiv, is_divisible, less, mod, mul
+from ..expr import TRUE, ZERO, Sym, conjunction, floordiv, is_divisible, less, mod, mul, op, var
+from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
 from .loops import LoopGroup
 
@@ -28,14 +29,22 @@ class Indexer:
     groups: the loops around the expression. divisors: extents known to be multiples of a number (checked by the host).
     """
 
-    def __init__(self, maps: AxisMaps, by_class: "TransformTable", groups: Iterable[LoopGroup], divisors: dict[Sym, int]) -> None:
-        self.maps, self.table, self.divisors = maps, by_class, divisors
+    def __init__(
+        self, maps: AxisMaps, table: "TransformTable", groups: Iterable[LoopGroup], divisors: dict[Sym, int],
+        launch: dict[ParallelType, Sym], fixed: Iterable[IterDomain] = (),
+    ) -> None:  # fmt: skip
+        """fixed: axes whose index is 0 (the lanes of a vector); launch: iterations per bound parallel type."""
+        self.maps, self.table, self.divisors = maps, table, divisors
         self.groups = list(groups)
         self.known: dict[IterDomain, Sym] = {}
         self.bounds: dict[IterDomain, list[Sym]] = {}
+        lanes = set(fixed)
         for group in self.groups:
             key = maps.exact(group.axis)
-            self.known.setdefault(key, ZERO if group.axis.is_broadcast() else group.index)
+            self.known.setdefault(key, ZERO if group.axis.is_broadcast() or group.axis in lanes else group.index)
+            if group.parallel.is_bound and launch[group.parallel] is not group.extent:
+                raw = var(group.parallel.value, extent=launch[group.parallel])
+                self.bounds.setdefault(key, []).append(less(raw, group.extent))
         self._active: set[IterDomain] = set()
 
     def axis_index(self, axis: IterDomain, tensor: TensorView) -> Sym:
@@ -62,10 +71,12 @@ class Indexer:
         self._active.add(key)
         try:
             for transform, role in self.table.touching(key):
+                before = list(self.bounds.get(key, ()))
                 found = self._through(transform, role, key)
                 if found is not None:
                     self.known[key] = found
                     return found
+                self.bounds[key] = before
         finally:
             self._active.discard(key)
         return None
@@ -140,8 +151,6 @@ class Indexer:
         b = self._value(out_y if role == "y" else y, key)  # type: ignore[arg-type]
         if a is None or b is None:
             return None
-        from ..expr import op
-
         return op("bitwise_xor", (b, mod(a, y.sym)), b.dtype)  # type: ignore[attr-defined]
 
 

@@ -1,0 +1,35 @@
+"""Whether the tensors of a fusion hang together, so that one kernel makes sense for them.
+
+Owns that one fact. Read first: `components`.
+"""
+
+from __future__ import annotations
+
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+
+
+def components(fusion: Fusion) -> list[list[TensorView]]:
+    """Return the fusion's tensors in groups that no expression connects, each in order of first appearance."""
+    parent: dict[TensorView, TensorView] = {t: t for t in fusion.tensors()}
+
+    def find(tensor: TensorView) -> TensorView:
+        while parent[tensor] is not tensor:
+            parent[tensor] = parent[parent[tensor]]
+            tensor = parent[tensor]
+        return tensor
+
+    for expr in fusion.tensor_exprs():
+        members = [v for v in (*expr.outputs, *expr.tensor_inputs) if isinstance(v, TensorView)]
+        for other in members[1:]:
+            parent[find(other)] = find(members[0])
+    groups: dict[TensorView, list[TensorView]] = {}
+    for tensor in parent:
+        groups.setdefault(find(tensor), []).append(tensor)
+    return list(groups.values())
+
+
+def is_connected(fusion: Fusion) -> bool:
+    """True when expressions connect all outputs (inputs that nothing reads do not count)."""
+    outputs = {v for v in fusion.outputs() if isinstance(v, TensorView)}
+    return sum(1 for group in components(fusion) if outputs.intersection(group)) <= 1

@@ -1,0 +1,50 @@
+"""What pointwise expressions cost, from the op registry.
+
+Owns the sums over expressions; the figures of one op are in `weft.ops`.
+Read first: `cost_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..ir.values import Expr, PointwiseOp, RandomOp, ReductionOp, WelfordOp
+from ..ops import binary, cast, ternary, unary  # noqa: F401  (they fill the registry)
+from ..ops.registry import OPS
+
+RANDOM_INSTRUCTIONS = 40
+"""Instructions per number of Philox 4x32-10: 10 rounds of about 14 instructions make 4 numbers, plus the conversion."""
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """instructions: issue slots per element, about. mufu: special-function instructions per element (they have a pipe of their own)."""
+
+    instructions: int
+    mufu: int
+    has_exp: bool
+    has_rng: bool
+
+
+def cost_of(exprs: Iterable[Expr]) -> OpCost:
+    """Sum the cost per element of `exprs`."""
+    instructions = mufu = 0
+    has_exp = has_rng = False
+    for expr in exprs:
+        if isinstance(expr, RandomOp):
+            has_rng = True
+            instructions += RANDOM_INSTRUCTIONS
+        elif isinstance(expr, WelfordOp):
+            instructions += 6
+        elif isinstance(expr, ReductionOp):
+            instructions += 1
+        elif isinstance(expr, PointwiseOp):
+            definition = OPS.get(expr.op_name)
+            if definition is None:
+                instructions += 1
+                continue
+            instructions += max(1, definition.flops)
+            mufu += definition.is_mufu
+            has_exp = has_exp or definition.is_exp
+    return OpCost(instructions, mufu, has_exp, has_rng)

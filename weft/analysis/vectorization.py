@@ -1,0 +1,79 @@
+"""The widest vector access that every tensor of a fusion allows along the innermost loops.
+
+Owns the limit from extents, alignment and strides. How wide a scheduler then goes is its own choice.
+Read first: `VectorLimits.limit_elems`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..expr import Sym, evaluate
+from ..ir.values import IterDomain, TensorView
+from .contiguity import inner_run, strided_positions
+from .loop_axes import LoopAxes
+
+MAX_VECTOR_BITS = 128
+"""Widest access of one thread (CUDA C++ Programming Guide, device memory accesses)."""
+
+
+def largest_power_of_two_divisor(value: int) -> int:
+    """Return the largest power of two that divides `value`; 0 is divided by all, so a large one."""
+    return value & -value if value else 1 << 62
+
+
+class VectorLimits:
+    """Vector accesses of `tensors` (inputs and outputs) along the loop order `order`, for every break position.
+
+    vectorizable: tensors whose neighbouring elements the innermost loop visits. The others are read element by element, or once for a
+    whole vector when they lack the axis, and limit nothing.
+    """
+
+    def __init__(self, axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView]) -> None:
+        self.axes, self.order = axes, tuple(order)
+        self._runs: dict[TensorView, tuple[tuple[int, IterDomain], ...]] = {}
+        for tensor in tensors:
+            run = inner_run(tensor, order, axes)
+            if run and not tensor.is_cpu_scalar:
+                self._runs[tensor] = run
+        self._strided = {t: strided_positions(t) for t in self._runs}
+
+    @property
+    def vectorizable(self) -> list[TensorView]:
+        return list(self._runs)
+
+    def limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
+        """Return the widest legal vector, a power of two of elements, when the loops from `position` on are merged; 1 when nothing is to the right.
+
+        The vector fits `max_vector_bits` for the widest vectorizable type, divides each tensor's contiguous run (stopping at `position`), and keeps
+        every access aligned. `alignment_bits`: per input name, the alignment of its first element; tensors that are not named are fully aligned.
+        """
+        if position >= len(self.order) or not self._runs:
+            return 1
+        limit = largest_power_of_two_divisor(max_vector_bits)
+        for tensor, run in self._runs.items():
+            bits = tensor.dtype().bits
+            elems = 1
+            for at, axis in run:
+                if at < position:
+                    break
+                elems *= _value(axis.sym, env)
+            limit = min(
+                limit,
+                max(1, max_vector_bits // bits),
+                max(1, largest_power_of_two_divisor(alignment_bits.get(tensor.name, max_vector_bits)) // bits),
+                largest_power_of_two_divisor(elems),
+            )
+            for index in self._strided[tensor]:
+                if _value(tensor.domain().maybe_allocation[index].sym, env) > 1:
+                    limit = min(limit, largest_power_of_two_divisor(_stride(tensor, index, env)))
+        return 1 << (limit.bit_length() - 1)
+
+
+def _value(sym: Sym, env: Mapping[Sym, int]) -> int:
+    return sym.payload if sym.is_const else int(evaluate(sym, env))  # type: ignore[return-value, arg-type]
+
+
+def _stride(tensor: TensorView, index: int, env: Mapping[Sym, int]) -> int:
+    """The run-time stride in elements; 1 (no vector is safe) when `env` does not have it."""
+    return int(env.get(tensor.stride_var(index), 1))

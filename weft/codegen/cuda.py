@@ -1,0 +1,351 @@
+"""CUDA text of a kernel: statements in, one `__global__` function out (the contract is docs/kernel_text.md).
+
+Owns names and layout of the text. What an op computes is said by the op itself (`weft.ops`). Read first: `generate`.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import CUDA_NAMES, DataType
+from ..errors import InternalError
+from ..expr import ONE, TRUE, ZERO, Sym, add, mul, product
+from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, MemoryType
+from ..ir.fusion import Fusion
+from ..ir.values import (
+    BroadcastOp, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
+)  # fmt: skip
+from ..lower.kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Statement, Sync, walk
+from ..lower.passes import reduction_form
+from ..lower.program import HostCheck, KernelProgram, Param, RandomParam, TensorParam, WorkParam
+from ..ops.monoids import MONOIDS
+from ..ops.registry import lookup
+from .scalars import ScalarPrinter, literal
+
+_COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp)
+_CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", CacheOp.streaming: "streaming", CacheOp.global_: "global"}
+
+
+class CudaWriter:
+    """Writes one kernel. `lines` is the body so far; `blocks` the parts of the device library that it needs."""
+
+    def __init__(self, fusion: Fusion, kernel: Kernel) -> None:
+        self.fusion, self.kernel = fusion, kernel
+        self.scalars = ScalarPrinter(kernel.index_type)
+        self.blocks: dict[str, None] = {"cast": None}
+        self.lines: list[str] = []
+        self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *kernel.block))}
+        self.alignment_bytes: dict[str, int] = {}
+        self.random_ops: set[int] = set()
+        self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
+        self._used = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in (*s.outputs, *s.operands) if isinstance(o, Access)}
+
+    # -- layout
+    def emit(self, depth: int, text: str) -> None:
+        self.lines.append("  " * depth + text)
+
+    def body(self, statements: list[Statement], depth: int) -> None:
+        for statement in statements:
+            self.statement(statement, depth)
+
+    def statement(self, s: Statement, depth: int) -> None:
+        if isinstance(s, Loop):
+            index, extent = s.index.payload, self.scalars.index(s.extent)
+            self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
+            self.emit(depth, f"for ({self.scalars.index_ctype} {index} = 0; {index} < {extent}; ++{index}) {{  // {s.label}")
+            self.body(s.body, depth + 1)
+            self.emit(depth, "}")
+        elif isinstance(s, If):
+            self.emit(depth, f"if ({self.scalars.condition(s.predicate)}) {{")
+            self.body(s.body, depth + 1)
+            self.emit(depth, "}")
+        elif isinstance(s, Allocate):
+            self.allocate(s.buffer, depth)
+        elif isinstance(s, Sync):
+            self.emit(depth, f"weft::block_sync();  // {s.why}")
+        elif isinstance(s, Reduce):
+            self.reduce(s, depth)
+        elif isinstance(s, Op):
+            self.op(s, depth)
+        else:
+            raise InternalError(f"statement {type(s).__name__} has no CUDA text")
+
+    def allocate(self, buffer: Buffer, depth: int) -> None:
+        ctype = CUDA_NAMES[buffer.dtype]
+        if buffer.memory is MemoryType.shared:
+            offset = self.scalars.index(buffer.offset_bytes)  # type: ignore[arg-type]
+            self.emit(depth, f"{ctype}* const {buffer.name} = reinterpret_cast<{ctype}*>(shared + {offset});")
+        elif is_scalar(buffer):
+            self.emit(depth, f"{ctype} {buffer.name}{' = ' + buffer.fill if buffer.fill else ''};")
+        else:
+            self.emit(depth, f"weft::Array<{ctype}, {buffer.elems.value}> {buffer.name};")
+            if buffer.fill:
+                self.emit(depth, f"{buffer.name}.fill({buffer.fill});")
+
+    # -- operands
+    def read(self, place: Access | Sym, dtype: DataType) -> str:
+        """Return the text of an operand's value; `dtype` is what a scalar is converted to."""
+        if not isinstance(place, Access):
+            return self.scalars.value(place, dtype)
+        buffer = place.buffer
+        if buffer.memory is MemoryType.global_:
+            return f"weft::load_global<weft::Cache::unspecified>({self.address(place)})"
+        if buffer.memory is MemoryType.shared:
+            return f"weft::load_shared({self.address(place)})"
+        return buffer.name if is_scalar(buffer) else f"{buffer.name}[{self.scalars.index(place.index)}]"
+
+    def address(self, place: Access) -> str:
+        index = place.index
+        return place.buffer.name if index is ZERO else f"{place.buffer.name} + {self.scalars.index(index)}"
+
+    def write(self, place: Access, text: str, depth: int) -> None:
+        buffer = place.buffer
+        if buffer.memory is MemoryType.global_:
+            self.emit(depth, f"weft::store_global<weft::Cache::unspecified>({self.address(place)}, {text});")
+        elif buffer.memory is MemoryType.shared:
+            self.emit(depth, f"weft::store_shared({self.address(place)}, {text});")
+        else:
+            target = buffer.name if is_scalar(buffer) else f"{buffer.name}[{self.scalars.index(place.index)}]"
+            self.emit(depth, f"{target} = {text};")
+
+    # -- ops
+    def op(self, s: Op, depth: int) -> None:
+        expr, output = s.expr, s.outputs[0]
+        if s.vector_elems > 1:
+            self.vector_op(s, depth)
+        elif isinstance(expr, _COPIES):
+            self.write(output, self.copy_text(s), depth)
+        elif isinstance(expr, PointwiseOp):
+            self.write(output, self.pointwise_text(s), depth)
+        elif isinstance(expr, ReductionOp):
+            monoid = MONOIDS[expr.attributes["kind"]]
+            dtype = output.buffer.dtype
+            self.write(output, monoid.combine(self.read(output, dtype), self.read(s.operands[0], dtype), dtype), depth)
+        elif isinstance(expr, FullOp):
+            self.write(output, self.read(s.operands[0], output.buffer.dtype), depth)
+        elif isinstance(expr, IotaOp):
+            self.write(output, self.iota_text(s), depth)
+        elif isinstance(expr, RandomOp):
+            self.write(output, self.random_text(s), depth)
+        else:
+            raise InternalError(f"{type(expr).__name__} has no CUDA text")
+
+    def copy_text(self, s: Op) -> str:
+        source = s.operands[0]
+        if isinstance(source, Access) and source.buffer.memory is MemoryType.global_ and isinstance(s.expr, LoadStoreOp):
+            return f"weft::load_global<weft::Cache::{_CACHE[s.expr.cache_op]}>({self.address(source)})"
+        return self.read(source, s.outputs[0].buffer.dtype)
+
+    def pointwise_text(self, s: Op) -> str:
+        expr = s.expr
+        definition = lookup(expr.op_name)
+        compute: DataType = expr.attributes["compute"]
+        out = s.outputs[0].buffer.dtype
+        self.blocks.update(dict.fromkeys(definition.blocks_for(compute)))
+        args = [self.read(o, definition.fixed.get(n, compute)) for n, o in enumerate(s.operands)]
+        return definition.cuda(args, compute, out)
+
+    def iota_text(self, s: Op) -> str:
+        dtype = s.outputs[0].buffer.dtype
+        start, step = (self.read(o, dtype) for o in s.operands[1:3])
+        return f"{start} + {step} * ({CUDA_NAMES[dtype]})({self.scalars.index(s.element)})"
+
+    def random_state(self, s: Op) -> str:
+        """Return the arguments seed, offset of a random op."""
+        if len(s.operands) >= 4:
+            seed, offset = (self.read(o, DataType.UInt64) for o in s.operands[2:4])
+            return f"{seed}, {offset} / 4"
+        index = s.expr.attributes["index"]
+        self.random_ops.add(index)
+        return f"philox_seed, philox_offset / 4 + {index}"
+
+    def random_text(self, s: Op) -> str:
+        self.blocks["philox"] = None
+        dtype = s.outputs[0].buffer.dtype
+        base = DataType.Double if dtype is DataType.Double else DataType.Float
+        a, b = (self.read(o, base) for o in s.operands[:2])
+        name = f"{s.expr.attributes['distribution']}_{'double' if base is DataType.Double else 'float'}"
+        element = f"(unsigned long long)({self.scalars.index(s.element)})"
+        text = f"weft::scale_{s.expr.attributes['distribution']}(weft::{name}({self.random_state(s)}, {element}), {a}, {b})"
+        return text if dtype is base else f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
+
+    def vector_op(self, s: Op, depth: int) -> None:
+        expr, n = s.expr, s.vector_elems
+        target, source = s.outputs[0], s.operands[0]
+        if isinstance(expr, RandomOp):
+            self.vector_random(s, depth)
+            return
+        if not isinstance(source, Access):
+            raise InternalError(f"{expr} is vectorized and reads a scalar")
+        out, src = target.buffer, source.buffer
+        if isinstance(expr, PointwiseOp):
+            self.emit(depth, f"weft::convert_vector<{n}>({out.name}, {self.scalars.index(target.index)}, {src.name}, {self.scalars.index(source.index)});")
+            return
+        for buffer in (out, src):
+            if buffer.memory is MemoryType.global_:
+                bytes_ = n * buffer.dtype.bits // 8
+                self.alignment_bytes[buffer.name] = max(bytes_, self.alignment_bytes.get(buffer.name, 1))
+        cache = f"weft::Cache::{_CACHE[expr.cache_op]}" if isinstance(expr, LoadStoreOp) else "weft::Cache::unspecified"
+        memories = (src.memory, out.memory)
+        register_offset = self.scalars.index((target if out.memory is MemoryType.local else source).index)
+        if memories == (MemoryType.global_, MemoryType.local):
+            self.emit(depth, f"weft::load_global_vector<{n}, {cache}>({out.name}, {register_offset}, {self.address(source)});")
+        elif memories == (MemoryType.local, MemoryType.global_):
+            self.emit(depth, f"weft::store_global_vector<{n}, {cache}>({self.address(target)}, {src.name}, {register_offset});")
+        elif memories == (MemoryType.shared, MemoryType.local):
+            self.emit(depth, f"weft::load_shared_vector<{n}>({out.name}, {register_offset}, {self.address(source)});")
+        elif memories == (MemoryType.local, MemoryType.shared):
+            self.emit(depth, f"weft::store_shared_vector<{n}>({self.address(target)}, {src.name}, {register_offset});")
+        elif memories == (MemoryType.local, MemoryType.local):
+            self.emit(depth, f"for (int lane = 0; lane < {n}; ++lane) {out.name}[{self.scalars.index(target.index)} + lane] = {src.name}[{self.scalars.index(source.index)} + lane];")
+        else:
+            self.through_registers(s, depth, cache)
+
+    def through_registers(self, s: Op, depth: int, cache: str) -> None:
+        """A vector copy between global and shared (or global and global) memory passes through an array."""
+        n, target, source = s.vector_elems, s.outputs[0], s.operands[0]
+        ctype = CUDA_NAMES[target.buffer.dtype]
+        load = f"load_global_vector<{n}, {cache}>" if source.buffer.memory is MemoryType.global_ else f"load_shared_vector<{n}>"  # type: ignore[union-attr]
+        store = f"store_global_vector<{n}, {cache}>" if target.buffer.memory is MemoryType.global_ else f"store_shared_vector<{n}>"
+        self.emit(depth, f"{{ weft::Array<{ctype}, {n}> moved; weft::{load}(moved, 0, {self.address(source)}); weft::{store}({self.address(target)}, moved, 0); }}")  # type: ignore[arg-type]
+
+    def vector_random(self, s: Op, depth: int) -> None:
+        self.blocks["philox"] = None
+        target, n = s.outputs[0], s.vector_elems
+        if target.buffer.dtype is not DataType.Float or n % 4:
+            raise InternalError(f"{s.expr}: a vector of {n} {target.buffer.dtype} numbers")
+        a, b = (self.read(o, DataType.Float) for o in s.operands[:2])
+        kind = s.expr.attributes["distribution"]
+        for part in range(0, n, 4):
+            offset = self.scalars.index(add(target.index, part))
+            element = self.scalars.index(add(s.element, part))
+            self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}));")
+        self.emit(depth, "#pragma unroll")
+        place = f"{target.buffer.name}[{self.scalars.index(target.index)} + lane]"
+        self.emit(depth, f"for (int lane = 0; lane < {n}; ++lane) {place} = weft::scale_{kind}({place}, {a}, {b});")
+
+    # -- reductions across threads
+    def reduce(self, s: Reduce, depth: int) -> None:
+        self.blocks["reduce"] = None
+        tensor = s.outputs[0].buffer.tensor
+        dtype, n = tensor.dtype(), s.group_elems
+        ctype = CUDA_NAMES[dtype]
+        monoid = MONOIDS[s.expr.attributes["kind"]]
+        identity = monoid.identity(dtype)
+        guard = s.predicate
+        self.emit(depth, "{")
+        self.emit(depth + 1, f"{ctype} value[{n}];")
+        for lane in range(n):
+            source = self.read(_lane(s.operands[0], lane), dtype)
+            if guard is not TRUE:
+                source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
+            self.emit(depth + 1, f"value[{lane}] = {source};")
+        workspace = "nullptr"
+        if s.workspace is not None:
+            workspace = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.workspace.offset_bytes)})"  # type: ignore[arg-type]
+        self.fold_threads(s, workspace, identity, depth + 1)
+        if s.grid_types:
+            self.fold_blocks(s, workspace, identity, ctype, depth + 1)
+        for lane in range(n):
+            self.write(_lane(s.outputs[0], lane), f"value[{lane}]", depth + 1)
+        self.emit(depth, "}")
+
+    def fold_threads(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
+        functor = MONOIDS[s.expr.attributes["kind"]].functor
+        form = reduction_form(s, {p: d for p, d in self.launch.items() if d is not ONE})
+        n = s.group_elems
+        if not any(self.launch[p] is not ONE for p in s.thread_types):
+            return
+        if form == "warp":
+            width = self.launch[s.thread_types[0]].value
+            for lane in range(n):
+                self.emit(depth, f"value[{lane}] = weft::reduce_lanes<{functor}, {width}>(value[{lane}]);")
+        elif form == "rows":
+            run = "blockDim.x" if len(s.thread_types) == 1 or all(self.launch[p] is ONE for p in s.thread_types[1:]) else "blockDim.x * blockDim.y * blockDim.z"
+            trailing = "true" if s.in_loop else "false"
+            self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}>(value, {identity}, {workspace}, {run});")
+        else:
+            flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
+            self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
+
+    def fold_blocks(self, s: Reduce, workspace: str, identity: str, ctype: str, depth: int) -> None:
+        n, functor = s.group_elems, MONOIDS[s.expr.attributes["kind"]].functor
+        used = [p for p in GRID_TYPES if self.launch[p] is not ONE]
+        rank, ranks = self.linear([p for p in used if p in s.grid_types], "gridDim")
+        segment, _ = self.linear([p for p in used if p not in s.grid_types], "gridDim")
+        live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
+        worker, workers = self.linear([p for p in live if p in s.thread_types], "blockDim")
+        kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
+        partials, semaphores = s.global_workspace.name, s.semaphores.name  # type: ignore[union-attr]
+        self.emit(depth, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {segment}, {rank}, {ranks}, {kept}, {kept_threads}, {worker} == 0);")
+        self.emit(depth, f"if ({s.last_flag}) {{")
+        self.emit(depth + 1, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {segment}, {ranks}, {kept}, {kept_threads}, {worker}, {workers});")
+        self.fold_threads(s, workspace, identity, depth + 1)
+        self.emit(depth, "}")
+
+    def linear(self, kinds: list, dims: str) -> tuple[str, str]:
+        """Return (linear index, count) over block or grid dimensions, as unsigned text."""
+        index, count = "0u", "1u"
+        for p in reversed(kinds):
+            axis = p.value[-1]
+            index = p.value if index == "0u" else f"({index} * {dims}.{axis} + {p.value})"
+            count = f"{dims}.{axis}" if count == "1u" else f"{count} * {dims}.{axis}"
+        return index, count
+
+
+def _lane(place: Access | Sym, lane: int) -> Access | Sym:
+    return Access(place.buffer, add(place.index, lane)) if isinstance(place, Access) and lane else place
+
+
+def is_scalar(buffer: Buffer) -> bool:
+    return buffer.elems is ONE
+
+
+def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> KernelProgram:
+    """Return the program of a lowered kernel."""
+    writer = CudaWriter(fusion, kernel)
+    for statement in walk(kernel.body):
+        if isinstance(statement, Reduce) and statement.last_flag:
+            writer.emit(1, f"bool {statement.last_flag} = false;")
+    writer.body(kernel.body, 1)
+    params = _parameters(writer)
+    shared = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []
+    signature = ",\n    ".join(_declare(p) for p in params)
+    text = "\n".join([f'extern "C" __global__ void {kernel.name}(', f"    {signature}) {{", *shared, *writer.lines, "}"]) + "\n"
+    checks = tuple(HostCheck(extent, divisor, "vectorized axis") for extent, divisor in kernel.facts.items())
+    return KernelProgram(
+        kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
+        writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,
+    )  # fmt: skip
+
+
+def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
+    fusion, kernel = writer.fusion, writer.kernel
+    out: list[Param] = []
+    listed: dict[TensorView, None] = {}
+    for value in (*fusion.inputs(), *fusion.outputs()):
+        if isinstance(value, TensorView) and value in writer._used:
+            listed.setdefault(value)
+    for tensor, buffer in kernel.buffers.items():
+        if buffer.memory is MemoryType.global_ and tensor in writer._used:
+            listed.setdefault(tensor)
+    for tensor in listed:
+        out.append(TensorParam(f"T{tensor.name}", tensor.dtype(), tensor in writer._written))
+    out += [WorkParam(w.name, w.elems, w.elem_bytes, w.zeroed) for w in kernel.work_buffers]
+    if writer.random_ops:
+        out += [RandomParam("philox_seed", "seed"), RandomParam("philox_offset", "offset")]
+    out += list(writer.scalars.params.values())
+    return tuple(out)
+
+
+def _declare(param: Param) -> str:
+    if isinstance(param, TensorParam):
+        ctype = CUDA_NAMES[param.dtype]
+        return f"{ctype}* __restrict__ {param.name}" if param.written else f"const {ctype}* __restrict__ {param.name}"
+    if isinstance(param, WorkParam):
+        ctype = "int" if param.zeroed else {1: "bool", 2: "weft::bf16", 4: "float", 8: "double"}[param.elem_bytes]
+        return f"{ctype}* {param.name}"
+    if isinstance(param, RandomParam):
+        return f"const unsigned long long {param.name}"
+    return f"const {param.ctype} {param.name}"
+
+
+__all__ = ["CudaWriter", "Scalar", "generate", "literal", "mul", "product"]

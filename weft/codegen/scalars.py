@@ -1,0 +1,137 @@
+"""Scalar expressions in CUDA text: what the host can compute becomes a kernel parameter, the rest is printed.
+
+Owns the table of scalar parameters of a kernel. Read first: `ScalarPrinter.text`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..dtypes import CUDA_NAMES, DataType
+from ..errors import InternalError
+from ..expr import Sym, op, variables
+from ..lower.program import ScalarParam
+
+_THREAD_VARS = ("threadIdx.", "blockIdx.")
+_INFIX = {"add": "+", "mul": "*", "floordiv": "/", "mod": "%", "lt": "<", "eq": "==", "and": "&&", "bitwise_xor": "^"}
+
+
+def literal(value: object, dtype: DataType) -> str:
+    """Return a constant of `dtype` as C++ text that is valid for NVRTC and the host compiler without headers."""
+    if dtype.is_bool:
+        return "true" if value else "false"
+    if dtype.is_complex:
+        part = DataType.Float if dtype is DataType.ComplexFloat else DataType.Double
+        value = complex(value)  # type: ignore[arg-type]
+        return f"{CUDA_NAMES[dtype]}{{{literal(value.real, part)}, {literal(value.imag, part)}}}"
+    if dtype.is_integer:
+        number = int(value)  # type: ignore[call-overload]
+        if dtype is DataType.UInt64:
+            return f"{number}ULL"
+        if number == -(1 << 63):
+            return "(-9223372036854775807LL - 1LL)"
+        return f"{number}LL" if dtype is not DataType.Int32 else str(number)
+    number = float(value)  # type: ignore[arg-type]
+    suffix = "f" if dtype is not DataType.Double else ""
+    if math.isnan(number):
+        text = f"(0.0{suffix} / 0.0{suffix})"
+    elif math.isinf(number):
+        text = f"({'-' if number < 0 else ''}1.0{suffix} / 0.0{suffix})"
+    else:
+        text = f"{number!r}{suffix}" if "e" in repr(number) or "." in repr(number) else f"{number!r}.0{suffix}"
+        text = f"({text})" if number < 0 else text
+    if dtype in (DataType.Float, DataType.Double):
+        return text
+    return f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
+
+
+class ScalarPrinter:
+    """Prints expressions of one kernel and collects its scalar parameters.
+
+    index_type: Int or Int32, the type that indices are computed in.
+    """
+
+    def __init__(self, index_type: DataType) -> None:
+        self.index_ctype = "int" if index_type is DataType.Int32 else "long long"
+        self.params: dict[tuple[Sym, str], ScalarParam] = {}
+
+    def index(self, sym: Sym) -> str:
+        """Return an index expression."""
+        return self._print(sym, top=True)
+
+    def condition(self, sym: Sym) -> str:
+        return self._print(sym, top=True)
+
+    def value(self, sym: Sym, dtype: DataType) -> str:
+        """Return a scalar operand converted to `dtype`: a literal or a parameter of that type."""
+        if sym.is_const:
+            return literal(_convert(sym.value, dtype), dtype)
+        if not is_host(sym):
+            text = self._print(sym, top=True)
+            return f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
+        if dtype.is_reduced_float:
+            return f"weft::convert<{CUDA_NAMES[dtype]}>({self._param(sym, 'float')})"
+        if dtype.is_complex:
+            part = DataType.Float if dtype is DataType.ComplexFloat else DataType.Double
+            real, imag = (self.value(op(name, (sym,), DataType.Double), part) for name in ("real", "imag"))
+            return f"{CUDA_NAMES[dtype]}{{{real}, {imag}}}"
+        return self._param(sym, CUDA_NAMES.get(dtype, "long long"))
+
+    def _param(self, sym: Sym, ctype: str) -> str:
+        key = (sym, ctype)
+        if key not in self.params:
+            self.params[key] = ScalarParam(f"p{len(self.params)}", sym, ctype)
+        return self.params[key].name
+
+    def _print(self, sym: Sym, top: bool = False) -> str:
+        if sym.is_const:
+            return ("true" if sym.value else "false") if sym.dtype.is_bool else str(sym.value)
+        if is_host(sym):
+            return self._param(sym, self.index_ctype if not sym.dtype.is_bool else "bool")
+        if sym.is_var:
+            name = str(sym.payload)
+            return f"({self.index_ctype}){name}" if name.startswith(_THREAD_VARS) else name
+        if sym.op in ("min", "max"):
+            a, b = map(self._print, sym.args)
+            return f"({a} {'<' if sym.op == 'min' else '>'} {b} ? {a} : {b})"
+        if sym.op == "ceildiv":
+            a, b = map(self._print, sym.args)
+            return f"(({a} + {b} - 1) / {b})"
+        if sym.op not in _INFIX:
+            raise InternalError(f"scalar operation {sym.op} has no CUDA text")
+        text = f" {_INFIX[sym.op]} ".join(map(self._print, _host_first(sym)))
+        return text if top else f"({text})"
+
+
+def _host_first(sym: Sym) -> list[Sym]:
+    """The arguments of a sum or product, with what the host knows gathered into one parameter."""
+    if sym.op not in ("add", "mul"):
+        return list(sym.args)
+    from ..expr import ONE, ZERO, add, mul
+
+    combine, start = (add, ZERO) if sym.op == "add" else (mul, ONE)
+    host, rest = start, []
+    for arg in sym.args:
+        if is_host(arg) or arg.is_const:
+            host = combine(host, arg)
+        else:
+            rest.append(arg)
+    return rest if host is start else [*rest, host]
+
+
+def is_host(sym: Sym) -> bool:
+    """True when `sym` is no constant and depends only on what the host knows at launch."""
+    if sym.is_const:
+        return False
+    return all(_is_host_var(v) for v in variables(sym))
+
+
+def _is_host_var(v: Sym) -> bool:
+    name = str(v.payload)
+    return name.startswith(("T", "S")) and v.extent is None
+
+
+def _convert(value: object, dtype: DataType) -> object:
+    if dtype.is_integer and isinstance(value, float):
+        return int(value)
+    return value

@@ -1,0 +1,134 @@
+// requires:
+// Reductions across the threads of a block and across the blocks of a grid. Every result is valid in all threads that took part.
+// Read first: reduce_rows (whole warps), reduce_tree (any shape), reduce_grid.
+namespace weft {
+
+#ifndef WEFT_DEVICE
+#ifdef WEFT_EMULATOR
+#define WEFT_DEVICE static inline
+#else
+#define WEFT_DEVICE static __device__ __forceinline__
+#endif
+#endif
+
+// ---- monoids: combine and identity
+struct Sum {
+  template <class T> WEFT_DEVICE T combine(T a, T b) { return a + b; }
+};
+struct Prod {
+  template <class T> WEFT_DEVICE T combine(T a, T b) { return a * b; }
+};
+struct Max {  // a NaN wins, as in torch
+  template <class T> WEFT_DEVICE T combine(T a, T b) { return a > b || a != a ? a : b; }
+};
+struct Min {
+  template <class T> WEFT_DEVICE T combine(T a, T b) { return a < b || a != a ? a : b; }
+};
+struct Or {
+  template <class T> WEFT_DEVICE T combine(T a, T b) { return a | b; }
+};
+struct And {
+  template <class T> WEFT_DEVICE T combine(T a, T b) { return a & b; }
+};
+
+// Fold over groups of Width neighbouring lanes (a power of two up to 32); all lanes get the result.
+template <class Op, int Width, class T> WEFT_DEVICE T reduce_lanes(T value) {
+#pragma unroll
+  for (int offset = Width / 2; offset > 0; offset /= 2) value = Op::combine(value, shuffle_xor(value, offset));
+  return value;
+}
+
+// The threads of the block in x-fastest order.
+WEFT_DEVICE unsigned linear_thread() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
+
+// Fold N values over runs of `run_threads` consecutive threads (a multiple of 32): along x, or over the whole block. One barrier.
+// workspace: one T per warp and value. trailing: another barrier, for a call in a loop.
+template <class Op, int N, bool Trailing, class T> WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned run_threads) {
+  const unsigned thread = linear_thread(), lane = thread % 32, warp = thread / 32;
+  const unsigned warps = run_threads / 32, first = warp / warps * warps;
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    values[n] = reduce_lanes<Op, 32>(values[n]);
+    if (lane == 0) store_shared(workspace + warp * N + n, values[n]);
+  }
+  if (warps == 1) { warp_sync(0xffffffffu); } 
+  block_sync();
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    T value = lane < warps ? load_shared(workspace + (first + lane) * N + n) : identity;
+    if (warps > 16) value = Op::combine(value, shuffle_xor(value, 16));
+    if (warps > 8) value = Op::combine(value, shuffle_xor(value, 8));
+    if (warps > 4) value = Op::combine(value, shuffle_xor(value, 4));
+    if (warps > 2) value = Op::combine(value, shuffle_xor(value, 2));
+    if (warps > 1) value = Op::combine(value, shuffle_xor(value, 1));
+    values[n] = shuffle_index(value, 0);
+  }
+  if (Trailing) block_sync();
+}
+
+// Fold N values over the block dimensions X, Y, Z that are true, for any block shape. workspace: N values per thread.
+template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
+  const unsigned nx = X ? blockDim.x : 1, ny = Y ? blockDim.y : 1, nz = Z ? blockDim.z : 1;
+  const unsigned folded = (X ? threadIdx.x : 0) + nx * ((Y ? threadIdx.y : 0) + ny * (Z ? threadIdx.z : 0));
+  const unsigned kx = X ? 1 : blockDim.x, ky = Y ? 1 : blockDim.y, kz = Z ? 1 : blockDim.z;
+  const unsigned kept = (X ? 0 : threadIdx.x) + kx * ((Y ? 0 : threadIdx.y) + ky * (Z ? 0 : threadIdx.z));
+  const unsigned count = nx * ny * nz, segments = kx * ky * kz;
+#pragma unroll
+  for (int n = 0; n < N; n++) store_shared(workspace + (folded * N + n) * segments + kept, values[n]);
+  block_sync();
+  unsigned width = 1;
+  while (width < count) width *= 2;
+  for (unsigned half = width / 2; half > 0; half /= 2) {
+    if (folded < half && folded + half < count) {
+#pragma unroll
+      for (int n = 0; n < N; n++) {
+        T* mine = workspace + (folded * N + n) * segments + kept;
+        store_shared(mine, Op::combine(load_shared(mine), load_shared(mine + half * N * segments)));
+      }
+    }
+    block_sync();
+  }
+#pragma unroll
+  for (int n = 0; n < N; n++) values[n] = load_shared(workspace + n * segments + kept);
+  block_sync();
+}
+
+// Hand the block's partial results to global memory; the last block of a segment returns true and must then fold them with `partial_of`.
+// partials: [segment][block of the segment][kept thread][N]. flag: shared memory, one int. Leaves the semaphore zero.
+template <int N, class T>
+WEFT_DEVICE bool arrive_grid(const T (&values)[N], T* partials, int* semaphore, int* flag, unsigned segment, unsigned rank, unsigned ranks, unsigned kept,
+                             unsigned kept_threads, bool writer) {
+  if (writer) {
+    T* mine = partials + ((static_cast<unsigned long long>(segment) * ranks + rank) * kept_threads + kept) * N;
+#pragma unroll
+    for (int n = 0; n < N; n++) store_global<Cache::unspecified>(mine + n, values[n]);
+  }
+  thread_fence();
+  block_sync();
+  if (linear_thread() == 0) {
+    const int before = atomic_add(semaphore + segment, 1);
+    const bool is_last = before == static_cast<int>(ranks) - 1;
+    if (is_last) atomic_add(semaphore + segment, -static_cast<int>(ranks));
+    store_shared(flag, static_cast<int>(is_last));
+  }
+  block_sync();
+  const bool last = load_shared(flag) != 0;
+  thread_fence();
+  block_sync();
+  return last;
+}
+
+// The last block's share of the partials: thread `worker` of `workers` folds ranks worker, worker + workers, ...
+template <class Op, int N, class T>
+WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, unsigned segment, unsigned ranks, unsigned kept, unsigned kept_threads, unsigned worker,
+                               unsigned workers) {
+#pragma unroll
+  for (int n = 0; n < N; n++) values[n] = identity;
+  for (unsigned rank = worker; rank < ranks; rank += workers) {
+    const T* theirs = partials + ((static_cast<unsigned long long>(segment) * ranks + rank) * kept_threads + kept) * N;
+#pragma unroll
+    for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], load_global_volatile(theirs + n));
+  }
+}
+
+}  // namespace weft

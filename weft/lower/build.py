@@ -1,0 +1,282 @@
+"""From a scheduled fusion to nested loops over buffers: loop nest, allocations, indices and predicates.
+
+Before: every tensor has its loop domain, bindings, memory type and inlining position; extents are canonical.
+After: a Kernel whose ops carry indices and predicates; no barrier yet, predicates not yet grouped, shared memory not placed.
+Read first: `build_kernel_state`.
+"""
+
+from __future__ import annotations
+
+from ..analysis.axes import AxisMaps
+from ..dtypes import DataType
+from ..errors import UserError
+from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, maximum, mul, product, recombine, var
+from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
+from ..ops.monoids import MONOIDS
+from ..schedule.inline import consumer_axis
+from .indexing import Indexer, TransformTable
+from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
+from .loops import LoopGroup, LoopPlan, order_exprs
+
+LANE_TYPES = (ParallelType.vectorize, ParallelType.group)
+
+
+class SymbolicRegisters(UserError):
+    code = "W320"
+    what = "{tensor} is kept in registers, and its axis {axis} has the symbolic extent {extent}"
+    fix = "split the axis by a constant and inline the tensor, bind the axis to a thread, or set_memory_type(MemoryType.shared)"
+
+
+class NotVectorizable(UserError):
+    code = "W321"
+    what = "axis {axis} of {tensor} is vectorized, but {reason}"
+    fix = "vectorize only the innermost axis of a copy, a cast or a random op, with a constant extent, contiguous in memory"
+
+
+class BuildState:
+    """What the steps of building share: maps, loops, launch sizes, buffers."""
+
+    def __init__(self, fusion: Fusion, index_type: DataType, static_block: dict[ParallelType, int]) -> None:
+        self.fusion, self.index_type = fusion, index_type
+        self.maps = AxisMaps(fusion)
+        self.table = TransformTable(self.maps)
+        self.plan = LoopPlan(fusion, self.maps)
+        self.exprs = order_exprs(self.plan)
+        self.launch = launch_sizes(self.plan, static_block)
+        self.divisors = vector_divisors(fusion)
+        self.buffers: dict[TensorView, Buffer] = {}
+
+    def positions(self, tensor: TensorView) -> list[int]:
+        """Loop positions of `tensor` that its buffer (registers or shared memory) has storage for."""
+        owner = BLOCK_TYPES + GRID_TYPES if tensor.memory_type is MemoryType.local else GRID_TYPES
+        out = []
+        for k in range(tensor.compute_at, len(tensor.get_loop_domain())):
+            axis, group = tensor.get_loop_domain()[k], self.plan.groups[tensor][k]
+            if not axis.is_reduction() and not axis.is_broadcast() and group.parallel not in owner:
+                out.append(k)
+        return out
+
+    def buffer(self, tensor: TensorView) -> Buffer:
+        if tensor not in self.buffers:
+            self.buffers[tensor] = self._global(tensor) if tensor.memory_type is MemoryType.global_ else self._on_chip(tensor)
+        return self.buffers[tensor]
+
+    def _global(self, tensor: TensorView) -> Buffer:
+        elems = product(a.sym for a in no_reductions(tensor.get_logical_domain()))
+        return Buffer(f"T{tensor.name}", tensor.dtype(), MemoryType.global_, elems, tensor)
+
+    def _on_chip(self, tensor: TensorView) -> Buffer:
+        positions = self.positions(tensor)
+        axes = tuple(tensor.get_loop_domain()[k] for k in positions)
+        extents = tuple(self.plan.groups[tensor][k].extent for k in positions)
+        if tensor.memory_type is MemoryType.local:
+            for axis, extent in zip(axes, extents):
+                if not extent.is_const:
+                    raise SymbolicRegisters(tensor=tensor, axis=axis, extent=extent)
+        fill = None
+        definition = tensor.definition()
+        if isinstance(definition, ReductionOp) and not bound_reductions(self.plan, tensor):
+            fill = MONOIDS[definition.attributes["kind"]].identity(tensor.dtype())
+        return Buffer(f"T{tensor.name}", tensor.dtype(), tensor.memory_type, product(extents), tensor, axes, extents, fill=fill)
+
+
+def bound_reductions(plan: LoopPlan, tensor: TensorView) -> list[ParallelType]:
+    """The parallel types that run reduction axes of `tensor`."""
+    groups = plan.groups[tensor]
+    return [g.parallel for axis, g in zip(tensor.get_loop_domain(), groups) if axis.is_reduction() and g.parallel.is_bound]
+
+
+def launch_sizes(plan: LoopPlan, static_block: dict[ParallelType, int]) -> dict[ParallelType, Sym]:
+    """Return iterations per bound parallel type: the largest extent bound to it, padded where an axis asks for it, or what is fixed."""
+    sizes: dict[ParallelType, Sym] = {}
+    padded: set[ParallelType] = set()
+    for tensor, groups in plan.groups.items():
+        for axis, group in zip(tensor.get_loop_domain(), groups):
+            if group.parallel.is_bound:
+                old = sizes.get(group.parallel)
+                sizes[group.parallel] = group.extent if old is None else maximum(old, group.extent)
+                if axis.padded_to_warp or group.axis.padded_to_warp:
+                    padded.add(group.parallel)
+    for kind in padded:
+        sizes[kind] = mul(ceildiv(sizes[kind], 32), 32)
+    for kind, threads in static_block.items():
+        if kind in sizes:
+            sizes[kind] = const(threads)
+    return sizes
+
+
+def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
+    """Return extent -> number that must divide it: the sources of the splits that make vectors."""
+    out: dict[Sym, int] = {}
+    for tensor in fusion.tensors():
+        for axis in tensor.get_loop_domain():
+            transform = axis.definition()
+            if axis.parallel is ParallelType.vectorize and isinstance(transform, Split) and axis.sym.is_const and axis is transform.inner():
+                source = transform.source().sym
+                if not source.is_const:
+                    out[source] = max(out.get(source, 1), int(axis.sym.value))  # type: ignore[arg-type]
+    return out
+
+
+def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_block: dict[ParallelType, int]) -> tuple[Kernel, BuildState]:
+    """Return the kernel of a scheduled fusion, before synchronization, and what the passes need to know of the schedule."""
+    state = BuildState(fusion, index_type, static_block)
+    nest = NestBuilder()
+    for expr in state.exprs:
+        statement, open_groups = build_op(state, expr)
+        nest.place(open_groups, statement, [(state.buffer(t), scope_groups(state, t)) for t in expr.outputs if t.memory_type is not MemoryType.global_])  # type: ignore[attr-defined, arg-type]
+    dims = state.launch
+    kernel = Kernel(
+        name, nest.body, state.buffers,
+        grid=tuple(dims.get(p, ONE) for p in GRID_TYPES), block=tuple(dims.get(p, ONE) for p in BLOCK_TYPES),  # type: ignore[arg-type]
+        index_type=index_type, facts=state.divisors,
+    )  # fmt: skip
+    return kernel, state
+
+
+def scope_groups(state: BuildState, tensor: TensorView) -> list[LoopGroup]:
+    """The loops inside which the buffer of `tensor` lives; shared memory lives for the whole kernel."""
+    if tensor.memory_type is MemoryType.shared:
+        return []
+    return state.plan.groups[tensor][: tensor.compute_at]
+
+
+class NestBuilder:
+    """Places statements into nested loops, keeping loops open while consecutive statements share them."""
+
+    def __init__(self) -> None:
+        self.body: list[Statement] = []
+        self._open: list[tuple[LoopGroup, Loop]] = []
+
+    def place(self, groups: list[LoopGroup], statement: Statement, allocations: list[tuple[Buffer, list[LoopGroup]]]) -> None:
+        depth = 0
+        while depth < len(self._open) and depth < len(groups) and self._open[depth][0] is groups[depth]:
+            depth += 1
+        del self._open[depth:]
+        for buffer, scope in allocations:
+            self._allocate(buffer, scope)
+        for group in groups[depth:]:
+            loop = Loop(group.index, group.extent, [], label=str(group.axis))
+            self._innermost().append(loop)
+            self._open.append((group, loop))
+        self._innermost().append(statement)
+
+    def _innermost(self) -> list[Statement]:
+        return self._open[-1][1].body if self._open else self.body
+
+    def _allocate(self, buffer: Buffer, scope: list[LoopGroup]) -> None:
+        inside = {id(g) for g in scope}
+        depth = max((n + 1 for n, (g, _) in enumerate(self._open) if id(g) in inside), default=0)
+        body = self._open[depth - 1][1].body if depth else self.body
+        place = len(body) - 1 if depth < len(self._open) else len(body)
+        body.insert(place, Allocate(buffer))
+
+
+def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]:
+    """Return the op of `expr` with indices and predicate, and the loops to open around it (bound axes and lanes are none)."""
+    plan = state.plan
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    groups = plan.groups[output]
+    loop = output.get_loop_domain()
+    lanes = [k for k, axis in enumerate(loop) if axis.parallel in LANE_TYPES]
+    lane_ids = {id(groups[k]) for k in lanes}
+    nest = plan.nest(expr)
+    indexer = Indexer(state.maps, state.table, nest, state.divisors, state.launch, [groups[k].axis for k in lanes])
+    outputs = [access(state, indexer, t, expr, writing=True) for t in expr.outputs]  # type: ignore[arg-type]
+    operands = [access(state, indexer, v, expr, writing=False) if isinstance(v, TensorView) else v.sym for v in expr.inputs]  # type: ignore[attr-defined]
+    predicate = op_predicate(state, indexer, expr, output)
+    vector = product(groups[k].extent for k in lanes)
+    check_lanes(expr, output, lanes, vector)
+    element = linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO
+    open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and not (g.extent.is_const and g.extent.value == 1)]
+    fields = dict(expr=expr, outputs=outputs, operands=operands, predicate=predicate, element=element)
+    bound = bound_reductions(plan, output) if isinstance(expr, ReductionOp) else []
+    if bound:
+        op: Op = Reduce(
+            **fields, thread_types=tuple(p for p in BLOCK_TYPES if p in bound), grid_types=tuple(p for p in GRID_TYPES if p in bound),  # type: ignore[arg-type]
+            group_elems=int(vector.value), in_loop=bool(open_groups),  # type: ignore[arg-type]
+        )  # fmt: skip
+    else:
+        op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
+    return op, open_groups
+
+
+def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym) -> None:
+    if not lanes:
+        return
+    axis = output.get_loop_domain()[lanes[-1]]
+    if not vector.is_const:
+        raise NotVectorizable(axis=axis, tensor=output, reason=f"its extent {vector} is symbolic")
+    grouped = isinstance(expr, ReductionOp)
+    cast = isinstance(expr, PointwiseOp) and expr.op_name == "cast"
+    if not (grouped or cast or isinstance(expr, (LoadStoreOp, RandomOp)) or int(vector.value) == 1):  # type: ignore[arg-type]
+        raise NotVectorizable(axis=axis, tensor=output, reason=f"{expr.op_name} computes one element at a time")
+    trailing = [a for a in output.get_loop_domain()[lanes[-1] + 1 :] if not a.is_broadcast() and not (a.sym.is_const and a.sym.value == 1)]
+    if trailing and not all(a.parallel.is_bound for a in trailing):
+        raise NotVectorizable(axis=axis, tensor=output, reason=f"axis {trailing[0]} stands right of it")
+
+
+def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, *, writing: bool) -> Access | Sym:
+    """Return where `expr` writes (or reads) `tensor`."""
+    if tensor.is_cpu_scalar:
+        return var(f"T{tensor.name}.value", tensor.dtype())
+    buffer = state.buffer(tensor)
+    if buffer.memory is MemoryType.global_:
+        parts: Sym = ZERO
+        for axis, stride in tensor.strides().items():
+            parts = parts + mul(indexer.axis_index(axis, tensor), stride)
+        return Access(buffer, recombine(parts))
+    index: Sym = ZERO
+    for k, extent in zip(state.positions(tensor), buffer.extents):
+        index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
+    return Access(buffer, index)
+
+
+def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: int, expr: Expr, writing: bool) -> Sym:
+    consumer: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    if writing:
+        return lane_or_index(state, tensor, k)
+    axis = consumer_axis(state.maps, tensor, k, consumer)
+    if axis is not None:
+        return lane_or_index(state, consumer, consumer.get_loop_domain().index(axis))
+    return indexer.axis_index(tensor.get_loop_domain()[k], tensor)
+
+
+def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
+    group = state.plan.groups[tensor][k]
+    if tensor.get_loop_domain()[k].parallel in LANE_TYPES or (group.extent.is_const and group.extent.value == 1):
+        return ZERO
+    return group.index
+
+
+def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
+    """Return when `expr` may run: inside the extents of its axes, and by one thread only where others would repeat a write."""
+    axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
+    for axis in axes:
+        indexer.axis_index(axis, output)
+    parts = [indexer.guard(axes)]
+    if output.memory_type is not MemoryType.local:
+        parts += redundant_writers(state, output)
+    return conjunction(parts)
+
+
+def redundant_writers(state: BuildState, output: TensorView) -> list[Sym]:
+    """Conditions that leave one writer along parallel types that the tensor does not use."""
+    kinds = BLOCK_TYPES if output.memory_type is MemoryType.shared else BLOCK_TYPES + GRID_TYPES
+    used = {
+        g.parallel for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if not axis.is_reduction() and not g.axis.is_broadcast()
+    }
+    return [equal(var(p.value, extent=state.launch[p]), 0) for p in kinds if p in state.launch and p not in used and state.launch[p] is not ONE]
+
+
+def linear_element(indexer: Indexer, output: TensorView) -> Sym:
+    """The row-major position of the element in the logical domain."""
+    index: Sym = ZERO
+    for axis in no_reductions(output.get_logical_domain()):
+        index = mul(index, axis.logical_extent) + indexer.axis_index(axis, output)
+    return recombine(index)
+
+
+__all__ = ["BuildState", "FullOp", "IterDomain", "Scalar", "TRUE", "build_kernel_state", "launch_sizes"]

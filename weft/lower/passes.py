@@ -1,0 +1,264 @@
+"""Passes over the Kernel, each with its contract. `weft.lower.pipeline` gives their order."""
+
+from __future__ import annotations
+
+from ..dtypes import DataType
+from ..errors import UserError
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, floordiv, is_divisible, mul, product, variables
+from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
+from ..ir.values import TensorView
+from ..schedule.inline import consumer_axis
+from .build import BuildState
+from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Statement, Sync, WorkBuffer, walk
+
+SHARED_ALIGNMENT_BYTES = 128
+
+
+class MixedGridReductions(UserError):
+    code = "W330"
+    what = "{a} and {b} are both reduced across blocks and meet in {where}"
+    fix = "reduce across blocks in one of them only, or compute them in separate fusions"
+
+
+def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
+    """Give every reduction across threads its workspace in shared memory, and those across blocks theirs in global memory.
+
+    Before: Reduce ops have no workspace.  After: `workspace`, `global_workspace`, `semaphores` and `last_flag` are set where needed, and what
+    depends on a result that only the last block holds is predicated by that block's flag where it writes global memory.
+    Here because: later passes place the workspaces and must see them.
+    """
+    launch = state.launch
+    threads = product(launch.get(p, ONE) for p in BLOCK_TYPES)
+    for statement in list(walk(kernel.body)):
+        if not isinstance(statement, Reduce):
+            continue
+        tensor = statement.outputs[0].buffer.tensor
+        dtype = tensor.dtype()
+        if statement.thread_types and reduction_form(statement, launch) != "warp" or statement.grid_types:
+            form = reduction_form(statement, launch)
+            per_group = ceildiv(threads, 32) if form == "rows" else threads
+            elems = mul(per_group, statement.group_elems)
+            statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
+            kernel.notes.setdefault("workspaces", []).append(statement.workspace)  # type: ignore[union-attr]
+        if statement.grid_types:
+            _plan_grid(kernel, state, statement, threads)
+    if any(isinstance(s, Reduce) and s.grid_types for s in walk(kernel.body)):
+        _predicate_last_block(kernel)
+    return kernel
+
+
+def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
+    """How threads are folded: "warp" (one warp or less, shuffles only), "rows" (whole warps along x, or the whole block), "tree" (through shared memory)."""
+    used = [p for p in BLOCK_TYPES if p in launch and launch[p] is not ONE]
+    x = launch.get(ParallelType.block_x, ONE)
+    if not [p for p in reduce.thread_types if p in used]:
+        return "warp"
+    if reduce.thread_types == (ParallelType.block_x,):
+        if x.is_const and x.value <= 32 and x.value & (x.value - 1) == 0:  # type: ignore[operator]
+            return "warp"
+        if is_divisible(x, 32):
+            return "rows"
+    if set(used) <= set(reduce.thread_types) and is_divisible(product(launch[p] for p in used), 32):
+        return "rows"
+    return "tree"
+
+
+def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, threads: Sym) -> None:
+    tensor = reduce.outputs[0].buffer.tensor
+    grid = [p for p in (ParallelType.grid_x, ParallelType.grid_y, ParallelType.grid_z) if p in state.launch]
+    blocks = product(state.launch[p] for p in grid)
+    segments = product(state.launch[p] for p in grid if p not in reduce.grid_types)
+    keep = product(state.launch[p] for p in BLOCK_TYPES if p in state.launch and p not in reduce.thread_types)
+    ctype_bytes = max(1, tensor.dtype().bits // 8)
+    reduce.global_workspace = WorkBuffer(f"partials_T{tensor.name}", tensor.dtype().value, product([blocks, keep, reduce.group_elems]), ctype_bytes)
+    reduce.semaphores = WorkBuffer(f"semaphores_T{tensor.name}", "int", segments, 4, zeroed=True)
+    reduce.last_flag = f"last_T{tensor.name}"
+    kernel.work_buffers += [reduce.global_workspace, reduce.semaphores]
+
+
+def _predicate_last_block(kernel: Kernel) -> None:
+    from ..expr import var
+
+    flag_of: dict[TensorView, str] = {}
+    for statement in walk(kernel.body):
+        if not isinstance(statement, Op):
+            continue
+        flags = {flag_of[o.buffer.tensor] for o in statement.operands if isinstance(o, Access) and o.buffer.tensor in flag_of}
+        if isinstance(statement, Reduce) and statement.grid_types:
+            flags = {statement.last_flag}
+        if not flags:
+            continue
+        if len(flags) > 1:
+            a, b, *_ = sorted(flags)
+            raise MixedGridReductions(a=a[5:], b=b[5:], where=statement.outputs[0].buffer.name)
+        flag = next(iter(flags))
+        for out in statement.outputs:
+            flag_of[out.buffer.tensor] = flag
+            if out.buffer.memory is MemoryType.global_:
+                statement.predicate = conjunction([statement.predicate, var(flag, DataType.Bool)])
+
+
+def insert_block_syncs(kernel: Kernel, state: BuildState) -> Kernel:
+    """Put a block barrier between a write of shared memory and its reads by other threads, and at the end of loops that write it again.
+
+    Before: no Sync exists.  After: every pair of conflicting accesses of different threads has a Sync between.
+    Here because: predicates are not grouped yet, so every place in a body is reached by all threads.
+    """
+    crossing = {b.tensor for b in kernel.buffers.values() if b.memory is MemoryType.shared and _crosses_threads(state, b.tensor)}
+    if crossing:
+        kernel.body = _sync_body(kernel.body, crossing, set(), in_loop=False)
+    return kernel
+
+
+def _crosses_threads(state: BuildState, tensor: TensorView) -> bool:
+    """True unless every reader of `tensor` is the thread that wrote the element."""
+    groups = state.plan.groups[tensor]
+    bound = {g.parallel: k for k, g in enumerate(groups) if g.parallel.is_thread and not tensor.get_loop_domain()[k].is_broadcast()}
+    for kind in BLOCK_TYPES:
+        if kind in state.launch and state.launch[kind] is not ONE and kind not in bound:
+            return True
+    for use in tensor.uses():
+        for consumer in use.outputs:
+            for kind, k in bound.items():
+                axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]
+                if axis is None:
+                    return True
+                group = state.plan.groups[consumer][consumer.get_loop_domain().index(axis)]  # type: ignore[index, attr-defined]
+                if group.parallel is not kind or not state.maps.are_exact(group.axis, groups[k].axis):
+                    return True
+    return False
+
+
+def _touches(statement: Statement, crossing: set[TensorView]) -> tuple[set[TensorView], set[TensorView]]:
+    reads: set[TensorView] = set()
+    writes: set[TensorView] = set()
+    for inner in walk([statement]):
+        if isinstance(inner, Op):
+            reads |= {o.buffer.tensor for o in inner.operands if isinstance(o, Access)} & crossing
+            writes |= {o.buffer.tensor for o in inner.outputs} & crossing
+    return reads, writes
+
+
+def _sync_body(body: list[Statement], crossing: set[TensorView], pending: set[TensorView], *, in_loop: bool) -> list[Statement]:
+    out: list[Statement] = []
+    written_here: set[TensorView] = set()
+    read_since: set[TensorView] = set()
+    for statement in body:
+        reads, writes = _touches(statement, crossing)
+        if reads & pending or writes & read_since:
+            names = ", ".join(f"T{t.name}" for t in reads & pending | writes & read_since)
+            out.append(Sync(f"{names}: written and read by different threads"))
+            pending.clear()
+            read_since.clear()
+        if isinstance(statement, Loop):
+            statement.body = _sync_body(statement.body, crossing, set(pending), in_loop=True)
+        out.append(statement)
+        pending |= writes
+        written_here |= writes
+        read_since |= reads
+    if in_loop and read_since & written_here:
+        out.append(Sync("the next iteration writes what this one read"))
+    return out
+
+
+def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
+    """Give every shared buffer and workspace an offset, and the kernel its dynamic shared memory.
+
+    Before: buffers are final.  After: `offset_bytes` of each is set, 128-byte aligned; `shared_bytes` is their sum.
+    """
+    offset: Sym = ZERO
+    buffers = [b for b in kernel.buffers.values() if b.memory is MemoryType.shared] + list(kernel.notes.get("workspaces", []))  # type: ignore[call-overload]
+    for buffer in buffers:
+        buffer.offset_bytes = offset
+        bytes_ = ceildiv(mul(buffer.elems, buffer.dtype.bits), 8)
+        aligned = mul(ceildiv(bytes_, SHARED_ALIGNMENT_BYTES), SHARED_ALIGNMENT_BYTES)
+        offset = add(offset, aligned)
+    kernel.shared_bytes = offset
+    return kernel
+
+
+def group_predicates(kernel: Kernel, state: BuildState) -> Kernel:
+    """Turn predicates of ops into `If`s around as many statements as share them; drop what never runs.
+
+    Before: predicates hang on ops.  After: only Reduce ops carry one (they run in all threads); an If stands outside every loop that it does not depend on.
+    Here because: collectives and barriers are placed, and must stay outside of any If.
+    """
+    kernel.body = _group(kernel.body)
+    return kernel
+
+
+def _group(body: list[Statement]) -> list[Statement]:
+    out: list[Statement] = []
+    for statement in body:
+        guarded = _guarded(statement)
+        for piece in guarded:
+            last = out[-1] if out else None
+            if isinstance(piece, If) and isinstance(last, If) and last.predicate is piece.predicate:
+                last.body.extend(piece.body)
+            else:
+                out.append(piece)
+    return _pull_allocations(out)
+
+
+def _guarded(statement: Statement) -> list[Statement]:
+    if isinstance(statement, Loop):
+        statement.body = _group(statement.body)
+        if statement.extent.is_const and statement.extent.value == 0:
+            return []
+        return _hoist(statement)
+    if isinstance(statement, Op) and not isinstance(statement, Reduce):
+        predicate, statement.predicate = statement.predicate, TRUE
+        if predicate is FALSE:
+            return []
+        return [statement] if predicate is TRUE else [If(predicate, [statement])]
+    return [statement]
+
+
+def _hoist(loop: Loop) -> list[Statement]:
+    """Swap a loop with the only If inside it when the predicate does not depend on the loop."""
+    inner = [s for s in loop.body if not isinstance(s, Allocate)]
+    if len(inner) == 1 and isinstance(inner[0], If) and loop.index not in variables(inner[0].predicate):
+        condition = inner[0]
+        loop.body = [s for s in loop.body if isinstance(s, Allocate)] + condition.body
+        return [If(condition.predicate, [loop])]
+    return [loop]
+
+
+def _pull_allocations(body: list[Statement]) -> list[Statement]:
+    """Let an allocation stand before the Ifs around it, so that equal neighbours can join."""
+    allocations = [s for s in body if isinstance(s, Allocate)]
+    if not allocations or not any(isinstance(s, If) for s in body):
+        return body
+    rest: list[Statement] = []
+    for s in body:
+        if isinstance(s, Allocate):
+            continue
+        last = rest[-1] if rest else None
+        if isinstance(s, If) and isinstance(last, If) and last.predicate is s.predicate:
+            last.body.extend(s.body)
+        else:
+            rest.append(s)
+    return [*allocations, *rest]
+
+
+def mark_unrolled(kernel: Kernel, state: BuildState) -> Kernel:
+    """Mark the loops that must be unrolled: those whose index addresses registers, and those that the schedule unrolls.
+
+    Before: addresses are final.  After: `Loop.unroll` is set; such a loop has a constant extent.
+    """
+    unroll_axes = {
+        g.index for tensor, groups in state.plan.groups.items() for axis, g in zip(tensor.get_loop_domain(), groups) if axis.parallel is ParallelType.unroll
+    }
+    for statement in walk(kernel.body):
+        if isinstance(statement, Loop):
+            used = statement.index in unroll_axes
+            for inner in walk(statement.body):
+                if isinstance(inner, Op):
+                    for place in (*inner.outputs, *inner.operands):
+                        if isinstance(place, Access) and place.buffer.memory is MemoryType.local and statement.index in variables(place.index):
+                            used = True
+            statement.unroll = used and statement.extent.is_const
+    return kernel
+
+
+__all__ = ["floordiv", "group_predicates", "insert_block_syncs", "mark_unrolled", "place_shared_memory", "plan_reductions", "reduction_form"]

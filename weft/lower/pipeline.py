@@ -1,0 +1,38 @@
+"""The order of lowering: one list of passes with the reason for each place. Read first: `lower`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..dtypes import DataType
+from ..ir.enums import ParallelType
+from ..ir.fusion import Fusion
+from . import passes
+from .build import BuildState, build_kernel_state
+from .kernel_ir import Kernel, body_text
+
+Pass = Callable[[Kernel, BuildState], Kernel]
+
+PIPELINE: tuple[Pass, ...] = (
+    passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
+    passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
+    passes.place_shared_memory,  # buffers and workspaces are final
+    passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
+    passes.mark_unrolled,  # addresses are final
+)
+
+
+def lower(fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, dump: Callable[[str, str], None] | None = None) -> Kernel:
+    """Return the kernel of a scheduled fusion after all passes.
+
+    static_block: block dimensions fixed by the schedule's parameters. dump(pass name, text): called after each pass when given.
+    Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
+    """
+    kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
+    if dump:
+        dump("build_kernel", body_text(kernel.body))
+    for step in PIPELINE:
+        kernel = step(kernel, state)
+        if dump:
+            dump(step.__name__, body_text(kernel.body))
+    return kernel

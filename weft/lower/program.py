@@ -1,0 +1,82 @@
+"""What lowering and code generation hand to the runtime: the text of one kernel and everything needed to launch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..dtypes import DataType
+from ..expr import Sym
+
+
+@dataclass(frozen=True, eq=False)
+class TensorParam:
+    """A pointer parameter. name: "T3"; written: the kernel stores to it."""
+
+    name: str
+    dtype: DataType
+    written: bool
+
+
+@dataclass(frozen=True, eq=False)
+class WorkParam:
+    """Global scratch memory: `elems` elements of `elem_bytes`; zeroed ones are zero at launch and left zero."""
+
+    name: str
+    elems: Sym
+    elem_bytes: int
+    zeroed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarParam:
+    """A value that the host computes from sizes, strides and scalar inputs. ctype: CUDA's name of the parameter's type."""
+
+    name: str
+    sym: Sym
+    ctype: str
+
+
+@dataclass(frozen=True, eq=False)
+class RandomParam:
+    """The Philox seed or offset of torch's generator, as unsigned long long. what: "seed" or "offset"."""
+
+    name: str
+    what: str
+
+
+Param = TensorParam | WorkParam | ScalarParam | RandomParam
+
+
+@dataclass(frozen=True, eq=False)
+class HostCheck:
+    """`divisor` must divide `extent` (vector access); checked on the host for every new shape."""
+
+    extent: Sym
+    divisor: int
+    what: str
+
+
+@dataclass(eq=False)
+class KernelProgram:
+    """One kernel.
+
+    text: the kernel function (docs/kernel_text.md), without the device library; blocks: what it needs of it.
+    grid, block, shared_bytes: launch sizes as expressions over the fusion's sizes. alignment_bytes: tensor name -> what its address must be a multiple of.
+    random_ops: Philox calls per element (torch's offset advances by 4 each). max_registers: limit for the compiler, or None.
+    """
+
+    name: str
+    text: str
+    blocks: tuple[str, ...]
+    params: tuple[Param, ...]
+    grid: tuple[Sym, Sym, Sym]
+    block: tuple[Sym, Sym, Sym]
+    shared_bytes: Sym
+    index_type: DataType
+    checks: tuple[HostCheck, ...] = ()
+    alignment_bytes: dict[str, int] = field(default_factory=dict)
+    random_ops: int = 0
+    max_registers: int | None = None
+    cooperative: bool = False
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dumps: dict[str, str] = field(default_factory=dict)
