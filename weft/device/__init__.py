@@ -1,0 +1,1 @@
+"""The device library: what generated kernels call, as CUDA C++ text."""

@@ -1,0 +1,146 @@
+"""Compiling the emulator runtime and emulated kernels with the host's C++ compiler, and caching the results.
+
+Read first: `build_kernel`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.errors import InternalError, UserError
+
+HERE = Path(__file__).resolve().parent
+RUNTIME = HERE / "runtime"
+
+# Both sides: no C++ library is used, so neither exceptions nor type information are needed.
+COMMON_FLAGS = ("-std=c++17", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
+# Contraction as ptxas does it; integer overflow wraps and float* may alias int*, as the generated text expects.
+KERNEL_FLAGS = ("-O2", "-w", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing")
+# The inlined context switch pushes below the stack pointer, hence no red zone.
+RUNTIME_FLAGS = ("-O2", "-w", "-fvisibility=hidden", "-fno-threadsafe-statics", "-fno-strict-aliasing")
+
+
+class NoCompiler(UserError):
+    code = "W410"
+    what = "the emulator needs a C++17 compiler, and none was found (tried {tried})"
+    fix = "install g++ or clang++, or `pip install ziglang`, or set CXX to a compiler"
+
+
+class KernelDoesNotCompile(InternalError):
+    code = "W411"
+    what = "the kernel text does not compile for the emulator with {compiler}; the text is in {path}\n{output}"
+
+
+class RuntimeDoesNotCompile(InternalError):
+    code = "W412"
+    what = "the emulator runtime does not compile with {compiler}\n{output}"
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C++ compiler: its command, and the flags that depend on it and on this processor."""
+
+    command: tuple[str, ...]
+    machine_flags: tuple[str, ...]
+
+    def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*self.command, *arguments], capture_output=True, text=True, check=False)
+
+
+def cache_dir() -> Path:
+    """Folder of compiled artefacts: $WEFT_CACHE_DIR, else ~/.cache/weft."""
+    root = os.environ.get("WEFT_CACHE_DIR")
+    return Path(root) if root else Path.home() / ".cache" / "weft"
+
+
+def _machine_flags() -> tuple[str, ...]:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ()
+    try:
+        features = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
+    except (OSError, IndexError):
+        return ()
+    # x86-64-v3 is as fast as native here, and safe in a cache folder that several machines share.
+    wanted = {"avx2", "fma", "bmi1", "bmi2", "f16c"}
+    return ("-march=x86-64-v3",) if wanted <= set(features) else ()
+
+
+@functools.lru_cache(maxsize=None)
+def find_toolchain(cxx: str | None = None) -> Toolchain:
+    """Return the compiler to use: `cxx` or $CXX, g++, clang++, else the ziglang wheel."""
+    flags = _machine_flags()
+    asked = cxx or os.environ.get("CXX")
+    for command in ([asked.split()] if asked else []) + [["g++"], ["clang++"]]:
+        if shutil.which(command[0]):
+            return Toolchain(tuple(command), flags)
+    if importlib.util.find_spec("ziglang"):
+        import sys
+
+        # zig's default target is this very processor, which suits a kernel that is built here and runs here.
+        return Toolchain((sys.executable, "-m", "ziglang", "c++"), ())
+    raise NoCompiler(tried=", ".join(([asked] if asked else []) + ["g++", "clang++", "ziglang"]))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+@functools.lru_cache(maxsize=None)
+def _folder_text(folder: Path) -> str:
+    return "\0".join(p.name + "\0" + p.read_text() for p in sorted(folder.iterdir()) if p.suffix in (".h", ".cpp"))
+
+
+def _compile(toolchain: Toolchain, arguments: list[str], target: Path) -> subprocess.CompletedProcess[str]:
+    """Compile to a temporary name and rename, so that concurrent processes see whole files only."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
+    os.close(handle)
+    result = toolchain.run([*toolchain.machine_flags, *COMMON_FLAGS, *arguments, "-o", temporary])
+    if result.returncode == 0:
+        os.rename(temporary, target)
+    else:
+        os.unlink(temporary)
+    return result
+
+
+def build_runtime(toolchain: Toolchain | None = None) -> Path:
+    """Return the compiled runtime, building it on first use (a few seconds)."""
+    toolchain = toolchain or find_toolchain()
+    flags = [*RUNTIME_FLAGS, *(["-mno-red-zone"] if platform.machine() in ("x86_64", "AMD64") else [])]
+    key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(RUNTIME), _folder_text(HERE))
+    target = cache_dir() / "emulator" / f"runtime-{key}.so"
+    if not target.exists():
+        result = _compile(toolchain, [*flags, str(RUNTIME / "runtime.cpp")], target)
+        if result.returncode:
+            raise RuntimeDoesNotCompile(compiler=toolchain.command[0], output=result.stderr)
+    return target
+
+
+def build_kernel(source: str, *, check_races: bool, toolchain: Toolchain | None = None) -> Path:
+    """Return the compiled kernel of a translation unit.
+
+    Errors: KernelDoesNotCompile with the compiler's words; the text is kept for a look.
+    """
+    toolchain = toolchain or find_toolchain()
+    flags = [*KERNEL_FLAGS, "-DWEFT_EMULATOR=1", *(["-DWEFT_CHECK_RACES=1"] if check_races else [])]
+    key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(HERE), source)
+    target = cache_dir() / "emulator" / f"kernel-{key}.so"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    text = target.with_suffix(f".{os.getpid()}.cpp")
+    text.write_text(source)
+    result = _compile(toolchain, [*flags, "-I", str(HERE), "-x", "c++", str(text)], target)
+    if result.returncode:
+        raise KernelDoesNotCompile(compiler=toolchain.command[0], path=text, output=result.stderr[:6000])
+    text.unlink()
+    return target

@@ -1,0 +1,229 @@
+// Making blocks and threads, and taking them down again.
+#include <sys/mman.h>
+#include "machine.h"
+#include "report.h"
+#include "shadow.h"
+
+namespace weft_rt {
+
+// Stacks are colored so that the same depth in two threads does not fall into the same cache set.
+static const u32 STACK_COLORS = 61, STACK_COLOR_BYTES = 64;
+static const u32 MAX_GUARDED_STACKS = 16384;     // each guard page costs a mapping, and the kernel limits those
+static u32 guarded_stacks = 0;
+
+static char* map_memory(u64 bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) {
+    fprintf(stderr, "weft emulator: out of memory (%llu bytes)\n", (unsigned long long)bytes);
+    abort();
+  }
+  return (char*)p;
+}
+
+static void make_stacks(Unit* unit, u32 threads) {
+  const u64 bytes = (u64)machine.config.stack_kib * 1024;
+  char* stacks = map_memory(bytes * threads);
+  for (u32 i = 0; i < threads; i++) {
+    char* low = stacks + bytes * i;
+    if (guarded_stacks < MAX_GUARDED_STACKS && mprotect(low, 4096, PROT_NONE) == 0) guarded_stacks++;
+    unit->fibers[i].stack_top = low + bytes - i * 5 % STACK_COLORS * STACK_COLOR_BYTES;
+  }
+}
+
+// The part of a unit that stays the same when it runs another cluster.
+static Unit* make_unit() {
+  const u32 threads = machine.block_threads, warps = machine.warps_per_block, blocks = machine.unit_blocks;
+  Unit* unit = (Unit*)calloc(1, sizeof(Unit));
+  unit->block_count = blocks;
+  unit->fibers = (Fiber*)calloc(threads * blocks, sizeof(Fiber));
+  make_stacks(unit, threads * blocks);
+  for (u32 rank = 0; rank < blocks; rank++) {
+    Block* b = unit->blocks[rank] = (Block*)calloc(1, sizeof(Block));
+    b->unit = unit;
+    b->rank = rank;
+    b->warp_count = warps;
+    b->warps = (Warp*)calloc(warps, sizeof(Warp));
+    b->shared = (u8*)map_memory(max_of(machine.config.shared_capacity_bytes, 4096u));
+    b->shadow = make_shadow((u64)b->shared, machine.config.shared_bytes, false);
+    for (u32 w = 0; w < warps; w++) {
+      b->warps[w].block = b;
+      b->warps[w].index = w;
+      b->warps[w].fibers = unit->fibers + rank * threads + w * WARP_THREADS;
+    }
+    for (u32 t = 0; t < threads; t++) {
+      Fiber* f = &unit->fibers[rank * threads + t];
+      const u32* n = machine.config.block;
+      f->block = b;
+      f->warp = &b->warps[t / WARP_THREADS];
+      f->lane = t % WARP_THREADS;
+      f->thread = t;
+      f->index = rank * threads + t;
+      f->thread_index = (u64)(t / (n[0] * n[1])) << 48 | (u64)(t / n[0] % n[1]) << 32 | t % n[0];
+    }
+  }
+  return unit;
+}
+
+static void reset_fiber(Fiber* f) {
+  f->wait = Wait::NONE;
+  f->exited = f->dependency_met = false;
+  f->role = nullptr;
+  f->poll_address = nullptr;
+  f->polls = 0;
+  f->cp_async_open = f->cp_async_committed = f->cp_async_done = 0;
+  make_context(&f->context, f->stack_top, (u64)machine.config.stack_kib * 1024 - STACK_COLORS * STACK_COLOR_BYTES - 4096, fiber_main);
+  if (!machine.config.check_races) return;
+  assign(f->base, clocks.zero);
+  f->clock = 1;
+  f->fenced_clock = 0;
+}
+
+static void reset_block(Block* b, u32 cluster) {
+  const u32 *grid = machine.config.grid, *size = machine.config.cluster;
+  const u32 clusters_x = grid[0] / size[0], clusters_y = grid[1] / size[1];
+  b->x = cluster % clusters_x * size[0] + b->rank % size[0];
+  b->y = cluster / clusters_x % clusters_y * size[1] + b->rank / size[0] % size[1];
+  b->z = cluster / (clusters_x * clusters_y) * size[2] + b->rank / (size[0] * size[1]);
+  b->linear = (b->z * grid[1] + b->y) * grid[0] + b->x;
+  b->live_threads = machine.block_threads;
+  b->ready_warps = b->current_warp = 0;
+  b->register_pool = 0;
+  memset(b->shared, 0xff, machine.config.shared_bytes);       // NaN in every float format
+  reset_shadow(b->shadow);
+  for (u32 w = 0; w < b->warp_count; w++) {
+    Warp* warp = &b->warps[w];
+    const u32 threads = min_of(machine.block_threads - w * WARP_THREADS, (u32)WARP_THREADS);
+    warp->alive = threads == WARP_THREADS ? FULL_MASK : (1u << threads) - 1;
+    warp->ready = warp->alive;
+    b->ready_warps |= 1u << w;
+    warp->registers = machine.config.registers_per_thread;
+    warp->registers_wanted = 0;
+  }
+}
+
+Unit* start_unit(u32 cluster) {
+  Unit* unit = machine.pool.count ? machine.pool.pop() : make_unit();
+  unit->id = cluster + 1;
+  unit->live = true;
+  unit->live_threads = machine.block_threads * unit->block_count;
+  memset(unit->slot_clock, 0, sizeof unit->slot_clock);
+  memset(unit->slot_used, 0, sizeof unit->slot_used);
+  for (u32 i = 0; i < unit->block_count; i++) reset_block(unit->blocks[i], cluster);
+  for (u32 i = 0; i < machine.block_threads * unit->block_count; i++) reset_fiber(&unit->fibers[i]);
+  return unit;
+}
+
+static void check_register_changes(Block* b) {
+  for (u32 w = 0; w + 4 <= b->warp_count; w += 4)
+    for (u32 k = 1; k < 4; k++) {
+      List<u32>&first = b->warps[w].register_changes, &other = b->warps[w + k].register_changes;
+      if (first.count == other.count && (!first.count || !memcmp(first.items, other.items, first.count * sizeof(u32)))) continue;
+      report("setmaxnreg-not-uniform", 0, 0, "all four warps of a warpgroup must execute the same setmaxnreg",
+             "warps %u and %u of one warpgroup executed different setmaxnreg instructions (%u and %u of them)", w, w + k, first.count, other.count);
+      break;
+    }
+}
+
+static void clean_block(Block* b) {
+  for (NamedBarrier& barrier : b->barriers) {
+    barrier.knowledge.clear();
+    memset((void*)&barrier, 0, sizeof barrier);
+  }
+  for (u32 w = 0; w < b->warp_count; w++) {
+    for (Collective& c : b->warps[w].collectives) {
+      c.knowledge.clear();
+      c.mask = c.arrived = c.taken = 0;
+    }
+    b->warps[w].register_changes.clear();
+  }
+  for (Mbarrier* m : b->mbarriers) {
+    m->arriving.clear();
+    release(m->released);
+    m->waiting.release();
+    free(m);
+  }
+  b->mbarriers.clear();
+  b->names.clear();
+}
+
+// Takes a unit out of service: end-of-life checks, then cleaned for the next cluster.
+void retire_unit(Unit* unit) {
+  if (!machine.aborted)
+    for (u32 i = 0; i < unit->block_count; i++) {
+      machine.current_block = unit->blocks[i];
+      check_register_changes(unit->blocks[i]);
+    }
+  unit->live = false;
+  machine.current_block = nullptr;
+  for (u32 i = 0; i < unit->block_count; i++) clean_block(unit->blocks[i]);
+  unit->cluster.arriving.clear();
+  release(unit->cluster.released);
+  unit->cluster = ClusterBarrier{};
+  for (u32 i = 0; i < machine.block_threads * unit->block_count; i++) {
+    Fiber* f = &unit->fibers[i];
+    assign(f->base, nullptr);
+    release(f->fence_released);
+    release(f->seen_by_atomics);
+    f->fence_released = f->seen_by_atomics = nullptr;
+    if (f->bulk) {
+      f->bulk->open.clear();
+      f->bulk->members.clear();
+      f->bulk->sizes.clear();
+    }
+  }
+  machine.pool.push(unit);
+}
+
+static void free_unit(Unit* unit) {
+  const u32 threads = machine.block_threads * unit->block_count;
+  const u64 bytes = (u64)machine.config.stack_kib * 1024;
+  char* stacks = unit->fibers[0].stack_top - bytes;
+  munmap(stacks, bytes * threads);
+  guarded_stacks -= min_of(guarded_stacks, threads);
+  for (u32 i = 0; i < threads; i++)
+    if (CopyGroups* g = unit->fibers[i].bulk) {
+      g->open.release();
+      g->members.release();
+      g->sizes.release();
+      free(g);
+    }
+  for (u32 i = 0; i < unit->block_count; i++) {
+    Block* b = unit->blocks[i];
+    free_shadow(b->shadow);
+    munmap(b->shared, max_of(machine.config.shared_capacity_bytes, 4096u));
+    for (u32 w = 0; w < b->warp_count; w++) b->warps[w].register_changes.release();
+    b->mbarriers.release();
+    b->names.release();
+    free(b->warps);
+    free(b);
+  }
+  free(unit->fibers);
+  free(unit);
+}
+
+void free_pool() {
+  for (Unit* unit : machine.pool) free_unit(unit);
+  machine.pool.clear();
+}
+
+void fiber_main() {
+  machine.entry(machine.arguments);
+  Fiber* f = machine.current;
+  check_copies_at_exit(f);
+  thread_exits(f);
+}
+
+}  // namespace weft_rt
+
+EXPORT unsigned weft_emu_cluster_rank() { return weft_rt::machine.current->block->rank; }
+EXPORT unsigned weft_emu_cluster_size() { return weft_rt::machine.unit_blocks; }
+EXPORT weft_u64 weft_emu_thread_index() { return weft_rt::machine.current->thread_index; }
+EXPORT weft_u64 weft_emu_block_index() {
+  const weft_rt::Block* b = weft_rt::machine.current->block;
+  return (weft_u64)b->z << 48 | (weft_u64)b->y << 32 | b->x;
+}
+static weft_u64 pack(const unsigned* n) { return (weft_u64)n[2] << 48 | (weft_u64)n[1] << 32 | n[0]; }
+EXPORT weft_u64 weft_emu_block_dim() { return pack(weft_rt::machine.config.block); }
+EXPORT weft_u64 weft_emu_grid_dim() { return pack(weft_rt::machine.config.grid); }
+EXPORT void* weft_emu_dynamic_shared() { return weft_rt::machine.current->block->shared; }
+EXPORT void weft_emu_role(const char* role) { weft_rt::machine.current->role = role; }

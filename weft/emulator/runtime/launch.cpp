@@ -1,0 +1,235 @@
+// One launch from start to end: set up, run under guard of signals and a timer, check what is left, take down.
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <ucontext.h>
+#endif
+#include "machine.h"
+#include "memory.h"
+#include "report.h"
+#include "shadow.h"
+
+namespace weft_rt {
+
+// ---- faults and timeouts ------------------------------------------------------------------------------------------
+
+static sigjmp_buf escape;
+static struct sigaction old_segv, old_bus, old_alarm;
+static const int ALARM = SIGUSR2;
+
+static u64 program_counter(void* context) {
+#if defined(__linux__) && defined(__x86_64__)
+  return (u64)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+#elif defined(__linux__) && defined(__aarch64__)
+  return (u64)((ucontext_t*)context)->uc_mcontext.pc;
+#else
+  (void)context;
+  return 0;
+#endif
+}
+
+static bool in_kernel(void* context) { return program_counter(context) - machine.kernel_first < machine.kernel_bytes; }
+
+static void on_fault(int signal, siginfo_t* info, void* context) {
+  if (!machine.running || !machine.current || !in_kernel(context)) {       // not ours: let it happen again, unguarded
+    sigaction(signal, signal == SIGSEGV ? &old_segv : &old_bus, nullptr);
+    return;
+  }
+  const Fiber* f = machine.current;
+  const u64 address = (u64)info->si_addr, stack = (u64)f->stack_top - (u64)machine.config.stack_kib * 1024;
+  if (address - stack < 8192)
+    report("stack-overflow", 0, 0, "raise stack_kib of the launch", "%s needs more than %u KiB of stack", describe_fiber(f), machine.config.stack_kib);
+  else
+    report("memory-fault", 0, 0, "use load_global/store_global and their like, which check each access", "%s touches address 0x%llx, which is no memory (%s)", describe_fiber(f),
+           (unsigned long long)address, describe_address(address));
+  machine.aborted = true;
+  siglongjmp(escape, 1);
+}
+
+// Only the kernel's own code is interrupted: the runtime may be inside malloc. It notices `timed_out` at the next switch.
+static void on_alarm(int, siginfo_t*, void* context) {
+  if (!machine.running) return;
+  machine.timed_out = 1;
+  if (!machine.current || !in_kernel(context)) return;
+  machine.aborted = true;
+  siglongjmp(escape, 1);
+}
+
+#if defined(__linux__)
+static timer_t timer;
+static bool have_timer = false;
+
+static void set_timer(u64 first_ms, u64 repeat_ms) {
+  struct itimerspec t = {{(time_t)(repeat_ms / 1000), (long)(repeat_ms % 1000) * 1000000}, {(time_t)(first_ms / 1000), (long)(first_ms % 1000) * 1000000}};
+  if (have_timer) timer_settime(timer, 0, &t, nullptr);
+}
+static void make_timer() {
+  struct sigevent event;
+  memset(&event, 0, sizeof event);
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = ALARM;
+#if defined(sigev_notify_thread_id)
+  event.sigev_notify_thread_id = (int)syscall(SYS_gettid);
+#else
+  event._sigev_un._tid = (int)syscall(SYS_gettid);
+#endif
+  have_timer = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
+}
+static void drop_timer() { if (have_timer) timer_delete(timer); }
+#else
+static void make_timer() {}
+static void set_timer(u64, u64) {}
+static void drop_timer() {}
+#endif
+
+static const u64 SIGNAL_STACK_BYTES = 64 * 1024;
+static stack_t old_signal_stack;
+static char* signal_stack = nullptr;
+
+static void install_guards() {
+  if (!signal_stack) signal_stack = (char*)malloc(SIGNAL_STACK_BYTES);
+  stack_t stack = {};
+  stack.ss_sp = signal_stack;
+  stack.ss_size = SIGNAL_STACK_BYTES;
+  sigaltstack(&stack, &old_signal_stack);
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  action.sa_sigaction = on_fault;
+  sigaction(SIGSEGV, &action, &old_segv);
+  sigaction(SIGBUS, &action, &old_bus);
+  action.sa_sigaction = on_alarm;
+  sigaction(ALARM, &action, &old_alarm);
+  make_timer();
+  if (machine.config.timeout_ms) set_timer(machine.config.timeout_ms, 20);
+}
+
+static void remove_guards() {
+  drop_timer();
+  sigaction(SIGSEGV, &old_segv, nullptr);
+  sigaction(SIGBUS, &old_bus, nullptr);
+  sigaction(ALARM, &old_alarm, nullptr);
+  sigaltstack(&old_signal_stack, nullptr);
+}
+
+static COLD void report_timeout() {
+  const Fiber* f = machine.current;
+  if (f)
+    report("timeout", f->line, 0, "look for a loop that cannot end, or raise timeout_s", "still running after %u ms; %s has not waited since line %d",
+           machine.config.timeout_ms, describe_fiber(f), f->line);
+  else
+    report("timeout", 0, 0, "run fewer blocks, or raise timeout_s", "still running after %u ms, with %u of %u clusters started",
+           machine.config.timeout_ms, machine.next_unit, machine.unit_order.count);
+}
+
+// ---- setting up and taking down -----------------------------------------------------------------------------------
+
+// Finished units are kept for the next launch of the same shape: their memory is already mapped.
+static bool same_shape(const Config& a, const Config& b) {
+  return !memcmp(a.block, b.block, sizeof a.block) && !memcmp(a.cluster, b.cluster, sizeof a.cluster) && a.shared_bytes == b.shared_bytes &&
+         a.shared_capacity_bytes == b.shared_capacity_bytes && a.check_races == b.check_races && a.stack_kib == b.stack_kib && a.uses_cp_async == b.uses_cp_async;
+}
+
+static void set_up(void (*entry)(void**), void** arguments, const Config* config) {
+  if (!same_shape(machine.config, *config)) {
+    free_pool();
+    release_shadow_pools();
+  }
+  machine.config = *config;
+  machine.entry = entry;
+  machine.arguments = arguments;
+  machine.block_threads = config->block[0] * config->block[1] * config->block[2];
+  machine.warps_per_block = (machine.block_threads + WARP_THREADS - 1) / WARP_THREADS;
+  machine.unit_blocks = config->cluster[0] * config->cluster[1] * config->cluster[2];
+  machine.unit_count = config->grid[0] / config->cluster[0] * (config->grid[1] / config->cluster[1]) * (config->grid[2] / config->cluster[2]);
+  machine.current = nullptr;
+  machine.current_block = nullptr;
+  machine.aborted = false;
+  machine.timed_out = 0;
+  machine.next_unit = 0;
+  machine.tick = machine.events = machine.switches = 0;
+  machine.random.seed(config->seed);
+  weft_state.shared_bytes = config->shared_bytes;
+  forget_recent_buffers();
+  clear_findings();
+  const u32 threads = machine.unit_blocks * machine.block_threads;
+  if (config->check_races) clocks.start(threads + COPY_SLOTS + (config->uses_cp_async ? threads : 0));
+}
+
+static void find_kernel_code(void* entry) {
+  Dl_info info;
+  machine.kernel_first = machine.kernel_bytes = 0;
+  if (!dladdr(entry, &info)) return;
+  machine.kernel_first = (u64)info.dli_fbase;
+  machine.kernel_bytes = 8u << 20;
+}
+
+static void check_outputs() {
+  for (Buffer& b : machine.buffers) {
+    if (!b.shadow || b.initialised) continue;
+    u64 first = 0, count = shadow_unwritten(b.shadow, b.first, b.bytes, &first);
+    if (count)
+      report("output-not-written", 0, 0, "cover the whole output, or register it as initialised when the kernel writes only part of it",
+             "%llu of the %llu bytes of '%s' were never written, the first at offset %llu", (unsigned long long)count, (unsigned long long)b.bytes, b.name,
+             (unsigned long long)(first - b.first));
+  }
+}
+
+static void take_down() {
+  drop_copies();
+  for (Unit* unit : machine.resident) retire_unit(unit);
+  machine.resident.clear();
+  machine.polling.clear();
+  for (Buffer& b : machine.buffers) {
+    if (b.shadow) reset_shadow(b.shadow);
+    free_shadow(b.shadow);
+  }
+  machine.buffers.clear();
+  machine.unit_order.clear();
+  drop_sync_variables();
+  clocks.forget_memos();
+}
+
+static void run_guarded() {
+  install_guards();
+  machine.running = true;
+  if (sigsetjmp(escape, 1) == 0) run_all();
+  machine.running = false;
+  if (machine.timed_out) report_timeout();
+  machine.current = nullptr;
+  remove_guards();
+}
+
+}  // namespace weft_rt
+
+using namespace weft_rt;
+
+struct BufferArgument { u64 address, bytes; const char* name; u32 written, initialised, must_cover, unused; };
+struct Statistics { u64 switches, joins, findings; };
+
+// Runs the units in `order`; `complete`: they are all of the grid, so outputs must be covered. Returns the number of findings.
+EXPORT int weft_rt_launch(void (*entry)(void**), void** arguments, const Config* config, const BufferArgument* buffers, unsigned buffer_count,
+                          const unsigned* order, unsigned order_count, int complete, Statistics* statistics) {
+  set_up(entry, arguments, config);
+  find_kernel_code((void*)entry);
+  for (u32 i = 0; i < buffer_count; i++) {
+    const BufferArgument& a = buffers[i];
+    Buffer b = {a.address, a.bytes, a.name, a.written != 0, a.initialised != 0, nullptr};
+    if (b.written || !b.initialised) b.shadow = make_shadow(b.first, b.bytes, b.initialised);
+    machine.buffers.push(b);
+  }
+  for (u32 i = 0; i < order_count; i++) machine.unit_order.push(order[i]);
+  clocks.joins = 0;
+  run_guarded();
+  machine.current_block = nullptr;
+  if (complete && !machine.aborted && !machine.timed_out) check_outputs();
+  take_down();
+  *statistics = {machine.switches, clocks.joins, finding_count()};
+  return (int)finding_count();
+}
+EXPORT int weft_rt_abi_version() { return WEFT_ABI_VERSION; }

@@ -1,0 +1,272 @@
+// The emulated machine: threads (fibers), warps, blocks, units (clusters), and what they wait for.
+#pragma once
+#include "../abi.h"
+#include "base.h"
+#include "clocks.h"
+#include "context_switch.h"
+
+namespace weft_rt {
+
+enum : u32 {
+  WARP_THREADS = 32,
+  MAX_THREADS = 1024,
+  MAX_WARPS = MAX_THREADS / WARP_THREADS,
+  MAX_CLUSTER = 16,
+  NAMED_BARRIERS = 16,
+  COPY_SLOTS = 64,            // bulk copies whose clocks are told apart, per unit
+  COLLECTIVES = 4,            // warp collectives in progress, per warp
+  FULL_MASK = 0xffffffffu,
+};
+
+// What to run and how closely to look. Filled by launch.py; keep in step with its ctypes twin.
+struct Config {
+  u32 grid[3], block[3], cluster[3];
+  u32 shared_bytes;
+  u32 shared_capacity_bytes;  // of the chip, per block
+  u32 check_races;            // 0: bounds and alignment, 1: everything
+  u32 schedule;               // enum Schedule
+  u32 copy_timing;            // enum CopyTiming
+  u32 copy_pieces;
+  u32 registers_per_thread;   // at launch; 0: the pool is not modelled
+  u32 cooperative;
+  u32 resident_blocks;        // at most this many blocks run at once
+  u32 max_findings;
+  u32 uses_cp_async;
+  u32 stack_kib;
+  u32 timeout_ms;
+  u32 named_barriers;
+  u32 trace;
+  u32 check_dependency;       // accesses before griddep_wait are findings
+  u64 seed;
+};
+enum Schedule : u32 { IN_ORDER, RANDOM_WARPS, RANDOM_LANES };
+enum CopyTiming : u32 { COPY_LATE, COPY_AT_ONCE, COPY_RANDOM };
+
+enum class Wait : u8 { NONE, BARRIER, COLLECTIVE, MBARRIER, BULK_GROUP, REGISTERS, CLUSTER, POLL };
+const char* wait_name(Wait wait);
+
+struct Block;
+struct Warp;
+struct Unit;
+
+struct CopyGroups {              // bulk stores of one thread, in commit groups
+  List<u32> open;                // copies not committed yet
+  List<u32> members;             // copies of the committed groups, in order
+  List<u32> sizes;               // of the committed groups
+};
+
+struct Fiber {
+  Context context;
+  char* stack_top;
+  Block* block;
+  Warp* warp;
+  u32 lane, thread;              // thread: linear in the block
+  u32 index;                     // in the unit's vectors
+  u64 thread_index;              // packed x, y, z
+  Wait wait;
+  bool exited, dependency_met;
+  u8 barrier;                    // named barrier waited for
+  int line;                      // where it waits
+  void* waits_for;
+  u32 phase;                     // of the mbarrier waited for
+  u32 cluster_phase;             // of the last cluster_arrive
+  const char* role;
+  // polling
+  const void* poll_address;
+  u64 poll_value;
+  u32 polls;
+  u64 poll_events;
+  // happens-before; only with check_races
+  Knowledge* base;
+  u32 clock, fenced_clock;
+  Foreign* fence_released;       // published by the next atomic after a thread_fence
+  Foreign* seen_by_atomics;      // acquired by the next thread_fence
+  // asynchronous copies
+  CopyGroups* bulk;
+  u32 cp_async_open, cp_async_committed, cp_async_done;   // groups; done: waited for
+};
+
+struct Collective {
+  u32 mask, arrived, taken;
+  u8 kind;
+  int line;
+  u64 value[WARP_THREADS];
+  Accumulator knowledge;
+};
+
+struct Warp {
+  Block* block;
+  Fiber* fibers;
+  u32 index;
+  u32 ready, alive;              // lanes
+  Collective collectives[COLLECTIVES];
+  u32 registers, registers_wanted;
+  List<u32> register_changes;
+};
+
+struct NamedBarrier {
+  bool active;
+  int expected_threads;          // negative: the whole block
+  u32 arrived_threads;
+  u32 waiting[MAX_WARPS], arrived[MAX_WARPS];
+  int line[MAX_WARPS];
+  bool syncs[MAX_WARPS];
+  Accumulator knowledge;
+};
+
+struct Mbarrier {
+  bool valid, observed;
+  Block* block;
+  u32 offset;                    // in the block's shared memory
+  u32 expected, pending;
+  i64 tx_bytes;
+  u32 phase;
+  u32 bytes_in_flight;
+  int init_line;
+  Epoch init_epoch;
+  List<Fiber*> waiting;
+  Accumulator arriving;
+  Knowledge* released;           // by those who arrived in the phase completed last
+};
+
+struct Name { u64 first, bytes; const char* text; };
+
+struct Block {
+  Unit* unit;
+  u32 rank;                      // in the cluster
+  u32 linear;
+  u32 x, y, z;
+  u8* shared;                    // arena of the chip's capacity
+  u32 live_threads;
+  u32 ready_warps, current_warp;
+  u32 warp_count;
+  Warp* warps;
+  NamedBarrier barriers[NAMED_BARRIERS];
+  List<Mbarrier*> mbarriers;
+  int register_pool;
+  struct Shadow* shadow;
+  List<Name> names;
+};
+
+struct Copy {
+  enum Kind : u8 { FREE, LOAD, STORE, TENSOR_LOAD, TENSOR_STORE } kind;
+  enum State : u8 { ISSUED, SOURCE_READ, DONE } state;
+  bool waited;
+  Unit* unit;
+  Fiber* issuer;
+  Mbarrier* barrier;
+  u8* to;
+  const u8* from;
+  u32 bytes, done_bytes;
+  u32 slot, slot_clock;
+  int line;
+  u64 due;
+  u8* staged;                    // a store's source, read before its destination is written
+  WeftTensorMap map;
+  int at[5];
+};
+
+struct ClusterBarrier {
+  u32 arrived, phase;            // arrived threads in this phase
+  int line;
+  Accumulator arriving;
+  Knowledge* released;
+};
+
+struct Unit {
+  u32 id;                        // linear cluster index + 1
+  bool live;
+  u32 live_threads;
+  u32 block_count;
+  Block* blocks[MAX_CLUSTER];
+  Fiber* fibers;
+  u32 slot_clock[COPY_SLOTS];
+  bool slot_used[COPY_SLOTS];
+  ClusterBarrier cluster;
+};
+
+struct Buffer {
+  u64 first, bytes;
+  const char* name;
+  bool written, initialised;
+  struct Shadow* shadow;
+};
+
+// A global location that threads synchronise through.
+struct SyncVariable { u64 address; Foreign* published; };
+
+// Everything but the configuration starts at zero; see launch.cpp.
+
+struct Machine {
+  Config config;
+  void (*entry)(void**);
+  void** arguments;
+  u32 block_threads, warps_per_block, unit_blocks, unit_count;
+  Context main_context;
+  Fiber* current;
+  Block* current_block;
+  bool running, aborted;
+  volatile int timed_out;
+  Random random;
+  List<Unit*> resident;
+  List<Unit*> pool;              // finished units, to be used again
+  u32 next_unit;
+  List<u32> unit_order;          // linear cluster indices to run
+  List<Fiber*> polling;
+  List<Copy*> copies;            // slots; kind FREE when unused
+  u32 copies_in_flight;
+  u32 bulk_waiters;
+  u64 tick;
+  u64 events;                    // changes that a polling thread may be waiting for
+  u64 switches;
+  List<Buffer> buffers;
+  List<SyncVariable> sync_variables;
+  u64 kernel_first, kernel_bytes;   // the kernel's code, for faults
+};
+extern Machine machine;
+
+// ---- scheduler.cpp
+void make_ready(Warp* warp, u32 lanes);
+void wait_here(Fiber* fiber, Wait wait, void* object, int line);     // returns when somebody made the fiber ready
+void yield_sometimes(Fiber* fiber);                                  // random schedules only
+void wait_polling(Fiber* fiber, int line);
+void leave_to_main() __attribute__((noreturn));
+void thread_exits(Fiber* fiber);
+void run_all();
+
+// ---- collectives.cpp
+void barrier_thread_left(Fiber* fiber);
+void cluster_thread_left(Fiber* fiber);
+
+// ---- copies.cpp
+void step_copies(bool force);
+void finish_copies_of(Unit* unit);
+void drop_copies();
+void check_copies_at_exit(Fiber* fiber);
+
+// ---- block.cpp
+Unit* start_unit(u32 linear);
+void retire_unit(Unit* unit);
+void free_pool();
+void fiber_main();
+
+// ---- happens-before of one thread
+inline Epoch own_epoch(const Fiber* f) { return make_epoch(f->block->unit->id, f->index, f->clock); }
+inline u32 slot_index(u32 slot) { return machine.unit_blocks * machine.block_threads + slot; }
+inline u32 cp_async_index(const Fiber* f) { return slot_index(COPY_SLOTS) + f->index; }
+
+// Adds what a thread knows to an accumulator, and starts a new clock so that later writes are not covered.
+inline void release_to(Accumulator& to, Fiber* f) {
+  to.join_base(f->base);
+  u32* clock = to.value->clock;
+  clock[f->index] = max_of(clock[f->index], f->clock);
+  clock[clocks.width + f->index] = max_of(clock[clocks.width + f->index], f->fenced_clock);
+  if (machine.config.uses_cp_async) {
+    u32& async = clock[cp_async_index(f)];
+    async = max_of(async, f->cp_async_done);
+  }
+  f->clock++;
+}
+inline void acquire_from(Fiber* f, Knowledge* k) { if (k) assign(f->base, clocks.join(f->base, k)); }
+
+}  // namespace weft_rt

@@ -1,0 +1,294 @@
+// Registered buffers, the checks of every access, atomics and the order that they create between threads.
+#include "machine.h"
+#include "report.h"
+#include "shadow.h"
+#include "memory.h"
+
+WeftState weft_state __attribute__((visibility("default")));
+
+namespace weft_rt {
+
+static const u32 NO_BUFFER = ~0u;
+static u32 recent_buffer[WEFT_WINDOWS];      // by the same hash as the kernel's windows
+
+void forget_recent_buffers() {
+  memset(weft_state.read, 0, sizeof weft_state.read);
+  memset(weft_state.write, 0, sizeof weft_state.write);
+  for (u32& i : recent_buffer) i = NO_BUFFER;
+}
+
+static bool contains(const Buffer& b, u64 address, u32 bytes) { return address - b.first < b.bytes && address - b.first + bytes <= b.bytes; }
+
+static Buffer* find_buffer(u64 address, u32 bytes) {
+  u32& recent = recent_buffer[(address >> 12) % WEFT_WINDOWS];
+  if (recent != NO_BUFFER && contains(machine.buffers[recent], address, bytes)) return &machine.buffers[recent];
+  for (u32 i = 0; i < machine.buffers.count; i++)
+    if (contains(machine.buffers[i], address, bytes)) {
+      recent = i;
+      return &machine.buffers[i];
+    }
+  return nullptr;
+}
+
+// ---- reports ------------------------------------------------------------------------------------------------------
+
+static const char* nearest_buffer(u64 address) {
+  const Buffer* best = nullptr;
+  u64 best_distance = ~0ull;
+  for (const Buffer& b : machine.buffers) {
+    u64 distance = address < b.first ? b.first - address : address < b.first + b.bytes ? 0 : address - b.first - b.bytes;
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = &b;
+    }
+  }
+  if (!best) return "the kernel was given no buffer";
+  if (best_distance > 1u << 30) return format_text("no buffer of the kernel is near (address 0x%llx)", (unsigned long long)address);
+  return format_text("nearest is '%s' of %llu bytes: offset %lld", best->name, (unsigned long long)best->bytes, (long long)(address - best->first));
+}
+
+static const char* access_noun(u32 access) { return access & WEFT_WRITE ? "write" : "read"; }
+
+COLD void out_of_bounds(u64 address, u64 bytes, u32 access, int line, const char* how) {
+  const Fiber* f = machine.current;
+  const char* where = "";
+  const u64 offset = address - (u64)f->block->shared;
+  if (offset < machine.config.shared_capacity_bytes)
+    where = format_text("shared memory of %u bytes: offset %llu", machine.config.shared_bytes, (unsigned long long)offset);
+  else
+    where = nearest_buffer(address);
+  fatal("out-of-bounds", line, 0, "predicate the access, or allocate what the index reaches", "%s%s of %llu bytes out of bounds by %s; %s",
+        access & WEFT_SHARED ? "shared " : "global ", format_text("%s%s", access_noun(access), how), (unsigned long long)bytes, describe_fiber(f), where);
+}
+
+static COLD void misaligned(u64 address, u32 bytes, u32 access, int line) {
+  fatal("misaligned", line, 0, "a vector access needs an address that is a multiple of its bytes", "%u-byte %s of %s by %s: the address is %u past a multiple of %u", bytes,
+        access_noun(access), describe_address(address), describe_fiber(machine.current), (u32)(address % bytes), bytes);
+}
+
+static COLD void read_only(const Buffer& b, int line) {
+  fatal("write-to-read-only", line, 0, "register the buffer as written, or write elsewhere", "write to '%s' by %s: the kernel may only read it", b.name, describe_fiber(machine.current));
+}
+
+// ---- checks -------------------------------------------------------------------------------------------------------
+
+static Block* block_holding(u64 address, u32 access) {
+  Block* own = machine.current->block;
+  if (!(access & WEFT_REMOTE)) return own;
+  for (u32 i = 0; i < own->unit->block_count; i++)
+    if (address - (u64)own->unit->blocks[i]->shared < machine.config.shared_capacity_bytes) return own->unit->blocks[i];
+  return own;
+}
+
+void check_shared(u64 address, u32 bytes, u32 access, int line, const Accessor& by, const char* how) {
+  Block* b = block_holding(address, access);
+  const u64 offset = address - (u64)b->shared;
+  if (UNLIKELY(offset >= machine.config.shared_bytes || offset + bytes > machine.config.shared_bytes)) out_of_bounds(address, bytes, access, line, how);
+  if (UNLIKELY(!b->unit->live || !b->live_threads))
+    report("remote-access-after-exit", line, 0, "cluster_sync() before a block exits whose shared memory others use", "%s touches shared memory of a block that exited", describe_fiber(by.fiber));
+  if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
+}
+
+Buffer* check_global(u64 address, u32 bytes, u32 access, int line, const Accessor& by, const char* how) {
+  Buffer* b = find_buffer(address, bytes);
+  if (UNLIKELY(!b)) out_of_bounds(address, bytes, access, line, how);
+  if (UNLIKELY(access & WEFT_WRITE && !b->written)) read_only(*b, line);
+  if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
+  if (UNLIKELY(machine.config.check_dependency && !by.fiber->dependency_met))
+    report("access-before-griddep-wait", line, 0, "griddep_wait() before the first access to what the previous kernel writes", "%s of '%s' by %s before griddep_wait()",
+           access_noun(access), b->name, describe_fiber(by.fiber));
+  return b;
+}
+
+// ---- order through global memory ----------------------------------------------------------------------------------
+
+// Everything a thread knows and did, for others to acquire. Owned by the caller.
+static Foreign* publish(Fiber* f) {
+  Knowledge* own = clocks.copy(f->base);
+  release(own->foreign);
+  release(own->foreign_fenced);
+  own->foreign = own->foreign_fenced = nullptr;
+  own->clock[f->index] = max_of(own->clock[f->index], f->clock);
+  own->clock[clocks.width + f->index] = max_of(own->clock[clocks.width + f->index], f->fenced_clock);
+  if (machine.config.uses_cp_async) own->clock[cp_async_index(f)] = max_of(own->clock[cp_async_index(f)], f->cp_async_done);
+  f->clock++;
+  Foreign* mine = foreign_of(f->block->unit->id, own);
+  release(own);
+  Foreign* all = merge_foreign(f->base->foreign, mine);
+  release(mine);
+  return all;
+}
+
+static void acquire_published(Fiber* f, Foreign* published) {
+  if (!published) return;
+  Knowledge* base = clocks.copy(f->base);
+  for (u32 i = 0; i < published->count; i++)
+    if (published->entries[i].unit == f->block->unit->id) clocks.join_into(base, published->entries[i].known);
+  Foreign* merged = merge_foreign(base->foreign, published);
+  release(base->foreign);
+  base->foreign = merged;
+  release(f->base);
+  f->base = base;
+}
+
+static void add_published(Foreign*& slot, Foreign* more) {
+  Foreign* merged = merge_foreign(slot, more);
+  release(slot);
+  slot = merged;
+}
+
+// Open-addressed by address; grows by rebuilding.
+static SyncVariable* sync_variable(u64 address) {
+  List<SyncVariable>& table = machine.sync_variables;
+  static u32 used;
+  if (!table.count) {
+    table.resize(64);
+    used = 0;
+  }
+  u32 i = (u32)(address * 0x9E3779B97F4A7C15ull >> 40) & (table.count - 1);
+  while (table[i].address && table[i].address != address) i = (i + 1) & (table.count - 1);
+  if (table[i].address) return &table[i];
+  if (++used * 2 > table.count) {
+    List<SyncVariable> old = table;
+    table = List<SyncVariable>{};
+    table.resize(old.count * 2);
+    used = 0;
+    for (SyncVariable& v : old)
+      if (v.address) *sync_variable(v.address) = v;
+    old.release();
+    return sync_variable(address);
+  }
+  table[i].address = address;
+  return &table[i];
+}
+
+void drop_sync_variables() {
+  for (SyncVariable& v : machine.sync_variables) release(v.published);
+  machine.sync_variables.release();
+}
+
+static void order_read(Fiber* f, SyncVariable* v, bool acquire) {
+  if (acquire) acquire_published(f, v->published);
+  else if (v->published) add_published(f->seen_by_atomics, v->published);
+}
+
+template <class T> static u64 add_in_memory(void* address, u64 operand) {
+  T old, value;
+  memcpy(&old, address, sizeof old);
+  memcpy(&value, &operand, sizeof value);
+  value = old + value;
+  memcpy(address, &value, sizeof value);
+  u64 bits = 0;
+  memcpy(&bits, &old, sizeof old);
+  return bits;
+}
+
+static u64 add_atomically(void* address, u64 operand, int operation) {
+  switch (operation) {
+    case WEFT_ADD_I32: case WEFT_ADD_U32: return add_in_memory<u32>(address, operand);
+    case WEFT_ADD_U64: return add_in_memory<u64>(address, operand);
+    case WEFT_ADD_F32: return add_in_memory<float>(address, operand);
+    default: return add_in_memory<double>(address, operand);
+  }
+}
+
+static bool is_shared(const Fiber* f, const void* address) { return (u64)address - (u64)f->block->shared < machine.config.shared_capacity_bytes; }
+
+}  // namespace weft_rt
+
+using namespace weft_rt;
+
+// Full check of one access, out of line.
+EXPORT void weft_emu_access(const void* pointer, unsigned bytes, unsigned access, int line) {
+  Fiber* f = machine.current;
+  const u64 address = (u64)pointer;
+  if (UNLIKELY(address & (bytes - 1))) misaligned(address, bytes, access, line);
+  const Accessor by = {f, machine.config.check_races ? own_epoch(f) : 0, false};
+  if (access & WEFT_SHARED) check_shared(address, bytes, access, line, by, "");
+  else check_global(address, bytes, access, line, by, "");
+}
+
+// Bounds only: called when the kernel's inline check found no window.
+EXPORT void weft_emu_access_slow(const void* pointer, unsigned bytes, unsigned access, int line) {
+  const u64 address = (u64)pointer;
+  weft_emu_access(pointer, bytes, access, line);
+  if (access & WEFT_SHARED) return;
+  const Buffer* b = find_buffer(address, bytes);
+  (access & WEFT_WRITE ? weft_state.write : weft_state.read)[(address >> 12) % WEFT_WINDOWS] = {b->first, b->bytes};
+}
+
+EXPORT void weft_emu_bad_index(long long index, int elements, int line) {
+  fatal("bad-array-index", line, 0, nullptr, "element %lld of a register array of %d, by %s", index, elements, describe_fiber(machine.current));
+}
+
+EXPORT void weft_emu_uninitialised_register(int line) {
+  report("uninitialised-register", line, 0, "write the element first", "%s reads an element of a register array that it did not write", describe_fiber(machine.current));
+}
+
+EXPORT void weft_emu_sync_read(const void* address, unsigned, int acquire, int) {
+  if (machine.config.check_races) order_read(machine.current, sync_variable((u64)address), acquire);
+}
+
+EXPORT void weft_emu_sync_write(void* address, unsigned, int release_order, int) {
+  machine.events++;
+  if (!machine.config.check_races) return;
+  Fiber* f = machine.current;
+  SyncVariable* v = sync_variable((u64)address);
+  release(v->published);
+  v->published = release_order ? publish(f) : retain(f->fence_released);
+}
+
+// A thread that reads one value over and over waits for others.
+EXPORT void weft_emu_poll(const void* address, weft_u64 value, int line) {
+  Fiber* f = machine.current;
+  const bool same = f->poll_address == address && f->poll_value == value;
+  f->poll_address = address;
+  f->poll_value = value;
+  if (!same) machine.events++;
+  if (!same && ++f->polls < 64) return;
+  f->polls = 0;
+  wait_polling(f, line);
+}
+
+EXPORT void weft_emu_nanosleep(int line) { wait_polling(machine.current, line); }
+
+EXPORT weft_u64 weft_emu_atomic(void* address, weft_u64 operand, int operation, int ordered, int line) {
+  Fiber* f = machine.current;
+  const u32 bytes = operation == WEFT_ADD_U64 || operation == WEFT_ADD_F64 ? 8 : 4;
+  weft_emu_access(address, bytes, WEFT_WRITE | WEFT_STRONG | (is_shared(f, address) ? WEFT_SHARED : 0), line);
+  if (operand == 0) {                       // adding nothing is a way to look
+    u64 value = 0;
+    memcpy(&value, address, bytes);
+    weft_emu_poll(address, value, line);
+  } else {
+    machine.events++;
+    yield_sometimes(f);
+  }
+  if (machine.config.check_races) {
+    SyncVariable* v = sync_variable((u64)address);
+    order_read(f, v, ordered);
+    Foreign* mine = ordered ? publish(f) : retain(f->fence_released);
+    add_published(v->published, mine);
+    release(mine);
+  }
+  return add_atomically(address, operand, operation);
+}
+
+EXPORT void weft_emu_thread_fence(int) {
+  if (!machine.config.check_races) return;
+  Fiber* f = machine.current;
+  acquire_published(f, f->seen_by_atomics);
+  release(f->seen_by_atomics);
+  f->seen_by_atomics = nullptr;
+  release(f->fence_released);
+  f->fence_released = publish(f);
+}
+
+EXPORT void weft_emu_name(const void* address, weft_u64 bytes, const char* name) {
+  Block* b = machine.current->block;
+  for (Name& known : b->names)
+    if (known.first == (u64)address) return;
+  b->names.push(Name{(u64)address, bytes, name});
+}
+EXPORT void weft_emu_note(const char*, int) {}
+EXPORT void weft_emu_griddep(int wait, int) { if (wait) machine.current->dependency_met = true; }

@@ -1,0 +1,22 @@
+// Findings: what the emulator has to say about a kernel.
+#pragma once
+#include "machine.h"
+
+namespace weft_rt {
+
+// `kind` is a fixed slug that tests and tools match on; `line` is where, `other_line` the other party's line or 0.
+// Equal (kind, line, other_line) are counted, not repeated.
+COLD void report(const char* kind, int line, int other_line, const char* hint, const char* format, ...) __attribute__((format(printf, 5, 6)));
+// The same, and the launch ends here.
+COLD void fatal(const char* kind, int line, int other_line, const char* hint, const char* format, ...) __attribute__((format(printf, 5, 6), noreturn));
+
+// Text that lives until the next launch; cold paths only.
+COLD const char* describe_fiber(const Fiber* f);
+COLD const char* describe_address(u64 address);
+COLD const char* describe_mbarrier(const Mbarrier* m);
+COLD const char* format_text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+void clear_findings();
+u32 finding_count();
+
+}  // namespace weft_rt

@@ -1,0 +1,12 @@
+// The whole runtime as one translation unit: calls between its parts are inlined, and one compiler run builds it.
+#include "clocks.cpp"
+#include "report.cpp"
+#include "shadow.cpp"
+#include "memory.cpp"
+#include "scheduler.cpp"
+#include "collectives.cpp"
+#include "mbarrier.cpp"
+#include "copies.cpp"
+#include "block.cpp"
+#include "trace.cpp"
+#include "launch.cpp"

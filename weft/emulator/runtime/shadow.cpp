@@ -1,0 +1,352 @@
+// Shadow memory; see shadow.h. The rules are FastTrack's: compare epochs first, and keep a full vector of readers only for
+// locations that several threads read.
+#include "shadow.h"
+#include "report.h"
+
+namespace weft_rt {
+
+struct Split {           // the cells inside one 16-byte cell
+  u32 granule;           // bytes per cell: 4 or 1
+  Cell cells[16];
+};
+
+struct OtherReader { Epoch epoch; u32 line; };
+struct Readers {
+  u32 unit;
+  u32 width;
+  u32* clock;            // per index in the unit; 0: has not read
+  u32* line;
+  List<OtherReader> others;       // of other units, one per unit
+};
+
+static List<Split*> splits;
+static List<u32> free_splits;
+static List<Readers*> readers;
+static List<u32> free_readers;
+
+static const Epoch SPLIT_MARK = make_epoch(0, INDEX_SPLIT, 1);
+
+static bool is_split(const Cell& c) { return c.write == SPLIT_MARK; }
+static bool has_readers(const Cell& c) { return epoch_index(c.read) == INDEX_SHARED_READERS; }
+
+// ---- pools --------------------------------------------------------------------------------------------------------
+
+static u32 take_split() {
+  if (free_splits.count) return free_splits.pop();
+  splits.push((Split*)malloc(sizeof(Split)));
+  return splits.count - 1;
+}
+
+static u32 take_readers(u32 unit) {
+  u32 i;
+  if (free_readers.count) {
+    i = free_readers.pop();
+  } else {
+    Readers* r = (Readers*)calloc(1, sizeof(Readers));
+    r->width = clocks.width;
+    r->clock = (u32*)malloc(clocks.width * sizeof(u32));
+    r->line = (u32*)malloc(clocks.width * sizeof(u32));
+    readers.push(r);
+    i = readers.count - 1;
+  }
+  readers[i]->unit = unit;
+  readers[i]->others.clear();
+  memset(readers[i]->clock, 0, clocks.width * sizeof(u32));
+  return i;
+}
+
+static void drop_read(Cell& c) {
+  if (has_readers(c)) free_readers.push(epoch_clock(c.read));
+  c.read = 0;
+}
+
+void release_shadow_pools() {
+  for (Split* s : splits) free(s);
+  for (Readers* r : readers) {
+    free(r->clock);
+    free(r->line);
+    r->others.release();
+    free(r);
+  }
+  splits.clear();
+  free_splits.clear();
+  readers.clear();
+  free_readers.clear();
+}
+
+// ---- life ---------------------------------------------------------------------------------------------------------
+
+Shadow* make_shadow(u64 first, u64 bytes, bool initialised) {
+  if (!machine.config.check_races) return nullptr;
+  Shadow* s = (Shadow*)calloc(1, sizeof(Shadow));
+  s->first = first & ~15ull;
+  s->cells_count = (first - s->first + bytes + 15) / 16;
+  s->initialised = initialised;
+  s->cells = (Cell*)calloc(s->cells_count + 1, sizeof(Cell));
+  return s;
+}
+
+static void clear_cell(Cell& c) {
+  if (is_split(c)) {
+    Split* split = splits[(u32)c.read];
+    for (u32 i = 0; i < 16 / split->granule; i++) drop_read(split->cells[i]);
+    free_splits.push((u32)c.read);
+  } else {
+    drop_read(c);
+  }
+  c = Cell{};
+}
+
+void reset_shadow(Shadow* s) {
+  if (!s) return;
+  for (u64 i = 0; i < s->cells_count; i++)
+    if (s->cells[i].write | s->cells[i].read) clear_cell(s->cells[i]);
+}
+
+void free_shadow(Shadow* s) {
+  if (!s) return;
+  free(s->cells);
+  free(s);
+}
+
+// ---- order --------------------------------------------------------------------------------------------------------
+
+bool knows(const Accessor& by, Epoch e) {
+  const Fiber* f = by.fiber;
+  const u32 index = epoch_index(e), clock = epoch_clock(e);
+  if (epoch_unit(e) != f->block->unit->id) {
+    const Knowledge* other = find_unit(f->base->foreign, epoch_unit(e));
+    return other && other->clock[index] >= clock;
+  }
+  if (index == f->index) return true;
+  if (by.copy && index == epoch_index(by.epoch)) return true;
+  if (machine.config.uses_cp_async && index == cp_async_index(f) && clock <= f->cp_async_done) return true;
+  return f->base->clock[index] >= clock;
+}
+
+// Whether a generic write is visible to the async proxy: a fence.proxy.async lies between.
+static bool is_fenced(const Accessor& by, Epoch e) {
+  const Fiber* f = by.fiber;
+  const u32 index = epoch_index(e), clock = epoch_clock(e), threads = machine.unit_blocks * machine.block_threads;
+  if (index >= threads && index < threads + COPY_SLOTS) return true;
+  if (epoch_unit(e) != f->block->unit->id) {
+    const Knowledge* other = find_unit(f->base->foreign_fenced, epoch_unit(e));
+    if (other && other->clock[index] >= clock) return true;
+    other = find_unit(f->base->foreign, epoch_unit(e));
+    return other && other->clock[clocks.width + index] >= clock;
+  }
+  if (index == f->index) return clock <= f->fenced_clock;
+  return f->base->clock[clocks.width + index] >= clock;
+}
+
+// ---- reports ------------------------------------------------------------------------------------------------------
+
+static const char* describe_party(Epoch e) {
+  const u32 index = epoch_index(e), threads = machine.unit_blocks * machine.block_threads;
+  if (index == INDEX_HOST) return "the host";
+  for (Unit* unit : machine.resident)
+    if (unit->id == epoch_unit(e)) {
+      if (index < threads) return describe_fiber(&unit->fibers[index]);
+      if (index < threads + COPY_SLOTS) return "an asynchronous bulk copy";
+      return format_text("cp_async of %s", describe_fiber(&unit->fibers[index - threads - COPY_SLOTS]));
+    }
+  return format_text("a thread of block %u", epoch_unit(e) - 1);
+}
+
+static COLD void report_race(u64 address, const Accessor& by, u32 line, bool write, Epoch other, u32 other_line, bool other_writes) {
+  const u32 here = line & ~STRONG_LINE, there = other_line & ~STRONG_LINE;
+  if (epoch_index(other) == INDEX_MBARRIER) {
+    report("plain-access-to-mbarrier", (int)here, (int)there, "keep barriers and data apart", "%s of %s by %s: an mbarrier lives there", write ? "write" : "read",
+           describe_address(address), describe_fiber(by.fiber));
+    return;
+  }
+  report("data-race", (int)here, (int)there, "order them: a barrier between, or release and acquire of one flag",
+         "data race on %s: %s by %s%s at line %u is not ordered after the %s by %s at line %u", describe_address(address), write ? "write" : "read",
+         by.copy ? "a bulk copy issued by " : "", describe_fiber(by.fiber), here, other_writes ? "write" : "read", describe_party(other), there);
+}
+
+static COLD void report_unfenced(u64 address, const Accessor& by, u32 line, Epoch other, u32 other_line) {
+  report("missing-proxy-fence", (int)line, (int)(other_line & ~STRONG_LINE), "fence_proxy_async() by the writing thread, before the barrier that orders the two",
+         "bulk copy issued by %s at line %u touches %s, written at line %u by %s without a fence_proxy_async between",
+         describe_fiber(by.fiber), line & ~STRONG_LINE, describe_address(address), other_line & ~STRONG_LINE, describe_party(other));
+}
+
+static COLD void report_uninitialised(u64 address, const Accessor& by, u32 line) {
+  report("uninitialised-read", (int)(line & ~STRONG_LINE), 0, "write it first, or read only what was written", "read of %s by %s%s: nobody wrote it", describe_address(address),
+         by.copy ? "a bulk copy issued by " : "", describe_fiber(by.fiber));
+}
+
+// ---- one cell -----------------------------------------------------------------------------------------------------
+
+static inline bool both_strong(u32 a, u32 b) { return a & b & STRONG_LINE; }
+
+static ALWAYS_INLINE void check_last_write(Cell& c, const Accessor& by, u32 line, u64 address, bool write) {
+  if (c.write == by.epoch) return;
+  if (UNLIKELY(!knows(by, c.write))) {
+    if (!both_strong(c.write_line, line)) report_race(address, by, line, write, c.write, c.write_line, true);
+  } else if (UNLIKELY(by.copy && !is_fenced(by, c.write))) {
+    report_unfenced(address, by, line, c.write, c.write_line);
+  }
+}
+
+static void note_reader(Readers* r, const Accessor& by, u32 line) {
+  const u32 unit = epoch_unit(by.epoch);
+  if (unit == r->unit) {
+    r->clock[epoch_index(by.epoch)] = epoch_clock(by.epoch);
+    r->line[epoch_index(by.epoch)] = line;
+    return;
+  }
+  for (OtherReader& other : r->others)
+    if (epoch_unit(other.epoch) == unit) {
+      other = {by.epoch, line};
+      return;
+    }
+  r->others.push({by.epoch, line});
+}
+
+static ALWAYS_INLINE void read_cell(Shadow* s, Cell& c, const Accessor& by, u32 line, u64 address) {
+  if (c.write) check_last_write(c, by, line, address, false);
+  else if (UNLIKELY(!s->initialised)) report_uninitialised(address, by, line);
+  if (c.read == by.epoch) return;
+  if (UNLIKELY(has_readers(c))) {
+    note_reader(readers[epoch_clock(c.read)], by, line);
+    return;
+  }
+  if (c.read && !knows(by, c.read)) {
+    const u32 i = take_readers(epoch_unit(c.read));
+    Accessor before = by;
+    before.epoch = c.read;
+    note_reader(readers[i], before, c.read_line);
+    note_reader(readers[i], by, line);
+    c.read = make_epoch(0, INDEX_SHARED_READERS, i);
+    return;
+  }
+  c.read = by.epoch;
+  c.read_line = line;
+}
+
+static COLD void check_readers(Cell& c, const Accessor& by, u32 line, u64 address) {
+  Readers* r = readers[epoch_clock(c.read)];
+  for (u32 i = 0; i < r->width; i++) {
+    if (!r->clock[i]) continue;
+    Epoch e = make_epoch(r->unit, i, r->clock[i]);
+    if (knows(by, e) || both_strong(r->line[i], line)) continue;
+    report_race(address, by, line, true, e, r->line[i], false);
+    return;
+  }
+  for (OtherReader& other : r->others)
+    if (!knows(by, other.epoch) && !both_strong(other.line, line)) {
+      report_race(address, by, line, true, other.epoch, other.line, false);
+      return;
+    }
+}
+
+static ALWAYS_INLINE void write_cell(Cell& c, const Accessor& by, u32 line, u64 address) {
+  if (c.write) check_last_write(c, by, line, address, true);
+  if (c.read) {
+    if (UNLIKELY(has_readers(c))) check_readers(c, by, line, address);
+    else if (c.read != by.epoch && UNLIKELY(!knows(by, c.read)) && !both_strong(c.read_line, line)) report_race(address, by, line, true, c.read, c.read_line, false);
+    drop_read(c);
+  }
+  c.write = by.epoch;
+  c.write_line = line;
+}
+
+// ---- ranges -------------------------------------------------------------------------------------------------------
+
+static u32 copy_of_readers(u32 from) {
+  u32 to = take_readers(readers[from]->unit);
+  memcpy(readers[to]->clock, readers[from]->clock, clocks.width * sizeof(u32));
+  memcpy(readers[to]->line, readers[from]->line, clocks.width * sizeof(u32));
+  for (OtherReader& other : readers[from]->others) readers[to]->others.push(other);
+  return to;
+}
+
+static Cell copy_of(const Cell& c) {
+  Cell copy = c;
+  if (has_readers(c)) copy.read = make_epoch(0, INDEX_SHARED_READERS, copy_of_readers(epoch_clock(c.read)));
+  return copy;
+}
+
+static Split* split_cell(Cell& c, u32 granule) {
+  if (is_split(c)) {
+    Split* split = splits[(u32)c.read];
+    if (split->granule <= granule) return split;
+    Cell words[4];
+    memcpy(words, split->cells, sizeof words);
+    for (u32 i = 0; i < 16; i++) split->cells[i] = i % 4 ? copy_of(words[i / 4]) : words[i / 4];
+    split->granule = 1;
+    return split;
+  }
+  const u32 i = take_split();
+  splits[i]->granule = granule;
+  for (u32 k = 0; k < 16 / granule; k++) splits[i]->cells[k] = k ? copy_of(c) : c;
+  c = Cell{SPLIT_MARK, i, 0, 0};
+  return splits[i];
+}
+
+static void access_part(Shadow* s, Cell& c, u64 address, u32 from, u32 to, bool write, const Accessor& by, u32 line) {
+  Split* split = split_cell(c, (from | to) % 4 ? 1 : 4);
+  const u32 granule = split->granule;
+  for (u32 at = from; at < to; at += granule) {
+    Cell& part = split->cells[at / granule];
+    if (write) write_cell(part, by, line, address + at);
+    else read_cell(s, part, by, line, address + at);
+  }
+}
+
+void shadow_access(Shadow* s, u64 address, u32 bytes, bool write, const Accessor& by, u32 line) {
+  u64 at = address & ~15ull;
+  Cell* c = &s->cells[(at - s->first) / 16];
+  for (; at < address + bytes; at += 16, c++) {
+    const u32 from = at < address ? (u32)(address - at) : 0;
+    const u32 to = (u32)min_of((u64)16, address + bytes - at);
+    if (LIKELY(from == 0 && to == 16 && !is_split(*c))) {
+      if (write) write_cell(*c, by, line, at);
+      else read_cell(s, *c, by, line, at);
+    } else if (write && c->write == by.epoch && !c->read) {
+      continue;                                  // all 16 bytes are this thread's already
+    } else {
+      access_part(s, *c, at, from, to, write, by, line);
+    }
+  }
+}
+
+// Overwrites the record of a range without checking it.
+void shadow_mark(Shadow* s, u64 address, u32 bytes, Epoch write) {
+  if (!s) return;
+  for (u64 at = address; at < address + bytes;) {
+    Cell& c = s->cells[(at - s->first) / 16];
+    const u32 from = (u32)(at & 15), to = (u32)min_of((u64)16, address + bytes - (at & ~15ull));
+    Split* split = split_cell(c, (from | to) % 4 ? 1 : 4);
+    for (u32 k = from; k < to; k += split->granule) {
+      Cell& part = split->cells[k / split->granule];
+      drop_read(part);
+      part.write = write;
+    }
+    at += to - from;
+  }
+}
+
+// Bytes of a range that nobody wrote, and the address of the first of them.
+u64 shadow_unwritten(Shadow* s, u64 address, u64 bytes, u64* first_unwritten) {
+  u64 count = 0;
+  for (u64 at = address; at < address + bytes;) {
+    const Cell& c = s->cells[(at - s->first) / 16];
+    const u64 end = min_of((at & ~15ull) + 16, address + bytes);
+    if (!is_split(c) && c.write) {
+      at = end;
+      continue;
+    }
+    for (; at < end; at++) {
+      if (is_split(c)) {
+        const Split* split = splits[(u32)c.read];
+        if (split->cells[at % 16 / split->granule].write) continue;
+      }
+      if (!count++) *first_unwritten = at;
+    }
+  }
+  return count;
+}
+
+}  // namespace weft_rt

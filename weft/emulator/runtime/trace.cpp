@@ -1,0 +1,4 @@
+#include "trace.h"
+namespace weft_rt {
+void trace_event(const Fiber*, TraceKind) {}
+}

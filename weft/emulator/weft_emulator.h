@@ -1,0 +1,330 @@
+// The primitives of a kernel on the host: the same names as weft/device/primitives.cuh, as calls into the emulator runtime.
+// Compiled with -DWEFT_EMULATOR; -DWEFT_CHECK_RACES reports every access to the runtime, else only bounds and alignment
+// are checked, inline. The caller's line travels as a default argument, so no debug information is needed.
+#pragma once
+#include "abi.h"
+
+#define __global__ __attribute__((visibility("hidden")))
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __cluster_dims__(...)
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+
+#define WEFT_DEVICE static inline __attribute__((always_inline, unused))
+#define WEFT_UNROLL
+#define WEFT_LIKELY(x) __builtin_expect(!!(x), 1)
+#define WEFT_LINE int line = __builtin_LINE()
+
+#define WEFT_ROLE(text) weft_emu_role(text)
+#define WEFT_NAME(pointer, bytes, text) weft_emu_name(pointer, bytes, text)
+#define WEFT_LINE_NOTE(text) weft_emu_note(text, __builtin_LINE())
+
+#define threadIdx weft::unpack_dim(weft_emu_thread_index())
+#define blockIdx weft::unpack_dim(weft_emu_block_index())
+#define blockDim weft::unpack_dim(weft_emu_block_dim())
+#define gridDim weft::unpack_dim(weft_emu_grid_dim())
+
+namespace weft {
+
+struct Dim { unsigned x, y, z; };
+WEFT_DEVICE Dim unpack_dim(weft_u64 packed) {
+  return Dim{(unsigned)packed, (unsigned)(packed >> 32) & 0xffff, (unsigned)(packed >> 48)};
+}
+
+struct bf16 { unsigned short bits; };
+struct f16 { unsigned short bits; };
+using TensorMap = WeftTensorMap;
+enum class Cache { unspecified, all_levels, global, streaming };
+
+// Keeps a parameter out of template deduction, so that store_global(float*, 0) is well formed.
+template <class T> struct Same { using type = T; };
+template <class T> using same = typename Same<T>::type;
+
+// ---- register arrays ----------------------------------------------------------------------------------------------
+
+// An array index that remembers the line it was written on.
+struct Index {
+  long long value;
+  int line;
+  __forceinline__ Index(long long index, WEFT_LINE) : value(index), line(line) {}
+};
+
+template <class T> WEFT_DEVICE void check_index(long long first, long long count, int elements, int line) {
+  if (!WEFT_LIKELY(first >= 0 && first + count <= elements)) weft_emu_bad_index(first + (first >= 0 ? count - 1 : 0), elements, line);
+}
+
+#if defined(WEFT_CHECK_RACES)
+// One element of an Array: reads as a T, and says so when it was never written.
+template <class T> struct Element {
+  T* value;
+  unsigned char* written;
+  int line;
+  __forceinline__ T read() const {
+    if (!WEFT_LIKELY(*written)) weft_emu_uninitialised_register(line);
+    return *value;
+  }
+  __forceinline__ T write(T v) const { *written = 1; return *value = v; }
+  __forceinline__ operator T() const { return read(); }
+  __forceinline__ T operator=(T v) const { return write(v); }
+  __forceinline__ T operator=(const Element& other) const { return write(other.read()); }
+  template <class U> __forceinline__ T operator+=(U v) const { return write(read() + v); }
+  template <class U> __forceinline__ T operator-=(U v) const { return write(read() - v); }
+  template <class U> __forceinline__ T operator*=(U v) const { return write(read() * v); }
+  template <class U> __forceinline__ T operator/=(U v) const { return write(read() / v); }
+  template <class U> __forceinline__ T operator%=(U v) const { return write(read() % v); }
+  template <class U> __forceinline__ T operator&=(U v) const { return write(read() & v); }
+  template <class U> __forceinline__ T operator|=(U v) const { return write(read() | v); }
+  template <class U> __forceinline__ T operator^=(U v) const { return write(read() ^ v); }
+  template <class U> __forceinline__ T operator<<=(U v) const { return write(read() << v); }
+  template <class U> __forceinline__ T operator>>=(U v) const { return write(read() >> v); }
+  __forceinline__ T operator++() const { return write(read() + 1); }
+  __forceinline__ T operator--() const { return write(read() - 1); }
+  __forceinline__ T operator++(int) const { T old = read(); write(old + 1); return old; }
+  __forceinline__ T operator--(int) const { T old = read(); write(old - 1); return old; }
+};
+
+template <class T, int N> struct Array {
+  T data[N];
+  unsigned char written[N];
+  __forceinline__ Array() { __builtin_memset(written, 0, N); }
+  __forceinline__ Element<T> operator[](Index i) {
+    check_index<T>(i.value, 1, N, i.line);
+    return Element<T>{data + i.value, written + i.value, i.line};
+  }
+  __forceinline__ T operator[](Index i) const { return get(i); }
+  __forceinline__ T get(Index i) const {
+    check_index<T>(i.value, 1, N, i.line);
+    if (!WEFT_LIKELY(written[i.value])) weft_emu_uninitialised_register(i.line);
+    return data[i.value];
+  }
+  __forceinline__ void fill(T v) { for (int i = 0; i < N; i++) { data[i] = v; written[i] = 1; } }
+  // For the library: a range about to be written, or about to be read.
+  __forceinline__ T* target(int first, int count, int line) {
+    check_index<T>(first, count, N, line);
+    __builtin_memset(written + first, 1, count);
+    return data + first;
+  }
+  __forceinline__ const T* source(int first, int count, int line) const {
+    check_index<T>(first, count, N, line);
+    for (int i = 0; i < count; i++) if (!WEFT_LIKELY(written[first + i])) weft_emu_uninitialised_register(line);
+    return data + first;
+  }
+};
+#else
+template <class T, int N> struct Array {
+  T data[N];
+  __forceinline__ T& operator[](Index i) { check_index<T>(i.value, 1, N, i.line); return data[i.value]; }
+  __forceinline__ const T& operator[](Index i) const { check_index<T>(i.value, 1, N, i.line); return data[i.value]; }
+  __forceinline__ T get(Index i) const { check_index<T>(i.value, 1, N, i.line); return data[i.value]; }
+  __forceinline__ void fill(T v) { for (int i = 0; i < N; i++) data[i] = v; }
+  __forceinline__ T* target(int first, int count, int line) { check_index<T>(first, count, N, line); return data + first; }
+  __forceinline__ const T* source(int first, int count, int line) const { check_index<T>(first, count, N, line); return data + first; }
+};
+#endif
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+template <int Bytes, unsigned Access> WEFT_DEVICE void check_access(const void* p, int line) {
+  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16, "an access has 1, 2, 4, 8 or 16 bytes");
+#if defined(WEFT_CHECK_RACES)
+  weft_emu_access(p, Bytes, Access, line);
+#else
+  const weft_u64 address = (weft_u64)p;
+  weft_u64 first, bytes;
+  if (Access & WEFT_SHARED) {
+    first = weft_state.shared_first;
+    bytes = weft_state.shared_bytes;
+  } else {
+    const WeftWindow& window = (Access & WEFT_WRITE ? weft_state.write : weft_state.read)[(address >> 12) % WEFT_WINDOWS];
+    first = window.first;
+    bytes = window.bytes;
+  }
+  const weft_u64 offset = address - first;
+  if (!WEFT_LIKELY(offset < bytes && offset + Bytes <= bytes && address % Bytes == 0)) weft_emu_access_slow(p, Bytes, Access, line);
+#endif
+}
+
+template <class T> WEFT_DEVICE T read_memory(const T* p) { T v; __builtin_memcpy(&v, p, sizeof(T)); return v; }
+template <class T> WEFT_DEVICE void write_memory(T* p, T v) { __builtin_memcpy(p, &v, sizeof(T)); }
+template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
+template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
+
+template <Cache C = Cache::unspecified, class T> WEFT_DEVICE T load_global(const T* p, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_READ>(p, line);
+  return read_memory(p);
+}
+template <Cache C = Cache::unspecified, class T> WEFT_DEVICE void store_global(T* p, same<T> v, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_WRITE>(p, line);
+  write_memory(p, v);
+}
+template <int N, Cache C = Cache::unspecified, class T, int M>
+WEFT_DEVICE void load_global_vector(Array<T, M>& dst, int dst_offset, const T* p, WEFT_LINE) {
+  check_access<N * sizeof(T), WEFT_READ>(p, line);
+  __builtin_memcpy(dst.target(dst_offset, N, line), p, N * sizeof(T));
+}
+template <int N, Cache C = Cache::unspecified, class T, int M>
+WEFT_DEVICE void store_global_vector(T* p, const Array<T, M>& src, int src_offset, WEFT_LINE) {
+  check_access<N * sizeof(T), WEFT_WRITE>(p, line);
+  __builtin_memcpy(p, src.source(src_offset, N, line), N * sizeof(T));
+}
+template <class T> WEFT_DEVICE T load_global_volatile(const T* p, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_READ | WEFT_STRONG>(p, line);
+  weft_emu_sync_read(p, sizeof(T), 0, line);
+  T v = read_memory(p);
+  weft_emu_poll(p, to_bits(v), line);
+  return v;
+}
+template <class T> WEFT_DEVICE void store_global_volatile(T* p, same<T> v, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_WRITE | WEFT_STRONG>(p, line);
+  weft_emu_sync_write(p, sizeof(T), 0, line);
+  write_memory(p, v);
+}
+template <class T> WEFT_DEVICE T load_acquire(const T* p, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_READ | WEFT_STRONG>(p, line);
+  weft_emu_sync_read(p, sizeof(T), 1, line);
+  T v = read_memory(p);
+  weft_emu_poll(p, to_bits(v), line);
+  return v;
+}
+template <class T> WEFT_DEVICE void store_release(T* p, same<T> v, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_WRITE | WEFT_STRONG>(p, line);
+  weft_emu_sync_write(p, sizeof(T), 1, line);
+  write_memory(p, v);
+}
+
+WEFT_DEVICE int atomic_add(int* p, int v, WEFT_LINE) { return from_bits<int>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_I32, 0, line)); }
+WEFT_DEVICE unsigned atomic_add(unsigned* p, unsigned v, WEFT_LINE) { return (unsigned)weft_emu_atomic(p, v, WEFT_ADD_U32, 0, line); }
+WEFT_DEVICE weft_u64 atomic_add(weft_u64* p, weft_u64 v, WEFT_LINE) { return weft_emu_atomic(p, v, WEFT_ADD_U64, 0, line); }
+WEFT_DEVICE float atomic_add(float* p, float v, WEFT_LINE) { return from_bits<float>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_F32, 0, line)); }
+WEFT_DEVICE double atomic_add(double* p, double v, WEFT_LINE) { return from_bits<double>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_F64, 0, line)); }
+WEFT_DEVICE unsigned atomic_add_acquire_release(unsigned* p, unsigned v, WEFT_LINE) { return (unsigned)weft_emu_atomic(p, v, WEFT_ADD_U32, 1, line); }
+WEFT_DEVICE int atomic_add_acquire_release(int* p, int v, WEFT_LINE) { return from_bits<int>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_I32, 1, line)); }
+WEFT_DEVICE void thread_fence(WEFT_LINE) { weft_emu_thread_fence(line); }
+WEFT_DEVICE void nanosleep(unsigned, WEFT_LINE) { weft_emu_nanosleep(line); }
+
+WEFT_DEVICE unsigned char* dynamic_shared() { return (unsigned char*)__builtin_assume_aligned(weft_emu_dynamic_shared(), 1024); }
+template <class T> WEFT_DEVICE T load_shared(const T* p, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_READ | WEFT_SHARED>(p, line);
+  return read_memory(p);
+}
+template <class T> WEFT_DEVICE void store_shared(T* p, same<T> v, WEFT_LINE) {
+  check_access<sizeof(T), WEFT_WRITE | WEFT_SHARED>(p, line);
+  write_memory(p, v);
+}
+template <int N, class T, int M> WEFT_DEVICE void load_shared_vector(Array<T, M>& dst, int dst_offset, const T* p, WEFT_LINE) {
+  check_access<N * sizeof(T), WEFT_READ | WEFT_SHARED>(p, line);
+  __builtin_memcpy(dst.target(dst_offset, N, line), p, N * sizeof(T));
+}
+template <int N, class T, int M> WEFT_DEVICE void store_shared_vector(T* p, const Array<T, M>& src, int src_offset, WEFT_LINE) {
+  check_access<N * sizeof(T), WEFT_WRITE | WEFT_SHARED>(p, line);
+  __builtin_memcpy(p, src.source(src_offset, N, line), N * sizeof(T));
+}
+
+// ---- threads ------------------------------------------------------------------------------------------------------
+
+WEFT_DEVICE unsigned own_linear_thread() {
+  const Dim t = threadIdx, d = blockDim;
+  return (t.z * d.y + t.y) * d.x + t.x;
+}
+WEFT_DEVICE unsigned lane() { return own_linear_thread() % 32; }
+WEFT_DEVICE unsigned warp_of(unsigned linear) { return linear / 32; }
+
+WEFT_DEVICE void block_sync(WEFT_LINE) { weft_emu_block_sync(line); }
+WEFT_DEVICE void named_sync(int id, int threads, WEFT_LINE) { weft_emu_named_barrier(id, threads, 1, line); }
+WEFT_DEVICE void named_arrive(int id, int threads, WEFT_LINE) { weft_emu_named_barrier(id, threads, 0, line); }
+WEFT_DEVICE void warp_sync(unsigned mask = 0xffffffffu, WEFT_LINE) { weft_emu_warp_sync(mask, line); }
+template <class T> WEFT_DEVICE T shuffle_xor(T v, int lanemask, WEFT_LINE) { return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_XOR, lanemask, line)); }
+template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) { return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_DOWN, delta, line)); }
+template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) { return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_INDEX, lane, line)); }
+#if defined(WEFT_CHECK_RACES)
+template <class T> WEFT_DEVICE T shuffle_xor(Element<T> v, int lanemask, WEFT_LINE) { return shuffle_xor<T>(v.read(), lanemask, line); }
+template <class T> WEFT_DEVICE T shuffle_down(Element<T> v, int delta, WEFT_LINE) { return shuffle_down<T>(v.read(), delta, line); }
+template <class T> WEFT_DEVICE T shuffle_index(Element<T> v, int lane, WEFT_LINE) { return shuffle_index<T>(v.read(), lane, line); }
+#endif
+WEFT_DEVICE unsigned ballot(bool predicate, WEFT_LINE) { return weft_emu_ballot(predicate, line); }
+WEFT_DEVICE bool elect(WEFT_LINE) { return weft_emu_elect(line); }
+template <int N> WEFT_DEVICE void setmaxnreg_inc(WEFT_LINE) { weft_emu_setmaxnreg(1, N, line); }
+template <int N> WEFT_DEVICE void setmaxnreg_dec(WEFT_LINE) { weft_emu_setmaxnreg(0, N, line); }
+
+// ---- clusters -----------------------------------------------------------------------------------------------------
+
+WEFT_DEVICE unsigned cluster_rank() { return weft_emu_cluster_rank(); }
+WEFT_DEVICE unsigned cluster_size() { return weft_emu_cluster_size(); }
+WEFT_DEVICE void cluster_arrive(WEFT_LINE) { weft_emu_cluster_arrive(line); }
+WEFT_DEVICE void cluster_wait(WEFT_LINE) { weft_emu_cluster_wait(line); }
+WEFT_DEVICE void cluster_sync(WEFT_LINE) { weft_emu_cluster_arrive(line); weft_emu_cluster_wait(line); }
+template <class T> WEFT_DEVICE void store_shared_remote(T* local_address, unsigned rank, same<T> v, WEFT_LINE) {
+  T* p = (T*)weft_emu_remote_address(local_address, rank, line);
+  weft_emu_access(p, sizeof(T), WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line);
+  write_memory(p, v);
+}
+template <class T> WEFT_DEVICE T load_shared_remote(const T* local_address, unsigned rank, WEFT_LINE) {
+  const T* p = (const T*)weft_emu_remote_address(local_address, rank, line);
+  weft_emu_access(p, sizeof(T), WEFT_READ | WEFT_SHARED | WEFT_REMOTE, line);
+  return read_memory(p);
+}
+
+// ---- barriers in shared memory, asynchronous copies ---------------------------------------------------------------
+
+WEFT_DEVICE void mbarrier_init(weft_u64* bar, unsigned count, WEFT_LINE) { weft_emu_mbarrier_init(bar, count, line); }
+WEFT_DEVICE void mbarrier_inval(weft_u64* bar, WEFT_LINE) { weft_emu_mbarrier_inval(bar, line); }
+WEFT_DEVICE void mbarrier_arrive(weft_u64* bar, WEFT_LINE) { weft_emu_mbarrier_arrive(bar, line); }
+WEFT_DEVICE void mbarrier_arrive_remote(weft_u64* bar, unsigned rank, WEFT_LINE) { weft_emu_mbarrier_arrive_remote(bar, rank, line); }
+WEFT_DEVICE void mbarrier_arrive_expect_tx(weft_u64* bar, unsigned bytes, WEFT_LINE) { weft_emu_mbarrier_expect_tx(bar, bytes, 1, line); }
+WEFT_DEVICE void mbarrier_expect_tx(weft_u64* bar, unsigned bytes, WEFT_LINE) { weft_emu_mbarrier_expect_tx(bar, bytes, 0, line); }
+WEFT_DEVICE void mbarrier_wait_parity(weft_u64* bar, unsigned parity, WEFT_LINE) { weft_emu_mbarrier_wait(bar, parity & 1, 0, line); }
+WEFT_DEVICE void mbarrier_wait_phase(weft_u64* bar, long long phase, WEFT_LINE) { weft_emu_mbarrier_wait(bar, phase, 1, line); }
+WEFT_DEVICE void fence_mbarrier_init(WEFT_LINE) { weft_emu_fence_mbarrier_init(line); }
+WEFT_DEVICE void fence_proxy_async(WEFT_LINE) { weft_emu_fence_proxy_async(line); }
+WEFT_DEVICE void bulk_load(void* shared_dst, const void* global_src, unsigned bytes, weft_u64* bar, WEFT_LINE) { weft_emu_bulk_load(shared_dst, global_src, bytes, bar, line); }
+WEFT_DEVICE void bulk_store(void* global_dst, const void* shared_src, unsigned bytes, WEFT_LINE) { weft_emu_bulk_store(global_dst, shared_src, bytes, line); }
+WEFT_DEVICE void bulk_commit(WEFT_LINE) { weft_emu_bulk_commit(line); }
+template <int N> WEFT_DEVICE void bulk_wait(WEFT_LINE) { weft_emu_bulk_wait(N, 0, line); }
+template <int N> WEFT_DEVICE void bulk_wait_read(WEFT_LINE) { weft_emu_bulk_wait(N, 1, line); }
+template <int Bytes> WEFT_DEVICE void cp_async(void* shared_dst, const void* global_src, bool valid = true, WEFT_LINE) {
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp_async copies 4, 8 or 16 bytes");
+  weft_emu_cp_async(shared_dst, global_src, Bytes, valid, line);
+}
+WEFT_DEVICE void cp_async_commit(WEFT_LINE) { weft_emu_cp_async_commit(line); }
+template <int N> WEFT_DEVICE void cp_async_wait(WEFT_LINE) { weft_emu_cp_async_wait(N, line); }
+
+template <int Rank> struct Coordinates { int at[Rank]; };
+template <int Rank> WEFT_DEVICE void tensor_load(void* shared_dst, const TensorMap* map, Coordinates<Rank> c, weft_u64* bar, WEFT_LINE) {
+  weft_emu_tensor_load(shared_dst, map, c.at, Rank, bar, line);
+}
+template <int Rank> WEFT_DEVICE void tensor_store(const TensorMap* map, const void* shared_src, Coordinates<Rank> c, WEFT_LINE) {
+  weft_emu_tensor_store(map, shared_src, c.at, Rank, line);
+}
+WEFT_DEVICE void griddep_wait(WEFT_LINE) { weft_emu_griddep(1, line); }
+WEFT_DEVICE void griddep_launch(WEFT_LINE) { weft_emu_griddep(0, line); }
+
+// ---- kernel entry -------------------------------------------------------------------------------------------------
+
+// Unpacks an array of pointers to the arguments, as cuLaunchKernel does.
+template <int... I> struct Sequence {};
+template <int N, int... I> struct MakeSequence : MakeSequence<N - 1, N - 1, I...> {};
+template <int... I> struct MakeSequence<0, I...> { using type = Sequence<I...>; };
+template <class... A, int... I> WEFT_DEVICE void call_kernel(void (*kernel)(A...), void** arguments, Sequence<I...>) {
+  kernel(*(A*)arguments[I]...);
+}
+template <class... A> WEFT_DEVICE void call_kernel(void (*kernel)(A...), void** arguments) {
+  call_kernel(kernel, arguments, typename MakeSequence<sizeof...(A)>::type());
+}
+// Number of parameters, then the size of each: lets the launcher refuse wrong arguments.
+template <class... A> WEFT_DEVICE int parameter_sizes(void (*)(A...), unsigned* sizes) {
+  const unsigned all[] = {(unsigned)sizeof(A)..., 0};
+  for (unsigned i = 0; i < sizeof...(A); i++) sizes[i] = all[i];
+  return sizeof...(A);
+}
+
+}  // namespace weft
+
+#define WEFT_EXPORT extern "C" __attribute__((visibility("default")))
+#define WEFT_ENTRY(NAME)                                                                                      \
+  WEFT_EXPORT void NAME##_weft_entry(void** arguments) { weft::call_kernel(&NAME, arguments); }               \
+  WEFT_EXPORT int NAME##_weft_parameters(unsigned* sizes) { return weft::parameter_sizes(&NAME, sizes); }
