@@ -44,11 +44,12 @@ class KeptTensor:
 class PersistentBuffers:
     """What is kept between the passes over the reduced loops.
 
-    passes: number of passes. buffers: what is kept as the fusion stands. projected: inputs that are kept instead, all else being computed
+    passes: number of passes. first_pass: the pass that first needs each tensor. buffers: what is kept as the fusion stands. projected: inputs that are kept instead, all else being computed
     again; None when that is impossible (`projection_obstacle` says why). recomputed: cost of computing again what projection does not keep.
     """
 
     passes: int
+    first_pass: Mapping[TensorView, int]
     buffers: tuple[KeptTensor, ...]
     projected: tuple[KeptTensor, ...] | None
     projection_obstacle: str
@@ -84,7 +85,7 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
             if available[tensor] > 0 and not axes.stored(tensor) <= axes.concrete(shape.reference):  # type: ignore[arg-type, index]
                 return Obstacle(f"{tensor} is computed from a reduction and has an axis that the reduction did not have")
     first, last = _passes_of_uses(fusion, exprs, members, available)
-    passes = 1 + max(last.values(), default=0)
+    passes = 1 + max((at for tensor, at in last.items() if axes.stored(tensor) & reduced), default=0)
 
     def kept(tensors: Iterable[tuple[TensorView, int, int]]) -> tuple[KeptTensor, ...]:
         out: dict[TensorView, KeptTensor] = {}
@@ -107,7 +108,7 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
     is_weight = {t: t.is_fusion_input and not axes.stored(t) - reduced and len(axes.concrete(shape.reference)) > len(reduced) for t, _, _ in narrow}
     buffers = kept((t, s, e) for t, s, e in narrow if not is_weight[t])
     projected, obstacle, recomputed = _project(found, axes, reduced, members, kept)
-    return PersistentBuffers(passes, buffers, projected, obstacle, recomputed)
+    return PersistentBuffers(passes, first, buffers, projected, obstacle, recomputed)
 
 
 def _passes_of_results(exprs: Iterable[Expr], members: set[int]) -> Mapping[TensorView, int]:

@@ -1,0 +1,339 @@
+"""What the heuristics may know about a fusion: numbers only, for one set of sizes.
+
+Owns the facts of each scheduler and their construction from the analyses. An `...Analysis` is the part that does not depend on sizes: make it once
+per fusion, then `facts(env, alignment_bits)` is cheap. `env` maps the variables of the fusion's extents and strides to integers;
+`alignment_bits` maps an input's name (`TensorView.name`) to the alignment of its first element, and inputs left out are fully aligned.
+Read first: `PersistentFacts`, `analyze_persistent`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
+from ..analysis.connected import is_connected
+from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order, pointwise_reference
+from ..analysis.op_cost import OpCost, cost_of
+from ..analysis.persistent import PersistentBuffers, persistent_buffers
+from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes
+from ..analysis.vectorization import VectorLimits
+from ..expr import Sym
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, TensorView
+
+Sizes = Mapping[Sym, int]
+Alignments = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseFacts:
+    """A fusion without reductions, whose loops are the axes of one output.
+
+    extents_elems: loops, outermost first, in memory order. vector_limit_elems[p], broadcast[p]: with the loops from p on merged (p = 0: all).
+    max_dtype_bits, min_dtype_bits: over the tensors that a vector access can be used on (all inputs and outputs when there is none).
+    vectorizable_inputs, vectorizable_outputs: how many of them. full_inputs: inputs that vary over every loop.
+    instructions, mufu: cost per element. min_vector_elems: fewest elements that fill a byte of the narrowest input or output.
+    """
+
+    extents_elems: tuple[int, ...]
+    vector_limit_elems: tuple[int, ...]
+    broadcast: tuple[BroadcastBits, ...]
+    max_dtype_bits: int
+    min_dtype_bits: int
+    vectorizable_inputs: int
+    vectorizable_outputs: int
+    full_inputs: int
+    instructions: int
+    mufu: int
+    has_exp: bool
+    has_rng: bool
+    min_vector_elems: int
+
+    @property
+    def total_elems(self) -> int:
+        return math.prod(self.extents_elems)
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionFacts:
+    """A fusion whose reductions fold the same loops, once.
+
+    runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
+    vector_limit_elems: along the last run. input_bits, output_bits: bits per element of the loops of the inputs and outputs that vary over all
+    loops' kinds (both reduced and not). reductions: results per row; accumulator_bits: their state.
+    """
+
+    iteration_elems: int
+    reduction_elems: int
+    runs: tuple[tuple[bool, int], ...]
+    vector_limit_elems: int
+    max_dtype_bits: int
+    min_dtype_bits: int
+    vectorizable_inputs: int
+    input_bits: int
+    output_bits: int
+    reductions: int
+    accumulator_bits: int
+    instructions: int
+    mufu: int
+    has_exp: bool
+    has_rng: bool
+    min_vector_elems: int
+
+    @property
+    def is_inner(self) -> bool:
+        return self.runs[-1][0]
+
+    @property
+    def inner_run_elems(self) -> int:
+        return self.runs[-1][1]
+
+    @property
+    def dimensions(self) -> int:
+        """2: one reduced run and at most one other; 3: the reduced loops, or the others, are in several runs."""
+        return 2 if len(self.runs) <= 2 else 3
+
+    @property
+    def total_elems(self) -> int:
+        return self.iteration_elems * self.reduction_elems
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentFacts:
+    """A fusion that uses the result of a reduction over the axes that it reduced.
+
+    As in `ReductionFacts`, and:
+    input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
+    broadcast_operand_bits, broadcast_operands: inputs that vary over the reduced loops only (weights), read by every row, from L2.
+    persistent_bits: kept per row between passes. projected_bits: kept when inputs are kept instead; None when that is impossible.
+    passes: walks over the row. recompute_instructions, recompute_has_exp: what projection computes again, per element.
+    """
+
+    iteration_elems: int
+    reduction_elems: int
+    runs: tuple[tuple[bool, int], ...]
+    vector_limit_elems: int
+    max_dtype_bits: int
+    min_dtype_bits: int
+    vectorizable_inputs: int
+    input_bits: int
+    late_input_bits: int
+    output_bits: int
+    broadcast_operand_bits: int
+    broadcast_operands: int
+    persistent_bits: int
+    projected_bits: int | None
+    recompute_instructions: int
+    recompute_has_exp: bool
+    passes: int
+    reductions: int
+    accumulator_bits: int
+    instructions: int
+    mufu: int
+    has_exp: bool
+    has_rng: bool
+    min_vector_elems: int
+
+    @property
+    def is_inner(self) -> bool:
+        return self.runs[-1][0]
+
+    @property
+    def inner_run_elems(self) -> int:
+        return self.runs[-1][1]
+
+    @property
+    def dimensions(self) -> int:
+        return 2 if len(self.runs) <= 2 else 3
+
+    @property
+    def total_elems(self) -> int:
+        return self.iteration_elems * self.reduction_elems
+
+
+# ---------------------------------------------------------------- from a fusion
+def _inputs(fusion: Fusion) -> list[TensorView]:
+    return [v for v in fusion.inputs() if isinstance(v, TensorView)]
+
+
+def _outputs(fusion: Fusion) -> list[TensorView]:
+    return [v for v in fusion.outputs() if isinstance(v, TensorView)]
+
+
+def _dtype_bits(vectorizable: Sequence[TensorView], every: Sequence[TensorView]) -> tuple[int, int]:
+    """Widest and narrowest type of the vectorizable tensors; of all of them when there is none, 8 when there are no tensors."""
+    sizes = [t.dtype().bits for t in vectorizable] or [t.dtype().bits for t in every] or [8]
+    return max(sizes), min(sizes)
+
+
+def _min_vector_elems(tensors: Sequence[TensorView]) -> int:
+    """Fewest elements of which every type fills whole bytes: 2 with a type of 4 bits."""
+    return max([1, *(-(-8 // t.dtype().bits) for t in tensors if t.dtype().bits)])
+
+
+def _row_exprs(fusion: Fusion, axes: LoopAxes, loops: frozenset[int]) -> list[Expr]:
+    """Expressions that run once per element of `loops`, rather than once per row."""
+    return [e for e in fusion.tensor_exprs() if any(axes.concrete(o) & loops for o in e.outputs)]  # type: ignore[arg-type]
+
+
+class PointwiseAnalysis:
+    """The facts of a pointwise fusion that do not depend on sizes. `reference` has the loops; `order` names them in memory order."""
+
+    def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView) -> None:
+        self.axes, self.reference = axes, reference
+        inputs, outputs = _inputs(fusion), _outputs(fusion)
+        stored = axes.stored(reference)
+        self.order = loop_order(axes, [n for n in axes.logical_order(reference) if n in stored], [reference, *outputs, *inputs])
+        self.limits = VectorLimits(axes, self.order, [*inputs, *outputs])
+        self.broadcast = broadcast_bits(axes, self.order, [*inputs, *outputs])
+        vectorizable = self.limits.vectorizable
+        self.max_dtype_bits, self.min_dtype_bits = _dtype_bits(vectorizable, [*inputs, *outputs])
+        self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in inputs)
+        self.vectorizable_outputs = sum(any(t is v for v in vectorizable) for t in outputs)
+        self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
+        self.cost = cost_of(fusion.tensor_exprs())
+        self.min_vector_elems = _min_vector_elems([*inputs, *outputs])
+
+    def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
+        extents = self.axes.extents_elems(env)
+        return PointwiseFacts(
+            extents_elems=tuple(extents[n] for n in self.order),
+            vector_limit_elems=tuple(self.limits.limit_elems(p, env, alignment_bits) for p in range(max(1, len(self.order)))),
+            broadcast=self.broadcast,
+            max_dtype_bits=self.max_dtype_bits,
+            min_dtype_bits=self.min_dtype_bits,
+            vectorizable_inputs=self.vectorizable_inputs,
+            vectorizable_outputs=self.vectorizable_outputs,
+            full_inputs=self.full_inputs,
+            instructions=self.cost.instructions,
+            mufu=self.cost.mufu,
+            has_exp=self.cost.has_exp,
+            has_rng=self.cost.has_rng,
+            min_vector_elems=self.min_vector_elems,
+        )
+
+
+def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> PointwiseAnalysis | Obstacle:
+    """Return the size-independent facts of a pointwise fusion, or why it is none."""
+    found = reduction_exprs(fusion)
+    if found:
+        return Obstacle(f"{found[0].outputs[0]} reduces")
+    if not is_connected(fusion):
+        return Obstacle("the outputs have nothing in common")
+    axes = axes or LoopAxes(fusion)
+    reference = pointwise_reference(axes)
+    return reference if isinstance(reference, Obstacle) else PointwiseAnalysis(fusion, axes, reference)
+
+
+class RowAnalysis:
+    """What reductions and normalizations share: loops, runs, vectors, bits that move, cost."""
+
+    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
+        self.axes, self.shape, self.buffers = axes, shape, buffers
+        inputs, outputs = _inputs(fusion), _outputs(fusion)
+        loops, reduced = frozenset(shape.order), shape.reduced
+        has_rows = loops != reduced
+        self.row_outputs = [t for t in outputs if axes.stored(t) & reduced]
+        # results of the reductions are few and may be stored one by one, so they do not narrow the vector
+        self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
+        vectorizable = self.limits.vectorizable
+        self.row_inputs = [t for t in inputs if axes.stored(t) & reduced and (axes.stored(t) - reduced or not has_rows)]
+        self.broadcast_inputs = [t for t in inputs if axes.stored(t) & reduced and not any(t is r for r in self.row_inputs)]
+        self.max_dtype_bits, self.min_dtype_bits = _dtype_bits(vectorizable, [*inputs, *outputs])
+        self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
+        self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced))
+        results = [o for e in shape.reductions for o in e.outputs]
+        self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
+        self.min_vector_elems = _min_vector_elems([*inputs, *outputs])
+        self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
+
+    def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict:
+        shape = self.shape
+        return dict(
+            iteration_elems=math.prod(extents[n] for n in shape.order if n not in shape.reduced),
+            reduction_elems=math.prod(extents[n] for n in shape.reduced),
+            runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
+            vector_limit_elems=self.limits.limit_elems(shape.inner_position, env, alignment_bits),
+            max_dtype_bits=self.max_dtype_bits,
+            min_dtype_bits=self.min_dtype_bits,
+            vectorizable_inputs=self.vectorizable_inputs,
+            input_bits=sum(t.dtype().bits for t in self.row_inputs),
+            output_bits=sum(t.dtype().bits for t in self.row_outputs),
+            reductions=self.reductions,
+            accumulator_bits=self.accumulator_bits,
+            instructions=self.cost.instructions,
+            mufu=self.cost.mufu,
+            has_exp=self.cost.has_exp,
+            has_rng=self.cost.has_rng,
+            min_vector_elems=self.min_vector_elems,
+        )
+
+
+class ReductionAnalysis(RowAnalysis):
+    """A fusion of reductions whose results are not used over the reduced loops."""
+
+    def facts(self, env: Sizes, alignment_bits: Alignments) -> ReductionFacts:
+        return ReductionFacts(**self.shared_facts(env, alignment_bits, self.axes.extents_elems(env)))
+
+
+class PersistentAnalysis(RowAnalysis):
+    """A normalization: results of reductions are used over the reduced loops."""
+
+    def facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
+        extents = self.axes.extents_elems(env)
+        buffers = self.buffers
+        return PersistentFacts(
+            late_input_bits=self.late_input_bits,
+            broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
+            broadcast_operands=len(self.broadcast_inputs),
+            persistent_bits=buffers.live_bits(extents, is_projected=False),
+            projected_bits=None if buffers.projected is None else buffers.live_bits(extents, is_projected=True),
+            recompute_instructions=buffers.recomputed.instructions,
+            recompute_has_exp=buffers.recomputed.has_exp,
+            passes=buffers.passes,
+            **self.shared_facts(env, alignment_bits, extents),
+        )
+
+
+def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, ReductionShape, PersistentBuffers] | Obstacle:
+    if not is_connected(fusion):
+        return Obstacle("the outputs have nothing in common")
+    if not _inputs(fusion):
+        return Obstacle("there is no tensor input")
+    axes = axes or LoopAxes(fusion)
+    shapes = reduction_shapes(fusion, axes)
+    if isinstance(shapes, Obstacle):
+        return shapes
+    if len(shapes) > 1:
+        return Obstacle(f"{shapes[0].reference} and {shapes[1].reference} reduce different axes")
+    shape = shapes[0]
+    if not shape.reduced:
+        return Obstacle("the reduced axes have one element")
+    loops = frozenset(shape.order)
+    for tensor in (*_inputs(fusion), *_outputs(fusion)):
+        if not axes.concrete(tensor) <= loops:
+            return Obstacle(f"{tensor} has an axis that the reduction does not have")
+    buffers = persistent_buffers(fusion, axes, shape)
+    return buffers if isinstance(buffers, Obstacle) else (axes, shape, buffers)
+
+
+def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> ReductionAnalysis | Obstacle:
+    """Return the size-independent facts of a fusion of reductions, or why it is none."""
+    found = _analyze_rows(fusion, axes)
+    if isinstance(found, Obstacle):
+        return found
+    if found[2].passes > 1:
+        return Obstacle("a reduction's result is used over the axes that it reduced")
+    return ReductionAnalysis(fusion, *found)
+
+
+def analyze_persistent(fusion: Fusion, axes: LoopAxes | None = None) -> PersistentAnalysis | Obstacle:
+    """Return the size-independent facts of a normalization, or why it is none."""
+    found = _analyze_rows(fusion, axes)
+    if isinstance(found, Obstacle):
+        return found
+    if found[2].passes == 1:
+        return Obstacle("no reduction's result is used over the axes that it reduced")
+    return PersistentAnalysis(fusion, *found)
