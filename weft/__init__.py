@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .api import tensor_methods as _tensor_methods  # noqa: F401  (adds the schedule primitives to TensorView)
+from .api import fusion_methods as _fusion_methods, tensor_methods as _tensor_methods  # noqa: F401  (methods of Fusion and TensorView)
 
 __version__ = "0.1.0"
 

@@ -1,0 +1,66 @@
+"""The `idm` namespace: which axes of a fusion are the same, by nvFuser's names.
+
+Owns the names; the equivalences are those of `weft.analysis.axes`.
+"""
+
+from __future__ import annotations
+
+from ..analysis.axes import AxisMaps, UnionFind
+from ..errors import Unsupported
+from ..ir.enums import IdMappingMode
+from ..ir.fusion import Fusion
+from ..ir.values import IterDomain
+
+_GRAPHS = {
+    IdMappingMode.exact: "exact_sets", IdMappingMode.almost_exact: "exact_sets", IdMappingMode.broadcast: "permissive_sets",
+    IdMappingMode.permissive: "permissive_sets",
+}  # fmt: skip
+
+
+class DisjointValSets:
+    """Sets of axes that are the same."""
+
+    def __init__(self, sets: UnionFind) -> None:
+        self._sets = sets
+
+    def strict_are_mapped(self, a: IterDomain, b: IterDomain) -> bool:
+        """Tell whether two axes are in one set."""
+        return self._sets.find(a) is self._sets.find(b)
+
+
+class ValGraph:
+    """One equivalence of axes; `map_vals` adds to it."""
+
+    def __init__(self, maps: AxisMaps, sets: UnionFind, is_permissive: bool) -> None:
+        self._maps, self._sets, self._is_permissive = maps, sets, is_permissive
+
+    def disjoint_val_sets(self) -> DisjointValSets:
+        return DisjointValSets(self._sets)
+
+    def map_vals(self, a: IterDomain, b: IterDomain) -> None:
+        """Make two axes the same, and with them what equal splits and merges make of them."""
+        self._sets.union(a, b)
+        self._maps._close(self._sets, forward_broadcast=self._is_permissive)
+
+
+class IdModel:
+    """The equivalences of the axes of a fusion."""
+
+    def __init__(self, fusion: Fusion, build_graphs: bool = False, allow_self_mapping: bool = True, validate: bool = False) -> None:
+        self._fusion = fusion
+        self._graphs: dict[IdMappingMode, ValGraph] = {}
+        if build_graphs:
+            for mode in _GRAPHS:
+                self.maybe_build_graph(mode)
+
+    def maybe_build_graph(self, mode: IdMappingMode) -> ValGraph:
+        """Return the graph of `mode`, built now if it is not there yet.
+
+        Errors: Unsupported for IdMappingMode.loop.
+        """
+        if mode not in _GRAPHS:
+            raise Unsupported("idm.IdModel of IdMappingMode.loop", remedy="use IdMappingMode.exact or permissive")
+        if mode not in self._graphs:
+            maps = AxisMaps(self._fusion)
+            self._graphs[mode] = ValGraph(maps, getattr(maps, _GRAPHS[mode]), _GRAPHS[mode] == "permissive_sets")
+        return self._graphs[mode]

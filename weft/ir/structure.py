@@ -1,0 +1,135 @@
+"""The structure of a fusion as a hashable key: equal keys mean the same computation, whatever its values are called.
+
+Owns what counts as the same definition (Fusion.__eq__, the fusion cache). Two fusions are the same when their inputs agree pairwise (type,
+axes, memory layout), their outputs agree pairwise through all definitions (ops, attributes, constants and their types), and their aliases do.
+Expressions that no output needs do not count, nor do names; inputs count even if unused.
+Read first: `structural_key`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+from ..expr import Sym
+from .fusion import Fusion
+from .values import Expr, IterDomain, Merge, Scalar, Split, TensorView, Val
+
+_COMMUTATIVE = frozenset({"add", "mul", "and", "min", "max"})
+
+
+def structural_key(fusion: Fusion) -> tuple[Hashable, ...]:
+    """Return the key. A fusion's schedule counts too, so it is taken before or after scheduling, not in between."""
+    return _KeyBuilder(fusion).build()
+
+
+class _KeyBuilder:
+    """Numbers values in the order of inputs and topological order, and writes every fact with these numbers."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.numbers: dict[Val, int] = {}
+        self.variables: dict[str, Hashable] = {}
+        self.syms: dict[Sym, Hashable] = {}
+
+    def build(self) -> tuple[Hashable, ...]:
+        fusion = self.fusion
+        inputs = tuple(self._input(value) for value in fusion.inputs())
+        exprs = tuple(self._expr(expr) for expr in fusion.tensor_exprs())
+        outputs = tuple(self._operand(value) for value in fusion.outputs())
+        aliases = tuple(sorted((self._position(out), self.numbers[source]) for out, source in fusion.aliases.items()))
+        hidden = tuple(sorted(self._position(value) for value in fusion.hidden_outputs))
+        return inputs, exprs, outputs, aliases, hidden
+
+    def _position(self, output: Val) -> int:
+        return next(i for i, value in enumerate(self.fusion._outputs) if value is output)
+
+    def _input(self, value: Val) -> Hashable:
+        number = self.numbers[value] = len(self.numbers)
+        if isinstance(value, TensorView):
+            name = value.name
+            for dim in range(len(value.get_logical_domain())):
+                self.variables[f"T{name}.size[{dim}]"] = ("size", number, dim)
+                self.variables[f"T{name}.stride[{dim}]"] = ("stride", number, dim)
+            return "tensor", value._dtype, value.is_cpu_scalar, self._domain(value)
+        self.variables[value.sym.payload] = ("scalar", number)  # type: ignore[attr-defined,index]
+        return "scalar", value._dtype  # type: ignore[attr-defined]
+
+    def _expr(self, expr: Expr) -> Hashable:
+        operands = tuple(map(self._operand, expr.inputs))
+        attributes = tuple((key, self._attribute(value)) for key, value in expr.attributes.items())
+        extra = tuple((key, self._attribute(value)) for key, value in expr.__dict__.items() if key not in _EXPR_FIELDS)
+        results = []
+        for value in expr.outputs:
+            self.numbers[value] = len(self.numbers)
+            results.append((value._dtype, self._domain(value)) if isinstance(value, TensorView) else value._dtype)  # type: ignore[attr-defined]
+        return type(expr).__name__, operands, attributes, extra, tuple(results)
+
+    def _attribute(self, value: Any) -> Hashable:
+        if isinstance(value, Val):
+            return self._operand(value)
+        if isinstance(value, Sym):
+            return self._sym(value)
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self._attribute, value))
+        if isinstance(value, (bool, int, float, complex)):
+            return type(value).__name__, repr(value)
+        return value
+
+    def _operand(self, value: Val) -> Hashable:
+        number = self.numbers.get(value)
+        if number is not None:
+            return number
+        if isinstance(value, Scalar):
+            return "scalar", value._dtype, self._sym(value.sym)
+        # A tensor that nothing defines and that is no input.
+        self.numbers[value] = len(self.numbers)
+        return "free", value._dtype, self._domain(value)  # type: ignore[attr-defined,arg-type]
+
+    # -- axes
+    def _domain(self, tensor: TensorView) -> Hashable:
+        domain = tensor._domain
+        logical, root = domain.logical, domain.root
+        axes = tuple(map(self._axis, logical))
+        place = {id(axis): i for i, axis in enumerate(logical)}
+        roots = None if root is None else tuple(place.get(id(axis), -1) for axis in root)
+        allocation = None if domain.allocation is None else tuple(place.get(id(axis), -1) for axis in domain.allocation)
+        is_plain = len(domain.loop) == len(logical) and all(a is b for a, b in zip(domain.loop, logical))
+        loop = None if is_plain else tuple(self._transformed(axis, place) for axis in domain.loop)
+        return axes, roots, allocation, tuple(domain.contiguity), loop, tensor.memory_type, tensor.compute_at
+
+    def _axis(self, axis: IterDomain) -> Hashable:
+        expanded = axis.expanded_extent
+        return axis.iter_type, self._sym(axis._extent), None if expanded is None else self._sym(expanded), axis.parallel
+
+    def _transformed(self, axis: IterDomain, place: dict[int, int]) -> Hashable:
+        """Return how a loop axis comes from the logical ones."""
+        number, transform = place.get(id(axis)), axis._definition
+        if number is not None or transform is None:
+            return number, axis.parallel
+        which = next(i for i, out in enumerate(transform.outputs) if out is axis)
+        sources = tuple(self._transformed(source, place) for source in transform.inputs)  # type: ignore[arg-type]
+        factor = (self._sym(transform.factor), transform.inner_split) if isinstance(transform, Split) else None
+        kind = "merge" if isinstance(transform, Merge) else type(transform).__name__
+        return kind, which, factor, sources, axis.parallel
+
+    # -- scalars
+    def _sym(self, sym: Sym) -> Hashable:
+        found = self.syms.get(sym)
+        if found is None:
+            found = self.syms[sym] = self._new_sym(sym)
+        return found
+
+    def _new_sym(self, sym: Sym) -> Hashable:
+        if sym.op == "const":
+            return sym.dtype, repr(sym.payload)
+        if sym.op == "var":
+            return self.variables.get(sym.payload, sym.payload)  # type: ignore[call-overload]
+        args = [self._sym(arg) for arg in sym.args]
+        if sym.op in _COMMUTATIVE:
+            return sym.op, sym.dtype, frozenset(Counter(args).items())
+        return sym.op, sym.dtype, tuple(args)
+
+
+_EXPR_FIELDS = frozenset({"inputs", "outputs", "attributes"})
