@@ -1,0 +1,135 @@
+"""Pointwise ops of two operands, as data.
+
+Owns names, types, CUDA text, torch references, cost and accuracy of the binary ops. Integers follow C: `div` and `mod` truncate, `remainder` takes the
+sign of the divisor, division by zero gives 0 and does not trap. Read first: `registry.OpDef`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .promotion import Result, Rule
+from .registry import OpDef, define, torch
+
+_MATH = ("math",)
+
+
+def _binary(name: str, rule: Rule, text: Mapping[str, str], reference: Callable[..., Any], python: Callable[..., Any] | None = None, **rest: Any) -> OpDef:
+    return define(OpDef(name, 2, rule, text, reference, python=python, blocks=rest.pop("blocks", _MATH), **rest))
+
+
+# ---- arithmetic
+_binary("add", Rule.number, {"any": "({0} + {1})", "bool": "({0} || {1})"}, lambda a, b: a + b, lambda a, b: (a or b) if isinstance(a, bool) and isinstance(b, bool) else a + b, blocks=())
+_binary("sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b, blocks=())
+_binary("mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b, blocks=())
+
+
+def _truncated(a: int, b: int) -> int:
+    """a / b rounded toward zero; 0 for b = 0."""
+    return 0 if b == 0 else int(math.copysign(1, a) * math.copysign(1, b)) * (abs(a) // abs(b))
+
+
+def _int_div(a: Any, b: Any) -> Any:
+    safe = torch.where(b == 0, torch.ones_like(b), b)
+    return torch.where(b == 0, torch.zeros_like(a), torch.div(a, safe, rounding_mode="trunc"))
+
+
+def _int_mod(a: Any, b: Any) -> Any:
+    safe = torch.where(b == 0, torch.ones_like(b), b)
+    return torch.where(b == 0, torch.zeros_like(a), torch.fmod(a, safe))
+
+
+def _int_remainder(a: Any, b: Any) -> Any:
+    safe = torch.where(b == 0, torch.ones_like(b), b)
+    return torch.where(b == 0, torch.zeros_like(a), torch.remainder(a, safe))
+
+
+def _is_int(*operands: Any) -> bool:
+    return not any(x.is_floating_point() or x.is_complex() for x in operands)
+
+
+def _div(a: Any, b: Any) -> Any:
+    return _int_div(a, b) if _is_int(a, b) else a / b
+
+
+def _python_div(a: Any, b: Any) -> Any:
+    return _truncated(a, b) if isinstance(a, int) and isinstance(b, int) else a / b
+
+
+_DIVISION = "C++ division; 0 for an integer divisor of 0"
+_binary("div", Rule.arithmetic, {"real": "({0} / {1})", "int": "weft::int_div<{T}>({0}, {1})", "complex": "({0} / {1})"}, _div, _python_div, flops=10, is_mufu=True, ulp=1, source=_DIVISION)
+_binary("truediv", Rule.floating, {"real": "({0} / {1})", "complex": "({0} / {1})"}, lambda a, b: a / b, lambda a, b: a / b, flops=10, is_mufu=True, ulp=1)
+_binary("mod", Rule.arithmetic, {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"}, lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b), lambda a, b: a - b * _truncated(a, b) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b), flops=20, source=_DIVISION)
+_binary("fmod", Rule.arithmetic, {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"}, lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b), math.fmod, flops=40, source="the sign of the dividend")
+_binary("remainder", Rule.arithmetic, {"real": "weft::remainder({0}, {1})", "int": "weft::int_remainder<{T}>({0}, {1})"}, lambda a, b: _int_remainder(a, b) if _is_int(a, b) else torch.remainder(a, b), lambda a, b: a % b, flops=44, source="torch.remainder: the sign of the divisor")
+_binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b), math.gcd, flops=100, source="Euclid")
+
+
+def _pow(a: Any, b: Any) -> Any:
+    if not _is_int(a, b):
+        return torch.pow(a, b)
+    magnitude = torch.pow(a, torch.clamp(b, min=0))
+    inverse = torch.where(a == 1, torch.ones_like(a), torch.where(a == -1, 1 - 2 * (b % 2), torch.zeros_like(a)))
+    return torch.where(b < 0, inverse, magnitude)
+
+
+def _python_pow(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return a**b if b >= 0 else 1 if a == 1 else (-1 if b % 2 else 1) if a == -1 else 0
+    if isinstance(a, complex) or isinstance(b, complex):
+        return a**b
+    return math.pow(a, b)
+
+
+_binary("pow", Rule.arithmetic, {"real": "weft::pow({0}, {1})", "int": "weft::int_pow<{T}>({0}, {1})", "complex": "weft::pow({0}, {1})"}, _pow, _python_pow, flops=40, is_exp=True, ulp=4, source="powf of CUDA; integers by squaring")
+_binary("atan2", Rule.floating, {"real": "weft::atan2({0}, {1})"}, lambda a, b: torch.atan2(a, b), math.atan2, flops=30, is_exp=True, ulp=4)
+_binary("nextafter", Rule.full_float, {"real": "weft::nextafter({0}, {1})"}, lambda a, b: torch.nextafter(a, b), flops=10)
+
+# ---- extrema, which propagate NaN
+_binary("maximum", Rule.number, {"real": "weft::maximum({0}, {1})", "int": "weft::int_max<{T}>({0}, {1})", "bool": "({0} || {1})"}, lambda a, b: torch.maximum(a, b), lambda a, b: a if a != a or a >= b else b)
+_binary("minimum", Rule.number, {"real": "weft::minimum({0}, {1})", "int": "weft::int_min<{T}>({0}, {1})", "bool": "({0} && {1})"}, lambda a, b: torch.minimum(a, b), lambda a, b: a if a != a or a <= b else b)
+
+
+# ---- comparisons
+def _comparison(name: str, symbol: str, reference: Callable[..., Any], *, complex: bool = False) -> None:
+    text = {"number": f"({{0}} {symbol} {{1}})", "bool": f"({{0}} {symbol} {{1}})"} | ({"complex": f"({{0}} {symbol} {{1}})"} if complex else {})
+    _binary(name, Rule.number, text, reference, reference, result=Result.boolean, blocks=())
+
+
+_comparison("eq", "==", lambda a, b: a == b, complex=True)
+_comparison("ne", "!=", lambda a, b: a != b, complex=True)
+_comparison("lt", "<", lambda a, b: a < b)
+_comparison("le", "<=", lambda a, b: a <= b)
+_comparison("gt", ">", lambda a, b: a > b)
+_comparison("ge", ">=", lambda a, b: a >= b)
+
+# ---- logic and bits
+_binary("bitwise_and", Rule.bitwise, {"int": "({0} & {1})", "bool": "({0} && {1})"}, lambda a, b: a & b, lambda a, b: a & b, blocks=())
+_binary("bitwise_or", Rule.bitwise, {"int": "({0} | {1})", "bool": "({0} || {1})"}, lambda a, b: a | b, lambda a, b: a | b, blocks=())
+_binary("bitwise_xor", Rule.bitwise, {"int": "({0} ^ {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b, lambda a, b: a ^ b, blocks=())
+_binary("logical_and", Rule.logical, {"bool": "({0} && {1})"}, lambda a, b: torch.logical_and(a, b), lambda a, b: bool(a and b), blocks=())
+_binary("logical_or", Rule.logical, {"bool": "({0} || {1})"}, lambda a, b: torch.logical_or(a, b), lambda a, b: bool(a or b), blocks=())
+
+
+def _bits(x: Any) -> int:
+    return x.element_size() * 8
+
+
+def _logical_right_shift(a: Any, b: Any) -> Any:
+    """Shift zeros in from the left; torch has arithmetic shifts only."""
+    bits = _bits(a)
+    inside = (b >= 0) & (b < bits)
+    count = torch.where(inside, b, torch.zeros_like(b))
+    keep = torch.where(count == 0, torch.full_like(a, -1), ~torch.bitwise_left_shift(torch.full_like(a, -1), (bits - count) % bits))
+    return torch.where(inside, torch.bitwise_right_shift(a, count) & keep, torch.zeros_like(a))
+
+
+_SHIFT = "a count outside of the type's bits shifts everything out"
+_binary("bitwise_left_shift", Rule.integer, {"int": "weft::shift_left<{T}>({0}, {1})"}, lambda a, b: torch.bitwise_left_shift(a, b), lambda a, b: a << b if 0 <= b < 64 else 0, source=_SHIFT)
+_binary("bitwise_right_shift", Rule.integer, {"int": "weft::shift_right<{T}>({0}, {1})"}, lambda a, b: torch.bitwise_right_shift(a, b), lambda a, b: a >> b if 0 <= b < 64 else (-1 if a < 0 else 0), source=_SHIFT)
+_binary("logical_right_shift", Rule.integer, {"int": "weft::shift_right_logical<{T}>({0}, {1})"}, _logical_right_shift, lambda a, b: (a % (1 << 64)) >> b if 0 <= b < 64 else 0, source=_SHIFT)
+
+# ---- complex numbers
+_binary("complex", Rule.full_float, {"real": "weft::complex<{T}>{{{0}, {1}}}"}, lambda a, b: torch.complex(a, b), complex, result=Result.complex_of, flops=0, blocks=("math", "complex"))

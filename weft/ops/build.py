@@ -1,0 +1,189 @@
+"""Pointwise nodes: operands of any kind in, casts and leading broadcasts inserted, axes mapped, a node added to the fusion.
+
+Owns what all ops share: `as_val`, `new_axes`, `pointwise`, `cast`, `copy`. Shape ops are in `shapes.py`, reductions in `reductions.py`, factories in
+`factories.py`; the front end's functions with their signatures are in `functions.py`. Read first: `pointwise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+from .. import expr
+from ..dtypes import DataType
+from ..errors import UserError
+from ..expr import Number, Sym
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.values import BroadcastOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, TensorView, Val, no_reductions
+from . import binary as _binary, cast as _cast, ternary as _ternary, unary as _unary  # noqa: F401  (they fill the registry)
+from .promotion import Rule, common_dtype
+from .registry import OpDef, UnsupportedDtype, lookup
+
+Operand = Union[Val, int, float, bool, complex]
+
+
+class ExtentMismatch(UserError):
+    code = "W310"
+    what = "{op}: axis {axis} has extent {left} in {left_tensor} and {right} in {right_tensor}"
+    fix = "make the extents equal, or broadcast so that one of them is a new axis"
+
+
+class ForeignValue(UserError):
+    code = "W311"
+    what = "{op}: {value} belongs to another fusion"
+    fix = "use values of the fusion that is being defined"
+
+
+# ---------------------------------------------------------------- operands
+def as_val(fusion: Fusion, operand: Operand, op: str) -> Val:
+    """Return `operand` as a value of `fusion`: numbers become constant scalars. Errors: TypeError, ForeignValue."""
+    if isinstance(operand, (TensorView, Scalar)):
+        if operand.fusion is not None and operand.fusion is not fusion:
+            raise ForeignValue(op=op, value=str(operand))
+        if operand.fusion is None:  # the extent of an axis: a scalar without a home
+            return fusion.new_scalar(operand.sym, operand.dtype())
+        return operand
+    if isinstance(operand, (bool, int, float, complex)):
+        return constant(fusion, operand)
+    raise TypeError(f"{op}(): an operand must be a TensorView, a scalar or a number, not {type(operand).__name__}")
+
+
+def constant(fusion: Fusion, value: Number, dtype: DataType | None = None) -> Scalar:
+    """Return a new constant scalar; the type follows from Python's unless given."""
+    sym = expr.const(value, dtype)
+    return fusion.new_scalar(sym, sym.dtype)
+
+
+# ---------------------------------------------------------------- axes
+def logical_axes(tensor: TensorView) -> list[IterDomain]:
+    """Return the axes of `tensor` that consumers see."""
+    return no_reductions(tensor.get_logical_domain())
+
+
+def pad_rank(fusion: Fusion, tensor: TensorView, rank: int) -> TensorView:
+    """Return `tensor` with leading broadcast axes up to `rank`."""
+    missing = rank - tensor.ndim
+    if missing <= 0:
+        return tensor
+    return broadcast(fusion, tensor, [True] * missing + [False] * tensor.ndim)
+
+
+def broadcast(fusion: Fusion, tensor: TensorView, flags: Sequence[bool]) -> TensorView:
+    """Return `tensor` with new axes of extent 1 where `flags` is true; its own axes fill the other positions."""
+    old = iter(logical_axes(tensor))
+    axes = [fusion.new_axis(1, IterType.broadcast) if new else fusion.copy_axis(next(old)) for new in flags]
+    out = fusion.new_tensor(axes, tensor.dtype())
+    fusion.register(BroadcastOp([tensor], [out], op="broadcast", flags=tuple(map(bool, flags))))
+    return out
+
+
+def new_axes(fusion: Fusion, tensors: Sequence[TensorView], op: str) -> list[IterDomain]:
+    """Return new axes for the result of a pointwise op over tensors of one rank. Errors: ExtentMismatch."""
+    return [_new_axis(fusion, tensors, position, op) for position in range(tensors[0].ndim)]
+
+
+def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], position: int, op: str) -> IterDomain:
+    axes = [(t, logical_axes(t)[position]) for t in tensors]
+    iterations = [(t, a, a.sym) for t, a in axes if not a.is_broadcast()]
+    expanded = [(t, a, a.expanded_extent) for t, a in axes if a.is_broadcast() and a.expanded_extent is not None]
+    _check_extents(op, position, [(t, sym) for t, _, sym in iterations + expanded if sym is not None])
+    if iterations:
+        sym = next((s for _, _, s in iterations if s.is_const), iterations[0][2])
+        return fusion.new_axis(sym, IterType.iteration)
+    sym = next((s for _, _, s in expanded if s.is_const), expanded[0][2]) if expanded else None  # type: ignore[union-attr]
+    return fusion.new_axis(1, IterType.broadcast, expanded_extent=sym)
+
+
+def _check_extents(op: str, position: int, sized: Sequence[tuple[TensorView, Sym]]) -> None:
+    known = [(t, s) for t, s in sized if s.is_const]
+    for tensor, sym in known[1:]:
+        if sym.value != known[0][1].value:
+            raise ExtentMismatch(op=op, axis=position, left_tensor=str(known[0][0]), left=known[0][1].value, right_tensor=str(tensor), right=sym.value)
+
+
+# ---------------------------------------------------------------- pointwise ops
+def pointwise(fusion: Fusion, name: str, *operands: Operand) -> Val:
+    """Add the pointwise op `name` over tensors, scalars and numbers; return its result (a Scalar when all operands are scalars).
+
+    Reduced floats are cast to Float before, ranks are padded with leading broadcasts, two extents that are known to differ are an error.
+    Errors: UnknownOp, WrongDtype, UnsupportedDtype, ExtentMismatch; TypeError for an operand of another kind.
+    """
+    op = lookup(name)
+    vals = [as_val(fusion, operand, name) for operand in operands]
+    free = [v for i, v in enumerate(vals) if i not in op.fixed]
+    if op.rule is Rule.logical:
+        compute = DataType.Bool
+    else:
+        compute = op.rule.compute(common_dtype(free), name)
+    if not op.supports(compute):
+        raise UnsupportedDtype(name, compute)
+    vals = [cast(fusion, v, op.fixed.get(i, compute)) if isinstance(v, TensorView) else v for i, v in enumerate(vals)]
+    tensors = [v for v in vals if isinstance(v, TensorView)]
+    if not tensors:
+        return _scalar_op(fusion, op, vals, compute)  # type: ignore[arg-type]
+    rank = max(t.ndim for t in tensors)
+    vals = [pad_rank(fusion, v, rank) if isinstance(v, TensorView) else v for v in vals]
+    axes = new_axes(fusion, [v for v in vals if isinstance(v, TensorView)], name)
+    out = fusion.new_tensor(axes, op.result.dtype(compute))
+    fusion.register(PointwiseOp(vals, [out], op=name, compute=compute))
+    return out
+
+
+def cast(fusion: Fusion, value: Val, dtype: DataType) -> Val:
+    """Return `value` as `dtype`: the value itself when it has that type, else a new cast."""
+    old = value.dtype()  # type: ignore[attr-defined]
+    if old is dtype:
+        return value
+    if isinstance(value, Scalar):
+        out: Val = fusion.new_scalar(_cast_sym(value.sym, dtype), dtype)
+    else:
+        assert isinstance(value, TensorView)
+        out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], dtype)
+    fusion.register(PointwiseOp([value], [out], op="cast", compute=old, dtype=dtype))
+    return out
+
+
+def copy(fusion: Fusion, value: Val, *, segment: bool = False) -> Val:
+    """Return a copy of `value` (the ops `set` and `segment_set`; the latter asks for a kernel boundary)."""
+    if isinstance(value, Scalar):
+        out: Val = fusion.new_scalar(value.sym, value.dtype())
+    else:
+        assert isinstance(value, TensorView)
+        out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], value.dtype())
+    node = LoadStoreOp([value], [out])
+    if segment:
+        node.attributes["op"] = "segment_set"
+    fusion.register(node)
+    return out
+
+
+# ---------------------------------------------------------------- scalars
+def _cast_sym(sym: Sym, dtype: DataType) -> Sym:
+    if sym.dtype is dtype or (sym.dtype.is_integer and dtype.is_integer and dtype.bits == 64):
+        return sym
+    return expr.op("cast", (sym,), dtype)
+
+
+def _scalar_op(fusion: Fusion, op: OpDef, scalars: Sequence[Scalar], compute: DataType) -> Scalar:
+    syms = [_as_category(s.sym, op.fixed.get(i, compute)) for i, s in enumerate(scalars)]
+    dtype = op.result.dtype(compute)
+    out = fusion.new_scalar(_scalar_sym(op, syms, compute, dtype), dtype)
+    fusion.register(PointwiseOp(scalars, [out], op=op.name, compute=compute))
+    return out
+
+
+def _as_category(sym: Sym, dtype: DataType) -> Sym:
+    same = (sym.dtype.is_bool, sym.dtype.is_integer, sym.dtype.is_float) == (dtype.is_bool, dtype.is_integer, dtype.is_float)
+    return sym if same else expr.op("cast", (sym,), dtype)
+
+
+def _scalar_sym(op: OpDef, syms: list[Sym], compute: DataType, dtype: DataType) -> Sym:
+    """Return the scalar expression of an op; integer arithmetic uses the simplifying constructors, so that shapes computed by the user stay provable."""
+    if compute.is_integer and compute.bits == 64:
+        simple = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}.get(op.name)
+        if simple is not None:
+            return simple(*syms)
+        if op.name in ("div", "mod") and expr.lower_bound(syms[0]) >= 0 and expr.lower_bound(syms[1]) >= 1:
+            return (expr.floordiv if op.name == "div" else expr.mod)(*syms)
+    return expr.op(op.sym_name, syms, dtype)

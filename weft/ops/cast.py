@@ -1,0 +1,38 @@
+"""The cast between element types, as data.
+
+Conversions follow C++ with round to nearest even for narrower floats; `weft::convert` is in the device library's block `cast`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import expr
+from ..dtypes import CUDA_NAMES, DataType
+from .promotion import Rule
+from .registry import OpDef, define
+
+
+@dataclass(frozen=True)
+class CastDef(OpDef):
+    """The op `cast`: computes in the type of its operand, returns the type of its attribute `dtype`."""
+
+    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None) -> str:
+        assert out is not None, "cast needs the type of its result"
+        return f"weft::convert<{CUDA_NAMES.get(out, 'long long')}>({args[0]})"
+
+    def blocks_for(self, compute: DataType) -> tuple[str, ...]:
+        return (*self.blocks, "complex") if compute.is_complex else self.blocks
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _number(x: expr.Number) -> expr.Number:
+    return x  # the scalar expression coerces to its own type
+
+
+CAST = define(CastDef("cast", 1, Rule.keep, {"any": "weft::convert<{O}>({0})"}, _same, python=_number, blocks=("cast",), flops=1, source="docs/kernel_text.md, Types"))

@@ -1,0 +1,86 @@
+"""Tensors from nothing: full, iota, uniform, normal, rand_like, randn_like.
+
+Owns their nodes and the numbering of random ops. Philox's arithmetic is in `weft/device/philox.cuh` and `weft/reference/philox.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import expr
+from ..dtypes import DataType
+from ..errors import UserError
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.values import FullOp, IotaOp, IterDomain, RandomOp, Scalar, TensorView, Val
+from .build import Operand, as_val, cast, constant, logical_axes
+from .promotion import WrongDtype
+from .shapes import Extent, NegativeExtent, new_shape_axes
+
+
+class HalfSeed(UserError):
+    code = "W340"
+    what = "{op}: rng_seed and rng_offset must be given together"
+    fix = "give both, or neither to use torch's generator"
+
+
+def full(fusion: Fusion, shape: Sequence[Extent], value: Operand, dtype: DataType) -> TensorView:
+    """Return a tensor of `shape` filled with the scalar `value`."""
+    out = fusion.new_tensor(new_shape_axes(fusion, shape, "full"), dtype)
+    fusion.register(FullOp([as_val(fusion, value, "full")], [out], op="full"))
+    return out
+
+
+def iota(fusion: Fusion, length: Extent, start: Operand | None, step: Operand | None, dtype: DataType) -> TensorView:
+    """Return start + step * i for i in 0 .. length - 1."""
+    if not (dtype.is_integer or dtype.is_float):
+        raise WrongDtype(op="iota", allowed="integers or floats", dtype=dtype)
+    length_val = as_val(fusion, length, "iota")
+    assert isinstance(length_val, Scalar)
+    if length_val.sym.is_const and length_val.sym.value < 0:  # type: ignore[operator]
+        raise NegativeExtent(op="iota", axis=0, extent=length_val.sym.value)
+    one, zero = (1.0, 0.0) if dtype.is_float else (1, 0)
+    start_val = as_val(fusion, zero if start is None else start, "iota")
+    step_val = as_val(fusion, one if step is None else step, "iota")
+    kind = IterType.broadcast if expr.is_int(length_val.sym, 1) else IterType.iteration
+    out = fusion.new_tensor([fusion.new_axis(length_val.sym, kind)], dtype)
+    fusion.register(IotaOp([length_val, start_val, step_val], [out], op="iota"))
+    return out
+
+
+def random(
+    fusion: Fusion, distribution: str, a: Operand, b: Operand, axes: list[IterDomain], dtype: DataType, *,
+    seed: Operand | None = None, offset: Operand | None = None, op: str | None = None,
+) -> TensorView:  # fmt: skip
+    """Return Philox numbers: uniform in [a, b) or normal with mean a and standard deviation b, over `axes`.
+
+    Each random op of a fusion has its `index`, which is added to the generator's offset unless seed and offset are given.
+    """
+    name = op or distribution
+    if not dtype.is_float or (dtype.is_reduced_float and dtype not in (DataType.Half, DataType.BFloat16)):
+        raise WrongDtype(op=name, allowed="Double, Float, Half or BFloat16", dtype=dtype)
+    if (seed is None) != (offset is None):
+        raise HalfSeed(op=name)
+    inputs: list[Val] = [as_val(fusion, a, name), as_val(fusion, b, name)]
+    if seed is not None and offset is not None:
+        inputs += [as_val(fusion, seed, name), as_val(fusion, offset, name)]
+    out = fusion.new_tensor(axes, DataType.Float if dtype.is_reduced_float else dtype)
+    fusion.register(RandomOp(inputs, [out], op=name, distribution=distribution, index=fusion.random_op_count))
+    fusion.random_op_count += 1
+    return cast(fusion, out, dtype)  # type: ignore[return-value]
+
+
+def random_of_shape(fusion: Fusion, distribution: str, a: Operand, b: Operand, shape: Sequence[Extent], dtype: DataType, seed: Operand | None, offset: Operand | None) -> TensorView:
+    return random(fusion, distribution, a, b, new_shape_axes(fusion, shape, distribution), dtype, seed=seed, offset=offset)
+
+
+def random_like(fusion: Fusion, distribution: str, tensor: TensorView) -> TensorView:
+    """Return random numbers of the shape and type of `tensor`: uniform in [0, 1) or standard normal."""
+    axes = []
+    for axis in logical_axes(tensor):
+        sym = axis.logical_extent
+        axes.append(fusion.new_axis(sym, IterType.broadcast if expr.is_int(sym, 1) else IterType.iteration))
+    return random(fusion, distribution, constant(fusion, 0.0), constant(fusion, 1.0), axes, tensor.dtype())
+
+
+__all__ = ["full", "iota", "random", "random_like", "random_of_shape"]

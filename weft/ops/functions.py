@@ -1,0 +1,433 @@
+"""The front end's ops: 134 functions with nvFuser's names and signatures, each taking the fusion first.
+
+Owns argument checking (TypeError for an argument of a wrong kind, `UserError` for a wrong value) and the list of ops that this version does not have.
+Nothing here knows how an op is computed. Read first: `FUNCTIONS`, then `UNSUPPORTED`.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..dtypes import DataType
+from ..errors import Unsupported
+from ..ir.fusion import Fusion
+from ..ir.values import Scalar, TensorView, Val
+from . import build, factories, reductions, shapes
+from .registry import OPS, UnknownOp, nearest_names
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def _add(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    FUNCTIONS[name or function.__name__.rstrip("_")] = function
+    return function
+
+
+def lookup(name: str) -> Callable[..., Any]:
+    """Return the front end's function `name`. Errors: UnknownOp, which lists the nearest names."""
+    found = FUNCTIONS.get(name)
+    if found is None:
+        raise UnknownOp(name=name, nearest=nearest_names(name, FUNCTIONS))
+    return found
+
+
+# ---------------------------------------------------------------- argument checks
+def _wrong(op: str, argument: str, wanted: str, given: object) -> TypeError:
+    return TypeError(f"{op}(): {argument} must be {wanted}, not {type(given).__name__}")
+
+
+def _number(value: object) -> object:
+    """Return Python's number for NumPy's and other registered ones, anything else unchanged."""
+    if isinstance(value, (bool, int, float, complex, Val)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return value
+
+
+def _operand(op: str, argument: str, value: object) -> Any:
+    value = _number(value)
+    if not isinstance(value, (TensorView, Scalar, bool, int, float, complex)):
+        raise _wrong(op, argument, "a TensorView, a scalar or a number", value)
+    return value
+
+
+def _tensor(op: str, argument: str, value: object) -> TensorView:
+    if not isinstance(value, TensorView):
+        raise _wrong(op, argument, "a TensorView", value)
+    return value
+
+
+def _scalar(op: str, argument: str, value: object) -> Any:
+    value = _number(value)
+    if not isinstance(value, (Scalar, bool, int, float, complex)):
+        raise _wrong(op, argument, "a scalar or a number", value)
+    return value
+
+
+def _int(op: str, argument: str, value: object) -> int:
+    value = _number(value)
+    if not isinstance(value, int):
+        raise _wrong(op, argument, "an int", value)
+    return int(value)
+
+
+def _bool(op: str, argument: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(op, argument, "a bool", value)
+    return value
+
+
+def _ints(op: str, argument: str, value: object) -> list[int]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _wrong(op, argument, "a list or tuple of ints", value)
+    return [_int(op, f"{argument}[{i}]", v) for i, v in enumerate(value)]
+
+
+def _shape(op: str, argument: str, value: object) -> list[Any]:
+    """Check a shape: a list or tuple (torch.Size too) of ints and integer scalars, mixed."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _wrong(op, argument, "a list or tuple of ints and scalars", value)
+    out = []
+    for i, item in enumerate(value):
+        item = _number(item)
+        if isinstance(item, bool) or not isinstance(item, (int, Scalar)):
+            raise _wrong(op, f"{argument}[{i}]", "an int or an integer scalar", item)
+        if isinstance(item, Scalar) and not item.dtype().is_integer:
+            raise TypeError(f"{op}(): {argument}[{i}] must be an integer scalar, not one of {item.dtype()}")
+        out.append(item)
+    return out
+
+
+def _dtype(op: str, argument: str, value: object) -> DataType:
+    if not isinstance(value, DataType):
+        raise _wrong(op, argument, "a DataType", value)
+    return value
+
+
+def _optional_dtype(op: str, value: object) -> DataType | None:
+    dtype = _dtype(op, "dtype", value)
+    return None if dtype is DataType.Null else dtype
+
+
+# ---------------------------------------------------------------- pointwise
+_NOT_IN_FRONT_END = {"cast", "complex", "where", "lerp", "clamp", "threshold"}
+
+
+def _unary(name: str) -> None:
+    def function(fusion: Fusion, x: Any, /) -> Any:
+        return build.pointwise(fusion, name, _operand(name, "argument 1", x))
+
+    function.__name__, function.__doc__ = name, f"Return {name}(x), elementwise."
+    _add(function)
+
+
+def _binary(name: str) -> None:
+    def function(fusion: Fusion, a: Any, b: Any, /) -> Any:
+        return build.pointwise(fusion, name, _operand(name, "argument 1", a), _operand(name, "argument 2", b))
+
+    function.__name__, function.__doc__ = name, f"Return {name}(a, b), elementwise."
+    _add(function)
+
+
+for _op in OPS.values():
+    if _op.name not in _NOT_IN_FRONT_END:
+        (_unary if _op.arity == 1 else _binary)(_op.name)
+
+
+def set_(fusion: Fusion, x: Any, /) -> Any:
+    """Return a copy of x."""
+    return build.copy(fusion, build.as_val(fusion, _operand("set", "argument 1", x), "set"))
+
+
+def segment_set(fusion: Fusion, x: Any, /) -> Any:
+    """Return a copy of x; what reads it runs in another kernel."""
+    return build.copy(fusion, build.as_val(fusion, _operand("segment_set", "argument 1", x), "segment_set"), segment=True)
+
+
+def rand_like(fusion: Fusion, x: Any, /) -> TensorView:
+    """Return numbers uniform in [0, 1) of the shape and type of x."""
+    return factories.random_like(fusion, "uniform", _tensor("rand_like", "argument 1", x))
+
+
+def randn_like(fusion: Fusion, x: Any, /) -> TensorView:
+    """Return standard normal numbers of the shape and type of x."""
+    return factories.random_like(fusion, "normal", _tensor("randn_like", "argument 1", x))
+
+
+def complex_(fusion: Fusion, real: Any, imag: Any, /) -> Any:
+    """Return real + i imag, of two tensors or two scalars."""
+    for position, value in enumerate((real, imag), 1):
+        if not isinstance(value, Val):
+            raise _wrong("complex", f"argument {position}", "a TensorView or a scalar", value)
+    if isinstance(real, TensorView) != isinstance(imag, TensorView):
+        raise TypeError("complex(): both arguments must be TensorViews, or both scalars")
+    return build.pointwise(fusion, "complex", real, imag)
+
+
+def where(fusion: Fusion, condition: Any, a: Any, b: Any, /) -> Any:
+    """Return a where condition holds, else b."""
+    return build.pointwise(fusion, "where", *(_operand("where", f"argument {i + 1}", v) for i, v in enumerate((condition, a, b))))
+
+
+def lerp(fusion: Fusion, start: Any, end: Any, weight: Any, /) -> Any:
+    """Return start + weight * (end - start)."""
+    return build.pointwise(fusion, "lerp", *(_operand("lerp", f"argument {i + 1}", v) for i, v in enumerate((start, end, weight))))
+
+
+def clamp(fusion: Fusion, x: Any, low: Any, high: Any, /) -> Any:
+    """Return x limited to low .. high."""
+    return build.pointwise(fusion, "clamp", _operand("clamp", "argument 1", x), _scalar("clamp", "argument 2", low), _scalar("clamp", "argument 3", high))
+
+
+def threshold(fusion: Fusion, x: Any, limit: Any, value: Any, /) -> Any:
+    """Return x where it is above limit, else value."""
+    return build.pointwise(fusion, "threshold", _operand("threshold", "argument 1", x), _scalar("threshold", "argument 2", limit), _scalar("threshold", "argument 3", value))
+
+
+def addcmul(fusion: Fusion, a: Any, b: Any, c: Any, value: Any, /) -> Any:
+    """Return a + value * b * c."""
+    scaled = build.pointwise(fusion, "mul", _operand("addcmul", "argument 2", b), _scalar("addcmul", "argument 4", value))
+    return build.pointwise(fusion, "add", _operand("addcmul", "argument 1", a), build.pointwise(fusion, "mul", scaled, _operand("addcmul", "argument 3", c)))
+
+
+def cast(fusion: Fusion, arg: Any, dtype: DataType) -> Any:
+    """Return arg as dtype."""
+    value = build.as_val(fusion, _operand("cast", "arg", arg), "cast")
+    dtype = _dtype("cast", "dtype", dtype)
+    if value.dtype() is dtype:  # type: ignore[attr-defined]
+        return build.copy(fusion, value)
+    return build.cast(fusion, value, dtype)
+
+
+# ---------------------------------------------------------------- reductions
+def _reduction(name: str) -> None:
+    def function(fusion: Fusion, arg: Any, *args: Any, **kwargs: Any) -> TensorView:
+        dims, keepdim, dtype = _reduction_arguments(name, args, kwargs)
+        return reductions.reduce(fusion, name, _tensor(name, "arg", arg), dims, keepdim, dtype)
+
+    function.__name__, function.__doc__ = name, f"{name}(arg, dtype=Null) over all axes, or {name}(arg, dim or dims, keepdim=False, dtype=Null)."
+    _add(function)
+
+
+def _reduction_arguments(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[int] | None, bool, DataType | None]:
+    names = ["dtype"] if args and isinstance(args[0], DataType) else ["dims", "keepdim", "dtype"]
+    if len(args) > len(names):
+        raise TypeError(f"{op}(): too many arguments")
+    given = dict(zip(names, args))
+    for key, value in kwargs.items():
+        key = "dims" if key == "dim" else key
+        if key in given or key not in ("dims", "keepdim", "dtype"):
+            raise TypeError(f"{op}(): argument {key!r} is {'given twice' if key in given else 'unknown'}")
+        given[key] = value
+    dims = given.get("dims")
+    if "dims" not in given:
+        if "keepdim" in given:
+            raise TypeError(f"{op}(): keepdim needs dims")
+    elif isinstance(_number(dims), int):
+        dims = [_int(op, "dim", dims)]
+    else:
+        dims = _ints(op, "dims", dims)
+    return dims, _bool(op, "keepdim", given.get("keepdim", False)), _optional_dtype(op, given.get("dtype", DataType.Null))
+
+
+for _name in ("max", "min", "prod", "sum"):
+    _reduction(_name)
+
+
+def var(fusion: Fusion, arg: Any, dims: Any, correction: Any = 1, keepdim: bool = False) -> TensorView:
+    """Return the variance over dims."""
+    return _var_mean("var", fusion, arg, dims, correction, keepdim)[0]
+
+
+def var_mean(fusion: Fusion, arg: Any, dims: Any, correction: Any = 1, keepdim: bool = False) -> tuple[TensorView, TensorView]:
+    """Return (variance, mean) over dims."""
+    return _var_mean("var_mean", fusion, arg, dims, correction, keepdim)
+
+
+def _var_mean(op: str, fusion: Fusion, arg: Any, dims: Any, correction: Any, keepdim: Any) -> tuple[TensorView, TensorView]:
+    correction = _number(correction)
+    if isinstance(correction, bool) or not isinstance(correction, (int, float)):
+        raise _wrong(op, "correction", "an int", correction)
+    return reductions.var_mean(fusion, _tensor(op, "arg", arg), _ints(op, "dims", dims), correction, _bool(op, "keepdim", keepdim))
+
+
+def welford(fusion: Fusion, arg: Any, dims: Any) -> tuple[TensorView, TensorView, TensorView]:
+    """Return (average, sum of squared deviations, count) over dims."""
+    return reductions.welford(fusion, _tensor("welford", "arg", arg), _ints("welford", "dims", dims))
+
+
+# ---------------------------------------------------------------- shapes
+def broadcast(fusion: Fusion, arg: Any, is_broadcast_dim: Any) -> TensorView:
+    """Return arg with new axes of extent 1 where is_broadcast_dim is true."""
+    tensor = _tensor("broadcast", "arg", arg)
+    if not isinstance(is_broadcast_dim, Sequence) or not all(isinstance(f, bool) for f in is_broadcast_dim):
+        raise _wrong("broadcast", "is_broadcast_dim", "a list of bools", is_broadcast_dim)
+    own = sum(not f for f in is_broadcast_dim)
+    if own != tensor.ndim:
+        raise shapes.WrongRank(op="broadcast", what_is_given="is_broadcast_dim (without the new axes)", given=own, expected=tensor.ndim, tensor=str(tensor))
+    return build.broadcast(fusion, tensor, is_broadcast_dim)
+
+
+def broadcast_in_dim(fusion: Fusion, arg: Any, shape: Any, broadcast_dims: Any) -> TensorView:
+    """Return arg with axis i at broadcast_dims[i] of shape, expanded to shape."""
+    return shapes.broadcast_in_dim(
+        fusion, _tensor("broadcast_in_dim", "arg", arg), _shape("broadcast_in_dim", "shape", shape), _ints("broadcast_in_dim", "broadcast_dims", broadcast_dims)
+    )
+
+
+def expand(fusion: Fusion, arg: Any, shape: Any) -> TensorView:
+    """Return arg with its axes of extent 1 expanded to shape (-1 keeps an axis)."""
+    return shapes.expand(fusion, _tensor("expand", "arg", arg), _shape("expand", "shape", shape))
+
+
+def squeeze(fusion: Fusion, arg: Any, dims: Any, squeeze_expanded: bool = False) -> TensorView:
+    """Return arg without the axes dims, which have extent 1."""
+    return shapes.squeeze(fusion, _tensor("squeeze", "arg", arg), _ints("squeeze", "dims", dims), _bool("squeeze", "squeeze_expanded", squeeze_expanded))
+
+
+def permute(fusion: Fusion, arg: Any, dims: Any) -> TensorView:
+    """Return arg with axis dims[i] of it at position i."""
+    return shapes.permute(fusion, _tensor("permute", "arg", arg), _ints("permute", "dims", dims))
+
+
+def stride_order(fusion: Fusion, arg: Any, stride_order: Any) -> TensorView:
+    """Return arg with a memory layout: stride_order[i] counts axis i's place from the innermost (0)."""
+    return shapes.stride_order(fusion, _tensor("stride_order", "arg", arg), _ints("stride_order", "stride_order", stride_order))
+
+
+def size(fusion: Fusion, arg: Any, dim: Any) -> Scalar:
+    """Return the extent of axis dim."""
+    tensor = _tensor("size", "arg", arg)
+    return tensor.size(shapes.normalize_dim(_int("size", "dim", dim), tensor.ndim, "size", tensor))
+
+
+def shape(fusion: Fusion, arg: Any) -> list[Scalar]:
+    """Return the extents of all axes."""
+    return _tensor("shape", "arg", arg).shape()
+
+
+# ---------------------------------------------------------------- factories
+def full(fusion: Fusion, shape: Any, fill_value: Any, dtype: Any) -> TensorView:
+    """Return a tensor of shape filled with fill_value."""
+    return factories.full(fusion, _shape("full", "shape", shape), _scalar("full", "fill_value", fill_value), _dtype("full", "dtype", dtype))
+
+
+def iota(fusion: Fusion, length: Any, start: Any = None, step: Any = None, dtype: Any = DataType.Int) -> TensorView:
+    """Return start + step * i for i below length."""
+    extent = _shape("iota", "length", [length])[0]
+    start = None if start is None else _scalar("iota", "start", start)
+    step = None if step is None else _scalar("iota", "step", step)
+    return factories.iota(fusion, extent, start, step, _dtype("iota", "dtype", dtype))
+
+
+def _random(op: str, fusion: Fusion, a: Any, b: Any, shape: Any, seed: Any, offset: Any, dtype: Any) -> TensorView:
+    for argument, value in (("rng_seed", seed), ("rng_offset", offset)):
+        if isinstance(value, TensorView):
+            raise Unsupported(f"{op} with {argument} in a tensor", remedy="pass it as a scalar")
+    seed = None if seed is None else _scalar(op, "rng_seed", seed)
+    offset = None if offset is None else _scalar(op, "rng_offset", offset)
+    return factories.random_of_shape(fusion, op, a, b, _shape(op, "shape", shape), _dtype(op, "dtype", dtype), seed, offset)
+
+
+def uniform(fusion: Fusion, minval: Any, maxval: Any, shape: Any, *, rng_seed: Any = None, rng_offset: Any = None, dtype: Any = DataType.Float) -> TensorView:
+    """Return numbers uniform in [minval, maxval)."""
+    return _random("uniform", fusion, _scalar("uniform", "minval", minval), _scalar("uniform", "maxval", maxval), shape, rng_seed, rng_offset, dtype)
+
+
+def normal(fusion: Fusion, mean: Any, std: Any, shape: Any, *, rng_seed: Any = None, rng_offset: Any = None, dtype: Any = DataType.Float) -> TensorView:
+    """Return normal numbers of this mean and standard deviation."""
+    return _random("normal", fusion, _scalar("normal", "mean", mean), _scalar("normal", "std", std), shape, rng_seed, rng_offset, dtype)
+
+
+for _function in (
+    set_, segment_set, rand_like, randn_like, complex_, where, lerp, clamp, threshold, addcmul, cast, var, var_mean, welford, broadcast, broadcast_in_dim,
+    expand, squeeze, permute, stride_order, size, shape, full, iota, uniform, normal,
+):  # fmt: skip
+    _add(_function)
+
+
+# ---------------------------------------------------------------- valid, not done here
+_BF16, _FP4 = DataType.BFloat16, DataType.Float4_e2m1fn
+_NO_VALUE = object()  # marks an argument without a default
+
+# name -> (argument, default) pairs; those called arg, input, mat1 ... are tensors. A keyword-only part does not occur.
+UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {
+    name: tuple((a, _NO_VALUE) if isinstance(a, str) else a for a in arguments)
+    for name, arguments in {
+        "cumsum": ("arg", "dim", ("init", None)),
+        "cumprod": ("arg", "dim", ("init", None)),
+        "cummin": ("arg", "dim", ("init", None)),
+        "cummax": ("arg", "dim", ("init", None)),
+        "triu": ("arg", ("diagonal", 0)),
+        "matmul": ("arg1", "arg2"),
+        "linear": ("arg1", "arg2", ("bias", None)),
+        "grouped_mm": (
+            "mat1", "mat2", "offsets", ("scale1", None), ("scale2", None), ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
+            ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
+        ),
+        "scaled_mm": (
+            "mat1", "mat2", "scale1", "scale2", ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
+            ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
+        ),
+        "cutlass_nvfp4_grouped_mm": ("mat1", "mat2", "scale1", "scale2", "alpha", "problem_sizes", "expert_offsets", "sf_offsets", ("dtype", _BF16)),
+        "reshape": ("arg", "new_shape"),
+        "slice": ("arg", "start_indices", "end_indices", ("strides", None), ("manual_normalization", False)),
+        "index_select": ("arg", "index", "dim"),
+        "select": ("arg", "index", "dim"),
+        "scatter": ("arg", "index", "src", "dim"),
+        "gather": ("arg", "index", "dim"),
+        "take_along_axis": ("arg", "index", "dim"),
+        "pad": ("arg", "pad_widths", ("value", None)),
+        "cat": ("tensors", ("dim", 0), ("manual_padding", False)),
+        "embedding_fwd": ("input", "weight", ("padding_idx", None), ("max_norm", None), ("norm_type", None), ("scale_grad_by_freq", None), ("sparse", None)),
+        "preprocess_grouped_matmul_input_sf": ("input", "input_offsets", "output_offsets"),
+        "topk": ("arg", "k", ("dim", -1), ("largest", True), ("sorted", False)),
+        "argsort": ("arg", "dim", ("descending", False), ("stable", False)),
+        "sdpfa_fwd": ("query", "key", "value", ("bias", None), ("mask", None), ("dropout_p", None), ("is_causal", None), ("scale", None)),
+        "sdpfa_bwd": ("grad_output", "query", "key", "value", "output", "logsumexp", "dropout_p", "is_causal", "philox_seed", "philox_offset", "scale"),
+        "nv_block_quantize": ("input", ("global_scale", None), ("swizzle_block_scales", False), ("block_size", 16), ("dtype", _FP4)),
+        "nv_grouped_block_quantize": ("input", "input_offsets", "output_offsets", ("global_scale", None), ("block_size", 16), ("dtype", _FP4)),
+    }.items()
+}  # fmt: skip
+_TENSOR_ARGUMENTS = {"arg", "arg1", "arg2", "mat1", "mat2", "input", "weight", "query", "key"}
+_INT_ARGUMENTS = {"dim", "diagonal"}
+
+
+def _unsupported(name: str, arguments: tuple[tuple[str, Any], ...]) -> None:
+    def function(fusion: Fusion, *args: Any, **kwargs: Any) -> Any:
+        given = _bind(name, arguments, args, kwargs)
+        for key, value in given.items():
+            if key in _TENSOR_ARGUMENTS:
+                _tensor(name, key, value)
+            elif key in _INT_ARGUMENTS:
+                _int(name, key, value)
+        raise Unsupported(name)
+
+    text = ", ".join(a if default is _NO_VALUE else f"{a}={default}" for a, default in arguments)
+    function.__name__, function.__doc__ = name, f"{name}({text}) is not supported yet."
+    _add(function)
+
+
+def _bind(name: str, arguments: tuple[tuple[str, Any], ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the given arguments by name. Errors: TypeError as Python's own call would raise."""
+    if len(args) > len(arguments):
+        raise TypeError(f"{name}() takes {len(arguments)} arguments but {len(args)} were given")
+    given = {a: value for (a, _), value in zip(arguments, args)}
+    known = dict(arguments)
+    for key, value in kwargs.items():
+        if key not in known or key in given:
+            raise TypeError(f"{name}(): argument {key!r} is {'given twice' if key in given else 'unknown'}")
+        given[key] = value
+    missing = [a for a, default in arguments if default is _NO_VALUE and a not in given]
+    if missing:
+        raise TypeError(f"{name}() is missing {', '.join(missing)}")
+    return given
+
+
+for _name, _arguments in UNSUPPORTED.items():
+    _unsupported(_name, _arguments)

@@ -1,0 +1,134 @@
+"""Reductions: sum, prod, max, min and Welford's, with what var and var_mean compute from it.
+
+Owns the axis rules: a reduced axis stays in the logical domain as a reduction axis; a broadcast axis is squeezed instead; keepdim is a broadcast on top.
+Read first: `reduce`, then `welford`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import expr
+from ..dtypes import DataType
+from ..errors import Unsupported, UserError
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.values import ReductionOp, Scalar, TensorView, WelfordOp
+from .build import broadcast, cast, constant, copy, logical_axes, pointwise
+from .promotion import WrongDtype, reduction_dtype
+from .shapes import normalize_dims, size_product, squeeze
+
+
+class DtypeNotTaken(UserError):
+    code = "W330"
+    what = "{op} takes no dtype; {dtype} was given"
+    fix = "cast the operand or the result"
+
+
+def reduce(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int] | None, keepdim: bool = False, dtype: DataType | None = None) -> TensorView:
+    """Fold `dims` of `tensor` (all for None or an empty list) with the monoid `kind`: sum, prod, max or min.
+
+    Shapes: reduced axes vanish, or have extent 1 with keepdim. dtype: the result's; the operand is cast to it first.
+    Errors: WrongDim, RepeatedDim, DtypeNotTaken (max and min).
+    """
+    if dtype is not None and kind in ("max", "min"):
+        raise DtypeNotTaken(op=kind, dtype=dtype)
+    axes = logical_axes(tensor)
+    reduced = normalize_dims(dims, len(axes), kind, tensor) if dims else list(range(len(axes)))
+    fold_in = reduction_dtype(kind, tensor.dtype()) if dtype is None else DataType.Float if dtype.is_reduced_float else dtype
+    out = cast(fusion, tensor, fold_in)
+    assert isinstance(out, TensorView)
+    broadcasts = [d for d in reduced if axes[d].is_broadcast()]
+    repeats = [d for d in broadcasts if axes[d].expanded_extent is not None]
+    if broadcasts:
+        out = squeeze(fusion, out, broadcasts, squeeze_expanded=True)
+    elif not reduced and out is tensor:
+        out = copy(fusion, out)  # type: ignore[assignment]
+    folded = [d - sum(b < d for b in broadcasts) for d in reduced if d not in broadcasts]
+    if folded:
+        out = _fold(fusion, kind, out, folded)
+    if repeats and kind in ("sum", "prod"):
+        count = size_product(fusion, tensor, repeats)
+        out = pointwise(fusion, "mul" if kind == "sum" else "pow", out, count)  # type: ignore[assignment]
+    if dtype is not None:
+        out = cast(fusion, out, dtype)  # type: ignore[assignment]
+    return keep_dims(fusion, out, reduced, len(axes)) if keepdim else out
+
+
+def keep_dims(fusion: Fusion, tensor: TensorView, reduced: Sequence[int], rank: int) -> TensorView:
+    """Put axes of extent 1 where the reduced axes were."""
+    return broadcast(fusion, tensor, [d in reduced for d in range(rank)]) if reduced else tensor
+
+
+def _reduced_axes(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> list:
+    return [fusion.copy_axis(a, IterType.reduction if i in dims else None) for i, a in enumerate(logical_axes(tensor))]
+
+
+def _fold(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int]) -> TensorView:
+    if tensor.dtype().is_complex and kind in ("max", "min"):
+        raise WrongDtype(op=kind, allowed="real numbers", dtype=tensor.dtype())
+    out = fusion.new_tensor(_reduced_axes(fusion, tensor, dims), tensor.dtype())
+    fusion.register(ReductionOp([tensor], [out], op=kind, kind=kind))
+    return out
+
+
+def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:
+    """Return (average, sum of squared deviations, count) over `dims` (all when empty); the count is Int.
+
+    Errors: WrongDtype for integers, WrongDim, RepeatedDim; Unsupported for complex numbers.
+    """
+    dtype = tensor.dtype()
+    if dtype.is_complex:
+        raise Unsupported("welford of complex numbers")
+    if not dtype.is_float:
+        raise WrongDtype(op="welford", allowed="floats", dtype=dtype)
+    axes = logical_axes(tensor)
+    reduced = normalize_dims(dims, len(axes), "welford", tensor) if dims else list(range(len(axes)))
+    x = cast(fusion, tensor, DataType.Float if dtype.is_reduced_float else dtype)
+    assert isinstance(x, TensorView)
+    broadcasts = [d for d in reduced if axes[d].is_broadcast()]
+    if broadcasts:
+        x = squeeze(fusion, x, broadcasts, squeeze_expanded=True)
+    folded = [d - sum(b < d for b in broadcasts) for d in reduced if d not in broadcasts]
+    if folded:
+        average, squares = (fusion.new_tensor(_reduced_axes(fusion, x, folded), x.dtype()) for _ in range(2))
+        count = fusion.new_tensor(_reduced_axes(fusion, x, folded), DataType.Int)
+        fusion.register(WelfordOp([x], [average, squares, count], op="welford"))
+    else:  # one value: its own average
+        average = copy(fusion, x)  # type: ignore[assignment]
+        squares = pointwise(fusion, "sub", x, x)  # type: ignore[assignment]
+        count = cast(fusion, pointwise(fusion, "logical_or", pointwise(fusion, "isnan", x), True), DataType.Int)  # type: ignore[assignment]
+    repeats = [d for d in broadcasts if axes[d].expanded_extent is not None]
+    if repeats:
+        times = size_product(fusion, tensor, repeats)
+        squares = pointwise(fusion, "mul", squares, times)  # type: ignore[assignment]
+        count = pointwise(fusion, "mul", count, times)  # type: ignore[assignment]
+    return average, squares, count
+
+
+def var_mean(fusion: Fusion, tensor: TensorView, dims: Sequence[int], correction: int | float = 1, keepdim: bool = False) -> tuple[TensorView, TensorView]:
+    """Return (variance, mean) over `dims` (all when empty): the sum of squared deviations over max(count - correction, 0), as torch."""
+    rank = tensor.ndim
+    reduced = normalize_dims(dims, rank, "var_mean", tensor) if dims else list(range(rank))
+    mean, squares, _ = welford(fusion, tensor, reduced)
+    variance = pointwise(fusion, "mul", squares, _reciprocal_count(fusion, tensor, reduced, correction))
+    assert isinstance(variance, TensorView)
+    if keepdim:
+        return keep_dims(fusion, variance, reduced, rank), keep_dims(fusion, mean, reduced, rank)
+    return variance, mean
+
+
+def _reciprocal_count(fusion: Fusion, tensor: TensorView, reduced: Sequence[int], correction: int | float) -> Scalar:
+    """Return 1 / max(count - correction, 0) as a Double scalar; one constant when the sizes are known."""
+    sym = expr.product(logical_axes(tensor)[d].logical_extent for d in reduced)
+    if sym.is_const:
+        left = max(sym.value - correction, 0)  # type: ignore[operator]
+        return constant(fusion, 1 / left if left else float("inf"), DataType.Double)
+    count = cast(fusion, size_product(fusion, tensor, reduced), DataType.Double)
+    left_scalar = pointwise(fusion, "sub", count, float(correction)) if correction else count
+    if correction > 0:
+        left_scalar = pointwise(fusion, "maximum", left_scalar, 0.0)
+    return pointwise(fusion, "reciprocal", left_scalar)  # type: ignore[return-value]
+
+
+__all__ = ["keep_dims", "reduce", "var_mean", "welford"]

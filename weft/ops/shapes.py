@@ -1,0 +1,206 @@
+"""Ops that change axes and move no data by themselves: broadcast, expand, squeeze, permute, stride_order.
+
+Owns their rules. View and index ops (reshape, slice, pad, cat, gather ...) are not here: see `functions.UNSUPPORTED`. Read first: `expand`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+from .. import expr
+from ..dtypes import DataType
+from ..errors import UserError
+from ..expr import Sym
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.values import ExpandOp, IterDomain, LoadStoreOp, Scalar, SqueezeOp, TensorView
+from .build import broadcast, constant, copy, logical_axes, pointwise
+
+Extent = Union[int, Scalar]
+
+
+class WrongRank(UserError):
+    code = "W320"
+    what = "{op}: {what_is_given} has {given} entries; {expected} are needed for {tensor}"
+    fix = "give one entry per axis"
+
+
+class WrongDim(UserError):
+    code = "W321"
+    what = "{op}: there is no axis {dim} in {tensor}, which has {rank}"
+    fix = "give an axis between -{rank} and {rank} - 1"
+
+
+class RepeatedDim(UserError):
+    code = "W322"
+    what = "{op}: axis {dim} appears more than once in {dims}"
+    fix = "name each axis once"
+
+
+class CannotExpand(UserError):
+    code = "W323"
+    what = "{op}: axis {axis} of {tensor} has extent {extent} and cannot become {wanted}"
+    fix = "only axes of extent 1 (broadcast axes) can be expanded"
+
+
+class CannotSqueeze(UserError):
+    code = "W324"
+    what = "squeeze: axis {axis} of {tensor} has extent {extent}, {reason}"
+    fix = "squeeze only axes of extent 1; squeeze_expanded=True drops expanded ones"
+
+
+class NegativeExtent(UserError):
+    code = "W325"
+    what = "{op}: extent {extent} of axis {axis} is negative"
+    fix = "give an extent of at least 0"
+
+
+class NotAPermutation(UserError):
+    code = "W326"
+    what = "{op}: {dims} is no permutation of the {rank} axes of {tensor}"
+    fix = "name each axis from 0 to {rank} - 1 once"
+
+
+def normalize_dim(dim: int, rank: int, op: str, tensor: TensorView) -> int:
+    """Return `dim` counted from the front. Errors: WrongDim."""
+    if not -rank <= dim < rank:
+        raise WrongDim(op=op, dim=dim, tensor=str(tensor), rank=rank)
+    return dim % rank
+
+
+def normalize_dims(dims: Sequence[int], rank: int, op: str, tensor: TensorView) -> list[int]:
+    """Return `dims` counted from the front, sorted. Errors: WrongDim, RepeatedDim."""
+    out = [normalize_dim(d, rank, op, tensor) for d in dims]
+    for i, dim in enumerate(out):
+        if dim in out[:i]:
+            raise RepeatedDim(op=op, dim=dim, dims=list(dims))
+    return sorted(out)
+
+
+def extent_sym(extent: Extent) -> Sym:
+    return expr.const(extent) if isinstance(extent, int) else extent.sym
+
+
+def new_shape_axes(fusion: Fusion, shape: Sequence[Extent], op: str) -> list[IterDomain]:
+    """Return new axes for a tensor that is made from nothing: a constant 1 is a broadcast axis. Errors: NegativeExtent."""
+    axes = []
+    for position, extent in enumerate(shape):
+        sym = extent_sym(extent)
+        if sym.is_const and sym.value < 0:  # type: ignore[operator]
+            raise NegativeExtent(op=op, axis=position, extent=sym.value)
+        axes.append(fusion.new_axis(sym, IterType.broadcast if expr.is_int(sym, 1) else IterType.iteration))
+    return axes
+
+
+def expand(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], op: str = "expand") -> TensorView:
+    """Return `tensor` with its broadcast axes expanded to `shape` (-1 keeps an axis); the tensor itself when nothing changes. Errors: WrongRank, CannotExpand, NegativeExtent."""
+    axes = logical_axes(tensor)
+    if len(shape) != len(axes):
+        raise WrongRank(op=op, what_is_given="the shape", given=len(shape), expected=len(axes), tensor=str(tensor))
+    new: list[IterDomain] = []
+    changed = False
+    for position, (axis, extent) in enumerate(zip(axes, shape)):
+        sym = extent_sym(extent)
+        keep = expr.is_int(sym, -1)
+        if sym.is_const and sym.value < 0 and not keep:  # type: ignore[operator]
+            raise NegativeExtent(op=op, axis=position, extent=sym.value)
+        if keep or (axis.is_broadcast() and axis.expanded_extent is None and expr.is_int(sym, 1)) or sym is axis.logical_extent:
+            new.append(fusion.copy_axis(axis))
+        elif axis.is_broadcast() and axis.expanded_extent is None:
+            changed = True
+            new.append(fusion.new_axis(1, IterType.broadcast, expanded_extent=sym))
+        else:
+            old = axis.logical_extent
+            if old.is_const and sym.is_const and old.value != sym.value:
+                raise CannotExpand(op=op, axis=position, tensor=str(tensor), extent=old.value, wanted=sym.value)
+            new.append(fusion.copy_axis(axis))
+    if not changed:
+        return tensor
+    out = fusion.new_tensor(new, tensor.dtype())
+    fusion.register(ExpandOp([tensor], [out], op="expand"))
+    return out
+
+
+def broadcast_in_dim(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], broadcast_dims: Sequence[int]) -> TensorView:
+    """Return `tensor` with its axis i at `broadcast_dims[i]` of `shape`, the other axes new; then expanded to `shape`."""
+    rank = len(shape)
+    if len(broadcast_dims) != tensor.ndim:
+        raise WrongRank(op="broadcast_in_dim", what_is_given="broadcast_dims", given=len(broadcast_dims), expected=tensor.ndim, tensor=str(tensor))
+    dims = [normalize_dim(d, rank, "broadcast_in_dim", tensor) for d in broadcast_dims]
+    if any(a >= b for a, b in zip(dims, dims[1:])):
+        raise NotAPermutation(op="broadcast_in_dim", dims=list(broadcast_dims), rank=rank, tensor=str(tensor))
+    flags = [i not in dims for i in range(rank)]
+    if any(flags):
+        tensor = broadcast(fusion, tensor, flags)
+    return expand(fusion, tensor, shape, "broadcast_in_dim")
+
+
+def squeeze(fusion: Fusion, tensor: TensorView, dims: Sequence[int], squeeze_expanded: bool = False) -> TensorView:
+    """Return `tensor` without the axes `dims`, which must be of extent 1. Errors: CannotSqueeze, WrongDim, RepeatedDim."""
+    axes = logical_axes(tensor)
+    drop = normalize_dims(dims, len(axes), "squeeze", tensor)
+    for dim in drop:
+        axis = axes[dim]
+        if not axis.is_broadcast():
+            reason = "which is not 1" if axis.sym.is_const else "which is known only at run time"
+            raise CannotSqueeze(axis=dim, tensor=str(tensor), extent=axis.logical_extent, reason=reason)
+        if axis.expanded_extent is not None and not squeeze_expanded:
+            raise CannotSqueeze(axis=dim, tensor=str(tensor), extent=axis.expanded_extent, reason="an expanded broadcast")
+    if not drop:
+        return copy(fusion, tensor)  # type: ignore[return-value]
+    out = fusion.new_tensor([fusion.copy_axis(a) for i, a in enumerate(axes) if i not in drop], tensor.dtype())
+    fusion.register(SqueezeOp([tensor], [out], op="squeeze", flags=tuple(i in drop for i in range(len(axes)))))
+    return out
+
+
+def permute(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> TensorView:
+    """Return `tensor` with axis `dims[i]` of it at position i. Errors: NotAPermutation, WrongDim."""
+    rank = tensor.ndim
+    if len(dims) != rank:
+        raise WrongRank(op="permute", what_is_given="dims", given=len(dims), expected=rank, tensor=str(tensor))
+    order = [normalize_dim(d, rank, "permute", tensor) for d in dims]
+    if sorted(order) != list(range(rank)):
+        raise NotAPermutation(op="permute", dims=list(dims), rank=rank, tensor=str(tensor))
+    if order == list(range(rank)):
+        return copy(fusion, tensor)  # type: ignore[return-value]
+    root = [fusion.copy_axis(a) for a in logical_axes(tensor)]
+    out = fusion.new_tensor([root[d] for d in order], tensor.dtype(), root=root)
+    node = LoadStoreOp([tensor], [out])
+    node.attributes["op"] = "permute"
+    fusion.register(node)
+    return out
+
+
+def stride_order(fusion: Fusion, tensor: TensorView, order: Sequence[int]) -> TensorView:
+    """Return a copy of `tensor` that lies in memory by `order`: axis i has the `order[i]`-th smallest stride (0: innermost)."""
+    rank = tensor.ndim
+    if len(order) != rank:
+        raise WrongRank(op="stride_order", what_is_given="stride_order", given=len(order), expected=rank, tensor=str(tensor))
+    ranks = [normalize_dim(d, rank, "stride_order", tensor) for d in order]
+    if sorted(ranks) != list(range(rank)):
+        raise NotAPermutation(op="stride_order", dims=list(order), rank=rank, tensor=str(tensor))
+    out = copy(fusion, tensor)
+    assert isinstance(out, TensorView)
+    set_stride_order(out, ranks)
+    return out
+
+
+def set_stride_order(tensor: TensorView, ranks: Sequence[int]) -> None:
+    """Make the allocation domain of `tensor` its logical axes, the largest stride first."""
+    domain = tensor.domain()
+    logical = domain.logical
+    by_stride = sorted(range(len(logical)), key=lambda i: -ranks[i])
+    domain.allocation = [logical[i] for i in by_stride]
+    domain.contiguity = [None if a.is_broadcast() else True for a in domain.allocation]
+
+
+def size_product(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> Scalar:
+    """Return the number of elements over `dims` as an Int scalar."""
+    sym = expr.product(logical_axes(tensor)[d].logical_extent for d in dims)
+    if sym.is_const:
+        return constant(fusion, sym.value, DataType.Int)
+    out = fusion.size_scalar(tensor, dims[0])
+    for dim in dims[1:]:
+        out = pointwise(fusion, "mul", out, fusion.size_scalar(tensor, dim))  # type: ignore[assignment]
+    return out
