@@ -373,7 +373,7 @@ def lower_bound(sym: Sym) -> int:
         return max(map(lower_bound, sym.args))
     if sym.op == "min":
         return min(map(lower_bound, sym.args))
-    return 0
+    return -(1 << 62) if sym.op in EVALUATORS else 0
 
 
 def _largest(sym: Sym) -> Sym | None:
