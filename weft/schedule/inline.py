@@ -1,0 +1,260 @@
+"""Inlining: how many leading loops each tensor shares with its consumers (`TensorView.compute_at`).
+
+Owns which positions are legal. Two rules: each shared axis corresponds to a loop axis of every consumer (`consumer_axis`), and within one shared loop
+no tensor may depend on another that is not itself inlined there (it is complete only after the loop: a reduction, a vector).
+Lowering builds its loop groups from `compute_at` and `consumer_axis`.
+Read first: `consumer_axis`, `_Planner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..analysis.axes import AxisMaps
+from ..errors import UserError
+from ..ir.enums import ParallelType
+from ..ir.fusion import Fusion
+from ..ir.values import IterDomain, TensorView
+
+
+class InlineTooDeep(UserError):
+    code = "W650"
+    what = "cannot inline {tensor} at position {position}: only {limit} of its loops can be shared, since {reason}"
+    fix = "inline at position {limit} or less, pass best_effort=True, or give the tensor and its consumers the same transforms (transform_like)"
+
+
+class BadInlinePosition(UserError):
+    code = "W651"
+    what = "there is no inline position {position} in {tensor}, which has {rank} loop axes"
+    fix = "give a position between -{rank} - 1 and {rank}"
+
+
+def consumer_axis(maps: AxisMaps, producer: TensorView, k: int, consumer: TensorView) -> IterDomain | None:
+    """Return the loop axis of `consumer` that is one loop with loop axis `k` of `producer` if that is inlined past it, or None."""
+    return maps.loop_match(producer, consumer).get(producer.get_loop_domain()[k])
+
+
+def inline_most(
+    selected_tensors: Iterable[TensorView] = (), except_tensors: Iterable[TensorView] = (), *, fusion: Fusion | None = None
+) -> None:  # fmt: skip
+    """Inline the selected tensors (all when none is named) as deep as is legal; a position already set is only made deeper.
+
+    `fusion` is needed when no tensor is named.
+    """
+    selected, spared = list(selected_tensors), set(except_tensors)
+    if fusion is None:
+        if not selected and not spared:
+            return
+        fusion = (selected or list(spared))[0].fusion  # type: ignore[assignment]
+    chosen = [t for t in (selected or fusion.tensors()) if t not in spared]  # type: ignore[union-attr]
+    _inline(fusion, {t: len(t.get_loop_domain()) for t in chosen}, best_effort=True)  # type: ignore[arg-type]
+
+
+def inline_at(reference: TensorView, pos: int = -1, best_effort: bool = False, selected_tensors: Iterable[TensorView] = ()) -> None:
+    """Inline the selected tensors (all when none is named) where their loops correspond to the first `pos` of `reference`.
+
+    Without best_effort a tensor that cannot be inlined there is an error.
+    """
+    loop = reference.get_loop_domain()
+    rank = len(loop)
+    if not -rank - 1 <= pos <= rank:
+        raise BadInlinePosition(position=pos, tensor=reference, rank=rank)
+    pos = pos + rank + 1 if pos < 0 else pos
+    fusion: Fusion = reference.fusion  # type: ignore[assignment]
+    maps = AxisMaps(fusion)
+    wanted = mapped_positions(maps, reference, pos)
+    selected = list(selected_tensors)
+    _inline(fusion, {t: p for t, p in wanted.items() if not selected or t in selected}, best_effort, maps)
+
+
+def mapped_positions(maps: AxisMaps, reference: TensorView, pos: int) -> dict[TensorView, int]:
+    """Return for each tensor how many of its leading loop axes correspond to the first `pos` of `reference`."""
+    classes = {maps.permissive(a) for a in reference.get_loop_domain()[:pos]}
+    out = {}
+    for tensor in maps.tensors:
+        position = 0
+        for axis in tensor.get_loop_domain():
+            if maps.permissive(axis) not in classes:
+                break
+            position += 1
+        out[tensor] = position
+    out[reference] = pos
+    return out
+
+
+def legal_positions(fusion: Fusion) -> dict[TensorView, tuple[int, str]]:
+    """Return the deepest legal position of every tensor, when all are inlined as deep as can be, and what stops each there ("" when nothing does)."""
+    planner = _Planner(fusion, AxisMaps(fusion), {t: len(t.get_loop_domain()) for t in fusion.tensors()}, True)
+    planner.run()
+    return {t: (p, planner.reasons.get(t, "")) for t, p in planner.positions.items()}
+
+
+def _inline(fusion: Fusion, wanted: Mapping[TensorView, int], best_effort: bool, maps: AxisMaps | None = None) -> None:
+    planner = _Planner(fusion, maps or AxisMaps(fusion), wanted, best_effort)
+    planner.run()
+    for tensor, position in planner.positions.items():
+        tensor.compute_at = position
+
+
+class _Loop:
+    """A loop as planned: which tensors are computed in it (bit sets), and which of these are complete only when it ends."""
+
+    __slots__ = ("parent", "key", "bound", "members", "open")
+
+    def __init__(self, key: IterDomain, bound: bool, tensor_bit: int) -> None:
+        self.parent: _Loop | None = None
+        self.key, self.bound = key, bound
+        self.members, self.open = tensor_bit, tensor_bit
+
+    def root(self) -> "_Loop":
+        loop = self
+        while loop.parent is not None:
+            loop = loop.parent
+        return loop
+
+
+class _Planner:
+    """Chooses positions, consumers before producers, each as deep as wanted and legal.
+
+    Each tensor has a list of the loops around it: its own, and those that it is drawn into by a consumer that has more axes.
+    Sharing a loop merges the loops of all consumers at that depth; that is legal when no tensor of the merged loop that is complete
+    only after the loop (not inlined there) has a descendant in it.
+    """
+
+    def __init__(self, fusion: Fusion, maps: AxisMaps, wanted: Mapping[TensorView, int], best_effort: bool) -> None:
+        self.fusion, self.maps, self.wanted, self.best_effort = fusion, maps, wanted, best_effort
+        self.exprs = fusion.tensor_exprs()
+        self.tensors = list(maps.tensors)
+        self.bit = {t: 1 << n for n, t in enumerate(self.tensors)}
+        self.consumers: dict[TensorView, list[TensorView]] = {t: [] for t in self.tensors}
+        for expr in self.exprs:
+            for producer in dict.fromkeys(expr.tensor_inputs):
+                self.consumers[producer].extend(expr.outputs)  # type: ignore[arg-type]
+        self.descendants: dict[TensorView, int] = {}
+        self.nests: dict[TensorView, list[_Loop]] = {}  # the loops around a tensor, outermost first
+        self.depths: dict[TensorView, list[int]] = {}  # per loop axis: its index in the nest
+        self.positions: dict[TensorView, int] = {t: 0 for t in self.tensors}
+        self.reasons: dict[TensorView, str] = {}
+
+    def run(self) -> None:
+        for expr in reversed(self.exprs):
+            tensors: list[TensorView] = list(expr.outputs)  # type: ignore[arg-type]
+            below = 0
+            for tensor in tensors:
+                for consumer in self.consumers[tensor]:
+                    below |= self.bit[consumer] | self.descendants[consumer]
+            for tensor in tensors:
+                self.descendants[tensor] = below
+            self._place(tensors)
+
+    def _place(self, tensors: list[TensorView]) -> None:
+        """Choose one position for the outputs of an expression."""
+        first = tensors[0]
+        bits = 0
+        for tensor in tensors:
+            bits |= self.bit[tensor]
+        consumers = [(t, c) for t in tensors for c in dict.fromkeys(self.consumers[t])]
+        kept = max(t.compute_at for t in tensors)
+        target = max(kept, min(len(first.get_loop_domain()), *(self.wanted.get(t, 0) for t in tensors)))
+        nest: list[_Loop] = []
+        depths: list[int] = []
+        position, reason = 0, ""
+        if consumers:
+            while position < target:
+                reason, shared = self._next(tensors, consumers, position, len(nest), bits)
+                if reason:
+                    break
+                for loops in shared:
+                    nest.append(self._merge(loops, bits))
+                depths.append(len(nest) - 1)
+                position += 1
+            if position < target and (not self.best_effort or position < kept):
+                raise InlineTooDeep(tensor=first, position=target, limit=position, reason=reason)
+        for axis in first.get_loop_domain()[position:]:
+            nest.append(_Loop(self.maps.permissive(axis), axis.parallel.is_bound, bits))
+            depths.append(len(nest) - 1)
+        for tensor in tensors:
+            self.nests[tensor], self.depths[tensor], self.positions[tensor] = nest, depths, position
+            if reason:
+                self.reasons[tensor] = reason
+
+    def _next(
+        self, tensors: list[TensorView], consumers: Sequence[tuple[TensorView, TensorView]], position: int, depth: int, bits: int
+    ) -> tuple[str, list[list[_Loop]]]:  # fmt: skip
+        """Return why loop `position` cannot be shared ("" when it can), and the loops to merge for each depth from `depth` on."""
+        columns: list[list[_Loop]] | None = None
+        witness = ""
+        for tensor, consumer in consumers:
+            axis = tensor.get_loop_domain()[position]
+            reason = _own_stop(axis)
+            if reason:
+                return reason, []
+            other = consumer_axis(self.maps, tensor, position, consumer)
+            if other is None:
+                return f"{axis} corresponds to no loop axis of its consumer {consumer}", []
+            reason = _consumer_stop(axis, other, consumer)
+            if reason:
+                return reason, []
+            end = self.depths[consumer][consumer.get_loop_domain().index(other)]
+            if end < depth:
+                return f"{axis} stands further out in its consumer {consumer} than the axes before it", []
+            loops = [loop.root() for loop in self.nests[consumer][depth : end + 1]]
+            if columns is None:
+                columns, witness = [[loop] for loop in loops], str(consumer)
+                continue
+            shape, seen = [loop.key for loop in loops if not loop.bound], [c[0].key for c in columns if not c[0].bound]
+            if shape[:-1] != seen[:-1] or len(loops) != len(columns):
+                return f"{axis} stands inside other loops in {consumer} than in {witness}", []
+            for column, loop in zip(columns, loops):
+                column.append(loop)
+        assert columns is not None
+        for column in columns:
+            reason = self._dependence(column, bits)
+            if reason:
+                return reason, []
+        return "", columns
+
+    def _dependence(self, column: list[_Loop], bits: int) -> str:
+        """Return which tensor of the merged loop would be read before it is complete, or ""."""
+        members = unfinished = 0
+        for loop in column:
+            members |= loop.members
+            unfinished |= loop.open
+        for tensor, bit in self.bit.items():
+            if unfinished & bit and self.descendants.get(tensor, 0) & members:
+                reader = next(t for t, b in self.bit.items() if b & members & self.descendants[tensor])
+                return f"T{reader.name} needs all of T{tensor.name}, which is complete only after that loop"
+        return ""
+
+    def _merge(self, loops: list[_Loop], bits: int) -> _Loop:
+        first = loops[0].root()
+        for loop in loops[1:]:
+            other = loop.root()
+            if other is not first:
+                other.parent = first
+                first.members |= other.members
+                first.open |= other.open
+        first.members |= bits
+        return first
+
+
+def _own_stop(axis: IterDomain) -> str:
+    if axis.is_reduction():
+        return f"{axis} is a reduction axis: the result is complete only after its loop"
+    if axis.parallel in _WHOLE:
+        return f"{axis} is bound to {axis.parallel.name}, which makes all its elements at once"
+    return ""
+
+
+def _consumer_stop(axis: IterDomain, other: IterDomain, consumer: TensorView) -> str:
+    if other.parallel in _WHOLE:
+        return f"the consumer {consumer} takes all elements of {other} at once ({other.parallel.name})"
+    if (other.parallel is ParallelType.unroll) != (axis.parallel is ParallelType.unroll):
+        return f"{axis} is {axis.parallel.name} and {other} of the consumer {consumer} is {other.parallel.name}"
+    return ""
+
+
+# Axes that are no loops around an element: one instruction handles all of them.
+_WHOLE = (ParallelType.vectorize, ParallelType.group, ParallelType.tma, ParallelType.mma)
+
+__all__ = ["consumer_axis", "inline_at", "inline_most", "legal_positions", "mapped_positions"]

@@ -1,0 +1,227 @@
+"""Propagation: repeat the transforms, or the bindings, of one tensor on those around it.
+
+Owns the order of the walk and the replay between neighbours. After `transform_like` the loop axes of each tensor correspond, in order, to those of
+the reference that it has; axes that it has besides stand last. What cannot be replayed (an axis already transformed otherwise) is left as it is.
+Read first: `transform_like`, `replay`, `_spanning_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..analysis.axes import AxisMaps, axis_transforms, match_transforms, pairwise, siblings, transforms_between
+from ..errors import UserError
+from ..ir.enums import ParallelType
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, IterDomain, Merge, TensorView
+from .inline import BadInlinePosition
+from .primitives import shared_positions
+from .transforms import can_merge, copy_transform
+
+
+class NotBetween(UserError):
+    code = "W660"
+    what = "cannot transform {to} like {tensor}: {to} is no producer, direct or indirect, of {tensor}"
+    fix = "name tensors that {tensor} is computed from"
+
+
+Step = tuple[TensorView, TensorView]
+Info = dict[IterDomain, frozenset[IterDomain]]
+
+
+def transform_like(reference: TensorView, selected_tensors: Iterable[TensorView] = ()) -> None:
+    """Replay the transforms of `reference` on all connected tensors, or on the selected ones (the walk stays inside them)."""
+    fusion: Fusion = reference.fusion  # type: ignore[assignment]
+    allowed = set(selected_tensors) or set(fusion.tensors())
+    _walk(fusion, reference, len(reference.get_loop_domain()), allowed, backward_only=False)
+
+
+def bounded_transform_backward(
+    from_: TensorView, pos: int, to: Iterable[TensorView], propagate_parallel_type: bool = False
+) -> None:  # fmt: skip
+    """Replay the first `pos` loop axes of `from_` on the tensors between it and its producers `to`, these included."""
+    fusion: Fusion = from_.fusion  # type: ignore[assignment]
+    rank = len(from_.get_loop_domain())
+    if not -rank - 1 <= pos <= rank:
+        raise BadInlinePosition(position=pos, tensor=from_, rank=rank)
+    pos = pos + rank + 1 if pos < 0 else pos
+    between: set[TensorView] = set()
+    for tensor in to:
+        path = _tensors_between(fusion, tensor, from_)
+        if not path:
+            raise NotBetween(to=tensor, tensor=from_)
+        between |= path
+    _walk(fusion, from_, pos, between, backward_only=True)
+    if propagate_parallel_type:
+        parallelize_like(from_, pos, sorted(between - {from_}, key=lambda t: t.name))
+
+
+def parallelize_like(
+    reference: TensorView, pos: int = -1, selected_tensors: Iterable[TensorView] = (),
+    selected_parallel_types: Iterable[ParallelType] = (), propagate_padding: bool = True,
+) -> None:  # fmt: skip
+    """Bind the loop axes of the selected tensors (all when none is named) as the corresponding ones of `reference[:pos]` are bound.
+
+    selected_parallel_types: only these are passed on; without it all but serial. Inputs of the fusion have no loops and stay as they are.
+    """
+    loop = reference.get_loop_domain()
+    rank = len(loop)
+    if not -rank - 1 <= pos <= rank:
+        raise BadInlinePosition(position=pos, tensor=reference, rank=rank)
+    pos = pos + rank + 1 if pos < 0 else pos
+    fusion: Fusion = reference.fusion  # type: ignore[assignment]
+    maps = AxisMaps(fusion)
+    types = set(selected_parallel_types)
+    like = {maps.permissive(axis): axis for axis in reversed(loop[:pos])}
+    for tensor in list(selected_tensors) or maps.tensors:
+        if tensor.is_fusion_input or tensor is reference:
+            continue
+        for axis in tensor.get_loop_domain():
+            model = like.get(maps.permissive(axis))
+            if model is None or (model.parallel not in types if types else model.parallel is ParallelType.serial):
+                continue
+            axis.parallelize(model.parallel)
+            if propagate_padding and model.padded_to_warp:
+                axis.pad_to_multiple_of_warp()
+
+
+# ---------------------------------------------------------------- the walk
+def _walk(fusion: Fusion, reference: TensorView, pos: int, allowed: set[TensorView], backward_only: bool) -> None:
+    positions = {reference: pos}
+    for source, target in _spanning_order(fusion, reference, allowed, backward_only):
+        positions[target] = replay(source, target, positions[source])
+
+
+def _tensors_between(fusion: Fusion, start: TensorView, end: TensorView) -> set[TensorView]:
+    """Return the tensors on the paths from `start` to `end`, both included; empty when there is none."""
+    above = {end}
+    for expr in reversed(fusion.tensor_exprs()):
+        if any(out in above for out in expr.outputs):
+            above.update(expr.tensor_inputs)
+    if start not in above:
+        return set()
+    below = {start}
+    for expr in fusion.tensor_exprs():
+        if any(t in below for t in expr.tensor_inputs):
+            below.update(expr.outputs)  # type: ignore[arg-type]
+    return above & below
+
+
+def _neighbours(fusion: Fusion, backward_only: bool) -> dict[TensorView, list[TensorView]]:
+    out: dict[TensorView, dict[TensorView, None]] = {t: {} for t in fusion.tensors()}
+    for expr in fusion.tensor_exprs():
+        for consumer in expr.outputs:
+            for producer in expr.tensor_inputs:
+                out[consumer].setdefault(producer)  # type: ignore[index]
+                if not backward_only:
+                    out[producer].setdefault(consumer)  # type: ignore[arg-type]
+            for sibling in expr.outputs:
+                if sibling is not consumer:
+                    out[consumer].setdefault(sibling)  # type: ignore[index,arg-type]
+    return {t: list(near) for t, near in out.items()}
+
+
+def _spanning_order(fusion: Fusion, reference: TensorView, allowed: set[TensorView], backward_only: bool) -> list[Step]:
+    """Return (from, to) steps that reach every allowed tensor over the path that keeps most axes of `reference` (Prim's algorithm).
+
+    A path over a reduced tensor loses the reduced axes; one around it does not, so a tensor is reached around it when that can be.
+    """
+    near = _neighbours(fusion, backward_only)
+    info: dict[TensorView, Info] = {reference: _spread(reference, {a: frozenset([a]) for a in reference.get_logical_domain()})}
+    hops = {reference: 0}
+    frontier: dict[TensorView, tuple[tuple, TensorView, Info]] = {}
+    steps: list[Step] = []
+
+    def offer(source: TensorView) -> None:
+        for target in near[source]:
+            if target in info or target not in allowed:
+                continue
+            there = _spread(target, {b: info[source][a] for a, b in boundary(source, target) if a in info[source]})
+            rank = (-len(frozenset().union(*there.values())), hops[source] + 1, target.name)
+            if target not in frontier or rank < frontier[target][0]:
+                frontier[target] = (rank, source, there)
+
+    offer(reference)
+    while frontier:
+        target = min(frontier, key=lambda t: frontier[t][0])
+        _, source, there = frontier.pop(target)
+        info[target], hops[target] = there, hops[source] + 1
+        steps.append((source, target))
+        offer(target)
+    return steps
+
+
+def _spread(tensor: TensorView, known: Info) -> Info:
+    """Add to `known` what follows for the axes between the root and the logical domain."""
+    out = dict(known)
+    if tensor.has_root():
+        transforms = axis_transforms(tensor, tensor.get_logical_domain())
+        for transform in transforms:
+            inputs = [out[a] for a in transform.inputs if a in out]  # type: ignore[index]
+            for axis in transform.outputs:
+                if inputs:
+                    out.setdefault(axis, frozenset().union(*inputs))  # type: ignore[arg-type]
+        for transform in reversed(transforms):
+            outputs = [out[a] for a in transform.outputs if a in out]  # type: ignore[index]
+            for axis in transform.inputs:
+                if outputs:
+                    out.setdefault(axis, frozenset().union(*outputs))  # type: ignore[arg-type]
+    return out
+
+
+# ---------------------------------------------------------------- neighbours
+def boundary(source: TensorView, target: TensorView) -> list[tuple[IterDomain, IterDomain]]:
+    """Return the pairs of axes at which two neighbours meet: producer and consumer in either order, or two outputs of an expression."""
+    definition = target.definition()
+    if definition is not None and any(v is source for v in definition.inputs):
+        return pairwise(source, target, definition)
+    definition = source.definition()
+    if definition is not None and any(v is target for v in definition.inputs):
+        return [(b, a) for a, b in pairwise(target, source, definition)]
+    return siblings(source, target)
+
+
+def replay(source: TensorView, target: TensorView, pos: int) -> int:
+    """Repeat the transforms behind the first `pos` loop axes of `source` on its neighbour `target`; return how many of these axes `target` has.
+
+    Transforms that `target` has already are recognized. An axis that `target` lacks is left out of the merges with it.
+    """
+    pairs = boundary(source, target)
+    wanted = source.get_loop_domain()[:pos]
+    sources = transforms_between(source, _side(source, [a for a, _ in pairs]), wanted)
+    starts = _side(target, [b for _, b in pairs])
+    loop = target.domain().loop
+    existing = transforms_between(target, starts, loop)
+    frozen = {loop[p] for p in shared_positions(target)}
+    found = match_transforms(sources, dict(pairs), existing, starts, _applier(target, frozen))
+    order = [found[a] for a in wanted if a in found]
+    first = [a for a in dict.fromkeys(order) if a in loop]
+    new = first + [a for a in loop if a not in first]
+    if all(a is b for a, b in zip(new, loop) if a in frozen or b in frozen):
+        loop[:] = new
+    return len(first)
+
+
+def _side(tensor: TensorView, axes: list[IterDomain]) -> list[IterDomain]:
+    """Return the domain (root or logical) of `tensor` that `axes` are of."""
+    root = tensor.get_maybe_root_domain()
+    return root if all(a in root for a in axes) else tensor.get_logical_domain()
+
+
+def _applier(tensor: TensorView, frozen: set[IterDomain]) -> Callable[[Expr, list[IterDomain]], Expr | None]:
+    loop = tensor.domain().loop
+
+    def apply(transform: Expr, inputs: list[IterDomain]) -> Expr | None:
+        free = all(a in loop and a not in frozen and a.parallel is ParallelType.serial for a in inputs)
+        if not free or len(set(inputs)) < len(inputs) or isinstance(transform, Merge) and not can_merge(*inputs):
+            return None
+        made = copy_transform(tensor.fusion, transform, inputs)  # type: ignore[arg-type]
+        place = min(loop.index(a) for a in inputs)
+        loop[:] = [a for a in loop if a not in inputs]
+        loop[place:place] = made.outputs  # type: ignore[assignment]
+        return made
+
+    return apply
+
+
+__all__ = ["boundary", "bounded_transform_backward", "parallelize_like", "replay", "transform_like"]

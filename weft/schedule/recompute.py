@@ -1,0 +1,96 @@
+"""Recomputation: clone a chain of pointwise ops for one use, so that its input is kept on chip instead of its result.
+
+Owns what may be cloned and where the chain ends. Which tensors to project to their inputs is decided by the schedulers.
+Read first: `recompute_chain`.
+"""
+
+from __future__ import annotations
+
+from ..errors import UserError
+from ..ir.fusion import Fusion
+from ..ir.values import BroadcastOp, Expr, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val, WelfordOp
+from .caching import _computed_alike
+
+
+class NotAUse(UserError):
+    code = "W670"
+    what = "cannot recompute {tensor} for {use}, which does not read it"
+    fix = "give an expression that reads the tensor"
+
+
+# What is cheap to compute again and gives the same values. Random numbers would too, but cost more than keeping them.
+CLONED = (PointwiseOp, LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)
+
+
+def recompute_chain(tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None) -> TensorView:
+    """Let `for_use` read a clone of `tv` computed from the same (cached) inputs and reduction results; return the clone.
+
+    The chain of producers is cloned up to the caches of inputs, inputs, and what is computed from reductions: there the first broadcast
+    (or, without one, the reduction itself) is read as it is. Give the same `memo` to several calls to share clones.
+    Call it before transforming axes. Returns `tv` itself when there is nothing to clone.
+    """
+    if not any(v is tv for v in for_use.inputs):
+        raise NotAUse(tensor=tv, use=for_use)
+    fusion: Fusion = tv.fusion  # type: ignore[assignment]
+    clone = _clone(fusion, tv, {} if memo is None else memo, after_reduction(fusion))
+    if clone is not tv:
+        fusion.replace_input(for_use, tv, clone)
+    return clone
+
+
+def chain_ends(tv: TensorView) -> list[TensorView]:
+    """Return the tensors that a clone of `tv` reads: what stays on chip when it is recomputed (broadcast reduction results cost little)."""
+    fusion: Fusion = tv.fusion  # type: ignore[assignment]
+    reduced = after_reduction(fusion)
+    ends: dict[TensorView, None] = {}
+    seen: set[TensorView] = set()
+    stack = [tv]
+    while stack:
+        tensor = stack.pop()
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        if is_end(tensor, reduced):
+            ends[tensor] = None
+        else:
+            stack.extend(reversed(tensor.definition().tensor_inputs))  # type: ignore[union-attr]
+    return list(ends)
+
+
+def after_reduction(fusion: Fusion) -> set[TensorView]:
+    """Return the tensors that depend on a reduction of the fusion."""
+    out: set[TensorView] = set()
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, (ReductionOp, WelfordOp)) or any(t in out for t in expr.tensor_inputs):
+            out.update(expr.outputs)  # type: ignore[arg-type]
+    return out
+
+
+def is_end(tensor: TensorView, reduced: set[TensorView]) -> bool:
+    """True for a tensor that is read as it is by a recomputed chain."""
+    definition = tensor.definition()
+    if definition is None or not isinstance(definition, CLONED) or tensor.has_root() and not isinstance(definition, LoadStoreOp):
+        return True
+    if isinstance(definition, LoadStoreOp) and definition.tensor_inputs and definition.tensor_inputs[0].is_fusion_input:
+        return True
+    return isinstance(definition, BroadcastOp) and tensor in reduced
+
+
+def _clone(fusion: Fusion, tensor: TensorView, memo: dict[TensorView, TensorView], reduced: set[TensorView]) -> TensorView:
+    if tensor in memo:
+        return memo[tensor]
+    if is_end(tensor, reduced):
+        memo[tensor] = tensor
+        return tensor
+    definition: Expr = tensor.definition()  # type: ignore[assignment]
+    inputs: list[Val] = [_clone(fusion, v, memo, reduced) if isinstance(v, TensorView) else v for v in definition.inputs]
+    clone = _computed_alike(fusion, tensor)
+    copy = object.__new__(type(definition))
+    copy.__dict__.update(definition.__dict__)
+    copy.inputs, copy.outputs, copy.attributes = inputs, [clone], dict(definition.attributes)
+    fusion.register(copy)
+    memo[tensor] = clone
+    return clone
+
+
+__all__ = ["after_reduction", "chain_ends", "is_end", "recompute_chain"]

@@ -1,0 +1,87 @@
+"""Splits, merges and swizzles of axes, without a tensor around them: the kinds and extents of what they make.
+
+Owns how transforms are made and copied; which of them a tensor's schedule allows is in `schedule.primitives`.
+Read first: `split_axis`, `copy_transforms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..expr import Sym, ceildiv, mul
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle
+
+
+def _link(transform: Expr) -> Expr:
+    for out in transform.outputs:
+        out._definition = transform
+    for source in transform.inputs:
+        source._uses.append(transform)
+    return transform
+
+
+def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool) -> Split:
+    """Return the split of `axis` into (outer, inner); both are of its kind.
+
+    A broadcast axis is split too, to (ceildiv(1, factor), factor), so that its loops correspond to those of the axes that it meets.
+    """
+    other = ceildiv(axis.sym, factor)
+    outer_extent, inner_extent = (other, factor) if inner_split else (factor, other)
+    expanded = axis.expanded_extent
+    outer_expanded = inner_expanded = None
+    if expanded is not None:
+        rest = ceildiv(expanded, factor)
+        outer_expanded, inner_expanded = (rest, factor) if inner_split else (factor, rest)
+    outer = fusion.new_axis(outer_extent, axis.iter_type, expanded_extent=outer_expanded)
+    inner = fusion.new_axis(inner_extent, axis.iter_type, expanded_extent=inner_expanded)
+    return _link(Split(axis, outer, inner, factor, inner_split))  # type: ignore[return-value]
+
+
+def can_merge(outer: IterDomain, inner: IterDomain) -> bool:
+    """A reduction axis merges with a reduction axis only."""
+    return outer.is_reduction() == inner.is_reduction()
+
+
+def merge_axes(fusion: Fusion, outer: IterDomain, inner: IterDomain) -> Merge:
+    """Return the merge of two axes: a broadcast axis with a broadcast axis stays one, with an iteration axis it is iteration."""
+    iter_type = outer.iter_type if outer.iter_type is inner.iter_type else IterType.iteration
+    expanded = None
+    if iter_type is IterType.broadcast and (outer.expanded_extent is not None or inner.expanded_extent is not None):
+        expanded = mul(outer.expanded_extent or outer.sym, inner.expanded_extent or inner.sym)
+    out = fusion.new_axis(mul(outer.sym, inner.sym), iter_type, expanded_extent=expanded)
+    return _link(Merge(outer, inner, out))  # type: ignore[return-value]
+
+
+def swizzle_axes(fusion: Fusion, x: IterDomain, y: IterDomain) -> Swizzle:
+    """Return the XOR swizzle of `y` by `x`."""
+    return _link(Swizzle(x, y, fusion.copy_axis(x), fusion.copy_axis(y)))  # type: ignore[return-value]
+
+
+def copy_transform(fusion: Fusion, transform: Expr, inputs: list[IterDomain]) -> Expr:
+    """Return the same transform of other axes."""
+    if isinstance(transform, Split):
+        return split_axis(fusion, inputs[0], transform.factor, transform.inner_split)
+    if isinstance(transform, Merge):
+        return merge_axes(fusion, inputs[0], inputs[1])
+    return swizzle_axes(fusion, inputs[0], inputs[1])
+
+
+def copy_transforms(fusion: Fusion, transforms: Iterable[Expr], images: dict[IterDomain, IterDomain]) -> dict[IterDomain, IterDomain]:
+    """Repeat `transforms` on the images of their inputs, where all have one, with their bindings; return `images` extended in place."""
+    for transform in transforms:
+        if all(a in images for a in transform.inputs):
+            copy = copy_transform(fusion, transform, [images[a] for a in transform.inputs])  # type: ignore[index]
+            for old, new in zip(transform.outputs, copy.outputs):
+                copy_binding(old, new)  # type: ignore[arg-type]
+                images[old] = new  # type: ignore[index,assignment]
+    return images
+
+
+def copy_binding(old: IterDomain, new: IterDomain) -> None:
+    """Give `new` the parallel type and the padding of `old`."""
+    new.parallel, new.padded_to_warp = old.parallel, old.padded_to_warp
+
+
+__all__ = ["can_merge", "copy_binding", "copy_transform", "copy_transforms", "merge_axes", "split_axis", "swizzle_axes"]
