@@ -159,13 +159,16 @@ class _Planner:
         nest: list[_Loop] = []
         depths: list[int] = []
         position, reason = 0, ""
+        reached = [0] * len(consumers)  # how many loops of each consumer's nest are shared
         if consumers:
             while position < target:
-                reason, shared = self._next(tensors, consumers, position, len(nest), bits)
+                reason, shared = self._next(consumers, position, reached, bits)
                 if reason:
                     break
                 for loops in shared:
                     nest.append(self._merge(loops, bits))
+                for n, (tensor, consumer) in enumerate(consumers):
+                    reached[n] = self._depth_in(tensor, position, consumer) + 1
                 depths.append(len(nest) - 1)
                 position += 1
             if position < target and (not self.best_effort or position < kept):
@@ -178,43 +181,49 @@ class _Planner:
             if reason:
                 self.reasons[tensor] = reason
 
+    def _depth_in(self, tensor: TensorView, position: int, consumer: TensorView) -> int:
+        axis = consumer_axis(self.maps, tensor, position, consumer)
+        return self.depths[consumer][consumer.get_loop_domain().index(axis)]  # type: ignore[arg-type]
+
     def _next(
-        self, tensors: list[TensorView], consumers: Sequence[tuple[TensorView, TensorView]], position: int, depth: int, bits: int
+        self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], bits: int
     ) -> tuple[str, list[list[_Loop]]]:  # fmt: skip
-        """Return why loop `position` cannot be shared ("" when it can), and the loops to merge for each depth from `depth` on."""
+        """Return why loop axis `position` cannot be shared ("" when it can), and the sets of loops that become one, outermost first.
+
+        The last set is the loops of the axis; those before it are loops that the consumers have around it besides (bound axes are no loops).
+        """
         columns: list[list[_Loop]] | None = None
         witness = ""
-        for tensor, consumer in consumers:
+        for n, (tensor, consumer) in enumerate(consumers):
             axis = tensor.get_loop_domain()[position]
-            reason = _own_stop(axis)
-            if reason:
-                return reason, []
             other = consumer_axis(self.maps, tensor, position, consumer)
-            if other is None:
-                return f"{axis} corresponds to no loop axis of its consumer {consumer}", []
-            reason = _consumer_stop(axis, other, consumer)
+            reason = _own_stop(axis)
+            if not reason and other is None:
+                reason = f"{axis} corresponds to no loop axis of its consumer {consumer}"
+            if not reason:
+                reason = _consumer_stop(axis, other, consumer)  # type: ignore[arg-type]
             if reason:
                 return reason, []
-            end = self.depths[consumer][consumer.get_loop_domain().index(other)]
-            if end < depth:
+            end = self._depth_in(tensor, position, consumer)
+            if end < reached[n]:
                 return f"{axis} stands further out in its consumer {consumer} than the axes before it", []
-            loops = [loop.root() for loop in self.nests[consumer][depth : end + 1]]
+            extra = [loop.root() for loop in self.nests[consumer][reached[n] : end]]
+            loops = [loop for loop in extra if not loop.bound] + [self.nests[consumer][end].root()]
             if columns is None:
                 columns, witness = [[loop] for loop in loops], str(consumer)
-                continue
-            shape, seen = [loop.key for loop in loops if not loop.bound], [c[0].key for c in columns if not c[0].bound]
-            if shape[:-1] != seen[:-1] or len(loops) != len(columns):
+            elif [loop.key for loop in loops[:-1]] != [column[0].key for column in columns[:-1]]:
                 return f"{axis} stands inside other loops in {consumer} than in {witness}", []
-            for column, loop in zip(columns, loops):
-                column.append(loop)
+            else:
+                for column, loop in zip(columns, loops):
+                    column.append(loop)
         assert columns is not None
         for column in columns:
-            reason = self._dependence(column, bits)
+            reason = self._dependence(column)
             if reason:
                 return reason, []
         return "", columns
 
-    def _dependence(self, column: list[_Loop], bits: int) -> str:
+    def _dependence(self, column: list[_Loop]) -> str:
         """Return which tensor of the merged loop would be read before it is complete, or ""."""
         members = unfinished = 0
         for loop in column:

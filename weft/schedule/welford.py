@@ -9,7 +9,8 @@ from __future__ import annotations
 from ..dtypes import DataType
 from ..expr import product
 from ..ir.fusion import Fusion
-from ..ir.values import BroadcastOp, FullOp, PointwiseOp, ReductionOp, TensorView, WelfordOp
+from ..ir.values import FullOp, PointwiseOp, ReductionOp, TensorView, WelfordOp
+from ..ops.build import broadcast, pointwise
 from .caching import require_not_inlined, without_reductions
 
 
@@ -43,8 +44,6 @@ def _translate(fusion: Fusion, expr: WelfordOp) -> tuple[TensorView, TensorView,
     fusion.register(PointwiseOp([total, elements], [average], op="div", compute=average.dtype()))
 
     flags = tuple(a.is_reduction() for a in axes)
-    from ..ops.build import broadcast, pointwise
-
     deviation = pointwise(fusion, "sub", x, broadcast(fusion, average, flags))
     squared = pointwise(fusion, "mul", deviation, deviation)
     fusion.register(ReductionOp([squared], [squares], op="sum", kind="sum"))
@@ -54,4 +53,4 @@ def _translate(fusion: Fusion, expr: WelfordOp) -> tuple[TensorView, TensorView,
     return average, squares, count
 
 
-__all__ = ["BroadcastOp", "translate_welford"]
+__all__ = ["translate_welford"]
