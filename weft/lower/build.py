@@ -155,12 +155,12 @@ class NestBuilder:
         while depth < len(self._open) and depth < len(groups) and self._open[depth][0] is groups[depth]:
             depth += 1
         del self._open[depth:]
-        for buffer, scope in allocations:
-            self._allocate(buffer, scope)
         for group in groups[depth:]:
             loop = Loop(group.index, group.extent, [], label=str(group.axis))
             self._innermost().append(loop)
             self._open.append((group, loop))
+        for buffer, scope in allocations:
+            self._allocate(buffer, scope)
         self._innermost().append(statement)
 
     def _innermost(self) -> list[Statement]:

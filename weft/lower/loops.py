@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..analysis.axes import AxisMaps, UnionFind
 from ..errors import UserError
-from ..expr import ZERO, Sym, const, var
+from ..expr import ONE, ZERO, Sym, const, var
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, Merge, TensorView
@@ -128,7 +128,7 @@ class LoopPlan:
 
     def _new_group(self, axis: IterDomain, parallel: ParallelType) -> LoopGroup:
         self._count += 1
-        extent = axis.sym
+        extent = ONE if axis.is_broadcast() else axis.sym
         if extent.is_const and extent.value == 1:
             index = ZERO
         elif parallel.is_bound:

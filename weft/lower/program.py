@@ -79,4 +79,5 @@ class KernelProgram:
     max_registers: int | None = None
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
-    dumps: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # time of each stage
+    scheduled_text: str = ""  # the scheduled fusion, when dumps are on

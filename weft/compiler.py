@@ -1,0 +1,146 @@
+"""From a fusion and sizes to the program of one kernel: which scheduler, which parameters, which text.
+
+Owns the order of the stages; each stage is in its own package. Nothing here needs a GPU or torch.
+Read first: `propose`, `compile_program`.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .analysis.extents import SizeEquality, canonicalize_extents
+from .arch import Arch
+from .codegen.cuda import generate
+from .dtypes import DataType
+from .dump import Dump
+from .errors import Unsupported
+from .expr import Number, Sym
+from .ir.enums import SchedulerType
+from .ir.fusion import Fusion
+from .lower.pipeline import lower
+from .lower.program import KernelProgram
+from .schedule.welford import translate_welford
+from .schedulers import SCHEDULERS
+from .schedulers.base import Decline, Launch, Scheduler
+
+
+class NoScheduler(Unsupported):
+    code = "W400"
+    what = "Can not find a scheduler to schedule fusion segment; each declined:\n{reasons}"
+    fix = "split the definition into fusions that one scheduler takes (automatic segmentation comes later)"
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        self.reasons = reasons
+        super().__init__(reasons="\n".join(f"    {name}: {reason}" for name, reason in reasons.items()))
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A fusion made ready for analysis: a clone with canonical extents and no Welford ops, and what each scheduler knows of it.
+
+    equalities: sizes that the host must find equal. declines: schedulers that never take this fusion, with the reason.
+    """
+
+    fusion: Fusion
+    equalities: list[SizeEquality]
+    analyses: dict[SchedulerType, Any] = field(default_factory=dict)
+    declines: dict[SchedulerType, str] = field(default_factory=dict)
+
+    def analysis(self, scheduler: Scheduler) -> Any | None:
+        """Return the scheduler's analysis, or None when it declines (the reason is in `declines`)."""
+        name = scheduler.name
+        if name not in self.analyses and name not in self.declines:
+            found = scheduler.analyze(self.fusion)
+            if isinstance(found, Decline):
+                self.declines[name] = found.reason
+            else:
+                self.analyses[name] = found
+        return self.analyses.get(name)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A scheduler and its parameters for one set of sizes. `trace`: the candidates; `declined`: the schedulers asked before, with reasons."""
+
+    scheduler: SchedulerType
+    params: Any
+    trace: str = field(default="", compare=False)
+    declined: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+
+_PREPARED: "weakref.WeakKeyDictionary[Fusion, Prepared]" = weakref.WeakKeyDictionary()
+_BY_NAME: dict[SchedulerType, Scheduler] = {s.name: s for s in SCHEDULERS}
+
+
+def prepare(fusion: Fusion) -> Prepared:
+    """Return the prepared form of a fusion (made once)."""
+    found = _PREPARED.get(fusion)
+    if found is None:
+        clone, _ = fusion.clone()
+        translate_welford(clone)
+        found = _PREPARED[fusion] = Prepared(clone, canonicalize_extents(clone))
+    return found
+
+
+def propose(fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch, only: SchedulerType | None = None) -> Proposal:
+    """Return the first scheduler that takes the fusion at these sizes, with its parameters.
+
+    sizes: values of the fusion's size and stride variables. alignment_bits: "T3" -> alignment of the tensor's first element in bits.
+    Errors: NoScheduler with every scheduler's reason.
+    """
+    prepared = prepare(fusion)
+    alignments = {int(name[1:]): bits for name, bits in alignment_bits.items()}
+    reasons: dict[str, str] = {}
+    for scheduler in SCHEDULERS:
+        if only is not None and scheduler.name is not only:
+            continue
+        analysis = prepared.analysis(scheduler)
+        if analysis is None:
+            reasons[scheduler.name.name] = prepared.declines[scheduler.name]
+            continue
+        declined = scheduler.accept(analysis, sizes, alignments, arch)  # type: ignore[arg-type]
+        if declined is not None:
+            reasons[scheduler.name.name] = declined.reason
+            continue
+        params, trace = scheduler.choose(analysis, sizes, alignments, arch)  # type: ignore[arg-type]
+        proposal = Proposal(scheduler.name, params, trace, tuple(reasons.items()))
+        Dump.scheduler(proposal)
+        return proposal
+    raise NoScheduler(reasons)
+
+
+def schedule_clone(fusion: Fusion, proposal: Proposal) -> tuple[Fusion, Launch]:
+    """Return a scheduled clone of the prepared fusion, and what the schedule fixes at launch."""
+    prepared = prepare(fusion)
+    scheduler = _BY_NAME[proposal.scheduler]
+    clone, _ = prepared.fusion.clone()
+    return clone, scheduler.apply(clone, prepared.analysis(scheduler), proposal.params)
+
+
+def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *, name: str) -> KernelProgram:
+    """Return the program of the kernel that `proposal` describes. `dumps` of the result holds the time of each stage in seconds."""
+    start = time.perf_counter()
+    scheduled, launch = schedule_clone(fusion, proposal)
+    return _finish(scheduled, launch, index_type, name, time.perf_counter() - start)
+
+
+def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, launch: Launch | None = None) -> KernelProgram:
+    """Return the program of a fusion scheduled by hand, which is left as it is."""
+    clone, _ = fusion.clone()
+    canonicalize_extents(clone)
+    return _finish(clone, launch or Launch(), index_type, name, 0.0)
+
+
+def _finish(scheduled: Fusion, launch: Launch, index_type: DataType, name: str, schedule_s: float) -> KernelProgram:
+    start = time.perf_counter()
+    dump = Dump.passes(name)
+    kernel = lower(scheduled, name=name, index_type=index_type, static_block=dict(launch.static_block), dump=dump)
+    program = generate(scheduled, kernel, launch.max_registers)
+    program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}
+    program.scheduled_text = str(scheduled) if dump else ""
+    Dump.text(name, program.text)
+    return program

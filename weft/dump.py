@@ -1,0 +1,60 @@
+"""Debug output: what the setting `dump` asks for, written to the standard output or to files.
+
+    WEFT_DUMP=scheduler              properties, candidates, choice, and why each scheduler declined
+    WEFT_DUMP=cuda                   the text of each kernel
+    WEFT_DUMP=passes                 what each pass of the lowering made of each kernel (an unchanged one says so)
+    WEFT_DUMP=passes:group*@softmax* passes and kernels by shell patterns
+    WEFT_DUMP_DIR                    files here instead of the standard output
+Read first: `Dump`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .options import current
+
+
+def _write(file_name: str, text: str) -> None:
+    folder = current().dump_dir
+    if folder:
+        os.makedirs(os.path.expanduser(folder), exist_ok=True)
+        with open(os.path.join(os.path.expanduser(folder), file_name), "a", encoding="utf-8") as f:
+            f.write(text + "\n")
+    else:
+        print(text, file=sys.stdout)
+
+
+class Dump:
+    """The dumps, one function each; cheap when off."""
+
+    @staticmethod
+    def scheduler(proposal: Any) -> None:
+        if not current().is_dumped("scheduler"):
+            return
+        declined = [f"  {name} declined: {reason}" for name, reason in proposal.declined]
+        _write("scheduler.txt", "\n".join([f"scheduler: {proposal.scheduler.name}", *declined, proposal.trace, f"  chosen: {proposal.params}"]))
+
+    @staticmethod
+    def passes(kernel: str) -> Callable[[str, str], None] | None:
+        """Return a function that records a pass's result, or None when the dump of passes is off."""
+        if not any(item.startswith("passes") for item in current().dump):
+            return None
+        state = {"step": 0, "text": ""}
+
+        def record(name: str, text: str) -> None:
+            state["step"] += 1  # type: ignore[operator]
+            if current().is_dumped("passes", name, kernel):
+                changed = text != state["text"]
+                _write(f"{kernel}.passes.txt", f"== {state['step']:02d} {name}{'' if changed else ' (unchanged)'}\n{text if changed else ''}")
+            state["text"] = text
+
+        return record
+
+    @staticmethod
+    def text(kernel: str, text: str) -> None:
+        if current().is_dumped("cuda", kernel=kernel):
+            _write(f"{kernel}.cu", text)

@@ -1,0 +1,56 @@
+"""What a scheduler is: it accepts a fusion or declines with a reason, chooses parameters purely, and applies them.
+
+Read first: `Scheduler`, then one of its implementations (`pointwise.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..arch import Arch
+from ..expr import Sym
+from ..ir.enums import ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+
+Sizes = Mapping[Sym, int]
+Alignments = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Decline:
+    """Why a scheduler does not take a fusion."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, and the register limit."""
+
+    static_block: tuple[tuple[ParallelType, int], ...] = ()
+    max_registers: int | None = None
+
+
+class Scheduler(ABC):
+    """One strategy. The same object serves every fusion; it keeps no state."""
+
+    name: SchedulerType
+
+    @abstractmethod
+    def analyze(self, fusion: Fusion) -> Any | Decline:
+        """Return what is known without sizes (kept by the caller for the fusion's lifetime), or a Decline."""
+
+    def accept(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        """Return a Decline for these sizes, or None."""
+        return None
+
+    @abstractmethod
+    def choose(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
+        """Return frozen, hashable parameters and a trace of the candidates. Pure: nothing but the arguments matters."""
+
+    @abstractmethod
+    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
+        """Schedule `fusion`, a clone of the analysed one, in place."""
