@@ -182,7 +182,7 @@ def _check_list(value: object) -> tuple[str, ...]:
     return tuple(kind for kind in CHECK_KINDS if kind in items)
 
 
-def _setting(parse: Callable[[object], Any], default: object, doc: str, *, changes_code: bool = False) -> Any:
+def _setting(parse: Callable[[object], Any], default: object, doc: str, *, changes_code: bool = False) -> Any:  # noqa: ANN401 - as dataclasses.field
     return dataclasses.field(default=parse(default), metadata={"parse": parse, "doc": doc, "changes_code": changes_code})
 
 
@@ -263,10 +263,16 @@ def describe() -> str:
     """Return the table of settings as text: variable, default, whether it changes code, meaning."""
     lines = []
     for name, field in _FIELDS.items():
-        default = field.default
-        shown = ",".join(default) if isinstance(default, tuple) else {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default
-        lines.append(f"{environment_name(name)} (default {shown!r}{', changes code' if field.metadata['changes_code'] else ''})\n    {field.metadata['doc']}")
+        suffix = ", changes code" if field.metadata["changes_code"] else ""
+        lines.append(f"{environment_name(name)} (default {_as_text(field.default)!r}{suffix})\n    {field.metadata['doc']}")
     return "\n".join(lines)
+
+
+def _as_text(value: object) -> str:
+    """Spell a setting's value as one would in the environment."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -275,7 +281,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "did you mean " + " or ".join(close) + "?" if close else "nothing is spelled like it"
 
 
-def _parsed(name: str, value: object, source: str) -> object:
+def _parsed(name: str, value: object, source: str) -> Any:
     if name not in _FIELDS:
         raise UnknownOption(name=name, nearest=nearest(name, _FIELDS), known=", ".join(_FIELDS))
     field = _FIELDS[name]
@@ -286,7 +292,7 @@ def _parsed(name: str, value: object, source: str) -> object:
 
 
 def _read_environment() -> Options:
-    values = {}
+    values: dict[str, Any] = {}
     for variable, text in os.environ.items():
         if variable.startswith("WEFT_"):
             name = variable.removeprefix("WEFT_").lower()

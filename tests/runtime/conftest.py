@@ -91,9 +91,10 @@ def fake_driver(fake_driver_source: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(chips, "driver_library", lambda: fake.library)
     monkeypatch.setattr(chips, "_device_archs", {})
     monkeypatch.setattr(driver, "_contexts", {})
-    nvrtc.driver_cuda_version.cache_clear()
+    version = nvrtc.driver_cuda_version  # kept, since a test may put something else in its place
+    version.cache_clear()
     yield fake
-    nvrtc.driver_cuda_version.cache_clear()
+    version.cache_clear()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TextIO
 
 from weft import arch as chips
+from weft.errors import UserError
 from weft.options import Options, current, environment_name
 from weft.runtime import nvrtc, resources
 from weft.runtime.disk_cache import DiskCache
@@ -131,7 +132,8 @@ def _driver() -> Iterator[Finding]:
         yield Finding(
             f"GPU {index}",
             Status.OK,
-            f"{chip.name}, {chip.nvrtc_target}, {chip.sm_count} multiprocessors, {chip.l2_bytes / 2**20:.0f} MiB L2, {chip.dram_bytes_per_s / 1e12:.2f} TB/s",
+            f"{chip.name}, {chip.nvrtc_target}, {chip.sm_count} multiprocessors, {chip.l2_bytes / 2**20:.0f} MiB L2, "
+            f"{chip.dram_bytes_per_s / 1e12:.2f} TB/s",
         )
 
 
@@ -139,7 +141,8 @@ def _nvrtc() -> Iterator[Finding]:
     try:
         found = nvrtc.load()
     except nvrtc.NvrtcMissing as error:
-        yield Finding("NVRTC", Status.MISSING, str(error.values["looked"]), "pip install nvidia-cuda-nvrtc, or set WEFT_NVRTC to the path of libnvrtc.so")
+        remedy = "pip install nvidia-cuda-nvrtc, or set WEFT_NVRTC to the path of libnvrtc.so"
+        yield Finding("NVRTC", Status.MISSING, str(error.values["looked"]), remedy)
         return
     detail = f"{found.version_text} from {found.origin}: {found.path}"
     driver = nvrtc.driver_cuda_version()
@@ -213,7 +216,7 @@ def _valid_options() -> Options:
     """The settings in force, or the defaults when a variable is wrong (which `settings` reports)."""
     try:
         return current()
-    except chips.UserError:
+    except UserError:
         return Options()
 
 

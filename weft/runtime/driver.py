@@ -46,7 +46,8 @@ class LaunchBeyondLimit(UserError):
 class CooperativeGridTooLarge(UserError):
     code = "W761"
     what = (
-        "kernel {kernel} synchronises its grid of {blocks} blocks, and {chip} can hold {resident} of them at a time: {per_sm} on each of {sm_count} multiprocessors"
+        "kernel {kernel} synchronises its grid of {blocks} blocks, and {chip} can hold {resident} of them at a time: "
+        "{per_sm} on each of {sm_count} multiprocessors"
     )
     fix = "launch at most {resident} blocks, or use fewer threads, registers or shared memory per block"
 

@@ -4,11 +4,12 @@ Owns the argument buffers and the call into the driver. `LaunchRecord.launch` wr
 memory and calls cuLaunchKernelEx; it sets no attribute, synchronises nothing and allocates nothing on the device, so it can
 be captured into a CUDA graph (capturing copies the arguments).
 
-Why it looks like this, for 4 pointers against a driver that does nothing (Python 3.11, one core of a 2.x GHz server,
-November 2026): 0.36 us a launch. ctypes spends its time on converting arguments, so all four of cuLaunchKernelEx are
-converted beforehand (0.16 us; with ints and argtypes 0.22; cuLaunchKernel with its eleven 0.48, with ints 0.89), and the
-pointers go in by one slice assignment (0.09 us; one by one 0.21, struct.pack_into 0.16). The interpreter lock is released
-during the call: a full launch queue blocks the caller, and another thread may be needed to empty it.
+Why it looks like this, for 4 pointers against a driver that does nothing (Python 3.11 on an AMD EPYC, November 2026,
+`python tests/runtime/launch_cost.py`): 0.46 us a launch. ctypes spends its time on converting arguments, so all four of
+cuLaunchKernelEx are converted beforehand (0.16 us; with ints and argtypes 0.22; cuLaunchKernel with its eleven 0.48, with
+ints 0.89; cuda.bindings 0.23 and 0.29), and the pointers go in by one slice assignment (0.09 us; one by one 0.21,
+struct.pack_into 0.16). The interpreter lock is released during the call: a full launch queue blocks the caller, and another
+thread may be needed to empty it. A lock around the buffers would cost 0.13 us; the list of idle ones costs 0.05.
 Read first: `LaunchRecord`.
 """
 
@@ -215,7 +216,7 @@ class LaunchRecord:
             prepared = self._prepare()
         try:
             values, config, arguments, scalar_slots, maps = prepared.fields
-            values[self._pointer_words] = pointers
+            values[self._pointer_words] = pointers  # type: ignore[call-overload] # takes any sequence, and checks its length
             config[_STREAM_WORD] = stream
             for slot, value in scalars:
                 scalar_slots[slot].value = value
@@ -254,7 +255,8 @@ class LaunchRecord:
                     raise BadParameter(slot=index, value="tensor_map", reason="this driver has no cuTensorMapReplaceAddress")
                 status = self._replace_address(address, ctypes.c_void_p(pointers[index]))
                 if status:
-                    raise BadParameter(slot=index, value=hex(pointers[index]), reason=f"no address for a tensor map (error {status}); it needs 16 byte alignment")
+                    reason = f"no address for a tensor map (error {status}); it needs 16 byte alignment"
+                    raise BadParameter(slot=index, value=hex(pointers[index]), reason=reason)
                 entry[2] = pointers[index]
 
 

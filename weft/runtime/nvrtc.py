@@ -87,15 +87,20 @@ def candidates(setting: str = "") -> list[Candidate]:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or []) if spec else []:
             for pattern in ("*/lib/libnvrtc.so.*", "lib/libnvrtc*.so*"):
-                found += [Candidate(path, f"{package} wheel", _major(path)) for path in sorted(glob.glob(os.path.join(folder, pattern)), reverse=True)]
+                found += _matches(os.path.join(folder, pattern), f"{package} wheel")
     roots = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
     roots += [sys.prefix, "/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True)]
     for root in roots:
         for folder in ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"):
-            found += [Candidate(path, "CUDA toolkit", _major(path)) for path in sorted(glob.glob(os.path.join(root, folder, "libnvrtc.so.*[0-9]")), reverse=True)]
+            found += _matches(os.path.join(root, folder, "libnvrtc.so.*[0-9]"), "CUDA toolkit")
     found += [Candidate(f"libnvrtc.so.{major}", "system", major) for major in (13, 12)]
-    unique = {os.path.realpath(c.path) if os.path.isabs(c.path) else c.path: c for c in reversed(found) if "builtins" not in os.path.basename(c.path)}
+    unique = {os.path.realpath(c.path) if os.path.isabs(c.path) else c.path: c for c in reversed(found)}
     return sorted(reversed(unique.values()), key=_preference)
+
+
+def _matches(pattern: str, origin: str) -> list[Candidate]:
+    paths = [path for path in glob.glob(pattern) if "builtins" not in os.path.basename(path)]
+    return [Candidate(path, origin, _major(path)) for path in sorted(paths, reverse=True)]
 
 
 def _major(path: str) -> int:
@@ -260,7 +265,7 @@ def compile_cubin(
     status, log, cubin, ptx = _run(nvrtc.library, source, entry, arguments, keep_ptx)
     seconds = time.perf_counter() - start
     if status or not cubin:
-        keywords = {"max_registers": max_registers, "line_info": line_info, "fast_math": fast_math, "fmad": fmad}
+        keywords: dict[str, object] = {"max_registers": max_registers, "line_info": line_info, "fast_math": fast_math, "fmad": fmad}
         path, repro = _write_repro(source, entry, arch, keywords, log, nvrtc)
         raise CompilationFailed(
             version=nvrtc.version_text, entry=entry, target=arch, status=nvrtc.error_text(status), path=path, repro=repro, log=log.strip()

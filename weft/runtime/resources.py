@@ -111,7 +111,7 @@ def cubin_resources(cubin: bytes, entry: str) -> Resources:
     def refuse(reason: str) -> NotACubin:
         return NotACubin(size=len(cubin), entry=entry, reason=reason)
 
-    if cubin[:5] != b"\x7fELF\x02" or struct.unpack_from("<H", cubin, 18)[0] != _MACHINE_CUDA:
+    if cubin[:5] != b"\x7fELF\x02" or cubin[18:20] != _MACHINE_CUDA.to_bytes(2, "little"):
         raise refuse("not a 64-bit CUDA ELF file")
     try:
         sections = _sections(cubin)
