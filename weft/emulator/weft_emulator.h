@@ -44,6 +44,9 @@ enum class Cache { unspecified, all_levels, global, streaming };
 // Keeps a parameter out of template deduction, so that store_global(float*, 0) is well formed.
 template <class T> struct Same { using type = T; };
 template <class T> using same = typename Same<T>::type;
+template <bool> struct EnableIf {};
+template <> struct EnableIf<true> { using type = int; };
+template <bool Condition> using enable_if = typename EnableIf<Condition>::type;
 
 // ---- register arrays ----------------------------------------------------------------------------------------------
 
@@ -104,12 +107,12 @@ template <class T, int N> struct Array {
   }
   __forceinline__ void fill(T v) { for (int i = 0; i < N; i++) { data[i] = v; written[i] = 1; } }
   // For the library: a range about to be written, or about to be read.
-  __forceinline__ T* target(int first, int count, int line) {
+  __forceinline__ T* target(int first, int count, WEFT_LINE) {
     check_index<T>(first, count, N, line);
     __builtin_memset(written + first, 1, count);
     return data + first;
   }
-  __forceinline__ const T* source(int first, int count, int line) const {
+  __forceinline__ const T* source(int first, int count, WEFT_LINE) const {
     check_index<T>(first, count, N, line);
     for (int i = 0; i < count; i++) if (!WEFT_LIKELY(written[first + i])) weft_emu_uninitialised_register(line);
     return data + first;
@@ -122,8 +125,8 @@ template <class T, int N> struct Array {
   __forceinline__ const T& operator[](Index i) const { check_index<T>(i.value, 1, N, i.line); return data[i.value]; }
   __forceinline__ T get(Index i) const { check_index<T>(i.value, 1, N, i.line); return data[i.value]; }
   __forceinline__ void fill(T v) { for (int i = 0; i < N; i++) data[i] = v; }
-  __forceinline__ T* target(int first, int count, int line) { check_index<T>(first, count, N, line); return data + first; }
-  __forceinline__ const T* source(int first, int count, int line) const { check_index<T>(first, count, N, line); return data + first; }
+  __forceinline__ T* target(int first, int count, WEFT_LINE) { check_index<T>(first, count, N, line); return data + first; }
+  __forceinline__ const T* source(int first, int count, WEFT_LINE) const { check_index<T>(first, count, N, line); return data + first; }
 };
 #endif
 
@@ -151,6 +154,12 @@ template <int Bytes, unsigned Access> WEFT_DEVICE void check_access(const void* 
 
 template <class T> WEFT_DEVICE T read_memory(const T* p) { T v; __builtin_memcpy(&v, p, sizeof(T)); return v; }
 template <class T> WEFT_DEVICE void write_memory(T* p, T v) { __builtin_memcpy(p, &v, sizeof(T)); }
+template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To result;
+  __builtin_memcpy(&result, &v, sizeof(To));
+  return result;
+}
 template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
 template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
 
@@ -293,13 +302,25 @@ template <int Bytes> WEFT_DEVICE void cp_async(void* shared_dst, const void* glo
 WEFT_DEVICE void cp_async_commit(WEFT_LINE) { weft_emu_cp_async_commit(line); }
 template <int N> WEFT_DEVICE void cp_async_wait(WEFT_LINE) { weft_emu_cp_async_wait(N, line); }
 
-template <int Rank> struct Coordinates { int at[Rank]; };
-template <int Rank> WEFT_DEVICE void tensor_load(void* shared_dst, const TensorMap* map, Coordinates<Rank> c, weft_u64* bar, WEFT_LINE) {
-  weft_emu_tensor_load(shared_dst, map, c.at, Rank, bar, line);
-}
-template <int Rank> WEFT_DEVICE void tensor_store(const TensorMap* map, const void* shared_src, Coordinates<Rank> c, WEFT_LINE) {
-  weft_emu_tensor_store(map, shared_src, c.at, Rank, line);
-}
+// tensor_load<2>(dst, map, x, y, bar): an overload per rank. The line of a store must not be mistaken for a coordinate.
+struct Line { int value; __forceinline__ Line(WEFT_LINE) : value(line) {} };
+#define WEFT_TENSOR_COPY(RANK, PARAMETERS, VALUES)                                                                                  \
+  template <int rank, enable_if<rank == RANK> = 0> WEFT_DEVICE void tensor_load(void* shared_dst, const TensorMap* map, PARAMETERS, weft_u64* bar, WEFT_LINE) { \
+    const int at[RANK] = {VALUES};                                                                                                  \
+    weft_emu_tensor_load(shared_dst, map, at, RANK, bar, line);                                                                     \
+  }                                                                                                                                 \
+  template <int rank, enable_if<rank == RANK> = 0> WEFT_DEVICE void tensor_store(const TensorMap* map, const void* shared_src, PARAMETERS, Line line = Line()) { \
+    const int at[RANK] = {VALUES};                                                                                                  \
+    weft_emu_tensor_store(map, shared_src, at, RANK, line.value);                                                                   \
+  }
+#define WEFT_LIST(...) __VA_ARGS__
+WEFT_TENSOR_COPY(1, int a, a)
+WEFT_TENSOR_COPY(2, WEFT_LIST(int a, int b), WEFT_LIST(a, b))
+WEFT_TENSOR_COPY(3, WEFT_LIST(int a, int b, int c), WEFT_LIST(a, b, c))
+WEFT_TENSOR_COPY(4, WEFT_LIST(int a, int b, int c, int d), WEFT_LIST(a, b, c, d))
+WEFT_TENSOR_COPY(5, WEFT_LIST(int a, int b, int c, int d, int e), WEFT_LIST(a, b, c, d, e))
+#undef WEFT_TENSOR_COPY
+#undef WEFT_LIST
 WEFT_DEVICE void griddep_wait(WEFT_LINE) { weft_emu_griddep(1, line); }
 WEFT_DEVICE void griddep_launch(WEFT_LINE) { weft_emu_griddep(0, line); }
 
