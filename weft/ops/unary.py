@@ -83,7 +83,7 @@ _unary("frac", Rule.number, {"real": "weft::frac({0})", "int": "({T})(({0}) * 0)
 # ---- sign
 _unary("neg", Rule.number, {"number": "(-({0}))", "bool": "({0})", "complex": "(-({0}))"}, lambda x: x if x.dtype == torch.bool else -x, lambda x: -x)
 _unary("abs", Rule.number, {"real": "weft::abs({0})", "int": "weft::int_abs<{T}>({0})", "bool": "({0})", "complex": "weft::abs({0})"}, lambda x: x if x.dtype == torch.bool else torch.abs(x), abs, result=Result.real)
-_unary("sign", Rule.number, {"number": "weft::sign<{T}>({0})", "bool": "({0})"}, lambda x: torch.where(torch.isnan(x), x, torch.sign(x)) if x.is_floating_point() else torch.sign(x), flops=3, source="NaN stays NaN")
+_unary("sign", Rule.number, {"number": "weft::sign<{T}>({0})", "bool": "({0})"}, lambda x: torch.sign(x), lambda x: (x > 0) - (x < 0), flops=3, source="torch.sign: 0 for NaN")
 _unary("signbit", Rule.number, {"real": "weft::signbit({0})", "int": "(({0}) < 0)", "bool": "(({0}) && false)"}, lambda x: torch.signbit(x), lambda x: math.copysign(1.0, x) < 0, result=Result.boolean)
 _unary("relu", Rule.number, {"real": "weft::relu({0})", "int": "weft::int_relu<{T}>({0})", "bool": "({0})"}, lambda x: x if x.dtype == torch.bool else torch.relu(x), source="NaN stays NaN")
 

@@ -1,0 +1,253 @@
+// requires:
+// Scalar mathematics: the pointwise ops that are more than one operator. Functions of float and double are overloads, those of integers are templates
+// with the type named by the caller (an argument may be a proxy that converts to it). Special values follow torch.
+// Read first: reciprocal, tanh(float), int_div.
+#ifndef WEFT_DEVICE
+#ifdef WEFT_EMULATOR
+#define WEFT_DEVICE static inline
+#else
+#define WEFT_DEVICE static __device__ __forceinline__
+#endif
+#endif
+
+#ifdef WEFT_EMULATOR
+#define WEFT_LIBM1(name) float name##f(float); double name(double);
+#define WEFT_LIBM2(name) float name##f(float, float); double name(double, double);
+extern "C" {
+WEFT_LIBM1(exp) WEFT_LIBM1(exp2) WEFT_LIBM1(expm1) WEFT_LIBM1(log) WEFT_LIBM1(log10) WEFT_LIBM1(log1p) WEFT_LIBM1(log2) WEFT_LIBM1(sqrt)
+WEFT_LIBM1(sin) WEFT_LIBM1(cos) WEFT_LIBM1(tan) WEFT_LIBM1(asin) WEFT_LIBM1(acos) WEFT_LIBM1(atan) WEFT_LIBM1(sinh) WEFT_LIBM1(cosh) WEFT_LIBM1(tanh)
+WEFT_LIBM1(asinh) WEFT_LIBM1(acosh) WEFT_LIBM1(atanh) WEFT_LIBM1(erf) WEFT_LIBM1(erfc) WEFT_LIBM1(lgamma) WEFT_LIBM1(fabs) WEFT_LIBM1(floor)
+WEFT_LIBM1(ceil) WEFT_LIBM1(trunc) WEFT_LIBM1(rint) WEFT_LIBM2(pow) WEFT_LIBM2(atan2) WEFT_LIBM2(fmod) WEFT_LIBM2(nextafter) WEFT_LIBM2(copysign)
+float fmaf(float, float, float);
+double fma(double, double, double);
+}
+#undef WEFT_LIBM1
+#undef WEFT_LIBM2
+#endif
+
+namespace weft {
+
+// ---- bits and limits
+#ifdef WEFT_EMULATOR
+WEFT_DEVICE unsigned float_bits(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
+WEFT_DEVICE float bits_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
+WEFT_DEVICE unsigned long long double_bits(double x) { unsigned long long u; __builtin_memcpy(&u, &x, 8); return u; }
+WEFT_DEVICE double bits_double(unsigned long long u) { double x; __builtin_memcpy(&x, &u, 8); return x; }
+#else
+WEFT_DEVICE unsigned float_bits(float x) { return __float_as_uint(x); }
+WEFT_DEVICE float bits_float(unsigned u) { return __uint_as_float(u); }
+WEFT_DEVICE unsigned long long double_bits(double x) { return static_cast<unsigned long long>(__double_as_longlong(x)); }
+WEFT_DEVICE double bits_double(unsigned long long u) { return __longlong_as_double(static_cast<long long>(u)); }
+#endif
+template <class T> struct Limits;
+template <> struct Limits<float> {
+  WEFT_DEVICE float infinity() { return bits_float(0x7f800000u); }
+  WEFT_DEVICE float quiet_nan() { return bits_float(0x7fc00000u); }
+};
+template <> struct Limits<double> {
+  WEFT_DEVICE double infinity() { return bits_double(0x7ff0000000000000ull); }
+  WEFT_DEVICE double quiet_nan() { return bits_double(0x7ff8000000000000ull); }
+};
+template <class T> WEFT_DEVICE T infinity() { return Limits<T>::infinity(); }
+template <class T> WEFT_DEVICE T quiet_nan() { return Limits<T>::quiet_nan(); }
+
+// ---- approximations of the special function unit; denormals are flushed to zero
+#ifdef WEFT_EMULATOR
+WEFT_DEVICE float approximate_exp2(float x) { return ::exp2f(x); }
+WEFT_DEVICE float approximate_reciprocal(float x) { return 1.f / x; }
+#else
+WEFT_DEVICE float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+WEFT_DEVICE float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
+// ---- functions that are one call of the CUDA or C mathematics library
+#define WEFT_CALL1(name, callee)                             \
+  WEFT_DEVICE float name(float x) { return ::callee##f(x); } \
+  WEFT_DEVICE double name(double x) { return ::callee(x); }
+#define WEFT_CALL2(name, callee)                                         \
+  WEFT_DEVICE float name(float a, float b) { return ::callee##f(a, b); } \
+  WEFT_DEVICE double name(double a, double b) { return ::callee(a, b); }
+WEFT_CALL1(exp, exp) WEFT_CALL1(exp2, exp2) WEFT_CALL1(expm1, expm1) WEFT_CALL1(log, log) WEFT_CALL1(log10, log10) WEFT_CALL1(log1p, log1p)
+WEFT_CALL1(log2, log2) WEFT_CALL1(sqrt, sqrt) WEFT_CALL1(sin, sin) WEFT_CALL1(cos, cos) WEFT_CALL1(tan, tan) WEFT_CALL1(asin, asin)
+WEFT_CALL1(acos, acos) WEFT_CALL1(atan, atan) WEFT_CALL1(sinh, sinh) WEFT_CALL1(cosh, cosh) WEFT_CALL1(asinh, asinh) WEFT_CALL1(acosh, acosh)
+WEFT_CALL1(atanh, atanh) WEFT_CALL1(erf, erf) WEFT_CALL1(erfc, erfc) WEFT_CALL1(lgamma, lgamma) WEFT_CALL1(abs, fabs) WEFT_CALL1(floor, floor)
+WEFT_CALL1(ceil, ceil) WEFT_CALL1(trunc, trunc) WEFT_CALL1(round, rint) WEFT_CALL2(pow, pow) WEFT_CALL2(atan2, atan2) WEFT_CALL2(fmod, fmod)
+WEFT_CALL2(nextafter, nextafter) WEFT_CALL2(copysign, copysign)
+WEFT_DEVICE float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
+WEFT_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c); }
+#ifndef WEFT_EMULATOR
+WEFT_CALL1(rsqrt, rsqrt) WEFT_CALL1(erfinv, erfinv) WEFT_CALL1(erfcinv, erfcinv)
+#endif
+#undef WEFT_CALL1
+#undef WEFT_CALL2
+
+#ifdef WEFT_EMULATOR
+WEFT_DEVICE float rsqrt(float x) { return static_cast<float>(1. / ::sqrt(static_cast<double>(x))); }
+WEFT_DEVICE double rsqrt(double x) { return 1. / ::sqrt(x); }
+// Winitzki's approximation of erfinv as a start (log_product = log(1 - x^2)), then Halley's iteration on erfc, or on erf where erfc loses digits.
+WEFT_DEVICE double erfinv_start(double log_product) {
+  const double b = 2. / (3.141592653589793 * .147) + log_product / 2.;
+  return ::sqrt(::sqrt(b * b - log_product / .147) - b);
+}
+WEFT_DEVICE double erfcinv(double y) {
+  if (!(y > 0. && y < 2.)) return y == 0. ? infinity<double>() : y == 2. ? -infinity<double>() : quiet_nan<double>();
+  const double small = y > 1. ? 2. - y : y;
+  double x = erfinv_start(::log(small * (2. - small)));
+  for (int i = 0; i < 5; i++) {
+    const double step = (::erfc(x) - small) / (1.1283791670955126 * ::exp(-x * x));
+    x += step / (1. - x * step);
+  }
+  return y > 1. ? -x : x;
+}
+WEFT_DEVICE double erfinv(double y) {
+  const double size = ::fabs(y);
+  if (!(size < .5)) return ::copysign(erfcinv(1. - size), y);
+  double x = .8862269254527580 * y;
+  for (int i = 0; i < 6; i++) x -= (::erf(x) - y) / (1.1283791670955126 * ::exp(-x * x));
+  return x;
+}
+WEFT_DEVICE float erfinv(float y) { return static_cast<float>(erfinv(static_cast<double>(y))); }
+WEFT_DEVICE float erfcinv(float y) { return static_cast<float>(erfcinv(static_cast<double>(y))); }
+#endif
+
+// ---- 1 / x: one Newton step on the approximation, branch-free; the select keeps the right answer at 0, infinity and NaN, where the step makes NaN.
+// Denormal results are flushed to zero and denormal arguments give infinity.
+WEFT_DEVICE float reciprocal(float x) {
+#ifdef WEFT_EMULATOR
+  return 1.f / x;
+#else
+  const float start = approximate_reciprocal(x);
+  const float rest = ::fmaf(-x, start, 1.f);
+  return ::fabsf(rest) < .5f ? ::fmaf(start, rest, start) : start;
+#endif
+}
+WEFT_DEVICE double reciprocal(double x) { return 1. / x; }
+
+// The approximation alone is within 1 ulp, exact at 1, and right at infinity.
+WEFT_DEVICE float sigmoid(float x) { return approximate_reciprocal(1.f + ::expf(-x)); }
+WEFT_DEVICE double sigmoid(double x) { return 1. / (1. + ::exp(-x)); }
+WEFT_DEVICE float silu(float x) { return x * sigmoid(x); }
+WEFT_DEVICE double silu(double x) { return x / (1. + ::exp(-x)); }
+
+// Below 0.55 an odd minimax polynomial (relative error 3.7e-8), else 1 - 2 / (exp(2 x) + 1); both sides are computed, so there is no branch.
+WEFT_DEVICE float tanh(float x) {
+  const float size = ::fabsf(x), square = x * x;
+  const float far = ::copysignf(::fmaf(approximate_reciprocal(approximate_exp2(size * 2.8853900818f) + 1.f), -2.f, 1.f), x);
+  float near = ::fmaf(square, 0.016437583f, -0.052671812f);
+  near = ::fmaf(near, square, 0.13320725f);
+  near = ::fmaf(near, square, -0.33332947f);
+  near = ::fmaf(near * square, x, x);
+  return size < .55f ? near : far;
+}
+WEFT_DEVICE double tanh(double x) { return ::tanh(x); }
+
+// ---- tests of floats
+WEFT_DEVICE bool isnan(float x) { return x != x; }
+WEFT_DEVICE bool isnan(double x) { return x != x; }
+WEFT_DEVICE bool isinf(float x) { return ::fabsf(x) == infinity<float>(); }
+WEFT_DEVICE bool isinf(double x) { return ::fabs(x) == infinity<double>(); }
+WEFT_DEVICE bool isfinite(float x) { return ::fabsf(x) < infinity<float>(); }
+WEFT_DEVICE bool isfinite(double x) { return ::fabs(x) < infinity<double>(); }
+WEFT_DEVICE bool isposinf(float x) { return x == infinity<float>(); }
+WEFT_DEVICE bool isposinf(double x) { return x == infinity<double>(); }
+WEFT_DEVICE bool isneginf(float x) { return x == -infinity<float>(); }
+WEFT_DEVICE bool isneginf(double x) { return x == -infinity<double>(); }
+WEFT_DEVICE bool signbit(float x) { return float_bits(x) >> 31; }
+WEFT_DEVICE bool signbit(double x) { return double_bits(x) >> 63; }
+template <bool Value, class T> WEFT_DEVICE bool constant_of(const T&) { return Value; }
+
+// ---- sign, fraction, extrema (NaN propagates), remainder (the sign of the divisor)
+template <class T> WEFT_DEVICE T sign(T x) { return static_cast<T>((T(0) < x) - (x < T(0))); }
+WEFT_DEVICE float frac(float x) { return x - ::truncf(x); }
+WEFT_DEVICE double frac(double x) { return x - ::trunc(x); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && !defined(WEFT_EMULATOR)
+WEFT_DEVICE float maximum(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+WEFT_DEVICE float minimum(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+#else
+WEFT_DEVICE float maximum(float a, float b) { return a != a || a > b ? a : b; }
+WEFT_DEVICE float minimum(float a, float b) { return a != a || a < b ? a : b; }
+#endif
+WEFT_DEVICE double maximum(double a, double b) { return a != a || a > b ? a : b; }
+WEFT_DEVICE double minimum(double a, double b) { return a != a || a < b ? a : b; }
+WEFT_DEVICE float relu(float x) { return maximum(x, 0.f); }
+WEFT_DEVICE double relu(double x) { return maximum(x, 0.); }
+WEFT_DEVICE float remainder(float a, float b) {
+  const float rest = ::fmodf(a, b);
+  return rest != 0.f && (b < 0.f) != (rest < 0.f) ? rest + b : rest;
+}
+WEFT_DEVICE double remainder(double a, double b) {
+  const double rest = ::fmod(a, b);
+  return rest != 0. && (b < 0.) != (rest < 0.) ? rest + b : rest;
+}
+
+// ---- three operands
+template <class T> WEFT_DEVICE T select(bool condition, T a, T b) { return condition ? a : b; }
+template <class T> WEFT_DEVICE T threshold(T x, T limit, T value) { return x <= limit ? value : x; }
+WEFT_DEVICE float lerp(float a, float b, float weight) {
+  const float span = b - a;
+  return ::fabsf(weight) < .5f ? a + weight * span : b - span * (1.f - weight);
+}
+WEFT_DEVICE double lerp(double a, double b, double weight) {
+  const double span = b - a;
+  return ::fabs(weight) < .5 ? a + weight * span : b - span * (1. - weight);
+}
+
+// ---- integers. Division by 0 gives 0, and the smallest number divided by -1 wraps: neither traps on any machine.
+template <class T> struct Unsigned { using type = T; };
+template <> struct Unsigned<int> { using type = unsigned; };
+template <> struct Unsigned<long long> { using type = unsigned long long; };
+template <class T> WEFT_DEVICE bool is_minus_one(T b) { return T(-1) < T(0) && b == T(-1); }
+template <class T> WEFT_DEVICE T wrapped_neg(T x) { return static_cast<T>(0 - static_cast<typename Unsigned<T>::type>(x)); }
+template <class T> WEFT_DEVICE T int_abs(T x) { return x < T(0) ? wrapped_neg<T>(x) : x; }
+template <class T> WEFT_DEVICE T int_relu(T x) { return x < T(0) ? T(0) : x; }
+template <class T> WEFT_DEVICE T int_max(T a, T b) { return a < b ? b : a; }
+template <class T> WEFT_DEVICE T int_min(T a, T b) { return b < a ? b : a; }
+template <class T> WEFT_DEVICE T int_div(T a, T b) { return b == T(0) ? T(0) : is_minus_one<T>(b) ? wrapped_neg<T>(a) : a / b; }
+template <class T> WEFT_DEVICE T int_mod(T a, T b) { return b == T(0) || is_minus_one<T>(b) ? T(0) : a % b; }
+template <class T> WEFT_DEVICE T int_remainder(T a, T b) {
+  const T rest = int_mod<T>(a, b);
+  return rest != T(0) && (b < T(0)) != (rest < T(0)) ? rest + b : rest;
+}
+template <class T> WEFT_DEVICE T int_pow(T a, T b) {
+  if (b < T(0)) return a == T(1) ? T(1) : is_minus_one<T>(a) ? (b % 2 ? T(-1) : T(1)) : T(0);
+  typename Unsigned<T>::type out = 1, square = a;
+  for (; b != T(0); b = b / 2) {
+    if (b % 2) out *= square;
+    square *= square;
+  }
+  return static_cast<T>(out);
+}
+template <class T> WEFT_DEVICE T gcd(T a, T b) {
+  using U = typename Unsigned<T>::type;
+  U x = int_abs<T>(a), y = int_abs<T>(b);
+  while (y != 0) {
+    const U rest = x % y;
+    x = y;
+    y = rest;
+  }
+  return static_cast<T>(x);
+}
+template <class T> WEFT_DEVICE bool is_shift(T count) { return count >= T(0) && count < T(8 * sizeof(T)); }
+template <class T> WEFT_DEVICE T shift_left(T a, T count) { return is_shift<T>(count) ? static_cast<T>(static_cast<typename Unsigned<T>::type>(a) << count) : T(0); }
+template <class T> WEFT_DEVICE T shift_right(T a, T count) { return is_shift<T>(count) ? a >> count : a < T(0) ? T(-1) : T(0); }
+template <class T> WEFT_DEVICE T shift_right_logical(T a, T count) {
+  return is_shift<T>(count) ? static_cast<T>(static_cast<typename Unsigned<T>::type>(a) >> count) : T(0);
+}
+
+}  // namespace weft
