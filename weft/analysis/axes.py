@@ -91,6 +91,19 @@ class AxisMaps:
             self._loop_matches[key] = loop_match(producer, consumer)
         return self._loop_matches[key]
 
+    def self_mapping(self) -> tuple[TensorView, IterDomain, IterDomain] | None:
+        """Return a tensor two of whose logical axes are the same axis (as in x + transpose(x)), and these; None when there is none.
+
+        Such a fusion cannot be scheduled by its axes: a loop over the one would index the other.
+        """
+        for tensor in self.tensors:
+            seen: dict[IterDomain, IterDomain] = {}
+            for axis in tensor.get_logical_domain():
+                other = seen.setdefault(self.permissive(axis), axis)
+                if other is not axis:
+                    return tensor, other, axis
+        return None
+
     def _collect_transforms(self) -> list[Expr]:
         seen: dict[int, Expr] = {}
         for tensor in self.tensors:

@@ -172,7 +172,7 @@ class _Planner:
                 depths.append(len(nest) - 1)
                 position += 1
             if position < target and (not self.best_effort or position < kept):
-                raise InlineTooDeep(tensor=first, position=target, limit=position, reason=reason)
+                raise InlineTooDeep(tensor=first, position=kept if self.best_effort else target, limit=position, reason=reason)
         for axis in first.get_loop_domain()[position:]:
             nest.append(_Loop(self.maps.permissive(axis), axis.parallel.is_bound, bits))
             depths.append(len(nest) - 1)
