@@ -1,0 +1,97 @@
+"""A fusion as the Python text of its definition, which defines the same fusion again when executed.
+
+Owns the order of lines and the names; the text of one expression is in `translate_ops`, of literals and scalars in `translate_values`.
+Read first: `translate_fusion`.
+"""
+
+from __future__ import annotations
+
+from ..errors import Unsupported
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, Scalar, TensorView, Val
+from .translate_ops import expr_call
+from .translate_values import Names, dtype_text, list_text
+
+HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
+
+
+def translate_fusion(fusion: Fusion) -> str:
+    """Return the definition of `fusion`: a function `nvfuser_fusion(fd)` over the names FusionDefinition and DataType.
+
+    Lines follow the fusion's topological order; `tvN` is the tensor TN. Expressions that no output needs are left out.
+    Errors: Unsupported for an expression that no op of the front end makes.
+    """
+    return "\n".join([HEADER, *("    " + line for line in _Translator(fusion).lines()), ""])
+
+
+class _Translator:
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.names = Names(fusion)
+        self.body: list[str] = []
+        self.done: set[int] = set()
+
+    def lines(self) -> list[str]:
+        for value in self.fusion.inputs():
+            self.body.append(self._input(value))
+        for expr in self.fusion.exprs():
+            self._expr(expr)
+        for position, value in enumerate(self.fusion.outputs()):
+            self._output(value, position)
+        return self.body or ["pass"]
+
+    def _input(self, value: Val) -> str:
+        if isinstance(value, Scalar):
+            return f"c{value.name} = fd.define_scalar(None, dtype={dtype_text(value.dtype())})"
+        if not isinstance(value, TensorView):
+            raise Unsupported(f"translation of the input {value}")
+        return f"tv{value.name} = fd.define_tensor({tensor_arguments(value)})"
+
+    def _expr(self, expr: Expr) -> None:
+        if id(expr) in self.done:
+            return
+        self.done.add(id(expr))
+        first = expr.outputs[0]
+        if isinstance(first, Scalar) and not first.is_symbolic():
+            return
+        for value in expr.inputs:
+            self._define_constant(value)
+        targets = ", ".join(map(self.names.of, expr.outputs))
+        self.body.append(f"{targets} = fd.ops.{expr_call(expr, self.names)}")
+
+    def _define_constant(self, value: Val) -> None:
+        """Add a line for a constant of a type that no Python literal has."""
+        if self.names.needs_definition(value):
+            assert isinstance(value, Scalar)
+            self.names.defined.add(value)
+            self.body.append(f"c{value.name} = fd.define_scalar({self.names.literal(value)}, dtype={dtype_text(value.dtype())})")
+
+    def _output(self, value: Val, position: int) -> None:
+        self._define_constant(value)
+        text = self.names.of(value)
+        alias = self.fusion.aliases.get(value)
+        is_first = not any(v is value for v in self.fusion.outputs()[:position])
+        if alias is not None and is_first:
+            self.body.append(f"fd.add_output({text}, {self.names.of(alias)})")
+        if alias is None or not is_first or value not in self.fusion.hidden_outputs:
+            self.body.append(f"fd.add_output({text})")
+
+
+def tensor_arguments(tensor: TensorView) -> str:
+    """Return the arguments of define_tensor for an input."""
+    domain = tensor.domain()
+    shape = [a.logical_extent.value if a.logical_extent.is_const else -1 for a in domain.logical]
+    parts = [
+        f"shape={list_text(map(str, shape))}", f"contiguity={list_text(map(str, domain.contiguity))}",
+        f"dtype={dtype_text(tensor.dtype())}", f"is_cpu={tensor.is_cpu_scalar}",
+    ]  # fmt: skip
+    if domain.allocation is not None:
+        parts.append(f"stride_order={stride_order(tensor)}")
+    return ", ".join(parts)
+
+
+def stride_order(tensor: TensorView) -> list[int]:
+    """Return for each logical axis its place in memory, 0 the innermost."""
+    allocation = tensor.domain().maybe_allocation
+    place = {axis: len(allocation) - 1 - i for i, axis in enumerate(allocation)}
+    return [place[axis] for axis in tensor.get_logical_domain()]

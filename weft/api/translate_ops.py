@@ -1,0 +1,111 @@
+"""One expression of a fusion as the call that makes it.
+
+Owns one function per kind of expression; `weft.ops` made the expressions, so a new kind there needs an entry in `_CALLS` here.
+Read first: `expr_call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..errors import Unsupported
+from ..ir.values import (
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
+)  # fmt: skip
+from .translate_values import Names, dtype_text, list_text
+
+
+def expr_call(expr: Expr, names: Names) -> str:
+    """Return the call, without the leading `fd.ops.`.
+
+    Errors: Unsupported for an expression that no op of the front end makes.
+    """
+    call = _CALLS.get(type(expr))
+    if call is None:
+        raise Unsupported(f"translation of {type(expr).__name__}")
+    return call(expr, names)
+
+
+def _positional(expr: Expr, names: Names) -> str:
+    return ", ".join(map(names.of, expr.inputs))
+
+
+def _pointwise(expr: Expr, names: Names) -> str:
+    if expr.op_name == "cast":
+        return f"cast({names.of(expr.inputs[0])}, dtype={dtype_text(expr.outputs[0].dtype())})"  # type: ignore[attr-defined]
+    return f"{expr.op_name}({_positional(expr, names)})"
+
+
+def _load_store(expr: Expr, names: Names) -> str:
+    from .translate import stride_order
+
+    source, out = names.of(expr.inputs[0]), expr.outputs[0]
+    if not isinstance(out, TensorView):
+        return f"{expr.op_name}({source})"
+    if out.has_root():
+        root = {axis: position for position, axis in enumerate(out.get_root_domain())}
+        return f"permute({source}, dims={[root[axis] for axis in out.get_logical_domain()]})"
+    if out.domain().allocation is not None:
+        return f"stride_order({source}, stride_order={stride_order(out)})"
+    return f"{expr.op_name}({source})"
+
+
+def _broadcast(expr: Expr, names: Names) -> str:
+    return f"broadcast({names.of(expr.inputs[0])}, is_broadcast_dim={list(expr.attributes['flags'])})"
+
+
+def _squeeze(expr: Expr, names: Names) -> str:
+    axes = no_reductions(expr.inputs[0].get_logical_domain())  # type: ignore[attr-defined]
+    dims = [dim for dim, dropped in enumerate(expr.attributes["flags"]) if dropped]
+    expanded = ", squeeze_expanded=True" if any(axes[dim].expanded_extent is not None for dim in dims) else ""
+    return f"squeeze({names.of(expr.inputs[0])}, dims={dims}{expanded})"
+
+
+def _expand(expr: Expr, names: Names) -> str:
+    before = no_reductions(expr.inputs[0].get_logical_domain())  # type: ignore[attr-defined]
+    after = no_reductions(expr.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
+    sizes = ["-1" if a.logical_extent is b.logical_extent else names.sym(b.logical_extent) for a, b in zip(before, after)]
+    return f"expand({names.of(expr.inputs[0])}, shape={list_text(sizes)})"
+
+
+def reduced_dims(expr: Expr) -> list[int]:
+    """Return which axes of the input are reduced."""
+    axes = expr.outputs[0].get_maybe_root_domain()  # type: ignore[attr-defined]
+    return [dim for dim, axis in enumerate(axes) if axis.is_reduction()]
+
+
+def _reduction(expr: Expr, names: Names) -> str:
+    kind = expr.attributes["kind"]
+    dtype = "DataType.Null" if kind in ("max", "min") else dtype_text(expr.outputs[0].dtype())  # type: ignore[attr-defined]
+    return f"{kind}({names.of(expr.inputs[0])}, dims={reduced_dims(expr)}, dtype={dtype})"
+
+
+def _welford(expr: Expr, names: Names) -> str:
+    return f"welford({names.of(expr.inputs[0])}, dims={reduced_dims(expr)})"
+
+
+def _sizes(axes: Iterable[IterDomain], names: Names) -> str:
+    return list_text(names.sym(axis.logical_extent) for axis in axes)
+
+
+def _full(expr: Expr, names: Names) -> str:
+    out: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    return f"full(shape={_sizes(out.get_logical_domain(), names)}, fill_value={names.of(expr.inputs[0])}, dtype={dtype_text(out.dtype())})"
+
+
+def _iota(expr: Expr, names: Names) -> str:
+    length, start, step = map(names.of, expr.inputs)
+    return f"iota({length}, {start}, {step}, dtype={dtype_text(expr.outputs[0].dtype())})"  # type: ignore[attr-defined]
+
+
+def _random(expr: Expr, names: Names) -> str:
+    out: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    bounds = ", ".join(map(names.of, expr.inputs[:2]))
+    generator = "".join(f", {key}={names.of(value)}" for key, value in zip(("rng_seed", "rng_offset"), expr.inputs[2:]))
+    return f"{expr.attributes['distribution']}({bounds}, shape={_sizes(out.get_logical_domain(), names)}{generator}, dtype={dtype_text(out.dtype())})"
+
+
+_CALLS: dict[type[Expr], Callable[[Expr, Names], str]] = {
+    PointwiseOp: _pointwise, LoadStoreOp: _load_store, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
+    WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
+}  # fmt: skip
