@@ -138,7 +138,7 @@ class Arch:
         its warps in steps of 256.
         Example: H100.registers_per_thread(512) == 128, (640) == 96, (896) == 72, (1024) == 64
         """
-        warps_per_partition = ceil_div(ceil_div(threads_per_sm, self.warp_threads), SUB_PARTITIONS)
+        warps_per_partition = ceil_div(ceil_div(max(1, threads_per_sm), self.warp_threads), SUB_PARTITIONS)
         per_warp = self.registers_per_block // SUB_PARTITIONS // warps_per_partition
         per_thread = _round_down(per_warp, REGISTERS_PER_WARP_GRANULARITY) // self.warp_threads
         return min(self.max_registers_per_thread, per_thread)

@@ -12,7 +12,7 @@ struct launch { u32 grid[3], block[3], shared, count, ids[4], values[4][3]; u64 
 struct launch fake_launches[64];
 int fake_launch_count, fake_arg_count, fake_map_slot = -1, fake_fail_next, fake_device_count = 2, fake_load_status, fake_blocks_per_sm = 2;
 int fake_needs_context, fake_function_attributes[32], fake_attribute_sets, fake_capture_mode = 0, fake_load_capture_mode = -1;
-u64 fake_context_stack[16]; int fake_context_depth;
+u64 fake_context_stack[16]; int fake_context_depth, fake_current_context;
 static int device_attributes[160] = {
   [1] = 1024, [10] = 32, [12] = 65536, [13] = 1980000, [16] = 132, [36] = 3201000, [37] = 6144, [38] = 62914560, [39] = 2048,
   [75] = 9, [76] = 0, [81] = 233472, [82] = 65536, [97] = 232448, [106] = 32, [120] = 1 };
@@ -28,6 +28,7 @@ int cuGetErrorString(int e, const char **s) { *s = "a fake error"; return 0; }
 int cuDevicePrimaryCtxRetain(u64 *c, int d) { *c = 0xc000 + d; return 0; }
 int cuCtxPushCurrent_v2(u64 c) { fake_context_stack[fake_context_depth++] = c; return 0; }
 int cuCtxPopCurrent_v2(u64 *c) { *c = fake_context_stack[--fake_context_depth]; return 0; }
+int cuCtxGetCurrent(u64 *c) { *c = fake_context_depth ? fake_context_stack[fake_context_depth - 1] : fake_current_context; return 0; }
 int cuThreadExchangeStreamCaptureMode(int *m) { int old = fake_capture_mode; fake_capture_mode = *m; *m = old; return 0; }
 int cuModuleLoadData(u64 *m, const void *image) {
   fake_load_capture_mode = fake_capture_mode;

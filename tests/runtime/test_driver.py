@@ -65,11 +65,10 @@ def test_structures_are_those_of_cuda_h() -> None:
 
 def test_numbers_are_those_of_cuda_h() -> None:
     bindings = pytest.importorskip("cuda.bindings.driver")
-    function, result = bindings.CUfunction_attribute, bindings.CUresult
+    function = bindings.CUfunction_attribute
     assert driver._MAX_DYNAMIC_SHARED_BYTES == function.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     assert driver._NON_PORTABLE_CLUSTER_SIZE_ALLOWED == function.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
     assert driver._REGISTERS == function.CU_FUNC_ATTRIBUTE_NUM_REGS and driver._LOCAL_BYTES == function.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
-    assert driver.INVALID_CONTEXT == result.CUDA_ERROR_INVALID_CONTEXT and driver.INVALID_HANDLE == result.CUDA_ERROR_INVALID_HANDLE
     assert driver._CAPTURE_MODE_RELAXED == bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     types = bindings.CUtensorMapDataType
     assert driver._MAP_TYPES[64] == types.CU_TENSOR_MAP_DATA_TYPE_UINT64
@@ -182,9 +181,14 @@ def test_a_thread_without_the_devices_context_launches_in_it(fake_driver: Any, k
     assert fake_driver.get("context_depth") == 0
 
 
+def test_a_launch_prints_itself(kernel: LoadedKernel) -> None:
+    record = kernel.record((4, 2), (32, 4), 1024, [("pointer", 0), ("scalar", "float", 0.5)], cluster=(2,), cooperative=True)
+    assert repr(record) == "<launch scale: grid (4, 2, 1) block (32, 4, 1) shared 1024 B cluster (2, 1, 1) cooperative; pointer 0, 0.5>"
+
+
 def test_a_failing_launch_says_which_kernel(fake_driver: Any, kernel: LoadedKernel) -> None:
     record = kernel.record((1,), (32,), 0, [("pointer", 0)])
-    fake_driver.set(fail_next=701)
+    fake_driver.set(fail_next=701, current_context=0xC001)
     with pytest.raises(DriverCallFailed) as error:
         record.launch([1], 0)
     assert first_line(error) == "W713: cuLaunchKernelEx of kernel scale on device 1 failed: CUDA_ERROR_FAKE (701), a fake error"
@@ -288,6 +292,8 @@ def test_a_cooperative_launch_needs_its_whole_grid_resident(fake_driver: Any, ke
     assert first_line(error) == (
         "W761: kernel scale synchronises its grid of 265 blocks, and H200 can hold 264 of them at a time: 2 on each of 132 multiprocessors"
     )
+    with pytest.raises(CooperativeGridTooLarge, match="can hold 8 of them at a time: 4 clusters of 2"):
+        kernel.record((10,), (32,), 0, [], cluster=(2,), cooperative=True)
 
 
 def test_occupancy_is_asked_of_the_driver(kernel: LoadedKernel, fake_driver: Any) -> None:

@@ -19,7 +19,7 @@ from math import prod
 from weft import arch as chips
 from weft.arch import Arch, arch_of_device, check
 from weft.errors import InternalError, UserError, WeftError
-from weft.runtime.launch import INVALID_CONTEXT, INVALID_HANDLE, TENSOR_MAP_BYTES, LaunchRecord, ParamSlot, make_config
+from weft.runtime.launch import TENSOR_MAP_BYTES, LaunchRecord, ParamSlot, make_config
 from weft.runtime.resources import Resources, resources_of
 
 _MAX_THREADS_PER_BLOCK = 0  # CUfunction_attribute
@@ -45,10 +45,7 @@ class LaunchBeyondLimit(UserError):
 
 class CooperativeGridTooLarge(UserError):
     code = "W761"
-    what = (
-        "kernel {kernel} synchronises its grid of {blocks} blocks, and {chip} can hold {resident} of them at a time: "
-        "{per_sm} on each of {sm_count} multiprocessors"
-    )
+    what = "kernel {kernel} synchronises its grid of {blocks} blocks, and {chip} can hold {resident} of them at a time: {why}"
     fix = "launch at most {resident} blocks, or use fewer threads, registers or shared memory per block"
 
 
@@ -286,14 +283,14 @@ class LoadedKernel:
         self._require(total <= limit, "bytes of shared memory per block:", total, limit, "use fewer stages or smaller tiles")
 
     def _check_residency(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, cluster: Sequence[int] | None) -> None:
-        per_sm = self.blocks_per_sm(prod(block), shared_bytes)
-        resident = per_sm * self.arch.sm_count
-        if cluster is not None:
-            resident = self.resident_clusters(cluster, block, shared_bytes) * prod(cluster)
+        if cluster is None:
+            per_sm = self.blocks_per_sm(prod(block), shared_bytes)
+            resident, why = per_sm * self.arch.sm_count, f"{per_sm} on each of {self.arch.sm_count} multiprocessors"
+        else:
+            clusters = self.resident_clusters(cluster, block, shared_bytes)
+            resident, why = clusters * prod(cluster), f"{clusters} clusters of {prod(cluster)}"
         if prod(grid) > resident:
-            raise CooperativeGridTooLarge(
-                kernel=self.name, blocks=prod(grid), chip=self.arch.name, resident=resident, per_sm=per_sm, sm_count=self.arch.sm_count
-            )
+            raise CooperativeGridTooLarge(kernel=self.name, blocks=prod(grid), chip=self.arch.name, resident=resident, why=why)
 
     def _require(self, condition: bool, quantity: str, value: int, limit: int | str, remedy: str) -> None:
         if not condition:
@@ -315,9 +312,11 @@ class LoadedKernel:
     def _retry(self, status: int, again: Callable[[], int]) -> None:
         """Launch again with the device's context current if it was not: in a thread that never touched CUDA, or where
         torch's current device is another one. The warm path does not ask beforehand: the driver refuses such a launch
-        before it does anything.
+        before it does anything, with INVALID_CONTEXT or INVALID_HANDLE ("invalid resource handle").
         """
-        if status in (INVALID_CONTEXT, INVALID_HANDLE):
+        held, own = ctypes.c_void_p(), primary_context(self.device)
+        chips.driver_library().cuCtxGetCurrent(ctypes.byref(held))
+        if held.value != own.value:
             with current_context(self.device):
                 status = again()
         check(chips.driver_library(), f"cuLaunchKernelEx of kernel {self.name} on device {self.device}", status)

@@ -50,8 +50,6 @@ TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_ALIGNMENT_BYTES = 64  # CUtensorMap is alignas(64)
 _WORD_BYTES = 8
 
-INVALID_CONTEXT, INVALID_HANDLE = 201, 400  # CUresult
-
 
 class BadParameter(InternalError):
     code = "W750"
@@ -197,6 +195,16 @@ class LaunchRecord:
         self._prepared: list[_Prepared] = []
         self._idle: list[_Prepared] = []
         self._idle.append(self._prepare())
+
+    def __repr__(self) -> str:
+        """Say what is launched: kernel, grid, block, shared memory, parameters."""
+        config = self._config
+        params = ", ".join(str(slot[2]) if slot[0] == "scalar" else f"{slot[0]} {slot[1]}" for slot in self._params)
+        attributes = {config.attributes[i].id: tuple(config.attributes[i].value) for i in range(config.attribute_count)}
+        cluster = f" cluster {attributes[ATTRIBUTE_CLUSTER_DIMENSION][:3]}" if ATTRIBUTE_CLUSTER_DIMENSION in attributes else ""
+        cooperative = " cooperative" if ATTRIBUTE_COOPERATIVE in attributes else ""
+        shape = f"grid {tuple(config.grid)} block {tuple(config.block)} shared {config.shared_bytes} B"
+        return f"<launch {self.name}: {shape}{cluster}{cooperative}; {params}>"
 
     @property
     def pointer_count(self) -> int:
