@@ -209,11 +209,11 @@ WEFT_DEVICE double lerp(double a, double b, double weight) {
 }
 
 // ---- integers. Division by 0 gives 0, and the smallest number divided by -1 wraps: neither traps on any machine.
-template <class T> struct Unsigned { using type = T; };
-template <> struct Unsigned<int> { using type = unsigned; };
-template <> struct Unsigned<long long> { using type = unsigned long long; };
+template <class T> struct UnsignedOf { using type = T; };
+template <> struct UnsignedOf<int> { using type = unsigned; };
+template <> struct UnsignedOf<long long> { using type = unsigned long long; };
 template <class T> WEFT_DEVICE bool is_minus_one(T b) { return T(-1) < T(0) && b == T(-1); }
-template <class T> WEFT_DEVICE T wrapped_neg(T x) { return static_cast<T>(0 - static_cast<typename Unsigned<T>::type>(x)); }
+template <class T> WEFT_DEVICE T wrapped_neg(T x) { return static_cast<T>(0 - static_cast<typename UnsignedOf<T>::type>(x)); }
 template <class T> WEFT_DEVICE T int_abs(T x) { return x < T(0) ? wrapped_neg<T>(x) : x; }
 template <class T> WEFT_DEVICE T int_relu(T x) { return x < T(0) ? T(0) : x; }
 template <class T> WEFT_DEVICE T int_max(T a, T b) { return a < b ? b : a; }
@@ -226,7 +226,7 @@ template <class T> WEFT_DEVICE T int_remainder(T a, T b) {
 }
 template <class T> WEFT_DEVICE T int_pow(T a, T b) {
   if (b < T(0)) return a == T(1) ? T(1) : is_minus_one<T>(a) ? (b % 2 ? T(-1) : T(1)) : T(0);
-  typename Unsigned<T>::type out = 1, square = a;
+  typename UnsignedOf<T>::type out = 1, square = a;
   for (; b != T(0); b = b / 2) {
     if (b % 2) out *= square;
     square *= square;
@@ -234,7 +234,7 @@ template <class T> WEFT_DEVICE T int_pow(T a, T b) {
   return static_cast<T>(out);
 }
 template <class T> WEFT_DEVICE T gcd(T a, T b) {
-  using U = typename Unsigned<T>::type;
+  using U = typename UnsignedOf<T>::type;
   U x = int_abs<T>(a), y = int_abs<T>(b);
   while (y != 0) {
     const U rest = x % y;
@@ -244,10 +244,10 @@ template <class T> WEFT_DEVICE T gcd(T a, T b) {
   return static_cast<T>(x);
 }
 template <class T> WEFT_DEVICE bool is_shift(T count) { return count >= T(0) && count < T(8 * sizeof(T)); }
-template <class T> WEFT_DEVICE T shift_left(T a, T count) { return is_shift<T>(count) ? static_cast<T>(static_cast<typename Unsigned<T>::type>(a) << count) : T(0); }
+template <class T> WEFT_DEVICE T shift_left(T a, T count) { return is_shift<T>(count) ? static_cast<T>(static_cast<typename UnsignedOf<T>::type>(a) << count) : T(0); }
 template <class T> WEFT_DEVICE T shift_right(T a, T count) { return is_shift<T>(count) ? a >> count : a < T(0) ? T(-1) : T(0); }
 template <class T> WEFT_DEVICE T shift_right_logical(T a, T count) {
-  return is_shift<T>(count) ? static_cast<T>(static_cast<typename Unsigned<T>::type>(a) >> count) : T(0);
+  return is_shift<T>(count) ? static_cast<T>(static_cast<typename UnsignedOf<T>::type>(a) >> count) : T(0);
 }
 
 }  // namespace weft

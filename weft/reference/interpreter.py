@@ -1,0 +1,258 @@
+"""A plain torch interpreter of a fusion: one torch call per node, nothing from the CUDA texts or the schedules.
+
+Owns the meaning of each node in torch's terms. It is the oracle of `validate` and of tests; nothing runs it in place of a kernel.
+Read first: `evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .. import expr
+from ..dtypes import DataType
+from ..errors import Unsupported, UserError
+from ..expr import Number, Sym
+from ..ir.fusion import Fusion
+from ..ir.values import (
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val, WelfordOp,
+    no_reductions,
+)  # fmt: skip
+from ..ops.monoids import MONOIDS
+from ..ops.registry import lookup
+from . import philox as philox_numbers
+from .torch_types import torch_dtype
+
+
+class WrongArguments(UserError):
+    code = "W351"
+    what = "the fusion has {wanted} inputs; {given} arguments were given"
+    fix = "give one argument per input, in order"
+
+
+class NoGenerator(UserError):
+    code = "W352"
+    what = "{op} needs the state of a generator, and there is no CUDA generator to read"
+    fix = "pass philox=(seed, offset / 4)"
+
+
+def evaluate(
+    fusion: Fusion, args: Sequence[Any], *, precision: str = "double", philox: tuple[int, int] | None = None, hidden: bool = False
+) -> list[torch.Tensor]:
+    """Return the outputs of `fusion` for `args` (tensors and numbers, one per input).
+
+    precision: "double" computes all floats in float64 and leaves the outputs in it; "native" computes each node in its own type.
+    philox: (seed, offset) of the random ops: their index is added to the offset, which counts Philox calls (torch's offset / 4). None: torch's CUDA generator.
+    hidden: also return outputs that are only written into an input (aliases).
+    Errors: WrongArguments, NoGenerator; Unsupported for a node that only a schedule makes.
+    """
+    machine = _Machine(fusion, precision == "double", philox)
+    machine.bind(args)
+    for node in fusion.tensor_exprs():
+        machine.run(node)
+    return [machine.output(v) for v in fusion.outputs() if hidden or v not in fusion.hidden_outputs]
+
+
+class _Machine:
+    """Values by `Val`, scalars by `Sym`."""
+
+    def __init__(self, fusion: Fusion, double: bool, philox: tuple[int, int] | None) -> None:
+        self.fusion, self.double, self.philox = fusion, double, philox
+        self.tensors: dict[Val, torch.Tensor] = {}
+        self.env: dict[Sym, Number] = {}
+        self.memo: dict[Sym, Number] = {}
+        self.device = torch.device("cpu")
+
+    def bind(self, args: Sequence[Any]) -> None:
+        inputs = self.fusion.inputs()
+        if len(inputs) != len(args):
+            raise WrongArguments(wanted=len(inputs), given=len(args))
+        on_device = [a for a in args if isinstance(a, torch.Tensor) and a.device.type != "cpu"]
+        if on_device:
+            self.device = on_device[0].device
+        for value, arg in zip(inputs, args):
+            if isinstance(value, TensorView):
+                self._bind_tensor(value, arg)
+            else:
+                assert isinstance(value, Scalar)
+                self.env[value.sym] = arg.item() if isinstance(arg, torch.Tensor) else arg
+
+    def _bind_tensor(self, value: TensorView, arg: torch.Tensor) -> None:
+        for axis, size in zip(no_reductions(value.get_logical_domain()), arg.shape):
+            for sym in (axis.sym, axis.expanded_extent):
+                if sym is not None and sym.is_var:
+                    self.env[sym] = size
+        for position, axis in enumerate(value.domain().maybe_allocation):
+            if axis in value.get_logical_domain():
+                self.env[value.stride_var(position)] = arg.stride(no_reductions(value.get_logical_domain()).index(axis))
+        arg = arg.detach().to(self.device)
+        self.tensors[value] = arg.to(self.dtype(value.dtype()))
+
+    # -- types and numbers
+    def dtype(self, dtype: DataType) -> torch.dtype:
+        if self.double and dtype.is_float:
+            return torch.float64
+        if self.double and dtype.is_complex:
+            return torch.complex128
+        return torch_dtype(dtype)
+
+    def number(self, sym: Sym) -> Number:
+        return expr.evaluate(sym, self.env, self.memo)
+
+    def operand(self, value: Val, dtype: DataType) -> torch.Tensor:
+        """Return a tensor operand as it is, a scalar as a tensor without axes of `dtype`."""
+        if isinstance(value, TensorView):
+            return self.tensors[value]
+        assert isinstance(value, Scalar)
+        return torch.tensor(self.number(value.sym), device=self.device).to(self.dtype(dtype))
+
+    def shape(self, value: TensorView) -> list[int]:
+        return [int(self.number(a.logical_extent)) for a in no_reductions(value.get_logical_domain())]  # type: ignore[arg-type]
+
+    def output(self, value: Val) -> torch.Tensor:
+        if isinstance(value, Scalar):
+            return torch.tensor(self.number(value.sym)).to(self.dtype(value.dtype()))
+        return self.tensors[value]
+
+    # -- nodes
+    def run(self, node: Expr) -> None:
+        function = _RULES.get(type(node))
+        if function is None:
+            raise Unsupported(f"{node.op_name} in the reference interpreter")
+        results = function(self, node)
+        for value, result in zip(node.outputs, results if isinstance(results, tuple) else (results,)):
+            assert isinstance(value, TensorView)
+            self.tensors[value] = _to(result, self.dtype(value.dtype()))
+
+
+def _to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if x.is_complex() and not dtype.is_complex:
+        x = (x != 0) if dtype == torch.bool else x.real
+    return x.to(dtype)
+
+
+def _pointwise(m: _Machine, node: Expr) -> torch.Tensor:
+    name, compute = node.attributes["op"], node.attributes["compute"]
+    op = lookup(name)
+    operands = [m.operand(v, op.fixed.get(i, compute)) for i, v in enumerate(node.inputs)]
+    return op.ref(*operands)
+
+
+def _copy(m: _Machine, node: Expr) -> torch.Tensor:
+    out = node.outputs[0]
+    assert isinstance(out, TensorView)
+    x = m.operand(node.inputs[0], out.dtype())
+    if out.has_root():
+        root, logical = no_reductions(out.get_root_domain()), no_reductions(out.get_logical_domain())
+        if {id(a) for a in root} != {id(a) for a in logical}:
+            raise Unsupported("a copy that splits or merges axes, in the reference interpreter")
+        x = x.permute([_position(root, a) for a in logical])
+    return x
+
+
+def _position(axes: list[IterDomain], axis: IterDomain) -> int:
+    return next(i for i, a in enumerate(axes) if a is axis)
+
+
+def _broadcast(m: _Machine, node: Expr) -> torch.Tensor:
+    x = m.tensors[node.inputs[0]]
+    for position, new in enumerate(node.attributes["flags"]):
+        if new:
+            x = x.unsqueeze(position)
+    return x
+
+
+def _squeeze(m: _Machine, node: Expr) -> torch.Tensor:
+    x = m.tensors[node.inputs[0]]
+    for position in reversed([i for i, dropped in enumerate(node.attributes["flags"]) if dropped]):
+        x = x.select(position, 0)
+    return x
+
+
+def _expand(m: _Machine, node: Expr) -> torch.Tensor:
+    out = node.outputs[0]
+    assert isinstance(out, TensorView)
+    x = m.tensors[node.inputs[0]]
+    axes = no_reductions(out.get_logical_domain())
+    return x.expand([int(m.number(a.expanded_extent)) if a.expanded_extent is not None else -1 for a in axes])  # type: ignore[arg-type]
+
+
+def _reduced_dims(value: Val) -> list[int]:
+    assert isinstance(value, TensorView)
+    if value.has_root():
+        raise Unsupported("a reduction after rfactor, in the reference interpreter")
+    return [i for i, a in enumerate(value.get_logical_domain()) if a.is_reduction()]
+
+
+def _reduce(m: _Machine, node: Expr) -> torch.Tensor:
+    x, kind, dims = m.tensors[node.inputs[0]], node.attributes["kind"], _reduced_dims(node.outputs[0])
+    if x.numel() == 0 and kind in ("max", "min"):
+        return torch.full([s for i, s in enumerate(x.shape) if i not in dims], _empty_extremum(x, kind), dtype=x.dtype, device=x.device)
+    return MONOIDS[kind].reduce(x, dims, False)
+
+
+def _empty_extremum(x: torch.Tensor, kind: str) -> Any:
+    if x.dtype == torch.bool:
+        return kind == "min"
+    if x.is_floating_point():
+        return -float("inf") if kind == "max" else float("inf")
+    return torch.iinfo(x.dtype).min if kind == "max" else torch.iinfo(x.dtype).max
+
+
+def _welford(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
+    x, dims = m.tensors[node.inputs[0]], _reduced_dims(node.outputs[0])
+    mean = x.mean(dims, keepdim=True)
+    squares = (x - mean).square().sum(dims)
+    count = 1
+    for dim in dims:
+        count *= x.shape[dim]
+    return mean.squeeze(dims), squares, torch.full_like(squares, count, dtype=torch.int64)
+
+
+def _full(m: _Machine, node: Expr) -> torch.Tensor:
+    out = node.outputs[0]
+    assert isinstance(out, TensorView)
+    return m.operand(node.inputs[0], out.dtype()).expand(m.shape(out))
+
+
+def _iota(m: _Machine, node: Expr) -> torch.Tensor:
+    out = node.outputs[0]
+    assert isinstance(out, TensorView)
+    length, start, step = (m.number(v.sym) for v in node.inputs)  # type: ignore[attr-defined]
+    exact = torch.float64 if out.dtype().is_float else torch.int64
+    return torch.arange(int(length), device=m.device).to(exact) * step + start  # type: ignore[arg-type,operator]
+
+
+def _random(m: _Machine, node: Expr) -> torch.Tensor:
+    out = node.outputs[0]
+    assert isinstance(out, TensorView)
+    numbers = [m.number(v.sym) for v in node.inputs]  # type: ignore[attr-defined]
+    if len(numbers) == 4:
+        seed, offset = int(numbers[2]), int(numbers[3])  # type: ignore[arg-type]
+    else:
+        seed, offset = m.philox if m.philox is not None else _generator_state(m.device, node.op_name)
+        offset += node.attributes["index"]
+    shape = m.shape(out)
+    count = 1
+    for extent in shape:
+        count *= extent
+    make = philox_numbers.uniform if node.attributes["distribution"] == "uniform" else philox_numbers.normal
+    array = make(count, seed, offset, float(numbers[0]), float(numbers[1]), double=out.dtype() is DataType.Double)  # type: ignore[arg-type]
+    return torch.from_numpy(array).to(m.device).reshape(shape)
+
+
+def _generator_state(device: torch.device, op: str) -> tuple[int, int]:
+    if not torch.cuda.is_available():
+        raise NoGenerator(op=op)
+    generator = torch.cuda.default_generators[device.index or 0]
+    return generator.initial_seed(), generator.get_offset() // 4
+
+
+_RULES: dict[type, Callable[[_Machine, Any], Any]] = {
+    PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
+    WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
+}  # fmt: skip
+
+__all__ = ["evaluate"]
