@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import torch
+
 from weft.analysis.axes import AxisMaps
 from weft.dtypes import DataType
 from weft.errors import WeftError
+from weft.expr import evaluate as evaluate_sym
 from weft.expr import var
 from weft.ir.enums import IterType
 from weft.ir.fusion import Fusion
-from weft.ir.values import Expr, ReductionOp, TensorView
+from weft.ir.values import BroadcastOp, Expr, FullOp, LoadStoreOp, ReductionOp, TensorView
 from weft.lower.loops import LoopPlan, order_exprs
 from weft.ops.build import broadcast, cast, pointwise
 from weft.ops.reductions import reduce
+from weft.ops.registry import OPS
 
 F32, BF16 = DataType.Float, DataType.BFloat16
 
@@ -118,3 +122,38 @@ def check_schedule(fusion: Fusion) -> list[Expr]:
                 if axis.is_reduction() and not group.parallel.is_bound:
                     assert id(group) not in around, f"{expr.outputs[0]} reads {producer} inside its reduction loop {axis}"
     return order
+
+
+def evaluate(fusion: Fusion, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Compute the outputs with torch, node by node, reading nothing of the schedule."""
+    values = dict(zip(fusion.inputs(), inputs))
+    bindings = {}
+    for t, given in zip(fusion.inputs(), inputs):
+        for a, size in zip(t.get_logical_domain(), given.shape):  # type: ignore[attr-defined]
+            bindings[a.sym] = size
+
+    def number(value):
+        sym = value.sym
+        return sym.value if sym.is_const else evaluate_sym(sym, bindings)
+
+    for expr in fusion.tensor_exprs():
+        operands = [values[v] if isinstance(v, TensorView) else number(v) for v in expr.inputs]
+        if isinstance(expr, ReductionOp):
+            dims = [i for i, a in enumerate(expr.outputs[0].get_maybe_root_domain()) if a.is_reduction()]  # type: ignore[attr-defined]
+            result = operands[0].sum(dims) if expr.attributes["kind"] == "sum" else operands[0].amax(dims)
+        elif isinstance(expr, BroadcastOp):
+            result = operands[0][tuple(None if new else slice(None) for new in expr.attributes["flags"])]
+        elif isinstance(expr, LoadStoreOp):
+            out = expr.outputs[0]
+            result = operands[0].permute([out.get_root_domain().index(a) for a in out.get_logical_domain()]) if out.has_root() else operands[0]  # type: ignore[attr-defined]
+        elif isinstance(expr, FullOp):
+            result = torch.full([bindings.get(a.sym, 1) for a in expr.outputs[0].get_logical_domain()], operands[0])  # type: ignore[attr-defined]
+        elif expr.op_name == "cast":
+            result = operands[0].to(TORCH_DTYPES[expr.attributes["dtype"]])
+        else:
+            result = OPS[expr.op_name].ref(*(o if isinstance(o, torch.Tensor) else torch.tensor(o, dtype=torch.float32) for o in operands))
+        values[expr.outputs[0]] = result
+    return [values[v] for v in fusion.outputs()]
+
+
+TORCH_DTYPES = {DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16, DataType.Int: torch.int64, DataType.Double: torch.float64}
