@@ -103,7 +103,8 @@ void weft_emu_bulk_wait(int groups, int read_only, int line);
 void weft_emu_cp_async(void* shared_to, const void* from, unsigned bytes, int valid, int line);
 void weft_emu_cp_async_commit(int line);
 void weft_emu_cp_async_wait(int groups, int line);
-void weft_emu_griddep(int wait, int line);
+void weft_emu_griddep_wait(int line);
+void weft_emu_griddep_launch(int line);
 
 // Names for reports
 void weft_emu_role(const char* role);

@@ -191,6 +191,7 @@ class EmulatedKernel:
         self._runtime = _load_runtime(build_runtime())
         self.path = build_kernel(source, check_races=check == "races")
         self._library = ctypes.CDLL(str(self.path))
+        self._calls = self.path.read_bytes()             # the names of the primitives that it calls are in its symbol table
         try:
             self._entry = ctypes.cast(getattr(self._library, f"{entry}_weft_entry"), ctypes.c_void_p)
             sizes = (ctypes.c_uint32 * 256)()
@@ -250,8 +251,8 @@ class EmulatedKernel:
         config.copy_pieces = copy_pieces or (1 if seed is None else 2)
         config.resident_blocks = self.limits.resident_blocks
         config.named_barriers = self.limits.named_barriers
-        config.uses_cp_async = "cp_async" in self.source
-        config.check_dependency = self.check == "races" and "griddep_wait" in self.source
+        config.uses_cp_async = b"weft_emu_cp_async\0" in self._calls
+        config.check_dependency = self.check == "races" and b"weft_emu_griddep_wait\0" in self._calls
         config.seed = seed or 0
         return config
 

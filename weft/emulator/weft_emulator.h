@@ -321,8 +321,8 @@ WEFT_TENSOR_COPY(4, WEFT_LIST(int a, int b, int c, int d), WEFT_LIST(a, b, c, d)
 WEFT_TENSOR_COPY(5, WEFT_LIST(int a, int b, int c, int d, int e), WEFT_LIST(a, b, c, d, e))
 #undef WEFT_TENSOR_COPY
 #undef WEFT_LIST
-WEFT_DEVICE void griddep_wait(WEFT_LINE) { weft_emu_griddep(1, line); }
-WEFT_DEVICE void griddep_launch(WEFT_LINE) { weft_emu_griddep(0, line); }
+WEFT_DEVICE void griddep_wait(WEFT_LINE) { weft_emu_griddep_wait(line); }
+WEFT_DEVICE void griddep_launch(WEFT_LINE) { weft_emu_griddep_launch(line); }
 
 // ---- kernel entry -------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ static void reset_fiber(Fiber* f) {
   f->role = nullptr;
   f->poll_address = nullptr;
   f->polls = 0;
-  f->cp_async_open = f->cp_async_committed = f->cp_async_done = 0;
+  f->cp_async_committed = f->cp_async_done = 0;
   make_context(&f->context, f->stack_top, (u64)machine.config.stack_kib * 1024 - STACK_COLORS * STACK_COLOR_BYTES - 4096, fiber_main);
   if (!machine.config.check_races) return;
   assign(f->base, clocks.zero);
@@ -165,11 +165,10 @@ void retire_unit(Unit* unit) {
     release(f->fence_released);
     release(f->seen_by_atomics);
     f->fence_released = f->seen_by_atomics = nullptr;
-    if (f->bulk) {
-      f->bulk->open.clear();
-      f->bulk->members.clear();
-      f->bulk->sizes.clear();
-    }
+    f->bulk.open.clear();
+    f->bulk.members.clear();
+    f->bulk.sizes.clear();
+    f->cp_async.clear();
   }
   machine.pool.push(unit);
 }
@@ -180,13 +179,13 @@ static void free_unit(Unit* unit) {
   char* stacks = unit->fibers[0].stack_top - bytes;
   munmap(stacks, bytes * threads);
   guarded_stacks -= min_of(guarded_stacks, threads);
-  for (u32 i = 0; i < threads; i++)
-    if (CopyGroups* g = unit->fibers[i].bulk) {
-      g->open.release();
-      g->members.release();
-      g->sizes.release();
-      free(g);
-    }
+  for (u32 i = 0; i < threads; i++) {
+    Fiber& f = unit->fibers[i];
+    f.bulk.open.release();
+    f.bulk.members.release();
+    f.bulk.sizes.release();
+    f.cp_async.release();
+  }
   for (u32 i = 0; i < unit->block_count; i++) {
     Block* b = unit->blocks[i];
     free_shadow(b->shadow);

@@ -1,7 +1,376 @@
+// Copies that run beside the threads: bulk and tensor copies (the async proxy), and cp.async.
+// A bulk copy is checked when it is issued and moves its bytes when the schedule says so: late, at once, or at random, a load
+// possibly in pieces. Until then its destination is filled with NaN.
 #include "machine.h"
+#include "mbarrier.h"
+#include "memory.h"
+#include "report.h"
+#include "tensor_map.h"
+
 namespace weft_rt {
-void step_copies(bool) {}
-void finish_copies_of(Unit*) {}
-void check_copies_at_exit(Fiber*) {}
-void drop_copies() {}
+
+static const u32 BULK_ALIGNMENT = 16, TENSOR_ALIGNMENT = 128;
+static const u32 RANDOM_DELAY = 256, RANDOM_PIECE_DELAY = 64;      // scheduler steps
+
+// ---- running ------------------------------------------------------------------------------------------------------
+
+static void wake_bulk_waiting() {
+  for (Fiber* f : machine.bulk_waiting) make_ready(f->warp, 1u << f->lane);
+  machine.bulk_waiting.clear();
+}
+
+static void end_copy(Copy* c) {
+  c->state = Copy::DONE;
+  c->unit->slot_used[c->slot] = false;
+  machine.copies_in_flight--;
+  machine.events++;
+  wake_bulk_waiting();
+}
+
+static u32 piece_bytes(const Copy* c) {
+  const u32 left = c->bytes - c->done_bytes;
+  if (c->kind != Copy::LOAD || machine.config.copy_pieces <= 1) return left;
+  return min_of(left, max_of(c->bytes / machine.config.copy_pieces / BULK_ALIGNMENT * BULK_ALIGNMENT, BULK_ALIGNMENT));
+}
+
+static void load_piece(Copy* c) {
+  const u32 n = piece_bytes(c);
+  if (c->kind == Copy::TENSOR_LOAD) tensor_box_to_shared(c->map, c->at, c->to);
+  else memcpy(c->to + c->done_bytes, c->from + c->done_bytes, n);
+  c->done_bytes += n;
+  const bool last = c->done_bytes == c->bytes;
+  Mbarrier* barrier = c->barrier;
+  const u32 slot = c->slot, clock = c->slot_clock;
+  const int line = c->line;
+  if (last) {
+    end_copy(c);
+    c->kind = Copy::FREE;
+  }
+  copy_arrives(barrier, n, last, slot, clock, line);
+}
+
+static void store_step(Copy* c) {
+  if (c->state == Copy::ISSUED) {
+    c->staged = (u8*)malloc(c->bytes);
+    memcpy(c->staged, c->from, c->bytes);
+    c->state = Copy::SOURCE_READ;
+    wake_bulk_waiting();
+    return;
+  }
+  if (c->kind == Copy::TENSOR_STORE) tensor_box_to_global(c->map, c->at, c->staged, (u64)c->from);
+  else memcpy(c->to, c->staged, c->bytes);
+  free(c->staged);
+  c->staged = nullptr;
+  end_copy(c);
+}
+
+static bool in_flight(const Copy* c) { return c->kind != Copy::FREE && c->state != Copy::DONE; }
+static void step_copy(Copy* c) {
+  if (c->kind == Copy::LOAD || c->kind == Copy::TENSOR_LOAD) load_piece(c);
+  else store_step(c);
+}
+
+// Moves copies on: those that are due, or (`force`, when nothing else can run) one of them.
+void step_copies(bool force) {
+  Copy* chosen = nullptr;
+  u32 seen = 0;
+  for (u32 i = 0; i < machine.copies.count; i++) {
+    Copy* c = machine.copies[i];
+    if (!in_flight(c)) continue;
+    if (!force) {
+      if (c->due > machine.tick) continue;
+      c->due = machine.tick + machine.random.below(RANDOM_PIECE_DELAY);
+      step_copy(c);
+    } else if (machine.config.copy_timing == COPY_RANDOM) {
+      if (!chosen || c->due < chosen->due) chosen = c;
+    } else if (machine.config.schedule == IN_ORDER ? !chosen : machine.random.below(++seen) == 0) {
+      chosen = c;
+    }
+  }
+  if (chosen) {
+    machine.tick = max_of(machine.tick, chosen->due);
+    step_copy(chosen);
+  }
+}
+
+// ---- issuing ------------------------------------------------------------------------------------------------------
+
+// A slot stands for a copy in the vector clocks. One whose last copy the issuer knows of loses no information when reused.
+static int free_slot(const Fiber* f) {
+  const Unit* unit = f->block->unit;
+  int any = -1;
+  for (u32 s = 0; s < COPY_SLOTS; s++) {
+    if (unit->slot_used[s]) continue;
+    if (any < 0) any = (int)s;
+    if (!machine.config.check_races || f->base->clock[slot_index(s)] >= unit->slot_clock[s]) return (int)s;
+  }
+  return any;
+}
+
+static Copy* new_copy(Fiber* f, Copy::Kind kind, u32 bytes, int line) {
+  int slot = free_slot(f);
+  while (slot < 0) {
+    step_copies(true);
+    slot = free_slot(f);
+  }
+  Copy* c = nullptr;
+  for (Copy* candidate : machine.copies)
+    if (candidate->kind == Copy::FREE) {
+      c = candidate;
+      break;
+    }
+  if (!c) machine.copies.push(c = (Copy*)calloc(1, sizeof(Copy)));
+  Unit* unit = f->block->unit;
+  *c = Copy{};
+  c->kind = kind;
+  c->unit = unit;
+  c->issuer = f;
+  c->bytes = bytes;
+  c->line = line;
+  c->slot = (u32)slot;
+  c->slot_clock = unit->slot_clock[slot] + 1;      // of the source read; a store's write has the next
+  unit->slot_clock[slot] += 2;
+  unit->slot_used[slot] = true;
+  c->due = machine.tick + (machine.config.copy_timing == COPY_RANDOM ? machine.random.below(RANDOM_DELAY) : 0);
+  machine.copies_in_flight++;
+  return c;
+}
+
+static Accessor accessor_of(const Copy* c, u32 later) {
+  const Epoch epoch = machine.config.check_races ? make_epoch(c->unit->id, slot_index(c->slot), c->slot_clock + later) : 0;
+  return Accessor{c->issuer, epoch, true};
+}
+
+static void check_alignment(const void* shared, const void* global, u32 bytes, u32 shared_alignment, int line) {
+  if (((u64)shared % shared_alignment) | ((u64)global % BULK_ALIGNMENT) | (bytes % BULK_ALIGNMENT))
+    fatal("misaligned-copy", line, 0, "bulk copies need addresses and sizes that are multiples of 16 (tensor copies: shared addresses of 128)",
+          "copy by %s between %s and %s of %u bytes: not aligned", describe_fiber(machine.current), describe_address((u64)shared), describe_address((u64)global), bytes);
+}
+
+static void start_load(Copy* c, u8* to, Mbarrier* barrier) {
+  c->to = to;
+  c->barrier = barrier;
+  barrier->bytes_in_flight += c->bytes;
+  memset(to, 0xff, c->bytes);
+  if (machine.config.copy_timing == COPY_AT_ONCE)
+    while (in_flight(c)) load_piece(c);
+  yield_sometimes(machine.current);
+}
+
+static void start_store(Copy* c, const void* from) {
+  c->from = (const u8*)from;
+  c->issuer->bulk.open.push(c);
+  if (machine.config.copy_timing == COPY_AT_ONCE)
+    while (in_flight(c)) store_step(c);
+}
+
+// ---- waiting for stores -------------------------------------------------------------------------------------------
+
+static u32 members_to_wait_for(const BulkGroups& g, u32 groups_left) {
+  u32 members = 0;
+  for (u32 i = 0; i + groups_left < g.sizes.count; i++) members += g.sizes[i];
+  return members;
+}
+
+static void learn_stores(Fiber* f, u32 members, bool read_only) {
+  Knowledge* learned = nullptr;
+  for (u32 i = 0; i < members; i++) {
+    Copy* c = f->bulk.members[i];
+    c->waited = true;
+    if (!machine.config.check_races) continue;
+    const u32 index = slot_index(c->slot), clock = c->slot_clock + (read_only ? 0 : 1);
+    if (f->base->clock[index] >= clock) continue;
+    if (!learned) learned = clocks.copy(f->base);
+    learned->clock[index] = max_of(learned->clock[index], clock);
+  }
+  if (!learned) return;
+  release(f->base);
+  f->base = learned;
+}
+
+static void drop_done_groups(BulkGroups& g, u32 groups_left) {
+  while (g.sizes.count > groups_left) {
+    for (u32 i = 0; i < g.sizes[0]; i++)
+      if (g.members[i]->state != Copy::DONE) return;
+    for (u32 i = 0; i < g.sizes[0]; i++) g.members[i]->kind = Copy::FREE;
+    g.members.drop_front(g.sizes[0]);
+    g.sizes.drop_front(1);
+  }
+}
+
+// ---- cp.async -----------------------------------------------------------------------------------------------------
+
+static void perform(const CpAsync& c) {
+  if (c.valid) memcpy(c.to, c.from, c.bytes);
+  else memset(c.to, 0, c.bytes);
+}
+
+static void perform_groups(Fiber* f, u32 last_group) {
+  u32 kept = 0;
+  for (u32 i = 0; i < f->cp_async.count; i++) {
+    if (f->cp_async[i].group <= last_group) perform(f->cp_async[i]);
+    else f->cp_async[kept++] = f->cp_async[i];
+  }
+  f->cp_async.count = kept;
+}
+
+// ---- ends ---------------------------------------------------------------------------------------------------------
+
+void check_copies_at_exit(Fiber* f) {
+  for (Copy* c : f->bulk.members)
+    if (!c->waited)
+      report("exit-with-pending-store", c->line, 0, "bulk_wait_read<0>() before the thread exits", "%s exits while its bulk store may still read shared memory", describe_fiber(f));
+  if (f->bulk.open.count)
+    report("exit-with-uncommitted-store", f->bulk.open[0]->line, 0, "bulk_commit() and bulk_wait_read<0>()", "%s exits with bulk stores that it did not commit", describe_fiber(f));
+  if (f->cp_async.count)
+    report("exit-with-pending-copy", 0, 0, "cp_async_wait<0>() before the thread exits", "%s exits with cp_async copies that it did not wait for", describe_fiber(f));
+  perform_groups(f, ~0u);
+}
+
+// A unit has exited: loads still in flight are a mistake; stores finish on their own.
+void finish_copies_of(Unit* unit) {
+  for (u32 i = 0; i < machine.copies.count; i++) {
+    Copy* c = machine.copies[i];
+    if (c->kind == Copy::FREE || c->unit != unit) continue;
+    if (c->kind == Copy::LOAD || c->kind == Copy::TENSOR_LOAD) {
+      machine.current_block = c->issuer->block;
+      report("exit-with-pending-load", c->line, 0, "wait for the mbarrier of every load before the block exits", "a load issued by %s is still in flight when its block has exited",
+             describe_fiber(c->issuer));
+      end_copy(c);
+    }
+    while (in_flight(c)) step_copy(c);
+    c->kind = Copy::FREE;
+  }
+}
+
+void drop_copies() {
+  for (Copy* c : machine.copies) {
+    free(c->staged);
+    free(c);
+  }
+  machine.copies.clear();
+  machine.copies_in_flight = 0;
+  machine.bulk_waiting.clear();
+}
+
+static void check_tensor_map(const WeftTensorMap* map, int rank, int line) {
+  if (map->magic != TENSOR_MAP_MAGIC || map->rank != (u32)rank)
+    fatal("bad-tensor-map", line, 0, "pass a map made by weft.emulator.tensor_map, of the rank that the copy names", "tensor copy of rank %d by %s: the map is %s", rank,
+          describe_fiber(machine.current), map->magic != TENSOR_MAP_MAGIC ? "not one of the emulator's" : format_text("of rank %u", map->rank));
+}
+
+}  // namespace weft_rt
+
+using namespace weft_rt;
+
+EXPORT void weft_emu_bulk_load(void* to, const void* from, unsigned bytes, void* bar, int line) {
+  Fiber* f = machine.current;
+  check_alignment(to, from, bytes, BULK_ALIGNMENT, line);
+  Mbarrier* barrier = use_mbarrier(f->block, bar, "bulk_load", line);
+  if (!bytes) return;
+  Copy* c = new_copy(f, Copy::LOAD, bytes, line);
+  check_global((u64)from, bytes, WEFT_READ, line, accessor_of(c, 0), " (bulk load)");
+  check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED, line, accessor_of(c, 0), " (bulk load)");
+  c->from = (const u8*)from;
+  start_load(c, (u8*)to, barrier);
+}
+
+EXPORT void weft_emu_bulk_store(void* to, const void* from, unsigned bytes, int line) {
+  Fiber* f = machine.current;
+  check_alignment(from, to, bytes, BULK_ALIGNMENT, line);
+  if (!bytes) return;
+  Copy* c = new_copy(f, Copy::STORE, bytes, line);
+  check_shared((u64)from, bytes, WEFT_READ | WEFT_SHARED, line, accessor_of(c, 0), " (bulk store)");
+  check_global((u64)to, bytes, WEFT_WRITE, line, accessor_of(c, 1), " (bulk store)");
+  c->to = (u8*)to;
+  start_store(c, from);
+}
+
+EXPORT void weft_emu_tensor_load(void* to, const WeftTensorMap* map, const int* at, int rank, void* bar, int line) {
+  Fiber* f = machine.current;
+  check_tensor_map(map, rank, line);
+  const u32 bytes = tensor_box_bytes(*map);
+  check_alignment(to, (void*)map->base, bytes, TENSOR_ALIGNMENT, line);
+  Mbarrier* barrier = use_mbarrier(f->block, bar, "tensor_load", line);
+  Copy* c = new_copy(f, Copy::TENSOR_LOAD, bytes, line);
+  c->map = *map;
+  memcpy(c->at, at, sizeof(int) * (u32)rank);
+  tensor_rows(*map, c->at, [&](u64 global, u32, u32 row_bytes) { check_global(global, row_bytes, WEFT_READ, line, accessor_of(c, 0), " (tensor load)"); });
+  check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED, line, accessor_of(c, 0), " (tensor load)");
+  start_load(c, (u8*)to, barrier);
+}
+
+EXPORT void weft_emu_tensor_store(const WeftTensorMap* map, const void* from, const int* at, int rank, int line) {
+  Fiber* f = machine.current;
+  check_tensor_map(map, rank, line);
+  const u32 bytes = tensor_box_bytes(*map);
+  check_alignment(from, (void*)map->base, bytes, TENSOR_ALIGNMENT, line);
+  Copy* c = new_copy(f, Copy::TENSOR_STORE, bytes, line);
+  c->map = *map;
+  memcpy(c->at, at, sizeof(int) * (u32)rank);
+  check_shared((u64)from, bytes, WEFT_READ | WEFT_SHARED, line, accessor_of(c, 0), " (tensor store)");
+  tensor_rows(*map, c->at, [&](u64 global, u32, u32 row_bytes) { check_global(global, row_bytes, WEFT_WRITE, line, accessor_of(c, 1), " (tensor store)"); });
+  start_store(c, from);
+}
+
+EXPORT void weft_emu_bulk_commit(int) {
+  BulkGroups& g = machine.current->bulk;
+  for (Copy* c : g.open) g.members.push(c);
+  g.sizes.push(g.open.count);
+  g.open.clear();
+}
+
+EXPORT void weft_emu_bulk_wait(int groups, int read_only, int line) {
+  Fiber* f = machine.current;
+  for (;;) {
+    const u32 members = members_to_wait_for(f->bulk, (u32)groups);
+    bool done = true;
+    for (u32 i = 0; i < members; i++) done &= f->bulk.members[i]->state >= (read_only ? Copy::SOURCE_READ : Copy::DONE);
+    if (done) {
+      learn_stores(f, members, read_only);
+      drop_done_groups(f->bulk, (u32)groups);
+      return;
+    }
+    machine.bulk_waiting.push(f);
+    wait_here(f, Wait::BULK_GROUP, nullptr, line);
+  }
+}
+
+// Everything the thread knows of becomes visible to the async proxy.
+EXPORT void weft_emu_fence_proxy_async(int) {
+  if (!machine.config.check_races) return;
+  Fiber* f = machine.current;
+  assign(f->base, clocks.fence(f->base));
+  f->fenced_clock = f->clock++;
+}
+
+EXPORT void weft_emu_cp_async(void* to, const void* from, unsigned bytes, int valid, int line) {
+  Fiber* f = machine.current;
+  const u32 group = f->cp_async_committed + 1;
+  if (((u64)to | (valid ? (u64)from : 0)) % bytes)
+    fatal("misaligned-copy", line, 0, "cp_async needs addresses that are multiples of its bytes", "cp_async<%u> by %s from %s to %s: not aligned", bytes, describe_fiber(f),
+          describe_address((u64)from), describe_address((u64)to));
+  Accessor by = {f, 0, false};
+  if (machine.config.check_races) by.epoch = own_epoch(f);
+  if (valid) check_global((u64)from, bytes, WEFT_READ, line, by, " (cp_async)");
+  if (machine.config.check_races) by.epoch = make_epoch(f->block->unit->id, cp_async_index(f), group);
+  check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED, line, by, " (cp_async)");
+  const CpAsync c = {(u8*)to, (const u8*)from, bytes, group, valid != 0};
+  const u32 timing = machine.config.copy_timing;
+  if (timing == COPY_AT_ONCE || (timing == COPY_RANDOM && machine.random.next() & 256)) {
+    perform(c);
+    return;
+  }
+  memset(to, 0xff, bytes);
+  f->cp_async.push(c);
+}
+
+EXPORT void weft_emu_cp_async_commit(int) { machine.current->cp_async_committed++; }
+
+EXPORT void weft_emu_cp_async_wait(int groups, int) {
+  Fiber* f = machine.current;
+  if (f->cp_async_committed < (u32)groups) return;
+  const u32 done = f->cp_async_committed - (u32)groups;
+  perform_groups(f, done);
+  f->cp_async_done = max_of(f->cp_async_done, done);
 }

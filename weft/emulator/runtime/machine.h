@@ -49,11 +49,14 @@ struct Block;
 struct Warp;
 struct Unit;
 
-struct CopyGroups {              // bulk stores of one thread, in commit groups
-  List<u32> open;                // copies not committed yet
-  List<u32> members;             // copies of the committed groups, in order
+struct Copy;
+struct BulkGroups {              // bulk stores of one thread
+  List<Copy*> open;              // not committed yet
+  List<Copy*> members;           // of the committed groups, oldest first
   List<u32> sizes;               // of the committed groups
 };
+
+struct CpAsync { u8* to; const u8* from; u32 bytes, group; bool valid; };
 
 struct Fiber {
   Context context;
@@ -82,8 +85,9 @@ struct Fiber {
   Foreign* fence_released;       // published by the next atomic after a thread_fence
   Foreign* seen_by_atomics;      // acquired by the next thread_fence
   // asynchronous copies
-  CopyGroups* bulk;
-  u32 cp_async_open, cp_async_committed, cp_async_done;   // groups; done: waited for
+  BulkGroups bulk;
+  List<CpAsync> cp_async;        // not performed yet
+  u32 cp_async_committed, cp_async_done;   // groups; done: waited for
 };
 
 struct Collective {
@@ -151,7 +155,7 @@ struct Block {
 struct Copy {
   enum Kind : u8 { FREE, LOAD, STORE, TENSOR_LOAD, TENSOR_STORE } kind;
   enum State : u8 { ISSUED, SOURCE_READ, DONE } state;
-  bool waited;
+  bool waited;                   // its thread has waited for it, at least until the source was read
   Unit* unit;
   Fiber* issuer;
   Mbarrier* barrier;
@@ -213,9 +217,9 @@ struct Machine {
   u32 next_unit;
   List<u32> unit_order;          // linear cluster indices to run
   List<Fiber*> polling;
-  List<Copy*> copies;            // slots; kind FREE when unused
+  List<Copy*> copies;            // kind FREE when unused
   u32 copies_in_flight;
-  u32 bulk_waiters;
+  List<Fiber*> bulk_waiting;
   u64 tick;
   u64 events;                    // changes that a polling thread may be waiting for
   u64 switches;

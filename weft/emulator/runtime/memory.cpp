@@ -291,4 +291,5 @@ EXPORT void weft_emu_name(const void* address, weft_u64 bytes, const char* name)
   b->names.push(Name{(u64)address, bytes, name});
 }
 EXPORT void weft_emu_note(const char*, int) {}
-EXPORT void weft_emu_griddep(int wait, int) { if (wait) machine.current->dependency_met = true; }
+EXPORT void weft_emu_griddep_wait(int) { machine.current->dependency_met = true; }
+EXPORT void weft_emu_griddep_launch(int) {}

@@ -114,6 +114,7 @@ void free_shadow(Shadow* s) {
 bool knows(const Accessor& by, Epoch e) {
   const Fiber* f = by.fiber;
   const u32 index = epoch_index(e), clock = epoch_clock(e);
+  if (UNLIKELY(index >= INDEX_SPLIT)) return index == INDEX_HOST;
   if (epoch_unit(e) != f->block->unit->id) {
     const Knowledge* other = find_unit(f->base->foreign, epoch_unit(e));
     return other && other->clock[index] >= clock;
@@ -313,7 +314,7 @@ void shadow_access(Shadow* s, u64 address, u32 bytes, bool write, const Accessor
 }
 
 // Overwrites the record of a range without checking it.
-void shadow_mark(Shadow* s, u64 address, u32 bytes, Epoch write) {
+void shadow_mark(Shadow* s, u64 address, u32 bytes, Epoch write, u32 line) {
   if (!s) return;
   for (u64 at = address; at < address + bytes;) {
     Cell& c = s->cells[(at - s->first) / 16];
@@ -323,6 +324,7 @@ void shadow_mark(Shadow* s, u64 address, u32 bytes, Epoch write) {
       Cell& part = split->cells[k / split->granule];
       drop_read(part);
       part.write = write;
+      part.write_line = line;
     }
     at += to - from;
   }

@@ -29,7 +29,7 @@ Shadow* make_shadow(u64 first, u64 bytes, bool initialised);    // null when rac
 void reset_shadow(Shadow* shadow);
 void free_shadow(Shadow* shadow);
 void shadow_access(Shadow* shadow, u64 address, u32 bytes, bool write, const Accessor& by, u32 line);
-void shadow_mark(Shadow* shadow, u64 address, u32 bytes, Epoch write);
+void shadow_mark(Shadow* shadow, u64 address, u32 bytes, Epoch write, u32 line);
 u64 shadow_unwritten(Shadow* shadow, u64 address, u64 bytes, u64* first_unwritten);
 void release_shadow_pools();
 

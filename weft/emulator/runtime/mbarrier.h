@@ -1,0 +1,12 @@
+// What copies need of mbarriers.
+#pragma once
+#include "machine.h"
+
+namespace weft_rt {
+
+// The valid mbarrier at p; anything else ends the launch with a finding.
+Mbarrier* use_mbarrier(Block* block, void* p, const char* operation, int line);
+// Bytes of a copy have come; `last`: these are the last of it, and waiters may rely on all of it.
+void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, int line);
+
+}  // namespace weft_rt
