@@ -314,6 +314,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     return KernelProgram(
         kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
         writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,
+        tuple(str(v).split("_")[0] for v in fusion.outputs()),
     )  # fmt: skip
 
 

@@ -79,5 +79,6 @@ class KernelProgram:
     max_registers: int | None = None
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
+    outputs: tuple[str, ...] = ()  # names of the fusion's outputs, in order; an output that is also read has another name than in the definition
     seconds: dict[str, float] = field(default_factory=dict)  # time of each stage
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on

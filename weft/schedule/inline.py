@@ -89,6 +89,11 @@ def legal_positions(fusion: Fusion) -> dict[TensorView, tuple[int, str]]:
     return {t: (p, planner.reasons.get(t, "")) for t, p in planner.positions.items()}
 
 
+def inline_to(fusion: Fusion, positions: Mapping[TensorView, int]) -> None:
+    """Inline each tensor of `positions` as deep as its position says, or as deep as is legal."""
+    _inline(fusion, positions, best_effort=True)
+
+
 def _inline(fusion: Fusion, wanted: Mapping[TensorView, int], best_effort: bool, maps: AxisMaps | None = None) -> None:
     planner = _Planner(fusion, maps or AxisMaps(fusion), wanted, best_effort)
     planner.run()
@@ -266,4 +271,4 @@ def _consumer_stop(axis: IterDomain, other: IterDomain, consumer: TensorView) ->
 # Axes that are no loops around an element: one instruction handles all of them.
 _WHOLE = (ParallelType.vectorize, ParallelType.group, ParallelType.tma, ParallelType.mma)
 
-__all__ = ["consumer_axis", "inline_at", "inline_most", "legal_positions", "mapped_positions"]
+__all__ = ["consumer_axis", "inline_at", "inline_to", "inline_most", "legal_positions", "mapped_positions"]

@@ -7,14 +7,18 @@ Read first: `Template`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from ..analysis.loop_axes import LoopAxes
+from ..analysis.reduction_shape import ReductionShape
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.values import FullOp, IotaOp, IterDomain, PointwiseOp, RandomOp, ReductionOp, TensorView
+from ..ir.values import IterDomain, PointwiseOp, RandomOp, ReductionOp, TensorView
 from ..schedule.caching import cache_and_fork_outputs, cache_inputs
-from ..schedule.inline import inline_at, inline_most
-from ..schedule.primitives import merge, reorder
+from ..schedule.inline import inline_to
+from ..schedule.primitives import merge, reorder, split
 from ..schedule.propagate import parallelize_like, transform_like
+from ..schedule.rfactor import rfactor
 
 
 class Template:
@@ -48,11 +52,13 @@ class Template:
         """Give every tensor the bindings to blocks and threads of `reference`."""
         parallelize_like(reference, selected_parallel_types=set(BOUND))
 
-    def vectorize(self, names: Iterable[int], lanes: int) -> None:
+    def vectorize(self, names: Iterable[int], lanes: int, also: Iterable[TensorView] = ()) -> None:
         """Let loads and stores of the named inputs and outputs move `lanes` elements at once; also casts to narrow floats and random numbers beside them."""
         if lanes == 1:
             return
         wanted = set(names)
+        for copy in also:
+            set_lanes(copy)
         for source, cache in self.inputs:
             if source.name in wanted:
                 set_lanes(cache)
@@ -68,13 +74,101 @@ class Template:
                 if isinstance(expr, RandomOp) and expr.outputs[0].dtype().bits == 32:  # type: ignore[attr-defined]
                     set_lanes(expr.outputs[0])  # type: ignore[arg-type]
 
-    def inline(self, keep: Sequence[TensorView] = ()) -> None:
-        """Inline everything as deep as possible, except `keep`."""
-        inline_most(except_tensors=list(keep), selected_tensors=[t for t in self.fusion.tensors() if not any(t is k for k in keep)])
+    def rfactor_others(self, reference: TensorView, partial: TensorView) -> None:
+        """Cut every other reduction as `reference` was cut into `partial` and a rest."""
+        serial = [n for n, axis in enumerate(partial.get_loop_domain()) if axis.is_reduction()]
+        for other in self.reductions:
+            if other is not reference:
+                rfactor(other, serial)
 
-    def inline_caches(self, position_of: dict[TensorView, int]) -> None:
-        for tensor, position in position_of.items():
-            inline_at(tensor, position, best_effort=True, selected_tensors=[tensor])
+    def group_reductions(self, position: int) -> None:
+        """Let the reductions across threads fold the elements of loop axis `position` (rows or lanes of one thread) together."""
+        for tensor in self.reductions:
+            tensor.axis(position).parallelize(ParallelType.group)
+
+    def inline_fixed(self, fixed: dict[TensorView, int], row_axes: int, not_inlined: Sequence[TensorView] = ()) -> None:
+        """Inline `fixed` at its positions, what does not vary inside a row no deeper than the `row_axes` outer axes, all else as deep as possible."""
+        limits = dict(fixed)
+        for tensor in self.fusion.tensors():
+            inner = tensor.get_loop_domain()[row_axes:]
+            if tensor not in limits and all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner):
+                limits[tensor] = row_axes
+        limits.update(dict.fromkeys(not_inlined, row_axes))
+        inline_to(self.fusion, {t: limits.get(t, len(t.get_loop_domain())) for t in self.fusion.tensors()})
+
+
+def whole_warps(bdimx: int, bdimy: int = 1, bdimz: int = 1) -> int:
+    """Return `bdimx`, or the next multiple of a warp when the block would have a partial warp: shuffles name all 32 lanes."""
+    return bdimx if bdimx * bdimy * bdimz % 32 == 0 else -(-bdimx // 32) * 32
+
+
+@dataclass
+class Rows:
+    """The canonical loops of a reduction's output, as axes: [rows | outer | row | vector].
+
+    rows: the axes that are not reduced, merged; None when there are none. outer: the outer reduced runs, merged, when kept apart.
+    row: the (inner) reduced run without its vector, with the outer ones merged into it when these are not kept apart.
+    """
+
+    rows: IterDomain | None
+    outer: IterDomain | None
+    row: IterDomain
+    vector: IterDomain
+
+
+def canonical_rows(tensor: TensorView, shape: ReductionShape, axes: LoopAxes, vector_elems: int, *, keep_outer: bool) -> Rows:
+    """Bring the loops of a reduction over the innermost run into canonical order.
+
+    Before: loops are the logical axes.   After: [rows?, outer?, row, vector], in memory order, each run merged.
+    """
+    domain = tensor.domain()
+    order = class_order(tensor, shape, axes)
+    arrange(tensor, order)
+    run = len(shape.runs[-1].classes)
+    merge_run(tensor, len(domain.loop) - run, run)
+    split(tensor, -1, vector_elems)
+    reduced = [a for a in domain.loop[:-2] if a.is_reduction()]
+    kept = [a for a in domain.loop[:-2] if not a.is_reduction()]
+    arrange_axes(tensor, [*kept, *reduced, *domain.loop[-2:]])
+    rows = merge_axes_at(tensor, 0, len(kept))
+    at = 1 if kept else 0
+    outer = merge_axes_at(tensor, at, len(reduced))
+    if outer is not None and not keep_outer:
+        merge(tensor, at, at + 1)
+        outer = None
+    return Rows(rows, outer, domain.loop[-2], domain.loop[-1])
+
+
+def class_order(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> list[int]:
+    """Positions of the loop axes of `tensor` in the order of `shape`; axes of one iteration first."""
+    reference = shape.reference.get_logical_domain()
+    classes = [axes.of(a) for a in reference]
+    place = {n: k for k, n in enumerate(shape.order)}
+    return sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k))  # type: ignore[index]
+
+
+def merge_axes_at(tensor: TensorView, first: int, count: int) -> IterDomain | None:
+    """Merge `count` loop axes from `first` on; return the result, None when there are none."""
+    if count == 0:
+        return None
+    merge_run(tensor, first, count)
+    return tensor.axis(first)
+
+
+def split_axis(tensor: TensorView, axis: IterDomain, factor: int, inner_split: bool = True) -> tuple[IterDomain, IterDomain]:
+    """Split a loop axis given as an axis; return (outer, inner)."""
+    position = tensor.get_loop_domain().index(axis)
+    split(tensor, position, factor, inner_split)
+    return tensor.axis(position), tensor.axis(position + 1)
+
+
+def positions(tensor: TensorView, axes: Iterable[IterDomain]) -> list[int]:
+    return [tensor.get_loop_domain().index(a) for a in axes]
+
+
+def arrange_axes(tensor: TensorView, axes: Sequence[IterDomain]) -> None:
+    """Reorder all loop axes of `tensor` as given."""
+    arrange(tensor, positions(tensor, axes))
 
 
 BOUND = (
@@ -104,5 +198,3 @@ def merge_run(tensor: TensorView, first: int, count: int) -> None:
     for _ in range(count - 1):
         merge(tensor, first, first + 1)
 
-
-__all__ = ["FullOp", "IotaOp", "IterDomain", "Template", "arrange", "has_lanes", "merge_run", "set_lanes"]

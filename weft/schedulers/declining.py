@@ -1,0 +1,59 @@
+"""Schedulers that this version names and does not have, and those that need no kernel. Each declines with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..arch import Arch
+from ..ir.enums import SchedulerType
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from .base import Alignments, Decline, Launch, Scheduler, Sizes
+
+
+class Declining(Scheduler):
+    """A scheduler that takes nothing."""
+
+    def __init__(self, name: SchedulerType, reason: str) -> None:
+        self.name, self.reason = name, reason
+
+    def analyze(self, fusion: Fusion) -> Decline:
+        return Decline(self.reason)
+
+    def choose(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
+        raise TypeError(f"{self.name.name} declines every fusion")
+
+    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
+        raise TypeError(f"{self.name.name} declines every fusion")
+
+
+@dataclass(frozen=True)
+class NoParams:
+    """A schedule without choices."""
+
+
+class NoOp(Scheduler):
+    """Nothing to compute: every output is an input. The executor returns the inputs."""
+
+    name = SchedulerType.no_op
+
+    def analyze(self, fusion: Fusion) -> NoParams | Decline:
+        for value in fusion.outputs():
+            if isinstance(value, TensorView) and not value.is_fusion_input:
+                return Decline(f"T{value.name} is computed")
+        return NoParams()
+
+    def choose(self, analysis: NoParams, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[NoParams, str]:
+        return analysis, "no_op: every output is an input"
+
+    def apply(self, fusion: Fusion, analysis: NoParams, params: NoParams) -> Launch:
+        return Launch()
+
+
+EXPR_EVAL = Declining(SchedulerType.expr_eval, "runs torch for single ops without a kernel (matmul, gather, ...), none of which this version has")
+MATMUL = Declining(SchedulerType.matmul, "this version does not generate matrix products")
+RESIZE = Declining(SchedulerType.resize, "slice, pad and cat are not in this version")
+TRANSPOSE = Declining(SchedulerType.transpose, "tiles through shared memory come in a later version; pointwise reads across memory instead")
+OUTER_PERSISTENT = Declining(SchedulerType.outer_persistent, "keeping columns on chip between a reduction and its use comes in a later version")
+INNER_OUTER_PERSISTENT = Declining(SchedulerType.inner_outer_persistent, "reducing rows and columns in one kernel (normalization backward) comes in a later version")

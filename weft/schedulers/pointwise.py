@@ -1,0 +1,85 @@
+"""PointWise: no reduction. The axes of one output, merged left and right of a break point, are spread over blocks, threads and vectors.
+
+    1-D   [BIDx, unroll, TIDx, vector]
+    2-D   left: [BIDy, TIDy, unroll]   right: [BIDx, unroll, TIDx, vector]     where a broadcast operand is read once per block instead of once per element
+
+Owns the template; parameters are chosen in `pointwise_heuristic.py`. Read first: `PointWise.apply`.
+"""
+
+from __future__ import annotations
+
+from ..arch import MAX_GRID, Arch
+from ..ir.enums import ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .facts import Obstacle, PointwiseAnalysis, analyze_pointwise
+from .pointwise_heuristic import PointwiseParams, choose_with_trace
+from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
+
+
+class PointWise(Scheduler):
+    """Elementwise fusions with broadcasts, casts, permutes, random numbers."""
+
+    name = SchedulerType.pointwise
+
+    def analyze(self, fusion: Fusion) -> PointwiseAnalysis | Decline:
+        found = analyze_pointwise(fusion)
+        return Decline(str(found)) if isinstance(found, Obstacle) else found
+
+    def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams, str]:
+        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)  # type: ignore[arg-type]
+        return params, str(trace)
+
+    def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> Launch:
+        template = Template(fusion)
+        reference = template.tensor(analysis.reference.name)
+        static, loads_at = schedule_reference(reference, analysis, params)
+        template.propagate(reference)
+        template.bind(reference)
+        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+        template.inline_fixed({cache: loads_at for _, cache in template.inputs}, 0)
+        return Launch(tuple(static), params.max_registers)
+
+
+def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams) -> tuple[list[tuple[ParallelType, int]], int]:
+    """Transform and bind the loops of the reference; return static block dimensions, and how many axes stand left of the unrolled part."""
+    axes, order = analysis.axes, analysis.order
+    classes = [axes.of(a) for a in analysis.reference.get_logical_domain()]
+    place = {n: k for k, n in enumerate(order)}
+    arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
+    rank = len(reference.get_loop_domain())
+    if rank == 0:
+        return [], 0
+    left_count = rank - len(order) + params.break_point if params.break_point else 0
+    right = merge_axes_at(reference, left_count, rank - left_count)
+    left = merge_axes_at(reference, 0, left_count)
+    outer, vector = split_axis(reference, right, params.vector_elems)  # type: ignore[arg-type]
+    outer, threads = split_axis(reference, outer, params.bdimx)
+    blocks, unroll = split_axis(reference, outer, params.unroll_inner)
+    threads.parallelize(ParallelType.block_x)
+    static = [(ParallelType.block_x, params.bdimx)]
+    if left is None:
+        blocks.parallelize(ParallelType.grid_x)
+        arrange_axes(reference, [blocks, unroll, threads, vector])
+        return static, 1
+    return static + _bind_left(reference, left, (blocks, unroll, threads, vector), params), 2 + (params.bdimy > 1) + params.split_grid_y
+
+
+def _bind_left(reference: TensorView, left, right_parts: tuple, params: PointwiseParams) -> list[tuple[ParallelType, int]]:
+    blocks, unroll, threads, vector = right_parts
+    static, front = [], []
+    left, left_unroll = split_axis(reference, left, params.unroll_outer)
+    if params.bdimy > 1:
+        left, rows = split_axis(reference, left, params.bdimy)
+        rows.parallelize(ParallelType.block_y)
+        static, front = [(ParallelType.block_y, params.bdimy)], [rows]
+    on_x, on_y = (left, blocks) if params.is_left_fastest else (blocks, left)
+    serial = []
+    if params.split_grid_y:
+        loop, on_y_inner = split_axis(reference, on_y, MAX_GRID[1])
+        serial, on_y = [loop], on_y_inner
+    on_x.parallelize(ParallelType.grid_x)
+    on_y.parallelize(ParallelType.grid_y)
+    arrange_axes(reference, [*serial, on_y, on_x, *front, left_unroll, unroll, threads, vector])
+    return static

@@ -1,0 +1,168 @@
+"""How a pointwise kernel cuts its loops into blocks, threads and vectors.
+
+Owns `PointwiseParams` and its choice. Pure: facts and arch in, params out.
+
+Loops, outermost first, of the reference's axes merged left and right of the break point:
+    break_point 0   all: [BIDx, unroll_inner, TIDx = bdimx, vector_elems]
+    otherwise       left: [BIDy, unroll_outer, TIDy = bdimy]     right: [BIDx, unroll_inner, TIDx = bdimx, vector_elems]
+`is_left_fastest` swaps the roles of BIDx and BIDy, so that blocks which share right indices run at the same time.
+Read first: `choose`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..arch import MAX_GRID, Arch
+from .facts import PointwiseFacts
+from .throughput_heuristic import Trace, bytes_in_flight_per_sm, ceil_div, next_power_of_two, previous_power_of_two, vector_elems
+
+BLOCK_THREADS = 128
+"""Small blocks start and end at different times, which keeps loads and stores mixed; 16 of them fill a multiprocessor."""
+MIN_SAVING = 0.1
+"""Two dimensions must move this much less than one: they cost an index calculation more."""
+LANES_FOR_TWO_DIMENSIONS = 32
+"""The right side must fill a warp with vectors."""
+IN_FLIGHT_BITS_PER_THREAD = 64 * 8
+"""Four 16-byte loads per thread in flight, over all inputs."""
+MAX_UNROLL = 8
+MIN_WAVES = 4
+"""Blocks per slot of the chip below which unrolling starves it."""
+NARROW_ACCESS_COST = {8: 2.0, 16: 1.4, 32: 1.15}
+"""Relative time per bit of accesses of so many bits per thread; wider ones cost 1. An estimate from instructions per byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseParams:
+    """A schedule of a pointwise fusion; equal params (with equal structure, index type and device) mean the same kernel.
+
+    break_point: number of loops on the left; 0: one dimension. unroll_outer: left indices per thread; unroll_inner: vectors per thread on the right.
+    split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
+    """
+
+    break_point: int
+    vector_elems: int
+    unroll_outer: int
+    unroll_inner: int
+    bdimx: int
+    bdimy: int
+    is_left_fastest: bool
+    split_grid_y: bool
+    max_registers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BreakCandidate:
+    """A break position: bits moved, vector width, and why it is out (empty when it is not)."""
+
+    position: int
+    transferred_bits: int
+    cost: float
+    vector_elems: int
+    declined: str
+
+    def __str__(self) -> str:
+        return f"break {self.position}: {self.transferred_bits} bits, vector {self.vector_elems}, cost {self.cost:.4g}{', declined: ' + self.declined if self.declined else ''}"
+
+
+CRITERIA = ("bits moved, weighted by the width of an access",)
+
+
+def choose(facts: PointwiseFacts, arch: Arch) -> PointwiseParams:
+    """Return the params of a pointwise fusion. Any facts give legal params."""
+    return choose_with_trace(facts, arch)[0]
+
+
+def choose_with_trace(facts: PointwiseFacts, arch: Arch) -> tuple[PointwiseParams, Trace]:
+    """Return the params and why."""
+    breaks = break_candidates(facts, arch)
+    best = min((c for c in breaks if not c.declined), key=lambda c: c.cost)
+    params = _with_break(facts, arch, best)
+    ranked = (best, *(c for c in breaks if c is not best))
+    return params, Trace("pointwise", facts, CRITERIA, ranked, params)
+
+
+def break_candidates(facts: PointwiseFacts, arch: Arch) -> tuple[BreakCandidate, ...]:
+    """Return every break position with what it moves; position 0 is never declined."""
+    extents = facts.extents_elems
+    out: list[BreakCandidate] = []
+    for position in range(max(1, len(extents))):
+        left, right = math.prod(extents[:position]), math.prod(extents[position:])
+        bits = facts.broadcast[position].transferred_bits(left, right)
+        vector = _vector(facts, arch, position)
+        cost = bits * NARROW_ACCESS_COST.get(previous_power_of_two(vector * facts.max_dtype_bits), 1.0)
+        declined = ""
+        if position:
+            if left <= 1:
+                declined = "nothing is on the left"
+            elif right < LANES_FOR_TWO_DIMENSIONS * vector:
+                declined = "the right side does not fill a warp"
+            elif cost > (1 - MIN_SAVING) * out[0].cost:
+                declined = f"saves less than {MIN_SAVING:.0%}"
+            elif left * right * 2 <= arch.sm_count * BLOCK_THREADS:
+                declined = "too few elements to matter"
+            elif not _is_legal_vector(facts, position, vector):
+                declined = "a 4-bit type needs a vector of two there"
+        out.append(BreakCandidate(position, bits, cost, vector, declined))
+    return tuple(out)
+
+
+def _is_legal_vector(facts: PointwiseFacts, position: int, vector: int) -> bool:
+    return vector <= max(1, facts.vector_limit_elems[position])
+
+
+def _vector(facts: PointwiseFacts, arch: Arch, position: int) -> int:
+    """Width at a break position: the widest legal one; a single element when even one warp per multiprocessor would lack work."""
+    limit = facts.vector_limit_elems[position] if position < len(facts.vector_limit_elems) else 1
+    widest = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+    return widest if facts.total_elems >= widest * arch.sm_count * arch.warp_threads else min(widest, facts.min_vector_elems)
+
+
+def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> PointwiseParams:
+    extents, position, vector = facts.extents_elems, chosen.position, chosen.vector_elems
+    left, right = math.prod(extents[:position]), math.prod(extents[position:])
+    bdimx, bdimy = BLOCK_THREADS, 1
+    if position:
+        bdimx = _threads_on_the_right(ceil_div(right, vector))
+        bdimy = BLOCK_THREADS // bdimx
+    unroll = _unroll(facts, arch, vector, ceil_div(left, bdimy) * ceil_div(right, bdimx * vector))
+    bits = facts.broadcast[position] if position else None
+    outer, inner = 1, unroll
+    if bits is not None and bits.right_only_bits >= bits.left_only_bits:  # each row's elements meet the same right-only values in registers
+        outer, inner = min(unroll, next_power_of_two(ceil_div(left, bdimy))), 1
+    elif not position:
+        inner = unroll
+    left_fastest = False
+    if bits is not None and bits.right_only_bits >= bits.left_only_bits:
+        # a row of blocks along the right side would push the right-only values out of L2 before the next row reads them
+        left_fastest = 2 * bits.left_step_bits(right) > arch.l2_bytes * 8
+    y_blocks = ceil_div(right, bdimx * vector * inner) if left_fastest else ceil_div(left, bdimy * outer)
+    return PointwiseParams(
+        break_point=position, vector_elems=vector, unroll_outer=outer, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
+        split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
+    )  # fmt: skip
+
+
+def _threads_on_the_right(vectors: int) -> int:
+    """Widest of 128, 64 and 32 threads that wastes at most an eighth of the lanes, else the one that wastes least."""
+    options = [t for t in (128, 64, 32) if t <= BLOCK_THREADS]
+    for threads in options:
+        if vectors / (ceil_div(vectors, threads) * threads) >= 0.875:
+            return threads
+    return max(options, key=lambda t: vectors / (ceil_div(vectors, t) * t))
+
+
+def _unroll(facts: PointwiseFacts, arch: Arch, vector: int, blocks: int) -> int:
+    """Vectors per thread: as many as keep four 16-byte loads per thread, or the bytes in flight that the memory needs, and enough blocks."""
+    inputs = max(1, facts.full_inputs)
+    per_vector_bits = vector * facts.max_dtype_bits * inputs
+    needed = bytes_in_flight_per_sm(arch) * 8 / (arch.max_threads_per_sm * per_vector_bits)
+    wanted = max(IN_FLIGHT_BITS_PER_THREAD / per_vector_bits, needed)
+    if facts.full_inputs == 0 and facts.vectorizable_inputs == 0:
+        wanted = 1  # nothing to wait for
+    unroll = min(MAX_UNROLL, previous_power_of_two(math.ceil(wanted)))
+    slots = arch.sm_count * (arch.max_threads_per_sm // BLOCK_THREADS)
+    while unroll > 1 and blocks < unroll * slots * MIN_WAVES:
+        unroll //= 2
+    return unroll

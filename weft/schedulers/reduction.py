@@ -1,0 +1,119 @@
+"""Reduction: results are not used over the axes that were reduced. Inner, outer and 3-D, within a block and across blocks.
+
+    inner   rows: [BIDx, TIDy]           row: [BIDy, serial, unroll, TIDx, vector]
+    outer   columns: [BIDx, TIDx, vector]   reduced: [BIDy, serial, unroll, TIDy]
+    3d      rows: [BIDx, TIDy]           outer run: [BIDy, serial, TIDz]   inner run: [serial, unroll, TIDx, vector]
+
+Owns the template; parameters are chosen in `reduction_heuristic.py`. Read first: `Reduction.apply`.
+"""
+
+from __future__ import annotations
+
+from ..arch import Arch
+from ..ir.enums import ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+from ..ir.values import IterDomain, TensorView
+from ..schedule.primitives import split
+from ..schedule.rfactor import rfactor
+from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .facts import Obstacle, ReductionAnalysis, analyze_reduction
+from .reduction_heuristic import ReductionParams, choose_with_trace
+from .rows import Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, positions, split_axis, whole_warps
+
+_STATIC = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
+
+
+class Reduction(Scheduler):
+    """Sums, products, extrema over any axes, with pointwise work before and after."""
+
+    name = SchedulerType.reduction
+
+    def analyze(self, fusion: Fusion) -> ReductionAnalysis | Decline:
+        found = analyze_reduction(fusion)
+        return Decline(str(found)) if isinstance(found, Obstacle) else found
+
+    def choose(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ReductionParams, str]:
+        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)  # type: ignore[arg-type]
+        return params, str(trace)
+
+    def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> Launch:
+        template = Template(fusion)
+        reference = template.reduction_behind(analysis.shape.reference.name)
+        schedule = schedule_outer if params.kind == "outer" else schedule_inner
+        serial, loads_at = schedule(reference, analysis, params)
+        partial = rfactor(reference, positions(reference, serial))
+        template.propagate(partial)
+        template.bind(partial)
+        template.rfactor_others(reference, partial)
+        if params.kind == "outer" and params.vector_elems > 1:
+            template.group_reductions(-1)
+        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+        first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
+        template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
+        static = tuple((kind, n) for kind, n in zip(_STATIC, (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)) if n > 1 or kind is ParallelType.block_x)
+        return Launch(static, params.max_registers)
+
+
+def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
+    """Transform and bind a reduction along memory; return its serial axes and how many axes stand left of the unrolled loads."""
+    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d")
+    front: list[IterDomain] = []
+    if rows.rows is not None:
+        blocks = rows.rows
+        if params.bdimy > 1:
+            blocks, threads = split_axis(reference, blocks, params.bdimy)
+            threads.parallelize(ParallelType.block_y)
+            front = [threads]
+        blocks.parallelize(ParallelType.grid_x)
+        front = [blocks, *front]
+    loop, threads = split_axis(reference, rows.row, params.bdimx)
+    threads.parallelize(ParallelType.block_x)
+    loop, unroll = split_axis(reference, loop, params.unroll)
+    serial = [loop, unroll, rows.vector]
+    middle: list[IterDomain] = []
+    if rows.outer is not None:
+        outer, outer_threads = split_axis(reference, rows.outer, params.bdimz)
+        outer_threads.parallelize(ParallelType.block_z)
+        outer, middle = _share(reference, outer, params)
+        serial.append(outer)
+        middle += [outer, outer_threads]
+    else:
+        loop, middle = _share(reference, loop, params)
+        serial[0] = loop
+    arrange_axes(reference, [*front, *middle, loop, unroll, threads, rows.vector])
+    return serial, len(front) + len(middle) + 1
+
+
+def _share(reference: TensorView, loop: IterDomain, params: ReductionParams) -> tuple[IterDomain, list[IterDomain]]:
+    """Give each of `grid_split` blocks a part of `loop`; return what is left of the loop and the axis bound to blocks."""
+    if params.grid_split == 1:
+        return loop, []
+    blocks, loop = split_axis(reference, loop, params.grid_split, False)
+    blocks.parallelize(ParallelType.grid_y)
+    return loop, [blocks]
+
+
+def schedule_outer(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
+    """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads."""
+    shape = analysis.shape
+    arrange(reference, class_order(reference, shape, analysis.axes))
+    loop = reference.get_loop_domain()
+    run = len(shape.runs[-1].classes)
+    merge_run(reference, len(loop) - run, run)
+    split(reference, -1, params.vector_elems)
+    loop = reference.get_loop_domain()
+    vector = loop[-1]
+    kept = [a for a in loop[:-1] if not a.is_reduction()]
+    reduced = [a for a in loop if a.is_reduction()]
+    arrange_axes(reference, [*kept, *reduced, vector])
+    columns = merge_axes_at(reference, 0, len(kept))
+    rest = merge_axes_at(reference, 1, len(reduced))
+    blocks, threads_x = split_axis(reference, columns, params.bdimx)  # type: ignore[arg-type]
+    rest, threads_y = split_axis(reference, rest, params.bdimy)  # type: ignore[arg-type]
+    rest, unroll = split_axis(reference, rest, params.unroll)
+    rest, share = _share(reference, rest, params)
+    blocks.parallelize(ParallelType.grid_x)
+    threads_x.parallelize(ParallelType.block_x)
+    threads_y.parallelize(ParallelType.block_y)
+    arrange_axes(reference, [blocks, *share, rest, unroll, threads_y, threads_x, vector])
+    return [rest, unroll], 2 + len(share)
