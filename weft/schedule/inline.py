@@ -26,7 +26,7 @@ class InlineTooDeep(UserError):
 class BadInlinePosition(UserError):
     code = "W651"
     what = "there is no inline position {position} in {tensor}, which has {rank} loop axes"
-    fix = "give a position between -{rank} - 1 and {rank}"
+    fix = "give a position between 0 and {rank}, or count from the end: -1 is behind the last axis"
 
 
 def consumer_axis(maps: AxisMaps, producer: TensorView, k: int, consumer: TensorView) -> IterDomain | None:
@@ -173,7 +173,7 @@ class _Planner:
                 for loops in shared:
                     nest.append(self._merge(loops, bits))
                 for n, (tensor, consumer) in enumerate(consumers):
-                    reached[n] = self._depth_in(tensor, position, consumer) + 1
+                    reached[n] = self._depth_in(tensor, position, consumer) + 1  # type: ignore[operator]
                 depths.append(len(nest) - 1)
                 position += 1
             if position < target and (not self.best_effort or position < kept):
@@ -186,9 +186,10 @@ class _Planner:
             if reason:
                 self.reasons[tensor] = reason
 
-    def _depth_in(self, tensor: TensorView, position: int, consumer: TensorView) -> int:
+    def _depth_in(self, tensor: TensorView, position: int, consumer: TensorView) -> int | None:
+        """Return the place in the consumer's nest of the loop that corresponds to loop axis `position` of `tensor`."""
         axis = consumer_axis(self.maps, tensor, position, consumer)
-        return self.depths[consumer][consumer.get_loop_domain().index(axis)]  # type: ignore[arg-type]
+        return None if axis is None else self.depths[consumer][consumer.get_loop_domain().index(axis)]
 
     def _next(
         self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], bits: int
@@ -209,9 +210,13 @@ class _Planner:
                 reason = _consumer_stop(axis, other, consumer)  # type: ignore[arg-type]
             if reason:
                 return reason, []
-            end = self._depth_in(tensor, position, consumer)
+            end: int = self._depth_in(tensor, position, consumer)  # type: ignore[assignment]
             if end < reached[n]:
                 return f"{axis} stands further out in its consumer {consumer} than the axes before it", []
+            for later in range(position + 1, len(tensor.get_loop_domain())):
+                depth = self._depth_in(tensor, later, consumer)
+                if depth is not None and reached[n] <= depth < end and not self.nests[consumer][depth].root().bound:
+                    return f"{axis} stands inside {consumer_axis(self.maps, tensor, later, consumer)} in {consumer}, and outside of it in the tensor", []
             extra = [loop.root() for loop in self.nests[consumer][reached[n] : end]]
             loops = [loop for loop in extra if not loop.bound] + [self.nests[consumer][end].root()]
             if columns is None:
