@@ -248,7 +248,7 @@ class EmulatedKernel:
         config.check_races = self.check == "races"
         config.schedule = SCHEDULES[schedule] if schedule else (IN_ORDER if seed is None else RANDOM_WARPS)
         config.copy_timing = COPY_TIMINGS[copy_timing] if copy_timing else (COPY_LATE if seed is None else COPY_RANDOM)
-        config.copy_pieces = copy_pieces or (1 if seed is None else 2)
+        config.copy_pieces = copy_pieces or 2            # a phase that ends early shows only between two pieces
         config.resident_blocks = self.limits.resident_blocks
         config.named_barriers = self.limits.named_barriers
         config.uses_cp_async = b"weft_emu_cp_async\0" in self._calls
