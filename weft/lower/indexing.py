@@ -113,14 +113,20 @@ class Indexer:
                 return None
             value = mul(a, inner.sym) + b
             if not self._divides(split):
-                bound = less(value, source.sym)
-                if bound is not TRUE and bound not in self.bounds.setdefault(key, []):
-                    self.bounds[key].append(bound)
+                self._bound_source(key, value, source.sym, less(a, outer.sym))
             return value
         value = self._value(source, key)
         if value is None:
             return None
         return floordiv(value, inner.sym) if role == "outer" else mod(value, inner.sym)
+
+    def _bound_source(self, key: IterDomain, value: Sym, extent: Sym, implied: Sym) -> None:
+        """Guard a split's source; an outer part beyond its own extent puts the source beyond its extent too, so that bound goes."""
+        bounds = [b for b in self.bounds.get(key, ()) if b is not implied]
+        bound = less(value, extent)
+        if bound is not TRUE and bound not in bounds:
+            bounds.append(bound)
+        self.bounds[key] = bounds
 
     def _divides(self, split: Split) -> bool:
         source, factor = split.source().sym, split.factor

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, const, var
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IterDomain, Merge, TensorView
+from ..ir.values import Expr, IterDomain, TensorView
 from ..schedule.inline import consumer_axis
 
 
@@ -57,6 +57,8 @@ class LoopPlan:
         self.fusion, self.maps = fusion, maps
         self.exprs = fusion.tensor_exprs()
         self._sets = UnionFind()
+        self._covers: dict[IterDomain, frozenset[IterDomain]] = {}
+        self._made_by = {maps.exact(out): t for t in maps.transforms for out in t.outputs if not out.is_broadcast()}  # type: ignore[attr-defined, arg-type]
         self._axis_tensor: dict[IterDomain, TensorView] = {}
         self._share_loops()
         self.groups: dict[TensorView, list[LoopGroup]] = {}
@@ -89,24 +91,25 @@ class LoopPlan:
         for axis in self._axis_tensor:
             self._members.setdefault(self._sets.find(axis), []).append(axis)
 
-    def _coverage(self, axis: IterDomain) -> set[IterDomain]:
-        """Exact classes of the concrete source axes behind `axis`."""
-        transform = axis.definition()
-        if transform is None:
-            return set() if axis.is_broadcast() else {self.maps.exact(axis)}
-        if isinstance(transform, Merge):
-            return self._coverage(transform.outer()) | self._coverage(transform.inner())
-        out: set[IterDomain] = set()
-        for source in transform.inputs:
-            out |= self._coverage(source)  # type: ignore[arg-type]
-        return out
+    def _coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
+        """Exact classes of the concrete source axes behind `axis`, whichever tensor shows where it comes from."""
+        if axis.is_broadcast() and axis.definition() is None:
+            return frozenset()
+        key = self.maps.exact(axis)
+        if key not in self._covers:
+            transform = axis.definition() or self._made_by.get(key)
+            if transform is None:
+                self._covers[key] = frozenset([key])
+            else:
+                self._covers[key] = frozenset().union(*(self._coverage(source) for source in transform.inputs))  # type: ignore[arg-type]
+        return self._covers[key]
 
     def _promotion(self, root: IterDomain) -> IterDomain:
         members = self._members[root]
         if len(members) == 1:
             return members[0]
         covers = [self._coverage(m) for m in members]
-        union = set().union(*covers)
+        union = frozenset().union(*covers)
         best = max(range(len(members)), key=lambda i: len(covers[i]))
         if covers[best] != union:
             names = ", ".join(f"{m} of T{self._axis_tensor[m].name}" for m in members[1:4])

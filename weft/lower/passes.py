@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, floordiv, is_divisible, mul, product, variables
-from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, equal, is_divisible, mul, product, var, variables
+from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
 from .build import BuildState
@@ -65,7 +65,7 @@ def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
 
 def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, threads: Sym) -> None:
     tensor = reduce.outputs[0].buffer.tensor
-    grid = [p for p in (ParallelType.grid_x, ParallelType.grid_y, ParallelType.grid_z) if p in state.launch]
+    grid = [p for p in GRID_TYPES if p in state.launch]
     blocks = product(state.launch[p] for p in grid)
     segments = product(state.launch[p] for p in grid if p not in reduce.grid_types)
     keep = product(state.launch[p] for p in BLOCK_TYPES if p in state.launch and p not in reduce.thread_types)
@@ -77,8 +77,7 @@ def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, threads: Sym) 
 
 
 def _predicate_last_block(kernel: Kernel) -> None:
-    from ..expr import var
-
+    repeated = {equal(var(p.value, extent=d), 0) for p, d in zip(GRID_TYPES, kernel.grid)}  # the flag leaves one block already
     flag_of: dict[TensorView, str] = {}
     for statement in walk(kernel.body):
         if not isinstance(statement, Op):
@@ -95,7 +94,8 @@ def _predicate_last_block(kernel: Kernel) -> None:
         for out in statement.outputs:
             flag_of[out.buffer.tensor] = flag
             if out.buffer.memory is MemoryType.global_:
-                statement.predicate = conjunction([statement.predicate, var(flag, DataType.Bool)])
+                atoms = statement.predicate.args if statement.predicate.op == "and" else (statement.predicate,)
+                statement.predicate = conjunction([*(a for a in atoms if a not in repeated), var(flag, DataType.Bool)])
 
 
 def insert_block_syncs(kernel: Kernel, state: BuildState) -> Kernel:
@@ -260,5 +260,3 @@ def mark_unrolled(kernel: Kernel, state: BuildState) -> Kernel:
             statement.unroll = used and statement.extent.is_const
     return kernel
 
-
-__all__ = ["floordiv", "group_predicates", "insert_block_syncs", "mark_unrolled", "place_shared_memory", "plan_reductions", "reduction_form"]

@@ -66,7 +66,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, [*copies, *in_shared])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
-    template.inline_fixed(loads, row_axes - (params.row_unroll > 1), [] if params.storage != "register" else kept)
+    template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     static = [] if params.bdimx is None else [(ParallelType.block_x, whole_warps(params.bdimx, params.rows_per_block, params.bdimz))]
     return Launch(tuple(static), params.max_registers)
 
@@ -115,6 +115,8 @@ class Passes:
         chosen = buffers.projected if params.project_to_inputs and buffers.projected is not None else buffers.buffers
         self.kept_names = {b.tensor.name for b in chosen}
         self.first: dict[int, int] = {t.name: p for t, p in buffers.first_pass.items()}
+        for source, cache in template.inputs:
+            self.first[cache.name] = self.first.get(source.name, 0)
         for local, output in template.outputs:
             self.first.setdefault(local.name, self.first.get(output.name, 0))
         self.varying = {t.name for t in analysis.axes.tensors if analysis.axes.stored(t) & analysis.shape.reduced}
