@@ -19,11 +19,11 @@ from .inputs import python_dtype
 _TORCH_DTYPES: dict[Any, DataType] = {
     torch.cdouble: DataType.ComplexDouble, torch.cfloat: DataType.ComplexFloat, torch.double: DataType.Double, torch.float: DataType.Float,
     torch.half: DataType.Half, torch.bfloat16: DataType.BFloat16, torch.float8_e4m3fn: DataType.Float8_e4m3fn,
-    torch.float8_e5m2: DataType.Float8_e5m2, torch.float8_e8m0fnu: DataType.Float8_e8m0fnu, torch.long: DataType.Int, torch.int: DataType.Int32,
-    torch.bool: DataType.Bool,
+    torch.float8_e5m2: DataType.Float8_e5m2, torch.long: DataType.Int, torch.int: DataType.Int32, torch.bool: DataType.Bool,
 }  # fmt: skip
-if hasattr(torch, "float4_e2m1fn_x2"):
-    _TORCH_DTYPES[torch.float4_e2m1fn_x2] = DataType.Float4_e2m1fn_x2
+for _name, _dtype in {"float8_e8m0fnu": DataType.Float8_e8m0fnu, "float4_e2m1fn_x2": DataType.Float4_e2m1fn_x2}.items():
+    if hasattr(torch, _name):  # not in the oldest torch that is supported
+        _TORCH_DTYPES[getattr(torch, _name)] = _dtype
 _PYTHON_TYPES = (complex, float, int, bool)
 
 
