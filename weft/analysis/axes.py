@@ -67,6 +67,7 @@ class AxisMaps:
         self.exact_sets, self.permissive_sets = UnionFind(), UnionFind()
         self.transforms = self._collect_transforms()
         self._loop_matches: dict[tuple[TensorView, TensorView], dict[IterDomain, IterDomain]] = {}
+        self._coverage: dict[IterDomain, frozenset[IterDomain]] = {}
         self._map_tensors()
         self._close(self.exact_sets)
         self._close(self.permissive_sets)
@@ -90,6 +91,18 @@ class AxisMaps:
         if key not in self._loop_matches:
             self._loop_matches[key] = loop_match(producer, consumer)
         return self._loop_matches[key]
+
+    def coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
+        """Return the exact classes of the concrete source axes that a loop over `axis` runs over."""
+        found = self._coverage.get(axis)
+        if found is None:
+            transform = axis.definition()
+            if transform is None:
+                found = frozenset() if axis.is_broadcast() else frozenset([self.exact(axis)])
+            else:
+                found = frozenset().union(*(self.coverage(a) for a in transform.inputs))  # type: ignore[arg-type]
+            self._coverage[axis] = found
+        return found
 
     def self_mapping(self) -> tuple[TensorView, IterDomain, IterDomain] | None:
         """Return a tensor two of whose logical axes are the same axis (as in x + transpose(x)), and these; None when there is none.

@@ -1,7 +1,8 @@
 """Inlining: how many leading loops each tensor shares with its consumers (`TensorView.compute_at`).
 
-Owns which positions are legal. Two rules: each shared axis corresponds to a loop axis of every consumer (`consumer_axis`), and within one shared loop
-no tensor may depend on another that is not itself inlined there (it is complete only after the loop: a reduction, a vector).
+Owns which positions are legal. Three rules: each shared axis corresponds to a loop axis of every consumer (`consumer_axis`); one axis of a shared loop
+runs over all that the others run over; and within it no tensor depends on another that is not itself inlined there (it is complete only after the
+loop: a reduction, a vector).
 Lowering builds its loop groups from `compute_at` and `consumer_axis`.
 Read first: `consumer_axis`, `_Planner`.
 """
@@ -102,13 +103,16 @@ def _inline(fusion: Fusion, wanted: Mapping[TensorView, int], best_effort: bool,
 
 
 class _Loop:
-    """A loop as planned: which tensors are computed in it (bit sets), and which of these are complete only when it ends."""
+    """A loop as planned: which tensors are computed in it (bit sets), which of these are complete only when it ends, and what it runs over.
 
-    __slots__ = ("parent", "key", "bound", "members", "open")
+    coverage: source axes that the most complete of its axes, `widest`, runs over.
+    """
 
-    def __init__(self, key: IterDomain, bound: bool, tensor_bit: int) -> None:
+    __slots__ = ("parent", "key", "bound", "members", "open", "coverage", "widest")
+
+    def __init__(self, key: IterDomain, axis: IterDomain, coverage: frozenset[IterDomain], tensor_bit: int) -> None:
         self.parent: _Loop | None = None
-        self.key, self.bound = key, bound
+        self.key, self.bound, self.coverage, self.widest = key, axis.parallel.is_bound, coverage, axis
         self.members, self.open = tensor_bit, tensor_bit
 
     def root(self) -> "_Loop":
@@ -116,6 +120,11 @@ class _Loop:
         while loop.parent is not None:
             loop = loop.parent
         return loop
+
+    def cover(self, coverage: frozenset[IterDomain], axis: IterDomain) -> None:
+        """Count `axis` in."""
+        if len(coverage) > len(self.coverage):
+            self.coverage, self.widest = coverage, axis
 
 
 class _Planner:
@@ -172,6 +181,7 @@ class _Planner:
                     break
                 for loops in shared:
                     nest.append(self._merge(loops, bits))
+                nest[-1].cover(self.maps.coverage(first.get_loop_domain()[position]), first.get_loop_domain()[position])
                 for n, (tensor, consumer) in enumerate(consumers):
                     reached[n] = self._depth_in(tensor, position, consumer) + 1  # type: ignore[operator]
                 depths.append(len(nest) - 1)
@@ -179,7 +189,7 @@ class _Planner:
             if position < target and (not self.best_effort or position < kept):
                 raise InlineTooDeep(tensor=first, position=kept if self.best_effort else target, limit=position, reason=reason)
         for axis in first.get_loop_domain()[position:]:
-            nest.append(_Loop(self.maps.permissive(axis), axis.parallel.is_bound, bits))
+            nest.append(_Loop(self.maps.permissive(axis), axis, self.maps.coverage(axis), bits))
             depths.append(len(nest) - 1)
         for tensor in tensors:
             self.nests[tensor], self.depths[tensor], self.positions[tensor] = nest, depths, position
@@ -228,7 +238,8 @@ class _Planner:
                     column.append(loop)
         assert columns is not None
         for column in columns:
-            reason = self._dependence(column)
+            own = axis if column is columns[-1] else None
+            reason = self._dependence(column) or self._uncovered(column, own)
             if reason:
                 return reason, []
         return "", columns
@@ -245,6 +256,15 @@ class _Planner:
                 return f"T{reader.name} needs all of T{tensor.name}, which is complete only after that loop"
         return ""
 
+    def _uncovered(self, column: list[_Loop], own: IterDomain | None) -> str:
+        """Return which axes of the merged loop run over different things, or "" when one runs over all."""
+        parts = [(loop.coverage, loop.widest) for loop in column]
+        if own is not None:
+            parts.append((self.maps.coverage(own), own))
+        best, widest = max(parts, key=lambda part: len(part[0]))
+        other = next((axis for coverage, axis in parts if not coverage <= best), None)
+        return "" if other is None else f"{widest} and {other} of its consumers would be one loop, and neither runs over all that the other does"
+
     def _merge(self, loops: list[_Loop], bits: int) -> _Loop:
         first = loops[0].root()
         for loop in loops[1:]:
@@ -253,6 +273,7 @@ class _Planner:
                 other.parent = first
                 first.members |= other.members
                 first.open |= other.open
+                first.cover(other.coverage, other.widest)
         first.members |= bits
         return first
 
