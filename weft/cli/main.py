@@ -1,0 +1,79 @@
+"""The command `weft`: which commands there are, and the one that is asked for.
+
+Owns the list of commands and their arguments; what a command does is in the module of its name, imported when it runs.
+Read first: `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weft.errors import WeftError
+
+
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    """A command without arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its line in `weft --help`, `run(arguments) -> exit status`, and what it accepts."""
+
+    name: str
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    add_arguments: Callable[[argparse.ArgumentParser], None] = _no_arguments
+
+
+def _run_demo(given: argparse.Namespace) -> int:
+    from . import demo
+
+    return demo.main(given.only, given.out)
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("only", nargs="*", metavar="CASE", help="cases to run: softmax, rms_norm, layer_norm (default: all)")
+    parser.add_argument("--out", metavar="FOLDER", default="", help="folder for the CUDA texts (default: `demo` in the folder of the disk cache)")
+
+
+def _run_doctor(given: argparse.Namespace) -> int:
+    from . import doctor
+
+    return doctor.main()
+
+
+def _run_settings(given: argparse.Namespace) -> int:
+    from weft.options import describe
+
+    print(describe())
+    return 0
+
+
+COMMANDS = (
+    Command("demo", "run softmax, RMSNorm and layer norm on what is here, a GPU or the emulator, and show how", _run_demo, _demo_arguments),
+    Command("doctor", "list what this machine has and lacks, with the remedy for each", _run_doctor),
+    Command("settings", "list the settings: environment variable, default, meaning", _run_settings),
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    top = argparse.ArgumentParser(prog="weft", description="A fusion compiler for NVIDIA GPUs.")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_arguments(commands.add_parser(command.name, help=command.help, description=command.help))
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; 2 for a wrong command line, 1 for an error of weft's, which is printed."""
+    given = parser().parse_args(arguments)
+    command = next(command for command in COMMANDS if command.name == given.command)
+    try:
+        return command.run(given)
+    except WeftError as error:
+        print(error, file=sys.stderr)
+        return 1
