@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import InternalError, UserError
+from weft.options import current
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
@@ -57,9 +58,8 @@ class Toolchain:
 
 
 def cache_dir() -> Path:
-    """Folder of compiled artefacts: $WEFT_CACHE_DIR, else ~/.cache/weft."""
-    root = os.environ.get("WEFT_CACHE_DIR")
-    return Path(root) if root else Path.home() / ".cache" / "weft"
+    """Folder of compiled artefacts: the setting `cache_dir`."""
+    return current().cache_path
 
 
 def _machine_flags() -> tuple[str, ...]:
