@@ -164,7 +164,7 @@ class CudaWriter:
         a, b = (self.read(o, base) for o in s.operands[:2])
         name = f"{s.expr.attributes['distribution']}_{'double' if base is DataType.Double else 'float'}"
         element = f"(unsigned long long)({self.scalars.index(s.element)})"
-        text = f"weft::scale_{s.expr.attributes['distribution']}(weft::{name}({self.random_state(s)}, {element}), {a}, {b})"
+        text = f"weft::{name}({self.random_state(s)}, {element}, {a}, {b})"
         return text if dtype is base else f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
 
     def vector_op(self, s: Op, depth: int) -> None:
@@ -217,10 +217,7 @@ class CudaWriter:
         for part in range(0, n, 4):
             offset = self.scalars.index(add(target.index, part))
             element = self.scalars.index(add(s.element, part))
-            self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}));")
-        self.emit(depth, "#pragma unroll")
-        place = f"{target.buffer.name}[{self.scalars.index(target.index)} + lane]"
-        self.emit(depth, f"for (int lane = 0; lane < {n}; ++lane) {place} = weft::scale_{kind}({place}, {a}, {b});")
+            self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
 
     # -- reductions across threads
     def reduce(self, s: Reduce, depth: int) -> None:

@@ -77,7 +77,8 @@ def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, threads: Sym) 
 
 
 def _predicate_last_block(kernel: Kernel) -> None:
-    repeated = {equal(var(p.value, extent=d), 0) for p, d in zip(GRID_TYPES, kernel.grid)}  # the flag leaves one block already
+    first_block = {p: equal(var(p.value, extent=d), 0) for p, d in zip(GRID_TYPES, kernel.grid)}
+    repeated: set[Sym] = set()  # the flag leaves one block of those that share a reduction already
     flag_of: dict[TensorView, str] = {}
     for statement in walk(kernel.body):
         if not isinstance(statement, Op):
@@ -85,6 +86,7 @@ def _predicate_last_block(kernel: Kernel) -> None:
         flags = {flag_of[o.buffer.tensor] for o in statement.operands if isinstance(o, Access) and o.buffer.tensor in flag_of}
         if isinstance(statement, Reduce) and statement.grid_types:
             flags = {statement.last_flag}
+            repeated |= {first_block[p] for p in statement.grid_types}
         if not flags:
             continue
         if len(flags) > 1:
