@@ -9,7 +9,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class Buffer:
     """Memory a kernel may touch; its argument value is the address.
 
     `written`: the kernel may write it. `initialised`: it holds data before the launch; else reads before writes are
-    findings, and so are bytes left unwritten at the end. `keep` holds a reference to whatever owns the memory.
+    findings, and so are bytes left unwritten at the end, unless it is a `workspace`. `keep` holds a reference to
+    whatever owns the memory.
     """
 
     address: int
@@ -67,14 +68,15 @@ class Buffer:
     name: str
     written: bool = False
     initialised: bool = True
+    workspace: bool = False
     keep: Any = None
 
     @staticmethod
-    def of(array: Any, name: str, *, written: bool = False, initialised: bool = True) -> Buffer:
+    def of(array: Any, name: str, *, written: bool = False, initialised: bool = True, workspace: bool = False) -> Buffer:
         """A numpy array or a contiguous CPU torch tensor."""
         if hasattr(array, "data_ptr"):
-            return Buffer(array.data_ptr(), array.numel() * array.element_size(), name, written, initialised, array)
-        return Buffer(array.ctypes.data, array.nbytes, name, written, initialised, array)
+            return Buffer(array.data_ptr(), array.numel() * array.element_size(), name, written, initialised, workspace, array)
+        return Buffer(array.ctypes.data, array.nbytes, name, written, initialised, workspace, array)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class _BufferArgument(ctypes.Structure):
 
     _fields_ = [
         ("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p),
-        *[(name, ctypes.c_uint32) for name in ("written", "initialised", "must_cover", "unused")],
+        *[(name, ctypes.c_uint32) for name in ("written", "initialised", "workspace", "unused")],
     ]  # fmt: skip
 
 
@@ -286,7 +288,7 @@ class EmulatedKernel:
         pointers = (ctypes.c_void_p * max(len(values), 1))(*[ctypes.addressof(v) for v in values])
         buffers = _merge_buffers([a for a in args if isinstance(a, Buffer)] + list(extra_buffers))
         table = (_BufferArgument * max(len(buffers), 1))(
-            *[_BufferArgument(b.address, b.bytes, b.name.encode(), b.written, b.initialised, 1, 0) for b in buffers]
+            *[_BufferArgument(b.address, b.bytes, b.name.encode(), b.written, b.initialised, b.workspace, 0) for b in buffers]
         )
         statistics = _Statistics()
         order_array = (ctypes.c_uint32 * max(len(order), 1))(*order)
@@ -334,7 +336,7 @@ def _merge_buffers(buffers: list[Buffer]) -> list[Buffer]:
     for b in buffers:
         old = merged.get((b.address, b.bytes))
         if old:
-            b = Buffer(b.address, b.bytes, old.name, old.written or b.written, old.initialised or b.initialised, b.keep)
+            b = replace(b, name=old.name, written=old.written or b.written, initialised=old.initialised or b.initialised)
         if b.bytes:
             merged[(b.address, b.bytes)] = b
     return list(merged.values())

@@ -86,7 +86,8 @@ static void reset_block(Block* b, u32 cluster) {
   b->z = cluster / (clusters_x * clusters_y) * size[2] + b->rank / (size[0] * size[1]);
   b->linear = (b->z * grid[1] + b->y) * grid[0] + b->x;
   b->live_threads = machine.block_threads;
-  b->ready_warps = b->current_warp = 0;
+  b->ready_warps = 0;
+  b->current_warp = MAX_WARPS - 1;                            // so that warp 0 is the first
   b->register_pool = 0;
   memset(b->shared, 0xff, machine.config.shared_bytes);       // NaN in every float format
   reset_shadow(b->shadow);

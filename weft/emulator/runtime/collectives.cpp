@@ -96,7 +96,7 @@ static void try_open(Block* b, NamedBarrier& barrier) {
     barrier.waiting[w] = barrier.arrived[w] = 0;
   }
   release(all);
-  barrier.arrived_threads = 0;
+  barrier.arrived_threads = barrier.counted_warps = 0;
   barrier.active = false;
 }
 
@@ -116,6 +116,15 @@ static COLD void check_barrier_state(Fiber* f, NamedBarrier& barrier, int id, in
   if (barrier.arrived[w] && (barrier.line[w] != line || barrier.syncs[w] != sync))
     report("divergent-barrier", line, barrier.line[w], "move the barrier out of the branch, or give each side its own named barrier",
            "lanes of warp %u reach barrier %d at different places: line %d and line %d (%s)", w, id, barrier.line[w], line, describe_fiber(f));
+}
+
+// A warp counts as 32 threads as soon as all of its lanes that have not exited are there.
+static bool count_warp_if_complete(NamedBarrier& barrier, const Warp* warp) {
+  const u32 w = warp->index;
+  if (!barrier.arrived[w] || warp->alive & ~barrier.arrived[w] || barrier.counted_warps >> w & 1) return false;
+  barrier.counted_warps |= 1u << w;
+  barrier.arrived_threads += WARP_THREADS;
+  return true;
 }
 
 static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line) {
@@ -141,8 +150,7 @@ static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line
   if (sync) barrier.waiting[w] |= bit;
   if (machine.config.check_races) release_to(barrier.knowledge, f);
   bool opens = false;
-  if (barrier.arrived[w] == warp->alive) {
-    barrier.arrived_threads += WARP_THREADS;
+  if (count_warp_if_complete(barrier, warp)) {
     if (UNLIKELY(threads > 0 && (int)barrier.arrived_threads > threads))
       report("too-many-at-barrier", line, 0, "two groups use one barrier: give each its own", "barrier %d: %u threads arrived, %d expected", id, barrier.arrived_threads, threads);
     opens = barrier.arrived_threads >= expected_threads(f->block, barrier);
@@ -159,11 +167,10 @@ static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line
 // A thread that exits is no longer expected at barriers: its warp may be complete now, or the block.
 void barrier_thread_left(Fiber* f) {
   Block* b = f->block;
-  const u32 w = f->warp->index;
   for (u32 id = 0; id < NAMED_BARRIERS; id++) {
     NamedBarrier& barrier = b->barriers[id];
     if (!barrier.active) continue;
-    if (barrier.arrived[w] && barrier.arrived[w] == f->warp->alive) barrier.arrived_threads += WARP_THREADS;
+    count_warp_if_complete(barrier, f->warp);
     if (barrier.expected_threads < 0)
       report("exit-before-barrier", 0, 0, "let every thread reach block_sync(), predicate the work instead of returning early",
              "%s exits while other threads wait at block_sync()", describe_fiber(f));

@@ -171,7 +171,7 @@ static void find_kernel_code(void* entry) {
 
 static void check_outputs() {
   for (Buffer& b : machine.buffers) {
-    if (!b.shadow || b.initialised) continue;
+    if (!b.shadow || b.initialised || b.workspace) continue;
     u64 first = 0, count = shadow_unwritten(b.shadow, b.first, b.bytes, &first);
     if (count)
       report("output-not-written", 0, 0, "cover the whole output, or register it as initialised when the kernel writes only part of it",
@@ -209,7 +209,7 @@ static void run_guarded() {
 
 using namespace weft_rt;
 
-struct BufferArgument { u64 address, bytes; const char* name; u32 written, initialised, must_cover, unused; };
+struct BufferArgument { u64 address, bytes; const char* name; u32 written, initialised, workspace, unused; };
 struct Statistics { u64 switches, joins, findings; };
 
 // Runs the units in `order`; `complete`: they are all of the grid, so outputs must be covered. Returns the number of findings.
@@ -219,7 +219,7 @@ EXPORT int weft_rt_launch(void (*entry)(void**), void** arguments, const Config*
   find_kernel_code((void*)entry);
   for (u32 i = 0; i < buffer_count; i++) {
     const BufferArgument& a = buffers[i];
-    Buffer b = {a.address, a.bytes, a.name, a.written != 0, a.initialised != 0, nullptr};
+    Buffer b = {a.address, a.bytes, a.name, a.written != 0, a.initialised != 0, a.workspace != 0, nullptr};
     if (b.written || !b.initialised) b.shadow = make_shadow(b.first, b.bytes, b.initialised);
     machine.buffers.push(b);
   }

@@ -111,7 +111,7 @@ struct Warp {
 struct NamedBarrier {
   bool active;
   int expected_threads;          // negative: the whole block
-  u32 arrived_threads;
+  u32 arrived_threads, counted_warps;
   u32 waiting[MAX_WARPS], arrived[MAX_WARPS];
   int line[MAX_WARPS];
   bool syncs[MAX_WARPS];
@@ -192,7 +192,7 @@ struct Unit {
 struct Buffer {
   u64 first, bytes;
   const char* name;
-  bool written, initialised;
+  bool written, initialised, workspace;
   struct Shadow* shadow;
 };
 
