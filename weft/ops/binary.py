@@ -31,19 +31,19 @@ def _truncated(a: int, b: int) -> int:
     return 0 if b == 0 else int(math.copysign(1, a) * math.copysign(1, b)) * (abs(a) // abs(b))
 
 
-def _int_div(a: Any, b: Any) -> Any:
-    safe = torch.where(b == 0, torch.ones_like(b), b)
-    return torch.where(b == 0, torch.zeros_like(a), torch.div(a, safe, rounding_mode="trunc"))
+def _guarded(divide: Callable[[Any, Any], Any], of_minus_one: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return `divide` for integer tensors with 0 for a divisor of 0; a divisor of -1 is apart, for the smallest integer traps on x86."""
+
+    def function(a: Any, b: Any) -> Any:
+        safe = torch.where((b == 0) | (b == -1), torch.ones_like(b), b)
+        return torch.where(b == 0, torch.zeros_like(a), torch.where(b == -1, of_minus_one(a), divide(a, safe)))
+
+    return function
 
 
-def _int_mod(a: Any, b: Any) -> Any:
-    safe = torch.where(b == 0, torch.ones_like(b), b)
-    return torch.where(b == 0, torch.zeros_like(a), torch.fmod(a, safe))
-
-
-def _int_remainder(a: Any, b: Any) -> Any:
-    safe = torch.where(b == 0, torch.ones_like(b), b)
-    return torch.where(b == 0, torch.zeros_like(a), torch.remainder(a, safe))
+_int_div = _guarded(lambda a, b: torch.div(a, b, rounding_mode="trunc"), lambda a: -a)
+_int_mod = _guarded(lambda a, b: torch.fmod(a, b), lambda a: torch.zeros_like(a))
+_int_remainder = _guarded(lambda a, b: torch.remainder(a, b), lambda a: torch.zeros_like(a))
 
 
 def _is_int(*operands: Any) -> bool:
@@ -64,7 +64,7 @@ _binary("truediv", Rule.floating, {"real": "({0} / {1})", "complex": "({0} / {1}
 _binary("mod", Rule.arithmetic, {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"}, lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b), lambda a, b: a - b * _truncated(a, b) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b), flops=20, source=_DIVISION)
 _binary("fmod", Rule.arithmetic, {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"}, lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b), math.fmod, flops=40, source="the sign of the dividend")
 _binary("remainder", Rule.arithmetic, {"real": "weft::remainder({0}, {1})", "int": "weft::int_remainder<{T}>({0}, {1})"}, lambda a, b: _int_remainder(a, b) if _is_int(a, b) else torch.remainder(a, b), lambda a, b: a % b, flops=44, source="torch.remainder: the sign of the divisor")
-_binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b), math.gcd, flops=100, source="Euclid")
+_binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b).abs(), math.gcd, flops=100, source="Euclid")
 
 
 def _pow(a: Any, b: Any) -> Any:

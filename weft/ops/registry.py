@@ -120,7 +120,7 @@ class OpDef:
         if self.python is not None:
             try:
                 return self.python(*numbers)
-            except (ZeroDivisionError, ValueError, OverflowError):
+            except (ZeroDivisionError, ValueError, OverflowError, TypeError):
                 pass
         return self.reference(*(torch.tensor(n, dtype=_torch_number_type(n)) for n in numbers)).item()
 

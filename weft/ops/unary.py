@@ -30,12 +30,12 @@ _CUDA = "CUDA C++ Programming Guide, mathematical functions: largest error"
 
 # ---- exponentials and logarithms
 _function("exp", lambda x: torch.exp(x), math.exp, flops=8, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
-_function("exp2", lambda x: torch.exp2(x), complex=False, flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
-_function("expm1", lambda x: torch.expm1(x), math.expm1, complex=False, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
+_function("exp2", lambda x: torch.exp2(x), flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
+_function("expm1", lambda x: torch.expm1(x), math.expm1, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
 _function("log", lambda x: torch.log(x), math.log, flops=16, is_exp=True, ulp=2, source=_CUDA)
-_function("log10", lambda x: torch.log10(x), math.log10, complex=False, flops=16, is_exp=True, ulp=3, source=_CUDA)
-_function("log1p", lambda x: torch.log1p(x), math.log1p, complex=False, flops=16, is_exp=True, ulp=2, source=_CUDA)
-_function("log2", lambda x: torch.log2(x), math.log2, complex=False, flops=14, is_exp=True, ulp=2, source=_CUDA)
+_function("log10", lambda x: torch.log10(x), math.log10, flops=16, is_exp=True, ulp=3, source=_CUDA)
+_function("log1p", lambda x: torch.log1p(x), math.log1p, flops=16, is_exp=True, ulp=2, source=_CUDA)
+_function("log2", lambda x: torch.log2(x), math.log2, flops=14, is_exp=True, ulp=2, source=_CUDA)
 _function("sigmoid", lambda x: torch.sigmoid(x), flops=11, is_exp=True, is_mufu=True, ulp=4, source="1 / (1 + exp(-x)); exp 2 ulp, reciprocal 1, sum 0.5")
 _function("silu", lambda x: x * torch.sigmoid(x), flops=12, is_exp=True, is_mufu=True, ulp=5, source="x * sigmoid(x)")
 # ---- powers
@@ -46,15 +46,15 @@ _function("reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, flops=5,
 _function("sin", lambda x: torch.sin(x), math.sin, flops=20, is_exp=True, ulp=2, source=_CUDA)
 _function("cos", lambda x: torch.cos(x), math.cos, flops=20, is_exp=True, ulp=2, source=_CUDA)
 _function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, ulp=4, source=_CUDA)
-_function("asin", lambda x: torch.asin(x), math.asin, complex=False, flops=20, is_exp=True, ulp=4, source=_CUDA)
-_function("acos", lambda x: torch.acos(x), math.acos, complex=False, flops=20, is_exp=True, ulp=4, source=_CUDA)
-_function("atan", lambda x: torch.atan(x), math.atan, complex=False, flops=20, is_exp=True, ulp=2, source=_CUDA)
+_function("asin", lambda x: torch.asin(x), math.asin, flops=20, is_exp=True, ulp=4, source=_CUDA)
+_function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp=4, source=_CUDA)
+_function("atan", lambda x: torch.atan(x), math.atan, flops=20, is_exp=True, ulp=2, source=_CUDA)
 _function("sinh", lambda x: torch.sinh(x), math.sinh, flops=20, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
 _function("cosh", lambda x: torch.cosh(x), math.cosh, flops=14, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
 _function("tanh", lambda x: torch.tanh(x), math.tanh, flops=15, is_exp=True, is_mufu=True, ulp=4, source="polynomial below 0.55, else 1 - 2 / (exp(2x) + 1); weft/device/math.cuh")
-_function("asinh", lambda x: torch.asinh(x), math.asinh, complex=False, flops=28, is_exp=True, ulp=4, source=_CUDA)
-_function("acosh", lambda x: torch.acosh(x), math.acosh, complex=False, flops=28, is_exp=True, ulp=4, source=_CUDA)
-_function("atanh", lambda x: torch.atanh(x), math.atanh, complex=False, flops=24, is_exp=True, ulp=4, source=_CUDA)
+_function("asinh", lambda x: torch.asinh(x), math.asinh, flops=28, is_exp=True, ulp=4, source=_CUDA)
+_function("acosh", lambda x: torch.acosh(x), math.acosh, flops=28, is_exp=True, ulp=4, source=_CUDA)
+_function("atanh", lambda x: torch.atanh(x), math.atanh, flops=24, is_exp=True, ulp=4, source=_CUDA)
 # ---- special functions
 _function("erf", lambda x: torch.erf(x), math.erf, complex=False, flops=22, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
 _function("erfc", lambda x: torch.erfc(x), math.erfc, complex=False, flops=26, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
@@ -64,8 +64,8 @@ _function("lgamma", lambda x: torch.lgamma(x), complex=False, flops=60, is_exp=T
 
 
 def _erfcinv(x: Any) -> Any:
-    """The quantile of the normal distribution keeps its precision for small x, where erfinv(1 - x) has none."""
-    return -torch.special.ndtri(x / 2) * math.sqrt(0.5)
+    """erfinv(1 - x) near 1, where the difference is exact; else by the normal quantile, which keeps its digits for small x."""
+    return torch.where((x - 1).abs() < 0.5, torch.erfinv(1 - x), -torch.special.ndtri(x / 2) * math.sqrt(0.5))
 
 
 # ---- rounding (half to even, as torch); integers are unchanged
@@ -78,19 +78,19 @@ _rounding("ceil", lambda x: torch.ceil(x), math.ceil)
 _rounding("floor", lambda x: torch.floor(x), math.floor)
 _rounding("round", lambda x: torch.round(x), round)
 _rounding("trunc", lambda x: torch.trunc(x), math.trunc)
-_unary("frac", Rule.number, {"real": "weft::frac({0})", "int": "({T})(({0}) * 0)", "bool": "(({0}) && false)"}, lambda x: torch.frac(x) if x.is_floating_point() else x * 0, lambda x: x - math.trunc(x), flops=2)
+_unary("frac", Rule.number, {"real": "weft::frac({0})", "int": "weft::zero_of<{T}>({0})", "bool": "weft::zero_of<bool>({0})"}, lambda x: torch.frac(x) if x.is_floating_point() else x * 0, lambda x: x - math.trunc(x), flops=2)
 
 # ---- sign
 _unary("neg", Rule.number, {"number": "(-({0}))", "bool": "({0})", "complex": "(-({0}))"}, lambda x: x if x.dtype == torch.bool else -x, lambda x: -x)
 _unary("abs", Rule.number, {"real": "weft::abs({0})", "int": "weft::int_abs<{T}>({0})", "bool": "({0})", "complex": "weft::abs({0})"}, lambda x: x if x.dtype == torch.bool else torch.abs(x), abs, result=Result.real)
 _unary("sign", Rule.number, {"number": "weft::sign<{T}>({0})", "bool": "({0})"}, lambda x: torch.sign(x), lambda x: (x > 0) - (x < 0), flops=3, source="torch.sign: 0 for NaN")
-_unary("signbit", Rule.number, {"real": "weft::signbit({0})", "int": "(({0}) < 0)", "bool": "(({0}) && false)"}, lambda x: torch.signbit(x), lambda x: math.copysign(1.0, x) < 0, result=Result.boolean)
+_unary("signbit", Rule.number, {"real": "weft::signbit({0})", "int": "weft::int_signbit<{T}>({0})", "bool": "weft::zero_of<bool>({0})"}, lambda x: torch.signbit(x), lambda x: math.copysign(1.0, x) < 0, result=Result.boolean)
 _unary("relu", Rule.number, {"real": "weft::relu({0})", "int": "weft::int_relu<{T}>({0})", "bool": "({0})"}, lambda x: x if x.dtype == torch.bool else torch.relu(x), source="NaN stays NaN")
 
 # ---- predicates
 def _predicate(name: str, reference: Callable[..., Any], python: Callable[..., Any], of_integer: bool, *, complex: bool = True) -> OpDef:
     constant = f"weft::constant_of<{str(of_integer).lower()}>({{0}})"
-    text = {"real": f"weft::{name}({{0}})", "any": constant}
+    text = {"real": f"weft::{name}({{0}})", "int": constant, "bool": constant}
     if complex:
         text["complex"] = f"weft::{name}({{0}})"
     return _unary(name, Rule.number, text, reference, python, result=Result.boolean)
@@ -105,7 +105,7 @@ _unary("isreal", Rule.number, {"complex": "weft::isreal({0})", "any": "weft::con
 
 # ---- parts of complex numbers
 _unary("real", Rule.number, {"complex": "weft::real({0})", "any": "({0})"}, lambda x: torch.real(x), lambda x: x.real, result=Result.real, flops=0)
-_unary("imag", Rule.number, {"complex": "weft::imag({0})", "number": "({T})(({0}) * 0)", "bool": "(({0}) && false)"}, lambda x: torch.imag(x) if x.is_complex() else torch.zeros_like(x), lambda x: x.imag, result=Result.real, flops=0)
+_unary("imag", Rule.number, {"complex": "weft::imag({0})", "any": "weft::zero_of<{T}>({0})"}, lambda x: torch.imag(x) if x.is_complex() else torch.zeros_like(x), lambda x: x.imag, result=Result.real, flops=0)
 
 # ---- logic
 _unary("bitwise_not", Rule.bitwise, {"int": "(~({0}))", "bool": "(!({0}))"}, lambda x: torch.bitwise_not(x), lambda x: not x if isinstance(x, bool) else ~x)

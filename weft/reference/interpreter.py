@@ -55,6 +55,26 @@ def evaluate(
     return [machine.output(v) for v in fusion.outputs() if hidden or v not in fusion.hidden_outputs]
 
 
+def input_environment(fusion: Fusion, args: Sequence[Any]) -> dict[Sym, Number]:
+    """Return the values of the variables that inputs bring: scalars, sizes and strides. Errors: WrongArguments."""
+    inputs = fusion.inputs()
+    if len(inputs) != len(args):
+        raise WrongArguments(wanted=len(inputs), given=len(args))
+    env: dict[Sym, Number] = {}
+    for value, arg in zip(inputs, args):
+        if not isinstance(value, TensorView):
+            assert isinstance(value, Scalar)
+            env[value.sym] = arg.item() if isinstance(arg, torch.Tensor) else arg
+            continue
+        logical = no_reductions(value.get_logical_domain())
+        for axis, size in zip(logical, arg.shape):
+            env.update({sym: size for sym in (axis.sym, axis.expanded_extent) if sym is not None and sym.is_var})
+        for position, axis in enumerate(value.domain().maybe_allocation):
+            if any(a is axis for a in logical):
+                env[value.stride_var(position)] = arg.stride(_position(logical, axis))
+    return env
+
+
 class _Machine:
     """Values by `Val`, scalars by `Sym`."""
 
@@ -66,29 +86,13 @@ class _Machine:
         self.device = torch.device("cpu")
 
     def bind(self, args: Sequence[Any]) -> None:
-        inputs = self.fusion.inputs()
-        if len(inputs) != len(args):
-            raise WrongArguments(wanted=len(inputs), given=len(args))
+        self.env = input_environment(self.fusion, args)
         on_device = [a for a in args if isinstance(a, torch.Tensor) and a.device.type != "cpu"]
         if on_device:
             self.device = on_device[0].device
-        for value, arg in zip(inputs, args):
+        for value, arg in zip(self.fusion.inputs(), args):
             if isinstance(value, TensorView):
-                self._bind_tensor(value, arg)
-            else:
-                assert isinstance(value, Scalar)
-                self.env[value.sym] = arg.item() if isinstance(arg, torch.Tensor) else arg
-
-    def _bind_tensor(self, value: TensorView, arg: torch.Tensor) -> None:
-        for axis, size in zip(no_reductions(value.get_logical_domain()), arg.shape):
-            for sym in (axis.sym, axis.expanded_extent):
-                if sym is not None and sym.is_var:
-                    self.env[sym] = size
-        for position, axis in enumerate(value.domain().maybe_allocation):
-            if axis in value.get_logical_domain():
-                self.env[value.stride_var(position)] = arg.stride(no_reductions(value.get_logical_domain()).index(axis))
-        arg = arg.detach().to(self.device)
-        self.tensors[value] = arg.to(self.dtype(value.dtype()))
+                self.tensors[value] = arg.detach().to(self.device).to(self.dtype(value.dtype()))
 
     # -- types and numbers
     def dtype(self, dtype: DataType) -> torch.dtype:
@@ -106,14 +110,14 @@ class _Machine:
         if isinstance(value, TensorView):
             return self.tensors[value]
         assert isinstance(value, Scalar)
-        return torch.tensor(self.number(value.sym), device=self.device).to(self.dtype(dtype))
+        return _to(_exact(self.number(value.sym)).to(self.device), self.dtype(dtype))
 
     def shape(self, value: TensorView) -> list[int]:
         return [int(self.number(a.logical_extent)) for a in no_reductions(value.get_logical_domain())]  # type: ignore[arg-type]
 
     def output(self, value: Val) -> torch.Tensor:
         if isinstance(value, Scalar):
-            return torch.tensor(self.number(value.sym)).to(self.dtype(value.dtype()))
+            return _exact(self.number(value.sym)).to(self.dtype(value.dtype()))
         return self.tensors[value]
 
     # -- nodes
@@ -125,6 +129,13 @@ class _Machine:
         for value, result in zip(node.outputs, results if isinstance(results, tuple) else (results,)):
             assert isinstance(value, TensorView)
             self.tensors[value] = _to(result, self.dtype(value.dtype()))
+
+
+def _exact(number: Number) -> torch.Tensor:
+    """Return `number` without rounding (torch's default would be float32)."""
+    if isinstance(number, complex):
+        return torch.tensor(number, dtype=torch.complex128)
+    return torch.tensor(number, dtype=torch.float64) if isinstance(number, float) else torch.tensor(number)
 
 
 def _to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,135 @@
+// requires: cast, math
+// Complex numbers: arithmetic, conversions and the functions that torch has for them. Branch cuts are C's. Read first: complex, then complex_math.
+#ifdef WEFT_EMULATOR
+extern "C" {
+float hypotf(float, float);
+double hypot(double, double);
+}
+#endif
+namespace weft {
+
+template <class T> struct alignas(2 * sizeof(T)) complex {
+  T re, im;
+  complex() = default;
+  __device__ __forceinline__ complex(T real, T imag = T(0)) : re(real), im(imag) {}
+  friend __device__ __forceinline__ complex operator+(complex a, complex b) { return complex(a.re + b.re, a.im + b.im); }
+  friend __device__ __forceinline__ complex operator-(complex a, complex b) { return complex(a.re - b.re, a.im - b.im); }
+  friend __device__ __forceinline__ complex operator-(complex a) { return complex(-a.re, -a.im); }
+  friend __device__ __forceinline__ complex operator*(complex a, complex b) { return complex(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re); }
+  friend __device__ __forceinline__ bool operator==(complex a, complex b) { return a.re == b.re && a.im == b.im; }
+  friend __device__ __forceinline__ bool operator!=(complex a, complex b) { return !(a == b); }
+  // Smith's method: divide by the larger part first, so that squares neither overflow nor vanish.
+  friend __device__ __forceinline__ complex operator/(complex a, complex b) {
+    const bool wide = abs(b.re) >= abs(b.im);
+    const T large = wide ? b.re : b.im, small = wide ? b.im : b.re;
+    if (large == T(0)) return complex(a.re / abs(large), a.im / abs(large));
+    const T ratio = small / large, scale = T(1) / (large + small * ratio);
+    const T x = wide ? a.re : a.im, y = wide ? a.im : a.re;
+    const T re = (x + y * ratio) * scale, im = (y - x * ratio) * scale;
+    return complex(re, wide ? im : -im);
+  }
+};
+
+template <class T> struct TypeFacts<complex<T>> { static constexpr bool half = false, floating = true; };
+template <class T> struct ComplexFacts { static constexpr bool is = false; using part = T; };
+template <class T> struct ComplexFacts<complex<T>> { static constexpr bool is = true; using part = T; };
+template <class To, class T> WEFT_DEVICE To convert(complex<T> v) {
+  if constexpr (ComplexFacts<To>::is) return To(static_cast<typename ComplexFacts<To>::part>(v.re), static_cast<typename ComplexFacts<To>::part>(v.im));
+  else if constexpr (SameType<To, bool>::value) return v.re != T(0) || v.im != T(0);
+  else return convert<To>(v.re);
+}
+
+WEFT_DEVICE float hypotenuse(float a, float b) { return ::hypotf(a, b); }
+WEFT_DEVICE double hypotenuse(double a, double b) { return ::hypot(a, b); }
+
+namespace complex_math {
+template <class T> WEFT_DEVICE complex<T> times_i(complex<T> z) { return complex<T>(-z.im, z.re); }
+template <class T> WEFT_DEVICE complex<T> over_i(complex<T> z) { return complex<T>(z.im, -z.re); }
+template <class T> WEFT_DEVICE complex<T> reciprocal(complex<T> z) { return complex<T>(T(1)) / z; }
+template <class T> WEFT_DEVICE complex<T> exp(complex<T> z) {
+  const T size = weft::exp(z.re);
+  return complex<T>(size * weft::cos(z.im), z.im == T(0) ? z.im : size * weft::sin(z.im));
+}
+template <class T> WEFT_DEVICE complex<T> exp2(complex<T> z) { return exp<T>(complex<T>(z.re * T(0.6931471805599453), z.im * T(0.6931471805599453))); }
+template <class T> WEFT_DEVICE complex<T> expm1(complex<T> z) {
+  const T half = weft::sin(z.im / T(2));
+  return complex<T>(weft::expm1(z.re) * weft::cos(z.im) - T(2) * half * half, weft::exp(z.re) * weft::sin(z.im));
+}
+template <class T> WEFT_DEVICE complex<T> log(complex<T> z) { return complex<T>(weft::log(hypotenuse(z.re, z.im)), weft::atan2(z.im, z.re)); }
+template <class T> WEFT_DEVICE complex<T> scaled_log(complex<T> z, T scale) {
+  const complex<T> y = log<T>(z);
+  return complex<T>(y.re * scale, y.im * scale);
+}
+template <class T> WEFT_DEVICE complex<T> log2(complex<T> z) { return scaled_log<T>(z, T(1.4426950408889634)); }
+template <class T> WEFT_DEVICE complex<T> log10(complex<T> z) { return scaled_log<T>(z, T(0.4342944819032518)); }
+template <class T> WEFT_DEVICE complex<T> log1p(complex<T> z) {
+  // |1 + z|^2 - 1 = re (2 + re) + im^2 keeps the digits of a small z.
+  const T above = z.re * (T(2) + z.re) + z.im * z.im;
+  const T real = weft::abs(above) < T(0.5) ? T(0.5) * weft::log1p(above) : weft::log(hypotenuse(T(1) + z.re, z.im));
+  return complex<T>(real, weft::atan2(z.im, T(1) + z.re));
+}
+template <class T> WEFT_DEVICE complex<T> sqrt(complex<T> z) {
+  const T size = hypotenuse(z.re, z.im);
+  if (size == T(0)) return complex<T>(T(0), z.im);
+  const T large = weft::sqrt((size + weft::abs(z.re)) * T(0.5)), small = weft::abs(z.im) / (T(2) * large);
+  return complex<T>(z.re >= T(0) ? large : small, weft::copysign(z.re >= T(0) ? small : large, z.im));
+}
+template <class T> WEFT_DEVICE complex<T> rsqrt(complex<T> z) { return reciprocal<T>(sqrt<T>(z)); }
+template <class T> WEFT_DEVICE complex<T> sinh(complex<T> z) { return complex<T>(weft::sinh(z.re) * weft::cos(z.im), weft::cosh(z.re) * weft::sin(z.im)); }
+template <class T> WEFT_DEVICE complex<T> cosh(complex<T> z) { return complex<T>(weft::cosh(z.re) * weft::cos(z.im), weft::sinh(z.re) * weft::sin(z.im)); }
+template <class T> WEFT_DEVICE complex<T> tanh(complex<T> z) {
+  // sinh(2x) / (cosh(2x) + cos(2y)), or +-1 where cosh overflows.
+  const T x = T(2) * z.re, y = T(2) * z.im;
+  if (weft::abs(x) > T(40)) return complex<T>(weft::copysign(T(1), z.re), T(0));
+  const T below = weft::cosh(x) + weft::cos(y);
+  return complex<T>(weft::sinh(x) / below, weft::sin(y) / below);
+}
+template <class T> WEFT_DEVICE complex<T> sin(complex<T> z) { return over_i<T>(sinh<T>(times_i<T>(z))); }
+template <class T> WEFT_DEVICE complex<T> cos(complex<T> z) { return cosh<T>(times_i<T>(z)); }
+template <class T> WEFT_DEVICE complex<T> tan(complex<T> z) { return over_i<T>(tanh<T>(times_i<T>(z))); }
+template <class T> WEFT_DEVICE complex<T> asinh(complex<T> z) {
+  // asinh is odd; on the right half plane nothing cancels.
+  const bool flip = z.re < T(0);
+  const complex<T> w = flip ? -z : z;
+  const complex<T> root = sqrt<T>(complex<T>(T(1) - w.im, w.re)) * sqrt<T>(complex<T>(T(1) + w.im, -w.re));
+  const complex<T> y = log<T>(w + root);
+  return flip ? -y : y;
+}
+template <class T> WEFT_DEVICE complex<T> acosh(complex<T> z) { return log<T>(z + sqrt<T>(z + complex<T>(T(1))) * sqrt<T>(z - complex<T>(T(1)))); }
+template <class T> WEFT_DEVICE complex<T> atanh(complex<T> z) {
+  const complex<T> y = log1p<T>(z) - log1p<T>(-z);
+  return complex<T>(T(0.5) * y.re, T(0.5) * y.im);
+}
+template <class T> WEFT_DEVICE complex<T> asin(complex<T> z) { return over_i<T>(asinh<T>(times_i<T>(z))); }
+template <class T> WEFT_DEVICE complex<T> acos(complex<T> z) { return complex<T>(T(1.5707963267948966)) - asin<T>(z); }
+template <class T> WEFT_DEVICE complex<T> atan(complex<T> z) { return over_i<T>(atanh<T>(times_i<T>(z))); }
+template <class T> WEFT_DEVICE complex<T> sigmoid(complex<T> z) { return reciprocal<T>(complex<T>(T(1)) + exp<T>(-z)); }
+template <class T> WEFT_DEVICE complex<T> silu(complex<T> z) { return z * sigmoid<T>(z); }
+template <class T> WEFT_DEVICE complex<T> pow(complex<T> a, complex<T> b) {
+  if (a == complex<T>(T(0))) return b == complex<T>(T(0)) ? complex<T>(T(1)) : complex<T>(T(0));
+  return exp<T>(b * log<T>(a));
+}
+}  // namespace complex_math
+
+#define WEFT_COMPLEX1(name)                                                                       \
+  WEFT_DEVICE complex<float> name(complex<float> z) { return complex_math::name<float>(z); }      \
+  WEFT_DEVICE complex<double> name(complex<double> z) { return complex_math::name<double>(z); }
+WEFT_COMPLEX1(exp) WEFT_COMPLEX1(exp2) WEFT_COMPLEX1(expm1) WEFT_COMPLEX1(log) WEFT_COMPLEX1(log2) WEFT_COMPLEX1(log10) WEFT_COMPLEX1(log1p)
+WEFT_COMPLEX1(sqrt) WEFT_COMPLEX1(rsqrt) WEFT_COMPLEX1(reciprocal) WEFT_COMPLEX1(sin) WEFT_COMPLEX1(cos) WEFT_COMPLEX1(tan) WEFT_COMPLEX1(sinh)
+WEFT_COMPLEX1(cosh) WEFT_COMPLEX1(tanh) WEFT_COMPLEX1(asin) WEFT_COMPLEX1(acos) WEFT_COMPLEX1(atan) WEFT_COMPLEX1(asinh) WEFT_COMPLEX1(acosh)
+WEFT_COMPLEX1(atanh) WEFT_COMPLEX1(sigmoid) WEFT_COMPLEX1(silu)
+#undef WEFT_COMPLEX1
+#define WEFT_COMPLEX_PARTS(T)                                                                                         \
+  WEFT_DEVICE complex<T> pow(complex<T> a, complex<T> b) { return complex_math::pow<T>(a, b); }                       \
+  WEFT_DEVICE complex<T> lerp(complex<T> a, complex<T> b, complex<T> weight) { return a + weight * (b - a); }         \
+  WEFT_DEVICE T abs(complex<T> z) { return hypotenuse(z.re, z.im); }                                                  \
+  WEFT_DEVICE T real(complex<T> z) { return z.re; }                                                                   \
+  WEFT_DEVICE T imag(complex<T> z) { return z.im; }                                                                   \
+  WEFT_DEVICE bool isreal(complex<T> z) { return z.im == T(0); }                                                      \
+  WEFT_DEVICE bool isfinite(complex<T> z) { return isfinite(z.re) && isfinite(z.im); }                                \
+  WEFT_DEVICE bool isinf(complex<T> z) { return isinf(z.re) || isinf(z.im); }                                         \
+  WEFT_DEVICE bool isnan(complex<T> z) { return isnan(z.re) || isnan(z.im); }
+WEFT_COMPLEX_PARTS(float) WEFT_COMPLEX_PARTS(double)
+#undef WEFT_COMPLEX_PARTS
+
+}  // namespace weft

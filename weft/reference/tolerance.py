@@ -1,0 +1,86 @@
+"""How far an output may lie from the float64 reference.
+
+Owns `get_val_tolerances`. The bound is derived from the graph: the rounding of the result's type, of each narrower type on the way, the ulps of the ops on
+the longest path, and the growth of rounding errors in reductions. Read first: `get_val_tolerances`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import expr
+from ..dtypes import DataType
+from ..expr import Number, Sym
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
+from ..ops.registry import lookup
+from .interpreter import input_environment
+
+# Unit roundoff: half the distance from 1 to the next number.
+UNIT_ROUNDOFF: dict[DataType, float] = {
+    DataType.Double: 2.0**-53, DataType.ComplexDouble: 2.0**-53, DataType.Float: 2.0**-24, DataType.ComplexFloat: 2.0**-24, DataType.Half: 2.0**-11,
+    DataType.BFloat16: 2.0**-8, DataType.Float8_e4m3fn: 2.0**-4, DataType.Float8_e5m2: 2.0**-3,
+}  # fmt: skip
+SAFETY = 8  # values may grow on the way (exp, products), which the path's ulps do not show
+
+
+@dataclass(frozen=True)
+class _Error:
+    """Bound of the error of a value, relative to its size and (from cancellation in sums) to the size of what was summed."""
+
+    relative: float = 0.0
+    summed: float = 0.0
+
+
+def get_val_tolerances(fusion: Fusion, args: Sequence[Any]) -> list[tuple[float, float]]:
+    """Return (atol, rtol) per output of `fusion`, hidden ones included, for a comparison with the reference in float64.
+
+    Integer and Bool outputs that depend on no float are exact: (0, 0).
+    """
+    env = input_environment(fusion, args)
+    errors: dict[Val, _Error] = {}
+    for node in fusion.tensor_exprs():
+        error = _error(node, errors, env)
+        for out in node.outputs:
+            errors[out] = error
+    return [_tolerance(v, errors.get(v, _Error())) for v in fusion.outputs()]
+
+
+def _tolerance(value: Val, error: _Error) -> tuple[float, float]:
+    roundoff = UNIT_ROUNDOFF.get(value.dtype(), 0.0)  # type: ignore[attr-defined]
+    rtol = SAFETY * error.relative + 2 * roundoff
+    atol = SAFETY * (error.relative + error.summed) + 2 * roundoff
+    return (atol, rtol) if roundoff else (0.0, 0.0)
+
+
+def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Error:
+    inputs = [errors.get(v, _Error()) for v in node.inputs if isinstance(v, TensorView)]
+    relative = max((e.relative for e in inputs), default=0.0)
+    summed = max((e.summed for e in inputs), default=0.0)
+    out = node.outputs[0]
+    roundoff = UNIT_ROUNDOFF.get(out.dtype(), 0.0)  # type: ignore[attr-defined]
+    if isinstance(node, PointwiseOp):
+        # An op of u ulps adds u * 2 roundoffs, one that is exact adds one for its own rounding.
+        ulp = lookup(node.attributes["op"]).ulp
+        relative += roundoff * max(1, 2 * ulp)
+    elif isinstance(node, (ReductionOp, WelfordOp)) and node.attributes["op"] in ("sum", "prod", "welford"):
+        count = _reduced_count(out, env)
+        # A tree of depth log2(n), and serial partial sums of a thread, whose errors add up as a random walk: sqrt(n) roundoffs of the partial sum's size.
+        relative += roundoff * (2 + math.log2(max(count, 2)))
+        summed = summed * math.sqrt(count) + roundoff * math.sqrt(count)
+    return _Error(relative, summed)
+
+
+def _reduced_count(value: Val, env: dict[Sym, Number]) -> float:
+    assert isinstance(value, TensorView)
+    count = 1.0
+    for axis in value.get_logical_domain():
+        if axis.is_reduction():
+            count *= float(expr.evaluate(axis.sym, env))  # type: ignore[arg-type]
+    return count
+
+
+__all__ = ["UNIT_ROUNDOFF", "get_val_tolerances"]
