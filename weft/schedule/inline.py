@@ -2,7 +2,7 @@
 
 Owns which positions are legal. Three rules: each shared axis corresponds to a loop axis of every consumer (`consumer_axis`); one axis of a shared loop
 runs over all that the others run over; and within it no tensor depends on another that is not itself inlined there (it is complete only after the
-loop: a reduction, a vector).
+loop: a reduction, a vector), nor through other loops.
 Lowering builds its loop groups from `compute_at` and `consumer_axis`.
 Read first: `consumer_axis`, `_Planner`.
 """
@@ -131,8 +131,8 @@ class _Planner:
     """Chooses positions, consumers before producers, each as deep as wanted and legal.
 
     Each tensor has a list of the loops around it: its own, and those that it is drawn into by a consumer that has more axes.
-    Sharing a loop merges the loops of all consumers at that depth; that is legal when no tensor of the merged loop that is complete
-    only after the loop (not inlined there) has a descendant in it.
+    Sharing a loop merges the loops of all consumers at that depth. A tensor of the merged loop that is not inlined there is complete only after the
+    loop, so that no descendant of it may be in the loop, and no other loop may stand between it and the loop.
     """
 
     def __init__(self, fusion: Fusion, maps: AxisMaps, wanted: Mapping[TensorView, int], best_effort: bool) -> None:
@@ -176,7 +176,7 @@ class _Planner:
         reached = [0] * len(consumers)  # how many loops of each consumer's nest are shared
         if consumers:
             while position < target:
-                reason, shared = self._next(consumers, position, reached, bits)
+                reason, shared = self._next(consumers, position, reached, nest)
                 if reason:
                     break
                 for loops in shared:
@@ -202,14 +202,14 @@ class _Planner:
         return None if axis is None else self.depths[consumer][consumer.get_loop_domain().index(axis)]
 
     def _next(
-        self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], bits: int
+        self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], nest: list[_Loop]
     ) -> tuple[str, list[list[_Loop]]]:  # fmt: skip
         """Return why loop axis `position` cannot be shared ("" when it can), and the sets of loops that become one, outermost first.
 
         The last set is the loops of the axis; those before it are loops that the consumers have around it besides (bound axes are no loops).
         """
         columns: list[list[_Loop]] | None = None
-        witness = ""
+        witness, around = "", {id(loop.root()) for loop in nest}
         for n, (tensor, consumer) in enumerate(consumers):
             axis = tensor.get_loop_domain()[position]
             other = consumer_axis(self.maps, tensor, position, consumer)
@@ -228,6 +228,7 @@ class _Planner:
                 if depth is not None and reached[n] <= depth < end and not self.nests[consumer][depth].root().bound:
                     return f"{axis} stands inside {consumer_axis(self.maps, tensor, later, consumer)} in {consumer}, and outside of it in the tensor", []
             extra = [loop.root() for loop in self.nests[consumer][reached[n] : end]]
+            around.update(id(loop.root()) for loop in self.nests[consumer][:end] if loop.bound)
             loops = [loop for loop in extra if not loop.bound] + [self.nests[consumer][end].root()]
             if columns is None:
                 columns, witness = [[loop] for loop in loops], str(consumer)
@@ -239,9 +240,10 @@ class _Planner:
         assert columns is not None
         for column in columns:
             own = axis if column is columns[-1] else None
-            reason = self._dependence(column) or self._uncovered(column, own)
+            reason = self._dependence(column) or self._cycle(column, around) or self._uncovered(column, own)
             if reason:
                 return reason, []
+            around.update(id(loop) for loop in column)
         return "", columns
 
     def _dependence(self, column: list[_Loop]) -> str:
@@ -250,11 +252,36 @@ class _Planner:
         for loop in column:
             members |= loop.members
             unfinished |= loop.open
-        for tensor, bit in self.bit.items():
-            if unfinished & bit and self.descendants.get(tensor, 0) & members:
-                reader = next(t for t, b in self.bit.items() if b & members & self.descendants[tensor])
+        for tensor in self._in(unfinished):
+            if self.descendants[tensor] & members:
+                reader = self._in(self.descendants[tensor] & members)[0]
                 return f"T{reader.name} needs all of T{tensor.name}, which is complete only after that loop"
         return ""
+
+    def _cycle(self, column: list[_Loop], around: set[int]) -> str:
+        """Return why the merged loop cannot stand before or after another one that needs its results and makes its operands, or "".
+
+        around: the loops that the merged loop is in. Inside the innermost of them, other loops run before it or after it as a whole.
+        """
+        members = unfinished = 0
+        for loop in column:
+            members |= loop.members
+            unfinished |= loop.open
+        stack, seen = self._in(unfinished), 0
+        while stack:
+            tensor = stack.pop()
+            for consumer in self.consumers[tensor]:
+                if self.bit[consumer] & members:
+                    return f"T{consumer.name} reads T{tensor.name}, whose loop can only stand after that loop"
+                if not self.bit[consumer] & seen:
+                    loop = next((r for r in (x.root() for x in self.nests[consumer]) if id(r) not in around), None)
+                    new = (self.bit[consumer] if loop is None else loop.members) & ~seen
+                    seen |= new
+                    stack.extend(self._in(new))
+        return ""
+
+    def _in(self, bits: int) -> list[TensorView]:
+        return [t for t in self.tensors if self.bit[t] & bits]
 
     def _uncovered(self, column: list[_Loop], own: IterDomain | None) -> str:
         """Return which axes of the merged loop run over different things, or "" when one runs over all."""
