@@ -9,21 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ..arch import Arch, arch_by_name, arch_of_device
 from ..errors import UserError
-from ..expr import Sym, var
+from ..expr import Sym
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import Scalar, TensorView
 from ..options import current
+from ..runtime.binding import Bound
 from ..schedulers.base import Decline
 from .arguments import check_arguments
 from .executors import flattened
 from .params import CompileParams, HeuristicParams, LaunchParams
-
-FULL_ALIGNMENT_BITS = 128
 
 
 class Rejected(UserError):
@@ -116,59 +112,17 @@ def _accepted(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[An
 
 
 def _case(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> _Case | Decline:
-    values = flattened(inputs)
-    check_arguments(fusion, values)
+    bound = check_arguments(fusion, flattened(inputs))
     scheduler = _scheduler(scheduler_type)
     if scheduler is None:
         return Decline("this version does not have it")
     analysis = scheduler.analyze(fusion)
     if isinstance(analysis, Decline):
         return analysis
-    case = _Case(scheduler, analysis, input_sizes(fusion, values), _alignments(fusion, values), _arch(values))
+    alignment_bits = {fusion.inputs()[index].name: 8 * tensor.alignment_bytes for index, tensor in bound.tensors.items()}
+    case = _Case(scheduler, analysis, bound.env, alignment_bits, _arch(bound))  # type: ignore[arg-type]
     return scheduler.accept(case.analysis, case.sizes, case.alignment_bits, case.arch) or case
 
 
-def input_sizes(fusion: Fusion, values: Sequence[Any]) -> dict[Sym, int]:
-    """Return the value of every size, stride and scalar variable of the inputs.
-
-    The stride of a dimension of size 1 is what it would be if it were contiguous, whatever torch says.
-    """
-    sizes: dict[Sym, int] = {}
-    for value, given in zip(fusion.inputs(), values):
-        if isinstance(value, Scalar):
-            sizes[value.sym] = given
-        elif isinstance(value, TensorView):
-            _add_tensor(sizes, value, given)
-    return sizes
-
-
-def _add_tensor(sizes: dict[Sym, int], tensor: TensorView, given: torch.Tensor) -> None:
-    domain = tensor.domain()
-    dims = {axis: dim for dim, axis in enumerate(domain.logical)}
-    for dim in range(given.dim()):
-        sizes[var(f"T{tensor.name}.size[{dim}]", lower=1)] = given.size(dim)
-    running = 1
-    for position in reversed(range(len(domain.maybe_allocation))):
-        dim = dims[domain.maybe_allocation[position]]
-        if domain.contiguity[position] is None:
-            continue
-        stride = given.stride(dim) if given.size(dim) > 1 else running
-        sizes[tensor.stride_var(position)] = stride
-        running = stride * given.size(dim)
-
-
-def _alignments(fusion: Fusion, values: Sequence[Any]) -> dict[int, int]:
-    """Return the alignment in bits of the first element of each tensor, 128 at most."""
-    out = {}
-    for value, given in zip(fusion.inputs(), values):
-        if isinstance(value, TensorView) and isinstance(given, torch.Tensor):
-            address = given.data_ptr() * 8
-            out[value.name] = min(address & -address or FULL_ALIGNMENT_BITS, FULL_ALIGNMENT_BITS)
-    return out
-
-
-def _arch(values: Sequence[Any]) -> Arch:
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.is_cuda:
-            return arch_of_device(value.device.index)
-    return arch_by_name(current().chip)
+def _arch(bound: Bound) -> Arch:
+    return arch_by_name(current().chip) if bound.device is None else arch_of_device(bound.device)

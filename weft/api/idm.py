@@ -31,8 +31,8 @@ class DisjointValSets:
 class ValGraph:
     """One equivalence of axes; `map_vals` adds to it."""
 
-    def __init__(self, maps: AxisMaps, sets: UnionFind, is_permissive: bool) -> None:
-        self._maps, self._sets, self._is_permissive = maps, sets, is_permissive
+    def __init__(self, maps: AxisMaps, sets: UnionFind) -> None:
+        self._maps, self._sets = maps, sets
 
     def disjoint_val_sets(self) -> DisjointValSets:
         return DisjointValSets(self._sets)
@@ -40,7 +40,7 @@ class ValGraph:
     def map_vals(self, a: IterDomain, b: IterDomain) -> None:
         """Make two axes the same, and with them what equal splits and merges make of them."""
         self._sets.union(a, b)
-        self._maps._close(self._sets, forward_broadcast=self._is_permissive)
+        self._maps._close(self._sets)
 
 
 class IdModel:
@@ -62,5 +62,5 @@ class IdModel:
             raise Unsupported("idm.IdModel of IdMappingMode.loop", remedy="use IdMappingMode.exact or permissive")
         if mode not in self._graphs:
             maps = AxisMaps(self._fusion)
-            self._graphs[mode] = ValGraph(maps, getattr(maps, _GRAPHS[mode]), _GRAPHS[mode] == "permissive_sets")
+            self._graphs[mode] = ValGraph(maps, getattr(maps, _GRAPHS[mode]))
         return self._graphs[mode]

@@ -6,8 +6,7 @@ Read first: `check_outputs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,11 @@ import torch
 
 from ..errors import UserError
 from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from ..reference import tolerance
+from ..reference.interpreter import evaluate
+from ..reference.torch_types import torch_dtype
+from ..runtime.philox_state import OFFSET_PER_OP, generator_of
 from .executors import flattened
 
 
@@ -30,12 +34,12 @@ class WrongReferenceCount(UserError, AssertionError):
     fix = "give one reference per returned output (aliased outputs are not returned unless added plainly too)"
 
 
-@dataclass
+@dataclass(frozen=True)
 class KeptInputs:
-    """Inputs as they were before an execution, and the state of the random generators then."""
+    """Inputs as they were before an execution; philox: the seed and offset (in Philox calls) of its random ops, None without any."""
 
     values: list[Any]
-    generators: "dict[int | None, torch.Tensor]"
+    philox: tuple[int, int] | None
 
 
 def kept_inputs(fusion: Fusion, inputs: Sequence[Any]) -> KeptInputs:
@@ -45,41 +49,23 @@ def kept_inputs(fusion: Fusion, inputs: Sequence[Any]) -> KeptInputs:
     for position, source in enumerate(fusion.inputs()):
         if id(source) in written and position < len(values) and isinstance(values[position], torch.Tensor):
             values[position] = values[position].detach().clone(memory_format=torch.preserve_format)
-    return KeptInputs(values, _generator_states(values))
+    return KeptInputs(values, _philox_state(values) if fusion.random_op_count else None)
 
 
-def _generator_states(values: Sequence[Any]) -> "dict[int | None, torch.Tensor]":
-    states: dict[int | None, torch.Tensor] = {None: torch.get_rng_state()}
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.is_cuda and value.device.index not in states:
-            states[value.device.index] = torch.cuda.get_rng_state(value.device)
-    return states
-
-
-@contextmanager
-def _as_before(kept: KeptInputs) -> Iterator[None]:
-    """Put the random generators back to where they were before the execution, for the time of the block."""
-    now = {index: torch.get_rng_state() if index is None else torch.cuda.get_rng_state(index) for index in kept.generators}
-    _set_generators(kept.generators)
-    try:
-        yield
-    finally:
-        _set_generators(now)
-
-
-def _set_generators(states: "dict[int | None, torch.Tensor]") -> None:
-    for index, state in states.items():
-        if index is None:
-            torch.set_rng_state(state)
-        else:
-            torch.cuda.set_rng_state(state, index)
+def _philox_state(values: Sequence[Any]) -> tuple[int, int]:
+    """Return the state from which the next execution on these inputs draws."""
+    tensors = [v for v in values if isinstance(v, torch.Tensor) and (v.dim() or v.is_cuda)]
+    if tensors:
+        device = tensors[0].device.index if tensors[0].is_cuda else None
+    else:
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
+    generator = generator_of(device)
+    return generator.initial_seed(), generator.get_offset() // OFFSET_PER_OP
 
 
 def get_val_tolerances(fusion: Fusion, args: Sequence[Any]) -> list[tuple[float, float]]:
     """Return (absolute, relative) tolerance per output, from the sizes of the reductions that lead to it."""
-    from ..reference.tolerance import get_val_tolerances as tolerances
-
-    return tolerances(fusion, flattened(args))
+    return tolerance.get_val_tolerances(fusion, flattened(args))
 
 
 def validate_with_auto_inferred_outputs(fusion: Fusion, fusion_outputs: Sequence[Any], args: Sequence[Any]) -> None:
@@ -96,38 +82,25 @@ def check_outputs(fusion: Fusion, outputs: Sequence[Any], kept: KeptInputs, refe
     Errors: WrongReferenceCount, ResultMismatch (both AssertionErrors).
     """
     returned = [value for value in fusion.outputs() if value not in fusion.hidden_outputs]
-    all_tolerances = get_val_tolerances(fusion, kept.values)
-    tolerances = [t for value, t in zip(fusion.outputs(), all_tolerances) if value not in fusion.hidden_outputs]
+    tolerances = [t for value, t in zip(fusion.outputs(), get_val_tolerances(fusion, kept.values)) if value not in fusion.hidden_outputs]
+    is_evaluation = references is None
     if references is None:
-        references = _evaluated(fusion, kept)
+        references = evaluate(fusion, kept.values, precision="double", philox=kept.philox)
     if len(references) != len(outputs):
         raise WrongReferenceCount(outputs=len(outputs), references=len(references))
-    for index, (value, output, reference, tolerance) in enumerate(zip(returned, outputs, references, tolerances)):
-        difference = _difference(output, reference, *tolerance)
+    for index, (value, output, reference, allowed) in enumerate(zip(returned, outputs, references, tolerances)):
+        wanted = torch_dtype(value.dtype()) if is_evaluation and isinstance(value, TensorView) else None
+        difference = _difference(output, reference, wanted, *allowed)
         if difference is not None:
             raise ResultMismatch(index=index, value=value, difference=difference)
 
 
-def _evaluated(fusion: Fusion, kept: KeptInputs) -> list[Any]:
-    """Return what torch computes for the returned outputs, in the types of the fusion."""
-    from ..reference.interpreter import evaluate
-    from ..reference.torch_types import torch_dtype
-
-    with _as_before(kept):
-        results = evaluate(fusion, kept.values, precision="double")
-    outputs = fusion.outputs()
-    if len(results) == len(outputs):
-        results = [r for value, r in zip(outputs, results) if value not in fusion.hidden_outputs]
-    returned = [value for value in outputs if value not in fusion.hidden_outputs]
-    return [r.to(torch_dtype(value.dtype())) if isinstance(r, torch.Tensor) else r for value, r in zip(returned, results)]  # type: ignore[attr-defined]
-
-
-def _difference(output: Any, reference: Any, absolute: float, relative: float) -> str | None:
-    """Return how two results differ in words, or None."""
+def _difference(output: Any, reference: Any, dtype: torch.dtype | None, absolute: float, relative: float) -> str | None:
+    """Return how two results differ in words, or None. dtype: that of the output, when the reference is in another."""
     if not isinstance(output, torch.Tensor) or not isinstance(reference, torch.Tensor):
         return None if output == reference else f"{output!r} instead of {reference!r}"
-    if output.dtype != reference.dtype:
-        return f"its dtype is {output.dtype}, the reference's {reference.dtype}"
+    if output.dtype != (dtype or reference.dtype):
+        return f"its dtype is {output.dtype}, the reference's {dtype or reference.dtype}"
     if output.shape != reference.shape:
         return f"its shape is {tuple(output.shape)}, the reference's {tuple(reference.shape)}"
     wide = torch.complex128 if output.is_complex() else torch.float64

@@ -1,0 +1,149 @@
+"""Scheduling by hand through the API: methods of TensorView, fd.sched, IR queries, idm, schedulers by name."""
+
+import pytest
+import torch
+
+from weft import BroadcastOp, DataType, FusionDefinition, IdMappingMode, IterDomain, MemoryType, Merge, ParallelType, SchedulerType, Split, SqueezeOp, TensorView
+
+
+@pytest.fixture
+def fd():
+    with FusionDefinition() as definition:
+        yield definition
+
+
+def extents(tensor):
+    return [str(axis.sym) for axis in tensor.get_loop_domain()]
+
+
+def test_split_merge_reorder(fd):
+    t = fd.ops.relu(fd.define_tensor([8, 12], contiguity=True))
+    t.split(1, 4)
+    assert extents(t) == ["8", "3", "4"] and isinstance(t.axis(2).definition(), Split)
+    t.outer_split(0, 2)
+    t.inner_split(0, 1)
+    assert extents(t) == ["2", "1", "4", "3", "4"]
+    t.merge(2, 3)
+    assert extents(t) == ["2", "1", "12", "4"] and isinstance(t.axis(2).definition(), Merge)
+    t.reorder({0: -1})
+    assert extents(t) == ["1", "12", "4", "2"]
+    t.reorder()
+    t.split(-1, 2, inner_split=False)
+    assert extents(t) == ["1", "12", "4", "2", "1"]
+    merge = t.axis(1).definition()
+    assert merge.inner().definition().outer() is merge.inner() and str(merge.out().extent().sym) == "12"
+
+
+def test_parallelize_memory_type_and_allocation_domain(fd):
+    t = fd.ops.relu(fd.define_tensor([8, 12], contiguity=True))
+    t.axis(0).parallelize(ParallelType.block_x)
+    assert t.axis(0).parallel is ParallelType.block_x
+    t.set_memory_type(MemoryType.shared)
+    assert t.memory_type is MemoryType.shared
+    t.set_allocation_domain([t.axis(1), t.axis(0)], True)
+    assert t.get_allocation_domain() == [t.axis(1), t.axis(0)]
+
+
+def test_caches_and_rfactor(fd):
+    x = fd.define_tensor([-1, 64], contiguity=True)
+    y = fd.ops.sum(x, [1])
+    fd.add_output(y)
+    cached, before = x.cache_after(), y.cache_before()
+    assert all(isinstance(t, TensorView) for t in (cached, before)) and cached.definition().input(0) is x and y.definition().input(0) is before
+    before.split(1, 8)
+    partial = before.rfactor([1])
+    assert partial is not before and before.definition().input(0) is partial
+
+
+def test_propagation_and_inlining(fd):
+    x = fd.define_tensor([-1, 64], contiguity=True)
+    y = fd.ops.relu(x)
+    z = fd.ops.exp(y)
+    fd.add_output(z)
+    z.split(1, 4)
+    fd.sched.transform_like(z)
+    assert extents(y) == extents(z)
+    z.axis(0).parallelize(ParallelType.grid_x)
+    fd.sched.parallelize_like(z)
+    assert y.axis(0).parallel is ParallelType.grid_x
+    fd.sched.inline_most()
+    assert y.compute_at == 3
+
+
+def test_bounded_transform_and_inline_at(fd):
+    x = fd.define_tensor([8, 64], contiguity=True)
+    y = fd.ops.relu(x)
+    z = fd.ops.exp(y)
+    fd.add_output(z)
+    z.split(1, 4)
+    fd.sched.bounded_transform_backward(z, -1, [y])
+    assert extents(y) == extents(z)
+    fd.sched.inline_at(z, 1)
+    assert y.compute_at == 1
+
+
+def test_queries_of_tensors_axes_and_expressions(fd):
+    x = fd.define_tensor([-1, 4, 1], contiguity=True)
+    s = fd.ops.squeeze(x, [2])
+    b = fd.ops.broadcast(s, [False, True, False])
+    r = fd.ops.sum(b, [0])
+    assert (x.ndim, r.ndim, x.dtype(), x.is_tensor()) == (3, 2, DataType.Float, True)
+    assert type(b.definition()) is BroadcastOp and type(s.definition()) is SqueezeOp and x.definition() is None
+    assert b.definition().input(0) is s and b.definition().output(0) is b and x.uses() == [s.definition()]
+    assert isinstance(x.axis(-1), IterDomain) and r.axis(0).is_reduction() and not x.axis(0).is_reduction()
+    assert not x.has_root() and x.get_root_domain() == [] and x.get_loop_domain() == x.get_logical_domain() and str(x.domain()).startswith("logical=")
+    assert x.size(1).sym.value == 4 and x.size(0).is_symbolic() and not x.size(0).is_tensor() and len(x.shape()) == 3
+    p = fd.ops.permute(x, [2, 0, 1])
+    assert p.has_root() and len(p.get_root_domain()) == 3
+    with pytest.raises(RuntimeError, match="there is no axis 3"):
+        x.axis(3)
+    with pytest.raises(TypeError):
+        x + x
+
+
+def test_idm_maps_axes(fd):
+    from weft.api import idm
+
+    x, w = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True)
+    b = fd.ops.broadcast(w, [True, False])
+    y = fd.ops.add(x, b)
+    fd.add_output(y)
+    model = idm.IdModel(fd.fusion, build_graphs=True)
+    exact, permissive = (model.maybe_build_graph(mode) for mode in (IdMappingMode.exact, IdMappingMode.permissive))
+    sets = exact.disjoint_val_sets()
+    assert sets.strict_are_mapped(x.axis(1), y.axis(1)) and not sets.strict_are_mapped(b.axis(0), y.axis(0))
+    assert permissive.disjoint_val_sets().strict_are_mapped(b.axis(0), y.axis(0))
+    assert not sets.strict_are_mapped(x.axis(0), x.axis(1))
+    exact.map_vals(x.axis(0), x.axis(1))
+    assert sets.strict_are_mapped(y.axis(0), y.axis(1))
+    with pytest.raises(RuntimeError, match="IdMappingMode.loop"):
+        model.maybe_build_graph(IdMappingMode.loop)
+
+
+# ---------------------------------------------------------------- schedulers by name
+def pointwise():
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.relu(fd.define_tensor([-1, -1], contiguity=True)))
+    return fd
+
+
+def test_exactly_one_scheduler_takes_a_pointwise_fusion():
+    fd = pointwise()
+    inputs = [torch.ones(64, 128)]
+    assert fd.sched.find_compatible_schedulers(fd.fusion, inputs) == [SchedulerType.pointwise]
+    assert fd.sched.can_schedule(fd.fusion, SchedulerType.pointwise, inputs) == (True, "")
+    is_taken, reason = fd.sched.can_schedule(fd.fusion, SchedulerType.reduction, inputs)
+    assert not is_taken and reason.startswith("Scheduler _reduction_ ***rejected*** because : ")
+
+
+def test_schedule_applies_what_compute_heuristics_returns():
+    fd = pointwise()
+    inputs = [torch.ones(64, 128)]
+    params = fd.sched.compute_heuristics(fd.fusion, SchedulerType.pointwise, inputs)
+    assert params.scheduler_type is SchedulerType.pointwise and params == fd.sched.compute_heuristics(fd.fusion, SchedulerType.pointwise, inputs)
+    used = fd.sched.schedule(fd.fusion, SchedulerType.pointwise, params)
+    assert used is params and any(t.get_loop_domain() != t.get_logical_domain() for t in fd.fusion.tensors())
+    other = pointwise()
+    assert other.sched.schedule(other.fusion, SchedulerType.pointwise, inputs) == params
+    with pytest.raises(RuntimeError, match="Scheduler _matmul_ .*rejected"):
+        fd.sched.compute_heuristics(pointwise().fusion, SchedulerType.matmul, inputs)
