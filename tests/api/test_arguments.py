@@ -94,7 +94,10 @@ def test_a_number_of_a_wider_kind_is_refused(dtype, given, shown, expected):
     assert f"Scalar value {shown} is not compatible with the expected data type: {expected}." in message(fd.fusion, [torch.ones(2), given])
 
 
-@pytest.mark.parametrize(("dtype", "given"), [(DataType.Double, 2), (DataType.Double, True), (DataType.Int, True), (DataType.ComplexDouble, 1.5), (DataType.Bool, False)])
+NARROWER = [(DataType.Double, 2), (DataType.Double, True), (DataType.Int, True), (DataType.ComplexDouble, 1.5), (DataType.Bool, False)]
+
+
+@pytest.mark.parametrize(("dtype", "given"), NARROWER)
 def test_a_number_of_a_narrower_kind_passes(dtype, given):
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.add(fd.define_tensor([-1], contiguity=True, dtype=DataType.ComplexDouble), fd.define_scalar(dtype)))
@@ -155,7 +158,8 @@ def test_cpu_scalars():
         c = fd.define_tensor([], [], is_cpu=True)
         fd.add_output(fd.ops.mul(fd.define_tensor([-1], contiguity=True), c))
     check_arguments(fd.fusion, [torch.tensor(2.0), torch.ones(2)])
-    assert "to be bound to a CPU scalar tensor, but got a tensor of rank 0 on device meta" in message(fd.fusion, [torch.tensor(2.0, device="meta"), torch.ones(2)])
+    text = message(fd.fusion, [torch.tensor(2.0, device="meta"), torch.ones(2)])
+    assert "to be bound to a CPU scalar tensor, but got a tensor of rank 0 on device meta" in text
 
 
 def test_unused_inputs_are_checked_too():

@@ -88,7 +88,7 @@ def test_a_folder_on_the_path_serves_import_nvfuser_direct():
 
 
 def test_it_warns_when_nvfuser_is_loaded():
-    code = "import sys, types; sys.modules['nvfuser'] = types.ModuleType('nvfuser')\n" + "import warnings; warnings.simplefilter('error')\nimport nvfuser_direct"
+    code = "import sys, types, warnings; sys.modules['nvfuser'] = types.ModuleType('nvfuser'); warnings.simplefilter('error'); import nvfuser_direct"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "compat"), "PATH": ""}, cwd="/")
     assert "UserWarning: nvfuser_direct is imported although the module nvfuser is already loaded" in done.stderr
 
@@ -216,7 +216,10 @@ def test_cutlass_names_raise_unsupported(name):
         getattr(nvf_cutlass, name)(1, 2, alpha=3)
 
 
-LATER = "reshape slice index_select select scatter gather take_along_axis pad cat embedding_fwd matmul linear cumsum topk argsort sdpfa_fwd nv_block_quantize triu"
+LATER = (
+    "reshape slice index_select select scatter gather take_along_axis pad cat embedding_fwd matmul linear cumsum topk argsort sdpfa_fwd "
+    "nv_block_quantize triu"
+)
 
 
 @pytest.mark.parametrize("name", LATER.split())

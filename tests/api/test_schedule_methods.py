@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from weft import BroadcastOp, DataType, FusionDefinition, IdMappingMode, IterDomain, MemoryType, Merge, ParallelType, SchedulerType, Split, SqueezeOp, TensorView
+from weft import BroadcastOp, DataType, FusionDefinition, IdMappingMode, IterDomain, MemoryType, Merge, ParallelType
+from weft import SchedulerType, Split, SqueezeOp, TensorView
 
 
 @pytest.fixture

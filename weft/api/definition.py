@@ -166,7 +166,8 @@ class FusionDefinition:
 
     # -- execution
     def execute(
-        self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = (),
+        self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (),
     ) -> "list[torch.Tensor]":  # fmt: skip
         """Run the fusion on `inputs` and return its outputs; kernels are made in the first call with such inputs.
 
@@ -214,7 +215,9 @@ class FusionDefinition:
         return compile_and_run(self.ke, fusion, executors.flattened(inputs), heuristic_params)
 
     # -- validation
-    def validate(self, inputs: Sequence[Any], reference_outputs: "Sequence[torch.Tensor] | None" = None, device: Any = None, **kwargs: Any) -> "list[torch.Tensor]":
+    def validate(
+        self, inputs: Sequence[Any], reference_outputs: "Sequence[torch.Tensor] | None" = None, device: Any = None, **kwargs: Any
+    ) -> "list[torch.Tensor]":
         """Execute, compare with `reference_outputs` (or with an evaluation of the fusion by torch in double precision), return the outputs.
 
         Errors: ResultMismatch (an AssertionError) that names the output, the largest difference and the tolerance.
@@ -223,7 +226,7 @@ class FusionDefinition:
 
         kept = kept_inputs(self._checked_fusion(), inputs)
         outputs = self.execute(inputs, device=device, **kwargs)
-        check_outputs(self.fusion, outputs, kept, reference_outputs)
+        check_outputs(self._checked_fusion(), outputs, kept, reference_outputs)
         return outputs
 
     def manual_validate(self, inputs: Sequence[Any], reference_outputs: "Sequence[torch.Tensor] | None" = None) -> "list[torch.Tensor]":

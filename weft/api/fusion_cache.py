@@ -95,7 +95,7 @@ def LruFusionCache(max_fusions: int = 16384) -> Callable[[Callable[..., Any]], C
             fd = function(*args, **kwargs)
             if not isinstance(fd, FusionDefinition):
                 raise NotADefinition(function=function.__name__, kind=type(fd).__name__)
-            fd.fec = cache.cache_compile(fd.fusion)
+            fd.fec = cache.cache_compile(fd._checked_fusion())
             fd.__dict__.pop("_fusion", None)
             return fd
 

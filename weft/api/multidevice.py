@@ -35,4 +35,7 @@ def execute_with_dtensors(fd: Any, in_dtensors: Any) -> Any:
     raise Unsupported("execute_with_dtensors", remedy=REMEDY)
 
 
-__all__ = ["Communicator", "CommunicatorBackend", "DeviceMesh", "MultiDeviceExecutor", "MultiDeviceExecutorParams", "Sharding", "execute_with_dtensors", "shard_tensor"]
+__all__ = [
+    "Communicator", "CommunicatorBackend", "DeviceMesh", "MultiDeviceExecutor", "MultiDeviceExecutorParams", "Sharding", "execute_with_dtensors",
+    "shard_tensor",
+]  # fmt: skip

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..errors import Unsupported
 
-__all__ = ["grouped_mm", "mxfp8_scaled_mm", "nvfp4_scaled_grouped_mm", "nvfp4_scaled_mm", "nvfp4_scaled_mm_blockscale"]
-
 
 def _refused(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
@@ -19,5 +17,8 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
-for _name in __all__:
-    globals()[_name] = _refused(_name)
+grouped_mm = _refused("grouped_mm")
+mxfp8_scaled_mm = _refused("mxfp8_scaled_mm")
+nvfp4_scaled_grouped_mm = _refused("nvfp4_scaled_grouped_mm")
+nvfp4_scaled_mm = _refused("nvfp4_scaled_mm")
+nvfp4_scaled_mm_blockscale = _refused("nvfp4_scaled_mm_blockscale")

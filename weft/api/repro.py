@@ -27,7 +27,8 @@ class NoSavedInputs(UserError):
 
 def repro_script(fd: "FusionDefinition", inputs: Sequence[Any] | None = None) -> str:
     """Return the script; without `inputs` it ends with the definition."""
-    parts = [_environment(), "import torch\nfrom nvfuser_direct import FusionDefinition, DataType\n", f"{fd!r}", "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"]
+    imports, call = "import torch\nfrom nvfuser_direct import FusionDefinition, DataType\n", "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
+    parts = [_environment(), imports, repr(fd), call]
     if inputs is not None:
         lines = "".join(f"    {input_text(value)},\n" for value in flattened(inputs))
         parts.append(f"inputs = [\n{lines}]\nfd.execute(inputs)\n")
