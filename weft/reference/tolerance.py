@@ -15,7 +15,7 @@ from .. import expr
 from ..dtypes import DataType
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, PointwiseOp, ReductionOp, TensorView, Val, WelfordOp
+from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.registry import lookup
 from .interpreter import input_environment
 
@@ -29,10 +29,11 @@ SAFETY = 8  # values may grow on the way (exp, products), which the path's ulps 
 
 @dataclass(frozen=True)
 class _Error:
-    """Bound of the error of a value, relative to its size and (from cancellation in sums) to the size of what was summed."""
+    """Bound of the error of a value: of arithmetic relative to its size, of arithmetic relative to what was summed (cancellation), of casts to narrower types."""
 
     relative: float = 0.0
     summed: float = 0.0
+    casts: float = 0.0
 
 
 def get_val_tolerances(fusion: Fusion, args: Sequence[Any]) -> list[tuple[float, float]]:
@@ -51,8 +52,8 @@ def get_val_tolerances(fusion: Fusion, args: Sequence[Any]) -> list[tuple[float,
 
 def _tolerance(value: Val, error: _Error) -> tuple[float, float]:
     roundoff = UNIT_ROUNDOFF.get(value.dtype(), 0.0)  # type: ignore[attr-defined]
-    rtol = SAFETY * error.relative + 2 * roundoff
-    atol = SAFETY * (error.relative + error.summed) + 2 * roundoff
+    rtol = SAFETY * error.relative + 2 * error.casts
+    atol = rtol + SAFETY * error.summed
     return (atol, rtol) if roundoff else (0.0, 0.0)
 
 
@@ -60,9 +61,13 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
     inputs = [errors.get(v, _Error()) for v in node.inputs if isinstance(v, TensorView)]
     relative = max((e.relative for e in inputs), default=0.0)
     summed = max((e.summed for e in inputs), default=0.0)
+    casts = max((e.casts for e in inputs), default=0.0)
     out = node.outputs[0]
     roundoff = UNIT_ROUNDOFF.get(out.dtype(), 0.0)  # type: ignore[attr-defined]
-    if isinstance(node, PointwiseOp):
+    if node.op_name == "cast":
+        if roundoff > UNIT_ROUNDOFF.get(node.attributes["compute"], 0.0):
+            casts += roundoff
+    elif isinstance(node, PointwiseOp):
         # An op of u ulps adds u * 2 roundoffs, one that is exact adds one for its own rounding.
         ulp = lookup(node.attributes["op"]).ulp
         relative += roundoff * max(1, 2 * ulp)
@@ -70,8 +75,10 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
         count = _reduced_count(out, env)
         # A tree of depth log2(n), and serial partial sums of a thread, whose errors add up as a random walk: sqrt(n) roundoffs of the partial sum's size.
         relative += roundoff * (2 + math.log2(max(count, 2)))
-        summed = summed * math.sqrt(count) + roundoff * math.sqrt(count)
-    return _Error(relative, summed)
+        summed = (summed + casts + roundoff) * math.sqrt(count)
+    elif isinstance(node, (IotaOp, RandomOp)):
+        relative = 16 * roundoff  # Box and Muller: the radius below 7 times the sine's absolute error of one roundoff of 2 pi
+    return _Error(relative, summed, casts)
 
 
 def _reduced_count(value: Val, env: dict[Sym, Number]) -> float:
