@@ -13,7 +13,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import (
     BroadcastOp, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
-from ..lower.kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Statement, Sync, walk
+from ..lower.kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Statement, Sync, walk
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, Param, RandomParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS
@@ -61,6 +61,9 @@ class CudaWriter:
             self.allocate(s.buffer, depth)
         elif isinstance(s, Sync):
             self.emit(depth, f"weft::block_sync();  // {s.why}")
+        elif isinstance(s, Repack):
+            self.blocks["repack"] = None
+            self.emit(depth, f"weft::repack({s.buffer.name});")
         elif isinstance(s, Reduce):
             self.reduce(s, depth)
         elif isinstance(s, Op):

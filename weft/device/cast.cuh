@@ -90,42 +90,38 @@ template <class To, class From> WEFT_DEVICE To convert(From v) {
   else if constexpr (TypeFacts<From>::floating && !TypeFacts<To>::floating) return float_to_integer<To>(v);
   else return (To)v;
 }
-#if defined(WEFT_CHECK_RACES)
+#if defined(WEFT_CHECK_RACES) || !defined(WEFT_EMULATOR)
 template <class To, class From> WEFT_DEVICE To convert(Element<From> v) { return convert<To>(v.read()); }
 #endif
 
 // ---- vectors ------------------------------------------------------------------------------------------------------
 
 #if !defined(WEFT_EMULATOR)
-WEFT_DEVICE void convert_pair(bf16* dst, float low, float high) {
+template <class To> WEFT_DEVICE unsigned convert_pair(float low, float high) {
   unsigned both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-  dst[0].bits = (unsigned short)both;
-  dst[1].bits = (unsigned short)(both >> 16);
-}
-WEFT_DEVICE void convert_pair(f16* dst, float low, float high) {
-  unsigned both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-  dst[0].bits = (unsigned short)both;
-  dst[1].bits = (unsigned short)(both >> 16);
+  if constexpr (SameType<To, bf16>::value) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
 }
 #endif
 
-// Converts N elements; pairs of floats become 16-bit floats in one instruction.
+// Converts N elements; pairs of floats become 16-bit floats in one instruction. `dst_offset` is a multiple of N.
 template <int N, class To, int DstN, class From, int SrcN>
 WEFT_DEVICE void convert_vector(Array<To, DstN>& dst, int dst_offset, const Array<From, SrcN>& src, int src_offset) {
-  To* to = dst.target(dst_offset, N);
-  const From* from = src.source(src_offset, N);
 #if !defined(WEFT_EMULATOR)
   if constexpr (TypeFacts<To>::half && N % 2 == 0 && !SameType<To, From>::value) {
 #pragma unroll
-    for (int i = 0; i < N; i += 2) convert_pair(to + i, convert<float>(from[i]), convert<float>(from[i + 1]));
-  } else
-#endif
-  {
+    for (int i = 0; i < N; i += 2)
+      dst.words[(dst_offset + i) / 2] = convert_pair<To>(convert<float>(src.get(src_offset + i)), convert<float>(src.get(src_offset + i + 1)));
+  } else {
 #pragma unroll
-    for (int i = 0; i < N; i++) to[i] = convert<To>(from[i]);
+    for (int i = 0; i < N; i++) dst[dst_offset + i] = convert<To>(src.get(src_offset + i));
   }
+#else
+  To* to = dst.target(dst_offset, N);
+  const From* from = src.source(src_offset, N);
+  for (int i = 0; i < N; i++) to[i] = convert<To>(from[i]);
+#endif
 }
 
 }  // namespace weft

@@ -80,6 +80,59 @@ template <int N, class T> WEFT_DEVICE void unpack_words(T* elements, const unsig
   }
 }
 
+// ---- arrays of 16-bit floats ----------------------------------------------------------------------------------------
+
+// Two elements share a register: the array is made of words, and stays so across branches, where the compiler would otherwise give each element a
+// register of its own. An element is read and written through Element.
+template <class T> struct Element {
+  unsigned& word;
+  int shift;
+  __device__ __forceinline__ T read() const { return bit_cast<T>((unsigned short)(word >> shift)); }
+  __device__ __forceinline__ operator T() const { return read(); }
+  __device__ __forceinline__ void operator=(T v) const { word = (word & (0xffff0000u >> shift)) | (unsigned)v.bits << shift; }
+  __device__ __forceinline__ void operator=(const Element& other) const { *this = other.read(); }
+};
+template <class T, int N> struct PackedArray {
+  unsigned words[(N + 1) / 2];
+  __device__ __forceinline__ Element<T> operator[](int i) { return Element<T>{words[i / 2], i % 2 * 16}; }
+  __device__ __forceinline__ T operator[](int i) const { return get(i); }
+  __device__ __forceinline__ T get(int i) const { return bit_cast<T>((unsigned short)(words[i / 2] >> i % 2 * 16)); }
+  __device__ __forceinline__ void fill(T v) {
+#pragma unroll
+    for (int i = 0; i < (N + 1) / 2; i++) words[i] = v.bits * 0x10001u;
+  }
+};
+template <int N> struct Array<bf16, N> : PackedArray<bf16, N> {};
+template <int N> struct Array<f16, N> : PackedArray<f16, N> {};
+
+// The words of elements first .. first + N - 1, from and to an array. `first` is a multiple of N.
+template <int N, class T, int M> WEFT_DEVICE void array_from_words(Array<T, M>& dst, int first, const unsigned* words) {
+  unpack_words<N>(dst.target(first, N), words);
+}
+template <int N, class T, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<T, M>& src, int first) {
+  pack_words<N>(words, src.source(first, N));
+}
+template <int N, class T, int M> WEFT_DEVICE void packed_from_words(PackedArray<T, M>& dst, int first, const unsigned* words) {
+  if constexpr (N % 2) {
+    dst[first] = bit_cast<T>((unsigned short)words[0]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) dst.words[first / 2 + i] = words[i];
+  }
+}
+template <int N, class T, int M> WEFT_DEVICE void words_from_packed(unsigned* words, const PackedArray<T, M>& src, int first) {
+  if constexpr (N % 2) {
+    words[0] = src.get(first).bits;
+  } else {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) words[i] = src.words[first / 2 + i];
+  }
+}
+template <int N, int M> WEFT_DEVICE void array_from_words(Array<bf16, M>& dst, int first, const unsigned* words) { packed_from_words<N>(dst, first, words); }
+template <int N, int M> WEFT_DEVICE void array_from_words(Array<f16, M>& dst, int first, const unsigned* words) { packed_from_words<N>(dst, first, words); }
+template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<bf16, M>& src, int first) { words_from_packed<N>(words, src, first); }
+template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<f16, M>& src, int first) { words_from_packed<N>(words, src, first); }
+
 // ---- global memory ------------------------------------------------------------------------------------------------
 
 // One load or store instruction of 1 to 16 bytes, with a cache operator; words beyond the access are left alone.
@@ -148,11 +201,11 @@ template <Cache C = Cache::unspecified, class T> WEFT_DEVICE void store_global(T
 template <int N, Cache C = Cache::unspecified, class T, int M> WEFT_DEVICE void load_global_vector(Array<T, M>& dst, int dst_offset, const T* p) {
   unsigned words[4];
   load_words<N * sizeof(T), C>(words, p);
-  unpack_words<N>(dst.target(dst_offset, N), words);
+  array_from_words<N>(dst, dst_offset, words);
 }
 template <int N, Cache C = Cache::unspecified, class T, int M> WEFT_DEVICE void store_global_vector(T* p, const Array<T, M>& src, int src_offset) {
   unsigned words[4];
-  pack_words<N>(words, src.source(src_offset, N));
+  words_from_array<N>(words, src, src_offset);
   store_words<N * sizeof(T), C>(p, words);
 }
 
@@ -203,11 +256,11 @@ template <class T> WEFT_DEVICE void store_shared(T* p, same<T> v) { *p = v; }
 template <int N, class T, int M> WEFT_DEVICE void load_shared_vector(Array<T, M>& dst, int dst_offset, const T* p) {
   unsigned words[4];
   load_words<N * sizeof(T), Cache::unspecified>(words, p);
-  unpack_words<N>(dst.target(dst_offset, N), words);
+  array_from_words<N>(dst, dst_offset, words);
 }
 template <int N, class T, int M> WEFT_DEVICE void store_shared_vector(T* p, const Array<T, M>& src, int src_offset) {
   unsigned words[4];
-  pack_words<N>(words, src.source(src_offset, N));
+  words_from_array<N>(words, src, src_offset);
   store_words<N * sizeof(T), Cache::unspecified>(p, words);
 }
 

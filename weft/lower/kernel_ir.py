@@ -75,6 +75,13 @@ class Sync(Statement):
 
 
 @dataclass(eq=False)
+class Repack(Statement):
+    """Make the compiler keep an array of narrow elements packed from here on, instead of the wide values that it converted them to."""
+
+    buffer: Buffer
+
+
+@dataclass(eq=False)
 class Op(Statement):
     """One expression of the fusion on one element (or `vector_elems` elements for a copy or a vector conversion).
 
@@ -174,6 +181,8 @@ def body_text(body: list[Statement], indent: int = 0) -> str:
             vector = f" x{s.vector_elems}" if s.vector_elems > 1 else ""
             guard = "" if s.predicate is TRUE else f"  if {s.predicate}"
             lines.append(f"{pad}{targets} = {kind}{s.expr.op_name}({sources}){vector}{guard}")
+        elif isinstance(s, Repack):
+            lines.append(f"{pad}repack {s.buffer.name}")
         elif isinstance(s, Sync):
             lines.append(f"{pad}sync  # {s.why}")
     return "\n".join(line for line in lines if line)

@@ -17,6 +17,7 @@ PIPELINE: tuple[Pass, ...] = (
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
     passes.place_shared_memory,  # buffers and workspaces are final
+    passes.repack_kept,  # reductions stand where they stay
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
 )
