@@ -39,6 +39,7 @@ class UnionFind:
         self._parent: dict[IterDomain, IterDomain] = {}
 
     def find(self, axis: IterDomain) -> IterDomain:
+        """Return the representative of the set of `axis`."""
         parent = self._parent
         root = axis
         while root in parent:
@@ -128,7 +129,7 @@ class AxisMaps:
         for expr in self.fusion.tensor_exprs():
             for consumer in expr.outputs:
                 for producer in expr.tensor_inputs:
-                    for a, b in pairwise(producer, consumer, expr):
+                    for a, b in pairwise(producer, consumer, expr):  # type: ignore[arg-type]
                         self.permissive_sets.union(a, b)
                         if a.is_broadcast() == b.is_broadcast():
                             self.exact_sets.union(a, b)

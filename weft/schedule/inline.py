@@ -96,10 +96,32 @@ def inline_to(fusion: Fusion, positions: Mapping[TensorView, int]) -> None:
 
 
 def _inline(fusion: Fusion, wanted: Mapping[TensorView, int], best_effort: bool, maps: AxisMaps | None = None) -> None:
-    planner = _Planner(fusion, maps or AxisMaps(fusion), wanted, best_effort)
-    planner.run()
+    maps = maps or AxisMaps(fusion)
+    planner = _Planner(fusion, maps, wanted, best_effort)
+    try:
+        planner.run()
+    except InlineTooDeep:
+        if not best_effort:
+            raise
+        planner = _one_by_one(fusion, maps, wanted)
     for tensor, position in planner.positions.items():
         tensor.compute_at = position
+
+
+def _one_by_one(fusion: Fusion, maps: AxisMaps, wanted: Mapping[TensorView, int]) -> "_Planner":
+    """Return a plan that deepens one tensor after the other, for when deepening all at once would make a position already set illegal."""
+    chosen: dict[TensorView, int] = {}
+    planner = _Planner(fusion, maps, chosen, True)
+    planner.run()
+    for tensor in reversed(list(wanted)):
+        attempt = _Planner(fusion, maps, {**chosen, tensor: wanted[tensor]}, True)
+        try:
+            attempt.run()
+        except InlineTooDeep:
+            continue
+        planner = attempt
+        chosen[tensor] = wanted[tensor]
+    return planner
 
 
 class _Loop:
@@ -274,8 +296,8 @@ class _Planner:
                 if self.bit[consumer] & members:
                     return f"T{consumer.name} reads T{tensor.name}, whose loop can only stand after that loop"
                 if not self.bit[consumer] & seen:
-                    loop = next((r for r in (x.root() for x in self.nests[consumer]) if id(r) not in around), None)
-                    new = (self.bit[consumer] if loop is None else loop.members) & ~seen
+                    unit = next((r for r in (x.root() for x in self.nests[consumer]) if id(r) not in around), None)
+                    new = (self.bit[consumer] if unit is None else unit.members) & ~seen
                     seen |= new
                     stack.extend(self._in(new))
         return ""

@@ -247,7 +247,7 @@ def swizzle(tv: TensorView, x: int, y: int) -> TensorView:
     if not extent.is_const or extent.value < 1 or extent.value & (extent.value - 1):  # type: ignore[operator]
         raise BadSwizzle(x=px, y=py, tensor=tv, reason=f"the extent of the second is {extent}")
     made = swizzle_axes(tv.fusion, loop[px], loop[py])  # type: ignore[arg-type]
-    loop[px], loop[py] = made.outputs  # type: ignore[assignment]
+    loop[px], loop[py] = made.outputs  # type: ignore[assignment,call-overload]
     return tv
 
 

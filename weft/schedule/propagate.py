@@ -114,10 +114,10 @@ def _neighbours(fusion: Fusion, backward_only: bool) -> dict[TensorView, list[Te
             for producer in expr.tensor_inputs:
                 out[consumer].setdefault(producer)  # type: ignore[index]
                 if not backward_only:
-                    out[producer].setdefault(consumer)  # type: ignore[arg-type]
+                    out[producer].setdefault(consumer)  # type: ignore[call-overload]
             for sibling in expr.outputs:
                 if sibling is not consumer:
-                    out[consumer].setdefault(sibling)  # type: ignore[index,arg-type]
+                    out[consumer].setdefault(sibling)  # type: ignore[index,call-overload]
     return {t: list(near) for t, near in out.items()}
 
 
