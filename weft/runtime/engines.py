@@ -1,0 +1,238 @@
+"""What runs a kernel: a GPU, or the emulator on the CPU. Both take the same program and the same launch.
+
+Owns the choice of the engine and the building of a kernel on it, from the program to something that launches. Read first: `Engine`, `choose`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from ..arch import Arch, arch_by_name, arch_of_device, device_count
+from ..device.library import translation_unit
+from ..dump import Dump
+from ..errors import UserError
+from ..lower.program import KernelProgram
+from ..options import Options
+from . import work_memory
+from .launch import ParamSlot, current_stream_reader
+from .resources import Resources
+
+Launch = Callable[..., None]
+"""launch(pointers, stream) or launch(pointers, stream, ((slot, value), ...)): starts the kernel, on a GPU without waiting for it."""
+
+EMULATOR_TIMEOUT_S = 600.0
+"""A kernel that takes longer than this in the emulator is taken to hang."""
+
+
+class NoEngine(UserError):
+    code = "W791"
+    what = "{reason}"
+    fix = "{remedy}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a pointer of a launch points to. Units: `bytes` from the first to the last element."""
+
+    name: str
+    bytes: int
+    written: bool
+    initialised: bool
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One launch with everything known but the addresses.
+
+    slots: the kernel's parameters in order (see `weft.runtime.launch`); memory: what each pointer points to.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    slots: tuple[ParamSlot, ...]
+    memory: tuple[Memory, ...]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+    overlaps_previous: bool = False
+
+
+@dataclass
+class BuildReport:
+    """How a kernel was built. Units: seconds in the compiler and in loading."""
+
+    compile_s: float = 0.0
+    load_s: float = 0.0
+    from_disk: bool = False
+    resources: Resources | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+class BuiltKernel(Protocol):
+    """A kernel on its engine."""
+
+    report: BuildReport
+
+    def launcher(self, plan: LaunchPlan) -> Launch:
+        """Return the function that launches with this plan. Errors: limits of the device."""
+
+
+class Engine(Protocol):
+    """A place where kernels run. `key` tells engines with different kernels apart; `device` is the GPU's index, None on the CPU."""
+
+    key: Hashable
+    arch: Arch
+    device: int | None
+
+    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True) -> BuiltKernel:
+        """Compile and load a program. Errors: those of the compiler, with the text and a repro left on disk."""
+
+
+# ---------------------------------------------------------------- GPU
+class GpuEngine:
+    """A CUDA device."""
+
+    def __init__(self, device: int) -> None:
+        self.device: int | None = device
+        self.arch = arch_of_device(device)
+        self.key: Hashable = ("gpu", device)
+        torch.cuda.init()
+
+    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True) -> BuiltKernel:
+        return _GpuKernel(self, program, options, fmad)
+
+
+class _GpuKernel:
+    def __init__(self, engine: GpuEngine, program: KernelProgram, options: Options, fmad: bool) -> None:
+        from .driver import load_kernel
+        from .nvrtc import compile_or_load
+
+        unit = translation_unit(program.text, program.blocks)
+        start = time.perf_counter()
+        compiled = compile_or_load(unit, program.name, engine.arch.nvrtc_target, max_registers=program.max_registers, fmad=fmad, options=options)
+        middle = time.perf_counter()
+        self._loaded = load_kernel(compiled.cubin, program.name, engine.device, compiled.resources)  # type: ignore[arg-type]
+        end = time.perf_counter()
+        self.report = BuildReport(middle - start, end - middle, compiled.from_cache, compiled.resources, {"log": compiled.log})
+        Dump.artefacts(program.name, compiled)
+
+    def launcher(self, plan: LaunchPlan) -> Launch:
+        cluster = plan.cluster if plan.cluster != (1, 1, 1) else None
+        record = self._loaded.record(
+            plan.grid, plan.block, plan.shared_bytes, plan.slots, cluster=cluster, cooperative=plan.cooperative, overlap_previous=plan.overlaps_previous
+        )
+        return record.launch
+
+
+# ---------------------------------------------------------------- emulator
+class EmulatorEngine:
+    """The emulator, imitating a chip. check: "bounds", or "races" for bounds, order and initialisation."""
+
+    device: int | None = None
+
+    def __init__(self, arch: Arch, check: str) -> None:
+        self.arch, self.check = arch, check
+        self.key: Hashable = ("emulator", arch.name, check)
+
+    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True) -> BuiltKernel:
+        return _EmulatedKernel(self, program)
+
+
+class _EmulatedKernel:
+    def __init__(self, engine: EmulatorEngine, program: KernelProgram) -> None:
+        from ..emulator import ChipLimits, EmulatedKernel
+
+        arch = engine.arch
+        limits = ChipLimits(
+            name=arch.name, shared_per_block_bytes=arch.shared_per_block_optin_bytes, threads_per_block=arch.max_threads_per_block,
+            blocks_per_cluster=arch.max_cluster_blocks, resident_blocks=arch.sm_count * arch.max_blocks_per_sm,
+        )  # fmt: skip
+        start = time.perf_counter()
+        self._kernel = EmulatedKernel(translation_unit(program.text, program.blocks), program.name, check=engine.check, limits=limits)
+        self.report = BuildReport(compile_s=time.perf_counter() - start)
+
+    def launcher(self, plan: LaunchPlan) -> Launch:
+        return _EmulatedLaunch(self._kernel, plan)
+
+
+class _EmulatedLaunch:
+    """Launches an emulated kernel as a LaunchRecord launches a real one. The kernel has ended on return."""
+
+    def __init__(self, kernel: Any, plan: LaunchPlan) -> None:
+        self._kernel, self._plan = kernel, plan
+
+    def __call__(self, pointers: Sequence[int], stream: int, scalars: Sequence[tuple[int, Any]] = ()) -> None:
+        from ..emulator import Buffer, Scalar
+
+        plan = self._plan
+        if not all((*plan.grid, *plan.block)):
+            return
+        replaced = dict(scalars)
+        args: list[Any] = []
+        for number, slot in enumerate(plan.slots):
+            if slot[0] == "pointer":
+                memory = plan.memory[slot[1]]
+                args.append(Buffer(pointers[slot[1]], memory.bytes, memory.name, memory.written, memory.initialised))
+            else:
+                args.append(Scalar(slot[1], replaced.get(number, slot[2])))
+        try:
+            self._kernel.launch(
+                plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S
+            )
+        except BaseException:
+            work_memory.forget()
+            raise
+
+
+# ---------------------------------------------------------------- choice
+_engines: dict[Hashable, Engine] = {}
+
+
+def emulator(options: Options) -> EmulatorEngine:
+    """Return the emulator of the chip that the settings name."""
+    check = "races" if "races" in options.check else "bounds"
+    key = ("emulator", options.chip.upper(), check)
+    if key not in _engines:
+        _engines[key] = EmulatorEngine(arch_by_name(options.chip), check)
+    return _engines[key]  # type: ignore[return-value]
+
+
+def gpu(device: int) -> GpuEngine:
+    """Return the engine of a CUDA device. Errors: DriverMissing, NoSuchDevice."""
+    key = ("gpu", device)
+    if key not in _engines:
+        _engines[key] = GpuEngine(device)
+    return _engines[key]  # type: ignore[return-value]
+
+
+def choose(options: Options, *, device: int | None, has_cpu_tensors: bool, asked: Any = None) -> Engine:
+    """Return the engine for tensors on GPU `device`, or on the CPU; `asked` is the caller's device, which decides when there are no tensors.
+
+    Errors: NoEngine.
+    """
+    wanted = None if asked is None else torch.device("cuda", asked) if isinstance(asked, int) else torch.device(asked)
+    if device is not None:
+        if wanted is not None and wanted.type == "cuda" and wanted.index not in (None, device):
+            raise NoEngine(reason=f"device {asked} was asked for, and the inputs are on cuda:{device}", remedy="move the inputs, or leave device out")
+        return gpu(device)
+    on_cpu = has_cpu_tensors or options.emulate == "on" or (wanted is not None and wanted.type == "cpu")
+    if not on_cpu and (wanted is not None or torch.cuda.is_available()) and device_count():
+        index = wanted.index if wanted is not None and wanted.index is not None else torch.cuda.current_device()
+        return gpu(index)
+    if options.emulate == "off":
+        where = "the inputs are on the CPU" if has_cpu_tensors else "no GPU was found"
+        raise NoEngine(reason=f"{where}, and option emulate is off", remedy="move the inputs to a GPU, or set WEFT_EMULATE=auto for the emulator")
+    return emulator(options)
+
+
+def stream_reader(device: int | None) -> Callable[[int], int] | None:
+    """Return the function that reads torch's current stream of a device; None on the CPU."""
+    return None if device is None else current_stream_reader()
+
+
+__all__ = ["BuildReport", "BuiltKernel", "Engine", "Launch", "LaunchPlan", "Memory", "NoEngine", "choose", "emulator", "gpu", "stream_reader"]

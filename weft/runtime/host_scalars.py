@@ -1,0 +1,55 @@
+"""Scalar expressions that are computed again at every call, as Python functions.
+
+Read first: `expression`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import expr
+from ..dtypes import DataType
+from ..expr import Sym
+
+_INFIX = {"add": " + ", "mul": " * ", "floordiv": " // ", "mod": " % ", "lt": " < ", "eq": " == ", "and": " and "}
+_INTEGERS = frozenset({"signed char", "unsigned char", "short", "unsigned short", "int", "unsigned", "unsigned int", "long long", "unsigned long long"})
+
+
+def expression(sym: Sym, names: Mapping[Sym, str], constants: dict[str, Any]) -> str:
+    """Return Python text that computes `sym` from variables called `names`; what else the text names is put into `constants`."""
+    if sym in names:
+        return names[sym]
+    if sym.is_const:
+        return _constant(sym.value, constants)
+    args = [expression(arg, names, constants) for arg in sym.args]
+    if sym.op in _INFIX:
+        text = f"({_INFIX[sym.op].join(args)})"
+    elif sym.op == "ceildiv":
+        text = f"(-(-{args[0]} // {args[1]}))"
+    elif sym.op in ("min", "max"):
+        text = f"{sym.op}({', '.join(args)})"
+    else:
+        name = f"op_{sym.op}"
+        constants[name] = expr.EVALUATORS[sym.op]
+        text = f"{name}({', '.join(args)})"
+    return f"{_python_type(sym.dtype)}({text})"
+
+
+def _constant(value: Any, constants: dict[str, Any]) -> str:
+    if isinstance(value, (bool, int)):
+        return f"({value})"
+    name = f"number_{len(constants)}"
+    constants[name] = value
+    return name
+
+
+def _python_type(dtype: DataType) -> str:
+    if dtype.is_bool:
+        return "bool"
+    return "int" if dtype.is_integer else "complex" if dtype.is_complex else "float"
+
+
+def parameter_type(ctype: str) -> type:
+    """Return the Python type of the values of a kernel's scalar parameter."""
+    return int if ctype in _INTEGERS else bool if ctype == "bool" else float

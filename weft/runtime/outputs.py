@@ -1,0 +1,178 @@
+"""What a fusion returns and where it is written: fresh tensors, inputs passed through, buffers of inputs.
+
+Owns the layout of outputs in memory and the question whether an aliased output may be written while the kernel still reads.
+Read first: `OutputPlan`, then `hazard`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import Unsupported, UserError
+from ..expr import Number, Sym, evaluate
+from ..ir.fusion import Fusion
+from ..ir.values import LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
+from .torch_types import TORCH_TYPES
+
+
+class AliasShape(UserError):
+    code = "W782"
+    what = "output {output} is written into input {index}, {alias}, whose sizes are {alias_sizes}; the output's are {sizes}"
+    fix = "pass an input of the output's sizes, or leave alias_input out"
+
+
+class NotAKernel(Unsupported):
+    code = "W783"
+    what = "KernelExecutor does not support the Fusion provided. {name}: {detail}"
+
+    def __init__(self, name: str, detail: str, remedy: str) -> None:
+        super().__init__(name=name, detail=detail, remedy=remedy)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor in memory. Units: strides in elements; an expanded axis has stride 0."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.sizes
+
+    @property
+    def storage_bytes(self) -> int:
+        """Bytes from the first to the last element."""
+        if self.is_empty:
+            return 0
+        return (1 + sum((n - 1) * s for n, s in zip(self.sizes, self.strides))) * self.dtype.itemsize
+
+    def is_like(self, sizes: Sequence[int], strides: Sequence[int]) -> bool:
+        """True when a tensor of these sizes and strides has every element at the same distance from its first."""
+        return tuple(sizes) == self.sizes and all(n == 1 or a == b for n, a, b in zip(self.sizes, self.strides, strides))
+
+
+def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
+    """Return how an output lies in memory: dense in the order of its allocation domain."""
+    logical = no_reductions(tensor.get_logical_domain())
+    allocation = no_reductions(tensor.get_allocation_domain())
+    if set(allocation) != set(logical):
+        raise Unsupported(f"output {tensor} whose allocation domain is no order of its logical axes", remedy="set_allocation_domain with the logical axes")
+    memo: dict[Sym, Number] = {}
+    sizes = {axis: int(evaluate(axis.logical_extent, env, memo)) for axis in logical}  # type: ignore[arg-type]
+    strides, running = {}, 1
+    for axis in reversed(allocation):
+        strides[axis] = 0 if axis.expanded_extent is not None else running
+        running *= 1 if axis.expanded_extent is not None else max(1, sizes[axis])
+    dtype = TORCH_TYPES.get(tensor.dtype())
+    if dtype is None:
+        raise Unsupported(f"an output of type {tensor.dtype()}")
+    return Layout(tuple(sizes[a] for a in logical), tuple(strides[a] for a in logical), dtype)
+
+
+def stride_values(tensor: TensorView, layout: Layout) -> dict[Sym, Number]:
+    """Return the values of the stride variables of an output that was declared strided."""
+    domain = tensor.domain()
+    dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
+    return {
+        tensor.stride_var(position): layout.strides[dims[axis]]
+        for position, (axis, contiguous) in enumerate(zip(domain.maybe_allocation, domain.contiguity))
+        if axis in dims and contiguous is False and not axis.is_broadcast()
+    }
+
+
+class OutputPlan:
+    """The outputs of a fusion.
+
+    computed: the tensors that a kernel writes, each once. alias: per computed tensor, the position of the input whose buffer it is written into, or None.
+    returned: per returned output, ("input", position) or ("computed", index into `computed`). copies: (to, from) inputs, for an input
+    that is to be written into another one.
+    """
+
+    def __init__(self, fusion: Fusion) -> None:
+        inputs = {value: index for index, value in enumerate(fusion.inputs())}
+        self.computed: list[TensorView] = []
+        self.alias: list[int | None] = []
+        self.returned: list[tuple[str, int]] = []
+        self.copies: list[tuple[int, int]] = []
+        places: dict[Val, int] = {}
+        for value in fusion.outputs():
+            target = fusion.aliases.get(value)
+            if value in inputs:
+                if target is not None and target is not value:
+                    self.copies.append((inputs[target], inputs[value]))
+                entry = ("input", inputs[value] if target is None else inputs[target])
+            elif isinstance(value, TensorView):
+                if value not in places:
+                    places[value] = len(self.computed)
+                    self.computed.append(value)
+                    self.alias.append(None if target is None else inputs[target])
+                    _refuse_cpu_result(fusion, value)
+                index = places[value]
+                entry = ("computed", index) if target is None else ("input", inputs[target])
+            else:
+                raise NotAKernel(name=f"output {value}", detail="it is a scalar", remedy="make it a tensor with full(), or compute it in Python")
+            if value not in fusion.hidden_outputs:
+                self.returned.append(entry)
+        self.copies = list(dict.fromkeys(self.copies))
+
+
+def _refuse_cpu_result(fusion: Fusion, output: TensorView) -> None:
+    sources = [v for v in sources_of(output) if isinstance(v, TensorView) and v.definition() is None]
+    if sources and all(v.is_cpu_scalar for v in sources):
+        raise NotAKernel(
+            name=f"output {output}", detail="it depends on CPU scalars only, so that it would be a CPU tensor", remedy="compute it outside the fusion"
+        )
+
+
+def sources_of(tensor: TensorView) -> list[Val]:
+    """Return all values that `tensor` depends on, itself included."""
+    seen: dict[Val, None] = {tensor: None}
+    stack: list[Val] = [tensor]
+    while stack:
+        definition = stack.pop().definition()
+        for value in definition.inputs if definition is not None else ():
+            if value not in seen:
+                seen[value] = None
+                stack.append(value)
+    return list(seen)
+
+
+# ---------------------------------------------------------------- writing in place
+def hazard(fusion: Fusion, source: TensorView) -> str | None:
+    """Return why the buffer of input `source` must not be written while the kernel runs, or None.
+
+    None means that each element is read only to compute elements at its own position, before anything is written there by the same thread
+    (together with `loads` == 1, which the text of the kernel tells).
+    """
+    needed = set(fusion.exprs())
+    stack, seen = [source], {source}
+    while stack:
+        tensor = stack.pop()
+        for use in tensor.uses():
+            if use not in needed:
+                continue
+            moves = isinstance(use, LoadStoreOp) and any(isinstance(o, TensorView) and _is_permuted(o) for o in use.outputs)
+            if moves or not isinstance(use, (LoadStoreOp, PointwiseOp)):
+                return f"{use.op_name} reads {tensor} at other positions than it is written"
+            for output in use.outputs:
+                if isinstance(output, TensorView) and output not in seen:
+                    seen.add(output)
+                    stack.append(output)
+    return None
+
+
+def _is_permuted(tensor: TensorView) -> bool:
+    domain = tensor.domain()
+    return domain.root is not None and domain.root != domain.logical
+
+
+def loads(text: str, name: str) -> int:
+    """Return how often a kernel's text names a tensor after its declaration."""
+    body = re.sub(r"//.*", "", text)
+    return len(re.findall(rf"\b{name}\b", body)) - 1

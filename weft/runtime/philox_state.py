@@ -1,0 +1,98 @@
+"""Seed and offset of random kernels: torch's CUDA generator, and one of our own for kernels on the CPU.
+
+A kernel computes Philox numbers from the seed and from offset / 4 plus the number of the random op; each execution moves the offset on by
+4 for each random op, as torch's own kernels do. Read first: `generator_of`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from ..errors import UserError
+
+OFFSET_PER_OP = 4
+"""torch counts single numbers, Philox makes four at a time."""
+
+
+class RandomInGraph(UserError):
+    code = "W790"
+    what = "kernel {kernel} takes its seed and offset from torch's generator, and the current stream is being captured into a CUDA graph: {reason}"
+    fix = "pass rng_seed and rng_offset to the random op, or run the fusion outside the capture; a graph would repeat the same numbers"
+
+
+class Generator(Protocol):
+    """What a random kernel needs of torch.Generator."""
+
+    def initial_seed(self) -> int: ...
+
+    def get_offset(self) -> int: ...
+
+    def set_offset(self, offset: int) -> None: ...
+
+
+class CpuGenerator:
+    """Philox state for kernels on the CPU, where torch's generator is another one (Mersenne twister).
+
+    The seed is torch.initial_seed(). torch.manual_seed() puts the offset back to 0, also with the same seed: each execution draws a number
+    from torch's generator, so a generator that looks freshly seeded was seeded since.
+    """
+
+    def __init__(self) -> None:
+        self._seed: int | None = None
+        self._offset = 0
+
+    def initial_seed(self) -> int:
+        return torch.initial_seed() & 0xFFFF_FFFF_FFFF_FFFF
+
+    def get_offset(self) -> int:
+        seed = self.initial_seed()
+        if seed != self._seed or (self._offset and self._looks_fresh()):
+            self._seed, self._offset = seed, 0
+        return self._offset
+
+    def set_offset(self, offset: int) -> None:
+        self._seed, self._offset = self.initial_seed(), offset
+        if offset:
+            torch.rand(())
+
+    def _looks_fresh(self) -> bool:
+        fresh = torch.Generator().manual_seed(torch.initial_seed())
+        return bool(torch.equal(fresh.get_state(), torch.default_generator.get_state()))
+
+
+_CPU = CpuGenerator()
+
+
+def generator_of(device: int | None) -> Generator:
+    """Return the generator of a CUDA device, or of the CPU for None."""
+    if device is None:
+        return _CPU
+    torch.cuda.init()
+    return torch.cuda.default_generators[device]
+
+
+def taker(device: int | None, random_ops: int, kernel: str) -> "TakeState":
+    """Return a function that gives the seed and the offset for one execution, and moves the generator on."""
+    return TakeState(generator_of(device), random_ops * OFFSET_PER_OP, kernel)
+
+
+class TakeState:
+    """See `taker`."""
+
+    __slots__ = ("generator", "kernel", "step")
+
+    def __init__(self, generator: Generator, step: int, kernel: str) -> None:
+        self.generator, self.step, self.kernel = generator, step, kernel
+
+    def __call__(self) -> tuple[int, int]:
+        generator = self.generator
+        try:
+            offset = generator.get_offset()
+            generator.set_offset(offset + self.step)
+            return generator.initial_seed(), offset
+        except RuntimeError as error:  # torch forbids these during a capture
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                raise RandomInGraph(kernel=self.kernel, reason=str(error).splitlines()[0]) from None
+            raise

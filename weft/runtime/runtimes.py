@@ -1,0 +1,267 @@
+"""Kernels of a definition: which one serves given sizes, made when there is none, shared by all definitions that are equal.
+
+Owns the tables from structure to kernel, for the whole process:
+
+    structural key -> Template -> zero sizes -> Variant -> (scheduler, params, index type) -> program -> (engine, settings that change code) -> Runtime
+
+Each step is one lookup. What is missing is made under a lock of its own key, and stored only when it is complete: threads wait for
+each other, and an interrupted compilation leaves nothing behind.
+Read first: `Template`, `runtime_for`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from .. import compiler
+from ..analysis.extents import SizeEquality
+from ..dtypes import DataType
+from ..expr import Number, Sym, evaluate, product, variables
+from ..ir.fusion import Fusion
+from ..ir.structure import structural_key
+from ..ir.values import Scalar, TensorView
+from ..lower.program import KernelProgram
+from ..options import Options
+from . import zero_size
+from .binding import VECTOR_BYTES, Bound
+from .engines import BuiltKernel, Engine
+from .outputs import Layout, OutputPlan, hazard, layout_of, stride_values
+from .timing import Timings
+
+Value = TypeVar("Value")
+
+LARGEST_INT32_INDEX = (2**31 - 1) // 2
+"""A kernel whose indices stay below this computes them in int32: the other half is for what arithmetic on the way adds."""
+
+
+class OnceTable(Generic[Value]):
+    """Values by key, each made once. Threads that want the same key wait for the first; a maker that fails leaves the key free."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Value] = {}
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Value | None:
+        return self._made.get(key)
+
+    def get_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        found = self._made.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            found = self._made.get(key)
+            if found is None:
+                found = self._made[key] = make()
+        with self._lock:
+            self._locks.pop(key, None)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+# ---------------------------------------------------------------- definitions
+class Variant:
+    """The fusion that is compiled, for one set of axes that are empty.
+
+    fusion: outputs are computed, distinct and not empty. images: per computed output of the definition, the tensor here that is written, None when it is
+    empty. hazards: names of inputs whose buffers must not be written while the kernel runs, with the reason.
+    """
+
+    def __init__(self, template: "Template", zero: frozenset[Sym]) -> None:
+        self.fusion, copies = template.fusion.clone()
+        outputs: list[TensorView] = [copies[t] for t in template.outputs.computed]  # type: ignore[misc]
+
+        def is_zero(sym: Sym) -> bool:
+            return sym in zero or (sym.is_const and sym.value == 0)
+
+        self.images = zero_size.without_empty_tensors(self.fusion, outputs, is_zero)
+        self.has_kernel = bool(self.fusion.outputs())
+        self.hazards = {
+            f"T{source.name}": reason for source in set(self.fusion.aliases.values()) if (reason := hazard(self.fusion, source)) is not None  # type: ignore[attr-defined,arg-type]
+        }
+        self.index_extents = index_extents(self.fusion)
+
+    @property
+    def equalities(self) -> list[SizeEquality]:
+        return compiler.prepare(self.fusion).equalities if self.has_kernel else []
+
+
+class Template:
+    """What definitions of equal structure share. `fusion` is a copy of the first of them, and nobody changes it."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion.clone()[0]
+        self.outputs = OutputPlan(self.fusion)
+        self.extents = zero_size.extents(self.fusion)
+        sized = {v for sym in self.extents for v in variables(sym)}
+        self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
+        self._variants: OnceTable[Variant] = OnceTable()
+        self.base = self.variant(frozenset())
+
+    def variant(self, zero: frozenset[Sym]) -> Variant:
+        return self._variants.get_or_make(zero, lambda: Variant(self, zero))
+
+    def variant_for(self, env: Mapping[Sym, Number]) -> Variant:
+        """Return the variant for sizes: by which of the extents are 0."""
+        memo: dict[Sym, Number] = {}
+        zero = [sym for sym in self.extents if evaluate(sym, env, memo) == 0]
+        return self.variant(frozenset(zero)) if zero else self.base
+
+
+_templates: OnceTable[Template] = OnceTable()
+
+
+def template_of(fusion: Fusion) -> Template:
+    """Return the template of a definition, shared with all of equal structure."""
+    return _templates.get_or_make(structural_key(fusion), lambda: Template(fusion))
+
+
+# ---------------------------------------------------------------- index type
+def index_extents(fusion: Fusion) -> list[Sym]:
+    """Return the numbers of elements that indices of a kernel run over."""
+    counts = {product(axis.logical_extent for axis in domain) for t in fusion.tensors() for domain in (t.get_maybe_root_domain(), t.get_logical_domain())}
+    return list(counts)
+
+
+def index_type_for(extents: list[Sym], bound: Bound, layouts: list[Layout]) -> DataType:
+    """Return Int32 unless an index can get too large for it."""
+    memo: dict[Sym, Number] = {}
+    largest = max((evaluate(sym, bound.env, memo) for sym in extents), default=0)  # type: ignore[type-var]
+    largest = max(largest, *(t.span_elems for t in bound.tensors.values()), 0)  # type: ignore[type-var,call-overload]
+    largest = max(largest, *(layout.storage_bytes // layout.dtype.itemsize for layout in layouts), 0)
+    return DataType.Int32 if largest <= LARGEST_INT32_INDEX else DataType.Int
+
+
+# ---------------------------------------------------------------- kernels
+@dataclass(eq=False)
+class Runtime:
+    """One kernel on one engine, with what it was made from. proposal is None for a fusion scheduled by hand."""
+
+    variant: Variant
+    proposal: "compiler.Proposal | None"
+    program: KernelProgram
+    engine: Engine
+    built: BuiltKernel
+    compile_s: float = 0.0
+
+    @property
+    def scheduler(self) -> str:
+        return "user" if self.proposal is None else self.proposal.scheduler.name
+
+    def output_names(self) -> list[str | None]:
+        """Per computed output of the definition, the name of the kernel's parameter; None for an empty one."""
+        kept = [t for t in self.variant.fusion.outputs()]
+        names = dict(zip(kept, self.program.outputs or [f"T{t.name}" for t in kept]))
+        return [None if image is None else names[image] for image in self.variant.images]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A call's values and what follows from them without a kernel: `env` has the strides of outputs too; layouts: per computed output."""
+
+    bound: Bound
+    variant: Variant
+    env: dict[Sym, Number]
+    layouts: list[Layout]
+    index_type: DataType
+
+
+def sizes_of(template: Template, bound: Bound) -> Sizes:
+    variant = template.variant_for(bound.env)
+    layouts = [layout_of(t, bound.env) for t in template.outputs.computed]
+    env = dict(bound.env)
+    for tensor, layout in zip(template.outputs.computed, layouts):
+        env.update(stride_values(tensor, layout))
+    return Sizes(bound, variant, env, layouts, index_type_for(variant.index_extents, bound, layouts))
+
+
+def alignments_bits(template: Template, sizes: Sizes) -> dict[str, int]:
+    """Return the alignment of every tensor that the kernel reads or writes; fresh outputs are aligned for every access."""
+    inputs = template.fusion.inputs()
+    bits = {f"T{inputs[i].name}": t.alignment_bytes * 8 for i, t in sizes.bound.tensors.items()}
+    for image, alias in zip(sizes.variant.images, template.outputs.alias):
+        if image is not None:
+            bits[f"T{image.name}"] = VECTOR_BYTES * 8 if alias is None else sizes.bound.tensors[alias].alignment_bytes * 8
+    return bits
+
+
+_programs: OnceTable[KernelProgram] = OnceTable()
+_runtimes: OnceTable[Runtime] = OnceTable()
+
+
+@dataclass
+class Request:
+    """A kernel that is wanted: the key of its program, and how to make that. `extra`: what else changes the machine code."""
+
+    variant: Variant
+    proposal: "compiler.Proposal | None"
+    index_type: DataType
+    engine: Engine
+    options: Options
+    program_key: Hashable
+    make_program: Callable[[], KernelProgram]
+    fmad: bool = True
+
+    @property
+    def runtime_key(self) -> Hashable:
+        return (self.program_key, self.engine.key, self.options.code_key(), self.fmad)
+
+
+def propose(template: Template, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
+    """Ask the schedulers, and return what they want compiled. Errors: NoScheduler with every scheduler's reason."""
+    variant = sizes.variant
+    proposal = compiler.propose(variant.fusion, sizes.env, alignments_bits(template, sizes), engine.arch)
+    key = (variant, proposal.scheduler, proposal.params, sizes.index_type)
+
+    def make() -> KernelProgram:
+        return named(compiler.compile_program(variant.fusion, proposal, sizes.index_type, name=f"weft_{proposal.scheduler.name}"))
+
+    return Request(variant, proposal, sizes.index_type, engine, options, key, make, fmad)
+
+
+def named(program: KernelProgram) -> KernelProgram:
+    """Return the program with a name that tells kernels apart and is the same in every process."""
+    name = f"{program.name}_{hashlib.sha256(program.text.encode()).hexdigest()[:8]}"
+    return replace(program, name=name, text=re.sub(rf"\b{program.name}\b", name, program.text))
+
+
+def program_for(request: Request) -> KernelProgram:
+    return _programs.get_or_make(request.program_key, request.make_program)
+
+
+def runtime_for(request: Request, program: KernelProgram, timings: Timings) -> Runtime:
+    """Return the kernel of a request, built now if it is the first."""
+
+    def make() -> Runtime:
+        start = time.perf_counter()
+        built = request.engine.build(program, request.options, fmad=request.fmad)
+        timings.nvrtc_s, timings.load_s, timings.from_disk = built.report.compile_s, built.report.load_s, built.report.from_disk
+        return Runtime(request.variant, request.proposal, program, request.engine, built, time.perf_counter() - start)
+
+    return _runtimes.get_or_make(request.runtime_key, make)
+
+
+def known_runtime(request: Request) -> Runtime | None:
+    return _runtimes.get(request.runtime_key)
+
+
+def fresh_tables() -> Any:
+    """Forget every kernel of this process (for tests and measurements); what is on disk stays."""
+    for table in (_templates, _programs, _runtimes):
+        table._made.clear()
+
+
+__all__ = [
+    "OnceTable", "Request", "Runtime", "Sizes", "Template", "Variant", "alignments_bits", "fresh_tables", "known_runtime", "program_for", "propose",
+    "runtime_for", "sizes_of", "template_of",
+]  # fmt: skip

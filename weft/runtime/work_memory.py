@@ -1,0 +1,41 @@
+"""Scratch memory of kernels that must be zero at launch: kept zeroed, one piece per device and stream.
+
+Kernels of a stream run one after the other and leave the memory zero, so they can share it. Read first: `zeroed`.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+_lock = threading.Lock()
+_pool: dict[tuple[int | None, int], torch.Tensor] = {}
+PIECE_BYTES = 256
+"""Several zeroed buffers of a kernel lie in one piece at multiples of this."""
+
+
+def zeroed(device: int | None, stream: int, size_bytes: int) -> torch.Tensor:
+    """Return memory of at least `size_bytes` that is zero when the stream's earlier work is done.
+
+    While a CUDA graph is captured the memory is fresh, and the capture holds the command that clears it: replays may run beside other work.
+    """
+    if device is not None and torch.cuda.is_current_stream_capturing():
+        return _new(device, size_bytes)
+    found = _pool.get((device, stream))
+    if found is None or found.numel() < size_bytes:
+        with _lock:
+            found = _pool.get((device, stream))
+            if found is None or found.numel() < size_bytes:
+                found = _pool[(device, stream)] = _new(device, max(size_bytes, 1 << 16))
+    return found
+
+
+def _new(device: int | None, size_bytes: int) -> torch.Tensor:
+    return torch.zeros(size_bytes, dtype=torch.uint8, device="cpu" if device is None else torch.device("cuda", device))
+
+
+def forget(device: int | None = None) -> None:
+    """Drop the pieces of a device: after a kernel that failed they may not be zero."""
+    for key in [key for key in _pool if key[0] == device]:
+        _pool.pop(key, None)

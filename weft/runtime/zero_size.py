@@ -1,0 +1,88 @@
+"""Fusions at sizes with a zero among them: what is left to compute, as a fusion without empty tensors.
+
+Outputs without elements need no kernel; a reduction over an empty axis is its identity, whatever its operand. What remains never touches an
+empty tensor, so no scheduler and no kernel has to know about zero. Read first: `without_empty_tensors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..dtypes import DataType
+from ..errors import InternalError
+from ..expr import Number, Sym, const
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, FullOp, ReductionOp, TensorDomain, TensorView, WelfordOp, no_reductions
+
+IsZero = Callable[[Sym], bool]
+
+
+def extents(fusion: Fusion) -> list[Sym]:
+    """Return the distinct extents of all tensors that matter, in order."""
+    found: dict[Sym, None] = {}
+    for tensor in fusion.tensors():
+        for axis in tensor.get_maybe_root_domain():
+            found[axis.logical_extent] = None
+    return list(found)
+
+
+def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: IsZero) -> list[TensorView | None]:
+    """Change `fusion` in place so that no needed tensor is empty; return what became of each of `outputs` (None: empty, nothing computes it).
+
+    After: the fusion's outputs are those that are left, in order. An input may be unused.
+    """
+    images: dict[TensorView, TensorView] = {}
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, (ReductionOp, WelfordOp)) and _folds_nothing(expr, is_zero):
+            for number, output in enumerate(list(expr.outputs)):
+                images[output] = _identity(fusion, expr, number, output)  # type: ignore[index,arg-type]
+    left: list[TensorView | None] = []
+    for output in outputs:
+        image = images.get(output, output)
+        left.append(None if any(is_zero(a.logical_extent) for a in no_reductions(output.get_logical_domain())) else image)
+    for old, new in images.items():
+        if old in fusion.aliases:
+            fusion.aliases[new] = fusion.aliases.pop(old)
+    fusion._outputs = list(dict.fromkeys(v for v in left if v is not None))
+    fusion.aliases = {out: source for out, source in fusion.aliases.items() if out in fusion._outputs}
+    fusion.hidden_outputs = set()
+    return left
+
+
+def _folds_nothing(expr: Expr, is_zero: IsZero) -> bool:
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    return any(axis.is_reduction() and is_zero(axis.sym) for axis in output.get_logical_domain())
+
+
+def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> TensorView:
+    """Put a constant in the place of output `number` of a reduction."""
+    domain = old.domain()
+    copies = {axis: fusion.copy_axis(axis) for axis in no_reductions(domain.logical)}
+    new = fusion.new_tensor(list(copies.values()), old.dtype())
+    if domain.allocation is not None:
+        kept = [(copies[axis], c) for axis, c in zip(domain.allocation, domain.contiguity) if axis in copies]
+        new._domain = TensorDomain(None, list(copies.values()), [c for _, c in kept], [axis for axis, _ in kept])
+    new.memory_type = old.memory_type
+    kind = expr.attributes["kind"] if isinstance(expr, ReductionOp) else "sum"  # Welford's average, squares and count of nothing are 0
+    value = fusion.new_scalar(const(identity_value(kind, old.dtype()), old.dtype()), old.dtype())
+    fusion.register(FullOp([value], [new], op="full"))
+    for use in list(old.uses()):
+        fusion.replace_input(use, old, new)
+    return new
+
+
+def identity_value(kind: str, dtype: DataType) -> Number:
+    """Return the identity of a monoid as a Python number."""
+    if kind in ("sum", "prod"):
+        value: Number = 0 if kind == "sum" else 1
+        return bool(value) if dtype.is_bool else value if dtype.is_integer else complex(value) if dtype.is_complex else float(value)
+    largest = kind == "min"
+    if dtype.is_bool:
+        return largest
+    if dtype.is_float:
+        return float("inf") if largest else float("-inf")
+    if dtype is DataType.UInt64:
+        return 2**64 - 1 if largest else 0
+    if dtype.is_integer:
+        return 2 ** (dtype.bits - 1) - 1 if largest else -(2 ** (dtype.bits - 1))
+    raise InternalError(f"{kind} of {dtype} has no identity")
