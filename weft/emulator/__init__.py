@@ -4,6 +4,9 @@ Owns the host half of the primitives (`weft_emulator.h`), the runtime (`runtime/
 Does not own the kernel text or the device half. Read first: `launch.EmulatedKernel`.
 """
 
-from weft.emulator.launch import Buffer, ChipLimits, EmulatedKernel, Finding, KernelFault, LaunchReport, Scalar
+from weft.emulator.arguments import Arg, BadLaunch, Buffer, ChipLimits, Scalar
+from weft.emulator.launch import EmulatedKernel
+from weft.emulator.report import Finding, KernelFault, LaunchReport
+from weft.emulator.tensor_map import encode_tensor_map
 
-__all__ = ["Buffer", "ChipLimits", "EmulatedKernel", "Finding", "KernelFault", "LaunchReport", "Scalar"]
+__all__ = ["Arg", "BadLaunch", "Buffer", "ChipLimits", "EmulatedKernel", "Finding", "KernelFault", "LaunchReport", "Scalar", "encode_tensor_map"]

@@ -12,11 +12,13 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import InternalError, UserError
+from weft.options import current
 from weft.options import current
 
 HERE = Path(__file__).resolve().parent
@@ -83,8 +85,6 @@ def find_toolchain(cxx: str | None = None) -> Toolchain:
         if shutil.which(command[0]):
             return Toolchain(tuple(command), flags)
     if importlib.util.find_spec("ziglang"):
-        import sys
-
         # zig's default target is this very processor, which suits a kernel that is built here and runs here.
         return Toolchain((sys.executable, "-m", "ziglang", "c++"), ())
     raise NoCompiler(tried=", ".join(([asked] if asked else []) + ["g++", "clang++", "ziglang"]))
@@ -117,7 +117,7 @@ def build_runtime(toolchain: Toolchain | None = None) -> Path:
     toolchain = toolchain or find_toolchain()
     flags = [*RUNTIME_FLAGS, *(["-mno-red-zone"] if platform.machine() in ("x86_64", "AMD64") else [])]
     key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(RUNTIME), _folder_text(HERE))
-    target = cache_dir() / "emulator" / f"runtime-{key}.so"
+    target = cache_dir() / f"runtime-{key}.so"
     if not target.exists():
         result = _compile(toolchain, [*flags, str(RUNTIME / "runtime.cpp")], target)
         if result.returncode:
@@ -133,7 +133,7 @@ def build_kernel(source: str, *, check_races: bool, toolchain: Toolchain | None 
     toolchain = toolchain or find_toolchain()
     flags = [*KERNEL_FLAGS, "-DWEFT_EMULATOR=1", *(["-DWEFT_CHECK_RACES=1"] if check_races else [])]
     key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(HERE), source)
-    target = cache_dir() / "emulator" / f"kernel-{key}.so"
+    target = cache_dir() / f"kernel-{key}.so"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

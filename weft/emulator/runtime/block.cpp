@@ -3,6 +3,7 @@
 #include "machine.h"
 #include "report.h"
 #include "shadow.h"
+#include "trace.h"
 
 namespace weft_rt {
 
@@ -207,6 +208,7 @@ void free_pool() {
 }
 
 void fiber_main() {
+  if (UNLIKELY(machine.config.trace)) trace_thread(machine.current, TRACE_START);
   machine.entry(machine.arguments);
   Fiber* f = machine.current;
   check_copies_at_exit(f);
@@ -226,4 +228,10 @@ static weft_u64 pack(const unsigned* n) { return (weft_u64)n[2] << 48 | (weft_u6
 EXPORT weft_u64 weft_emu_block_dim() { return pack(weft_rt::machine.config.block); }
 EXPORT weft_u64 weft_emu_grid_dim() { return pack(weft_rt::machine.config.grid); }
 EXPORT void* weft_emu_dynamic_shared() { return weft_rt::machine.current->block->shared; }
-EXPORT void weft_emu_role(const char* role) { weft_rt::machine.current->role = role; }
+EXPORT void weft_emu_role(const char* role) {
+  using namespace weft_rt;
+  Fiber* f = machine.current;
+  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_EXIT);      // the track of its last role ends
+  f->role = role;
+  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_START);
+}

@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "report.h"
 #include "tensor_map.h"
+#include "trace.h"
 
 namespace weft_rt {
 
@@ -20,6 +21,7 @@ static void wake_bulk_waiting() {
 }
 
 static void end_copy(Copy* c) {
+  if (UNLIKELY(machine.config.trace)) trace_copy(c, false);
   c->state = Copy::DONE;
   c->unit->slot_used[c->slot] = false;
   machine.copies_in_flight--;
@@ -133,6 +135,7 @@ static Copy* new_copy(Fiber* f, Copy::Kind kind, u32 bytes, int line) {
   unit->slot_used[slot] = true;
   c->due = machine.tick + (machine.config.copy_timing == COPY_RANDOM ? machine.random.below(RANDOM_DELAY) : 0);
   machine.copies_in_flight++;
+  if (UNLIKELY(machine.config.trace)) trace_copy(c, true);
   return c;
 }
 

@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "report.h"
 #include "shadow.h"
+#include "trace.h"
 
 namespace weft_rt {
 
@@ -157,6 +158,7 @@ static void set_up(void (*entry)(void**), void** arguments, const Config* config
   weft_state.shared_bytes = config->shared_bytes;
   forget_recent_buffers();
   clear_findings();
+  clear_trace();
   const u32 threads = machine.unit_blocks * machine.block_threads;
   if (config->check_races) clocks.start(threads + COPY_SLOTS + (config->uses_cp_async ? threads : 0));
 }

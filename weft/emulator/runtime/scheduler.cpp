@@ -96,9 +96,9 @@ void wait_here(Fiber* f, Wait wait, void* object, int line) {
   f->waits_for = object;
   f->line = line;
   make_unready(f);
-  if (UNLIKELY(machine.config.trace)) trace_event(f, TRACE_WAIT);
+  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_WAIT);
   reschedule(f);
-  if (UNLIKELY(machine.config.trace)) trace_event(f, TRACE_RUN);
+  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_RUN);
   f->wait = Wait::NONE;
 }
 
@@ -133,7 +133,7 @@ void thread_exits(Fiber* f) {
   machine.events++;
   barrier_thread_left(f);
   cluster_thread_left(f);
-  if (UNLIKELY(machine.config.trace)) trace_event(f, TRACE_EXIT);
+  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_EXIT);
   if (f->block->unit->live_threads == 0) switch_to(nullptr, f);
   reschedule(f);
   abort();

@@ -1,10 +1,14 @@
-// A timeline of what each role does, for the Chrome trace viewer. Time is counted in scheduler steps.
+// A timeline of what each role does. Time is counted in switches between threads.
 #pragma once
 #include "machine.h"
 
 namespace weft_rt {
 
-enum TraceKind : u8 { TRACE_RUN, TRACE_WAIT, TRACE_EXIT, TRACE_COPY_BEGIN, TRACE_COPY_END };
-void trace_event(const Fiber* f, TraceKind kind);
+enum TraceKind : u8 { TRACE_START, TRACE_WAIT, TRACE_RUN, TRACE_EXIT };
+
+// One thread per warp and role is followed: lane 0, and whoever took another role.
+void trace_thread(const Fiber* f, TraceKind kind);
+void trace_copy(const Copy* c, bool begins);
+void clear_trace();
 
 }  // namespace weft_rt

@@ -1,0 +1,166 @@
+"""What a launch is given: buffers and scalars, the chip's limits, and options.
+
+Read first: `Buffer`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.errors import UserError
+
+
+class BadLaunch(UserError):
+    code = "W421"
+    what = "cannot launch {kernel}: {problem}"
+    fix = "correct the launch parameters"
+
+
+@dataclass(frozen=True)
+class ChipLimits:
+    """What a chip allows per block. The defaults are an H100's.
+
+    Source: CUDA C++ Programming Guide, technical specifications per compute capability (9.0).
+    """
+
+    name: str = "H100"
+    shared_per_block_bytes: int = 227 * 1024
+    threads_per_block: int = 1024
+    warp_threads: int = 32
+    named_barriers: int = 16
+    blocks_per_cluster: int = 16
+    resident_blocks: int = 132 * 32
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory a kernel may touch; its argument value is the address.
+
+    `written`: the kernel may write it. `initialised`: it holds data before the launch; else reads before writes are
+    findings, and so are bytes left unwritten at the end, unless it is a `workspace`. `keep` holds a reference to
+    whatever owns the memory.
+    """
+
+    address: int
+    bytes: int
+    name: str
+    written: bool = False
+    initialised: bool = True
+    workspace: bool = False
+    keep: Any = None
+
+    @staticmethod
+    def of(array: Any, name: str, *, written: bool = False, initialised: bool = True, workspace: bool = False) -> Buffer:
+        """A numpy array or a CPU torch tensor, from its first element; the memory must be contiguous."""
+        if hasattr(array, "data_ptr"):
+            return Buffer(array.data_ptr(), array.numel() * array.element_size(), name, written, initialised, workspace, array)
+        return Buffer(array.ctypes.data, array.nbytes, name, written, initialised, workspace, array)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A scalar argument. `ctype`: a C type name such as "int" or "long long", or "tensor_map" with 128 bytes of value."""
+
+    ctype: str
+    value: Any
+
+
+Arg = Buffer | Scalar
+
+TENSOR_MAP_BYTES = 128
+CTYPES: dict[str, Any] = {
+    "bool": ctypes.c_bool, "char": ctypes.c_int8, "signed char": ctypes.c_int8, "unsigned char": ctypes.c_uint8,
+    "short": ctypes.c_int16, "unsigned short": ctypes.c_uint16, "int": ctypes.c_int32, "unsigned": ctypes.c_uint32,
+    "unsigned int": ctypes.c_uint32, "long long": ctypes.c_int64, "unsigned long long": ctypes.c_uint64,
+    "float": ctypes.c_float, "double": ctypes.c_double, "tensor_map": ctypes.c_char * TENSOR_MAP_BYTES,
+}  # fmt: skip
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Grid, block, cluster and dynamic shared memory of a launch."""
+
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int
+    cluster: Dim3 = (1, 1, 1)
+
+    @property
+    def block_threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def cluster_blocks(self) -> int:
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    @property
+    def clusters(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2] // self.cluster_blocks
+
+    def problem(self, limits: ChipLimits) -> str | None:
+        """Why the chip would refuse this launch, or None."""
+        problems = [
+            (min((*self.grid, *self.block, *self.cluster)) < 1, f"grid {self.grid}, block {self.block} and cluster {self.cluster} must be positive"),
+            (self.block_threads > limits.threads_per_block, f"{self.block_threads} threads per block; {limits.name} allows {limits.threads_per_block}"),
+            (self.shared_bytes > limits.shared_per_block_bytes, f"{self.shared_bytes} bytes of shared memory; {limits.name} allows {limits.shared_per_block_bytes}"),
+            (any(g % max(c, 1) for g, c in zip(self.grid, self.cluster)), f"grid {self.grid} is not a multiple of cluster {self.cluster}"),
+            (self.cluster_blocks > limits.blocks_per_cluster, f"cluster {self.cluster}; {limits.name} allows {limits.blocks_per_cluster} blocks in one"),
+            (self.grid[0] > 2**31 - 1 or max(self.grid[1:]) > 65535, f"grid {self.grid} exceeds (2^31 - 1, 65535, 65535)"),
+        ]
+        return next((text for wrong, text in problems if wrong), None)
+
+
+IN_ORDER, RANDOM_WARPS, RANDOM_LANES = range(3)
+COPY_LATE, COPY_AT_ONCE, COPY_RANDOM = range(3)
+SCHEDULES = {"in order": IN_ORDER, "random warps": RANDOM_WARPS, "random lanes": RANDOM_LANES}
+COPY_TIMINGS = {"late": COPY_LATE, "at once": COPY_AT_ONCE, "random": COPY_RANDOM}
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How a launch runs; see EmulatedKernel.launch."""
+
+    cooperative: bool = False
+    seed: int | None = None
+    sample_blocks: Sequence[int] | int | None = None
+    timeout_s: float = 60.0
+    schedule: str | None = None
+    copy_timing: str | None = None
+    copy_pieces: int = 2                 # a phase that ends early shows only between two pieces
+    registers_per_thread: int = 0
+    stack_kib: int = 64
+    max_findings: int = 20
+
+    @property
+    def schedule_code(self) -> int:
+        return SCHEDULES[self.schedule or ("in order" if self.seed is None else "random warps")]
+
+    @property
+    def copy_timing_code(self) -> int:
+        return COPY_TIMINGS[self.copy_timing or ("late" if self.seed is None else "random")]
+
+    def units(self, count: int) -> list[int]:
+        """Which of `count` clusters run, by linear index."""
+        chosen = self.sample_blocks
+        if chosen is None:
+            return list(range(count))
+        if isinstance(chosen, int):
+            chosen = {i * (count - 1) // max(chosen - 1, 1) for i in range(min(chosen, count))}
+        return sorted(i for i in set(chosen) if 0 <= i < count)
+
+
+def merged(buffers: Iterable[Buffer]) -> list[Buffer]:
+    """One registration per memory range: a tensor passed twice is written if either is."""
+    by_range: dict[tuple[int, int], Buffer] = {}
+    for b in buffers:
+        old = by_range.get((b.address, b.bytes))
+        if old:
+            b = replace(b, name=old.name, written=old.written or b.written, initialised=old.initialised or b.initialised)
+        if b.bytes:
+            by_range[(b.address, b.bytes)] = b
+    return list(by_range.values())

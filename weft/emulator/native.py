@@ -1,0 +1,148 @@
+"""The compiled runtime, called through ctypes.
+
+Owns the twins of its structures. Read first: `run`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.emulator.arguments import CTYPES, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar, merged
+from weft.emulator.build import build_runtime
+
+SHARED_GRANULE_BYTES = 1024              # a block's arena is rounded up to this
+MAX_PARAMETERS = 1024                    # more than the 4 KiB of kernel parameters can hold
+
+
+class Config(ctypes.Structure):
+    """Twin of Config in runtime/machine.h."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("cluster", ctypes.c_uint32 * 3),
+        *[(name, ctypes.c_uint32) for name in (
+            "shared_bytes", "shared_capacity_bytes", "check_races", "schedule", "copy_timing", "copy_pieces",
+            "registers_per_thread", "cooperative", "resident_blocks", "max_findings", "uses_cp_async", "stack_kib",
+            "timeout_ms", "named_barriers", "trace", "check_dependency")],
+        ("seed", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class BufferArgument(ctypes.Structure):
+    """Twin of BufferArgument in runtime/launch.cpp."""
+
+    _fields_ = [
+        ("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p),
+        *[(name, ctypes.c_uint32) for name in ("written", "initialised", "workspace", "unused")],
+    ]  # fmt: skip
+
+
+class Statistics(ctypes.Structure):
+    """Twin of Statistics in runtime/launch.cpp."""
+
+    _fields_ = [("switches", ctypes.c_uint64), ("joins", ctypes.c_uint64), ("findings", ctypes.c_uint64)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the runtime says after a launch, as text."""
+
+    findings: str
+    trace: str
+    switches: int
+    joins: int
+
+
+class NativeKernel:
+    """A compiled kernel, loaded into this process."""
+
+    def __init__(self, path: Path, entry: str, check_races: bool) -> None:
+        self.path, self.entry, self.check_races = path, entry, check_races
+        load_runtime(build_runtime())
+        library = ctypes.CDLL(str(path))
+        try:
+            self.function = ctypes.cast(getattr(library, f"{entry}_weft_entry"), ctypes.c_void_p)
+            sizes = (ctypes.c_uint32 * MAX_PARAMETERS)()
+            count = getattr(library, f"{entry}_weft_parameters")(sizes)
+        except AttributeError:
+            raise BadLaunch(kernel=entry, problem=f"the text has no WEFT_ENTRY({entry})") from None
+        self.parameter_bytes = tuple(sizes[:count])
+        symbols = path.read_bytes()                      # the primitives that the kernel calls are in its symbol table
+        self.uses_cp_async = b"weft_emu_cp_async\0" in symbols
+        self.waits_for_dependency = b"weft_emu_griddep_wait\0" in symbols
+
+
+@functools.lru_cache(maxsize=None)
+def load_runtime(path: Path) -> ctypes.CDLL:
+    """Load the runtime so that kernels find its functions, and those of the C math library."""
+    try:
+        ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        pass                                             # part of the C library here
+    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    library.weft_rt_findings.restype = ctypes.c_char_p
+    library.weft_rt_trace.restype = ctypes.c_char_p
+    return library
+
+
+_one_machine = threading.Lock()
+
+
+def run(
+    kernel: NativeKernel, geometry: Geometry, args: Sequence[Buffer | Scalar], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool
+) -> Outcome:
+    """Run a kernel in this process. Errors: BadLaunch."""
+    config = _config(kernel, geometry, options, limits, trace)
+    values = [_value(kernel, i, arg) for i, arg in enumerate(args)]
+    pointers = (ctypes.c_void_p * max(len(values), 1))(*[ctypes.addressof(v) for v in values])
+    buffers = merged([*(a for a in args if isinstance(a, Buffer)), *extra])
+    table = (BufferArgument * max(len(buffers), 1))(
+        *[BufferArgument(b.address, b.bytes, b.name.encode(), b.written, b.initialised, b.workspace, 0) for b in buffers]
+    )
+    units = options.units(geometry.clusters)
+    order = (ctypes.c_uint32 * max(len(units), 1))(*units)
+    statistics = Statistics()
+    runtime = load_runtime(build_runtime())
+    with _one_machine:
+        runtime.weft_rt_launch(
+            kernel.function, pointers, ctypes.byref(config), table, len(buffers), order, len(units),
+            int(options.sample_blocks is None), ctypes.byref(statistics),
+        )  # fmt: skip
+        findings = runtime.weft_rt_findings().decode(errors="replace") if statistics.findings else ""
+        timeline = runtime.weft_rt_trace().decode(errors="replace") if trace else ""
+    return Outcome(findings, timeline, statistics.switches, statistics.joins)
+
+
+def _config(kernel: NativeKernel, geometry: Geometry, options: LaunchOptions, limits: ChipLimits, trace: bool) -> Config:
+    config = Config()
+    config.grid[:], config.block[:], config.cluster[:] = geometry.grid, geometry.block, geometry.cluster
+    config.shared_bytes = geometry.shared_bytes
+    config.shared_capacity_bytes = -(-max(geometry.shared_bytes, 1) // SHARED_GRANULE_BYTES) * SHARED_GRANULE_BYTES
+    config.check_races = kernel.check_races
+    config.schedule, config.copy_timing, config.copy_pieces = options.schedule_code, options.copy_timing_code, options.copy_pieces
+    config.registers_per_thread, config.stack_kib = options.registers_per_thread, options.stack_kib
+    config.cooperative, config.max_findings = options.cooperative, options.max_findings
+    config.resident_blocks, config.named_barriers = limits.resident_blocks, limits.named_barriers
+    config.uses_cp_async = kernel.uses_cp_async
+    config.check_dependency = kernel.check_races and kernel.waits_for_dependency
+    config.timeout_ms, config.trace, config.seed = int(options.timeout_s * 1000), trace, options.seed or 0
+    return config
+
+
+def _value(kernel: NativeKernel, index: int, arg: Buffer | Scalar) -> Any:
+    if isinstance(arg, Buffer):
+        given, value = "a pointer", ctypes.c_uint64(arg.address)
+    elif arg.ctype == "tensor_map":
+        given, value = "a tensor map", CTYPES["tensor_map"].from_buffer_copy(bytes(arg.value))
+    elif arg.ctype in CTYPES:
+        given, value = f'"{arg.ctype}"', CTYPES[arg.ctype](arg.value)
+    else:
+        raise BadLaunch(kernel=kernel.entry, problem=f'argument {index} has type "{arg.ctype}", which is no scalar type')
+    if ctypes.sizeof(value) != kernel.parameter_bytes[index]:
+        raise BadLaunch(kernel=kernel.entry, problem=f"argument {index} is {given}; the parameter has {kernel.parameter_bytes[index]} bytes")
+    return value
