@@ -148,3 +148,10 @@ def test_schedule_applies_what_compute_heuristics_returns():
     assert other.sched.schedule(other.fusion, SchedulerType.pointwise, inputs) == params
     with pytest.raises(RuntimeError, match="Scheduler _matmul_ .*rejected"):
         fd.sched.compute_heuristics(pointwise().fusion, SchedulerType.matmul, inputs)
+
+
+def test_print_kernel_shows_the_scheduled_kernel():
+    fd = pointwise()
+    fd.sched.schedule(fd.fusion, SchedulerType.pointwise, [torch.ones(64, 128)])
+    text = fd.fusion.print_kernel()
+    assert "__global__" in text and "T0" in text and "T1" in text

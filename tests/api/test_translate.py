@@ -95,6 +95,22 @@ def test_broadcast_in_dim_that_broadcasts_nothing_is_expand():
     assert same(True) == same(False)
 
 
+def test_a_copy_is_a_cast_to_the_same_type():
+    def define(fd):
+        x = fd.define_tensor([-1], contiguity=True)
+        fd.add_output(fd.ops.set(x))
+        fd.add_output(fd.ops.segment_set(x))
+
+    assert body(define)[1:3] == ["tv1 = fd.ops.cast(tv0, dtype=DataType.Float)", "tv2 = fd.ops.segment_set(tv0)"]
+
+
+def test_max_has_no_type():
+    def define(fd):
+        fd.add_output(fd.ops.max(fd.define_tensor([-1, 4], contiguity=True), [1]))
+
+    assert body(define)[1] == "tv1 = fd.ops.max(tv0, dims=[1], dtype=DataType.Null)"
+
+
 def test_scalars():
     def define(fd):
         x, s = fd.define_tensor([-1], contiguity=True), fd.define_scalar(DataType.Int)

@@ -46,6 +46,7 @@ class CuptiProfiler:
         self._profiler: Any = None
 
     def start(self) -> None:
+        """Begin to record kernels."""
         import torch
 
         torch.cuda.synchronize()

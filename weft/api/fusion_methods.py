@@ -15,11 +15,11 @@ def print_math(self: Fusion, from_outputs_only: bool = True) -> str:
 
 def print_kernel(self: Fusion, compile_params: Any = None) -> str:
     """Return the CUDA text of the fusion as it is scheduled now. `compile_params.index_type` chooses the index type (Int when None)."""
+    from ..compiler import program_of_scheduled
     from ..dtypes import DataType
-    from ..lower import lower
 
     index_type = getattr(compile_params, "index_type", None) or DataType.Int
-    return lower(self.clone()[0], index_type=index_type, params=None).text
+    return program_of_scheduled(self, index_type, name="kernel").text
 
 
 Fusion.print_math, Fusion.print_kernel = print_math, print_kernel  # type: ignore[attr-defined]

@@ -40,14 +40,15 @@ def _load_store(expr: Expr, names: Names) -> str:
     from .translate import stride_order
 
     source, out = names.of(expr.inputs[0]), expr.outputs[0]
+    copy = f"cast({source}, dtype={dtype_text(out.dtype())})" if expr.op_name == "set" else f"{expr.op_name}({source})"  # type: ignore[attr-defined]
     if not isinstance(out, TensorView):
-        return f"{expr.op_name}({source})"
+        return copy
     if out.has_root():
         root = {axis: position for position, axis in enumerate(out.get_root_domain())}
         return f"permute({source}, dims={[root[axis] for axis in out.get_logical_domain()]})"
     if out.domain().allocation is not None:
         return f"stride_order({source}, stride_order={stride_order(out)})"
-    return f"{expr.op_name}({source})"
+    return copy
 
 
 def _broadcast(expr: Expr, names: Names) -> str:

@@ -53,6 +53,7 @@ class Names:
         self.defined: set[Val] = set()
 
     def of(self, value: Val) -> str:
+        """Return the text for `value` as an operand. Errors: Unsupported for a value that the front end does not make."""
         if isinstance(value, TensorView):
             return f"tv{value.name}"
         if not isinstance(value, Scalar):
@@ -71,6 +72,7 @@ class Names:
         return is_constant and value.dtype() not in _LITERAL_TYPES and value not in self.defined  # type: ignore[attr-defined]
 
     def literal(self, value: Scalar) -> str:
+        """Return a constant as Python's number of its type."""
         payload, dtype = value.sym.value, value.dtype()
         if dtype.is_bool:
             payload = bool(payload)
