@@ -45,6 +45,7 @@ struct WeftTensorMap {
   unsigned magic;                // 0x77656674, "weft"
   unsigned fill_nan;             // out-of-range elements: 0 = zero, 1 = NaN pattern
   unsigned unused;
+  weft_u64 reserved[2];
 };
 
 extern "C" {

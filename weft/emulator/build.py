@@ -73,7 +73,8 @@ def _machine_flags() -> tuple[str, ...]:
         return ()
     # x86-64-v3 is as fast as native here, and safe in a cache folder that several machines share.
     wanted = {"avx2", "fma", "bmi1", "bmi2", "f16c"}
-    return ("-march=x86-64-v3",) if wanted <= set(features) else ()
+    # Clash protection touches every page of a large frame, so that an overflow meets the guard page and not a neighbour.
+    return ("-fstack-clash-protection", *(["-march=x86-64-v3"] if wanted <= set(features) else []))
 
 
 @functools.lru_cache(maxsize=None)

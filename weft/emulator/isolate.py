@@ -1,7 +1,7 @@
 """Running a kernel in a child process: whatever it does, this process lives on.
 
-Buffers travel through one file in shared memory; a page-relative copy of each keeps its alignment. Read first:
-`run_in_child`; the child's side is `main`.
+Buffers travel through one file in shared memory; a page-relative copy of each keeps its alignment. The child's side is
+`child`. Read first: `run_in_child`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.emulator.arguments import Buffer, ChipLimits, Geometry, LaunchOptions, Scalar
-from weft.emulator.native import NativeKernel, Outcome, run
+from weft.emulator.native import NativeKernel, Outcome
 from weft.emulator.report import FIELD, RECORD
 
 PAGE_BYTES = 4096
@@ -72,7 +72,7 @@ def _request(kernel, geometry, args, extra, options, limits, trace, offsets) -> 
             fields = {name: getattr(arg, name) for name in ("bytes", "name", "written", "initialised", "workspace")}
             return {"offset": offsets[arg.address], **fields}
         if arg.ctype == "tensor_map":
-            return {"ctype": arg.ctype, **_relative_map(bytes(arg.value), offsets, args)}
+            return {"ctype": arg.ctype, **_relative_map(bytes(arg.value), offsets, (*args, *extra))}
         return {"ctype": arg.ctype, "value": arg.value}
 
     return {
@@ -98,7 +98,7 @@ def _relative_map(value: bytes, offsets: dict[int, int], args: Sequence[Buffer |
 
 def _run_child(kernel: NativeKernel, request: dict[str, Any], file: int, timeout_s: float) -> Outcome:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-m", "weft.emulator.isolate", str(file)]
+    command = [sys.executable, "-m", "weft.emulator.child", str(file)]
     try:
         child = subprocess.run(
             command, input=json.dumps(request), capture_output=True, text=True, check=False, pass_fds=[file], env=environment, timeout=timeout_s + START_S
@@ -114,26 +114,3 @@ def _run_child(kernel: NativeKernel, request: dict[str, Any], file: int, timeout
 
 def _died(kind: str, message: str, hint: str) -> Outcome:
     return Outcome(FIELD.join([kind, "0", "0", "1", "", message, hint]) + RECORD, "", 0, 0)
-
-
-def main(file: int, request: dict[str, Any]) -> Outcome:
-    """The child: map the buffers, run, and hand back what was found."""
-    memory = mmap.mmap(file, 0)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-    def argument(a: dict[str, Any]) -> Buffer | Scalar:
-        if "ctype" not in a:
-            return Buffer(base + a.pop("offset"), **a)
-        if a["ctype"] != "tensor_map":
-            return Scalar(a["ctype"], a["value"])
-        value = bytes.fromhex(a["value"])
-        return Scalar("tensor_map", value if a["offset"] is None else struct.pack("<Q", base + a["offset"]) + value[8:])
-
-    kernel = NativeKernel(Path(request["path"]), request["entry"], request["check_races"])
-    geometry = Geometry(**{k: tuple(v) if isinstance(v, list) else v for k, v in request["geometry"].items()})
-    args, extra = ([argument(a) for a in request[name]] for name in ("args", "extra"))
-    return run(kernel, geometry, args, extra, LaunchOptions(**request["options"]), ChipLimits(**request["limits"]), request["trace"])
-
-
-if __name__ == "__main__":
-    print(json.dumps(dataclasses.asdict(main(int(sys.argv[1]), json.load(sys.stdin)))))

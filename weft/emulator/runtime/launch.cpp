@@ -42,8 +42,8 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
     return;
   }
   const Fiber* f = machine.current;
-  const u64 address = (u64)info->si_addr, stack = (u64)f->stack_top - (u64)machine.config.stack_kib * 1024;
-  if (address - stack < 8192)
+  const u64 address = (u64)info->si_addr, lowest = (u64)f->stack_top - (u64)machine.config.stack_kib * 1024;
+  if (address - (lowest - 4096) < 4 * 4096)
     report("stack-overflow", 0, 0, "raise stack_kib of the launch", "%s needs more than %u KiB of stack", describe_fiber(f), machine.config.stack_kib);
   else
     report("memory-fault", 0, 0, "use load_global/store_global and their like, which check each access", "%s touches address 0x%llx, which is no memory (%s)", describe_fiber(f),

@@ -1,0 +1,234 @@
+"""Launching: arguments, options, faults, isolation, the words of a finding."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from row_kernels import RMSNORM, aligned, from_bf16, run_rmsnorm, run_softmax, to_bf16
+from rule_kernels import SHARED_BYTES, rule_kernel, run_rule
+
+from weft.device.library import translation_unit
+from weft.emulator import BadLaunch, Buffer, ChipLimits, EmulatedKernel, KernelFault, Scalar, encode_tensor_map
+from weft.emulator.tensor_map import BadTensorMap
+
+COPY = """extern "C" __global__ void copy(const float* __restrict__ T0, float* T1, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) weft::store_global(T1 + i, weft::load_global(T0 + i));
+}"""
+
+
+def copy_arguments(n: int, *, initialised: bool = False) -> tuple[list, np.ndarray]:
+    x, y = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+    return [Buffer.of(x, "T0"), Buffer.of(y, "T1", written=True, initialised=initialised), Scalar("int", n)], y
+
+
+@pytest.fixture(scope="module")
+def copy_kernel() -> EmulatedKernel:
+    return EmulatedKernel(translation_unit(COPY), "copy", check="races")
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_kernel_writes_the_callers_memory(copy_kernel: EmulatedKernel, isolate: bool) -> None:
+    args, y = copy_arguments(1000)
+    report = copy_kernel.launch((8, 1, 1), (128, 1, 1), 0, args, isolate=isolate)
+    assert report.findings == () and (y == np.arange(1000)).all()
+
+
+def test_a_finding_names_the_tensor_the_thread_and_the_line() -> None:
+    kernel = EmulatedKernel(translation_unit(COPY.replace("i < n", "i <= n")), "copy")
+    args, _ = copy_arguments(100)
+    with pytest.raises(KernelFault) as fault:
+        kernel.launch((1, 1, 1), (128, 1, 1), 0, args)
+    finding = fault.value.report.findings[0]
+    assert finding.text() == (
+        "  out-of-bounds: global read of 4 bytes out of bounds by thread (100,0,0), warp 3 lane 4; nearest is 'T0' of 400 bytes: offset 400\n"
+        f"    line {finding.line}: if (i <= n) weft::store_global(T1 + i, weft::load_global(T0 + i));\n"
+        "    hint: predicate the access, or allocate what the index reaches"
+    )
+    assert kernel.source.split("\n")[finding.line - 1].strip() == finding.line_text
+
+
+def test_sampled_blocks_run_alone(copy_kernel: EmulatedKernel) -> None:
+    args, y = copy_arguments(1024)
+    copy_kernel.launch((8, 1, 1), (128, 1, 1), 0, args, sample_blocks=[0, 7])
+    assert np.flatnonzero(y).min() == 1 and (y[128:896] == 0).all() and y[1023] == 1023
+    args, y = copy_arguments(1024)
+    copy_kernel.launch((8, 1, 1), (128, 1, 1), 0, args, sample_blocks=3)
+    assert {i // 128 for i in np.flatnonzero(y)} == {0, 3, 7}
+
+
+def test_an_output_left_unwritten_is_found(copy_kernel: EmulatedKernel) -> None:
+    args, _ = copy_arguments(1000)
+    report = copy_kernel.launch((7, 1, 1), (128, 1, 1), 0, args, raise_findings=False)
+    assert [f.message for f in report.findings] == ["416 of the 4000 bytes of 'T1' were never written, the first at offset 3584"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (dict(block=(2048, 1, 1)), "2048 threads per block; H100 allows 1024"),
+        (dict(shared_bytes=300_000), "300000 bytes of shared memory; H100 allows 232448"),
+        (dict(grid=(0, 1, 1)), "must be positive"),
+        (dict(cluster=(3, 1, 1)), "not a multiple of cluster"),
+        (dict(args=2), "2 arguments for 3 parameters"),
+        (dict(scalar="long long"), 'argument 2 is "long long"; the parameter has 4 bytes'),
+        (dict(scalar="quaternion"), 'argument 2 has type "quaternion"'),
+    ],
+)
+def test_a_wrong_launch_is_refused(copy_kernel: EmulatedKernel, change: dict, problem: str) -> None:
+    args, _ = copy_arguments(128)
+    args[2] = Scalar(change.get("scalar", "int"), 128)
+    grid, block = change.get("grid", (1, 1, 1)), change.get("block", (128, 1, 1))
+    with pytest.raises(BadLaunch, match=problem.replace("(", r"\(")):
+        copy_kernel.launch(grid, block, change.get("shared_bytes", 0), args[: change.get("args", 3)], cluster=change.get("cluster", (1, 1, 1)))
+
+
+def test_the_chips_limits_apply() -> None:
+    kernel = EmulatedKernel(translation_unit(COPY), "copy", limits=ChipLimits(name="small", threads_per_block=64))
+    with pytest.raises(BadLaunch, match="small allows 64"):
+        kernel.launch((1, 1, 1), (128, 1, 1), 0, copy_arguments(1)[0])
+
+
+def test_text_without_entry_is_refused() -> None:
+    with pytest.raises(BadLaunch, match="no WEFT_ENTRY"):
+        EmulatedKernel(translation_unit(COPY), "other")
+
+
+# ---- faults
+
+FAULTS = [
+    ("a null pointer", "*(volatile float*)8 = 1.f;", "memory-fault"),
+    ("an endless loop", "for (volatile int i = 0;; i = i + 1) {}", "timeout"),
+    ("an endless loop with barriers", "for (;;) weft::block_sync();", "timeout"),
+    ("deep recursion", "struct R { static int down(volatile int* a, int k) { volatile char space[4096]; space[0] = (char)k; return down((volatile int*)space, k + 1) + *a + space[1]; } }; volatile int a = 0; weft::store_global(T1, (float)R::down(&a, 0));", "stack-overflow"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize(("claim", "body", "kind"), FAULTS, ids=lambda v: v if " " in v and len(v) < 40 else "")
+def test_a_fault_is_a_finding_and_the_process_lives(claim: str, body: str, kind: str, isolate: bool) -> None:
+    report, _ = run_rule(body, check="bounds", timeout_s=0.3, isolate=isolate)
+    assert report.kinds() == {kind}, [f.text() for f in report.findings]
+    assert run_rule("weft::block_sync();", check="bounds")[0].findings == ()
+
+
+def test_a_child_that_dies_is_a_finding() -> None:
+    report, _ = run_rule("__builtin_trap();", check="bounds", isolate=True)
+    assert report.kinds() == {"crash"} and "SIGILL" in report.findings[0].message
+
+
+# ---- schedules
+
+def test_a_seed_gives_the_same_run_each_time() -> None:
+    runs = [run_rmsnorm(seed=seed)[0].switches for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_isolated_runs_agree() -> None:
+    assert run_softmax(isolate=True)[1] == run_softmax()[1]
+    assert run_rmsnorm(isolate=True, seed=3)[1] == run_rmsnorm(seed=3)[1]
+
+
+def test_launches_of_different_shapes_follow_each_other() -> None:
+    for threads, check in ((64, "races"), (128, "bounds"), (1024, "races"), (64, "bounds"), (32, "races")):
+        report, t1 = run_rule("weft::block_sync(); weft::store_global(T1 + t, 1.f);", blocks=1, threads=threads, check=check)
+        assert report.findings == () and t1.sum() == threads
+
+
+def test_many_resident_blocks_synchronise() -> None:
+    body = "if (t == 0) { weft::atomic_add_acquire_release(flags, 1u); while (weft::load_acquire(flags) < gridDim.x) weft::nanosleep(10); } weft::block_sync(); weft::store_global(T1 + b, 1.f);"
+    report, t1 = run_rule(body, blocks=132, threads=32)
+    assert t1.sum() == 132 * 1 and report.kinds() <= {"data-race"}
+    report, _ = run_rule(body.replace("T1 + b, 1.f", "T1 + (t == 0 ? b : 500 + 0), 1.f").replace("weft::store_global", "if (t == 0) weft::store_global"), blocks=132, threads=32)
+    assert report.findings == ()
+
+
+def test_grid_limit_of_resident_blocks_deadlocks() -> None:
+    body = "if (t == 0) { weft::atomic_add_acquire_release(flags, 1u); while (weft::load_acquire(flags) < gridDim.x) weft::nanosleep(10); }"
+    kernel = EmulatedKernel(rule_kernel(body, "races").source, "rule", check="races", limits=ChipLimits(resident_blocks=4))
+    flags = np.zeros(64, np.uint32)
+    none = Buffer(0, 0, "none")
+    args = [none, none, Buffer.of(flags, "flags", written=True), none, Scalar("int", 0)]
+    assert kernel.launch((4, 1, 1), (32, 1, 1), SHARED_BYTES, args).findings == ()
+    flags[:] = 0
+    assert kernel.launch((5, 1, 1), (32, 1, 1), SHARED_BYTES, args, raise_findings=False).kinds() == {"deadlock"}
+
+
+# ---- names and timeline
+
+def test_roles_and_names_appear_in_reports() -> None:
+    report, _ = run_rmsnorm(RMSNORM.replace("mbarrier_init(empty_0 + s, 8)", "mbarrier_init(empty_0 + s, 9)"), raise_findings=False)
+    text = report.findings[0].text()
+    assert "[load T0] an mbarrier" in text and "shared 'empty_0'" in text and "1 of 9 arrivals are missing in phase 0" in text
+
+
+def test_a_trace_has_a_track_per_role_and_copy(tmp_path) -> None:
+    run_rmsnorm(trace=tmp_path / "trace.json", seed=1)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"warp 00 compute 0", "warp 04 compute 1", "warp 08 load T0", "warp 09 load T1", "load slot 00"} - tracks <= {"warp 08 load T0", "warp 09 load T1"}
+    assert any(t.endswith("load T0") for t in tracks) and all(e["dur"] > 0 for e in events if e["ph"] == "X")
+    assert any(e["args"]["detail"].startswith("full_0[") for e in events if e["ph"] == "X")
+
+
+# ---- tensor maps
+
+TENSOR = """extern "C" __global__ void tile(const __grid_constant__ weft::TensorMap from, const __grid_constant__ weft::TensorMap to, float* T2, int x, int y) {
+  float* s = (float*)weft::dynamic_shared();
+  unsigned long long* bar = (unsigned long long*)(weft::dynamic_shared() + 8192);
+  if (threadIdx.x == 0) { weft::mbarrier_init(bar, 1); weft::fence_mbarrier_init(); }
+  weft::block_sync();
+  if (threadIdx.x == 0) { weft::mbarrier_arrive_expect_tx(bar, 8 * 16 * 4); weft::tensor_load<2>(s, &from, x, y, bar); }
+  weft::mbarrier_wait_phase(bar, 0);
+  for (int i = threadIdx.x; i < 128; i += 32) weft::store_global(T2 + i, weft::load_shared(s + i));
+  weft::block_sync();
+  if (threadIdx.x == 0) { weft::fence_proxy_async(); weft::tensor_store<2>(&to, s, x, y); weft::bulk_commit(); weft::bulk_wait<0>(); }
+}"""
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize(("x", "y"), [(0, 0), (8, 16), (24, 28), (-4, -3), (100, 0)])
+def test_tensor_copies_move_boxes_and_fill_what_lies_outside(x: int, y: int, isolate: bool) -> None:
+    rows, cols = 32, 28
+    source, copy, dense = aligned((rows, cols), np.float32), aligned((rows, cols), np.float32, -1), aligned((16, 8), np.float32, -1)
+    source[...] = np.arange(rows * cols).reshape(rows, cols)
+    maps = [encode_tensor_map(a.ctypes.data, (cols, rows), (cols * 4,), (8, 16), 4) for a in (source, copy)]
+    kernel = EmulatedKernel(translation_unit(TENSOR), "tile", check="races")
+    buffers = [Buffer.of(source, "T0"), Buffer.of(copy, "T1", written=True)]
+    args = [Scalar("tensor_map", maps[0]), Scalar("tensor_map", maps[1]), Buffer.of(dense, "T2", written=True, initialised=False), Scalar("int", x), Scalar("int", y)]
+    if isolate and (x, y) != (8, 16):
+        return
+    kernel.launch((1, 1, 1), (32, 1, 1), 8200, args, extra_buffers=buffers, seed=1, isolate=isolate)
+    padded = np.zeros((rows + 200, cols + 200), np.float32)
+    padded[100 : 100 + rows, 100 : 100 + cols] = source
+    assert (dense == padded[100 + y : 116 + y, 100 + x : 108 + x]).all()
+    expected = np.full((rows + 200, cols + 200), -1, np.float32)
+    expected[100 + y : 116 + y, 100 + x : 108 + x] = padded[100 + y : 116 + y, 100 + x : 108 + x]
+    assert (copy == expected[100 : 100 + rows, 100 : 100 + cols]).all()
+
+
+def test_swizzled_boxes_exchange_chunks_by_row() -> None:
+    source, dense = aligned((16, 32), np.float32), aligned((16, 32), np.float32, -1)
+    source[...] = np.arange(512).reshape(16, 32)
+    text = TENSOR.replace("8 * 16 * 4", "32 * 16 * 4").replace("i < 128", "i < 512").split("  weft::block_sync();\n  if (threadIdx.x == 0) { weft::fence")[0] + "}"
+    map_ = encode_tensor_map(source.ctypes.data, (32, 16), (128,), (32, 16), 4, swizzle_bytes=128)
+    args = [Scalar("tensor_map", map_), Scalar("tensor_map", map_), Buffer.of(dense, "T2", written=True), Scalar("int", 0), Scalar("int", 0)]
+    EmulatedKernel(translation_unit(text), "tile").launch((1, 1, 1), (32, 1, 1), 8200, args, extra_buffers=[Buffer.of(source, "T0")])
+    chunks = source.reshape(16, 8, 4)
+    expected = np.stack([chunks[r][[c ^ (r % 8) for c in range(8)]] for r in range(16)]).reshape(16, 32)
+    assert (dense == expected).all()
+
+
+def test_a_bad_tensor_map_is_refused() -> None:
+    with pytest.raises(BadTensorMap, match="a row of the box has 8 bytes"):
+        encode_tensor_map(0, (4, 4), (16,), (2, 2), 4)
+    args = [Scalar("tensor_map", bytes(128))] * 2 + [Buffer(0, 0, "T2"), Scalar("int", 0), Scalar("int", 0)]
+    report = EmulatedKernel(translation_unit(TENSOR), "tile").launch((1, 1, 1), (32, 1, 1), 8200, args, raise_findings=False)
+    assert report.kinds() == {"bad-tensor-map"}
+
+
+def test_bf16_helpers_round_to_even() -> None:
+    x = np.array([1.0, 1.00390625, 1.01171875, 3.4e38], np.float32)
+    assert (from_bf16(to_bf16(x)) == np.array([1.0, 1.0, 1.015625, np.inf], np.float32)).all()
