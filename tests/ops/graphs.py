@@ -45,5 +45,3 @@ class Graph:
     def __getattr__(self, name: str) -> Any:
         function = lookup(name)
         return lambda *args, **kwargs: function(self.fusion, *args, **kwargs)
-
-

@@ -57,7 +57,10 @@ def unit(compute: DataType) -> str:
     return translation_unit("\n".join(case.kernel() for case in every), blocks)
 
 
-_FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 0.3, -0.7, 0.54, 0.56, 1.5, -1.5, 2.5, -2.5, 2.0, -2.0, 3.0, 7.3, -11.2, 20.5, -20.5, 88.0, -87.0, 1e-8, -1e-8, 1e-3, 1e4, -1e4, 1e20, -1e20, math.inf, -math.inf, math.nan]  # fmt: skip
+_FLOATS = [
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 0.3, -0.7, 0.54, 0.56, 1.5, -1.5, 2.5, -2.5, 2.0, -2.0, 3.0, 7.3, -11.2, 20.5, -20.5, 88.0, -87.0, 1e-8, -1e-8,
+    1e-3, 1e4, -1e4, 1e20, -1e20, math.inf, -math.inf, math.nan,
+]  # fmt: skip
 _INTS = [0, 1, -1, 2, -2, 3, -3, 5, 7, -8, 12, 31, 32, 63, 64, -64, 1000, -12345]
 
 
@@ -73,7 +76,9 @@ def _values(dtype: DataType, count_of_operands: int) -> torch.Tensor:
     floats = torch.tensor(_FLOATS if count_of_operands < 3 else _FLOATS[:14], dtype=torch.float64)
     if count_of_operands == 1:
         generator = torch.Generator().manual_seed(1)
-        floats = torch.cat([floats, torch.randn(2000, generator=generator, dtype=torch.float64) * 3, torch.rand(500, generator=generator, dtype=torch.float64) * 2 - 1])
+        floats = torch.cat(
+            [floats, torch.randn(2000, generator=generator, dtype=torch.float64) * 3, torch.rand(500, generator=generator, dtype=torch.float64) * 2 - 1]
+        )
     return floats
 
 

@@ -68,7 +68,8 @@ def test_types_of_unary_ops(op: str, dtype: DataType, expected: DataType) -> Non
     [
         ("eq", D.Half, D.Int, D.Bool), ("lt", D.Float, D.Double, D.Bool), ("logical_and", D.Float, D.Int, D.Bool), ("div", D.Int, D.Int32, D.Int),
         ("truediv", D.Int, D.Int, D.Float), ("atan2", D.Int, D.Int, D.Float), ("bitwise_and", D.Bool, D.Int32, D.Int32), ("pow", D.Int, D.Float, D.Float),
-        ("nextafter", D.Double, D.Double, D.Double), ("maximum", D.BFloat16, D.BFloat16, D.Float), ("fmod", D.Bool, D.Bool, D.Int), ("add", D.Bool, D.Bool, D.Bool),
+        ("nextafter", D.Double, D.Double, D.Double), ("maximum", D.BFloat16, D.BFloat16, D.Float), ("fmod", D.Bool, D.Bool, D.Int),
+        ("add", D.Bool, D.Bool, D.Bool),
     ],
 )  # fmt: skip
 def test_types_of_binary_ops(op: str, a: DataType, b: DataType, expected: DataType) -> None:
@@ -78,7 +79,14 @@ def test_types_of_binary_ops(op: str, a: DataType, b: DataType, expected: DataTy
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
-    [(D.Half, D.Half, D.Half), (D.BFloat16, D.BFloat16, D.BFloat16), (D.Half, D.BFloat16, D.Float), (D.Half, D.Float, D.Float), (D.Int, D.Float, D.Float), (D.Bool, D.Int, D.Int)],
+    [
+        (D.Half, D.Half, D.Half),
+        (D.BFloat16, D.BFloat16, D.BFloat16),
+        (D.Half, D.BFloat16, D.Float),
+        (D.Half, D.Float, D.Float),
+        (D.Int, D.Float, D.Float),
+        (D.Bool, D.Int, D.Int),
+    ],
 )
 def test_where_keeps_a_reduced_float_that_both_sides_have(a: DataType, b: DataType, expected: DataType) -> None:
     g = Graph()
@@ -91,7 +99,8 @@ def test_where_keeps_a_reduced_float_that_both_sides_have(a: DataType, b: DataTy
     ("kind", "dtype", "given", "expected"),
     [
         ("sum", D.Int32, D.Null, D.Int), ("sum", D.Bool, D.Null, D.Int), ("prod", D.Bool, D.Null, D.Int), ("sum", D.Half, D.Null, D.Float),
-        ("sum", D.Float, D.Double, D.Double), ("sum", D.BFloat16, D.BFloat16, D.BFloat16), ("max", D.Int32, D.Null, D.Int32), ("max", D.BFloat16, D.Null, D.Float),
+        ("sum", D.Float, D.Double, D.Double), ("sum", D.BFloat16, D.BFloat16, D.BFloat16), ("max", D.Int32, D.Null, D.Int32),
+        ("max", D.BFloat16, D.Null, D.Float),
         ("min", D.Bool, D.Null, D.Bool), ("sum", D.ComplexFloat, D.Null, D.ComplexFloat),
     ],
 )  # fmt: skip
@@ -110,7 +119,9 @@ def test_arithmetic_on_half_is_preceded_by_casts_to_float() -> None:
     assert cast.inputs == [x]
 
 
-@pytest.mark.parametrize(("op", "dtype"), [("nextafter", D.Half), ("nextafter", D.Int), ("bitwise_and", D.Float), ("gcd", D.Double), ("bitwise_left_shift", D.Float)])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("nextafter", D.Half), ("nextafter", D.Int), ("bitwise_and", D.Float), ("gcd", D.Double), ("bitwise_left_shift", D.Float)]
+)
 def test_a_type_that_an_op_does_not_take_is_an_error(op: str, dtype: DataType) -> None:
     g = Graph()
     with pytest.raises(WrongDtype, match=f"{op} takes"):

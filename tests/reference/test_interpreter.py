@@ -131,7 +131,11 @@ def test_shapes() -> None:
 def test_factories() -> None:
     g = Graph()
     n, fill = g.size(g.tensor([-1]), 0), g.scalar()
-    made = evaluate(g.out(g.full([2, n], fill, D.Float), g.iota(n, 3, 2), g.iota(4, 0.5, 0.25, D.Float), g.full([2], True, D.Bool)), [torch.zeros(3), 2.5], precision="native")
+    made = evaluate(
+        g.out(g.full([2, n], fill, D.Float), g.iota(n, 3, 2), g.iota(4, 0.5, 0.25, D.Float), g.full([2], True, D.Bool)),
+        [torch.zeros(3), 2.5],
+        precision="native",
+    )
     assert made[0].tolist() == [[2.5] * 3] * 2
     assert made[1].tolist() == [3, 5, 7]
     assert made[1].dtype == torch.int64
@@ -142,9 +146,7 @@ def test_factories() -> None:
 def test_random_ops_count_and_explicit_seeds_are_unchanged() -> None:
     g = Graph()
     seed, offset = g.scalar(D.Int), g.scalar(D.Int)
-    fusion = g.out(
-        g.uniform(0.0, 1.0, [5, 3]), g.normal(1.0, 2.0, [7], dtype=D.Double), g.uniform(-1.0, 1.0, [4], rng_seed=seed, rng_offset=offset)
-    )
+    fusion = g.out(g.uniform(0.0, 1.0, [5, 3]), g.normal(1.0, 2.0, [7], dtype=D.Double), g.uniform(-1.0, 1.0, [4], rng_seed=seed, rng_offset=offset))
     got = evaluate(fusion, [11, 3], philox=(99, 10), precision="native")
     assert np.array_equal(got[0].numpy().reshape(-1), philox.uniform(15, 99, 10))
     assert np.array_equal(got[1].numpy(), philox.normal(7, 99, 11, 1.0, 2.0, double=True))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.device.library import translation_unit
-from weft.emulator.launch import Buffer, EmulatedKernel, Scalar
+from weft.emulator import Buffer, EmulatedKernel, Scalar
 from weft.reference import philox
 from weft.runtime.nvrtc import compile_cubin
 
@@ -38,7 +38,10 @@ def test_the_counter_is_offset_then_subsequence() -> None:
 
 
 PARAMETERS = "unsigned long long seed, unsigned long long offset, {T} a, {T} b, {T}* out, int count"
-ONE = 'extern "C" __global__ void {name}({parameters}) {{ for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = weft::{name}(seed, offset, i, a, b); }}\n'
+ONE = """extern "C" __global__ void {name}({parameters}) {{
+  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = weft::{name}(seed, offset, i, a, b);
+}}
+"""
 MANY = """extern "C" __global__ void {name}({parameters}) {{
   for (int i = {n} * threadIdx.x; i < count; i += {n} * blockDim.x) {{
     weft::Array<{T}, {n} + 1> r;
@@ -63,7 +66,14 @@ def unit() -> str:
 def run(name: str, count: int, seed: int, offset: int, a: float, b: float, check: str = "bounds") -> np.ndarray:
     kind = "double" if "double" in name else "float"
     out = np.zeros(count, kind.replace("float", "float32"))
-    arguments = [Scalar("unsigned long long", seed), Scalar("unsigned long long", offset), Scalar(kind, a), Scalar(kind, b), Buffer.of(out, "out", written=True), Scalar("int", count)]
+    arguments = [
+        Scalar("unsigned long long", seed),
+        Scalar("unsigned long long", offset),
+        Scalar(kind, a),
+        Scalar(kind, b),
+        Buffer.of(out, "out", written=True),
+        Scalar("int", count),
+    ]
     EmulatedKernel(unit(), name, check=check).launch((1, 1, 1), (64, 1, 1), 0, arguments)
     return out
 

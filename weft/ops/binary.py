@@ -21,8 +21,17 @@ def _binary(name: str, rule: Rule, text: Mapping[str, str], reference: Callable[
 
 
 # ---- arithmetic
-_binary("add", Rule.number, {"any": "({0} + {1})", "bool": "({0} || {1})"}, lambda a, b: a + b, lambda a, b: (a or b) if isinstance(a, bool) and isinstance(b, bool) else a + b, blocks=())
-_binary("sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b, blocks=())
+_binary(
+    "add",
+    Rule.number,
+    {"any": "({0} + {1})", "bool": "({0} || {1})"},
+    lambda a, b: a + b,
+    lambda a, b: (a or b) if isinstance(a, bool) and isinstance(b, bool) else a + b,
+    blocks=(),
+)
+_binary(
+    "sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b, blocks=()
+)
 _binary("mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b, blocks=())
 
 
@@ -59,11 +68,45 @@ def _python_div(a: Any, b: Any) -> Any:
 
 
 _DIVISION = "C++ division; 0 for an integer divisor of 0"
-_binary("div", Rule.arithmetic, {"real": "({0} / {1})", "int": "weft::int_div<{T}>({0}, {1})", "complex": "({0} / {1})"}, _div, _python_div, flops=10, is_mufu=True, ulp=1, source=_DIVISION)
+_binary(
+    "div",
+    Rule.arithmetic,
+    {"real": "({0} / {1})", "int": "weft::int_div<{T}>({0}, {1})", "complex": "({0} / {1})"},
+    _div,
+    _python_div,
+    flops=10,
+    is_mufu=True,
+    ulp=1,
+    source=_DIVISION,
+)
 _binary("truediv", Rule.floating, {"real": "({0} / {1})", "complex": "({0} / {1})"}, lambda a, b: a / b, lambda a, b: a / b, flops=10, is_mufu=True, ulp=1)
-_binary("mod", Rule.arithmetic, {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"}, lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b), lambda a, b: a - b * _truncated(a, b) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b), flops=20, source=_DIVISION)
-_binary("fmod", Rule.arithmetic, {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"}, lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b), math.fmod, flops=40, source="the sign of the dividend")
-_binary("remainder", Rule.arithmetic, {"real": "weft::remainder({0}, {1})", "int": "weft::int_remainder<{T}>({0}, {1})"}, lambda a, b: _int_remainder(a, b) if _is_int(a, b) else torch.remainder(a, b), lambda a, b: a % b, flops=44, source="torch.remainder: the sign of the divisor")
+_binary(
+    "mod",
+    Rule.arithmetic,
+    {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"},
+    lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b),
+    lambda a, b: a - b * _truncated(a, b) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b),
+    flops=20,
+    source=_DIVISION,
+)
+_binary(
+    "fmod",
+    Rule.arithmetic,
+    {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"},
+    lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b),
+    math.fmod,
+    flops=40,
+    source="the sign of the dividend",
+)
+_binary(
+    "remainder",
+    Rule.arithmetic,
+    {"real": "weft::remainder({0}, {1})", "int": "weft::int_remainder<{T}>({0}, {1})"},
+    lambda a, b: _int_remainder(a, b) if _is_int(a, b) else torch.remainder(a, b),
+    lambda a, b: a % b,
+    flops=44,
+    source="torch.remainder: the sign of the divisor",
+)
 _binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b).abs(), math.gcd, flops=100, source="Euclid")
 
 
@@ -83,13 +126,35 @@ def _python_pow(a: Any, b: Any) -> Any:
     return math.pow(a, b)
 
 
-_binary("pow", Rule.arithmetic, {"real": "weft::pow({0}, {1})", "int": "weft::int_pow<{T}>({0}, {1})", "complex": "weft::pow({0}, {1})"}, _pow, _python_pow, flops=40, is_exp=True, ulp=4, source="powf of CUDA; integers by squaring")
+_binary(
+    "pow",
+    Rule.arithmetic,
+    {"real": "weft::pow({0}, {1})", "int": "weft::int_pow<{T}>({0}, {1})", "complex": "weft::pow({0}, {1})"},
+    _pow,
+    _python_pow,
+    flops=40,
+    is_exp=True,
+    ulp=4,
+    source="powf of CUDA; integers by squaring",
+)
 _binary("atan2", Rule.floating, {"real": "weft::atan2({0}, {1})"}, lambda a, b: torch.atan2(a, b), math.atan2, flops=30, is_exp=True, ulp=4)
 _binary("nextafter", Rule.full_float, {"real": "weft::nextafter({0}, {1})"}, lambda a, b: torch.nextafter(a, b), flops=10)
 
 # ---- extrema, which propagate NaN
-_binary("maximum", Rule.number, {"real": "weft::maximum({0}, {1})", "int": "weft::int_max<{T}>({0}, {1})", "bool": "({0} || {1})"}, lambda a, b: torch.maximum(a, b), lambda a, b: a if a != a or a >= b else b)
-_binary("minimum", Rule.number, {"real": "weft::minimum({0}, {1})", "int": "weft::int_min<{T}>({0}, {1})", "bool": "({0} && {1})"}, lambda a, b: torch.minimum(a, b), lambda a, b: a if a != a or a <= b else b)
+_binary(
+    "maximum",
+    Rule.number,
+    {"real": "weft::maximum({0}, {1})", "int": "weft::int_max<{T}>({0}, {1})", "bool": "({0} || {1})"},
+    lambda a, b: torch.maximum(a, b),
+    lambda a, b: a if a != a or a >= b else b,
+)
+_binary(
+    "minimum",
+    Rule.number,
+    {"real": "weft::minimum({0}, {1})", "int": "weft::int_min<{T}>({0}, {1})", "bool": "({0} && {1})"},
+    lambda a, b: torch.minimum(a, b),
+    lambda a, b: a if a != a or a <= b else b,
+)
 
 
 # ---- comparisons
@@ -127,9 +192,39 @@ def _logical_right_shift(a: Any, b: Any) -> Any:
 
 
 _SHIFT = "a count outside of the type's bits shifts everything out"
-_binary("bitwise_left_shift", Rule.integer, {"int": "weft::shift_left<{T}>({0}, {1})"}, lambda a, b: torch.bitwise_left_shift(a, b), lambda a, b: a << b if 0 <= b < 64 else 0, source=_SHIFT)
-_binary("bitwise_right_shift", Rule.integer, {"int": "weft::shift_right<{T}>({0}, {1})"}, lambda a, b: torch.bitwise_right_shift(a, b), lambda a, b: a >> b if 0 <= b < 64 else (-1 if a < 0 else 0), source=_SHIFT)
-_binary("logical_right_shift", Rule.integer, {"int": "weft::shift_right_logical<{T}>({0}, {1})"}, _logical_right_shift, lambda a, b: (a % (1 << 64)) >> b if 0 <= b < 64 else 0, source=_SHIFT)
+_binary(
+    "bitwise_left_shift",
+    Rule.integer,
+    {"int": "weft::shift_left<{T}>({0}, {1})"},
+    lambda a, b: torch.bitwise_left_shift(a, b),
+    lambda a, b: a << b if 0 <= b < 64 else 0,
+    source=_SHIFT,
+)
+_binary(
+    "bitwise_right_shift",
+    Rule.integer,
+    {"int": "weft::shift_right<{T}>({0}, {1})"},
+    lambda a, b: torch.bitwise_right_shift(a, b),
+    lambda a, b: a >> b if 0 <= b < 64 else (-1 if a < 0 else 0),
+    source=_SHIFT,
+)
+_binary(
+    "logical_right_shift",
+    Rule.integer,
+    {"int": "weft::shift_right_logical<{T}>({0}, {1})"},
+    _logical_right_shift,
+    lambda a, b: (a % (1 << 64)) >> b if 0 <= b < 64 else 0,
+    source=_SHIFT,
+)
 
 # ---- complex numbers
-_binary("complex", Rule.full_float, {"real": "weft::complex<{T}>{{{0}, {1}}}"}, lambda a, b: torch.complex(a, b), complex, result=Result.complex_of, flops=0, blocks=("math", "complex"))
+_binary(
+    "complex",
+    Rule.full_float,
+    {"real": "weft::complex<{T}>{{{0}, {1}}}"},
+    lambda a, b: torch.complex(a, b),
+    complex,
+    result=Result.complex_of,
+    flops=0,
+    blocks=("math", "complex"),
+)

@@ -16,7 +16,6 @@ from ..expr import Number, Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, TensorView, Val, no_reductions
-from . import binary as _binary, cast as _cast, ternary as _ternary, unary as _unary  # noqa: F401  (they fill the registry)
 from .promotion import Rule, common_dtype
 from .registry import OpDef, UnsupportedDtype, lookup
 
@@ -39,11 +38,11 @@ class ForeignValue(UserError):
 def as_val(fusion: Fusion, operand: Operand, op: str) -> Val:
     """Return `operand` as a value of `fusion`: numbers become constant scalars. Errors: TypeError, ForeignValue."""
     if isinstance(operand, (TensorView, Scalar)):
-        if operand.fusion is not None and operand.fusion is not fusion:
-            raise ForeignValue(op=op, value=str(operand))
-        if operand.fusion is None:  # the extent of an axis: a scalar without a home
+        if operand.fusion is fusion:
+            return operand
+        if operand.fusion is None and isinstance(operand, Scalar):  # the extent of an axis: a scalar without a home
             return fusion.new_scalar(operand.sym, operand.dtype())
-        return operand
+        raise ForeignValue(op=op, value=str(operand))
     if isinstance(operand, (bool, int, float, complex)):
         return constant(fusion, operand)
     raise TypeError(f"{op}(): an operand must be a TensorView, a scalar or a number, not {type(operand).__name__}")
@@ -85,14 +84,17 @@ def new_axes(fusion: Fusion, tensors: Sequence[TensorView], op: str) -> list[Ite
 
 def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], position: int, op: str) -> IterDomain:
     axes = [(t, logical_axes(t)[position]) for t in tensors]
-    iterations = [(t, a, a.sym) for t, a in axes if not a.is_broadcast()]
-    expanded = [(t, a, a.expanded_extent) for t, a in axes if a.is_broadcast() and a.expanded_extent is not None]
-    _check_extents(op, position, [(t, sym) for t, _, sym in iterations + expanded if sym is not None])
+    iterations = [(t, a.sym) for t, a in axes if not a.is_broadcast()]
+    expanded = [(t, a.expanded_extent) for t, a in axes if a.is_broadcast() and a.expanded_extent is not None]
+    _check_extents(op, position, iterations + expanded)
     if iterations:
-        sym = next((s for _, _, s in iterations if s.is_const), iterations[0][2])
-        return fusion.new_axis(sym, IterType.iteration)
-    sym = next((s for _, _, s in expanded if s.is_const), expanded[0][2]) if expanded else None  # type: ignore[union-attr]
-    return fusion.new_axis(1, IterType.broadcast, expanded_extent=sym)
+        return fusion.new_axis(_preferred([sym for _, sym in iterations]), IterType.iteration)
+    return fusion.new_axis(1, IterType.broadcast, expanded_extent=_preferred([sym for _, sym in expanded]) if expanded else None)
+
+
+def _preferred(extents: Sequence[Sym]) -> Sym:
+    """Return the first constant, else the first."""
+    return next((sym for sym in extents if sym.is_const), extents[0])
 
 
 def _check_extents(op: str, position: int, sized: Sequence[tuple[TensorView, Sym]]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import expr
 from ..dtypes import CUDA_NAMES, DataType
 from .promotion import Rule
 from .registry import OpDef, define
@@ -28,11 +27,9 @@ class CastDef(OpDef):
 
 
 def _same(x: Any) -> Any:
-    return x
+    return x  # the interpreter and the scalar expression coerce to their own types
 
 
-def _number(x: expr.Number) -> expr.Number:
-    return x  # the scalar expression coerces to its own type
-
-
-CAST = define(CastDef("cast", 1, Rule.keep, {"any": "weft::convert<{O}>({0})"}, _same, python=_number, blocks=("cast",), flops=1, source="docs/kernel_text.md, Types"))
+CAST = define(
+    CastDef("cast", 1, Rule.keep, {"any": "weft::convert<{O}>({0})"}, _same, python=_same, blocks=("cast",), flops=1, source="docs/kernel_text.md, Types")
+)

@@ -70,7 +70,10 @@ def random(
     return cast(fusion, out, dtype)  # type: ignore[return-value]
 
 
-def random_of_shape(fusion: Fusion, distribution: str, a: Operand, b: Operand, shape: Sequence[Extent], dtype: DataType, seed: Operand | None, offset: Operand | None) -> TensorView:
+def random_of_shape(
+    fusion: Fusion, distribution: str, a: Operand, b: Operand, shape: Sequence[Extent], dtype: DataType, seed: Operand | None, offset: Operand | None
+) -> TensorView:
+    """Return `random` over new axes of `shape`."""
     return random(fusion, distribution, a, b, new_shape_axes(fusion, shape, distribution), dtype, seed=seed, offset=offset)
 
 
@@ -81,6 +84,3 @@ def random_like(fusion: Fusion, distribution: str, tensor: TensorView) -> Tensor
         sym = axis.logical_extent
         axes.append(fusion.new_axis(sym, IterType.broadcast if expr.is_int(sym, 1) else IterType.iteration))
     return random(fusion, distribution, constant(fusion, 0.0), constant(fusion, 1.0), axes, tensor.dtype())
-
-
-__all__ = ["full", "iota", "random", "random_like", "random_of_shape"]

@@ -186,7 +186,8 @@ def clamp(fusion: Fusion, x: Any, low: Any, high: Any, /) -> Any:
 
 def threshold(fusion: Fusion, x: Any, limit: Any, value: Any, /) -> Any:
     """Return x where it is above limit, else value."""
-    return build.pointwise(fusion, "threshold", _operand("threshold", "argument 1", x), _scalar("threshold", "argument 2", limit), _scalar("threshold", "argument 3", value))
+    scalars = (_scalar("threshold", "argument 2", limit), _scalar("threshold", "argument 3", value))
+    return build.pointwise(fusion, "threshold", _operand("threshold", "argument 1", x), *scalars)
 
 
 def addcmul(fusion: Fusion, a: Any, b: Any, c: Any, value: Any, /) -> Any:

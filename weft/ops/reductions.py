@@ -13,7 +13,7 @@ from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.values import ReductionOp, Scalar, TensorView, WelfordOp
+from ..ir.values import IterDomain, ReductionOp, Scalar, TensorView, Val, WelfordOp
 from .build import broadcast, cast, constant, copy, logical_axes, pointwise
 from .promotion import WrongDtype, reduction_dtype
 from .shapes import normalize_dims, size_product, squeeze
@@ -36,23 +36,27 @@ def reduce(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int] | 
     axes = logical_axes(tensor)
     reduced = normalize_dims(dims, len(axes), kind, tensor) if dims else list(range(len(axes)))
     fold_in = reduction_dtype(kind, tensor.dtype()) if dtype is None else DataType.Float if dtype.is_reduced_float else dtype
-    out = cast(fusion, tensor, fold_in)
-    assert isinstance(out, TensorView)
+    out = _tensor(cast(fusion, tensor, fold_in))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
     repeats = [d for d in broadcasts if axes[d].expanded_extent is not None]
     if broadcasts:
         out = squeeze(fusion, out, broadcasts, squeeze_expanded=True)
     elif not reduced and out is tensor:
-        out = copy(fusion, out)  # type: ignore[assignment]
+        out = _tensor(copy(fusion, out))
     folded = [d - sum(b < d for b in broadcasts) for d in reduced if d not in broadcasts]
     if folded:
         out = _fold(fusion, kind, out, folded)
     if repeats and kind in ("sum", "prod"):
         count = size_product(fusion, tensor, repeats)
-        out = pointwise(fusion, "mul" if kind == "sum" else "pow", out, count)  # type: ignore[assignment]
+        out = _tensor(pointwise(fusion, "mul" if kind == "sum" else "pow", out, count))
     if dtype is not None:
-        out = cast(fusion, out, dtype)  # type: ignore[assignment]
+        out = _tensor(cast(fusion, out, dtype))
     return keep_dims(fusion, out, reduced, len(axes)) if keepdim else out
+
+
+def _tensor(value: Val) -> TensorView:
+    assert isinstance(value, TensorView)
+    return value
 
 
 def keep_dims(fusion: Fusion, tensor: TensorView, reduced: Sequence[int], rank: int) -> TensorView:
@@ -60,7 +64,7 @@ def keep_dims(fusion: Fusion, tensor: TensorView, reduced: Sequence[int], rank: 
     return broadcast(fusion, tensor, [d in reduced for d in range(rank)]) if reduced else tensor
 
 
-def _reduced_axes(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> list:
+def _reduced_axes(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> list[IterDomain]:
     return [fusion.copy_axis(a, IterType.reduction if i in dims else None) for i, a in enumerate(logical_axes(tensor))]
 
 
@@ -84,8 +88,7 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[Te
         raise WrongDtype(op="welford", allowed="floats", dtype=dtype)
     axes = logical_axes(tensor)
     reduced = normalize_dims(dims, len(axes), "welford", tensor) if dims else list(range(len(axes)))
-    x = cast(fusion, tensor, DataType.Float if dtype.is_reduced_float else dtype)
-    assert isinstance(x, TensorView)
+    x = _tensor(cast(fusion, tensor, DataType.Float if dtype.is_reduced_float else dtype))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
     if broadcasts:
         x = squeeze(fusion, x, broadcasts, squeeze_expanded=True)
@@ -95,14 +98,14 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[Te
         count = fusion.new_tensor(_reduced_axes(fusion, x, folded), DataType.Int)
         fusion.register(WelfordOp([x], [average, squares, count], op="welford"))
     else:  # one value: its own average
-        average = copy(fusion, x)  # type: ignore[assignment]
-        squares = pointwise(fusion, "sub", x, x)  # type: ignore[assignment]
-        count = cast(fusion, pointwise(fusion, "logical_or", pointwise(fusion, "isnan", x), True), DataType.Int)  # type: ignore[assignment]
+        average = _tensor(copy(fusion, x))
+        squares = _tensor(pointwise(fusion, "sub", x, x))
+        count = _tensor(cast(fusion, pointwise(fusion, "logical_or", pointwise(fusion, "isnan", x), True), DataType.Int))
     repeats = [d for d in broadcasts if axes[d].expanded_extent is not None]
     if repeats:
         times = size_product(fusion, tensor, repeats)
-        squares = pointwise(fusion, "mul", squares, times)  # type: ignore[assignment]
-        count = pointwise(fusion, "mul", count, times)  # type: ignore[assignment]
+        squares = _tensor(pointwise(fusion, "mul", squares, times))
+        count = _tensor(pointwise(fusion, "mul", count, times))
     return average, squares, count
 
 
@@ -111,8 +114,7 @@ def var_mean(fusion: Fusion, tensor: TensorView, dims: Sequence[int], correction
     rank = tensor.ndim
     reduced = normalize_dims(dims, rank, "var_mean", tensor) if dims else list(range(rank))
     mean, squares, _ = welford(fusion, tensor, reduced)
-    variance = pointwise(fusion, "mul", squares, _reciprocal_count(fusion, tensor, reduced, correction))
-    assert isinstance(variance, TensorView)
+    variance = _tensor(pointwise(fusion, "mul", squares, _reciprocal_count(fusion, tensor, reduced, correction)))
     if keepdim:
         return keep_dims(fusion, variance, reduced, rank), keep_dims(fusion, mean, reduced, rank)
     return variance, mean
@@ -122,13 +124,10 @@ def _reciprocal_count(fusion: Fusion, tensor: TensorView, reduced: Sequence[int]
     """Return 1 / max(count - correction, 0) as a Double scalar; one constant when the sizes are known."""
     sym = expr.product(logical_axes(tensor)[d].logical_extent for d in reduced)
     if sym.is_const:
-        left = max(sym.value - correction, 0)  # type: ignore[operator]
+        left = max(float(sym.value) - correction, 0.0)  # type: ignore[arg-type]
         return constant(fusion, 1 / left if left else float("inf"), DataType.Double)
     count = cast(fusion, size_product(fusion, tensor, reduced), DataType.Double)
     left_scalar = pointwise(fusion, "sub", count, float(correction)) if correction else count
     if correction > 0:
         left_scalar = pointwise(fusion, "maximum", left_scalar, 0.0)
     return pointwise(fusion, "reciprocal", left_scalar)  # type: ignore[return-value]
-
-
-__all__ = ["keep_dims", "reduce", "var_mean", "welford"]

@@ -94,7 +94,10 @@ def new_shape_axes(fusion: Fusion, shape: Sequence[Extent], op: str) -> list[Ite
 
 
 def expand(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], op: str = "expand") -> TensorView:
-    """Return `tensor` with its broadcast axes expanded to `shape` (-1 keeps an axis); the tensor itself when nothing changes. Errors: WrongRank, CannotExpand, NegativeExtent."""
+    """Return `tensor` with its broadcast axes expanded to `shape` (-1 keeps an axis); the tensor itself when nothing changes.
+
+    Errors: WrongRank, CannotExpand, NegativeExtent.
+    """
     axes = logical_axes(tensor)
     if len(shape) != len(axes):
         raise WrongRank(op=op, what_is_given="the shape", given=len(shape), expected=len(axes), tensor=str(tensor))

@@ -21,28 +21,58 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
 
 define(
     OpDef(
-        "where", 3, Rule.keep, {"any": "weft::select<{T}>({0}, {1}, {2})"}, lambda c, a, b: torch.where(c, a, b), fixed={0: DataType.Bool},
-        python=lambda c, a, b: a if c else b, blocks=_MATH,
+        "where",
+        3,
+        Rule.keep,
+        {"any": "weft::select<{T}>({0}, {1}, {2})"},
+        lambda c, a, b: torch.where(c, a, b),
+        fixed={0: DataType.Bool},
+        python=lambda c, a, b: a if c else b,
+        blocks=_MATH,
         source="two operands of one reduced float type keep it; otherwise their promotion",
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "lerp", 3, Rule.floating, {"real": "weft::lerp({0}, {1}, {2})", "complex": "weft::lerp({0}, {1}, {2})"},
-        lambda a, b, w: a + w * (b - a), python=lambda a, b, w: a + w * (b - a), blocks=_MATH, flops=4, ulp=2,
+        "lerp",
+        3,
+        Rule.floating,
+        {"real": "weft::lerp({0}, {1}, {2})", "complex": "weft::lerp({0}, {1}, {2})"},
+        lambda a, b, w: a + w * (b - a),
+        python=lambda a, b, w: a + w * (b - a),
+        blocks=_MATH,
+        flops=4,
+        ulp=2,
         source="torch.lerp: from the nearer end, a + w (b - a) for |w| < 0.5, else b - (b - a) (1 - w)",
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "clamp", 3, Rule.number, {"real": "weft::minimum(weft::maximum({0}, {1}), {2})", "int": "weft::int_min<{T}>(weft::int_max<{T}>({0}, {1}), {2})", "bool": "(({0} || {1}) && {2})"},
-        _clamp, python=lambda x, low, high: min(max(x, low), high), blocks=_MATH, flops=2, source="torch.clamp: NaN stays NaN; the upper bound wins",
+        "clamp",
+        3,
+        Rule.number,
+        {
+            "real": "weft::minimum(weft::maximum({0}, {1}), {2})",
+            "int": "weft::int_min<{T}>(weft::int_max<{T}>({0}, {1}), {2})",
+            "bool": "(({0} || {1}) && {2})",
+        },
+        _clamp,
+        python=lambda x, low, high: min(max(x, low), high),
+        blocks=_MATH,
+        flops=2,
+        source="torch.clamp: NaN stays NaN; the upper bound wins",
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "threshold", 3, Rule.number, {"real": "weft::threshold<{T}>({0}, {1}, {2})", "int": "weft::threshold<{T}>({0}, {1}, {2})", "bool": "weft::threshold<{T}>({0}, {1}, {2})"},
-        lambda x, threshold, value: torch.where(x <= threshold, value, x), python=lambda x, threshold, value: value if x <= threshold else x, blocks=_MATH, flops=2,
+        "threshold",
+        3,
+        Rule.number,
+        {"real": "weft::threshold<{T}>({0}, {1}, {2})", "int": "weft::threshold<{T}>({0}, {1}, {2})", "bool": "weft::threshold<bool>({0}, {1}, {2})"},
+        lambda x, threshold, value: torch.where(x <= threshold, value, x),
+        python=lambda x, threshold, value: value if x <= threshold else x,
+        blocks=_MATH,
+        flops=2,
         source="torch.threshold: x > threshold ? x : value; NaN stays NaN",
     )
-)  # fmt: skip
+)

@@ -41,7 +41,9 @@ _function("silu", lambda x: x * torch.sigmoid(x), flops=12, is_exp=True, is_mufu
 # ---- powers
 _function("sqrt", lambda x: torch.sqrt(x), math.sqrt, flops=8, is_mufu=True, ulp=1, source=_CUDA)
 _function("rsqrt", lambda x: torch.rsqrt(x), lambda x: 1 / math.sqrt(x), flops=4, is_mufu=True, ulp=2, source=_CUDA)
-_function("reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh")
+_function(
+    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh"
+)
 # ---- trigonometric and hyperbolic functions
 _function("sin", lambda x: torch.sin(x), math.sin, flops=20, is_exp=True, ulp=2, source=_CUDA)
 _function("cos", lambda x: torch.cos(x), math.cos, flops=20, is_exp=True, ulp=2, source=_CUDA)
@@ -51,7 +53,16 @@ _function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp
 _function("atan", lambda x: torch.atan(x), math.atan, flops=20, is_exp=True, ulp=2, source=_CUDA)
 _function("sinh", lambda x: torch.sinh(x), math.sinh, flops=20, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
 _function("cosh", lambda x: torch.cosh(x), math.cosh, flops=14, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
-_function("tanh", lambda x: torch.tanh(x), math.tanh, flops=15, is_exp=True, is_mufu=True, ulp=4, source="polynomial below 0.55, else 1 - 2 / (exp(2x) + 1); weft/device/math.cuh")
+_function(
+    "tanh",
+    lambda x: torch.tanh(x),
+    math.tanh,
+    flops=15,
+    is_exp=True,
+    is_mufu=True,
+    ulp=4,
+    source="polynomial below 0.55, else 1 - 2 / (exp(2x) + 1); weft/device/math.cuh",
+)
 _function("asinh", lambda x: torch.asinh(x), math.asinh, flops=28, is_exp=True, ulp=4, source=_CUDA)
 _function("acosh", lambda x: torch.acosh(x), math.acosh, flops=28, is_exp=True, ulp=4, source=_CUDA)
 _function("atanh", lambda x: torch.atanh(x), math.atanh, flops=24, is_exp=True, ulp=4, source=_CUDA)
@@ -60,7 +71,9 @@ _function("erf", lambda x: torch.erf(x), math.erf, complex=False, flops=22, is_e
 _function("erfc", lambda x: torch.erfc(x), math.erfc, complex=False, flops=26, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
 _function("erfinv", lambda x: torch.erfinv(x), complex=False, flops=30, is_exp=True, ulp=4, source=_CUDA)
 _function("erfcinv", lambda x: _erfcinv(x), complex=False, flops=34, is_exp=True, ulp=5, source=_CUDA)
-_function("lgamma", lambda x: torch.lgamma(x), complex=False, flops=60, is_exp=True, ulp=8, source=_CUDA + "; absolute near the zeros 1 and 2 and for negative x")
+_function(
+    "lgamma", lambda x: torch.lgamma(x), complex=False, flops=60, is_exp=True, ulp=8, source=_CUDA + "; absolute near the zeros 1 and 2 and for negative x"
+)
 
 
 def _erfcinv(x: Any) -> Any:
@@ -70,7 +83,9 @@ def _erfcinv(x: Any) -> Any:
 
 # ---- rounding (half to even, as torch); integers are unchanged
 def _rounding(name: str, reference: Callable[..., Any], python: Callable[..., Any]) -> OpDef:
-    keep_integers = lambda x: reference(x) if x.is_floating_point() else x  # noqa: E731
+    def keep_integers(x: Any) -> Any:
+        return reference(x) if x.is_floating_point() else x
+
     return _unary(name, Rule.number, {"real": f"weft::{name}({{0}})", "int": "({0})", "bool": "({0})"}, keep_integers, python)
 
 
@@ -78,14 +93,50 @@ _rounding("ceil", lambda x: torch.ceil(x), math.ceil)
 _rounding("floor", lambda x: torch.floor(x), math.floor)
 _rounding("round", lambda x: torch.round(x), round)
 _rounding("trunc", lambda x: torch.trunc(x), math.trunc)
-_unary("frac", Rule.number, {"real": "weft::frac({0})", "int": "weft::zero_of<{T}>({0})", "bool": "weft::zero_of<bool>({0})"}, lambda x: torch.frac(x) if x.is_floating_point() else x * 0, lambda x: x - math.trunc(x), flops=2)
+_unary(
+    "frac",
+    Rule.number,
+    {"real": "weft::frac({0})", "int": "weft::zero_of<{T}>({0})", "bool": "weft::zero_of<bool>({0})"},
+    lambda x: torch.frac(x) if x.is_floating_point() else x * 0,
+    lambda x: x - math.trunc(x),
+    flops=2,
+)
 
 # ---- sign
 _unary("neg", Rule.number, {"number": "(-({0}))", "bool": "({0})", "complex": "(-({0}))"}, lambda x: x if x.dtype == torch.bool else -x, lambda x: -x)
-_unary("abs", Rule.number, {"real": "weft::abs({0})", "int": "weft::int_abs<{T}>({0})", "bool": "({0})", "complex": "weft::abs({0})"}, lambda x: x if x.dtype == torch.bool else torch.abs(x), abs, result=Result.real)
-_unary("sign", Rule.number, {"number": "weft::sign<{T}>({0})", "bool": "({0})"}, lambda x: torch.sign(x), lambda x: (x > 0) - (x < 0), flops=3, source="torch.sign: 0 for NaN")
-_unary("signbit", Rule.number, {"real": "weft::signbit({0})", "int": "weft::int_signbit<{T}>({0})", "bool": "weft::zero_of<bool>({0})"}, lambda x: torch.signbit(x), lambda x: math.copysign(1.0, x) < 0, result=Result.boolean)
-_unary("relu", Rule.number, {"real": "weft::relu({0})", "int": "weft::int_relu<{T}>({0})", "bool": "({0})"}, lambda x: x if x.dtype == torch.bool else torch.relu(x), source="NaN stays NaN")
+_unary(
+    "abs",
+    Rule.number,
+    {"real": "weft::abs({0})", "int": "weft::int_abs<{T}>({0})", "bool": "({0})", "complex": "weft::abs({0})"},
+    lambda x: x if x.dtype == torch.bool else torch.abs(x),
+    abs,
+    result=Result.real,
+)
+_unary(
+    "sign",
+    Rule.number,
+    {"number": "weft::sign<{T}>({0})", "bool": "({0})"},
+    lambda x: torch.sign(x),
+    lambda x: (x > 0) - (x < 0),
+    flops=3,
+    source="torch.sign: 0 for NaN",
+)
+_unary(
+    "signbit",
+    Rule.number,
+    {"real": "weft::signbit({0})", "int": "weft::int_signbit<{T}>({0})", "bool": "weft::zero_of<bool>({0})"},
+    lambda x: torch.signbit(x),
+    lambda x: math.copysign(1.0, x) < 0,
+    result=Result.boolean,
+)
+_unary(
+    "relu",
+    Rule.number,
+    {"real": "weft::relu({0})", "int": "weft::int_relu<{T}>({0})", "bool": "({0})"},
+    lambda x: x if x.dtype == torch.bool else torch.relu(x),
+    source="NaN stays NaN",
+)
+
 
 # ---- predicates
 def _predicate(name: str, reference: Callable[..., Any], python: Callable[..., Any], of_integer: bool, *, complex: bool = True) -> OpDef:
@@ -101,11 +152,26 @@ _predicate("isinf", lambda x: torch.isinf(x), math.isinf, False)
 _predicate("isnan", lambda x: torch.isnan(x), math.isnan, False)
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
 _predicate("isposinf", lambda x: torch.isposinf(x), lambda x: x == math.inf, False, complex=False)
-_unary("isreal", Rule.number, {"complex": "weft::isreal({0})", "any": "weft::constant_of<true>({0})"}, lambda x: torch.isreal(x), lambda x: complex(x).imag == 0, result=Result.boolean)
+_unary(
+    "isreal",
+    Rule.number,
+    {"complex": "weft::isreal({0})", "any": "weft::constant_of<true>({0})"},
+    lambda x: torch.isreal(x),
+    lambda x: complex(x).imag == 0,
+    result=Result.boolean,
+)
 
 # ---- parts of complex numbers
 _unary("real", Rule.number, {"complex": "weft::real({0})", "any": "({0})"}, lambda x: torch.real(x), lambda x: x.real, result=Result.real, flops=0)
-_unary("imag", Rule.number, {"complex": "weft::imag({0})", "any": "weft::zero_of<{T}>({0})"}, lambda x: torch.imag(x) if x.is_complex() else torch.zeros_like(x), lambda x: x.imag, result=Result.real, flops=0)
+_unary(
+    "imag",
+    Rule.number,
+    {"complex": "weft::imag({0})", "any": "weft::zero_of<{T}>({0})"},
+    lambda x: torch.imag(x) if x.is_complex() else torch.zeros_like(x),
+    lambda x: x.imag,
+    result=Result.real,
+    flops=0,
+)
 
 # ---- logic
 _unary("bitwise_not", Rule.bitwise, {"int": "(~({0}))", "bool": "(!({0}))"}, lambda x: torch.bitwise_not(x), lambda x: not x if isinstance(x, bool) else ~x)

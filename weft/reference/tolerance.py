@@ -29,7 +29,10 @@ SAFETY = 8  # values may grow on the way (exp, products), which the path's ulps 
 
 @dataclass(frozen=True)
 class _Error:
-    """Bound of the error of a value: of arithmetic relative to its size, of arithmetic relative to what was summed (cancellation), of casts to narrower types."""
+    """Bound of the error of a value.
+
+    relative: of arithmetic, relative to the value. summed: relative to the size of what was summed (cancellation). casts: of casts to narrower types.
+    """
 
     relative: float = 0.0
     summed: float = 0.0
