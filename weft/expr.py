@@ -30,10 +30,11 @@ class Sym:
     lower: a proved lower bound of an integer variable.
     """
 
-    __slots__ = ("op", "args", "payload", "dtype", "extent", "lower", "__weakref__")
+    __slots__ = ("op", "args", "payload", "dtype", "extent", "lower", "_text", "__weakref__")
 
     def __init__(self, op: str, args: tuple["Sym", ...], payload: object, dtype: DataType, extent: "Sym | None", lower: int) -> None:
         self.op, self.args, self.payload, self.dtype, self.extent, self.lower = op, args, payload, dtype, extent, lower
+        self._text: str | None = None
 
     @property
     def is_const(self) -> bool:
@@ -113,8 +114,13 @@ def is_int(sym: Sym, value: int) -> bool:
 
 
 # ---------------------------------------------------------------- sums and products
+def _order(sym: Sym) -> tuple[str, int]:
+    """Sort key of operands: their text, so that a kernel's text is the same in every process (the disk cache goes by it); the identity breaks ties."""
+    return to_text(sym), id(sym)
+
+
 def terms(sym: Sym) -> dict[tuple[Sym, ...], int]:
-    """Return `sym` as a polynomial: product of factors (sorted by id, () for the constant) -> integer coefficient."""
+    """Return `sym` as a polynomial: product of factors (in normal order, () for the constant) -> integer coefficient."""
     if sym.op == "const":
         return {(): sym.payload} if sym.payload else {}  # type: ignore[dict-item]
     if sym.op == "add":
@@ -130,7 +136,7 @@ def terms(sym: Sym) -> dict[tuple[Sym, ...], int]:
                 coefficient *= arg.payload  # type: ignore[operator]
             else:
                 factors.append(arg)
-        return {tuple(sorted(factors, key=id)): coefficient} if coefficient else {}
+        return {tuple(sorted(factors, key=_order)): coefficient} if coefficient else {}
     return {(sym,): 1}
 
 
@@ -141,7 +147,7 @@ def from_terms(poly: Mapping[tuple[Sym, ...], int]) -> Sym:
         return ZERO
     if len(parts) == 1:
         return parts[0]
-    parts.sort(key=lambda s: (s.is_const, id(s)))
+    parts.sort(key=lambda s: (s.is_const, *_order(s)))
     return _intern("add", tuple(parts), None, DataType.Int)
 
 
@@ -150,7 +156,7 @@ def _product(factors: tuple[Sym, ...], coefficient: int) -> Sym:
         return const(coefficient)
     if coefficient == 1 and len(factors) == 1:
         return factors[0]
-    args = tuple(sorted(factors, key=id))
+    args = tuple(sorted(factors, key=_order))
     return _intern("mul", args if coefficient == 1 else (*args, const(coefficient)), None, DataType.Int)
 
 
@@ -181,7 +187,7 @@ def mul(a: Sym | int, b: Sym | int) -> Sym:
     poly: dict[tuple[Sym, ...], int] = {}
     for ka, ca in terms(a).items():
         for kb, cb in terms(b).items():
-            key = tuple(sorted((*ka, *kb), key=id))
+            key = tuple(sorted((*ka, *kb), key=_order))
             poly[key] = poly.get(key, 0) + ca * cb
     return from_terms(poly)
 
@@ -311,7 +317,7 @@ def _extremum(name: str, a: Sym, b: Sym) -> Sym:
     small, large = (a, b) if proves_le(a, b) else (b, a) if proves_le(b, a) else (None, None)
     if small is not None:
         return small if name == "min" else large  # type: ignore[return-value]
-    return _intern(name, (a, b) if id(a) < id(b) else (b, a), None, DataType.Int)
+    return _intern(name, (a, b) if _order(a) < _order(b) else (b, a), None, DataType.Int)
 
 
 TRUE, FALSE = const(True), const(False)
@@ -540,8 +546,11 @@ _INFIX = {"add": " + ", "mul": " * ", "floordiv": " / ", "mod": " % ", "lt": " <
 
 def to_text(sym: Sym) -> str:
     """Readable text, for dumps and messages (the CUDA printer is in `weft.codegen`)."""
-    if not sym.args:
-        return str(sym.payload) if sym.op in ("const", "var") else f"{sym.op}()"
-    if sym.op in _INFIX:
-        return "(" + _INFIX[sym.op].join(map(to_text, sym.args)) + ")"
-    return f"{sym.op}({', '.join(map(to_text, sym.args))})"
+    if sym._text is None:
+        if not sym.args:
+            sym._text = str(sym.payload) if sym.op in ("const", "var") else f"{sym.op}()"
+        elif sym.op in _INFIX:
+            sym._text = "(" + _INFIX[sym.op].join(map(to_text, sym.args)) + ")"
+        else:
+            sym._text = f"{sym.op}({', '.join(map(to_text, sym.args))})"
+    return sym._text
