@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from engines import first_entry, run_emulated, run_on_gpu
-from pointwise_kernels import COMPUTE_TYPES, STORAGE, Case, all_cases, operands, unit
+from pointwise_kernels import COMPUTE_TYPES, STORAGE, Case, all_cases, operands, register_unit, unit
 
 from weft.dtypes import DataType
+from weft.emulator import EmulatedKernel
 from weft.ops.registry import lookup
 from weft.runtime.nvrtc import compile_cubin
 
@@ -21,6 +22,13 @@ def test_all_texts_of_a_type_compile_for_the_gpu(compute: DataType) -> None:
     compiled = compile_cubin(text, first_entry(text), "sm_90a")
     warnings = [line for line in compiled.log.splitlines() if "warning #" in line and "declared but never referenced" not in line]
     assert not warnings
+
+
+@pytest.mark.parametrize("compute", COMPUTE_TYPES, ids=lambda t: t.name)
+def test_texts_take_elements_of_register_arrays(compute: DataType) -> None:
+    text = register_unit(compute)
+    EmulatedKernel(text, first_entry(text), check="races")
+    compile_cubin(text, first_entry(text), "sm_90a")
 
 
 def reference(case: Case, inputs: list[torch.Tensor]) -> torch.Tensor:

@@ -79,29 +79,37 @@ def broadcast(fusion: Fusion, tensor: TensorView, flags: Sequence[bool]) -> Tens
 
 def new_axes(fusion: Fusion, tensors: Sequence[TensorView], op: str) -> list[IterDomain]:
     """Return new axes for the result of a pointwise op over tensors of one rank. Errors: ExtentMismatch."""
-    return [_new_axis(fusion, tensors, position, op) for position in range(tensors[0].ndim)]
+    columns = zip(*(logical_axes(tensor) for tensor in tensors))
+    return [_new_axis(fusion, tensors, column, position, op) for position, column in enumerate(columns)]
 
 
-def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], position: int, op: str) -> IterDomain:
-    axes = [(t, logical_axes(t)[position]) for t in tensors]
-    iterations = [(t, a.sym) for t, a in axes if not a.is_broadcast()]
-    expanded = [(t, a.expanded_extent) for t, a in axes if a.is_broadcast() and a.expanded_extent is not None]
-    _check_extents(op, position, iterations + expanded)
+def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[IterDomain], position: int, op: str) -> IterDomain:
+    iterations: list[Sym] = []
+    expanded: list[Sym] = []
+    for axis in axes:
+        if not axis.is_broadcast():
+            iterations.append(axis.sym)
+        elif axis.expanded_extent is not None:
+            expanded.append(axis.expanded_extent)
+    known = {sym.payload for sym in iterations + expanded if sym.is_const}
+    if len(known) > 1:
+        raise _mismatch(tensors, axes, position, op)
     if iterations:
-        return fusion.new_axis(_preferred([sym for _, sym in iterations]), IterType.iteration)
-    return fusion.new_axis(1, IterType.broadcast, expanded_extent=_preferred([sym for _, sym in expanded]) if expanded else None)
+        return fusion.new_axis(_preferred(iterations), IterType.iteration)
+    return fusion.new_axis(1, IterType.broadcast, expanded_extent=_preferred(expanded) if expanded else None)
+
+
+def _mismatch(tensors: Sequence[TensorView], axes: Sequence[IterDomain], position: int, op: str) -> ExtentMismatch:
+    """Return the error for two axes of different constant extents."""
+    sized = [(t, a.logical_extent) for t, a in zip(tensors, axes) if a.logical_extent.is_const and not (a.is_broadcast() and a.expanded_extent is None)]
+    tensor, extent = sized[0]
+    other, its_extent = next((t, e) for t, e in sized if e.payload != extent.payload)
+    return ExtentMismatch(op=op, axis=position, left_tensor=str(tensor), left=extent, right_tensor=str(other), right=its_extent)
 
 
 def _preferred(extents: Sequence[Sym]) -> Sym:
     """Return the first constant, else the first."""
     return next((sym for sym in extents if sym.is_const), extents[0])
-
-
-def _check_extents(op: str, position: int, sized: Sequence[tuple[TensorView, Sym]]) -> None:
-    known = [(t, s) for t, s in sized if s.is_const]
-    for tensor, sym in known[1:]:
-        if sym.value != known[0][1].value:
-            raise ExtentMismatch(op=op, axis=position, left_tensor=str(known[0][0]), left=known[0][1].value, right_tensor=str(tensor), right=sym.value)
 
 
 # ---------------------------------------------------------------- pointwise ops
@@ -124,10 +132,11 @@ def pointwise(fusion: Fusion, name: str, *operands: Operand) -> Val:
     tensors = [v for v in vals if isinstance(v, TensorView)]
     if not tensors:
         return _scalar_op(fusion, op, vals, compute)  # type: ignore[arg-type]
-    rank = max(t.ndim for t in tensors)
-    vals = [pad_rank(fusion, v, rank) if isinstance(v, TensorView) else v for v in vals]
-    axes = new_axes(fusion, [v for v in vals if isinstance(v, TensorView)], name)
-    out = fusion.new_tensor(axes, op.result.dtype(compute))
+    ranks = {t.ndim for t in tensors}
+    if len(ranks) > 1:
+        vals = [pad_rank(fusion, v, max(ranks)) if isinstance(v, TensorView) else v for v in vals]
+        tensors = [v for v in vals if isinstance(v, TensorView)]
+    out = fusion.new_tensor(new_axes(fusion, tensors, name), op.result.dtype(compute))
     fusion.register(PointwiseOp(vals, [out], op=name, compute=compute))
     return out
 

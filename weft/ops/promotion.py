@@ -63,11 +63,12 @@ def common_dtype(operands: Iterable[Val]) -> DataType:
 
     A scalar beside a tensor counts with its category only (Float, ComplexFloat, Int, Bool); scalars among themselves keep their width.
     """
-    groups: list[DataType | None] = [None, None, None]
-    has_tensor = False
     operands = list(operands)
-    for operand in operands:
-        has_tensor = has_tensor or isinstance(operand, TensorView)
+    dtypes = {operand.dtype() for operand in operands}  # type: ignore[attr-defined]
+    has_tensor = any(isinstance(operand, TensorView) for operand in operands)
+    if len(dtypes) == 1 and (has_tensor or len(operands) == 1):
+        return dtypes.pop()
+    groups: list[DataType | None] = [None, None, None]
     for operand in operands:
         if isinstance(operand, TensorView):
             group, dtype = (0 if operand.ndim else 1), operand.dtype()

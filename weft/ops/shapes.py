@@ -79,7 +79,10 @@ def normalize_dims(dims: Sequence[int], rank: int, op: str, tensor: TensorView) 
 
 
 def extent_sym(extent: Extent) -> Sym:
-    return expr.const(extent) if isinstance(extent, int) else extent.sym
+    """Return the expression of an extent; a constant of any integer type is an Int."""
+    if isinstance(extent, int):
+        return expr.const(extent)
+    return expr.const(int(extent.sym.value)) if extent.sym.is_const else extent.sym  # type: ignore[arg-type]
 
 
 def new_shape_axes(fusion: Fusion, shape: Sequence[Extent], op: str) -> list[IterDomain]:
