@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..expr import Number, Sym, evaluate, var
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
-from .torch_types import NAMES, TORCH_TYPES
+from ..reference.torch_types import NoSuchType, torch_dtype, torch_dtype_to_nvfuser_dtype
 
 VECTOR_BYTES = 16
 """The widest access of a kernel, and so the largest alignment that matters."""
@@ -116,6 +116,14 @@ class Bound:
     has_cpu_tensors: bool
 
 
+def type_name(dtype: torch.dtype) -> str:
+    """Return the fusion's name of a torch type, torch's own where fusions have none."""
+    try:
+        return torch_dtype_to_nvfuser_dtype(dtype).value
+    except NoSuchType:
+        return str(dtype)
+
+
 def alignment_bytes(pointer: int) -> int:
     """Return the largest power of two up to 16 that divides an address."""
     low = pointer & (VECTOR_BYTES - 1)
@@ -148,7 +156,7 @@ class _TensorInput:
 
     def __init__(self, index: int, tensor: TensorView, shown: Val) -> None:
         self.index, self.tensor, self.shown = index, tensor, shown
-        self.dtype = TORCH_TYPES.get(tensor.dtype())
+        self.dtype = torch_dtype(tensor.dtype())
         domain = tensor.domain()
         dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
         self.rank = len(dims)
@@ -167,8 +175,7 @@ class _TensorInput:
         if not isinstance(given, torch.Tensor):
             raise ExpectedTensor(index=self.index, value=self.shown, given=_shown_value(given), dtype=self.tensor.dtype())
         if given.dtype is not self.dtype:
-            shown = NAMES.get(given.dtype, str(given.dtype))
-            raise WrongDtype(index=self.index, value=self.shown, expected=self.tensor.dtype().value, given=shown, torch_type=self.dtype)
+            raise WrongDtype(index=self.index, value=self.shown, expected=self.tensor.dtype().value, given=type_name(given.dtype), torch_type=self.dtype)
         if given.dim() != self.rank:
             raise WrongRank(index=self.index, value=self.shown, expected=self.rank, given=given.dim())
         if self.tensor.is_cpu_scalar:
@@ -259,7 +266,7 @@ class _ScalarInput:
 
     def bind(self, given: Any, env: dict[Sym, Number]) -> None:
         if isinstance(given, torch.Tensor):
-            shown = f"{NAMES.get(given.dtype, given.dtype)} tensor of rank {given.dim()}"
+            shown = f"{type_name(given.dtype)} tensor of rank {given.dim()}"
             raise ExpectedScalar(index=self.index, value=self.shown, given=shown)
         if not isinstance(given, (bool, int, float, complex)):
             if hasattr(given, "__index__"):

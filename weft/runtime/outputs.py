@@ -16,7 +16,7 @@ from ..errors import Unsupported, UserError
 from ..expr import Number, Sym, evaluate
 from ..ir.fusion import Fusion
 from ..ir.values import LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
-from .torch_types import TORCH_TYPES
+from ..reference.torch_types import torch_dtype
 
 
 class AliasShape(UserError):
@@ -69,10 +69,7 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
     for axis in reversed(allocation):
         strides[axis] = 0 if axis.expanded_extent is not None else running
         running *= 1 if axis.expanded_extent is not None else max(1, sizes[axis])
-    dtype = TORCH_TYPES.get(tensor.dtype())
-    if dtype is None:
-        raise Unsupported(f"an output of type {tensor.dtype()}")
-    return Layout(tuple(sizes[a] for a in logical), tuple(strides[a] for a in logical), dtype)
+    return Layout(tuple(sizes[a] for a in logical), tuple(strides[a] for a in logical), torch_dtype(tensor.dtype()))
 
 
 def stride_values(tensor: TensorView, layout: Layout) -> dict[Sym, Number]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 
@@ -22,6 +23,8 @@ class Timings:
     launch_s: float = 0.0
     total_s: float = 0.0
     from_disk: bool = False
+
+    clock = staticmethod(time.perf_counter)
 
     def __str__(self) -> str:
         names = ("binding", "schedule", "lowering", "nvrtc", "load", "launch", "total")

@@ -1,0 +1,171 @@
+"""FusionExecutorCache: one definition, all shapes.
+
+Owns what a definition's executor answers: run it, is there a kernel, which text, how many kernels, how long it took. How a call is
+prepared is in `weft.runtime.calls`, how kernels are found and shared in `weft.runtime.runtimes`.
+Read first: `FusionExecutorCache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .. import compiler
+from ..device.library import translation_unit
+from ..errors import Unsupported, UserError
+from ..ir.fusion import Fusion
+from ..options import Options, current
+from . import engines, runtimes
+from .calls import Caller, check_alignment, check_limits, flattened, launch_sizes
+from .engines import Engine
+from .profile import LaunchProfile
+from .runtimes import Request, Runtime, Sizes
+from .timing import Timings
+
+
+class NotCompiled(UserError):
+    code = "W797"
+    what = "there is no kernel for these inputs yet"
+    fix = "execute the fusion with such inputs first"
+
+
+class _AutomaticCaller(Caller):
+    """Calls whose kernels the schedulers choose."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        super().__init__(runtimes.template_of(fusion), fusion.inputs())
+        self.runtimes: dict[Runtime, None] = {}
+        self.launches: list[LaunchProfile] = []
+
+    def request(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        return runtimes.propose(self.template, sizes, engine, options, fmad="fma" not in disable)
+
+    def _runtime(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> Runtime:
+        start = timings.clock()
+        request = self.request(sizes, engine, options, disable)
+        timings.schedule_s = timings.clock() - start
+        found = runtimes.known_runtime(request)
+        program = found.program if found else self._program(request, timings)
+        check_limits(program, sizes.env, launch_sizes(program, sizes.env), engine.arch)
+        check_alignment(self, program, sizes)
+        if found is None:
+            found = runtimes.runtime_for(request, program, timings)
+        self.runtimes[found] = None
+        return found
+
+    @staticmethod
+    def _program(request: Request, timings: Timings) -> Any:
+        start = timings.clock()
+        program = runtimes.program_for(request)
+        spent = timings.clock() - start
+        scheduling = min(spent, program.seconds.get("schedule", 0.0))
+        timings.schedule_s += scheduling
+        timings.lowering_s = spent - scheduling
+        return program
+
+    def sizes(self, inputs: Sequence[Any], device: Any) -> tuple[Sizes, Engine]:
+        """Bind values and choose the engine, as a call would."""
+        bound = self.bind(flattened(inputs))
+        asked = device if bound.device is None and not bound.has_cpu_tensors and torch.cuda.is_available() else None
+        engine = engines.choose(current(), device=bound.device, has_cpu_tensors=bound.has_cpu_tensors, asked=asked)
+        return runtimes.sizes_of(self.template, bound), engine
+
+
+class FusionExecutorCache:
+    """Runs a fusion, which it owns, at any sizes. Kernels are made when first needed and shared with all definitions of equal structure.
+
+    execute(inputs, *, device=None, _enable_options=(), _disable_options=()) returns the outputs. It is an attribute of each object: a function
+    written for the fusion's inputs (see `weft.runtime.warm_path`).
+    kernel_runtimes: the kernels that calls of this object have used so far; its length says how many were made. timings: the stages of the
+    last call that was not warm.
+    """
+
+    execute: Callable[..., list[torch.Tensor]]
+
+    def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
+        if not auto_schedule:
+            raise Unsupported("FusionExecutorCache(auto_schedule=False)", remedy="schedule by hand and run with KernelExecutor")
+        self._fusion, self.fusion_id = fusion, fusion_id
+        self._made: _AutomaticCaller | None = None
+        self._latest_sizes: Sizes | None = None
+        self.execute = self._first
+
+    def _first(self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = ()) -> list[torch.Tensor]:
+        """Stands for `execute` until the first call."""
+        return self._caller.execute(inputs, device=device, _enable_options=_enable_options, _disable_options=_disable_options)
+
+    @property
+    def _caller(self) -> _AutomaticCaller:
+        if self._made is None:
+            self._made = _AutomaticCaller(self._fusion)
+            self.execute = self._made.execute
+        return self._made
+
+    def fusion(self) -> Fusion:
+        """Return the fusion as it was defined."""
+        return self._fusion
+
+    @property
+    def kernel_runtimes(self) -> tuple[Runtime, ...]:
+        """The kernels that calls of this object have used, in order of first use."""
+        return tuple(self._caller.runtimes)
+
+    @property
+    def timings(self) -> Timings:
+        """The stages of the last call that was not warm."""
+        return self._caller.timings
+
+    # -- questions about kernels
+    def is_compiled(self, inputs: Sequence[Any], device: Any = 0) -> bool:
+        """Tell whether a call with these inputs would find its kernel. Errors: those of inputs that do not fit."""
+        return self._find(inputs, device) is not None
+
+    def get_cuda_kernel(self, inputs: Sequence[Any], intrinsic_code: bool = False, device: Any = 0) -> str:
+        """Return the CUDA text of the kernel for these inputs; with `intrinsic_code` the device library too.
+
+        Errors: NotCompiled.
+        """
+        program = self._compiled(inputs, device).program
+        return translation_unit(program.text, program.blocks) if intrinsic_code else program.text
+
+    def get_scheduled_ir(self, inputs: Sequence[Any], tensor_transforms: bool = False, device: Any = 0) -> str:
+        """Return the scheduled fusion for these inputs as text. Errors: NotCompiled."""
+        return _scheduled_text(self._compiled(inputs, device), tensor_transforms)
+
+    def get_most_recent_scheduled_ir(self, tensor_transforms: bool = False) -> str:
+        """Return the scheduled fusion of the kernel made last. Errors: NotCompiled."""
+        if not self._caller.runtimes:
+            raise NotCompiled()
+        return _scheduled_text(list(self._caller.runtimes)[-1], tensor_transforms)
+
+    def get_output_shardings(self) -> list[Any]:
+        """Return nothing: this version runs on one device."""
+        return []
+
+    def launch_report(self) -> dict[str, Any]:
+        """Return the fields of a FusionProfile that the last call under `weft.runtime.profile.recording` knows."""
+        launches = self._caller.launches
+        return {
+            "fusion_id": self.fusion_id, "segments": len(launches), "cuda_evt_time_ms": sum(k.time_ms for k in launches),
+            "percentage_peak_bandwith": launches[0].percentage_peak_bandwidth if launches else 0.0, "kernel_profiles": list(launches),
+        }  # fmt: skip
+
+    def _find(self, inputs: Sequence[Any], device: Any) -> Runtime | None:
+        sizes, engine = self._caller.sizes(inputs, device)
+        if not sizes.variant.has_kernel:
+            return None
+        found = runtimes.known_runtime(self._caller.request(sizes, engine, current()))
+        return found if found in self._caller.runtimes else None
+
+    def _compiled(self, inputs: Sequence[Any], device: Any) -> Runtime:
+        found = self._find(inputs, device)
+        if found is None:
+            raise NotCompiled()
+        return found
+
+
+def _scheduled_text(runtime: Runtime, tensor_transforms: bool) -> str:
+    scheduled, _ = compiler.schedule_clone(runtime.variant.fusion, runtime.proposal)  # type: ignore[arg-type]
+    return str(scheduled)

@@ -1,0 +1,114 @@
+"""Records of launches, for the profiler of the API.
+
+While `recording` is on, every call of an executor leaves a `LaunchProfile` of its kernel, timed with CUDA events on a GPU and with the
+clock in the emulator; calls then wait for their kernels. Off, it costs one test per call. Read first: `recording`, `recorded`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..arch import Arch
+
+active: list[bool] = []
+"""Not empty while recordings are on; a list, so that the warm path can test it without a call."""
+
+_QUEUE_CYCLES = 200_000
+"""The GPU is kept busy for about 0.1 ms first, so that the events around the kernel are in its queue before it gets there."""
+
+
+@dataclass
+class LaunchProfile:
+    """One launch. Units in the names; times in milliseconds, bandwidths in GB/s and percent of the chip's."""
+
+    name: str = ""
+    segment_id: int = 0
+    device: int = -1
+    stream: int = 0
+    correlation_id: int = 0
+    compile_time_ms: float = 0.0
+    time_ms: float = 0.0
+    effective_bandwidth_gbs: float = 0.0
+    percentage_peak_bandwidth: float = 0.0
+    grid_str: str = ""
+    block_str: str = ""
+    cluster_str: str = ""
+    shared_mem_str: str = ""
+    registers: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+    scheduler: str = ""
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Record launches within a `with` block, in all threads."""
+    active.append(True)
+    try:
+        yield
+    finally:
+        active.pop()
+
+
+def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Run a prepared call and keep its record in `caller.launches`."""
+    if prepared.runtime is None:
+        caller.launches = []
+        return prepared.run(*arguments)
+    namespace = prepared.run.__globals__
+    launch = namespace["launch"]
+    timed = _Timed(launch, prepared.runtime.engine.device)
+    namespace["launch"] = timed
+    try:
+        outputs = prepared.run(*arguments)
+    finally:
+        namespace["launch"] = launch
+    caller.launches = [_profile(prepared, timed, caller.timings.nvrtc_s + caller.timings.load_s)]
+    return outputs
+
+
+class _Timed:
+    """A launch between two events."""
+
+    def __init__(self, launch: Callable[..., None], device: int | None) -> None:
+        self._launch, self._device = launch, device
+        self.ms, self.stream = 0.0, 0
+
+    def __call__(self, pointers: Sequence[int], stream: int, *scalars: Any) -> None:
+        self.stream = stream
+        if self._device is None:
+            start = time.perf_counter()
+            self._launch(pointers, stream, *scalars)
+            self.ms = (time.perf_counter() - start) * 1e3
+            return
+        with torch.cuda.device(self._device):
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(_QUEUE_CYCLES)
+            before.record()
+            self._launch(pointers, stream, *scalars)
+            after.record()
+            after.synchronize()
+        self.ms = before.elapsed_time(after)
+
+
+def _profile(prepared: Any, timed: _Timed, compile_s: float) -> LaunchProfile:
+    runtime, plan = prepared.runtime, prepared.plan
+    arch: Arch = runtime.engine.arch
+    gbs = (prepared.input_bytes + prepared.output_bytes) / max(timed.ms, 1e-6) / 1e6
+    resources = runtime.built.report.resources
+    return LaunchProfile(
+        name=runtime.program.name, device=-1 if runtime.engine.device is None else runtime.engine.device, stream=timed.stream,
+        compile_time_ms=compile_s * 1e3, time_ms=timed.ms, effective_bandwidth_gbs=gbs, percentage_peak_bandwidth=gbs * 1e11 / arch.dram_bytes_per_s,
+        grid_str=_text(plan.grid), block_str=_text(plan.block), cluster_str=_text(plan.cluster), shared_mem_str=f"[dynamic={plan.shared_bytes}, static=0]",
+        registers=resources.registers if resources else 0, input_bytes=prepared.input_bytes, output_bytes=prepared.output_bytes, scheduler=runtime.scheduler,
+    )  # fmt: skip
+
+
+def _text(sizes: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"
