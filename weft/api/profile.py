@@ -1,6 +1,6 @@
 """The profiler's API: what a profile holds, and where it comes from.
 
-Owns the records and the time of the host. What each kernel did is read from the executor, which keeps a record per launch.
+Owns the records and the time of the host. What each kernel did is recorded by `weft.runtime.profile`.
 Read first: `PythonProfiler`.
 """
 
@@ -13,35 +13,13 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import Unsupported, UserError
+from ..runtime.profile import LaunchProfile as KernelProfile, recording
 
 
 class NoProfile(UserError):
     code = "W180"
     what = "there is no profile: no fusion was executed under the profiler"
     fix = "execute inside `with PythonProfiler() as prof:` and read prof.profile afterwards"
-
-
-@dataclass
-class KernelProfile:
-    """One kernel of an execution. Times in milliseconds, bandwidths in GB/s and percent of the peak."""
-
-    name: str = ""
-    segment_id: int = -1
-    device: int = -1
-    stream: int = 0
-    correlation_id: int = 0
-    compile_time_ms: float = 0.0
-    time_ms: float = 0.0
-    effective_bandwidth_gbs: float = 0.0
-    percentage_peak_bandwidth: float = 0.0
-    grid_str: str = ""
-    block_str: str = ""
-    cluster_str: str = ""
-    shared_mem_str: str = ""
-    registers: int = 0
-    input_bytes: int = 0
-    output_bytes: int = 0
-    scheduler: str = ""
 
 
 @dataclass
@@ -124,7 +102,8 @@ def _profiled(execute: Callable[..., Any], fd: Any, inputs: Sequence[Any], args:
     global _last
     _synchronize()
     start = time.perf_counter()
-    outputs = execute(fd, inputs, *args, **kwargs)
+    with recording():
+        outputs = execute(fd, inputs, *args, **kwargs)
     _synchronize()
     host_ms = (time.perf_counter() - start) * 1e3
     executor = fd.__dict__.get("fec") or fd.__dict__.get("ke")
