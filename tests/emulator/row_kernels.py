@@ -209,6 +209,7 @@ def kernel(text: str, entry: str, check: str, cols: int = COLS) -> EmulatedKerne
 
 # ---- bf16 in numpy
 
+
 def to_bf16(x: np.ndarray) -> np.ndarray:
     u = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
     return ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype(np.uint16)
@@ -230,6 +231,7 @@ def aligned(shape: tuple[int, ...], dtype: type, fill: object = None) -> np.ndar
 
 
 # ---- running
+
 
 def run_softmax(text: str = SOFTMAX, rows: int = 3, check: str = "races", cols: int = COLS, **options: object) -> tuple[LaunchReport, float]:
     """Run; return the report and the largest error relative to half an ulp of bf16 (1.0 is exact rounding)."""
@@ -254,7 +256,8 @@ def run_rmsnorm(text: str = RMSNORM, rows: int = 23, blocks: int = 2, check: str
     w, y = aligned((cols,), np.uint16), aligned((rows, cols), np.uint16, 0x7FFF)
     x[...], z[...] = to_bf16(rng.normal(size=(rows, cols))), to_bf16(rng.normal(size=(rows, cols)))
     w[...] = to_bf16(rng.uniform(0.5, 1.5, size=cols))
-    args = [Buffer.of(x, "T0"), Buffer.of(z, "T1"), Buffer.of(w, "T2"), Buffer.of(y, "T5", written=True, initialised=False), Scalar("int", rows), Scalar("float", 1e-5)]
+    args = [Buffer.of(x, "T0"), Buffer.of(z, "T1"), Buffer.of(w, "T2"), Buffer.of(y, "T5", written=True, initialised=False)]
+    args += [Scalar("int", rows), Scalar("float", 1e-5)]
     options.setdefault("registers_per_thread", 168)
     report = kernel(text, "rmsnorm", check, cols).launch((blocks, 1, 1), (128, 3, 1), rmsnorm_shared_bytes(cols), args, **options)
     h = from_bf16(x).astype(np.float64) + from_bf16(z)

@@ -102,7 +102,19 @@ FAULTS = [
     ("a null pointer", "*(volatile float*)8 = 1.f;", "memory-fault"),
     ("an endless loop", "for (volatile int i = 0;; i = i + 1) {}", "timeout"),
     ("an endless loop with barriers", "for (;;) weft::block_sync();", "timeout"),
-    ("deep recursion", "struct R { static int down(volatile int* a, int k) { volatile char space[4096]; space[0] = (char)k; return down((volatile int*)space, k + 1) + *a + space[1]; } }; volatile int a = 0; weft::store_global(T1, (float)R::down(&a, 0));", "stack-overflow"),
+    (
+        "deep recursion",
+        """struct R {
+             static int down(volatile int* a, int k) {
+               volatile char space[4096];
+               space[0] = (char)k;
+               return down((volatile int*)space, k + 1) + *a + space[1];
+             }
+           };
+           volatile int a = 0;
+           weft::store_global(T1, (float)R::down(&a, 0));""",
+        "stack-overflow",
+    ),
 ]  # fmt: skip
 
 
@@ -121,6 +133,7 @@ def test_a_child_that_dies_is_a_finding() -> None:
 
 # ---- schedules
 
+
 def test_a_seed_gives_the_same_run_each_time() -> None:
     runs = [run_rmsnorm(seed=seed)[0].switches for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
@@ -137,17 +150,20 @@ def test_launches_of_different_shapes_follow_each_other() -> None:
         assert report.findings == () and t1.sum() == threads
 
 
+GRID_BARRIER = """if (t == 0) {
+    weft::atomic_add_acquire_release(flags, 1u);
+    while (weft::load_acquire(flags) < gridDim.x) weft::nanosleep(10);
+  }
+  weft::block_sync();"""
+
+
 def test_many_resident_blocks_synchronise() -> None:
-    body = "if (t == 0) { weft::atomic_add_acquire_release(flags, 1u); while (weft::load_acquire(flags) < gridDim.x) weft::nanosleep(10); } weft::block_sync(); weft::store_global(T1 + b, 1.f);"
-    report, t1 = run_rule(body, blocks=132, threads=32)
-    assert t1.sum() == 132 * 1 and report.kinds() <= {"data-race"}
-    report, _ = run_rule(body.replace("T1 + b, 1.f", "T1 + (t == 0 ? b : 500 + 0), 1.f").replace("weft::store_global", "if (t == 0) weft::store_global"), blocks=132, threads=32)
-    assert report.findings == ()
+    report, t1 = run_rule(GRID_BARRIER + "if (t == 0) weft::store_global(T1 + b, 1.f);", blocks=132, threads=32)
+    assert t1.sum() == 132 and report.findings == ()
 
 
 def test_grid_limit_of_resident_blocks_deadlocks() -> None:
-    body = "if (t == 0) { weft::atomic_add_acquire_release(flags, 1u); while (weft::load_acquire(flags) < gridDim.x) weft::nanosleep(10); }"
-    kernel = EmulatedKernel(rule_kernel(body, "races").source, "rule", check="races", limits=ChipLimits(resident_blocks=4))
+    kernel = EmulatedKernel(rule_kernel(GRID_BARRIER, "races").source, "rule", check="races", limits=ChipLimits(resident_blocks=4))
     flags = np.zeros(64, np.uint32)
     none = Buffer(0, 0, "none")
     args = [none, none, Buffer.of(flags, "flags", written=True), none, Scalar("int", 0)]
@@ -157,6 +173,7 @@ def test_grid_limit_of_resident_blocks_deadlocks() -> None:
 
 
 # ---- names and timeline
+
 
 def test_roles_and_names_appear_in_reports() -> None:
     report, _ = run_rmsnorm(RMSNORM.replace("mbarrier_init(empty_0 + s, 8)", "mbarrier_init(empty_0 + s, 9)"), raise_findings=False)
@@ -197,7 +214,7 @@ def test_tensor_copies_move_boxes_and_fill_what_lies_outside(x: int, y: int, iso
     maps = [encode_tensor_map(a.ctypes.data, (cols, rows), (cols * 4,), (8, 16), 4) for a in (source, copy)]
     kernel = EmulatedKernel(translation_unit(TENSOR), "tile", check="races")
     buffers = [Buffer.of(source, "T0"), Buffer.of(copy, "T1", written=True)]
-    args = [Scalar("tensor_map", maps[0]), Scalar("tensor_map", maps[1]), Buffer.of(dense, "T2", written=True, initialised=False), Scalar("int", x), Scalar("int", y)]
+    args = [*(Scalar("tensor_map", m) for m in maps), Buffer.of(dense, "T2", written=True, initialised=False), Scalar("int", x), Scalar("int", y)]
     if isolate and (x, y) != (8, 16):
         return
     kernel.launch((1, 1, 1), (32, 1, 1), 8200, args, extra_buffers=buffers, seed=1, isolate=isolate)
@@ -212,7 +229,8 @@ def test_tensor_copies_move_boxes_and_fill_what_lies_outside(x: int, y: int, iso
 def test_swizzled_boxes_exchange_chunks_by_row() -> None:
     source, dense = aligned((16, 32), np.float32), aligned((16, 32), np.float32, -1)
     source[...] = np.arange(512).reshape(16, 32)
-    text = TENSOR.replace("8 * 16 * 4", "32 * 16 * 4").replace("i < 128", "i < 512").split("  weft::block_sync();\n  if (threadIdx.x == 0) { weft::fence")[0] + "}"
+    loads = TENSOR.split("  weft::block_sync();\n  if (threadIdx.x == 0) { weft::fence")[0] + "}"
+    text = loads.replace("8 * 16 * 4", "32 * 16 * 4").replace("i < 128", "i < 512")
     map_ = encode_tensor_map(source.ctypes.data, (32, 16), (128,), (32, 16), 4, swizzle_bytes=128)
     args = [Scalar("tensor_map", map_), Scalar("tensor_map", map_), Buffer.of(dense, "T2", written=True), Scalar("int", 0), Scalar("int", 0)]
     EmulatedKernel(translation_unit(text), "tile").launch((1, 1, 1), (32, 1, 1), 8200, args, extra_buffers=[Buffer.of(source, "T0")])

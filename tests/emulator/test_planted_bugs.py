@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a rule is one line of a table)
 """Mistakes planted in two correct kernels: the checked build reports each of them, whatever the schedule."""
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class Bug:
     claim: str
     old: str
     new: str
-    kind: str                    # the finding that names the mistake; others may come along
+    kind: str  # the finding that names the mistake; others may come along
 
 
 SOFTMAX_BUGS = [

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (a rule is one line of a table)
 """One rule of the machine per kernel: what is legal stays silent, what is not is named. Under every schedule."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from rule_kernels import SCHEDULES, run_rule
 class Rule:
     claim: str
     body: str
-    kinds: str = ""              # exactly these findings, separated by blanks; those that end in "?" may come along
+    kinds: str = ""  # exactly these findings, separated by blanks; those that end in "?" may come along
     options: dict = field(default_factory=dict)
 
 

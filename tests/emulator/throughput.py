@@ -48,7 +48,7 @@ def measure(rows: int, cols: int) -> None:
 def measure_builds(cols: int) -> None:
     for name, text in (("softmax", SOFTMAX), ("rmsnorm", RMSNORM)):
         for check_races in (False, True):
-            source = unit(text, cols) + f"// {time.time()}\n"      # not in the cache
+            source = unit(text, cols) + f"// {time.time()}\n"  # not in the cache
             start = time.perf_counter()
             path = build_kernel(source, check_races=check_races)
             print(f"  build {name:8s} check_races={check_races!s:5s} {1e3 * (time.perf_counter() - start):6.1f} ms")

@@ -16,7 +16,7 @@ from weft.errors import InternalError
 
 FOLDER = Path(__file__).resolve().parent
 PRIMITIVES = "primitives"
-HEADER_LINES = 5                        # a `requires` line is looked for in this many lines
+HEADER_LINES = 5  # a `requires` line is looked for in this many lines
 KERNEL_NAME = re.compile(r"__global__[^;{]*?\b(\w+)\s*\((?!\s*\d)")
 
 

@@ -107,7 +107,10 @@ class Geometry:
         problems = [
             (min((*self.grid, *self.block, *self.cluster)) < 1, f"grid {self.grid}, block {self.block} and cluster {self.cluster} must be positive"),
             (self.block_threads > limits.threads_per_block, f"{self.block_threads} threads per block; {limits.name} allows {limits.threads_per_block}"),
-            (self.shared_bytes > limits.shared_per_block_bytes, f"{self.shared_bytes} bytes of shared memory; {limits.name} allows {limits.shared_per_block_bytes}"),
+            (
+                self.shared_bytes > limits.shared_per_block_bytes,
+                f"{self.shared_bytes} bytes of shared memory; {limits.name} allows {limits.shared_per_block_bytes}",
+            ),
             (any(g % max(c, 1) for g, c in zip(self.grid, self.cluster)), f"grid {self.grid} is not a multiple of cluster {self.cluster}"),
             (self.cluster_blocks > limits.blocks_per_cluster, f"cluster {self.cluster}; {limits.name} allows {limits.blocks_per_cluster} blocks in one"),
             (self.grid[0] > 2**31 - 1 or max(self.grid[1:]) > 65535, f"grid {self.grid} exceeds (2^31 - 1, 65535, 65535)"),
@@ -131,7 +134,7 @@ class LaunchOptions:
     timeout_s: float = 60.0
     schedule: str | None = None
     copy_timing: str | None = None
-    copy_pieces: int = 2                 # a phase that ends early shows only between two pieces
+    copy_pieces: int = 2  # a phase that ends early shows only between two pieces
     registers_per_thread: int = 0
     stack_kib: int = 64
     max_findings: int = 20
@@ -150,7 +153,7 @@ class LaunchOptions:
         if chosen is None:
             return list(range(count))
         if isinstance(chosen, int):
-            chosen = {i * (count - 1) // max(chosen - 1, 1) for i in range(min(chosen, count))}
+            return sorted({i * (count - 1) // max(chosen - 1, 1) for i in range(min(chosen, count))})
         return sorted(i for i in set(chosen) if 0 <= i < count)
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from weft.errors import InternalError, UserError
 from weft.options import current
-from weft.options import current
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"

@@ -32,8 +32,10 @@ def answer(file: int, request: dict[str, Any]) -> Outcome:
         return Scalar("tensor_map", value if a["offset"] is None else struct.pack("<Q", base + a["offset"]) + value[8:])
 
     kernel = NativeKernel(Path(request["path"]), request["entry"], request["check_races"])
-    geometry = Geometry(**{k: tuple(v) if isinstance(v, list) else v for k, v in request["geometry"].items()})
-    args, extra = ([argument(a) for a in request[name]] for name in ("args", "extra"))
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in request["geometry"].items()}
+    geometry = Geometry(**fields)
+    args = [argument(a) for a in request["args"]]
+    extra = [b for b in (argument(a) for a in request["extra"]) if isinstance(b, Buffer)]
     return run(kernel, geometry, args, extra, LaunchOptions(**request["options"]), ChipLimits(**request["limits"]), request["trace"])
 
 

@@ -25,8 +25,8 @@ from weft.emulator.native import NativeKernel, Outcome
 from weft.emulator.report import FIELD, RECORD
 
 PAGE_BYTES = 4096
-GUARD_BYTES = 2 * PAGE_BYTES             # between buffers, so that what lies beside one is no other
-START_S = 30.0                           # for the child to import and load, beside the launch's own time limit
+GUARD_BYTES = 2 * PAGE_BYTES  # between buffers, so that what lies beside one is no other
+START_S = 30.0  # for the child to import and load, beside the launch's own time limit
 
 
 def run_in_child(
@@ -109,7 +109,8 @@ def _run_child(kernel: NativeKernel, request: dict[str, Any], file: int, timeout
         return Outcome(**json.loads(child.stdout))
     name = signal.Signals(-child.returncode).name if child.returncode < 0 else f"exit code {child.returncode}"
     words = child.stderr.strip().split("\n")[-1]
-    return _died("crash", f"{kernel.entry} ended its process: {name}" + (f" ({words})" if words else ""), "check accesses that do not go through the primitives")
+    message = f"{kernel.entry} ended its process: {name}" + (f" ({words})" if words else "")
+    return _died("crash", message, "check accesses that do not go through the primitives")
 
 
 def _died(kind: str, message: str, hint: str) -> Outcome:

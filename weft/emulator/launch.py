@@ -72,14 +72,12 @@ class EmulatedKernel:
         `isolate`: run in a child process, whose end by a signal is a finding and not this process's end; pointers in
         scalars are not translated then. `trace`: write a timeline of the roles there, for chrome://tracing.
         """
-        geometry = Geometry(tuple(grid), tuple(block), shared_bytes, tuple(cluster))
+        geometry = Geometry(_dim3(grid), _dim3(block), shared_bytes, _dim3(cluster))
         if problem := geometry.problem(self.limits):
             raise BadLaunch(kernel=self.entry, problem=problem)
         if len(args) != len(self.parameter_bytes):
             raise BadLaunch(kernel=self.entry, problem=f"{len(args)} arguments for {len(self.parameter_bytes)} parameters")
-        options = LaunchOptions(
-            cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings
-        )
+        options = LaunchOptions(cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings)
         runner = isolated.run_in_child if isolate else run
         outcome = runner(self._native, geometry, args, extra_buffers, options, self.limits, trace is not None)
         if trace is not None:
@@ -88,3 +86,8 @@ class EmulatedKernel:
         if report.findings and raise_findings:
             raise KernelFault(report)
         return report
+
+
+def _dim3(extents: Sequence[int]) -> Dim3:
+    x, y, z = extents
+    return x, y, z

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.emulator.arguments import CTYPES, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar, merged
+from weft.emulator.arguments import CTYPES, Arg, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar, merged
 from weft.emulator.build import build_runtime
 
-SHARED_GRANULE_BYTES = 1024              # a block's arena is rounded up to this
-MAX_PARAMETERS = 1024                    # more than the 4 KiB of kernel parameters can hold
+SHARED_GRANULE_BYTES = 1024  # a block's arena is rounded up to this
+MAX_PARAMETERS = 1024  # more than the 4 KiB of kernel parameters can hold
 
 
 class Config(ctypes.Structure):
@@ -72,7 +72,7 @@ class NativeKernel:
         except AttributeError:
             raise BadLaunch(kernel=entry, problem=f"the text has no WEFT_ENTRY({entry})") from None
         self.parameter_bytes = tuple(sizes[:count])
-        symbols = path.read_bytes()                      # the primitives that the kernel calls are in its symbol table
+        symbols = path.read_bytes()  # the primitives that the kernel calls are in its symbol table
         self.uses_cp_async = b"weft_emu_cp_async\0" in symbols
         self.waits_for_dependency = b"weft_emu_griddep_wait\0" in symbols
 
@@ -83,7 +83,7 @@ def load_runtime(path: Path) -> ctypes.CDLL:
     try:
         ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
     except OSError:
-        pass                                             # part of the C library here
+        pass  # part of the C library here
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.weft_rt_findings.restype = ctypes.c_char_p
     library.weft_rt_trace.restype = ctypes.c_char_p
@@ -94,7 +94,7 @@ _one_machine = threading.Lock()
 
 
 def run(
-    kernel: NativeKernel, geometry: Geometry, args: Sequence[Buffer | Scalar], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool
+    kernel: NativeKernel, geometry: Geometry, args: Sequence[Arg], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool
 ) -> Outcome:
     """Run a kernel in this process. Errors: BadLaunch."""
     config = _config(kernel, geometry, options, limits, trace)

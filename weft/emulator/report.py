@@ -55,14 +55,14 @@ class LaunchReport:
 
     kernel: str
     findings: tuple[Finding, ...]
-    switches: int = 0            # between threads
-    joins: int = 0               # of vector clocks
+    switches: int = 0  # between threads
+    joins: int = 0  # of vector clocks
 
     def kinds(self) -> set[str]:
         return {f.kind for f in self.findings}
 
 
-RECORD, FIELD = "\x1e", "\x1f"       # as runtime/report.cpp writes them
+RECORD, FIELD = "\x1e", "\x1f"  # as runtime/report.cpp writes them
 
 
 def parse_findings(text: str, source_lines: Sequence[str]) -> tuple[Finding, ...]:

@@ -1,0 +1,65 @@
+"""The device library: finding blocks, their order, and that all of them compile on both machines."""
+
+from __future__ import annotations
+
+import pytest
+from row_kernels import RMSNORM, SOFTMAX, unit
+
+from weft.device import library
+from weft.device.library import Block, CircularBlocks, UnknownBlock, in_order, registry, translation_unit
+from weft.emulator.build import build_kernel
+
+EMPTY = 'extern "C" __global__ void empty(int* T0) {\n  weft::store_global(T0, 1);\n}'
+
+
+def compile_for_gpu(source: str, arch: str) -> None:
+    core = pytest.importorskip("cuda.core")
+    core.Program(source, "c++", core.ProgramOptions(arch=arch, std="c++17")).compile("cubin")
+
+
+def test_unit_ends_with_the_kernel_and_its_entry() -> None:
+    assert translation_unit(EMPTY).endswith(EMPTY + "\nWEFT_ENTRY(empty)\n")
+    assert translation_unit(EMPTY + "\nWEFT_ENTRY(empty)").count("WEFT_ENTRY(empty)\n") == 1
+
+
+def test_kernel_with_launch_bounds_gets_its_entry() -> None:
+    assert "WEFT_ENTRY(k)" in translation_unit('extern "C" __global__ void __launch_bounds__(128, 2) k(const float* __restrict__ T0) {}')
+    assert "WEFT_ENTRY(k)" in translation_unit('__launch_bounds__(128) extern "C" __global__ void k(int n) {}')
+
+
+def test_unit_names_no_header_but_the_emulators() -> None:
+    includes = [line for line in translation_unit(EMPTY, registry()).split("\n") if line.lstrip().startswith("#include")]
+    assert includes == ['#include "weft_emulator.h"']
+
+
+def with_blocks(monkeypatch: pytest.MonkeyPatch, **requires: tuple[str, ...]) -> None:
+    blocks = {name: Block(name, needs, f"// {name}") for name, needs in requires.items()}
+    monkeypatch.setattr(library, "registry", lambda: blocks)
+
+
+def test_blocks_come_after_what_they_require(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_blocks(monkeypatch, a=("c", "b"), b=("d",), c=("d",), d=(), unused=())
+    assert [b.name for b in in_order(["a"])] == ["d", "c", "b", "a"]
+
+
+def test_mistakes_in_requirements_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_blocks(monkeypatch, a=("b",), b=("a",), c=("nowhere",))
+    with pytest.raises(CircularBlocks, match="a -> b -> a"):
+        in_order(["a"])
+    with pytest.raises(UnknownBlock, match='"nowhere" \\(needed by c\\)'):
+        in_order(["c"])
+
+
+@pytest.mark.parametrize("block", sorted(registry()))
+def test_block_compiles_on_both_machines(block: str) -> None:
+    source = translation_unit(EMPTY, [block])
+    for arch in ("sm_80", "sm_90a"):
+        compile_for_gpu(source, arch)
+    for check_races in (False, True):
+        build_kernel(source, check_races=check_races)
+
+
+@pytest.mark.parametrize(("text", "archs"), [(SOFTMAX, ("sm_80", "sm_90a")), (RMSNORM, ("sm_90a",))], ids=["softmax", "rmsnorm"])
+def test_row_kernels_compile_for_the_gpu(text: str, archs: tuple[str, ...]) -> None:
+    for arch in archs:
+        compile_for_gpu(unit(text), arch)
