@@ -261,3 +261,60 @@ def test_with_rfactor_each_part_is_shared_up_to_its_reduction():
     assert all(p.compute_at == 0 for p in (y,))
     assert len(computed(fusion)) == 4
     check_schedule(fusion)
+
+
+def test_a_reduction_is_not_drawn_into_a_loop_over_what_it_reduces():
+    """Its result is broadcast to [n, m], whose loops stand in the order m, n: inside m it would reduce over m once more for each m."""
+    fusion = Fusion()
+    x = op("neg", tensor(fusion, "n", "m"))
+    s = fold("sum", x, 1)
+    y = op("sub", x, spread(s, False, True))
+    fusion.add_output(y)
+    reorder(y, {1: 0})
+    transform_like(y)
+    inline_most(fusion=fusion)
+    assert positions(s, x) == [0, 0]
+    check_schedule(fusion)
+
+
+@pytest.mark.parametrize("parallel, position", [(ParallelType.serial, 0), (ParallelType.grid_x, 0), (ParallelType.block_x, 1)])
+def test_nor_into_threads_unless_they_reduce_it(parallel, position):
+    fusion = Fusion()
+    x = op("neg", tensor(fusion, "n", 32))
+    s = fold("sum", x, 1)
+    wide = spread(s, False, True)
+    y = op("sub", x, wide)
+    fusion.add_output(y)
+    s.axis(1).parallelize(ParallelType.block_x)
+    for t in (x, wide, y):
+        reorder(t, {1: 0})
+        t.axis(0).parallelize(parallel)
+    inline_most(fusion=fusion)
+    assert positions(s) == [position]
+
+
+def test_loops_over_unrelated_axes_are_not_shared():
+    """A broadcast scalar is read by [n] and by [m]: inlined into both it would make one loop of them."""
+    fusion = Fusion()
+    scalar = op("neg", tensor(fusion))
+    wide = spread(scalar, True)
+    a, b = op("add", wide, tensor(fusion, "n")), op("add", wide, tensor(fusion, "m"))
+    fusion.add_output(a)
+    fusion.add_output(b)
+    inline_most(fusion=fusion)
+    assert positions(wide) == [0]
+    assert "would be one loop, and neither runs over all that the other does" in legal_positions(fusion)[wide][1]
+
+
+def test_two_loops_that_need_each_other_are_not_made():
+    """x is read on both sides of a chain through another loop: sharing it would need that loop to stand before and after."""
+    fusion = Fusion()
+    x, z = op("neg", tensor(fusion, "n")), op("exp", tensor(fusion, "n"))
+    first, second = fold("sum", op("sin", x), 0), fold("sum", op("cos", z), 0)
+    y = op("add", x, spread(second, True))
+    w = op("add", z, spread(first, True))
+    fusion.add_output(y)
+    fusion.add_output(w)
+    inline_most(fusion=fusion)
+    assert sorted(positions(x, z)) == [0, 1]
+    check_schedule(fusion)

@@ -1,7 +1,7 @@
 """Inlining: how many leading loops each tensor shares with its consumers (`TensorView.compute_at`).
 
-Owns which positions are legal. Three rules: each shared axis corresponds to a loop axis of every consumer (`consumer_axis`); one axis of a shared loop
-runs over all that the others run over; and within it no tensor depends on another that is not itself inlined there (it is complete only after the
+Owns which positions are legal. The rules: each shared axis corresponds to a loop axis of every consumer (`consumer_axis`); one axis of a shared loop
+runs over all that the others run over, and no tensor in it has another loop over the same; and within it no tensor depends on another that is not itself inlined there (it is complete only after the
 loop: a reduction, a vector), nor through other loops.
 Lowering builds its loop groups from `compute_at` and `consumer_axis`.
 Read first: `consumer_axis`, `_Planner`.
@@ -169,6 +169,7 @@ class _Planner:
         self.descendants: dict[TensorView, int] = {}
         self.nests: dict[TensorView, list[_Loop]] = {}  # the loops around a tensor, outermost first
         self.depths: dict[TensorView, list[int]] = {}  # per loop axis: its index in the nest
+        self.drawn: dict[TensorView, set[tuple[ParallelType, IterDomain]]] = {}  # bound axes that a tensor is drawn into, by what they run over
         self.positions: dict[TensorView, int] = {t: 0 for t in self.tensors}
         self.reasons: dict[TensorView, str] = {}
 
@@ -214,6 +215,7 @@ class _Planner:
             nest.append(_Loop(self.maps.permissive(axis), axis, self.maps.coverage(axis), bits))
             depths.append(len(nest) - 1)
         for tensor in tensors:
+            self.drawn[tensor] = self.drawn.get(consumers[0][0], set()) if consumers else set()
             self.nests[tensor], self.depths[tensor], self.positions[tensor] = nest, depths, position
             if reason:
                 self.reasons[tensor] = reason
@@ -232,6 +234,7 @@ class _Planner:
         """
         columns: list[list[_Loop]] | None = None
         witness, around = "", {id(loop.root()) for loop in nest}
+        drawn: set[tuple[ParallelType, IterDomain]] = set()
         for n, (tensor, consumer) in enumerate(consumers):
             axis = tensor.get_loop_domain()[position]
             other = consumer_axis(self.maps, tensor, position, consumer)
@@ -250,7 +253,13 @@ class _Planner:
                 if depth is not None and reached[n] <= depth < end and not self.nests[consumer][depth].root().bound:
                     return f"{axis} stands inside {consumer_axis(self.maps, tensor, later, consumer)} in {consumer}, and outside of it in the tensor", []
             extra = [loop.root() for loop in self.nests[consumer][reached[n] : end]]
-            around.update(id(loop.root()) for loop in self.nests[consumer][:end] if loop.bound)
+            threads = [loop.root() for loop in self.nests[consumer][:end] if loop.bound]
+            around.update(map(id, threads))
+            own_threads = self._own_threads(tensor, consumer)
+            drawn |= self.drawn[consumer] | {(loop.widest.parallel, c) for loop in threads if id(loop) not in own_threads for c in loop.coverage}
+            repeated = self._repeated_by_threads(tensor, drawn)
+            if repeated:
+                return repeated, []
             loops = [loop for loop in extra if not loop.bound] + [self.nests[consumer][end].root()]
             if columns is None:
                 columns, witness = [[loop] for loop in loops], str(consumer)
@@ -262,10 +271,11 @@ class _Planner:
         assert columns is not None
         for column in columns:
             own = axis if column is columns[-1] else None
-            reason = self._dependence(column) or self._cycle(column, around) or self._uncovered(column, own)
+            reason = self._dependence(column) or self._cycle(column, around) or self._uncovered(column, own) or self._repeated(column, tensor, own)
             if reason:
                 return reason, []
             around.update(id(loop) for loop in column)
+        self.drawn[consumers[0][0]] = drawn
         return "", columns
 
     def _dependence(self, column: list[_Loop]) -> str:
@@ -313,6 +323,47 @@ class _Planner:
         best, widest = max(parts, key=lambda part: len(part[0]))
         other = next((axis for coverage, axis in parts if not coverage <= best), None)
         return "" if other is None else f"{widest} and {other} of its consumers would be one loop, and neither runs over all that the other does"
+
+    def _repeated(self, column: list[_Loop], tensor: TensorView, own: IterDomain | None) -> str:
+        """Return which tensor of the merged loop has another loop over what the loop runs over and the tensor lacks there, or "".
+
+        As a reduction over m would that is drawn into a loop over m of its consumers: inside, an index over m means two things.
+        """
+        same = {id(loop) for loop in column}
+        coverage = frozenset().union(*(loop.coverage for loop in column))
+        members = 0
+        for loop in column:
+            members |= loop.members
+        for member in (tensor, *self._in(members)):
+            mine: frozenset[IterDomain] = frozenset()
+            other: frozenset[IterDomain] = frozenset()
+            for position, axis in enumerate(member.get_loop_domain()):
+                is_here = axis is own if member is tensor else id(self.nests[member][self.depths[member][position]].root()) in same
+                if is_here:
+                    mine |= self.maps.coverage(axis)
+                else:
+                    other |= self.maps.coverage(axis)
+            if (coverage - mine) & other:
+                widest = max(column, key=lambda loop: len(loop.coverage)).widest
+                return f"T{member.name} would be computed inside a loop over {widest}, a part of which it has its own loop over"
+        return ""
+
+    def _own_threads(self, tensor: TensorView, consumer: TensorView) -> set[int]:
+        """Return the bound loops of `consumer` that `tensor` has too, wherever they stand in it."""
+        out = set()
+        for position, axis in enumerate(tensor.get_loop_domain()):
+            depth = self._depth_in(tensor, position, consumer)
+            if depth is not None and self.nests[consumer][depth].root().widest.parallel is axis.parallel:
+                out.add(id(self.nests[consumer][depth].root()))
+        return out
+
+    def _repeated_by_threads(self, tensor: TensorView, drawn: set[tuple[ParallelType, IterDomain]]) -> str:
+        """The same for bound axes of the consumers, which are no loops."""
+        for axis in tensor.get_loop_domain():
+            for parallel, source in drawn:
+                if axis.parallel is not parallel and source in self.maps.coverage(axis):
+                    return f"T{tensor.name} would be computed by each {parallel.name}, over what it has its own loop {axis} over"
+        return ""
 
     def _merge(self, loops: list[_Loop], bits: int) -> _Loop:
         first = loops[0].root()
