@@ -23,7 +23,6 @@ import torch
 from weft import FusionDefinition
 from weft.arch import Arch, arch_by_name
 from weft.cli import demo
-from weft.cli.kernel_card import alignments
 from weft.codegen.cuda import generate
 from weft.compiler import Proposal, prepare, propose, schedule_clone
 from weft.device.library import translation_unit
@@ -90,7 +89,8 @@ def stops() -> Iterator[Stop]:
         [("text", str(fusion))],
     )
     bound = InputPlan(fusion, prepare(fusion).equalities).bind(inputs)
-    proposal = propose(fusion, bound.env, alignments(fusion.inputs(), bound), chip)  # type: ignore[arg-type]
+    alignments = {f"T{fusion.inputs()[index].name}": tensor.alignment_bytes * 8 for index, tensor in bound.tensors.items()}
+    proposal = propose(fusion, bound.env, alignments, chip)  # type: ignore[arg-type]
     yield from scheduling(fusion, bound, proposal, chip)
     scheduled, launch = schedule_clone(fusion, proposal)
     yield Stop(

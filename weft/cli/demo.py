@@ -139,7 +139,7 @@ def main(names: Sequence[str] = (), folder: str = "") -> int:
     cases = [case_by_name(name) for name in names] or list(CASES)
     device = "cuda" if torch.cuda.is_available() and current().emulate != "on" else "cpu"
     where = f"on {torch.cuda.get_device_name()}" if device == "cuda" else f"in the emulator, which imitates the chip {current().chip} on this CPU"
-    print(f"weft demo: {len(cases)} fusions {where}\n")
+    print(f"weft demo: {', '.join(case.name for case in cases)} {where}\n")
     texts = Path(folder).expanduser() if folder else current().cache_path / "demo"
     for case in cases:
         print(report(run_case(case, device, texts)), flush=True)
