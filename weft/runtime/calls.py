@@ -27,7 +27,7 @@ from .binding import Bound, InputPlan, cpu_scalar_var
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
 from .outputs import AliasShape, Layout, loads
-from .runtimes import Runtime, Sizes, Template, sizes_of
+from .runtimes import Kernels, Request, Runtime, Sizes, Template, sizes_of
 from .timing import Timings
 
 LARGEST_TABLE = 4096
@@ -78,12 +78,16 @@ class Prepared:
 class Caller(ABC):
     """Calls of one definition: `execute` is written for its inputs, the table keeps what was prepared for each signature.
 
-    template: what is shared with equal definitions. shown: the inputs as this definition names them. timings: of the last cold call.
+    template: what is shared with equal definitions. kernels: where kernels are found. runtimes: the kernels that calls used, in order of first use.
+    timings: of the last cold call. launches: of the last call under a profiler.
     """
 
-    def __init__(self, template: Template, shown: Sequence[Val]) -> None:
+    def __init__(self, template: Template, shown: Sequence[Val], kernels: Kernels) -> None:
         self.template = template
+        self.kernels = kernels
         self.timings = Timings()
+        self.runtimes: dict[Runtime, None] = {}
+        self.launches: list[profile.LaunchProfile] = []
         self._input_plan: InputPlan | None = None
         self._shown = list(shown)
         self._table: dict[Hashable, tuple[Any, ...]] = {}
@@ -102,11 +106,45 @@ class Caller(ABC):
 
     # -- what an executor decides
     @abstractmethod
-    def _runtime(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> Runtime:
-        """Return the kernel for these sizes, compiled if need be."""
+    def request(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        """Say which kernel serves these sizes."""
 
-    def _plan_changes(self, plan: dict[str, Any]) -> None:
-        """Change the launch's grid, block or shared memory where the caller fixed them."""
+    def change_launch(self, launch: dict[str, Any]) -> None:
+        """Change grid, block or shared_bytes where the caller fixed them."""
+
+    # -- kernels
+    def runtime(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> Runtime:
+        """Return the kernel for these sizes, compiled if need be.
+
+        Errors: NoScheduler, limits of the chip, alignment, those of the compiler.
+        """
+        start = timings.clock()
+        request = self.request(sizes, engine, options, disable)
+        timings.schedule_s = timings.clock() - start
+        found = self.kernels.known(request)
+        program = found.program if found else self._program(request, timings)
+        launch = launch_sizes(program, sizes.env)
+        self.change_launch(launch)
+        check_limits(program, sizes.env, launch, engine.arch)
+        check_alignment(self, program, sizes)
+        found = found or self.kernels.runtime(request, program, timings)
+        self.runtimes[found] = None
+        return found
+
+    def _program(self, request: Request, timings: Timings) -> KernelProgram:
+        start = timings.clock()
+        program = self.kernels.program(request)
+        spent = timings.clock() - start
+        scheduling = min(spent, program.seconds.get("schedule", 0.0))
+        timings.schedule_s += scheduling
+        timings.lowering_s = spent - scheduling
+        return program
+
+    def sizes(self, inputs: Sequence[Any], device: Any, options: Options) -> tuple[Sizes, Engine]:
+        """Bind flat values and choose the engine. Errors: those of binding, NoEngine."""
+        bound = self.bind(inputs)
+        engine = engines.choose(options, device=bound.device, has_cpu_tensors=bound.has_cpu_tensors, asked=device)
+        return sizes_of(self.template, bound), engine
 
     # -- calls
     @property
@@ -147,13 +185,12 @@ class Caller(ABC):
         """Prepare a call, and put it into the table; None for tensors on a GPU that are to be emulated."""
         start = time.perf_counter()
         timings = Timings()
-        bound = self.bind(values)
-        if bound.device is not None and options.emulate == "on":
+        if options.emulate == "on" and any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
+            self.bind(values)
             return None
-        engine = engines.choose(options, device=bound.device, has_cpu_tensors=bound.has_cpu_tensors, asked=device)
-        sizes = sizes_of(self.template, bound)
+        sizes, engine = self.sizes(values, device, options)
         timings.binding_s = time.perf_counter() - start
-        runtime = self._runtime(sizes, engine, options, disable, timings) if sizes.variant.has_kernel else None
+        runtime = self.runtime(sizes, engine, options, disable, timings) if sizes.variant.has_kernel else None
         launch_start = time.perf_counter()
         prepared = prepare_call(self, sizes, runtime, engine, self._kinds)
         timings.launch_s, timings.total_s = time.perf_counter() - launch_start, time.perf_counter() - start
@@ -390,7 +427,7 @@ class _CallWriter:
             parts.constants.update(zeroed_memory=work_memory.zeroed, gpu=self.engine.device)
             parts.before += [f"memory = zeroed_memory(gpu, queue, {zeroed_bytes})", "zeroed = memory.data_ptr()"]
         sizes = launch_sizes(program, env)
-        self.caller._plan_changes(sizes)
+        self.caller.change_launch(sizes)
         plan = LaunchPlan(
             slots=tuple(slots), memory=tuple(memory), cluster=program.cluster, cooperative=program.cooperative,
             overlaps_previous="griddep_wait" in program.text, **sizes,

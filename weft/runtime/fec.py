@@ -17,10 +17,10 @@ from ..device.library import translation_unit
 from ..errors import Unsupported, UserError
 from ..ir.fusion import Fusion
 from ..options import Options, current
-from . import engines, runtimes
-from .calls import Caller, check_alignment, check_limits, flattened, launch_sizes
+from . import runtimes
+from .calls import Caller, flattened
 from .engines import Engine
-from .profile import LaunchProfile
+from .profile import report
 from .runtimes import Request, Runtime, Sizes
 from .timing import Timings
 
@@ -35,42 +35,10 @@ class _AutomaticCaller(Caller):
     """Calls whose kernels the schedulers choose."""
 
     def __init__(self, fusion: Fusion) -> None:
-        super().__init__(runtimes.template_of(fusion), fusion.inputs())
-        self.runtimes: dict[Runtime, None] = {}
-        self.launches: list[LaunchProfile] = []
+        super().__init__(runtimes.template_of(fusion), fusion.inputs(), runtimes.SHARED)
 
     def request(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
         return runtimes.propose(self.template, sizes, engine, options, fmad="fma" not in disable)
-
-    def _runtime(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> Runtime:
-        start = timings.clock()
-        request = self.request(sizes, engine, options, disable)
-        timings.schedule_s = timings.clock() - start
-        found = runtimes.known_runtime(request)
-        program = found.program if found else self._program(request, timings)
-        check_limits(program, sizes.env, launch_sizes(program, sizes.env), engine.arch)
-        check_alignment(self, program, sizes)
-        if found is None:
-            found = runtimes.runtime_for(request, program, timings)
-        self.runtimes[found] = None
-        return found
-
-    @staticmethod
-    def _program(request: Request, timings: Timings) -> Any:
-        start = timings.clock()
-        program = runtimes.program_for(request)
-        spent = timings.clock() - start
-        scheduling = min(spent, program.seconds.get("schedule", 0.0))
-        timings.schedule_s += scheduling
-        timings.lowering_s = spent - scheduling
-        return program
-
-    def sizes(self, inputs: Sequence[Any], device: Any) -> tuple[Sizes, Engine]:
-        """Bind values and choose the engine, as a call would."""
-        bound = self.bind(flattened(inputs))
-        asked = device if bound.device is None and not bound.has_cpu_tensors and torch.cuda.is_available() else None
-        engine = engines.choose(current(), device=bound.device, has_cpu_tensors=bound.has_cpu_tensors, asked=asked)
-        return runtimes.sizes_of(self.template, bound), engine
 
 
 class FusionExecutorCache:
@@ -89,7 +57,6 @@ class FusionExecutorCache:
             raise Unsupported("FusionExecutorCache(auto_schedule=False)", remedy="schedule by hand and run with KernelExecutor")
         self._fusion, self.fusion_id = fusion, fusion_id
         self._made: _AutomaticCaller | None = None
-        self._latest_sizes: Sizes | None = None
         self.execute = self._first
 
     def _first(self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = ()) -> list[torch.Tensor]:
@@ -146,18 +113,14 @@ class FusionExecutorCache:
 
     def launch_report(self) -> dict[str, Any]:
         """Return the fields of a FusionProfile that the last call under `weft.runtime.profile.recording` knows."""
-        launches = self._caller.launches
-        return {
-            "fusion_id": self.fusion_id, "segments": len(launches), "cuda_evt_time_ms": sum(k.time_ms for k in launches),
-            "percentage_peak_bandwith": launches[0].percentage_peak_bandwidth if launches else 0.0, "kernel_profiles": list(launches),
-        }  # fmt: skip
+        return report(self.fusion_id, self._caller.launches)
 
     def _find(self, inputs: Sequence[Any], device: Any) -> Runtime | None:
-        sizes, engine = self._caller.sizes(inputs, device)
-        if not sizes.variant.has_kernel:
-            return None
-        found = runtimes.known_runtime(self._caller.request(sizes, engine, current()))
-        return found if found in self._caller.runtimes else None
+        caller, values = self._caller, flattened(inputs)
+        has_tensors = any(isinstance(v, torch.Tensor) for v in values)
+        sizes, engine = caller.sizes(values, None if has_tensors or not torch.cuda.is_available() else device, current())
+        found = caller.kernels.known(caller.request(sizes, engine, current())) if sizes.variant.has_kernel else None
+        return found if found in caller.runtimes else None
 
     def _compiled(self, inputs: Sequence[Any], device: Any) -> Runtime:
         found = self._find(inputs, device)

@@ -112,3 +112,12 @@ def _profile(prepared: Any, timed: _Timed, compile_s: float) -> LaunchProfile:
 
 def _text(sizes: Sequence[int]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
+
+
+def report(fusion_id: int, launches: Sequence[LaunchProfile]) -> dict[str, Any]:
+    """Return the fields of the API's FusionProfile that the records of a call tell."""
+    first = launches[0].percentage_peak_bandwidth if launches else 0.0
+    total_ms = sum(launch.time_ms for launch in launches)
+    return {
+        "fusion_id": fusion_id, "segments": len(launches), "cuda_evt_time_ms": total_ms, "percentage_peak_bandwith": first, "kernel_profiles": list(launches),
+    }  # fmt: skip

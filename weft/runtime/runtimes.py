@@ -6,7 +6,7 @@ Owns the tables from structure to kernel, for the whole process:
 
 Each step is one lookup. What is missing is made under a lock of its own key, and stored only when it is complete: threads wait for
 each other, and an interrupted compilation leaves nothing behind.
-Read first: `Template`, `runtime_for`.
+Read first: `Template`, `Kernels`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from .. import compiler
-from ..analysis.extents import SizeEquality
+from ..analysis.extents import SizeEquality, canonicalize_extents
 from ..dtypes import DataType
 from ..expr import Number, Sym, evaluate, product, variables
 from ..ir.fusion import Fusion
 from ..ir.structure import structural_key
-from ..ir.values import Scalar, TensorView
+from ..ir.values import Scalar, TensorView, no_reductions
 from ..lower.program import KernelProgram
 from ..options import Options
 from . import zero_size
@@ -68,6 +67,9 @@ class OnceTable(Generic[Value]):
     def __len__(self) -> int:
         return len(self._made)
 
+    def clear(self) -> None:
+        self._made.clear()
+
 
 # ---------------------------------------------------------------- definitions
 class Variant:
@@ -79,13 +81,19 @@ class Variant:
 
     def __init__(self, template: "Template", zero: frozenset[Sym]) -> None:
         self.fusion, copies = template.fusion.clone()
+        self._is_scheduled = template.is_scheduled
         outputs: list[TensorView] = [copies[t] for t in template.outputs.computed]  # type: ignore[misc]
 
         def is_zero(sym: Sym) -> bool:
             return sym in zero or (sym.is_const and sym.value == 0)
 
-        self.images = zero_size.without_empty_tensors(self.fusion, outputs, is_zero)
-        self.has_kernel = bool(self.fusion.outputs())
+        if self._is_scheduled:  # the schedule's loops run 0 times over an empty axis, and its tensors are not replaced
+            is_empty = all(any(is_zero(a.logical_extent) for a in no_reductions(t.get_logical_domain())) for t in outputs)
+            self.images: list[TensorView | None] = [None if is_empty else t for t in outputs]
+            self.has_kernel = not is_empty
+        else:
+            self.images = zero_size.without_empty_tensors(self.fusion, outputs, is_zero)
+            self.has_kernel = bool(self.fusion.outputs())
         self.hazards = {
             f"T{source.name}": reason for source in set(self.fusion.aliases.values()) if (reason := hazard(self.fusion, source)) is not None  # type: ignore[attr-defined,arg-type]
         }
@@ -93,14 +101,17 @@ class Variant:
 
     @property
     def equalities(self) -> list[SizeEquality]:
+        """Sizes that the definition makes equal."""
+        if self._is_scheduled:
+            return canonicalize_extents(self.fusion.clone()[0])
         return compiler.prepare(self.fusion).equalities if self.has_kernel else []
 
 
 class Template:
     """What definitions of equal structure share. `fusion` is a copy of the first of them, and nobody changes it."""
 
-    def __init__(self, fusion: Fusion) -> None:
-        self.fusion = fusion.clone()[0]
+    def __init__(self, fusion: Fusion, *, is_scheduled: bool = False) -> None:
+        self.fusion, self.is_scheduled = fusion.clone()[0], is_scheduled
         self.outputs = OutputPlan(self.fusion)
         self.extents = zero_size.extents(self.fusion)
         sized = {v for sym in self.extents for v in variables(sym)}
@@ -143,7 +154,7 @@ def index_type_for(extents: list[Sym], bound: Bound, layouts: list[Layout]) -> D
 
 
 # ---------------------------------------------------------------- kernels
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Runtime:
     """One kernel on one engine, with what it was made from. proposal is None for a fusion scheduled by hand."""
 
@@ -152,10 +163,13 @@ class Runtime:
     program: KernelProgram
     engine: Engine
     built: BuiltKernel
-    compile_s: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<{self.program.name} on {self.engine.key}, {self.program.index_type.name} indices>"
 
     @property
     def scheduler(self) -> str:
+        """The scheduler's name; "user" for a fusion scheduled by hand."""
         return "user" if self.proposal is None else self.proposal.scheduler.name
 
     def output_names(self) -> list[str | None]:
@@ -195,10 +209,6 @@ def alignments_bits(template: Template, sizes: Sizes) -> dict[str, int]:
     return bits
 
 
-_programs: OnceTable[KernelProgram] = OnceTable()
-_runtimes: OnceTable[Runtime] = OnceTable()
-
-
 @dataclass
 class Request:
     """A kernel that is wanted: the key of its program, and how to make that. `extra`: what else changes the machine code."""
@@ -235,33 +245,39 @@ def named(program: KernelProgram) -> KernelProgram:
     return replace(program, name=name, text=re.sub(rf"\b{program.name}\b", name, program.text))
 
 
-def program_for(request: Request) -> KernelProgram:
-    return _programs.get_or_make(request.program_key, request.make_program)
+class Kernels:
+    """Programs and kernels by what they were made from. `SHARED` serves all definitions that the schedulers schedule."""
+
+    def __init__(self) -> None:
+        self._programs: OnceTable[KernelProgram] = OnceTable()
+        self._runtimes: OnceTable[Runtime] = OnceTable()
+
+    def program(self, request: Request) -> KernelProgram:
+        return self._programs.get_or_make(request.program_key, request.make_program)
+
+    def runtime(self, request: Request, program: KernelProgram, timings: Timings) -> Runtime:
+        """Return the kernel of a request, built now if it is the first."""
+
+        def make() -> Runtime:
+            built = request.engine.build(program, request.options, fmad=request.fmad)
+            timings.nvrtc_s, timings.load_s, timings.from_disk = built.report.compile_s, built.report.load_s, built.report.from_disk
+            return Runtime(request.variant, request.proposal, program, request.engine, built)
+
+        return self._runtimes.get_or_make(request.runtime_key, make)
+
+    def known(self, request: Request) -> Runtime | None:
+        return self._runtimes.get(request.runtime_key)
+
+    def clear(self) -> None:
+        """Forget all (for tests and measurements); what is on disk stays."""
+        self._programs.clear()
+        self._runtimes.clear()
 
 
-def runtime_for(request: Request, program: KernelProgram, timings: Timings) -> Runtime:
-    """Return the kernel of a request, built now if it is the first."""
-
-    def make() -> Runtime:
-        start = time.perf_counter()
-        built = request.engine.build(program, request.options, fmad=request.fmad)
-        timings.nvrtc_s, timings.load_s, timings.from_disk = built.report.compile_s, built.report.load_s, built.report.from_disk
-        return Runtime(request.variant, request.proposal, program, request.engine, built, time.perf_counter() - start)
-
-    return _runtimes.get_or_make(request.runtime_key, make)
+SHARED = Kernels()
 
 
-def known_runtime(request: Request) -> Runtime | None:
-    return _runtimes.get(request.runtime_key)
-
-
-def fresh_tables() -> Any:
-    """Forget every kernel of this process (for tests and measurements); what is on disk stays."""
-    for table in (_templates, _programs, _runtimes):
-        table._made.clear()
-
-
-__all__ = [
-    "OnceTable", "Request", "Runtime", "Sizes", "Template", "Variant", "alignments_bits", "fresh_tables", "known_runtime", "program_for", "propose",
-    "runtime_for", "sizes_of", "template_of",
-]  # fmt: skip
+def forget_kernels() -> None:
+    """Forget every kernel and definition of this process (for tests and measurements); what is on disk stays."""
+    SHARED.clear()
+    _templates.clear()

@@ -30,7 +30,7 @@ TENSOR, COMPLEX_TENSOR, CPU_SCALAR, SCALAR, SHAPE_SCALAR = "tensor", "complex te
 
 @functools.lru_cache(maxsize=4096)
 def _code(text: str) -> CodeType:
-    return compile(text, "<weft warm path>", "exec")
+    return compile(text, f"{__file__}.written", "exec")  # below the package's folder, so that errors name the caller's line
 
 
 def _function(name: str, text: str, constants: dict[str, Any]) -> Callable[..., Any]:

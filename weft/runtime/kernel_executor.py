@@ -1,0 +1,159 @@
+"""KernelExecutor: runs a fusion that the user scheduled.
+
+Owns what the user fixes beside the schedule: the launch's dimensions, the index type, the register limit. How a call is prepared is in
+`weft.runtime.calls`. Read first: `KernelExecutor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .. import compiler
+from ..dtypes import DataType
+from ..errors import UserError
+from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+from ..lower.program import KernelProgram
+from ..options import Options, current
+from ..schedulers.base import Launch
+from .calls import Caller, flattened
+from .engines import Engine
+from .profile import report
+from .runtimes import Kernels, Request, Sizes, Template, named
+from .timing import Timings
+
+UNSET = -1
+UNLIMITED_REGISTERS = 255
+
+
+class NotCompiledYet(UserError):
+    code = "W798"
+    what = "KernelExecutor.run: no fusion was compiled"
+    fix = "call compile(fusion, args) first"
+
+
+class _Fixed:
+    """What a user fixed. block, grid: dimensions by place, -1 for free ones. index_type: None for what the sizes allow."""
+
+    def __init__(self, constraints: Any, params: Any) -> None:
+        self.grid = tuple(getattr(constraints, name, UNSET) for name in ("gdimx", "gdimy", "gdimz"))
+        self.block = tuple(getattr(constraints, name, UNSET) for name in ("bdimx", "bdimy", "bdimz"))
+        self.index_type: DataType | None = getattr(params, "index_type", None)
+        limit = getattr(params, "maxrregcount", UNLIMITED_REGISTERS)
+        self.max_registers: int | None = limit if limit < UNLIMITED_REGISTERS else None
+
+    @property
+    def key(self) -> Hashable:
+        return self.grid, self.block, self.index_type, self.max_registers
+
+    @property
+    def launch(self) -> Launch:
+        block: tuple[tuple[ParallelType, int], ...] = tuple((kind, n) for kind, n in zip(BLOCK_TYPES, self.block) if n != UNSET)
+        return Launch(block, self.max_registers)
+
+
+class _ScheduledCaller(Caller):
+    """Calls of one scheduled fusion with one set of fixed dimensions."""
+
+    def __init__(self, template: Template, fusion: Fusion, fixed: _Fixed) -> None:
+        super().__init__(template, fusion.inputs(), Kernels())
+        self.fixed = fixed
+
+    def request(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        index_type = self.fixed.index_type or sizes.index_type
+        return Request(sizes.variant, None, index_type, engine, options, index_type, lambda: self.program(index_type), fmad="fma" not in disable)
+
+    def program(self, index_type: DataType) -> KernelProgram:
+        """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
+        program = compiler.program_of_scheduled(self.template.base.fusion, index_type, name="weft_user", launch=self.fixed.launch)
+        return replace(named(program), max_registers=self.fixed.max_registers)
+
+    def change_launch(self, launch: dict[str, Any]) -> None:
+        for name, fixed in (("grid", self.fixed.grid), ("block", self.fixed.block)):
+            launch[name] = tuple(n if wanted == UNSET else wanted for n, wanted in zip(launch[name], fixed))
+
+
+class KernelExecutor:
+    """One kernel of a fusion that was scheduled by hand (or by `weft.schedule`): `compile` it, then `run` it any number of times.
+
+    Sizes may differ from run to run; block dimensions that the kernel knows at compile time are those of the launch constraints.
+    timings: the stages of the last run that was not warm.
+    """
+
+    def __init__(self, fusion_id: int = 0, concrete_id: int = 0, runtime_id: int = 0, group_id: int = 0) -> None:
+        self.fusion_id = fusion_id
+        self._fusion: Fusion | None = None
+        self._template: Template | None = None
+        self._callers: dict[Hashable, _ScheduledCaller] = {}
+        self._current: _ScheduledCaller | None = None
+
+    def compile(
+        self, fusion: Fusion, args: Sequence[Any] = (), launch_constraints: Any = None, compile_params: Any = None,
+        scheduler_type: SchedulerType = SchedulerType.none,
+    ) -> None:  # fmt: skip
+        """Lower the fusion, and compile it for the device of `args` (without args, at the first run).
+
+        Errors: those of the schedule; with args, those of inputs that do not fit, limits of the chip (TooManyThreads, TooMuchShared), and the compiler's.
+        """
+        template = Template(fusion, is_scheduled=True)
+        fixed = _Fixed(launch_constraints, compile_params)
+        caller = _ScheduledCaller(template, fusion, fixed)
+        values = flattened(args)
+        if values or not fusion.inputs():
+            sizes, engine = caller.sizes(values, getattr(compile_params, "device", None), current())
+            if sizes.variant.has_kernel:
+                caller.runtime(sizes, engine, current(), frozenset(), Timings())
+        else:
+            caller.program(fixed.index_type or DataType.Int)
+        self._fusion, self._template = fusion, template
+        self._callers, self._current = {fixed.key: caller}, caller
+
+    def run(self, args: Sequence[Any], launch_constraints: Any = None, compile_params: Any = None) -> list[torch.Tensor]:
+        """Run the kernel on `args` and return the outputs. Constraints and params that are not given are those of `compile`.
+
+        Errors: NotCompiledYet, and those of `compile` with args.
+        """
+        caller = self._current
+        if caller is None:
+            raise NotCompiledYet()
+        if launch_constraints is not None or compile_params is not None:
+            caller = self._caller_for(launch_constraints, compile_params)
+        return caller.execute(args)
+
+    def _caller_for(self, constraints: Any, params: Any) -> _ScheduledCaller:
+        fixed = _Fixed(constraints, params)
+        if fixed.key not in self._callers:
+            self._callers[fixed.key] = _ScheduledCaller(self._template, self._fusion, fixed)  # type: ignore[arg-type]
+        self._current = self._callers[fixed.key]
+        return self._current
+
+    def is_compiled(self) -> bool:
+        return self._current is not None
+
+    def is_programmatic_dependent_launch_enabled(self) -> bool:
+        """Tell whether the kernel may start before the previous one of its stream has ended."""
+        caller = self._current
+        if caller is None:
+            return False
+        program = caller.program(caller.fixed.index_type or DataType.Int) if not caller.runtimes else next(iter(caller.runtimes)).program
+        return "griddep_wait" in program.text
+
+    @property
+    def kernel_runtimes(self) -> tuple[Any, ...]:
+        """The kernels that runs have used, in order of first use."""
+        return tuple(runtime for caller in self._callers.values() for runtime in caller.runtimes)
+
+    @property
+    def timings(self) -> Timings:
+        """The stages of the last run that was not warm. Errors: NotCompiledYet."""
+        if self._current is None:
+            raise NotCompiledYet()
+        return self._current.timings
+
+    def launch_report(self) -> dict[str, Any]:
+        """Return the fields of a FusionProfile that the last run under `weft.runtime.profile.recording` knows."""
+        return report(self.fusion_id, self._current.launches if self._current else [])
