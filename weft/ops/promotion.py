@@ -130,6 +130,7 @@ class Result(Enum):
     complex_of = "complex"  # the complex type of a real one
 
     def dtype(self, compute: DataType) -> DataType:
+        """Return the type of the result of an op that computes in `compute`."""
         if self is Result.boolean:
             return _D.Bool
         if self is Result.real and compute.is_complex:
