@@ -17,7 +17,7 @@ class Rule:
     options: dict = field(default_factory=dict)
 
 
-FILL = "weft::store_shared(s + t, T0[t]);"
+FILL = "weft::store_shared(s + t, weft::load_global(T0 + t));"
 READ_NEIGHBOUR = "weft::store_global(T1 + b * 64 + t, weft::load_shared(s + (t ^ 1)));"
 READ_FAR = "weft::store_global(T1 + b * 64 + t, weft::load_shared(s + (t ^ 32)));"
 INIT = "if (t == 0) { weft::mbarrier_init(bar, %d); weft::fence_mbarrier_init(); } weft::block_sync();"
