@@ -284,3 +284,17 @@ def test_merged_axes_do_not_collapse_onto_their_parts():
     maps = AxisMaps(fusion)
     assert not maps.are_permissive(n, m) and not maps.are_permissive(*z.get_loop_domain()[:2])
     assert maps.are_permissive(y.axis(0), z.axis(0))
+
+
+def test_what_a_transform_leaves_unchanged_is_almost_exact():
+    fusion = Fusion()
+    x, row = tensor(fusion, "n", "m"), tensor(fusion, 1, "m")
+    y = op("add", x, row)
+    fusion.add_output(y)
+    merge(row, 0, 1)
+    split(split(row, 0, 4), 0, 1)
+    split(y, 1, 4)
+    maps = AxisMaps(fusion)
+    assert maps.almost_exact(row.axis(0)) is maps.almost_exact(y.axis(1)) and maps.almost_exact(row.axis(2)) is maps.almost_exact(y.axis(2))
+    assert not maps.are_exact(row.axis(2), y.axis(2))
+    assert maps.almost_exact(y.axis(1)) is not maps.almost_exact(y.axis(2))

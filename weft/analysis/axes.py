@@ -1,6 +1,7 @@
 """Which axes of different tensors are the same: exact and permissive equivalence.
 
 exact: same extent by construction (producer and consumer of an expression, and splits and merges of such axes by the same factors).
+almost exact: exact, plus what a split by 1 or a merge with a broadcast axis of extent 1 leaves as it was (the index is the same).
 permissive: exact, plus a broadcast axis with the axis that concretizes it, plus the loop axes of producer and consumer that `loop_match` pairs
 (so that a tensor that lacks an axis still corresponds, loop by loop, to one that has merged it with others).
 Read first: `pairwise`, `match_transforms`, `AxisMaps`.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..expr import is_int
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, Expr, IterDomain, Merge, Split, SqueezeOp, Swizzle, TensorView, no_reductions
 
@@ -68,6 +70,7 @@ class AxisMaps:
         self.exact_sets, self.permissive_sets = UnionFind(), UnionFind()
         self.transforms = self._collect_transforms()
         self._loop_matches: dict[tuple[TensorView, TensorView], dict[IterDomain, IterDomain]] = {}
+        self._almost_exact_sets: UnionFind | None = None
         self._coverage: dict[IterDomain, frozenset[IterDomain]] = {}
         self._map_tensors()
         self._close(self.exact_sets)
@@ -85,6 +88,19 @@ class AxisMaps:
 
     def are_permissive(self, a: IterDomain, b: IterDomain) -> bool:
         return self.permissive_sets.find(a) is self.permissive_sets.find(b)
+
+    def almost_exact(self, axis: IterDomain) -> IterDomain:
+        """Return the class of the axes that have the same index as `axis`. A transform's input and output may be of one class."""
+        if self._almost_exact_sets is None:
+            self._almost_exact_sets = sets = UnionFind()
+            for transform in self.transforms:
+                pair = _unchanged(transform)
+                if pair is not None:
+                    sets.union(*pair)
+                for other in (*transform.inputs, *transform.outputs):
+                    sets.union(other, self.exact(other))  # type: ignore[arg-type]
+            self._close(sets)
+        return self._almost_exact_sets.find(self.exact(axis))
 
     def loop_match(self, producer: TensorView, consumer: TensorView) -> dict[IterDomain, IterDomain]:
         """Return the loop axes of `producer` that correspond to loop axes of `consumer`, which reads it."""
@@ -163,6 +179,19 @@ class AxisMaps:
 def _transform_key(transform: Expr, inputs: Sequence) -> tuple:
     """What makes two transforms equal, with `inputs` standing for its inputs."""
     return (type(transform), tuple(inputs), _parameters(transform))
+
+
+def _unchanged(transform: Expr) -> tuple[IterDomain, IterDomain] | None:
+    """Return (input, output) that are the same up to their names: of a split by 1, of a merge with a broadcast axis of extent 1."""
+    if isinstance(transform, Split) and is_int(transform.factor, 1):
+        return transform.source(), transform.outer() if transform.inner_split else transform.inner()
+    if isinstance(transform, Merge):
+        outer, inner = transform.outer(), transform.inner()
+        if outer.is_broadcast() and is_int(outer.sym, 1) and not inner.is_broadcast():
+            return inner, transform.out()
+        if inner.is_broadcast() and is_int(inner.sym, 1) and not outer.is_broadcast():
+            return outer, transform.out()
+    return None
 
 
 def _parameters(transform: Expr) -> tuple:

@@ -1,8 +1,8 @@
 """Inlining: how many leading loops each tensor shares with its consumers (`TensorView.compute_at`).
 
 Owns which positions are legal. The rules: each shared axis corresponds to a loop axis of every consumer (`consumer_axis`); one axis of a shared loop
-runs over all that the others run over, and no tensor in it has another loop over the same; and within it no tensor depends on another that is not itself inlined there (it is complete only after the
-loop: a reduction, a vector), nor through other loops.
+runs over all that the others run over, and no tensor in it has another loop over the same; and within it no tensor depends on another that is not
+itself inlined there (it is complete only after the loop: a reduction, a vector), nor through other loops.
 Lowering builds its loop groups from `compute_at` and `consumer_axis`.
 Read first: `consumer_axis`, `_Planner`.
 """
