@@ -58,3 +58,21 @@ class Dump:
     def text(kernel: str, text: str) -> None:
         if current().is_dumped("cuda", kernel=kernel):
             _write(f"{kernel}.cu", text)
+
+    @staticmethod
+    def machine_code(kernel: str, resources: str, cubin: bytes, ptx: str) -> None:
+        settings = current()
+        if settings.ptxas_verbose or settings.is_dumped("resources", kernel=kernel):
+            _write(f"{kernel}.resources.txt", f"{kernel}: {resources}")
+        if settings.is_dumped("ptx", kernel=kernel) and ptx:
+            _write(f"{kernel}.ptx", ptx)
+        if settings.is_dumped("cubin", kernel=kernel):
+            folder = os.path.expanduser(settings.dump_dir) or os.getcwd()
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, f"{kernel}.cubin"), "wb") as f:
+                f.write(cubin)
+
+    @staticmethod
+    def launch(kernel: str, plan: Any) -> None:
+        if current().is_dumped("launch", kernel=kernel):
+            _write(f"{kernel}.launch.txt", f"{kernel}: {plan}")

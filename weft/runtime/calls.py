@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .. import arch as chips
+from ..dump import Dump
 from ..errors import InternalError, UserError
 from ..expr import Number, Sym, const, evaluate, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
@@ -434,6 +435,7 @@ class _CallWriter:
         )  # fmt: skip
         parts.constants["launch"] = runtime.built.launcher(plan)
         parts.launches, self.plan = True, plan
+        Dump.launch(program.name, plan)
 
     def _tensor(self, parts: warm_path.RunParts, param: TensorParam, buffers: Sequence[str], in_place: Sequence[bool]) -> tuple[str, Memory]:
         runtime = self.runtime

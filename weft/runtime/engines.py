@@ -101,7 +101,6 @@ class GpuEngine:
         self.device: int | None = device
         self.arch = arch_of_device(device)
         self.key: Hashable = ("gpu", device)
-        torch.cuda.init()
 
     def build(self, program: KernelProgram, options: Options, *, fmad: bool = True) -> BuiltKernel:
         return _GpuKernel(self, program, options, fmad)
@@ -119,7 +118,7 @@ class _GpuKernel:
         self._loaded = load_kernel(compiled.cubin, program.name, engine.device, compiled.resources)  # type: ignore[arg-type]
         end = time.perf_counter()
         self.report = BuildReport(middle - start, end - middle, compiled.from_cache, compiled.resources, {"log": compiled.log})
-        Dump.artefacts(program.name, compiled)
+        Dump.machine_code(program.name, str(compiled.resources), compiled.cubin, compiled.ptx)
 
     def launcher(self, plan: LaunchPlan) -> Launch:
         cluster = plan.cluster if plan.cluster != (1, 1, 1) else None
@@ -222,6 +221,7 @@ def choose(options: Options, *, device: int | None, has_cpu_tensors: bool, asked
         return gpu(device)
     on_cpu = has_cpu_tensors or options.emulate == "on" or (wanted is not None and wanted.type == "cpu")
     if not on_cpu and (wanted is not None or torch.cuda.is_available()) and device_count():
+        torch.cuda.init()
         index = wanted.index if wanted is not None and wanted.index is not None else torch.cuda.current_device()
         return gpu(index)
     if options.emulate == "off":

@@ -30,7 +30,7 @@ from ..options import Options
 from . import zero_size
 from .binding import VECTOR_BYTES, Bound
 from .engines import BuiltKernel, Engine
-from .outputs import Layout, OutputPlan, hazard, layout_of, stride_values
+from .outputs import Layout, OutputPlan, hazard, layout_of, sources_of, stride_values
 from .timing import Timings
 
 Value = TypeVar("Value")
@@ -94,6 +94,8 @@ class Variant:
         else:
             self.images = zero_size.without_empty_tensors(self.fusion, outputs, is_zero)
             self.has_kernel = bool(self.fusion.outputs())
+            needed = {value for output in self.fusion.outputs() for value in sources_of(output)}  # type: ignore[arg-type]
+            self.fusion._inputs = [v for v in self.fusion._inputs if v in needed or not isinstance(v, TensorView)]  # schedulers fit to every input
         self.hazards = {
             f"T{source.name}": reason for source in set(self.fusion.aliases.values()) if (reason := hazard(self.fusion, source)) is not None  # type: ignore[attr-defined,arg-type]
         }

@@ -63,8 +63,11 @@ def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> Tenso
         kept = [(copies[axis], c) for axis, c in zip(domain.allocation, domain.contiguity) if axis in copies]
         new._domain = TensorDomain(None, list(copies.values()), [c for _, c in kept], [axis for axis, _ in kept])
     new.memory_type = old.memory_type
-    kind = expr.attributes["kind"] if isinstance(expr, ReductionOp) else "sum"  # Welford's average, squares and count of nothing are 0
-    value = fusion.new_scalar(const(identity_value(kind, old.dtype()), old.dtype()), old.dtype())
+    if isinstance(expr, ReductionOp):
+        number_of_nothing = identity_value(expr.attributes["kind"], old.dtype())
+    else:  # Welford: the average of nothing is no number, its squares and count are 0
+        number_of_nothing = float("nan") if number == 0 else identity_value("sum", old.dtype())
+    value = fusion.new_scalar(const(number_of_nothing, old.dtype()), old.dtype())
     fusion.register(FullOp([value], [new], op="full"))
     for use in list(old.uses()):
         fusion.replace_input(use, old, new)
