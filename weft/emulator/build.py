@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from weft.options import current
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
+MAX_CACHED_KERNELS = 4000  # about 30 KiB each
 
 # Both sides: no C++ library is used, so neither exceptions nor type information are needed.
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
@@ -49,27 +49,32 @@ class RuntimeDoesNotCompile(InternalError):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C++ compiler: its command, and the flags that depend on it and on this processor."""
+    """A C++ compiler: its command, the flags that depend on it and on this processor, and what its code can run on."""
 
     command: tuple[str, ...]
     machine_flags: tuple[str, ...]
+    target: str = "any processor of this architecture"
 
     def run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*self.command, *arguments], capture_output=True, text=True, check=False)
 
 
 def cache_dir() -> Path:
-    """Folder of compiled artefacts: the setting `cache_dir`."""
-    return current().cache_path
+    """Folder of compiled artefacts, below the setting `cache_dir`."""
+    return current().cache_path / "emulator"
+
+
+def _processor_features() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
+    except (OSError, IndexError):
+        return []
 
 
 def _machine_flags() -> tuple[str, ...]:
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
-    try:
-        features = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].split("\n", 1)[0].split()
-    except (OSError, IndexError):
-        return ()
+    features = _processor_features()
     # x86-64-v3 is as fast as native here, and safe in a cache folder that several machines share.
     wanted = {"avx2", "fma", "bmi1", "bmi2", "f16c"}
     # Clash protection touches every page of a large frame, so that an overflow meets the guard page and not a neighbour.
@@ -84,10 +89,21 @@ def find_toolchain(cxx: str | None = None) -> Toolchain:
     for command in ([asked.split()] if asked else []) + [["g++"], ["clang++"]]:
         if shutil.which(command[0]):
             return Toolchain(tuple(command), flags)
-    if importlib.util.find_spec("ziglang"):
+    spec = importlib.util.find_spec("ziglang")
+    if spec and spec.origin:
         # zig's default target is this very processor, which suits a kernel that is built here and runs here.
-        return Toolchain((sys.executable, "-m", "ziglang", "c++"), ())
+        return Toolchain((str(Path(spec.origin).parent / "zig"), "c++"), (), target=_digest(*_processor_features()))
     raise NoCompiler(tried=", ".join(([asked] if asked else []) + ["g++", "clang++", "ziglang"]))
+
+
+def _forget_oldest(folder: Path) -> None:
+    """Keep the folder from growing without end: drop the kernels used longest ago once there are too many."""
+    kernels = [p for p in folder.glob("kernel-*.so")]
+    if len(kernels) <= MAX_CACHED_KERNELS:
+        return
+    by_age = sorted((p.stat().st_mtime, p) for p in kernels if p.exists())
+    for _, path in by_age[: len(by_age) // 4]:
+        path.unlink(missing_ok=True)  # a process that has loaded it keeps it
 
 
 def _digest(*parts: str) -> str:
@@ -135,8 +151,10 @@ def build_kernel(source: str, *, check_races: bool, toolchain: Toolchain | None 
     key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(HERE), source)
     target = cache_dir() / f"kernel-{key}.so"
     if target.exists():
+        os.utime(target)  # used lately
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    _forget_oldest(target.parent)
     text = target.with_suffix(f".{os.getpid()}.cpp")
     text.write_text(source)
     result = _compile(toolchain, [*flags, "-I", str(HERE), "-x", "c++", str(text)], target)

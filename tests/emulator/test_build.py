@@ -1,0 +1,81 @@
+"""Building: which compiler, what it says, and a cache that several processes share."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from row_kernels import SOFTMAX, run_rmsnorm, run_softmax, unit
+
+from weft.emulator import build
+from weft.emulator.build import KernelDoesNotCompile, NoCompiler, build_kernel, find_toolchain
+from weft.options import options
+
+FRESH = find_toolchain.__wrapped__  # not cached
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda c: c if c in commands else None)
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+
+
+def test_compilers_are_tried_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "clang++", "mine")
+    assert FRESH().command == ("clang++",)
+    monkeypatch.setenv("CXX", "mine --fast")
+    assert FRESH().command == ("mine", "--fast")
+
+
+def test_no_compiler_names_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch)
+    with pytest.raises(NoCompiler) as error:
+        FRESH()
+    assert "tried g++, clang++, ziglang" in str(error.value) and "pip install ziglang" in str(error.value)
+
+
+def test_text_that_does_not_compile_is_kept(tmp_path: Path) -> None:
+    with options(cache_dir=str(tmp_path)), pytest.raises(KernelDoesNotCompile, match="does not name a type|unknown type") as error:
+        build_kernel("quaternion x;", check_races=False)
+    assert Path(str(error.value.values["path"])).read_text() == "quaternion x;"
+
+
+def test_processes_share_a_cache(tmp_path: Path) -> None:
+    """Several processes build the runtime and one kernel at once; all succeed, and no temporary file stays."""
+    script = "import row_kernels; assert row_kernels.run_softmax(check='bounds')[1] < 1.1"
+    folders = [str(Path(__file__).parent), str(Path(build.__file__).parents[2]), *sys.path]
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(folders)}
+    children = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(3)]
+    assert [child.wait() for child in children] == [0, 0, 0]
+    assert sorted(p.name.split("-")[0] for p in (tmp_path / "emulator").iterdir()) == ["kernel", "runtime"]
+
+
+def test_kernels_used_longest_ago_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "MAX_CACHED_KERNELS", 7)
+    folder = tmp_path / "emulator"
+    folder.mkdir()
+    for age in range(8):
+        path = folder / f"kernel-{age}.so"
+        path.touch()
+        os.utime(path, (1e9 - age, 1e9 - age))
+    with options(cache_dir=str(tmp_path)):
+        build_kernel(unit(SOFTMAX), check_races=False)
+    assert {p.name for p in folder.glob("kernel-?.so")} == {f"kernel-{age}.so" for age in range(6)}
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="the ziglang wheel is not installed")
+def test_zig_builds_runtime_and_kernels(tmp_path: Path) -> None:
+    script = "import weft.emulator.build as b; b.shutil.which = lambda c: None; import row_kernels as r; assert r.run_rmsnorm(seed=1)[1] < 1.1"
+    folders = [str(Path(__file__).parent), str(Path(build.__file__).parents[2]), *sys.path]
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(folders)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+@pytest.mark.parametrize("cols", [1024, 2048, 4096])
+def test_widths(cols: int) -> None:
+    assert run_softmax(cols=cols, check="bounds")[1] < 1.1
+    assert run_rmsnorm(cols=cols, rows=7, check="bounds")[1] < 1.1
