@@ -193,6 +193,7 @@ def mul(a: Sym | int, b: Sym | int) -> Sym:
 
 
 def product(values: Iterable[Sym | int]) -> Sym:
+    """Return the product of the values, 1 when there are none."""
     out: Sym = ONE
     for value in values:
         out = mul(out, value)
@@ -334,6 +335,7 @@ def less(a: Sym | int, b: Sym | int) -> Sym:
 
 
 def equal(a: Sym | int, b: Sym | int) -> Sym:
+    """The predicate a == b; TRUE or FALSE where that is known."""
     a, b = as_sym(a), as_sym(b)
     if a is b:
         return TRUE

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from weft.dtypes import DataType
-from weft.expr import Sym, const, var
+from weft.expr import Sym, var
 from weft.ir.enums import IterType
 from weft.ir.fusion import Fusion
 from weft.ir.values import TensorDomain, TensorView
 from weft.ops.build import broadcast, cast, pointwise
 from weft.ops.factories import random_like
-from weft.ops.reductions import keep_dims, reduce, var_mean, welford
+from weft.ops.reductions import reduce, var_mean, welford
 
 BF16, F32, F4, F8 = DataType.BFloat16, DataType.Float, DataType.Float4_e2m1fn, DataType.Float8_e4m3fn
 

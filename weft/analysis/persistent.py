@@ -44,8 +44,9 @@ class KeptTensor:
 class PersistentBuffers:
     """What is kept between the passes over the reduced loops.
 
-    passes: number of passes. first_pass: the pass that first needs each tensor. buffers: what is kept as the fusion stands. projected: inputs that are kept instead, all else being computed
-    again; None when that is impossible (`projection_obstacle` says why). recomputed: cost of computing again what projection does not keep.
+    passes: number of passes. first_pass: the pass that first needs each tensor. buffers: what is kept as the fusion stands. projected: inputs that
+    are kept instead, all else being computed again; None when that is impossible (`projection_obstacle` says why). recomputed: cost of computing
+    again what projection does not keep.
     """
 
     passes: int

@@ -47,6 +47,7 @@ class CudaWriter:
             self.statement(statement, depth)
 
     def statement(self, s: Statement, depth: int) -> None:
+        """Write one statement with what is inside it."""
         if isinstance(s, Loop):
             index, extent = s.index.payload, self.scalars.index(s.extent)
             self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
@@ -72,6 +73,7 @@ class CudaWriter:
             raise InternalError(f"statement {type(s).__name__} has no CUDA text")
 
     def allocate(self, buffer: Buffer, depth: int) -> None:
+        """Declare a register, a register array, or a pointer into shared memory."""
         ctype = CUDA_NAMES[buffer.dtype]
         if buffer.memory is MemoryType.shared:
             offset = self.scalars.index(buffer.offset_bytes)  # type: ignore[arg-type]
@@ -100,6 +102,7 @@ class CudaWriter:
         return place.buffer.name if index is ZERO else f"{place.buffer.name} + {self.scalars.index(index)}"
 
     def write(self, place: Access, text: str, depth: int) -> None:
+        """Store the value `text` to where its buffer is."""
         buffer = place.buffer
         if buffer.memory is MemoryType.global_:
             self.emit(depth, f"weft::store_global<weft::Cache::unspecified>({self.address(place)}, {text});")
@@ -111,6 +114,7 @@ class CudaWriter:
 
     # -- ops
     def op(self, s: Op, depth: int) -> None:
+        """Write one expression of the fusion on one element, or on one vector."""
         expr, output = s.expr, s.outputs[0]
         if s.vector_elems > 1:
             self.vector_op(s, depth)
@@ -132,12 +136,14 @@ class CudaWriter:
             raise InternalError(f"{type(expr).__name__} has no CUDA text")
 
     def copy_text(self, s: Op) -> str:
+        """Return the value that a copy moves; loads from global memory have a cache hint."""
         source = s.operands[0]
         if isinstance(source, Access) and source.buffer.memory is MemoryType.global_ and isinstance(s.expr, LoadStoreOp):
             return f"weft::load_global<weft::Cache::{_CACHE[s.expr.cache_op]}>({self.address(source)})"
         return self.read(source, s.outputs[0].buffer.dtype)
 
     def pointwise_text(self, s: Op) -> str:
+        """Return the value of a pointwise op, by the text of its definition."""
         expr = s.expr
         definition = lookup(expr.op_name)
         compute: DataType = expr.attributes["compute"]
@@ -161,6 +167,7 @@ class CudaWriter:
         return f"philox_seed, philox_offset / 4 + {index}"
 
     def random_text(self, s: Op) -> str:
+        """Return the call that makes one random number."""
         self.blocks["philox"] = None
         dtype = s.outputs[0].buffer.dtype
         base = DataType.Double if dtype is DataType.Double else DataType.Float
@@ -171,6 +178,7 @@ class CudaWriter:
         return text if dtype is base else f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
 
     def vector_op(self, s: Op, depth: int) -> None:
+        """Write a vector access, a conversion of a vector, or a vector of random numbers."""
         expr, n = s.expr, s.vector_elems
         target, source = s.outputs[0], s.operands[0]
         if isinstance(expr, RandomOp):
@@ -198,7 +206,8 @@ class CudaWriter:
         elif memories == (MemoryType.local, MemoryType.shared):
             self.emit(depth, f"weft::store_shared_vector<{n}>({self.address(target)}, {src.name}, {register_offset});")
         elif memories == (MemoryType.local, MemoryType.local):
-            self.emit(depth, f"for (int lane = 0; lane < {n}; ++lane) {out.name}[{self.scalars.index(target.index)} + lane] = {src.name}[{self.scalars.index(source.index)} + lane];")
+            to, from_ = (f"{place.buffer.name}[{self.scalars.index(place.index)} + lane]" for place in (target, source))
+            self.emit(depth, f"for (int lane = 0; lane < {n}; ++lane) {to} = {from_};")
         else:
             self.through_registers(s, depth, cache)
 
@@ -208,9 +217,11 @@ class CudaWriter:
         ctype = CUDA_NAMES[target.buffer.dtype]
         load = f"load_global_vector<{n}, {cache}>" if source.buffer.memory is MemoryType.global_ else f"load_shared_vector<{n}>"  # type: ignore[union-attr]
         store = f"store_global_vector<{n}, {cache}>" if target.buffer.memory is MemoryType.global_ else f"store_shared_vector<{n}>"
-        self.emit(depth, f"{{ weft::Array<{ctype}, {n}> moved; weft::{load}(moved, 0, {self.address(source)}); weft::{store}({self.address(target)}, moved, 0); }}")  # type: ignore[arg-type]
+        moves = f"weft::{load}(moved, 0, {self.address(source)}); weft::{store}({self.address(target)}, moved, 0);"  # type: ignore[arg-type]
+        self.emit(depth, f"{{ weft::Array<{ctype}, {n}> moved; {moves} }}")
 
     def vector_random(self, s: Op, depth: int) -> None:
+        """Write the calls that make four random numbers each."""
         self.blocks["philox"] = None
         target, n = s.outputs[0], s.vector_elems
         if target.buffer.dtype is not DataType.Float or n % 4:
@@ -224,6 +235,7 @@ class CudaWriter:
 
     # -- reductions across threads
     def reduce(self, s: Reduce, depth: int) -> None:
+        """Write a reduction across threads, and across blocks: values into an array, folded, and out of it."""
         self.blocks["reduce"] = None
         tensor = s.outputs[0].buffer.tensor
         dtype, n = tensor.dtype(), s.group_elems
@@ -249,6 +261,7 @@ class CudaWriter:
         self.emit(depth, "}")
 
     def fold_threads(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
+        """Fold `value` over the threads of the block, in the form that `reduction_form` gives."""
         functor = MONOIDS[s.expr.attributes["kind"]].functor
         form = reduction_form(s, {p: d for p, d in self.launch.items() if d is not ONE})
         n = s.group_elems
@@ -267,6 +280,7 @@ class CudaWriter:
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
 
     def fold_blocks(self, s: Reduce, workspace: str, identity: str, ctype: str, depth: int) -> None:
+        """Let the last block that arrives fold the partial results of all blocks."""
         n, functor = s.group_elems, MONOIDS[s.expr.attributes["kind"]].functor
         used = [p for p in GRID_TYPES if self.launch[p] is not ONE]
         rank, ranks = self.linear([p for p in used if p in s.grid_types], "gridDim")
@@ -275,9 +289,11 @@ class CudaWriter:
         worker, workers = self.linear([p for p in live if p in s.thread_types], "blockDim")
         kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
         partials, semaphores = s.global_workspace.name, s.semaphores.name  # type: ignore[union-attr]
-        self.emit(depth, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {segment}, {rank}, {ranks}, {kept}, {kept_threads}, {worker} == 0);")
+        place = f"{segment}, {rank}, {ranks}, {kept}, {kept_threads}, {worker} == 0"
+        self.emit(depth, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {place});")
         self.emit(depth, f"if ({s.last_flag}) {{")
-        self.emit(depth + 1, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {segment}, {ranks}, {kept}, {kept_threads}, {worker}, {workers});")
+        place = f"{segment}, {ranks}, {kept}, {kept_threads}, {worker}, {workers}"
+        self.emit(depth + 1, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {place});")
         self.fold_threads(s, workspace, identity, depth + 1)
         self.emit(depth, "}")
 

@@ -29,6 +29,7 @@ class Fusion:
 
     # -- creation
     def new_axis(self, extent: Sym | int, iter_type: IterType = IterType.iteration, **kwargs) -> IterDomain:
+        """Return a new axis of this fusion; `extent` is a number or an expression."""
         self._axis_count += 1
         axis = IterDomain(self._axis_count - 1, const(extent) if isinstance(extent, int) else extent, iter_type, **kwargs)
         axis.fusion = self
@@ -47,6 +48,7 @@ class Fusion:
         return tensor
 
     def new_scalar(self, sym: Sym | Number, dtype: DataType) -> Scalar:
+        """Return a new scalar of this fusion."""
         self._scalar_count += 1
         scalar = Scalar(self, self._scalar_count - 1, sym if isinstance(sym, Sym) else const(sym, dtype), dtype)
         self._vals.append(scalar)
@@ -75,6 +77,7 @@ class Fusion:
         return expr
 
     def remove(self, expr: Expr) -> None:
+        """Take an expression out of the fusion."""
         for value in expr.outputs:
             value._definition = None
         for value in expr.inputs:
@@ -108,6 +111,7 @@ class Fusion:
             self._outputs.append(value)
 
     def replace_output(self, old: Val, new: Val) -> None:
+        """Let `new` be the output that `old` is, with its alias."""
         self._outputs = [new if v is old else v for v in self._outputs]
         if old in self.aliases:
             self.aliases[new] = self.aliases.pop(old)

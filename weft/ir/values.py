@@ -201,7 +201,9 @@ class PointwiseOp(Expr):
 class LoadStoreOp(Expr):
     """A copy: set, permute (the output's logical domain is its root domain in another order), loads and stores of the scheduler."""
 
-    def __init__(self, inputs: Sequence[Val], outputs: Sequence[Val], *, kind: LoadStoreOpType = LoadStoreOpType.set, cache_op: CacheOp = CacheOp.unspecified) -> None:
+    def __init__(
+        self, inputs: Sequence[Val], outputs: Sequence[Val], *, kind: LoadStoreOpType = LoadStoreOpType.set, cache_op: CacheOp = CacheOp.unspecified
+    ) -> None:
         super().__init__(inputs, outputs, op="set")
         self.kind, self.cache_op = kind, cache_op
 
@@ -249,7 +251,9 @@ class TensorDomain(Val):
     contiguous-or-not non-broadcast axis (1 for the innermost).
     """
 
-    def __init__(self, root: list[IterDomain] | None, logical: list[IterDomain], contiguity: list[bool | None], allocation: list[IterDomain] | None = None) -> None:
+    def __init__(
+        self, root: list[IterDomain] | None, logical: list[IterDomain], contiguity: list[bool | None], allocation: list[IterDomain] | None = None
+    ) -> None:
         super().__init__(None, 0)
         self.root, self.logical, self.loop = root, list(logical), list(logical)
         self.allocation, self.contiguity = allocation, list(contiguity)

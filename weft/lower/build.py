@@ -151,6 +151,7 @@ class NestBuilder:
         self._open: list[tuple[LoopGroup, Loop]] = []
 
     def place(self, groups: list[LoopGroup], statement: Statement, allocations: list[tuple[Buffer, list[LoopGroup]]]) -> None:
+        """Put a statement into the loops `groups`, outermost first, and each buffer into the loops of its scope."""
         depth = 0
         while depth < len(self._open) and depth < len(groups) and self._open[depth][0] is groups[depth]:
             depth += 1
@@ -204,6 +205,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
 
 
 def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym) -> None:
+    """Check the vectorized axes of an op. Errors: NotVectorizable."""
     if not lanes:
         return
     axis = output.get_loop_domain()[lanes[-1]]
@@ -235,6 +237,7 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
 
 
 def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: int, expr: Expr, writing: bool) -> Sym:
+    """Return the index along loop axis `k` of a tensor in registers or shared memory, as `expr` writes or reads it."""
     consumer: TensorView = expr.outputs[0]  # type: ignore[assignment]
     if writing:
         return lane_or_index(state, tensor, k)
@@ -245,6 +248,7 @@ def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: in
 
 
 def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
+    """Return the index of the loop of axis `k`; 0 for a lane of a vector and for a loop of one iteration."""
     group = state.plan.groups[tensor][k]
     if tensor.get_loop_domain()[k].parallel in LANE_TYPES or (group.extent.is_const and group.extent.value == 1):
         return ZERO

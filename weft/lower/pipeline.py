@@ -23,7 +23,9 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-def lower(fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, dump: Callable[[str, str], None] | None = None) -> Kernel:
+def lower(
+    fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, dump: Callable[[str, str], None] | None = None
+) -> Kernel:
     """Return the kernel of a scheduled fusion after all passes.
 
     static_block: block dimensions fixed by the schedule's parameters. dump(pass name, text): called after each pass when given.

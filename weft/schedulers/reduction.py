@@ -50,7 +50,8 @@ class Reduction(Scheduler):
         template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
         first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
         template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
-        static = tuple((kind, n) for kind, n in zip(_STATIC, (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)) if n > 1 or kind is ParallelType.block_x)
+        threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
+        static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         return Launch(static, params.max_registers)
 
 
