@@ -81,6 +81,22 @@ def test_values_on_the_gpu(case: Case) -> None:
     check_values(case, inputs, run_on_gpu(case, inputs))
 
 
+@pytest.mark.parametrize(
+    ("exponent", "text"),
+    [
+        ("2.0f", "weft::square<float>(x)"),
+        ("3.0f", "weft::cube<float>(x)"),
+        ("0.5f", "weft::sqrt(x)"),
+        ("(-0.5f)", "weft::rsqrt(x)"),
+        ("(-1.0f)", "weft::reciprocal(x)"),
+        ("2.5f", "weft::pow(x, 2.5f)"),
+        ("y", "weft::pow(x, y)"),
+    ],
+)
+def test_special_exponents_need_no_logarithm(exponent: str, text: str) -> None:
+    assert lookup("pow").cuda(["x", exponent], DataType.Float) == text
+
+
 def every_float(step: int) -> torch.Tensor:
     """All `step`-th float32 bit patterns but NaNs."""
     x = torch.arange(-(2**31), 2**31, step, dtype=torch.int64).to(torch.int32).view(torch.float32)

@@ -204,6 +204,9 @@ WEFT_DEVICE double remainder(double a, double b) {
   return rest != 0. && (b < 0.) != (rest < 0.) ? rest + b : rest;
 }
 
+template <class T> WEFT_DEVICE T square(T x) { return x * x; }
+template <class T> WEFT_DEVICE T cube(T x) { return x * x * x; }
+
 // ---- three operands
 template <class T> WEFT_DEVICE T select(bool condition, T a, T b) { return condition ? a : b; }
 template <class T> WEFT_DEVICE T threshold(T x, T limit, T value) { return x <= limit ? value : x; }

@@ -7,9 +7,12 @@ sign of the divisor, division by zero gives 0 and does not trap. Read first: `re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from ..dtypes import CUDA_NAMES, DataType
 from .promotion import Result, Rule
 from .registry import OpDef, define, torch
 
@@ -126,16 +129,36 @@ def _python_pow(a: Any, b: Any) -> Any:
     return math.pow(a, b)
 
 
-_binary(
-    "pow",
-    Rule.arithmetic,
-    {"real": "weft::pow({0}, {1})", "int": "weft::int_pow<{T}>({0}, {1})", "complex": "weft::pow({0}, {1})"},
-    _pow,
-    _python_pow,
-    flops=40,
-    is_exp=True,
-    ulp=4,
-    source="powf of CUDA; integers by squaring",
+# torch's special exponents, which it also computes without a logarithm.
+_SPECIAL_POWERS = {2.0: "weft::square<{T}>({0})", 3.0: "weft::cube<{T}>({0})", 0.5: "weft::sqrt({0})", -0.5: "weft::rsqrt({0})", -1.0: "weft::reciprocal({0})"}
+_LITERAL = re.compile(r"\(?(-?\d+(\.\d*)?(e[+-]?\d+)?)f?\)?")
+
+
+@dataclass(frozen=True)
+class PowDef(OpDef):
+    """The op `pow`: an exponent that is a literal of a special value has a text of its own."""
+
+    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None) -> str:
+        """Return one C++ expression; see `OpDef.cuda`."""
+        literal = _LITERAL.fullmatch(args[1]) if compute in (DataType.Float, DataType.Double) else None
+        special = _SPECIAL_POWERS.get(float(literal[1])) if literal else None
+        return special.format(args[0], T=CUDA_NAMES[compute]) if special else super().cuda(args, compute, out)
+
+
+define(
+    PowDef(
+        "pow",
+        2,
+        Rule.arithmetic,
+        {"real": "weft::pow({0}, {1})", "int": "weft::int_pow<{T}>({0}, {1})", "complex": "weft::pow({0}, {1})"},
+        _pow,
+        python=_python_pow,
+        blocks=_MATH,
+        flops=40,
+        is_exp=True,
+        ulp=4,
+        source="powf of CUDA; integers by squaring",
+    )
 )
 _binary("atan2", Rule.floating, {"real": "weft::atan2({0}, {1})"}, lambda a, b: torch.atan2(a, b), math.atan2, flops=30, is_exp=True, ulp=4)
 _binary("nextafter", Rule.full_float, {"real": "weft::nextafter({0}, {1})"}, lambda a, b: torch.nextafter(a, b), flops=10)

@@ -121,11 +121,9 @@ def pointwise(fusion: Fusion, name: str, *operands: Operand) -> Val:
     """
     op = lookup(name)
     vals = [as_val(fusion, operand, name) for operand in operands]
-    free = [v for i, v in enumerate(vals) if i not in op.fixed]
-    if op.rule is Rule.logical:
-        compute = DataType.Bool
-    else:
-        compute = op.rule.compute(common_dtype(free), name)
+    free = [v for i, v in enumerate(vals) if i not in op.fixed] if op.fixed else vals
+    beside_tensor = len(free) < len(vals) and any(isinstance(v, TensorView) for v in vals)
+    compute = DataType.Bool if op.rule is Rule.logical else op.rule.compute(common_dtype(free, beside_tensor=beside_tensor), name)
     if not op.supports(compute):
         raise UnsupportedDtype(name, compute)
     vals = [cast(fusion, v, op.fixed.get(i, compute)) if isinstance(v, TensorView) else v for i, v in enumerate(vals)]

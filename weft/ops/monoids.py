@@ -36,9 +36,13 @@ class Monoid:
         """Return the C++ expression of `a` combined with `b`."""
         return OPS[self.op].cuda([a, b], dtype)
 
+    def blocks_for(self, dtype: DataType) -> tuple[str, ...]:
+        """Return the device library blocks that `identity` and `combine` need."""
+        return OPS[self.op].blocks_for(dtype)
+
     @property
     def blocks(self) -> tuple[str, ...]:
-        """Device library blocks that `combine` needs."""
+        """Device library blocks that `identity` and `combine` need for real types."""
         return OPS[self.op].blocks
 
 

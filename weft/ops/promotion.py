@@ -58,15 +58,16 @@ def _combine(higher: DataType | None, lower: DataType | None) -> DataType | None
     return _complex_of(higher) if lower.is_complex and higher.is_float else lower
 
 
-def common_dtype(operands: Iterable[Val]) -> DataType:
+def common_dtype(operands: Iterable[Val], *, beside_tensor: bool = False) -> DataType:
     """Return the type that torch would promote `operands` to.
 
     A scalar beside a tensor counts with its category only (Float, ComplexFloat, Int, Bool); scalars among themselves keep their width.
+    beside_tensor: there is a tensor that does not promote, as the condition of `where`.
     """
     operands = list(operands)
-    dtypes = {operand.dtype() for operand in operands}  # type: ignore[attr-defined]
     has_tensor = any(isinstance(operand, TensorView) for operand in operands)
-    if len(dtypes) == 1 and (has_tensor or len(operands) == 1):
+    dtypes = {operand.dtype() for operand in operands}  # type: ignore[attr-defined]
+    if len(dtypes) == 1 and has_tensor:
         return dtypes.pop()
     groups: list[DataType | None] = [None, None, None]
     for operand in operands:
@@ -75,7 +76,7 @@ def common_dtype(operands: Iterable[Val]) -> DataType:
         else:
             assert isinstance(operand, Scalar)
             group, dtype = 2, operand.dtype()
-            if has_tensor:
+            if has_tensor or beside_tensor:
                 dtype = _D.ComplexFloat if dtype.is_complex else _D.Float if dtype.is_float else _D.Int if dtype.is_integer else dtype
         known = groups[group]
         groups[group] = dtype if known is None else promote(known, dtype)
