@@ -133,6 +133,16 @@ def test_environment_variables_are_read_in_one_place() -> None:
     assert not found, "\n".join(found)
 
 
+def test_every_error_has_a_code_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for path in python_files("weft"):
+        for number, line in enumerate(text_of(path).splitlines(), 1):
+            if match := re.match(r'\s+code = "(W\d+)"', line):
+                places.setdefault(match[1], []).append(shown(path, number))
+    shared = {code: found for code, found in places.items() if len(found) > 1}
+    assert not shared, shared
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="ruff is not installed")
 def test_the_linter_finds_nothing() -> None:
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", "."]

@@ -24,13 +24,13 @@ LANE_TYPES = (ParallelType.vectorize, ParallelType.group)
 
 
 class SymbolicRegisters(UserError):
-    code = "W320"
+    code = "W520"
     what = "{tensor} is kept in registers, and its axis {axis} has the symbolic extent {extent}"
     fix = "split the axis by a constant and inline the tensor, bind the axis to a thread, or set_memory_type(MemoryType.shared)"
 
 
 class NotVectorizable(UserError):
-    code = "W321"
+    code = "W521"
     what = "axis {axis} of {tensor} is vectorized, but {reason}"
     fix = "vectorize only the innermost axis of a copy, a cast or a random op, with a constant extent, contiguous in memory"
 
