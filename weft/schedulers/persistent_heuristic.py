@@ -8,61 +8,78 @@ For rows in shared memory or read again, the loop over the row has a run-time co
 
 Loops, outermost first:
     register, 2-D   rows: [BIDx, TIDy = rows_per_block]          row: [batches (static), TIDx (inferred or bdimx), vector_elems]
-    register, 3-D   rows: as above     outer reduced run: [outer_batches (static), TIDz = bdimz]     inner run: [batches, TIDx, vector_elems]
+    register, 3-D   rows: as above     outer reduced run: [outer_batches (static), TIDz]     inner run: [batches, TIDx, vector_elems]
     shared, reread  rows: [BIDx]                                 row: [serial (run-time), unroll, TIDx = bdimx, vector_elems]
 Read first: `choose`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..analysis.loop_axes import Obstacle
-from ..arch import Arch
+from ..arch import MAX_BLOCK_Z, Arch
 from .facts import PersistentFacts
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
-    BLOCK_REDUCTION_NS,
-    BLOCK_START_NS,
-    L2_SHARE_FOR_REUSE,
-    MEMORY_LATENCY_NS,
-    SHARED_BYTES_PER_CLOCK,
-    WARP_REDUCTION_NS,
+    BLOCK_REDUCTION_INSTRUCTIONS,
+    INSTRUCTIONS_PER_OP,
+    LATENCY_NS,
+    MUFU_CLOCKS,
+    WARP_INSTRUCTIONS,
+    WARP_REDUCTION_INSTRUCTIONS,
     Trace,
     balance,
     best_first,
-    busy_fraction,
     ceil_div,
-    issue_ns,
+    clocks_per_ns,
     l2_bytes_per_ns,
     next_power_of_two,
     previous_power_of_two,
+    reduction_clocks,
+    rereads_from_memory,
+    roof_fraction,
     round_up,
     share_bytes_per_ns,
     vector_elems,
+    vector_latency_clocks,
 )
 
-OVERHEAD_REGISTERS = 16
-"""Fewest registers beside the kept row (addresses, loop, partial results) with which a kernel does not spill (nvFuser's figure)."""
+OVERHEAD_REGISTERS = 24
 OVERHEAD_REGISTERS_EXP = 32
-"""The same with exponentials."""
-COMFORTABLE_EXTRA_REGISTERS = 16
-"""On top of the overhead: room to convert one vector while another is on its way."""
+"""Registers beside the kept row: addresses, loop, one vector in the type computed in. Source: ptxas 13.0 on hand-written norms: 24 to 32 (nvFuser
+plans with 16, and 32 with exponentials)."""
+OPERAND_REGISTERS = 0.6
+"""Part of the weights' vectors that ptxas loads ahead and so keeps beside the row (same source)."""
+COMFORTABLE_REGISTERS = 8
+"""On top of the overhead, so that nothing is spilled when the estimate is short."""
 TARGET_WARPS = 28
 """Resident warps per multiprocessor from which more no longer help (nvFuser's figure, 44 % of 64)."""
 TARGET_WARPS_EXP = 16
 """With exponentials on a chip whose memory is quick compared with its arithmetic: registers are worth more than warps there."""
 MAX_BATCHES = 32
+MANY_BYTES_PER_THREAD = 192
+"""Of a tensor, beyond which more batches are tried only when the row needs them (nvFuser stops at 10 to 12 vectors)."""
 MAX_ELEMS_PER_THREAD = 256
 """Straight-line code of one thread; beyond that compile time and instruction cache suffer."""
 GOOD_BYTES_PER_THREAD = 64
-"""Four 16-byte loads of a tensor in flight per thread."""
+"""Four 16-byte loads of a tensor; rows within a warp need half, since nothing is lost at a barrier. Source: H200, as in `throughput_heuristic`."""
 FRACTION_STEP = 0.02
 """Predicted fractions of the roof this close count as equal; the later criteria decide."""
-STORAGE_MARGIN = 0.03
-"""What another storage must gain over registers to be taken."""
-SMALL_BLOCK_THREADS = 128
+STORAGE_MARGIN = 0.06
+"""What another storage must gain over registers to be taken: the model is pessimistic about a single row in registers (32K elements: 0.79, measured 0.89)."""
+FEW_ROWS_PER_SM = 4
+"""With fewer rows of registers on a multiprocessor than this, other storages are considered."""
+SMALL_BLOCK_THREADS = 64
+NARROW_BLOCK_THREADS = 128
+"""Threads to which short rows are gathered in a block; the second when a row has fewer lanes than a warp."""
+REREAD_FACTOR = 0.92
+"""Rows read again against the model, which knows nothing of what the second reading costs in L1 and L2 (measured: 0.85 against 0.93 at 32K elements)."""
+LONG_ROW_THREADS_PER_SM = 1536
+"""Threads of a multiprocessor to plan registers for when rows are not in registers: 40 each."""
+THROUGH_REGISTERS_FACTOR = 0.84
+"""Shared memory filled through registers instead of asynchronous copies (measured: 0.79 against 0.94 at 4K to 32K elements)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +93,8 @@ class PersistentParams:
     rows_per_block: rows side by side in a block, on TIDy. row_unroll: rows of one thread, loaded together.
     bdimz, outer_batches: 3-D only, threads and static iterations along the outer reduced run.
     is_warp_only: the threads of a row are in one warp, so that no barrier is needed. max_registers: per thread, for the compiler.
+    is_async_copy: rows go to shared memory by asynchronous copies (storage "shared" only), each thread reading back what it copied.
+    cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
     """
 
     kind: str
@@ -92,13 +111,15 @@ class PersistentParams:
     outer_batches: int
     is_warp_only: bool
     max_registers: int
+    is_async_copy: bool = False
+    cluster_blocks: int = 1
 
     def threads_x(self, facts: PersistentFacts, warp_threads: int = 32) -> int:
         """Threads of one row at launch."""
         if self.bdimx is not None:
             return self.bdimx
         row = facts.inner_run_elems if self.kind == "3d" else facts.reduction_elems
-        threads = ceil_div(row, self.vector_elems * self.batches)
+        threads = ceil_div(ceil_div(ceil_div(row, self.vector_elems), self.cluster_blocks), self.batches)
         return round_up(threads, warp_threads) if self.pad_to_warp else threads
 
     def threads_per_block(self, facts: PersistentFacts) -> int:
@@ -117,8 +138,8 @@ class Candidate:
     spare_registers: int
     blocks_per_sm: int
     warps_per_sm: int
-    bytes_per_thread: float
     bytes_in_flight_per_sm: float
+    shared_bytes: int
     waves: float
     key: tuple = field(compare=False)
 
@@ -137,217 +158,237 @@ CRITERIA = (
     "occupancy reaches the target",
     "lanes that hold data (in sixteenths)",
     "spare registers are comfortable",
-    "bytes per thread near four 16-byte loads",
+    "bytes per thread near the good ones",
     "fewer threads per block",
 )
 
 
-def choose(facts: PersistentFacts, arch: Arch) -> PersistentParams:
-    """Return the params of a normalization. Any facts give legal params: rows too long to be kept are read again."""
-    return choose_with_trace(facts, arch)[0]
+def choose(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False) -> PersistentParams:
+    """Return the params of a normalization. Any facts give legal params: rows too long to be kept are read again.
+
+    async_copies: the template can fill shared memory with cp.async; without, shared memory rarely pays.
+    """
+    return choose_with_trace(facts, arch, async_copies=async_copies)[0]
 
 
-def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentParams, Trace]:
+def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False) -> tuple[PersistentParams, Trace]:
     """Return the params and why, best candidate first."""
-    vector = vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
-    model = _Model(facts, arch, vector)
+    model = _Model(facts, arch)
     register = best_first(model.register_candidates(), key=lambda c: c.key)
-    if not (facts.is_inner and facts.dimensions == 3):
-        pass
-    others = best_first((*model.shared_candidates(), *model.reread_candidates()), key=lambda c: c.key) if not register or register[0].blocks_per_sm < 3 else ()
-    notes = []
-    ranked = register
-    if others and (not register or others[0].fraction > register[0].fraction + STORAGE_MARGIN):
-        notes.append("registers cannot hold the row" if not register else f"{others[0].params.storage} gains more than {STORAGE_MARGIN} over registers")
+    others: tuple[Candidate, ...] = ()
+    if not register or register[0].blocks_per_sm * register[0].params.rows_per_block < FEW_ROWS_PER_SM:
+        others = best_first((*model.shared_candidates(async_copies), *model.reread_candidates()), key=lambda c: c.key)
+    notes: tuple[str, ...] = ()
+    ranked = (*register, *others)
+    if not register:
+        notes = ("registers cannot hold a row",)
+    elif others and others[0].fraction > register[0].fraction + STORAGE_MARGIN:
+        notes = (f"{others[0].params.storage} gains more than {STORAGE_MARGIN} over registers",)
         ranked = (others[0], *register, *others[1:])
-    elif others:
-        ranked = (*register, *others)
     chosen = ranked[0].params
-    return chosen, Trace("persistent", facts, CRITERIA, ranked[:24], chosen, tuple(notes))
-
-
-def needs_rereading(facts: PersistentFacts, arch: Arch) -> bool:
-    """True when no storage on chip holds a row."""
-    return choose(facts, arch).storage == "reread"
+    return chosen, Trace("persistent", facts, CRITERIA, ranked[:24], chosen, notes)
 
 
 class _Model:
-    """Candidates of one set of facts. `vector`: elements of one access."""
+    """Candidates of one set of facts."""
 
-    def __init__(self, facts: PersistentFacts, arch: Arch, vector: int) -> None:
-        self.facts, self.arch, self.vector = facts, arch, vector
-        self.row_vectors = ceil_div(facts.reduction_elems, vector)
+    def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
+        self.facts, self.arch = facts, arch
+        self.vector = vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+        self.row_vectors = ceil_div(facts.reduction_elems, self.vector)
         self.share = share_bytes_per_ns(arch)
-        self.moved_bits = facts.input_bits + facts.output_bits
-        self.tensors = max(1, facts.vectorizable_inputs) + facts.broadcast_operands + (1 if facts.output_bits else 0)
-        self.early_input_bits = max(1, facts.input_bits - facts.late_input_bits)
+        self.moved_bits = max(1, facts.input_bits + facts.output_bits)
+        self.tensors = max(1, facts.vectorizable_inputs) + facts.broadcast_operands + (facts.output_bits > 0)
+        self.levels = max(1, facts.passes - 1)
+        self.overhead = OVERHEAD_REGISTERS_EXP if facts.has_exp else OVERHEAD_REGISTERS
+        self.target_warps = TARGET_WARPS_EXP if facts.has_exp and arch.high_bandwidth_per_flop else TARGET_WARPS
 
-    # ---- costs
-    def instructions(self, *, projected: bool) -> float:
+    # ---- time of a block
+    def vector_instructions(self, projected: bool) -> float:
+        """Issue slots of one vector in all passes."""
         facts = self.facts
-        again = facts.recompute_instructions if projected and facts.persistent_bits != facts.projected_bits else 0
-        return facts.instructions + again + self.tensors * ACCESS_INSTRUCTIONS / self.vector
+        again = projected and facts.projected_bits is not None and facts.projected_bits < facts.persistent_bits
+        ops = facts.instructions + (facts.recompute_instructions if again else 0)
+        mufu = facts.mufu + (again and facts.recompute_has_exp)
+        return self.vector * max(ops * INSTRUCTIONS_PER_OP, mufu * MUFU_CLOCKS / 2) + self.tensors * ACCESS_INSTRUCTIONS
 
-    def mufu(self, *, projected: bool) -> float:
-        return self.facts.mufu + (1 if projected and self.facts.recompute_has_exp else 0)
+    def times_ns(self, row_warps: int, warps: int, vectors: float, projected: bool) -> tuple[float, float]:
+        """Return (rest, issue) of a block whose threads hold `vectors` each."""
+        clock = clocks_per_ns(self.arch)
+        instructions = self.vector_instructions(projected)
+        clocks = vectors * max(vector_latency_clocks(self.vector, self.facts.passes), instructions * warps / 4)
+        rest = LATENCY_NS + (clocks + self.levels * reduction_clocks(row_warps)) / clock
+        reduction = WARP_REDUCTION_INSTRUCTIONS if row_warps <= 1 else BLOCK_REDUCTION_INSTRUCTIONS
+        return rest, max(1, warps) / 4 * (vectors * instructions + self.levels * reduction + WARP_INSTRUCTIONS) / clock
 
-    def rest_ns(self, threads: int, rows: int, elems_per_thread: float, projected: bool, *, warp_only: bool) -> float:
-        """Time in which one block does not use the memory."""
-        levels = max(1, self.facts.passes - 1)
-        reduction = WARP_REDUCTION_NS + (0 if warp_only else BLOCK_REDUCTION_NS)
-        issue = issue_ns(self.arch, ceil_div(threads, 32), elems_per_thread, self.instructions(projected=projected), self.mufu(projected=projected))
-        return MEMORY_LATENCY_NS + BLOCK_START_NS + levels * reduction + issue
-
-    def issue_bound(self, elems_per_ns: float, lane_fraction: float, projected: bool) -> float:
-        """Largest fraction of the roof that the instruction issue allows when the roof asks for `elems_per_ns` elements."""
-        per_elem = max(self.instructions(projected=projected), self.mufu(projected=projected) * 8)
-        lanes_per_ns = 4 * self.arch.warp_threads * self.arch.sm_clock_khz * 1e-6
-        return min(1.0, lanes_per_ns * lane_fraction / (elems_per_ns * per_elem))
+    def workspace_bytes(self, block: int) -> int:
+        return round_up(ceil_div(block, 32) * ceil_div(self.facts.accumulator_bits, 8) * self.levels, 128)
 
     # ---- rows in registers
-    def projections(self) -> tuple[bool, ...]:
-        """Which of (as it is, projected) are worth considering."""
+    def projections(self) -> tuple[tuple[bool, float], ...]:
+        """(is projected, kept bits per element) worth considering."""
         facts = self.facts
+        plain = (False, facts.persistent_bits / facts.reduction_elems)
         if facts.projected_bits is None or facts.projected_bits >= facts.persistent_bits:
-            return (False,)
-        return (True, False) if not facts.recompute_has_exp else (False, True)
+            return (plain,)
+        projected = (True, facts.projected_bits / facts.reduction_elems)
+        return (projected, plain) if facts.recompute_has_exp else (projected,)
 
     def register_candidates(self) -> Iterator[Candidate]:
-        for projected in self.projections():
-            kept_bits = self.facts.projected_bits if projected else self.facts.persistent_bits
-            for batches in self.batch_range():
-                yield from self.with_batches(batches, projected, kept_bits / self.facts.reduction_elems)  # type: ignore[operator]
+        facts = self.facts
+        has_outer_run = facts.dimensions == 3 and facts.runs[0][0] and facts.runs[-1][0] and len(facts.runs) == 3
+        for projected, bits in self.projections():
+            for batches in self.batch_range(self.row_vectors):
+                yield from self.in_registers(projected, bits, batches)
+            if has_outer_run:
+                yield from self.in_registers_3d(projected, bits)
 
-    def batch_range(self) -> range:
-        most = min(MAX_BATCHES, max(1, MAX_ELEMS_PER_THREAD // self.vector), self.row_vectors)
-        return range(ceil_div(self.row_vectors, self.arch.max_threads_per_block), most + 1)
+    def batch_range(self, vectors: int) -> Iterator[int]:
+        """Batches worth trying: every number up to 12, then in coarser steps."""
+        fewest = max(1, ceil_div(vectors, self.arch.max_threads_per_block))
+        usual = MANY_BYTES_PER_THREAD * 8 // (self.vector * self.facts.max_dtype_bits)
+        most = min(MAX_BATCHES, max(1, MAX_ELEMS_PER_THREAD // self.vector), vectors, max(usual, 2 * fewest))
+        return (b for b in range(fewest, most + 1) if b == fewest or b <= 12 or b % 4 == 0)
 
-    def with_batches(self, batches: int, projected: bool, kept_bits_per_elem: float) -> Iterator[Candidate]:
-        arch, facts = self.arch, self.facts
+    def in_registers(self, projected: bool, bits: float, batches: int) -> Iterator[Candidate]:
+        arch = self.arch
         threads = ceil_div(self.row_vectors, batches)
         bdimx = None
         if threads <= arch.warp_threads // 2:  # rows shorter than a warp share one: lanes in powers of two, for shuffles
             padded = bdimx = next_power_of_two(threads)
         else:
             padded = round_up(threads, arch.warp_threads)
-        if padded > arch.max_threads_per_block:
-            return
-        warp_only = padded <= arch.warp_threads
-        rows = max(1, SMALL_BLOCK_THREADS // padded)
-        while rows > 1 and (ceil_div(facts.iteration_elems, rows) < arch.sm_count * 4 and rows * padded > arch.warp_threads or rows > next_power_of_two(facts.iteration_elems)):
-            rows //= 2
-        block = padded * rows
-        kept = -(-self.vector * kept_bits_per_elem // 32) * batches
-        buffer = int(kept)
-        overhead = OVERHEAD_REGISTERS_EXP if facts.has_exp else OVERHEAD_REGISTERS
-        seen = set()
-        for wanted in (buffer + overhead + COMFORTABLE_EXTRA_REGISTERS, buffer + overhead):
-            if wanted > arch.max_registers_per_thread:
-                continue
-            blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block))
-            if not blocks or blocks in seen:
-                continue
-            seen.add(blocks)
-            registers = max(wanted, min(arch.max_registers_per_thread, arch.registers_per_thread(round_up(block, arch.warp_threads) * blocks)))
-            yield self.register_candidate(batches, projected, padded, bdimx, rows, buffer, overhead, registers, blocks, warp_only)
+        if padded <= arch.max_threads_per_block:
+            yield from self.with_threads("2d", projected, bits, batches, padded, bdimx, 1, 1)
 
-    def workspace_bytes(self, block: int) -> int:
-        return ceil_div(block, 32) * ceil_div(self.facts.accumulator_bits, 8) * max(1, self.facts.passes - 1)
-
-    def register_candidate(
-        self, batches: int, projected: bool, padded: int, bdimx: int | None, rows: int, buffer: int, overhead: int, registers: int, blocks: int, warp_only: bool
-    ) -> Candidate:  # fmt: skip
+    def in_registers_3d(self, projected: bool, bits: float) -> Iterator[Candidate]:
+        """Threads along x stay within the inner run, so that no index is divided; only where that wastes few lanes."""
         arch, facts = self.arch, self.facts
-        block = padded * rows
-        held_elems = padded * batches * self.vector  # of a row, idle lanes included: the same for all rows that lead to this kernel
-        lane_fraction = facts.reduction_elems / held_elems
-        transfer = rows * held_elems * self.moved_bits / 8 / self.share
-        elems_per_thread = batches * self.vector
-        rest = self.rest_ns(block, rows, elems_per_thread, projected, warp_only=warp_only)
+        inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.runs[0][1]
+        for batches in self.batch_range(inner):
+            padded = round_up(ceil_div(inner, batches), arch.warp_threads)
+            if inner < 0.85 * padded * batches:
+                continue
+            for bdimz in (1, 2, 4, 8, 16, 32, MAX_BLOCK_Z):
+                outer_batches = ceil_div(outer, bdimz)
+                bdimz = ceil_div(outer, outer_batches)
+                if padded * bdimz > arch.max_threads_per_block or outer_batches * batches > MAX_BATCHES:
+                    continue
+                yield from self.with_threads("3d", projected, bits, batches, padded, None, bdimz, outer_batches)
+
+    def with_threads(
+        self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int
+    ) -> Iterator[Candidate]:  # fmt: skip
+        """One candidate for comfortable registers, and one for as few as can be when that lets more blocks in."""
+        arch, facts = self.arch, self.facts
+        row_threads = padded * bdimz
+        rows = self.rows_per_block(row_threads)
+        block = row_threads * rows
+        vectors = batches * outer_batches
+        buffer = math.ceil(self.vector * bits / 32) * vectors
+        operands = round(OPERAND_REGISTERS * math.ceil(self.vector * min(32, facts.broadcast_operand_bits) / 32) * vectors)
+        overhead = self.overhead + operands
+        residents = set()
+        for wanted in (buffer + overhead + COMFORTABLE_REGISTERS, buffer + overhead):
+            blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
+            if not blocks or blocks in residents:
+                continue
+            residents.add(blocks)
+            registers = max(wanted, arch.registers_per_thread(min(arch.max_threads_per_sm, round_up(block, arch.warp_threads) * blocks)))
+            params = PersistentParams(
+                kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
+                pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches,
+                is_warp_only=row_threads <= arch.warp_threads, max_registers=min(registers, arch.max_registers_per_thread),
+            )  # fmt: skip
+            yield self.register_candidate(params, row_threads, vectors, buffer, overhead, blocks)
+
+    def rows_per_block(self, row_threads: int) -> int:
+        """Rows side by side: enough for a small block, fewer when the chip would lack blocks; never a block below a warp when there are rows for one."""
+        arch, facts = self.arch, self.facts
+        rows = max(1, (NARROW_BLOCK_THREADS if row_threads < arch.warp_threads else SMALL_BLOCK_THREADS) // row_threads)
+        rows = min(rows, next_power_of_two(facts.iteration_elems))
+        while rows > 1 and rows * row_threads > arch.warp_threads and ceil_div(facts.iteration_elems, rows) < arch.sm_count * 4:
+            rows //= 2
+        return rows
+
+    def register_candidate(self, params: PersistentParams, row_threads: int, vectors: int, buffer: int, overhead: int, blocks: int) -> Candidate:
+        arch, facts = self.arch, self.facts
+        rows, block = params.rows_per_block, row_threads * params.rows_per_block
+        held = row_threads * vectors * self.vector  # of a row, idle lanes included: the same for all rows that lead to this kernel
+        lanes = facts.reduction_elems / held
+        warps = ceil_div(block, 32)
+        rest, issue = self.times_ns(ceil_div(row_threads, 32), warps, vectors, params.project_to_inputs)
         grid = ceil_div(facts.iteration_elems, rows)
         resident = min(blocks, ceil_div(grid, arch.sm_count))
-        elems_per_ns = self.share * 8 / max(1, self.moved_bits)
-        fraction = min(busy_fraction(resident, transfer, rest), self.issue_bound(elems_per_ns, 1.0, projected)) * balance(grid, arch)
-        bytes_per_thread = elems_per_thread * self.early_input_bits / 8
-        per_tensor = elems_per_thread * facts.max_dtype_bits / 8
-        warps = resident * ceil_div(block, 32)
-        target = TARGET_WARPS_EXP if facts.has_exp and arch.high_bandwidth_per_flop else TARGET_WARPS
-        spare = registers - buffer
-        params = PersistentParams(
-            kind="2d", storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
-            pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=1, outer_batches=1, is_warp_only=warp_only, max_registers=registers,
-        )  # fmt: skip
+        sixteenths = max(1, round(lanes * 16))
+        transfer = rows * held * sixteenths / 16 * self.moved_bits / 8 / self.share
+        fraction = roof_fraction(resident, transfer, rest, issue) * balance(grid, arch)
+        per_tensor = vectors * self.vector * facts.max_dtype_bits / 8
+        good = GOOD_BYTES_PER_THREAD / (2 if params.is_warp_only else 1)
+        spare = params.max_registers - buffer
         key = (
-            round(fraction * min(1.0, lane_fraction * 1.25) / FRACTION_STEP),
-            blocks * ceil_div(block, 32) >= target,
-            int(lane_fraction * 16 + 0.01),
-            spare >= overhead + COMFORTABLE_EXTRA_REGISTERS,
-            -abs((per_tensor / GOOD_BYTES_PER_THREAD if per_tensor >= GOOD_BYTES_PER_THREAD else GOOD_BYTES_PER_THREAD / per_tensor)),
+            int(fraction / FRACTION_STEP),
+            blocks * warps >= self.target_warps,
+            sixteenths,
+            spare >= overhead + COMFORTABLE_REGISTERS,
+            -abs(math.log2(per_tensor / good)),
             -block,
         )
-        return Candidate(
-            params, fraction, lane_fraction, block, buffer, spare, blocks, warps, bytes_per_thread, resident * block * bytes_per_thread * lane_fraction,
-            grid / (arch.sm_count * blocks), key,
-        )  # fmt: skip
+        in_flight = resident * block * vectors * self.vector * (facts.input_bits - facts.late_input_bits) / 8 * lanes
+        return Candidate(params, fraction, lanes, block, buffer, spare, blocks, resident * warps, in_flight, 0, grid / (arch.sm_count * blocks), key)
 
     # ---- rows in shared memory, rows read again
-    def shared_candidates(self) -> Iterator[Candidate]:
+    def block_sizes(self) -> tuple[int, ...]:
+        """Blocks whose threads all have at least two vectors (the smallest one otherwise)."""
+        sizes = tuple(t for t in (64, 128, 256, 512, 1024) if t * 2 <= self.row_vectors)
+        return sizes[-3:] or (64,)
+
+    def shared_candidates(self, async_copies: bool) -> Iterator[Candidate]:
         facts, arch = self.facts, self.arch
-        if self.vector * facts.min_dtype_bits % 8:
-            return
-        projected = facts.projected_bits is not None and facts.projected_bits < facts.persistent_bits
-        kept_bits = facts.projected_bits if projected else facts.persistent_bits
-        for threads in (256, 512, 1024):
-            row_bytes = round_up(ceil_div(kept_bits, 8), 128)  # type: ignore[arg-type]
-            shared = row_bytes + round_up(self.workspace_bytes(threads), 128)
-            registers = min(arch.max_registers_per_thread, arch.registers_per_thread(threads))
+        projected, bits = self.projections()[0]
+        is_async = async_copies and self.vector * facts.min_dtype_bits in (32, 64, 128) and (projected or facts.projected_bits == facts.persistent_bits)
+        for threads in self.block_sizes():
+            shared = round_up(math.ceil(facts.reduction_elems * bits / 8), 128) + self.workspace_bytes(threads)
             blocks = min(arch.blocks_per_sm(threads, 32, shared), arch.max_threads_per_sm // threads)
-            if not blocks or threads * self.vector * 2 > facts.reduction_elems and threads > 256:
+            if not blocks:
                 continue
-            registers = min(128, arch.registers_per_thread(threads * blocks))
-            elems = facts.reduction_elems / threads
             transfer = facts.reduction_elems * self.moved_bits / 8 / self.share
-            through_shared = facts.passes * row_bytes / (SHARED_BYTES_PER_CLOCK * arch.sm_clock_khz * 1e-6)
-            rest = self.rest_ns(threads, 1, elems, projected, warp_only=False) + through_shared
-            yield self.long_row_candidate("shared", threads, registers, blocks, transfer, transfer, rest, projected, elems)
+            factor = 1.0 if is_async else THROUGH_REGISTERS_FACTOR
+            yield self.long_row_candidate("shared", threads, blocks, transfer, transfer, projected, shared, factor, is_async)
 
     def reread_candidates(self) -> Iterator[Candidate]:
         facts, arch = self.facts, self.arch
-        for threads in (256, 512, 1024):
-            if threads * self.vector * 2 > facts.reduction_elems and threads > 256:
-                continue
-            blocks = max(1, min(arch.max_threads_per_sm // 2 // threads, arch.blocks_per_sm(threads, 48)))
+        for threads in self.block_sizes():
+            blocks = arch.max_threads_per_sm // threads
             row_bytes = facts.reduction_elems * facts.input_bits / 8
-            transfer = facts.reduction_elems * self.moved_bits / 8 / self.share
-            in_l2 = arch.sm_count * blocks * row_bytes <= arch.l2_bytes * L2_SHARE_FOR_REUSE
+            moved = facts.reduction_elems * self.moved_bits / 8
             again = (facts.passes - 1) * row_bytes
-            traffic = transfer + (0 if in_l2 else again / self.share)
-            through_l2 = (facts.reduction_elems * self.moved_bits / 8 + again) / l2_bytes_per_ns(arch)
-            elems = facts.reduction_elems / threads
-            rest = self.rest_ns(threads, 1, 0, True, warp_only=False) + (facts.passes - 1) * MEMORY_LATENCY_NS / 2
-            registers = min(128, arch.registers_per_thread(threads * blocks))
-            yield self.long_row_candidate("reread", threads, registers, blocks, transfer, max(traffic, through_l2), rest, True, elems)
+            in_work = min(arch.sm_count * blocks, facts.iteration_elems) * row_bytes
+            memory = (moved + again * rereads_from_memory(in_work, arch)) / self.share
+            through_l2 = (moved + again) / l2_bytes_per_ns(arch)
+            yield self.long_row_candidate("reread", threads, blocks, moved / self.share, max(memory, through_l2), True, 0, REREAD_FACTOR, False)
 
     def long_row_candidate(
-        self, storage: str, threads: int, registers: int, blocks: int, needed_ns: float, spent_ns: float, rest: float, projected: bool, elems: float
+        self, storage: str, threads: int, blocks: int, needed_ns: float, spent_ns: float, projected: bool, shared: int, factor: float, is_async: bool
     ) -> Candidate:  # fmt: skip
         facts, arch = self.facts, self.arch
-        grid = facts.iteration_elems
-        resident = min(blocks, ceil_div(grid, arch.sm_count))
-        elems_per_ns = self.share * 8 / max(1, self.moved_bits)
-        fraction = busy_fraction(resident, spent_ns, rest) * needed_ns / spent_ns
-        fraction = min(fraction, self.issue_bound(elems_per_ns, 1.0, projected)) * balance(grid, arch)
-        unroll = max(1, min(4, previous_power_of_two(GOOD_BYTES_PER_THREAD * 8 // (self.vector * facts.max_dtype_bits))))
-        per_thread = unroll * self.vector * self.early_input_bits / 8
+        vectors = ceil_div(self.row_vectors, threads)
+        warps = threads // 32
+        rest, issue = self.times_ns(warps, warps, vectors, projected)
+        if storage == "reread":
+            rest += self.levels * LATENCY_NS
+        resident = min(blocks, ceil_div(facts.iteration_elems, arch.sm_count))
+        fraction = factor * roof_fraction(resident, spent_ns, rest, issue) * needed_ns / spent_ns * balance(facts.iteration_elems, arch)
+        unroll = max(1, min(8, previous_power_of_two(GOOD_BYTES_PER_THREAD * 8 // (self.vector * facts.max_dtype_bits)), previous_power_of_two(vectors)))
+        is_kept_by_inputs = projected and facts.projected_bits is not None
+        registers = min(64, arch.registers_per_thread(min(LONG_ROW_THREADS_PER_SM // threads * threads or threads, threads * blocks)))
         params = PersistentParams(
-            kind="2d", storage=storage, project_to_inputs=projected, vector_elems=self.vector, batches=0, unroll=unroll, bdimx=threads, pad_to_warp=True,
-            rows_per_block=1, row_unroll=1, bdimz=1, outer_batches=1, is_warp_only=False, max_registers=registers,
+            kind="2d", storage=storage, project_to_inputs=is_kept_by_inputs, vector_elems=self.vector, batches=0, unroll=unroll, bdimx=threads,
+            pad_to_warp=True, rows_per_block=1, row_unroll=1, bdimz=1, outer_batches=1, is_warp_only=False, max_registers=registers, is_async_copy=is_async,
         )  # fmt: skip
-        key = (round(fraction / FRACTION_STEP), resident * threads // 32 >= 16, storage == "shared", -threads)
+        key = (int(fraction / FRACTION_STEP), resident * warps >= self.target_warps, storage == "shared", -abs(vectors - 4), -threads)
+        per_thread = (vectors if is_async else unroll) * self.vector * (facts.input_bits - facts.late_input_bits) / 8
         return Candidate(
-            params, fraction, 1.0, threads, 0, registers, blocks, resident * threads // 32, per_thread, resident * threads * per_thread,
-            grid / (arch.sm_count * blocks), key,
+            params, fraction, 1.0, threads, 0, registers, blocks, resident * warps, resident * threads * per_thread, shared,
+            facts.iteration_elems / (arch.sm_count * blocks), key,
         )  # fmt: skip
-
-
-__all__ = ["Candidate", "Obstacle", "PersistentParams", "choose", "choose_with_trace"]

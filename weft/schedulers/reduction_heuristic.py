@@ -20,24 +20,40 @@ from ..arch import Arch
 from .facts import ReductionFacts
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
-    BLOCK_REDUCTION_NS,
-    BLOCK_START_NS,
-    MEMORY_LATENCY_NS,
-    WARP_REDUCTION_NS,
+    BLOCK_REDUCTION_INSTRUCTIONS,
+    INSTRUCTIONS_PER_OP,
+    LATENCY_NS,
+    MUFU_CLOCKS,
+    WARP_INSTRUCTIONS,
+    WARP_REDUCTION_INSTRUCTIONS,
     Trace,
+    balance,
     best_first,
-    busy_fraction,
     bytes_in_flight_per_sm,
     ceil_div,
-    issue_ns,
+    clocks_per_ns,
     next_power_of_two,
     previous_power_of_two,
+    reduction_clocks,
+    roof_fraction,
     share_bytes_per_ns,
     vector_elems,
+    vector_latency_clocks,
 )
 
-IN_FLIGHT_BYTES_PER_THREAD = 64
-"""Four 16-byte loads in flight per thread."""
+IN_FLIGHT_BYTES_PER_THREAD = 32
+"""Two 16-byte loads in flight per thread, over all inputs. Source: sums of rows of 1K to 64K bf16 elements on an H200: two loads and no loop reach 0.91 of
+the roof, one load 0.74, four 0.87."""
+LOOP_BYTES_PER_THREAD = 64
+"""The same where threads loop over a long row or column: four loads, 0.85 of the roof, two 0.82."""
+LOOP_FACTOR = 0.93
+"""What a loop over the row costs against loading all of it at once (same source)."""
+SHORT_OF_FLIGHT_POWER = 0.6
+"""Fraction of the roof reached with a part r of the bytes in flight that are needed: r to this power (0.7 reaches 0.8; same source)."""
+LOOP_FLIGHT = 1.5
+"""In a loop a thread has nothing in flight part of the time: needs this much more."""
+TOO_MUCH_IN_FLIGHT = 0.03
+"""Lost for each multiple of the bytes needed in flight beyond 1.5 (same source as above)."""
 MAX_UNROLL = 8
 GRID_REDUCTION_NS = 2500.0
 """Partial results through L2, a counter, and a last block that reads them."""
@@ -46,11 +62,12 @@ LONE_SM_GAIN = 1.6
 TIME_STEP = 0.02
 """Predicted times this close (relative) count as equal; the later criteria decide."""
 MAX_GRID_SPLIT = 1024
-INNER_THREADS = (32, 64, 128, 256, 512)
-OUTER_THREADS_X = (8, 16, 32, 64, 128)
+INNER_THREADS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+INNER_BLOCK_THREADS = 256
+OUTER_THREADS_X = (1, 2, 4, 8, 16, 32, 64, 128)
 OUTER_BLOCK_THREADS = (256, 512)
-SEGMENT_COST = {8: 2.5, 16: 1.6, 32: 1.25, 64: 1.05}
-"""Relative time per byte of rows read in pieces of so many bytes; wider pieces cost 1. An estimate: sectors have 32 bytes, DRAM bursts 64."""
+SEGMENT_COST = {8: 2.5, 16: 1.6, 32: 1.25, 64: 1.1}
+"""Relative time per byte of rows read in pieces of so many bytes; wider pieces cost 1. 64: measured on an H200; below: an estimate, sectors have 32 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +124,7 @@ class Candidate:
         )
 
 
-CRITERIA = (f"predicted time (in steps of {TIME_STEP:.0%})", "no grid reduction", "fewer blocks per row", "more threads along x", "smaller blocks")
+CRITERIA = (f"predicted time (in steps of {TIME_STEP:.0%})", "no grid reduction", "fewer blocks per row", "blocks of 256 threads", "fewer threads along x")
 
 
 def choose(facts: ReductionFacts, arch: Arch) -> ReductionParams:
@@ -137,48 +154,68 @@ class _Model:
         self.facts, self.arch = facts, arch
         self.vector = vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
         self.share = share_bytes_per_ns(arch)
-        self.row_bits = facts.input_bits + facts.output_bits
-        inputs = max(1, facts.vectorizable_inputs)
-        wanted = IN_FLIGHT_BYTES_PER_THREAD * 8 // (self.vector * facts.max_dtype_bits * inputs)
-        self.unroll = max(1, min(MAX_UNROLL, previous_power_of_two(wanted)))
-        self.instructions = facts.instructions + (inputs + (facts.output_bits > 0)) * ACCESS_INSTRUCTIONS / self.vector
-        self.ideal_ns = facts.total_elems * self.row_bits / 8 / (self.share * arch.sm_count)
+        self.moved_bits = max(1, facts.input_bits + facts.output_bits)
+        self.inputs = max(1, facts.vectorizable_inputs)
+        self.vector_bytes = self.vector * facts.max_dtype_bits * self.inputs / 8
+        tensors = self.inputs + (facts.output_bits > 0)
+        per_elem = max(facts.instructions * INSTRUCTIONS_PER_OP, facts.mufu * MUFU_CLOCKS / 2)
+        self.instructions = self.vector * per_elem + tensors * ACCESS_INSTRUCTIONS
+        self.ideal_ns = facts.total_elems * self.moved_bits / 8 / (self.share * arch.sm_count)
 
-    def candidate(self, params: ReductionParams, elems_per_block: float, lane_fraction: float, blocks: int, segment_bytes: float, partial_bytes: float) -> Candidate:
+    def unroll(self, vectors: int) -> int:
+        """Loads before the first use, when a thread has `vectors` of them."""
+        whole = previous_power_of_two(int(IN_FLIGHT_BYTES_PER_THREAD / self.vector_bytes))
+        loop = previous_power_of_two(int(LOOP_BYTES_PER_THREAD / self.vector_bytes))
+        return min(MAX_UNROLL, next_power_of_two(vectors) if vectors <= whole else loop)
+
+    def candidate(self, params: ReductionParams, vectors: int, row_warps: int, lanes: float, blocks: int, segment_bytes: float) -> Candidate:
+        """`vectors` of a thread, idle lanes included; `lanes`: part of them that holds data; `segment_bytes`: contiguous piece that a block reads."""
         arch, facts = self.arch, self.facts
         threads = params.threads_per_block
-        kept = params.unroll * ceil_div(self.vector * facts.max_dtype_bits, 32) * max(1, facts.vectorizable_inputs)
-        registers = min(128, 32 + kept + ceil_div(facts.accumulator_bits, 32) * (self.vector if params.kind == "outer" else 1))
-        per_sm = max(1, arch.blocks_per_sm(threads, registers))
-        resident = min(per_sm, ceil_div(blocks, arch.sm_count))
-        transfer = elems_per_block * self.row_bits / 8 / self.share
-        warps = ceil_div(threads, 32)
-        rest = MEMORY_LATENCY_NS + BLOCK_START_NS + WARP_REDUCTION_NS + (0 if params.is_warp_only else BLOCK_REDUCTION_NS)
-        rest += issue_ns(arch, warps, params.unroll * self.vector, self.instructions, facts.mufu)
-        in_flight = resident * threads * params.unroll * self.vector * facts.input_bits / 8 * lane_fraction
+        warps = ceil_div(threads, arch.warp_threads)
+        kept = params.unroll * ceil_div(self.vector * facts.max_dtype_bits, 32) * self.inputs
+        registers = 16 + (kept if vectors <= params.unroll else ceil_div(kept, 2)) + ceil_div(facts.accumulator_bits, 32) * (self.vector if params.kind == "outer" else 1)
+        per_sm = max(1, arch.blocks_per_sm(threads, min(registers, params.max_registers)))
+        transfer = threads * vectors * self.vector * lanes * self.moved_bits / 8 / self.share
+        clock = clocks_per_ns(arch)
+        rest = LATENCY_NS + (min(vectors, params.unroll) * vector_latency_clocks(self.vector, 1) + reduction_clocks(row_warps)) / clock
+        reduction = WARP_REDUCTION_INSTRUCTIONS if row_warps <= 1 else BLOCK_REDUCTION_INSTRUCTIONS
+        issue = max(1, warps) / 4 * (vectors * self.instructions + reduction + WARP_INSTRUCTIONS) / clock
+        read_part = facts.input_bits / self.moved_bits
+        one_block_in_flight = threads * min(vectors, params.unroll) * self.vector * facts.input_bits / 8 * lanes
+
+        def fraction(resident: int) -> float:
+            in_flight = resident * one_block_in_flight / (bytes_in_flight_per_sm(arch) * read_part)
+            if vectors > params.unroll:
+                factor = LOOP_FACTOR * min(1.0, (in_flight / LOOP_FLIGHT) ** SHORT_OF_FLIGHT_POWER)
+            else:
+                factor = min(1.0, in_flight**SHORT_OF_FLIGHT_POWER) - TOO_MUCH_IN_FLIGHT * min(2.0, max(0.0, in_flight - 1.5))
+            return roof_fraction(resident, transfer, rest, issue) * max(factor, 1e-6)
+
+        full, tail = divmod(ceil_div(blocks, arch.sm_count), per_sm)
         boost = min(LONE_SM_GAIN, max(1.0, arch.sm_count / blocks))
-        busy = min(busy_fraction(resident, transfer, rest), in_flight / (bytes_in_flight_per_sm(arch) / 2)) * boost
-        per_elem = max(self.instructions, facts.mufu * 8)
-        elems_per_ns = self.share * 8 / self.row_bits
-        busy = min(busy, 4 * 32 * arch.sm_clock_khz * 1e-6 * lane_fraction / (elems_per_ns * per_elem))
-        on_one_sm = ceil_div(blocks, arch.sm_count) if blocks < 8 * arch.sm_count else blocks / arch.sm_count
-        cost = next((c for width, c in SEGMENT_COST.items() if segment_bytes <= width), 1.0)
-        time = on_one_sm * transfer / max(busy, 1e-6) * cost + MEMORY_LATENCY_NS
+        if full < 4:  # whole rounds of resident blocks, and a last one that fills the chip in part
+            time = (full * per_sm * transfer / fraction(per_sm) if full else 0.0) + (tail * transfer / fraction(tail) if tail else 0.0)
+        else:
+            time = blocks / arch.sm_count * transfer / fraction(per_sm) / balance(blocks, arch)
+        time = time / boost * next((c for width, c in SEGMENT_COST.items() if segment_bytes <= width), 1.0) + LATENCY_NS
         if params.grid_split > 1:
+            partial_bytes = facts.iteration_elems * params.grid_split * facts.accumulator_bits / 8
             time += GRID_REDUCTION_NS + 2 * partial_bytes / (self.share * arch.sm_count)
-        key = (params.grid_split == 1, -params.grid_split, min(params.bdimx, 32 if params.kind == "outer" else 128), -threads)
-        return Candidate(params, time, min(1.0, self.ideal_ns / time), lane_fraction, blocks, per_sm, in_flight, key)
+        in_flight = min(per_sm, ceil_div(blocks, arch.sm_count)) * one_block_in_flight
+        key = (params.grid_split == 1, -params.grid_split, -abs(threads - INNER_BLOCK_THREADS), -params.bdimx)
+        return Candidate(params, time, min(1.0, self.ideal_ns / time), lanes, blocks, per_sm, in_flight, key)
 
     def registers(self, threads: int) -> int:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
 
-    def splits(self, blocks: int, most: int) -> Iterator[int]:
-        """Ways to share a row among blocks: 1, and as many as make whole rounds of the chip."""
+    def splits(self, blocks: int, most: int, per_sm: int) -> Iterator[int]:
+        """Ways to share a row among blocks: 1, and as many as fill the chip once, with fewer or more blocks on a multiprocessor."""
         yield 1
         seen = {1}
-        for per_sm in (1, 2, 3, 4, 6, 8):
-            split = _nice(min(most, MAX_GRID_SPLIT, self.arch.sm_count * per_sm // max(1, blocks)))
-            if split not in seen:
+        for wanted in (1, 2, 4, per_sm):
+            split = _nice(min(most, MAX_GRID_SPLIT, self.arch.sm_count * wanted // max(1, blocks)))
+            if split not in seen and wanted <= per_sm:
                 seen.add(split)
                 yield split
 
@@ -191,62 +228,61 @@ class _Model:
 
     def inner_merged(self) -> Iterator[Candidate]:
         facts, arch = self.facts, self.arch
-        vectors = ceil_div(facts.reduction_elems, self.vector)
+        row = ceil_div(facts.reduction_elems, self.vector)
         for bdimx in INNER_THREADS:
-            if bdimx > 32 and bdimx // 2 * self.unroll >= vectors:
-                break  # half as many threads would do
-            unroll = min(self.unroll, next_power_of_two(ceil_div(vectors, bdimx)))
-            bdimy = max(1, min(128 // bdimx, next_power_of_two(facts.iteration_elems)))
+            if bdimx > 1 and bdimx // 2 >= row or ceil_div(row, bdimx) > 16 and bdimx < 32:
+                continue
+            bdimy = max(1, min(INNER_BLOCK_THREADS // bdimx, next_power_of_two(facts.iteration_elems)))
             rows = ceil_div(facts.iteration_elems, bdimy)
-            for split in self.splits(rows, vectors // (bdimx * unroll)):
-                vectors_per_block = ceil_div(vectors, split)
-                lanes = vectors_per_block / (ceil_div(vectors_per_block, bdimx) * bdimx)
+            for split in self.splits(rows, row // (2 * bdimx), arch.max_threads_per_sm // (bdimx * bdimy)):
+                share = ceil_div(row, split)
+                unroll = self.unroll(ceil_div(share, bdimx))
+                vectors = ceil_div(share, bdimx * unroll) * unroll
                 params = ReductionParams(
                     kind="inner", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
                     is_warp_only=bdimx <= arch.warp_threads, max_registers=self.registers(bdimx * bdimy),
                 )  # fmt: skip
-                elems = vectors_per_block * self.vector * bdimy
-                partial = facts.iteration_elems * split * facts.accumulator_bits / 8
-                yield self.candidate(params, elems, lanes, rows * split, 512, partial)
+                lanes = share / (vectors * bdimx)
+                yield self.candidate(params, vectors, ceil_div(bdimx, 32), lanes, rows * split, 512)
 
     def inner_3d(self) -> Iterator[Candidate]:
         """Threads along x stay within the inner run, so no index is divided; only where that wastes few lanes."""
         facts, arch = self.facts, self.arch
         outer = facts.runs[0][1]
-        vectors = ceil_div(facts.inner_run_elems, self.vector)
+        row = ceil_div(facts.inner_run_elems, self.vector)
         for bdimx in (32, 64, 128, 256):
-            lanes = vectors / (ceil_div(vectors, bdimx) * bdimx)
+            unroll = self.unroll(ceil_div(row, bdimx))
+            inner_vectors = ceil_div(row, bdimx * unroll) * unroll
+            lanes = row / (inner_vectors * bdimx)
             if lanes < 0.85:
                 continue
-            unroll = min(self.unroll, previous_power_of_two(ceil_div(vectors, bdimx)))
-            bdimz = max(1, min(256 // bdimx, previous_power_of_two(outer)))
-            for split in self.splits(facts.iteration_elems, outer // bdimz):
+            bdimz = max(1, min(INNER_BLOCK_THREADS // bdimx, previous_power_of_two(outer)))
+            for split in self.splits(facts.iteration_elems, outer // bdimz, arch.max_threads_per_sm // (bdimx * bdimz)):
                 params = ReductionParams(
                     kind="3d", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=1, bdimz=bdimz, grid_split=split,
                     is_warp_only=bdimx * bdimz <= arch.warp_threads, max_registers=self.registers(bdimx * bdimz),
                 )  # fmt: skip
-                elems = ceil_div(outer, split) * facts.inner_run_elems
-                partial = facts.iteration_elems * split * facts.accumulator_bits / 8
-                yield self.candidate(params, elems, lanes, facts.iteration_elems * split, 512, partial)
+                vectors = inner_vectors * ceil_div(outer, bdimz * split)
+                yield self.candidate(params, vectors, ceil_div(bdimx * bdimz, 32), lanes, facts.iteration_elems * split, 512)
 
     # ---- the innermost loop is kept
     def outer(self) -> Iterator[Candidate]:
         facts, arch = self.facts, self.arch
-        vectors = ceil_div(facts.iteration_elems, self.vector)
+        row = ceil_div(facts.iteration_elems, self.vector)
         for bdimx in OUTER_THREADS_X:
-            if bdimx > 8 and bdimx // 2 >= vectors:
-                break
-            columns = ceil_div(vectors, bdimx)
-            lanes = vectors / (columns * bdimx)
+            if bdimx > 1 and bdimx // 2 >= row or bdimx < 8 and bdimx < row:
+                continue
+            columns = ceil_div(row, bdimx)
             for threads in OUTER_BLOCK_THREADS:
                 bdimy = max(1, min(threads // bdimx, next_power_of_two(facts.reduction_elems)))
-                unroll = min(self.unroll, next_power_of_two(ceil_div(facts.reduction_elems, bdimy)))
-                for split in self.splits(columns, facts.reduction_elems // (bdimy * unroll)):
+                for split in self.splits(columns, facts.reduction_elems // (2 * bdimy), arch.max_threads_per_sm // (bdimx * bdimy)):
+                    share = ceil_div(facts.reduction_elems, split)
+                    unroll = self.unroll(ceil_div(share, bdimy))
+                    vectors = ceil_div(share, bdimy * unroll) * unroll
                     params = ReductionParams(
                         kind="outer", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
                         is_warp_only=False, max_registers=self.registers(bdimx * bdimy),
                     )  # fmt: skip
-                    elems = min(facts.iteration_elems, bdimx * self.vector) * ceil_div(facts.reduction_elems, split)
-                    partial = facts.iteration_elems * split * facts.accumulator_bits / 8
-                    segment = bdimx * self.vector * facts.max_dtype_bits / 8
-                    yield self.candidate(params, elems, lanes, columns * split, segment, partial)
+                    lanes = row / (columns * bdimx) * share / (vectors * bdimy)
+                    segment = min(row, bdimx) * self.vector * facts.max_dtype_bits / 8
+                    yield self.candidate(params, vectors, ceil_div(bdimx * bdimy, 32), lanes, columns * split, segment)

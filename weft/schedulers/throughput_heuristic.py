@@ -2,49 +2,65 @@
 
 Owns the constants of the model, with their sources, and the record of a choice. Pure arithmetic: no fusion, no device.
 
-A multiprocessor has an equal share of the memory's rate. A resident block alternates between using that share (its transfer) and doing without it
-(latency of the first load, barriers, arithmetic, its own start). With k resident blocks this is a closed queue with k customers and one server, and
-the share is used for a fraction of the time
+A multiprocessor has an equal share of the memory's rate. A resident block moves its bytes (its transfer) and does other things in between (latency of
+the first load, barriers, arithmetic: its rest). Three limits, each as a ratio to the roof:
 
-    1 - 1 / sum_{j=0..k} k! / (k - j)! * (transfer / rest)^j
+    memory   blocks * transfer / (rest + OWN_TRANSFER * transfer)    k resident blocks overlap; one alone moves its bytes faster than its share
+    issue    transfer / time in which the schedulers issue the block's instructions
+    launch   transfer / least time between two blocks of a multiprocessor
 
-(machine interference model; exponential times, so a little pessimistic). One long row per multiprocessor loses what one block cannot overlap with
-itself; many small blocks lose nothing once their number times transfer exceeds the rest.
-Read first: `busy_fraction`.
+and the fraction of the roof is ROOF * (1 + memory^-p + issue^-p + launch^-p)^(-1/p), p = SHARPNESS, which is near the smallest ratio, and below it where
+two are alike. Source of the constants below: fitted to 96 hand-written RMS norm and softmax kernels, rows of 1K to 112K bf16 elements in registers and
+in shared memory, on one H200 (driver 580, November 2026, L2 flushed): 4 % root mean square error. Other chips take clocks, rates and limits from their `Arch`.
+Read first: `roof_fraction`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..arch import Arch
 
-MEMORY_LATENCY_NS = 700.0
-"""From a load to its use under load. Source: pointer chasing gives 470 (A100) to 600 ns (H100, B200); queues add to that."""
-BLOCK_START_NS = 300.0
-"""From the end of a block to the first load of the next one in its place: launch, parameters, addresses."""
-WARP_REDUCTION_NS = 60.0
-"""Five shuffles with their operations, about 20 clocks each."""
-BLOCK_REDUCTION_NS = 120.0
-"""One barrier, one store and one load of shared memory, and a second warp reduction, on top of the first."""
+ROOF = 0.95
+"""Of `Arch.roof_bytes_per_s`, what the best kernels reach; a plain copy kernel reaches 0.97."""
+SHARPNESS = 3.25
+OWN_TRANSFER = 0.54
+"""Time of a lone block's transfer over its transfer at the share of its multiprocessor."""
+LATENCY_NS = 400.0
+"""Of a block: start, first load to first use, as far as nothing overlaps it."""
+LAUNCH_NS = 30.0
+"""Least time between two blocks of a multiprocessor."""
+VECTOR_LATENCY_CLOCKS = 60.0
+ELEMENT_LATENCY_CLOCKS = 20.0
+"""Chain of dependent operations of a warp for one vector and one pass: 60 + 20 per element (220 for eight)."""
+WARP_INSTRUCTIONS = 113.0
+"""Issue slots of a warp beside its vectors: parameters, addresses, predicates."""
+WARP_REDUCTION_CLOCKS = 80.0
+BLOCK_REDUCTION_CLOCKS = 80.0
+BLOCK_REDUCTION_CLOCKS_PER_WARP = 15.5
+"""A reduction within a warp; a barrier with its second stage on top; and what each warp more costs, waiting for the last."""
+WARP_REDUCTION_INSTRUCTIONS = 12.0
+BLOCK_REDUCTION_INSTRUCTIONS = 30.0
+INSTRUCTIONS_PER_OP = 0.5
+"""Machine instructions over the operations that the op registry counts: fused multiply-adds, conversions of two elements at once."""
+ACCESS_INSTRUCTIONS = 4.0
+"""Issue slots of one vector access: address, predicate, the access itself."""
+MUFU_CLOCKS = 8.0
+"""Clocks of a scheduler for one special-function instruction of a warp: 16 lanes per multiprocessor (CUDA C++ Programming Guide, throughput)."""
 BYTES_IN_FLIGHT_S = 1.3e-6
 """Bytes in flight that saturate the memory, over its rate. Source: NVIDIA's GTC talks: 32 KiB per multiprocessor for H100, 64 KiB for B200."""
 L2_BYTES_PER_CLOCK = 26.0
-"""What L2 gives one multiprocessor per clock while all ask."""
-SHARED_BYTES_PER_CLOCK = 128.0
-"""Shared memory of one multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
-MUFU_CLOCKS = 8.0
-"""Clocks of a scheduler for one special-function instruction of a warp: 16 lanes per multiprocessor (CUDA C++ Programming Guide, throughput)."""
-ACCESS_INSTRUCTIONS = 4.0
-"""Issue slots of one vector access: address, predicate, the access, conversions that do not scale with its width."""
-L2_SHARE_FOR_REUSE = 0.5
-"""Part of L2 that can be counted on to hold what was just read, while outputs stream through."""
+"""What L2 gives one multiprocessor per clock while all ask. An estimate."""
+L2_KEEPS = 0.25
+L2_LOSES = 1.0
+"""Parts of L2: rows in work that take less than the first are read again from L2, and from memory when they take more than the second; in between in part.
+Source: rows read twice on an H200: 17 MB in work reach 0.85 of the roof, 34 MB 0.70, 69 MB 0.61 (as if all came from memory)."""
 
 
 def bytes_in_flight_per_sm(arch: Arch) -> float:
-    """Bytes that a multiprocessor must have asked for at any time to use its share of the memory."""
+    """Bytes that a multiprocessor must have asked for at any time to use its share of the memory by reading alone."""
     return arch.dram_bytes_per_s * BYTES_IN_FLIGHT_S / arch.sm_count
 
 
@@ -58,33 +74,42 @@ def l2_bytes_per_ns(arch: Arch) -> float:
     return L2_BYTES_PER_CLOCK * arch.sm_clock_khz * 1e-6
 
 
-def issue_ns(arch: Arch, warps: int, elems_per_thread: float, instructions: float, mufu: float) -> float:
-    """Time in which a block's warps issue `instructions` (and `mufu` special functions) for each of their elements, alone on a multiprocessor."""
-    clocks_per_elem = max(instructions, mufu * MUFU_CLOCKS)
-    return elems_per_thread * clocks_per_elem * max(1.0, warps / 4) / (arch.sm_clock_khz * 1e-6)
+def clocks_per_ns(arch: Arch) -> float:
+    return arch.sm_clock_khz * 1e-6
 
 
-def busy_fraction(blocks: int, transfer_ns: float, rest_ns: float) -> float:
-    """Part of the time for which `blocks` resident blocks keep their multiprocessor's share of the memory busy."""
-    if blocks <= 0:
-        return 0.0
-    ratio = transfer_ns / max(rest_ns, 1e-9)
-    total = term = 1.0
-    for waiting in range(blocks, 0, -1):
-        term *= waiting * ratio
-        total += term
-    return 1.0 - 1.0 / total
+def vector_latency_clocks(vector: int, passes: int) -> float:
+    """Clocks that a warp alone needs for one vector in all passes."""
+    return (VECTOR_LATENCY_CLOCKS + ELEMENT_LATENCY_CLOCKS * vector) * passes
+
+
+def reduction_clocks(warps: int) -> float:
+    """Clocks of one reduction over the `warps` of a row; 1: no barrier."""
+    return WARP_REDUCTION_CLOCKS + (BLOCK_REDUCTION_CLOCKS + BLOCK_REDUCTION_CLOCKS_PER_WARP * warps if warps > 1 else 0.0)
+
+
+def roof_fraction(blocks: int, transfer_ns: float, rest_ns: float, issue_ns: float) -> float:
+    """Return the predicted fraction of the roof; see the module."""
+    memory = blocks * transfer_ns / (rest_ns + OWN_TRANSFER * transfer_ns)
+    ratios = (memory, transfer_ns / issue_ns, transfer_ns / LAUNCH_NS)
+    return ROOF * (1.0 + sum(r**-SHARPNESS for r in ratios)) ** (-1.0 / SHARPNESS)
 
 
 def balance(blocks: int, arch: Arch) -> float:
-    """Part of the multiprocessors' time that whole blocks can fill: 1 from eight blocks per multiprocessor on."""
+    """Part of the multiprocessors' time that whole blocks can fill: 1 from twelve blocks per multiprocessor on."""
     per_sm = blocks / arch.sm_count
-    return 1.0 if per_sm >= 8 else per_sm / -(-blocks // arch.sm_count)
+    return 1.0 if per_sm >= 12 else per_sm / -(-blocks // arch.sm_count)
+
+
+def rereads_from_memory(bytes_in_work: float, arch: Arch) -> float:
+    """Part of what is read again that comes from memory and not from L2."""
+    low, high = arch.l2_bytes * L2_KEEPS, arch.l2_bytes * L2_LOSES
+    return min(1.0, max(0.0, (bytes_in_work - low) / (high - low)))
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Why a choice was made: every candidate considered, best first, and the criteria in order. For WEFT_DUMP=scheduler."""
+    """Why a choice was made: candidates considered, best first, and the criteria in order. For WEFT_DUMP=scheduler; `str` makes the text."""
 
     heuristic: str
     facts: Any
@@ -93,13 +118,12 @@ class Trace:
     chosen: Any
     notes: tuple[str, ...] = ()
 
-    def text(self) -> str:
-        """Return the trace as text, one candidate per line."""
+    def __str__(self) -> str:
         lines = [f"{self.heuristic}: {self.facts}"]
         lines += [f"  {note}" for note in self.notes]
         if self.candidates:
-            lines.append(f"  in the order of: {', '.join(self.criteria)}")
-        lines += [f"  {'->' if i == 0 else '  '} {candidate}" for i, candidate in enumerate(self.candidates)]
+            lines.append(f"  in the order of: {'; '.join(self.criteria)}")
+        lines += [f"  {'  ' if i else '->'} {candidate}" for i, candidate in enumerate(self.candidates)]
         lines.append(f"  chosen: {self.chosen}")
         return "\n".join(lines)
 
@@ -127,6 +151,6 @@ def vector_elems(limit_elems: int, max_dtype_bits: int, min_vector_elems: int, m
     return max(min_vector_elems, min(limit_elems, previous_power_of_two(max_vector_bits // max_dtype_bits)))
 
 
-def best_first(candidates: Iterable[Any], key: Any) -> tuple[Any, ...]:
+def best_first(candidates: Iterable[Any], key: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Sort by `key`, largest first; equals keep their order."""
     return tuple(sorted(candidates, key=key, reverse=True))
