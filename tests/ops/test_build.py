@@ -204,6 +204,13 @@ def test_set_copies_and_cast_to_the_same_type_is_a_copy() -> None:
     assert g.cast(x, D.BFloat16).definition().op_name == "cast"
 
 
+@pytest.mark.parametrize(("a", "b"), [(D.Float, D.Float8_e4m3fn), (D.Float8_e5m2, D.Half), (D.Float, D.Null)])
+def test_casts_of_eight_bit_floats_are_not_done(a: DataType, b: DataType) -> None:
+    g = Graph()
+    with pytest.raises(Unsupported, match=f"cast from {a} to {b} is not supported yet"):
+        g.cast(g.tensor([3], a), b)
+
+
 # ---------------------------------------------------------------- reductions
 def test_keepdim_is_a_broadcast_on_top() -> None:
     g = Graph()

@@ -11,7 +11,7 @@ from typing import Union
 
 from .. import expr
 from ..dtypes import DataType
-from ..errors import UserError
+from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -144,6 +144,9 @@ def cast(fusion: Fusion, value: Val, dtype: DataType) -> Val:
     old = value.dtype()  # type: ignore[attr-defined]
     if old is dtype:
         return value
+    for narrow in (old, dtype):
+        if narrow.bits < 16 and narrow.is_float or dtype is DataType.Null:
+            raise Unsupported(f"cast from {old} to {dtype}", remedy="use Float, Half or BFloat16 inside the fusion")
     if isinstance(value, Scalar):
         out: Val = fusion.new_scalar(_cast_sym(value.sym, dtype), dtype)
     else:
