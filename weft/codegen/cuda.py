@@ -35,6 +35,7 @@ class CudaWriter:
         self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *kernel.block))}
         self.alignment_bytes: dict[str, int] = {}
         self.random_ops: set[int] = set()
+        self.cluster_started = False
         self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
         self._used = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in (*s.outputs, *s.operands) if isinstance(o, Access)}
 
@@ -254,7 +255,13 @@ class CudaWriter:
         if s.workspace is not None:
             workspace = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.workspace.offset_bytes)})"  # type: ignore[arg-type]
         self.fold_threads(s, workspace, identity, depth + 1)
-        if s.grid_types:
+        if s.is_cluster:
+            exchange = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.exchange.offset_bytes)})"  # type: ignore[union-attr, arg-type]
+            if not self.cluster_started:
+                self.emit(depth + 1, "weft::cluster_wait();")
+                self.cluster_started = True
+            self.emit(depth + 1, f"weft::reduce_cluster<{monoid.functor}, {n}>(value, {exchange});")
+        elif s.grid_types:
             self.fold_blocks(s, workspace, identity, ctype, depth + 1)
         for lane in range(n):
             self.write(_lane(s.outputs[0], lane), f"value[{lane}]", depth + 1)
@@ -321,6 +328,8 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     for statement in walk(kernel.body):
         if isinstance(statement, Reduce) and statement.last_flag:
             writer.emit(1, f"bool {statement.last_flag} = false;")
+    if any(isinstance(s, Reduce) and s.is_cluster for s in kernel.body):
+        writer.emit(1, "weft::cluster_arrive();  // every block of the cluster has started; waited for before the first exchange")
     writer.body(kernel.body, 1)
     params = _parameters(writer)
     shared = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []

@@ -51,7 +51,6 @@ template <class Op, int N, bool Trailing, class T> WEFT_DEVICE void reduce_rows(
     values[n] = reduce_lanes<Op, 32>(values[n]);
     if (lane == 0) store_shared(workspace + warp * N + n, values[n]);
   }
-  if (warps == 1) { warp_sync(0xffffffffu); } 
   block_sync();
 #pragma unroll
   for (int n = 0; n < N; n++) {
@@ -130,5 +129,23 @@ WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, un
     for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], load_global_volatile(theirs + n));
   }
 }
+
+#if defined(WEFT_EMULATOR) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// Fold N values over the blocks of a cluster, each of whose threads all hold the block's result. exchange: N values per block, in shared memory.
+// Each call has an exchange of its own; the blocks have all started (cluster_arrive at the top of the kernel, cluster_wait before the first call).
+template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster(T (&values)[N], T* exchange) {
+  const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread();
+  if (thread < blocks) {
+#pragma unroll
+    for (int n = 0; n < N; n++) store_shared_remote(exchange + rank * N + n, thread, values[n]);
+  }
+  cluster_sync();
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    values[n] = load_shared(exchange + n);
+    for (unsigned block = 1; block < blocks; block++) values[n] = Op::combine(values[n], load_shared(exchange + block * N + n));
+  }
+}
+#endif
 
 }  // namespace weft

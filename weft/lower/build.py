@@ -262,17 +262,25 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
         indexer.axis_index(axis, output)
     parts = [indexer.guard(axes)]
     if output.memory_type is not MemoryType.local:
-        parts += redundant_writers(state, output)
+        parts += redundant_writers(state, indexer, output)
     return conjunction(parts)
 
 
-def redundant_writers(state: BuildState, output: TensorView) -> list[Sym]:
-    """Conditions that leave one writer along parallel types that the tensor does not use."""
+def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
+    """Conditions that leave one writer of each element: along parallel types and loops that the tensor does not vary over."""
     kinds = BLOCK_TYPES if output.memory_type is MemoryType.shared else BLOCK_TYPES + GRID_TYPES
-    used = {
-        g.parallel for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if not axis.is_reduction() and not g.axis.is_broadcast()
-    }
-    return [equal(var(p.value, extent=state.launch[p]), 0) for p in kinds if p in state.launch and p not in used and state.launch[p] is not ONE]
+    own = [(axis, g) for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if not axis.is_reduction()]
+    used = {g.parallel for axis, g in own if not axis.is_broadcast()}
+    out = [equal(var(p.value, extent=state.launch[p]), 0) for p in kinds if p in state.launch and p not in used and state.launch[p] is not ONE]
+    covered = frozenset().union(*(state.plan.coverage(axis) for axis, _ in own)) if own else frozenset()
+    for axis, group in own:
+        if axis.is_broadcast():
+            if not group.parallel.is_bound and not group.axis.is_broadcast():
+                out.append(equal(group.index, 0))
+            continue
+        for missing in state.plan.coverage(group.axis) - covered:  # merged with an axis that the tensor lacks
+            out.append(equal(indexer.axis_index(missing, output), 0))
+    return out
 
 
 def linear_element(indexer: Indexer, output: TensorView) -> Sym:

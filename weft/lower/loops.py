@@ -91,7 +91,7 @@ class LoopPlan:
         for axis in self._axis_tensor:
             self._members.setdefault(self._sets.find(axis), []).append(axis)
 
-    def _coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
+    def coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
         """Exact classes of the concrete source axes behind `axis`, whichever tensor shows where it comes from."""
         if axis.is_broadcast() and axis.definition() is None:
             return frozenset()
@@ -101,14 +101,14 @@ class LoopPlan:
             if transform is None:
                 self._covers[key] = frozenset([key])
             else:
-                self._covers[key] = frozenset().union(*(self._coverage(source) for source in transform.inputs))  # type: ignore[arg-type]
+                self._covers[key] = frozenset().union(*(self.coverage(source) for source in transform.inputs))  # type: ignore[arg-type]
         return self._covers[key]
 
     def _promotion(self, root: IterDomain) -> IterDomain:
         members = self._members[root]
         if len(members) == 1:
             return members[0]
-        covers = [self._coverage(m) for m in members]
+        covers = [self.coverage(m) for m in members]
         union = frozenset().union(*covers)
         best = max(range(len(members)), key=lambda i: len(covers[i]))
         if covers[best] != union:
@@ -149,7 +149,7 @@ class LoopPlan:
             if root not in self._by_root:
                 source = self._promotion(root)
                 parallel = self._parallel(root)
-                if k >= tensor.compute_at and promoted and len(self._members[root]) == 1:
+                if k >= tensor.compute_at and promoted and len(self._members[root]) == 1 and not axis.is_broadcast():
                     source = self._promoted_tail(tensor, k) or source
                 self._by_root[root] = self._new_group(source, parallel)
             group = self._by_root[root]

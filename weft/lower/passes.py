@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, equal, is_divisible, mul, product, var, variables
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, const, equal, is_divisible, mul, product, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
@@ -35,15 +35,20 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
             continue
         tensor = statement.outputs[0].buffer.tensor
         dtype = tensor.dtype()
-        if statement.thread_types and reduction_form(statement, launch) != "warp" or statement.grid_types:
+        statement.is_cluster = kernel.cluster[0] > 1 and statement.grid_types == (ParallelType.grid_x,)
+        across_grid = bool(statement.grid_types) and not statement.is_cluster
+        if statement.thread_types and reduction_form(statement, launch) != "warp" or across_grid:
             form = reduction_form(statement, launch)
             per_group = ceildiv(threads, 32) if form == "rows" else threads
             elems = mul(per_group, statement.group_elems)
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.workspace)  # type: ignore[union-attr]
-        if statement.grid_types:
+        if statement.is_cluster:
+            statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, const(kernel.cluster[0] * statement.group_elems), tensor)
+            kernel.notes.setdefault("workspaces", []).append(statement.exchange)  # type: ignore[union-attr]
+        if across_grid:
             _plan_grid(kernel, state, statement, threads)
-    if any(isinstance(s, Reduce) and s.grid_types for s in walk(kernel.body)):
+    if kernel.work_buffers:
         _predicate_last_block(kernel)
     return kernel
 
@@ -85,7 +90,7 @@ def _predicate_last_block(kernel: Kernel) -> None:
         if not isinstance(statement, Op):
             continue
         flags = {flag_of[o.buffer.tensor] for o in statement.operands if isinstance(o, Access) and o.buffer.tensor in flag_of}
-        if isinstance(statement, Reduce) and statement.grid_types:
+        if isinstance(statement, Reduce) and statement.last_flag:
             flags = {statement.last_flag}
             repeated |= {first_block[p] for p in statement.grid_types}
         if not flags:

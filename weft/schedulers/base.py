@@ -28,10 +28,11 @@ class Decline:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, and the register limit."""
+    """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, and the blocks of a cluster (along x)."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
+    cluster_blocks: int = 1
 
 
 class Scheduler(ABC):

@@ -1,6 +1,7 @@
 """InnerPersistent: normalizations along the innermost axes. Each row is kept between the reduction and its use.
 
     register  rows: [BIDx, TIDy, row_unroll]   row: [outer batches, TIDz] [batches, TIDx, vector]   the row is in registers
+    cluster   rows: [BIDy]                     row: [BIDx = blocks of a cluster, batches, TIDx, vector]   the row is in the registers of a cluster
     shared    rows: [BIDx]                     row: [serial, unroll, TIDx, vector]                  the row is in shared memory
     reread    rows: [BIDx]                     row: [serial, unroll, TIDx, vector]                  every pass reads the row again
 
@@ -52,10 +53,12 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template = Template(fusion)
     passes = Passes(template, analysis, params)
     kept = passes.separate()
+    if params.storage != "reread":  # a row that is read again stays in L2 as long as it can
+        template.stream(analysis.axes, analysis.shape.order)
     reference = template.reduction_behind(analysis.shape.reference.name)
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d")
     serial = split_row(reference, rows, params)
-    row_axes = bind_rows(reference, rows, params)
+    row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
     partial = rfactor(reference, positions(reference, serial))
     template.propagate(partial)
@@ -68,12 +71,15 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     static = [] if params.bdimx is None else [(ParallelType.block_x, whole_warps(params.bdimx, params.rows_per_block, params.bdimz))]
-    return Launch(tuple(static), params.max_registers)
+    return Launch(tuple(static), params.max_registers, params.cluster_blocks)
 
 
 def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> list[IterDomain]:
     """Split the row of the reference and bind its threads; return its serial axes (batches or loop and unroll, vector)."""
     serial = [rows.vector]
+    if params.cluster_blocks > 1:
+        blocks, rows.row = split_axis(reference, rows.row, params.cluster_blocks, False)
+        blocks.parallelize(ParallelType.grid_x)
     if rows.outer is not None:
         batches, threads = split_axis(reference, rows.outer, params.outer_batches, False)
         threads.parallelize(ParallelType.block_z)
@@ -102,7 +108,7 @@ def bind_rows(reference: TensorView, rows: Rows, params: PersistentParams) -> in
         outer, inner = split_axis(reference, outer, params.rows_per_block)
         inner.parallelize(ParallelType.block_y)
         count += 1
-    outer.parallelize(ParallelType.grid_x)
+    outer.parallelize(ParallelType.grid_x if params.cluster_blocks == 1 else ParallelType.grid_y)
     return count
 
 

@@ -38,6 +38,7 @@ class Reduction(Scheduler):
 
     def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> Launch:
         template = Template(fusion)
+        template.stream(analysis.axes, analysis.shape.order)
         reference = template.reduction_behind(analysis.shape.reference.name)
         schedule = schedule_outer if params.kind == "outer" else schedule_inner
         serial, loads_at = schedule(reference, analysis, params)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
-from ..ir.enums import MemoryType, ParallelType
+from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, PointwiseOp, RandomOp, ReductionOp, TensorView
+from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, TensorView
 from ..schedule.caching import cache_and_fork_outputs, cache_inputs
 from ..schedule.inline import inline_to
 from ..schedule.primitives import merge, reorder, split
@@ -43,6 +43,18 @@ class Template:
         while not isinstance(tensor.definition(), ReductionOp):
             tensor = tensor.definition().tensor_inputs[0]  # type: ignore[union-attr]
         return tensor
+
+    def stream(self, axes: LoopAxes, loops: Iterable[int]) -> None:
+        """Let loads of inputs that vary over all `loops` pass through the caches without staying: each element is read once.
+
+        Source: measured on an H200 after a flush that leaves L2 dirty: row sums of bf16 16384x4096 go from 0.86 to 0.99 of a copy.
+        """
+        full = frozenset(loops)
+        names = {t.name for t in axes.tensors if t.is_fusion_input and axes.stored(t) == full}
+        for source, cache in self.inputs:
+            definition = cache.definition()
+            if source.name in names and isinstance(definition, LoadStoreOp):
+                definition.cache_op = CacheOp.streaming
 
     def propagate(self, reference: TensorView) -> None:
         """Give every tensor the transforms of `reference`."""
