@@ -49,8 +49,8 @@ def test_processes_share_a_cache(tmp_path: Path) -> None:
     script = "import row_kernels; assert row_kernels.run_softmax(check='bounds')[1] < 1.1"
     folders = [str(Path(__file__).parent), str(Path(build.__file__).parents[2]), *sys.path]
     environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(folders)}
-    children = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(3)]
-    assert [child.wait() for child in children] == [0, 0, 0]
+    children = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(2)]
+    assert [child.wait() for child in children] == [0, 0]
     assert sorted(p.name.split("-")[0] for p in (tmp_path / "emulator").iterdir()) == ["kernel", "runtime"]
 
 

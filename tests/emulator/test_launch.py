@@ -85,6 +85,29 @@ def test_a_wrong_launch_is_refused(copy_kernel: EmulatedKernel, change: dict, pr
         copy_kernel.launch(grid, block, change.get("shared_bytes", 0), args[: change.get("args", 3)], cluster=change.get("cluster", (1, 1, 1)))
 
 
+def test_an_output_may_be_a_view_of_an_input(copy_kernel: EmulatedKernel) -> None:
+    memory = np.arange(512, dtype=np.float32)
+    args = [Buffer.of(memory, "T0"), Buffer.of(memory[256:], "T1", written=True), Scalar("int", 256)]
+    for check in ("bounds", "races"):
+        EmulatedKernel(copy_kernel.source, "copy", check=check).launch((2, 1, 1), (128, 1, 1), 0, args)
+        assert (memory[256:] == np.arange(256)).all()
+
+
+def test_constants_may_be_read_before_griddep_wait() -> None:
+    text = COPY.replace(
+        "  if (i < n) weft::store_global(T1 + i, weft::load_global(T0 + i));",
+        """
+  const float v = i < n ? weft::load_global(T0 + i) : 0.f;
+  weft::griddep_wait();
+  if (i < n) weft::store_global(T1 + i, v);""",
+    )
+    kernel = EmulatedKernel(translation_unit(text), "copy", check="races")
+    args, _ = copy_arguments(128)
+    assert kernel.launch((1, 1, 1), (128, 1, 1), 0, args, raise_findings=False).kinds() == {"access-before-griddep-wait"}
+    args[0] = Buffer.of(np.zeros(128, np.float32), "T0", constant=True)
+    kernel.launch((1, 1, 1), (128, 1, 1), 0, args)
+
+
 def test_the_chips_limits_apply() -> None:
     kernel = EmulatedKernel(translation_unit(COPY), "copy", limits=ChipLimits(name="small", threads_per_block=64))
     with pytest.raises(BadLaunch, match="small allows 64"):

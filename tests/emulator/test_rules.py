@@ -77,7 +77,9 @@ GLOBAL = [
     Rule("a barrier of the grid, cooperative", GRID_SYNC, "", dict(blocks=5, cooperative=True)),
     Rule("a barrier of the grid that one block skips", "if (b != 2) { " + GRID_SYNC + " }", "deadlock", dict(blocks=4)),
     Rule("waiting by an atomic that adds nothing", PUBLISH % ("weft::store_release(flags, 1u);", "while (weft::atomic_add_acquire_release(flags, 0u) == 0) {}")),
+    Rule("looking often without waiting", "for (int i = 0; i < 100; i++) weft::load_acquire(flags); for (int i = 0; i < 100; i++) { weft::load_acquire(flags); weft::load_acquire(flags + 1); }"),
     Rule("a value that never comes", "if (t == 0) while (weft::load_acquire(flags) != 7) weft::nanosleep(20);", "deadlock"),
+    Rule("an access after griddep_wait", "weft::griddep_wait(); weft::load_global(T0 + t); weft::griddep_launch();"),
     Rule("an access before griddep_wait", "weft::load_global(T0 + t); weft::griddep_wait(); weft::load_global(T0 + t);", "access-before-griddep-wait"),
 ]  # fmt: skip
 
@@ -141,7 +143,9 @@ COLLECTIVES = [
     Rule("a barrier of more than the block", "weft::named_sync(1, 96);", "bad-barrier"),
     Rule("two counts", "if (t < 32) weft::named_sync(1, 64); else weft::named_sync(1, 32);", "barrier-count-mismatch? deadlock?"),
     Rule("a second arrival before the barrier opens", "if (t < 32) { weft::named_arrive(1, 64); weft::named_arrive(1, 64); } else { for (int i = 0; i < 3; i++) weft::warp_sync(); weft::named_sync(1, 64); }", "barrier-overrun deadlock?", dict(seed=None)),
-    Rule("an early return before block_sync", "if (t == 40) return; weft::block_sync();", "exit-before-barrier", dict(schedule="random lanes", seed=4)),
+    Rule("one lane returns before a barrier", "if (t == 40) return; weft::block_sync();", "exit-before-barrier"),
+    Rule("a warp returns before a barrier of the rest", "if (t >= 32) return; weft::block_sync();"),
+    Rule("one lane returns before a named barrier", "if (t == 40) return; weft::named_sync(1, 64);", "exit-before-barrier"),
     Rule("a warp may return early", "if (t >= 32) return; weft::named_sync(1, 32);"),
     Rule("a shuffle after an early return", "if (t == 40) return; weft::shuffle_xor(1.f, 1);", "exited-lanes-in-mask"),
     Rule("a shuffle in a partial warp", "weft::shuffle_xor(1.f, 1);", "exited-lanes-in-mask", dict(threads=48)),

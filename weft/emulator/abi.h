@@ -17,7 +17,7 @@ enum { WEFT_WINDOWS = 64 };
 struct WeftState {
   weft_u64 shared_first;   // dynamic shared memory of the running block
   weft_u64 shared_bytes;
-  WeftWindow read[WEFT_WINDOWS];    // registered buffers, found by weft_emu_global_slow
+  WeftWindow read[WEFT_WINDOWS];    // registered buffers, found by weft_emu_access
   WeftWindow write[WEFT_WINDOWS];   // those that the kernel may write
 };
 
@@ -61,7 +61,6 @@ unsigned weft_emu_cluster_rank() __attribute__((const));
 unsigned weft_emu_cluster_size() __attribute__((const));
 
 // Memory
-void weft_emu_access_slow(const void* address, unsigned bytes, unsigned access, int line);
 void weft_emu_access(const void* address, unsigned bytes, unsigned access, int line);
 void weft_emu_bad_index(long long index, int elements, int line);
 void weft_emu_uninitialised_register(int line);

@@ -40,8 +40,9 @@ class Buffer:
     """Memory a kernel may touch; its argument value is the address.
 
     `written`: the kernel may write it. `initialised`: it holds data before the launch; else reads before writes are
-    findings, and so are bytes left unwritten at the end, unless it is a `workspace`. `keep` holds a reference to
-    whatever owns the memory.
+    findings, and so are bytes left unwritten at the end, unless it is a `workspace`. `constant`: no earlier kernel of the
+    stream writes it (weights), so it may be read before griddep_wait(). `keep` holds a reference to whatever owns the
+    memory.
     """
 
     address: int
@@ -50,14 +51,15 @@ class Buffer:
     written: bool = False
     initialised: bool = True
     workspace: bool = False
+    constant: bool = False
     keep: Any = None
 
     @staticmethod
-    def of(array: Any, name: str, *, written: bool = False, initialised: bool = True, workspace: bool = False) -> Buffer:
+    def of(array: Any, name: str, *, written: bool = False, initialised: bool = True, workspace: bool = False, constant: bool = False) -> Buffer:
         """A numpy array or a CPU torch tensor, from its first element; the memory must be contiguous."""
         if hasattr(array, "data_ptr"):
-            return Buffer(array.data_ptr(), array.numel() * array.element_size(), name, written, initialised, workspace, array)
-        return Buffer(array.ctypes.data, array.nbytes, name, written, initialised, workspace, array)
+            return Buffer(array.data_ptr(), array.numel() * array.element_size(), name, written, initialised, workspace, constant, array)
+        return Buffer(array.ctypes.data, array.nbytes, name, written, initialised, workspace, constant, array)
 
 
 @dataclass(frozen=True)

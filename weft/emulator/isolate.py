@@ -23,6 +23,7 @@ from typing import Any
 from weft.emulator.arguments import Buffer, ChipLimits, Geometry, LaunchOptions, Scalar
 from weft.emulator.native import NativeKernel, Outcome
 from weft.emulator.report import FIELD, RECORD
+from weft.options import current
 
 PAGE_BYTES = 4096
 GUARD_BYTES = 2 * PAGE_BYTES  # between buffers, so that what lies beside one is no other
@@ -69,7 +70,7 @@ def _layout(buffers: Sequence[Buffer]) -> tuple[dict[int, int], int]:
 def _request(kernel, geometry, args, extra, options, limits, trace, offsets) -> dict[str, Any]:  # type: ignore[no-untyped-def]
     def described(arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):
-            fields = {name: getattr(arg, name) for name in ("bytes", "name", "written", "initialised", "workspace")}
+            fields = {name: getattr(arg, name) for name in ("bytes", "name", "written", "initialised", "workspace", "constant")}
             return {"offset": offsets[arg.address], **fields}
         if arg.ctype == "tensor_map":
             return {"ctype": arg.ctype, **_relative_map(bytes(arg.value), offsets, (*args, *extra))}
@@ -97,7 +98,7 @@ def _relative_map(value: bytes, offsets: dict[int, int], args: Sequence[Buffer |
 
 
 def _run_child(kernel: NativeKernel, request: dict[str, Any], file: int, timeout_s: float) -> Outcome:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "WEFT_CACHE_DIR": str(current().cache_path)}
     command = [sys.executable, "-m", "weft.emulator.child", str(file)]
     try:
         child = subprocess.run(

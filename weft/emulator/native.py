@@ -38,7 +38,7 @@ class BufferArgument(ctypes.Structure):
 
     _fields_ = [
         ("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p),
-        *[(name, ctypes.c_uint32) for name in ("written", "initialised", "workspace", "unused")],
+        *[(name, ctypes.c_uint32) for name in ("written", "initialised", "workspace", "constant")],
     ]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def run(
     pointers = (ctypes.c_void_p * max(len(values), 1))(*[ctypes.addressof(v) for v in values])
     buffers = merged([*(a for a in args if isinstance(a, Buffer)), *extra])
     table = (BufferArgument * max(len(buffers), 1))(
-        *[BufferArgument(b.address, b.bytes, b.name.encode(), b.written, b.initialised, b.workspace, 0) for b in buffers]
+        *[BufferArgument(b.address, b.bytes, b.name.encode(), b.written, b.initialised, b.workspace, b.constant) for b in buffers]
     )
     units = options.units(geometry.clusters)
     order = (ctypes.c_uint32 * max(len(units), 1))(*units)

@@ -148,7 +148,7 @@ template <int Bytes, unsigned Access> WEFT_DEVICE void check_access(const void* 
     bytes = window.bytes;
   }
   const weft_u64 offset = address - first;
-  if (!WEFT_LIKELY(offset < bytes && offset + Bytes <= bytes && address % Bytes == 0)) weft_emu_access_slow(p, Bytes, Access, line);
+  if (!WEFT_LIKELY(offset < bytes && offset + Bytes <= bytes && address % Bytes == 0)) weft_emu_access(p, Bytes, Access, line);
 #endif
 }
 

@@ -95,8 +95,7 @@ static void reset_block(Block* b, u32 cluster) {
   for (u32 w = 0; w < b->warp_count; w++) {
     Warp* warp = &b->warps[w];
     const u32 threads = min_of(machine.block_threads - w * WARP_THREADS, (u32)WARP_THREADS);
-    warp->alive = threads == WARP_THREADS ? FULL_MASK : (1u << threads) - 1;
-    warp->ready = warp->alive;
+    warp->lanes = warp->alive = warp->ready = threads == WARP_THREADS ? FULL_MASK : (1u << threads) - 1;
     b->ready_warps |= 1u << w;
     warp->registers = machine.config.registers_per_thread;
     warp->registers_wanted = 0;

@@ -4,8 +4,8 @@
 
 namespace weft_rt {
 
-enum CollectiveKind : u8 { NO_COLLECTIVE, WARP_SYNC, SHUFFLE, BALLOT, ELECT, SETMAXNREG };
-static const char* const COLLECTIVE_NAMES[] = {"", "warp_sync", "a shuffle", "ballot", "elect", "setmaxnreg"};
+enum CollectiveKind : u8 { NO_COLLECTIVE, WARP_SYNC, SHUFFLE, BALLOT, ELECT, SETMAXNREG, ARRIVE };
+static const char* const COLLECTIVE_NAMES[] = {"", "warp_sync", "a shuffle", "ballot", "elect", "setmaxnreg", "named_arrive"};
 
 // ---- warps --------------------------------------------------------------------------------------------------------
 
@@ -127,6 +127,13 @@ static bool count_warp_if_complete(NamedBarrier& barrier, const Warp* warp) {
   return true;
 }
 
+static ALWAYS_INLINE void check_whole_warp(const Fiber* f, int id, int line) {
+  const Warp* warp = f->warp;
+  if (UNLIKELY(warp->alive != warp->lanes))
+    report("exit-before-barrier", line, 0, "let every lane reach the barrier, predicate the work instead of returning early",
+           "barrier %d by %s, but lanes 0x%08x of its warp have exited: all lanes of a warp must execute a barrier", id, describe_fiber(f), warp->lanes & ~warp->alive);
+}
+
 static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line) {
   if (UNLIKELY(id || threads >= 0)) check_barrier_operands(f, id, threads, line);
   NamedBarrier& barrier = f->block->barriers[id];
@@ -164,16 +171,17 @@ static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line
   }
 }
 
-// A thread that exits is no longer expected at barriers: its warp may be complete now, or the block.
+// A thread that exits is no longer expected at barriers: its warp may be complete now, or the block. That lanes of a warp part
+// here is reported: the barrier instructions are aligned. A whole warp may exit early.
 void barrier_thread_left(Fiber* f) {
   Block* b = f->block;
   for (u32 id = 0; id < NAMED_BARRIERS; id++) {
     NamedBarrier& barrier = b->barriers[id];
     if (!barrier.active) continue;
+    if (barrier.arrived[f->warp->index] && !(barrier.arrived[f->warp->index] >> f->lane & 1) && barrier.syncs[f->warp->index])
+      report("exit-before-barrier", barrier.line[f->warp->index], 0, "let every lane reach the barrier, predicate the work instead of returning early",
+             "%s exits while lanes 0x%08x of its warp wait at barrier %u", describe_fiber(f), barrier.arrived[f->warp->index], id);
     count_warp_if_complete(barrier, f->warp);
-    if (barrier.expected_threads < 0)
-      report("exit-before-barrier", 0, 0, "let every thread reach block_sync(), predicate the work instead of returning early",
-             "%s exits while other threads wait at block_sync()", describe_fiber(f));
     try_open(b, barrier);
   }
   for (Collective& c : f->warp->collectives)
@@ -275,8 +283,17 @@ EXPORT int weft_emu_elect(int line) {
   return f->lane == leader;
 }
 
-EXPORT void weft_emu_block_sync(int line) { arrive_at_barrier(machine.current, 0, -1, true, line); }
-EXPORT void weft_emu_named_barrier(int id, int threads, int sync, int line) { arrive_at_barrier(machine.current, id, threads, sync, line); }
+EXPORT void weft_emu_block_sync(int line) {
+  check_whole_warp(machine.current, 0, line);
+  arrive_at_barrier(machine.current, 0, -1, true, line);
+}
+
+EXPORT void weft_emu_named_barrier(int id, int threads, int sync, int line) {
+  Fiber* f = machine.current;
+  check_whole_warp(f, id, line);
+  if (!sync) leave_collective(meet(f, f->warp->alive, ARRIVE, 0, line), f);      // the warp executes it as one, though no lane waits for others
+  arrive_at_barrier(f, id, threads, sync, line);
+}
 
 EXPORT void weft_emu_setmaxnreg(int increase, int registers, int line) {
   Fiber* f = machine.current;

@@ -211,7 +211,7 @@ static void run_guarded() {
 
 using namespace weft_rt;
 
-struct BufferArgument { u64 address, bytes; const char* name; u32 written, initialised, workspace, unused; };
+struct BufferArgument { u64 address, bytes; const char* name; u32 written, initialised, workspace, constant; };
 struct Statistics { u64 switches, joins, findings; };
 
 // Runs the units in `order`; `complete`: they are all of the grid, so outputs must be covered. Returns the number of findings.
@@ -221,7 +221,7 @@ EXPORT int weft_rt_launch(void (*entry)(void**), void** arguments, const Config*
   find_kernel_code((void*)entry);
   for (u32 i = 0; i < buffer_count; i++) {
     const BufferArgument& a = buffers[i];
-    Buffer b = {a.address, a.bytes, a.name, a.written != 0, a.initialised != 0, a.workspace != 0, nullptr};
+    Buffer b = {a.address, a.bytes, a.name, a.written != 0, a.initialised != 0, a.workspace != 0, a.constant != 0, nullptr};
     if (b.written || !b.initialised) b.shadow = make_shadow(b.first, b.bytes, b.initialised);
     machine.buffers.push(b);
   }

@@ -102,7 +102,8 @@ struct Warp {
   Block* block;
   Fiber* fibers;
   u32 index;
-  u32 ready, alive;              // lanes
+  u32 lanes;                     // that exist: the last warp of a block may be partial
+  u32 ready, alive;
   Collective collectives[COLLECTIVES];
   u32 registers, registers_wanted;
   List<u32> register_changes;
@@ -192,7 +193,7 @@ struct Unit {
 struct Buffer {
   u64 first, bytes;
   const char* name;
-  bool written, initialised, workspace;
+  bool written, initialised, workspace, constant;
   struct Shadow* shadow;
 };
 

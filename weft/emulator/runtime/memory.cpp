@@ -19,15 +19,19 @@ void forget_recent_buffers() {
 
 static bool contains(const Buffer& b, u64 address, u32 bytes) { return address - b.first < b.bytes && address - b.first + bytes <= b.bytes; }
 
+// Buffers may overlap (views of one storage): then one that may be written comes first.
 static Buffer* find_buffer(u64 address, u32 bytes) {
   u32& recent = recent_buffer[(address >> 12) % WEFT_WINDOWS];
   if (recent != NO_BUFFER && contains(machine.buffers[recent], address, bytes)) return &machine.buffers[recent];
-  for (u32 i = 0; i < machine.buffers.count; i++)
-    if (contains(machine.buffers[i], address, bytes)) {
-      recent = i;
-      return &machine.buffers[i];
-    }
-  return nullptr;
+  u32 found = NO_BUFFER;
+  for (u32 i = 0; i < machine.buffers.count; i++) {
+    if (!contains(machine.buffers[i], address, bytes)) continue;
+    if (found == NO_BUFFER || machine.buffers[i].written) found = i;
+    if (machine.buffers[i].written) break;
+  }
+  if (found == NO_BUFFER) return nullptr;
+  recent = found;
+  return &machine.buffers[found];
 }
 
 // ---- reports ------------------------------------------------------------------------------------------------------
@@ -92,9 +96,13 @@ void check_shared(u64 address, u32 bytes, u32 access, int line, const Accessor& 
 Buffer* check_global(u64 address, u32 bytes, u32 access, int line, const Accessor& by, const char* how) {
   Buffer* b = find_buffer(address, bytes);
   if (UNLIKELY(!b)) out_of_bounds(address, bytes, access, line, how);
-  if (UNLIKELY(access & WEFT_WRITE && !b->written)) read_only(*b, line);
+  if (UNLIKELY(access & WEFT_WRITE && !b->written)) {
+    recent_buffer[(address >> 12) % WEFT_WINDOWS] = NO_BUFFER;      // a view of it may be writable
+    b = find_buffer(address, bytes);
+    if (!b->written) read_only(*b, line);
+  }
   if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
-  if (UNLIKELY(machine.config.check_dependency && !by.fiber->dependency_met))
+  if (UNLIKELY(machine.config.check_dependency && !by.fiber->dependency_met && !b->constant))
     report("access-before-griddep-wait", line, 0, "griddep_wait() before the first access to what the previous kernel writes", "%s of '%s' by %s before griddep_wait()",
            access_noun(access), b->name, describe_fiber(by.fiber));
   return b;
@@ -198,23 +206,18 @@ static bool is_shared(const Fiber* f, const void* address) { return (u64)address
 
 using namespace weft_rt;
 
-// Full check of one access, out of line.
+// The check of one access, out of line. Where bounds are all there is to check, it opens a window for the inline check.
 EXPORT void weft_emu_access(const void* pointer, unsigned bytes, unsigned access, int line) {
   Fiber* f = machine.current;
   const u64 address = (u64)pointer;
   if (UNLIKELY(address & (bytes - 1))) misaligned(address, bytes, access, line);
   const Accessor by = {f, machine.config.check_races ? own_epoch(f) : 0, false};
-  if (access & WEFT_SHARED) check_shared(address, bytes, access, line, by, "");
-  else check_global(address, bytes, access, line, by, "");
-}
-
-// Bounds only: called when the kernel's inline check found no window.
-EXPORT void weft_emu_access_slow(const void* pointer, unsigned bytes, unsigned access, int line) {
-  const u64 address = (u64)pointer;
-  weft_emu_access(pointer, bytes, access, line);
-  if (access & WEFT_SHARED) return;
-  const Buffer* b = find_buffer(address, bytes);
-  (access & WEFT_WRITE ? weft_state.write : weft_state.read)[(address >> 12) % WEFT_WINDOWS] = {b->first, b->bytes};
+  if (access & WEFT_SHARED) {
+    check_shared(address, bytes, access, line, by, "");
+    return;
+  }
+  const Buffer* b = check_global(address, bytes, access, line, by, "");
+  if (!machine.config.check_races) (access & WEFT_WRITE ? weft_state.write : weft_state.read)[(address >> 12) % WEFT_WINDOWS] = {b->first, b->bytes};
 }
 
 EXPORT void weft_emu_bad_index(long long index, int elements, int line) {

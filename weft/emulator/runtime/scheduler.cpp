@@ -235,10 +235,13 @@ static bool start_next() {
   return true;
 }
 
+// A thread may look at one value often without waiting for it, so a few polls in vain are no deadlock.
+static const u64 MAX_IDLE_POLLS = 100000;
+
 // Blocks run one after another, unless one polls for another's value (or the launch is cooperative): then they run together.
 void run_all() {
   if (machine.config.cooperative) while (start_next()) {}
-  u64 events_at_wake = ~0ull;
+  u64 events_at_wake = ~0ull, idle_polls = 0;
   u32 rounds = 0;      // of polling since a block was started: some loops poll several places and always look busy
   while (!machine.aborted) {
     retire_finished();
@@ -249,14 +252,19 @@ void run_all() {
     }
     if (machine.timed_out) break;
     if (retire_finished()) continue;
-    if (machine.polling.count && machine.events != events_at_wake && ++rounds % 4) {
-      wake_polling();
-      events_at_wake = machine.events;
+    if (!machine.polling.count) {
+      report_deadlock();
       continue;
     }
-    if (machine.polling.count && start_next()) continue;
-    if (machine.polling.count && machine.events != events_at_wake) continue;
-    report_deadlock();
+    const bool idle = machine.events == events_at_wake;
+    if ((idle || ++rounds % 4 == 0) && start_next()) continue;
+    idle_polls = idle ? idle_polls + machine.polling.count : 0;
+    if (idle_polls > MAX_IDLE_POLLS) {
+      report_deadlock();
+      continue;
+    }
+    wake_polling();
+    events_at_wake = machine.events;
   }
 }
 
