@@ -33,6 +33,7 @@ class Dump:
 
     @staticmethod
     def scheduler(proposal: Any) -> None:
+        """Write who declined and why, the candidates, and the choice."""
         if not current().is_dumped("scheduler"):
             return
         declined = [f"  {name} declined: {reason}" for name, reason in proposal.declined]
@@ -61,6 +62,7 @@ class Dump:
 
     @staticmethod
     def machine_code(kernel: str, resources: str, cubin: bytes, ptx: str) -> None:
+        """Write what a kernel uses, and its PTX and machine code where these are asked for."""
         settings = current()
         if settings.ptxas_verbose or settings.is_dumped("resources", kernel=kernel):
             _write(f"{kernel}.resources.txt", f"{kernel}: {resources}")

@@ -101,7 +101,8 @@ class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 
     thread_types, grid_types: the parallel types that are folded. group_elems: values reduced together (an array).
-    is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory. workspace: shared-memory buffer. last_flag: name of the bool that says that this block holds the grid's result.
+    is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory. workspace: shared-memory buffer. last_flag: name
+    of the bool that says that this block holds the grid's result.
     """
 
     thread_types: tuple[ParallelType, ...] = ()

@@ -24,11 +24,13 @@ PIPELINE: tuple[Pass, ...] = (
 
 
 def lower(
-    fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1, dump: Callable[[str, str], None] | None = None
-) -> Kernel:
+    fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
+    dump: Callable[[str, str], None] | None = None,
+) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion after all passes.
 
-    cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters. dump(pass name, text): called after each pass when given.
+    cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
+    dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})

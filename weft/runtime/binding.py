@@ -292,6 +292,7 @@ def _accepts(dtype: DataType, given: Number) -> bool:
 
 
 def convert(value: Number, dtype: DataType) -> Number:
+    """Return a number as Python's type for `dtype`."""
     if dtype.is_bool:
         return bool(value)
     if dtype.is_integer:

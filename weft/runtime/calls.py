@@ -284,7 +284,8 @@ def check_alignment(caller: Caller, program: KernelProgram, sizes: Sizes) -> Non
         value: TensorView = inputs[index]  # type: ignore[assignment]
         needed = program.alignment_bytes.get(f"T{value.name}", 1)
         if tensor.alignment_bytes < needed:
-            raise Misaligned(kernel=program.name, tensor=caller._shown[index], needed=needed, problem=f"its address is a multiple of {tensor.alignment_bytes} only")
+            problem = f"its address is a multiple of {tensor.alignment_bytes} only"
+            raise Misaligned(kernel=program.name, tensor=caller._shown[index], needed=needed, problem=problem)
         domain = value.domain()
         dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
         elem_bytes = value.dtype().bits // 8

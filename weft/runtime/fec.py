@@ -59,7 +59,9 @@ class FusionExecutorCache:
         self._made: _AutomaticCaller | None = None
         self.execute = self._first
 
-    def _first(self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = ()) -> list[torch.Tensor]:
+    def _first(
+        self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = ()
+    ) -> list[torch.Tensor]:
         """Stands for `execute` until the first call."""
         return self._caller.execute(inputs, device=device, _enable_options=_enable_options, _disable_options=_disable_options)
 

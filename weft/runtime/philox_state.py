@@ -47,6 +47,7 @@ class CpuGenerator:
         return torch.initial_seed() & 0xFFFF_FFFF_FFFF_FFFF
 
     def get_offset(self) -> int:
+        """Return the offset; 0 again after the generator was seeded."""
         seed = self.initial_seed()
         if seed != self._seed or (self._offset and self._looks_fresh()):
             self._seed, self._offset = seed, 0

@@ -51,6 +51,7 @@ class OnceTable(Generic[Value]):
         return self._made.get(key)
 
     def get_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return the value of `key`, made by one of the threads that ask for it."""
         found = self._made.get(key)
         if found is not None:
             return found
@@ -193,6 +194,7 @@ class Sizes:
 
 
 def sizes_of(template: Template, bound: Bound) -> Sizes:
+    """Return what follows from a call's values: the variant, the outputs' layouts, the index type."""
     variant = template.variant_for(bound.env)
     layouts = [layout_of(t, bound.env) for t in template.outputs.computed]
     env = dict(bound.env)

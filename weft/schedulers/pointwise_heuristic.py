@@ -75,7 +75,8 @@ class BreakCandidate:
     declined: str
 
     def __str__(self) -> str:
-        return f"break {self.position}: {self.transferred_bits} bits, vector {self.vector_elems}, cost {self.cost:.4g}{', declined: ' + self.declined if self.declined else ''}"
+        declined = f", declined: {self.declined}" if self.declined else ""
+        return f"break {self.position}: {self.transferred_bits} bits, vector {self.vector_elems}, cost {self.cost:.4g}{declined}"
 
 
 CRITERIA = ("bits moved, weighted by the width of an access",)

@@ -120,7 +120,8 @@ class Candidate:
         p = self.params
         return (
             f"{p.kind} vector {p.vector_elems} unroll {p.unroll} block {p.bdimx}x{p.bdimy}x{p.bdimz} split {p.grid_split} time {self.time_ns / 1e3:.2f} us "
-            f"fraction {self.fraction:.3f} lanes {self.lane_fraction:.3f} blocks {self.blocks} ({self.blocks_per_sm}/SM) in flight {self.bytes_in_flight_per_sm / 1024:.0f} KiB/SM"
+            f"fraction {self.fraction:.3f} lanes {self.lane_fraction:.3f} blocks {self.blocks} ({self.blocks_per_sm}/SM) "
+            f"in flight {self.bytes_in_flight_per_sm / 1024:.0f} KiB/SM"
         )
 
 
@@ -174,7 +175,8 @@ class _Model:
         threads = params.threads_per_block
         warps = ceil_div(threads, arch.warp_threads)
         kept = params.unroll * ceil_div(self.vector * facts.max_dtype_bits, 32) * self.inputs
-        registers = 16 + (kept if vectors <= params.unroll else ceil_div(kept, 2)) + ceil_div(facts.accumulator_bits, 32) * (self.vector if params.kind == "outer" else 1)
+        accumulators = ceil_div(facts.accumulator_bits, 32) * (self.vector if params.kind == "outer" else 1)
+        registers = 16 + (kept if vectors <= params.unroll else ceil_div(kept, 2)) + accumulators
         per_sm = max(1, arch.blocks_per_sm(threads, min(registers, params.max_registers)))
         transfer = threads * vectors * self.vector * lanes * self.moved_bits / 8 / self.share
         clock = clocks_per_ns(arch)
