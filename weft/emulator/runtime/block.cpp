@@ -68,7 +68,7 @@ static Unit* make_unit() {
 static void reset_fiber(Fiber* f) {
   f->wait = Wait::NONE;
   f->exited = f->dependency_met = false;
-  f->role = nullptr;
+  f->role = f->note = nullptr;
   f->poll_address = nullptr;
   f->polls = 0;
   f->cp_async_committed = f->cp_async_done = 0;

@@ -74,6 +74,7 @@ struct Fiber {
   u32 phase;                     // of the mbarrier waited for
   u32 cluster_phase;             // of the last cluster_arrive
   const char* role;
+  const char* note;              // what the text said it does (WEFT_LINE_NOTE)
   // polling
   const void* poll_address;
   u64 poll_value;

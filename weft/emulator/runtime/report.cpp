@@ -77,8 +77,9 @@ COLD const char* describe_fiber(const Fiber* f) {
       ? format_text(" of block (%u,%u,%u)", f->block->x, f->block->y, f->block->z) : "";
   u64 t = f->thread_index;
   const char* role = f->role ? format_text(" [%s]", f->role) : "";
-  return format_text("thread (%u,%u,%u)%s, warp %u lane %u%s", (u32)t, (u32)(t >> 32) & 0xffff, (u32)(t >> 48), block,
-                     f->warp->index, f->lane, role);
+  const char* note = f->note ? format_text(" at \"%s\"", f->note) : "";
+  return format_text("thread (%u,%u,%u)%s, warp %u lane %u%s%s", (u32)t, (u32)(t >> 32) & 0xffff, (u32)(t >> 48), block,
+                     f->warp->index, f->lane, role, note);
 }
 
 static const char* describe_shared(const Block* b, u64 offset) {
