@@ -74,6 +74,10 @@ FEW_ROWS_PER_SM = 4
 SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 128
 """Threads to which short rows are gathered in a block; the second when a row has fewer lanes than a warp."""
+CLUSTER_REDUCTION_NS = 700.0
+"""What a reduction over the blocks of a cluster adds. An estimate: two cluster barriers, and the skew of the blocks."""
+CLUSTER_BLOCK_THREADS = (128, 512)
+"""Fewest and most threads of a block of a cluster."""
 REREAD_FACTOR = 0.92
 """Rows read again against the model, which knows nothing of what the second reading costs in L1 and L2 (measured: 0.85 against 0.93 at 32K elements)."""
 LONG_ROW_THREADS_PER_SM = 1536
@@ -146,7 +150,7 @@ class Candidate:
     def __str__(self) -> str:
         p = self.params
         return (
-            f"{p.kind} {p.storage}{' projected' if p.project_to_inputs else ''} vector {p.vector_elems} batches {p.batches}"
+            f"{p.kind} {p.storage}{f' of {p.cluster_blocks} blocks' if p.cluster_blocks > 1 else ''}{' projected' if p.project_to_inputs else ''} vector {p.vector_elems} batches {p.batches}"
             f"{f'x{p.outer_batches}' if p.kind == '3d' else ''} threads {self.threads_per_block} ({p.rows_per_block} rows) fraction {self.fraction:.3f} "
             f"lanes {self.lane_fraction:.3f} registers {p.max_registers} ({self.buffer_registers} kept, {self.spare_registers} spare) "
             f"blocks/SM {self.blocks_per_sm} warps/SM {self.warps_per_sm} in flight {self.bytes_in_flight_per_sm / 1024:.0f} KiB/SM waves {self.waves:.1f}"
@@ -163,21 +167,23 @@ CRITERIA = (
 )
 
 
-def choose(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False) -> PersistentParams:
+def choose(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False, clusters: bool = False) -> PersistentParams:
     """Return the params of a normalization. Any facts give legal params: rows too long to be kept are read again.
 
-    async_copies: the template can fill shared memory with cp.async; without, shared memory rarely pays.
+    async_copies: the template can fill shared memory with cp.async; without, shared memory rarely pays. clusters: it can spread a row over a cluster.
     """
-    return choose_with_trace(facts, arch, async_copies=async_copies)[0]
+    return choose_with_trace(facts, arch, async_copies=async_copies, clusters=clusters)[0]
 
 
-def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False) -> tuple[PersistentParams, Trace]:
+def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False, clusters: bool = False) -> tuple[PersistentParams, Trace]:
     """Return the params and why, best candidate first."""
     model = _Model(facts, arch)
     register = best_first(model.register_candidates(), key=lambda c: c.key)
     others: tuple[Candidate, ...] = ()
     if not register or register[0].blocks_per_sm * register[0].params.rows_per_block < FEW_ROWS_PER_SM:
-        others = best_first((*model.shared_candidates(async_copies), *model.reread_candidates()), key=lambda c: c.key)
+        others = best_first(
+            (*(model.cluster_candidates() if clusters else ()), *model.shared_candidates(async_copies), *model.reread_candidates()), key=_long_row_key
+        )
     notes: tuple[str, ...] = ()
     ranked = (*register, *others)
     if not register:
@@ -187,6 +193,12 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool 
         ranked = (others[0], *register, *others[1:])
     chosen = ranked[0].params
     return chosen, Trace("persistent", facts, CRITERIA, ranked[:24], chosen, notes)
+
+
+def _long_row_key(candidate: Candidate) -> tuple[float, int]:
+    """Fraction of the roof, less a little for each doubling of a cluster: large ones leave multiprocessors of a GPC unused."""
+    blocks = candidate.params.cluster_blocks
+    return candidate.fraction - 0.01 * (blocks.bit_length() - 1), -blocks
 
 
 class _Model:
@@ -277,12 +289,12 @@ class _Model:
                 yield from self.with_threads("3d", projected, bits, batches, padded, None, bdimz, outer_batches)
 
     def with_threads(
-        self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int
+        self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int, cluster_blocks: int = 1
     ) -> Iterator[Candidate]:  # fmt: skip
         """One candidate for comfortable registers, and one for as few as can be when that lets more blocks in."""
         arch, facts = self.arch, self.facts
         row_threads = padded * bdimz
-        rows = self.rows_per_block(row_threads)
+        rows = self.rows_per_block(row_threads) if cluster_blocks == 1 else 1
         block = row_threads * rows
         vectors = batches * outer_batches
         buffer = math.ceil(self.vector * bits / 32) * vectors
@@ -298,7 +310,7 @@ class _Model:
             params = PersistentParams(
                 kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
                 pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches,
-                is_warp_only=row_threads <= arch.warp_threads, max_registers=min(registers, arch.max_registers_per_thread),
+                is_warp_only=row_threads <= arch.warp_threads, max_registers=min(registers, arch.max_registers_per_thread), cluster_blocks=cluster_blocks,
             )  # fmt: skip
             yield self.register_candidate(params, row_threads, vectors, buffer, overhead, blocks)
 
@@ -314,11 +326,12 @@ class _Model:
     def register_candidate(self, params: PersistentParams, row_threads: int, vectors: int, buffer: int, overhead: int, blocks: int) -> Candidate:
         arch, facts = self.arch, self.facts
         rows, block = params.rows_per_block, row_threads * params.rows_per_block
-        held = row_threads * vectors * self.vector  # of a row, idle lanes included: the same for all rows that lead to this kernel
-        lanes = facts.reduction_elems / held
+        held = row_threads * vectors * self.vector  # of a block's row, idle lanes included: the same for all rows that lead to this kernel
+        lanes = facts.reduction_elems / (held * params.cluster_blocks)
         warps = ceil_div(block, 32)
         rest, issue = self.times_ns(ceil_div(row_threads, 32), warps, vectors, params.project_to_inputs)
-        grid = ceil_div(facts.iteration_elems, rows)
+        rest += self.levels * CLUSTER_REDUCTION_NS if params.cluster_blocks > 1 else 0.0
+        grid = ceil_div(facts.iteration_elems, rows) * params.cluster_blocks
         resident = min(blocks, ceil_div(grid, arch.sm_count))
         sixteenths = max(1, round(lanes * 16))
         transfer = rows * held * sixteenths / 16 * self.moved_bits / 8 / self.share
@@ -336,6 +349,19 @@ class _Model:
         )
         in_flight = resident * block * vectors * self.vector * (facts.input_bits - facts.late_input_bits) / 8 * lanes
         return Candidate(params, fraction, lanes, block, buffer, spare, blocks, resident * warps, in_flight, 0, grid / (arch.sm_count * blocks), key)
+
+    def cluster_candidates(self) -> Iterator[Candidate]:
+        """Rows too long for the registers of one block, spread over the blocks of a cluster."""
+        arch = self.arch
+        for blocks in (2, 4, 8, 16):
+            if blocks > arch.max_cluster_blocks:
+                break
+            share = ceil_div(self.row_vectors, blocks)
+            for projected, bits in self.projections():
+                for batches in (2, 3, 4, 6, 8, 12, 16):
+                    padded = round_up(ceil_div(share, batches), arch.warp_threads)
+                    if CLUSTER_BLOCK_THREADS[0] <= padded <= CLUSTER_BLOCK_THREADS[1]:
+                        yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks)
 
     # ---- rows in shared memory, rows read again
     def block_sizes(self) -> tuple[int, ...]:
@@ -386,9 +412,8 @@ class _Model:
             kind="2d", storage=storage, project_to_inputs=is_kept_by_inputs, vector_elems=self.vector, batches=0, unroll=unroll, bdimx=threads,
             pad_to_warp=True, rows_per_block=1, row_unroll=1, bdimz=1, outer_batches=1, is_warp_only=False, max_registers=registers, is_async_copy=is_async,
         )  # fmt: skip
-        key = (int(fraction / FRACTION_STEP), resident * warps >= self.target_warps, storage == "shared", -abs(vectors - 4), -threads)
         per_thread = (vectors if is_async else unroll) * self.vector * (facts.input_bits - facts.late_input_bits) / 8
         return Candidate(
             params, fraction, 1.0, threads, 0, registers, blocks, resident * warps, resident * threads * per_thread, shared,
-            facts.iteration_elems / (arch.sm_count * blocks), key,
+            facts.iteration_elems / (arch.sm_count * blocks), (),
         )  # fmt: skip
