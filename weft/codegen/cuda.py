@@ -162,7 +162,7 @@ class CudaWriter:
         """Return the arguments seed, offset of a random op."""
         if len(s.operands) >= 4:
             seed, offset = (self.read(o, DataType.UInt64) for o in s.operands[2:4])
-            return f"{seed}, {offset} / 4"
+            return f"{seed}, {offset}"
         index = s.expr.attributes["index"]
         self.random_ops.add(index)
         return f"philox_seed, philox_offset / 4 + {index}"
@@ -229,6 +229,10 @@ class CudaWriter:
             raise InternalError(f"{s.expr}: a vector of {n} {target.buffer.dtype} numbers")
         a, b = (self.read(o, DataType.Float) for o in s.operands[:2])
         kind = s.expr.attributes["distribution"]
+        if kind == "uniform":
+            place, element = self.scalars.index(target.index), self.scalars.index(s.element)
+            self.emit(depth, f"weft::uniform_floats<{n}>({target.buffer.name}, {place}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
+            return
         for part in range(0, n, 4):
             offset = self.scalars.index(add(target.index, part))
             element = self.scalars.index(add(s.element, part))

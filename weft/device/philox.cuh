@@ -6,6 +6,30 @@ namespace weft {
 
 struct Philox4 { unsigned x, y, z, w; };
 
+// Ten rounds over Calls counters that share a key; the subsequences are consecutive. One call's keys serve all of them.
+template <int Calls> WEFT_DEVICE void philox_calls(Philox4 (&out)[Calls], unsigned long long seed, unsigned long long subsequence, unsigned long long offset) {
+#pragma unroll
+  for (int call = 0; call < Calls; call++) {
+    out[call].x = static_cast<unsigned>(offset), out[call].y = static_cast<unsigned>(offset >> 32);
+    out[call].z = static_cast<unsigned>(subsequence + call), out[call].w = static_cast<unsigned>((subsequence + call) >> 32);
+  }
+  unsigned key_x = static_cast<unsigned>(seed), key_y = static_cast<unsigned>(seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; round++) {
+#pragma unroll
+    for (int call = 0; call < Calls; call++) {
+      Philox4& c = out[call];
+      const unsigned long long first = 0xd2511f53ull * c.x, second = 0xcd9e8d57ull * c.z;  // one wide multiplication each
+      c.x = static_cast<unsigned>(second >> 32) ^ c.y ^ key_x;
+      c.y = static_cast<unsigned>(second);
+      c.z = static_cast<unsigned>(first >> 32) ^ c.w ^ key_y;
+      c.w = static_cast<unsigned>(first);
+    }
+    key_x += 0x9e3779b9u;
+    key_y += 0xbb67ae85u;
+  }
+}
+
 // Ten rounds over the counter (offset, subsequence) with the key `seed`; each is 64 bits, low word first.
 WEFT_DEVICE Philox4 philox(unsigned long long seed, unsigned long long subsequence, unsigned long long offset) {
   unsigned x = static_cast<unsigned>(offset), y = static_cast<unsigned>(offset >> 32);
@@ -29,11 +53,16 @@ WEFT_DEVICE unsigned philox_word(const Philox4& bits, unsigned component) {
   return component & 1 ? odd : even;
 }
 
-// ---- distributions from bits: uniform in [0, 1); 2^-32 and 2^-53 are the steps, and what rounds to 1 becomes 0
-WEFT_DEVICE float uniform_of_bits(unsigned x) {
-  const float y = static_cast<float>(x) * 2.3283064365386963e-10f;
-  return y == 1.f ? 0.f : y;
+// ---- distributions from bits: uniform in [0, 1). A float is rounded towards zero, so that it never becomes 1 and needs no test for it.
+WEFT_DEVICE float float_towards_zero(unsigned x) {
+#if defined(WEFT_EMULATOR)
+  const float y = static_cast<float>(x);
+  return static_cast<double>(y) > static_cast<double>(x) ? ::nextafterf(y, 0.f) : y;
+#else
+  return __uint2float_rz(x);
+#endif
 }
+WEFT_DEVICE float uniform_of_bits(unsigned x) { return float_towards_zero(x) * 2.3283064365386963e-10f; }
 WEFT_DEVICE double uniform_of_bits(unsigned low, unsigned high) {
   const unsigned long long z = low ^ (static_cast<unsigned long long>(high) << 21);
   const double y = static_cast<double>(z) * 1.1102230246251565e-16 + 5.551115123125783e-17;
@@ -41,6 +70,7 @@ WEFT_DEVICE double uniform_of_bits(unsigned low, unsigned high) {
 }
 // [low, high): what rounds up to `high` becomes `low`
 template <class T> WEFT_DEVICE T to_range(T y, T low, T high) {
+  if (low == T(0) && high == T(1)) return y;  // decided at compile time for literal bounds
   const T scaled = low + (high - low) * y;
   return scaled < high ? scaled : low;
 }
@@ -94,6 +124,19 @@ WEFT_DEVICE double normal_double(unsigned long long seed, unsigned long long off
 }
 
 // ---- all numbers of one Philox call: `index` is a multiple of 4 (2 for doubles)
+template <int N, int M>
+WEFT_DEVICE void uniform_floats(Array<float, M>& dst, int dst_offset, unsigned long long seed, unsigned long long offset, unsigned long long index, float low = 0.f, float high = 1.f) {
+  static_assert(N % 4 == 0, "a Philox call makes four floats");
+  Philox4 bits[N / 4];
+  philox_calls<N / 4>(bits, seed, index / 4, offset);
+#pragma unroll
+  for (int call = 0; call < N / 4; call++) {
+    dst[dst_offset + 4 * call] = to_range<float>(uniform_of_bits(bits[call].x), low, high);
+    dst[dst_offset + 4 * call + 1] = to_range<float>(uniform_of_bits(bits[call].y), low, high);
+    dst[dst_offset + 4 * call + 2] = to_range<float>(uniform_of_bits(bits[call].z), low, high);
+    dst[dst_offset + 4 * call + 3] = to_range<float>(uniform_of_bits(bits[call].w), low, high);
+  }
+}
 template <int M>
 WEFT_DEVICE void uniform_float4(Array<float, M>& dst, int dst_offset, unsigned long long seed, unsigned long long offset, unsigned long long index, float low = 0.f, float high = 1.f) {
   const Philox4 bits = philox(seed, index / 4, offset);

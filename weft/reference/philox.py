@@ -40,7 +40,10 @@ def uniform(count: int, seed: int, offset: int, low: float = 0.0, high: float = 
         y = _double_bits(count, seed, offset).astype(np.float64) * 2.0**-53 + 2.0**-54
         kind: type = np.float64
     else:
-        y = _words(count, seed, offset).astype(np.float32) * np.float32(2.0**-32)
+        words = _words(count, seed, offset)
+        rounded = words.astype(np.float32)
+        towards_zero = np.where(rounded.astype(np.float64) > words, np.nextafter(rounded, np.float32(0)), rounded)
+        y = towards_zero * np.float32(2.0**-32)
         kind = np.float32
     y = np.where(y == 1, kind(0), y)
     scaled = kind(low) + (kind(high) - kind(low)) * y

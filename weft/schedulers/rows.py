@@ -75,7 +75,7 @@ class Template:
             if source.name in wanted:
                 set_lanes(cache)
         for local, output in self.outputs:
-            if output.name in wanted:
+            if output.name in wanted or local.name in wanted:  # a forked output leaves its name to the local tensor
                 set_lanes(output)
                 definition = local.definition()
                 if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_reduced_float and lanes % 2 == 0:
