@@ -59,6 +59,8 @@ TARGET_WARPS = 28
 TARGET_WARPS_EXP = 16
 """With exponentials on a chip whose memory is quick compared with its arithmetic: registers are worth more than warps there."""
 MAX_BATCHES = 32
+MANY_VECTORS, MANY_VECTORS_LOSS = 4, 0.005
+"""Each vector of a thread beyond the first number costs this part: the model is optimistic there (eight: 0.93 for a measured 0.90)."""
 MANY_BYTES_PER_THREAD = 192
 """Of a tensor, beyond which more batches are tried only when the row needs them (nvFuser stops at 10 to 12 vectors)."""
 MAX_ELEMS_PER_THREAD = 256
@@ -335,7 +337,8 @@ class _Model:
         resident = min(blocks, ceil_div(grid, arch.sm_count))
         sixteenths = max(1, round(lanes * 16))
         transfer = rows * held * sixteenths / 16 * self.moved_bits / 8 / self.share
-        fraction = roof_fraction(resident, transfer, rest, issue) * balance(grid, arch)
+        many = 1.0 - MANY_VECTORS_LOSS * max(0, vectors - MANY_VECTORS)
+        fraction = roof_fraction(resident, transfer, rest, issue) * balance(grid, arch) * many
         per_tensor = vectors * self.vector * facts.max_dtype_bits / 8
         good = GOOD_BYTES_PER_THREAD / (2 if params.is_warp_only else 1)
         spare = params.max_registers - buffer

@@ -1,0 +1,123 @@
+"""Params of reductions: inner, outer, 3-D, shared among blocks."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from weft.arch import A100, B200, H100, H200
+from weft.schedulers.facts import ReductionFacts
+from weft.schedulers.reduction_heuristic import choose, choose_with_trace
+
+CHIPS = (A100, H100, H200, B200)
+
+
+def facts(runs, *, bits=16, vector=8, inputs=1, accumulators=1, instructions=2) -> ReductionFacts:
+    iteration = reduction = 1
+    for is_reduced, extent in runs:
+        reduction, iteration = (reduction * extent, iteration) if is_reduced else (reduction, iteration * extent)
+    return ReductionFacts(
+        iteration_elems=iteration, reduction_elems=reduction, runs=tuple(runs), vector_limit_elems=vector, max_dtype_bits=bits, min_dtype_bits=bits,
+        vectorizable_inputs=inputs, input_bits=bits * inputs, output_bits=0, reductions=accumulators, accumulator_bits=32 * accumulators,
+        instructions=instructions, mufu=0, has_exp=False, has_rng=False, min_vector_elems=1,
+    )  # fmt: skip
+
+
+def rows(m, n, **kwargs):
+    return facts(((False, m), (True, n)), **kwargs)
+
+
+def columns(m, n, **kwargs):
+    return facts(((True, m), (False, n)), **kwargs)
+
+
+@pytest.mark.parametrize("n", [1024, 2048, 4096, 8192])
+def test_a_row_is_loaded_at_once_where_it_fits(n):
+    """No loop over the row: every thread has its vectors in flight together."""
+    params = choose(rows(1 << 26 >> n.bit_length() - 1, n), H200)
+    assert params.kind == "inner" and params.grid_split == 1 and params.vector_elems == 8
+    assert params.bdimx * params.unroll * 8 == n
+    assert params.threads_per_block >= 128
+
+
+def test_short_rows_share_a_warp():
+    params = choose(rows(1 << 20, 64), H200)
+    assert params.bdimx < 32 and params.is_warp_only
+    assert params.bdimx * params.unroll * 8 >= 64
+
+
+def test_few_long_rows_are_shared_among_blocks():
+    params = choose(rows(8, 1 << 20), H200)
+    assert params.is_grid_reduction and 8 * params.grid_split >= H200.sm_count
+    assert choose(rows(1, 1 << 24), H200).grid_split >= H200.sm_count
+
+
+def test_many_rows_are_not():
+    assert not choose(rows(16384, 4096), H200).is_grid_reduction
+
+
+def test_columns_fill_the_chip_once():
+    """Blocks of a column sum all run at the same time: a second, partial round would run at a part of the bandwidth."""
+    for m, n in ((16384, 4096), (8192, 8192)):
+        params, trace = choose_with_trace(columns(m, n), H200)
+        blocks = -(-n // params.rows_per_block) * params.grid_split
+        assert params.kind == "outer" and params.is_grid_reduction
+        assert H200.sm_count < blocks <= H200.sm_count * trace.candidates[0].blocks_per_sm
+        assert trace.candidates[0].fraction > 0.75
+
+
+def test_one_column_of_vectors_is_not_spread_over_idle_threads():
+    params = choose(columns(1 << 20, 8), H200)
+    assert params.bdimx == 1 and params.is_grid_reduction
+
+
+def test_batch_statistics_stay_within_the_inner_run_or_merge_it():
+    wide = choose(facts(((True, 32), (False, 256), (True, 112 * 112))), H200)
+    narrow = choose(facts(((True, 256), (False, 2048), (True, 49)), vector=1), H200)
+    assert wide.kind in ("3d", "inner") and narrow.kind == "inner"
+    assert wide.threads_per_block <= 1024 and wide.bdimz <= 64
+
+
+def test_similar_shapes_have_equal_params():
+    assert len({choose(rows(m, 4096), H200) for m in (8192, 8200, 16384)}) == 1
+
+
+@pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
+def test_random_facts_give_legal_params(arch):
+    rng = random.Random(2)
+    sizes = [1, 2, 3, 8, 31, 32, 100, 1000, 4096, 100003, 1 << 22]
+    for _ in range(250):
+        kinds = rng.choice([(0, 1), (1, 0), (1,), (1, 0, 1), (0, 1, 0), (1, 0, 1, 0), (0, 1, 0, 1)])
+        runs = tuple((bool(k), rng.choice(sizes)) for k in kinds)
+        bits = rng.choice([16, 32, 64])
+        vector = rng.choice([v for v in (1, 2, 4, 8) if v * bits <= 128])
+        f = facts(runs, bits=bits, vector=vector, inputs=rng.randint(1, 5), accumulators=rng.randint(1, 3), instructions=rng.randint(1, 60))
+        params, trace = choose_with_trace(f, arch)
+        assert params.threads_per_block <= arch.max_threads_per_block
+        assert params.bdimz <= 64 and 1 <= params.grid_split <= 65535
+        assert params.vector_elems <= vector and params.unroll <= 8
+        assert arch.blocks_per_sm(params.threads_per_block, params.max_registers) >= 1
+        assert params.kind == ("outer" if not runs[-1][0] else params.kind)
+        assert 0 < trace.candidates[0].fraction <= 1
+
+
+@pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
+def test_no_width_falls_off_a_cliff(arch):
+    """64 Mi elements in rows or columns of any width reach a floor of the roof, vectorized or not."""
+    for n in range(101, 200_000, 6001):
+        for vector, floor in ((8, 0.45), (1, 0.15)):
+            width = n // 8 * 8 if vector == 8 else n
+            m = (1 << 26) // width
+            assert choose_with_trace(rows(m, width, vector=vector), arch)[1].candidates[0].fraction > floor
+            assert choose_with_trace(columns(m, width, vector=vector), arch)[1].candidates[0].fraction > floor
+
+
+def test_a_choice_is_quick():
+    f = columns(16384, 4096)
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        choose(f, H200)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 2e-3
