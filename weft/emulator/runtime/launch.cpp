@@ -137,10 +137,7 @@ static bool same_shape(const Config& a, const Config& b) {
 }
 
 static void set_up(void (*entry)(void**), void** arguments, const Config* config) {
-  if (!same_shape(machine.config, *config)) {
-    free_pool();
-    release_shadow_pools();
-  }
+  if (!same_shape(machine.config, *config)) free_pool();
   machine.config = *config;
   machine.entry = entry;
   machine.arguments = arguments;
@@ -191,6 +188,9 @@ static void take_down() {
     if (b.shadow) reset_shadow(b.shadow);
     free_shadow(b.shadow);
   }
+  for (Unit* unit : machine.pool)
+    for (u32 i = 0; i < unit->block_count; i++) reset_shadow(unit->blocks[i]->shadow);
+  release_shadow_pools();
   machine.buffers.clear();
   machine.unit_order.clear();
   drop_sync_variables();

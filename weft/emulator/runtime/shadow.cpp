@@ -5,9 +5,26 @@
 
 namespace weft_rt {
 
-struct Split {           // the cells inside one 16-byte cell
-  u32 granule;           // bytes per cell: 4 or 1
-  Cell cells[16];
+// Blocks of N cells, taken and given back by number.
+template <u32 N> struct CellPool {
+  struct Entry { Cell cells[N]; };
+  static const u32 PER_CHUNK = 1024;
+  List<Entry*> chunks;
+  List<u32> unused;
+  u32 count;
+
+  Cell* operator[](u32 i) { return chunks[i / PER_CHUNK][i % PER_CHUNK].cells; }
+  u32 take() {
+    if (unused.count) return unused.pop();
+    if (count == chunks.count * PER_CHUNK) chunks.push((Entry*)malloc(PER_CHUNK * sizeof(Entry)));
+    return count++;
+  }
+  void release() {
+    for (Entry* chunk : chunks) free(chunk);
+    chunks.release();
+    unused.release();
+    count = 0;
+  }
 };
 
 struct OtherReader { Epoch epoch; u32 line; };
@@ -19,23 +36,22 @@ struct Readers {
   List<OtherReader> others;       // of other units, one per unit
 };
 
-static List<Split*> splits;
-static List<u32> free_splits;
+static CellPool<4> word_cells;        // a 16-byte cell split into 4-byte cells
+static CellPool<16> byte_cells;      // or into bytes
 static List<Readers*> readers;
 static List<u32> free_readers;
 
-static const Epoch SPLIT_MARK = make_epoch(0, INDEX_SPLIT, 1);
+// In a split cell, `write` is one of these and `read` the number of its parts.
+static const Epoch WORDS_MARK = make_epoch(0, INDEX_SPLIT, 1), BYTES_MARK = make_epoch(0, INDEX_SPLIT, 2);
 
-static bool is_split(const Cell& c) { return c.write == SPLIT_MARK; }
+struct Parts { Cell* cells; u32 granule; };      // granule: bytes per cell
+
+static bool is_split(const Cell& c) { return c.write == WORDS_MARK || c.write == BYTES_MARK; }
+static Parts parts_of(const Cell& c) { return c.write == WORDS_MARK ? Parts{word_cells[(u32)c.read], 4} : Parts{byte_cells[(u32)c.read], 1}; }
+static void drop_parts(const Cell& c) { (c.write == WORDS_MARK ? word_cells.unused : byte_cells.unused).push((u32)c.read); }
 static bool has_readers(const Cell& c) { return epoch_index(c.read) == INDEX_SHARED_READERS; }
 
 // ---- pools --------------------------------------------------------------------------------------------------------
-
-static u32 take_split() {
-  if (free_splits.count) return free_splits.pop();
-  splits.push((Split*)malloc(sizeof(Split)));
-  return splits.count - 1;
-}
 
 static u32 take_readers(u32 unit) {
   u32 i;
@@ -61,15 +77,14 @@ static void drop_read(Cell& c) {
 }
 
 void release_shadow_pools() {
-  for (Split* s : splits) free(s);
   for (Readers* r : readers) {
     free(r->clock);
     free(r->line);
     r->others.release();
     free(r);
   }
-  splits.clear();
-  free_splits.clear();
+  word_cells.release();
+  byte_cells.release();
   readers.clear();
   free_readers.clear();
 }
@@ -88,9 +103,9 @@ Shadow* make_shadow(u64 first, u64 bytes, bool initialised) {
 
 static void clear_cell(Cell& c) {
   if (is_split(c)) {
-    Split* split = splits[(u32)c.read];
-    for (u32 i = 0; i < 16 / split->granule; i++) drop_read(split->cells[i]);
-    free_splits.push((u32)c.read);
+    const Parts parts = parts_of(c);
+    for (u32 i = 0; i < 16 / parts.granule; i++) drop_read(parts.cells[i]);
+    drop_parts(c);
   } else {
     drop_read(c);
   }
@@ -269,28 +284,25 @@ static Cell copy_of(const Cell& c) {
   return copy;
 }
 
-static Split* split_cell(Cell& c, u32 granule) {
-  if (is_split(c)) {
-    Split* split = splits[(u32)c.read];
-    if (split->granule <= granule) return split;
-    Cell words[4];
-    memcpy(words, split->cells, sizeof words);
-    for (u32 i = 0; i < 16; i++) split->cells[i] = i % 4 ? copy_of(words[i / 4]) : words[i / 4];
-    split->granule = 1;
-    return split;
+// Splits a cell (further, if need be) and returns its parts.
+static Parts split_cell(Cell& c, u32 granule) {
+  if (is_split(c) && parts_of(c).granule <= granule) return parts_of(c);
+  const u32 number = granule == 4 ? word_cells.take() : byte_cells.take();
+  const Parts parts = granule == 4 ? Parts{word_cells[number], 4} : Parts{byte_cells[number], 1};
+  const Parts old = is_split(c) ? parts_of(c) : Parts{&c, 16};
+  for (u32 i = 0; i < 16 / granule; i++) {
+    const Cell& from = old.cells[i * granule / old.granule];
+    parts.cells[i] = i * granule % old.granule ? copy_of(from) : from;
   }
-  const u32 i = take_split();
-  splits[i]->granule = granule;
-  for (u32 k = 0; k < 16 / granule; k++) splits[i]->cells[k] = k ? copy_of(c) : c;
-  c = Cell{SPLIT_MARK, i, 0, 0};
-  return splits[i];
+  if (is_split(c)) drop_parts(c);
+  c = Cell{granule == 4 ? WORDS_MARK : BYTES_MARK, number, 0, 0};
+  return parts;
 }
 
 static void access_part(Shadow* s, Cell& c, u64 address, u32 from, u32 to, bool write, const Accessor& by, u32 line) {
-  Split* split = split_cell(c, (from | to) % 4 ? 1 : 4);
-  const u32 granule = split->granule;
-  for (u32 at = from; at < to; at += granule) {
-    Cell& part = split->cells[at / granule];
+  const Parts parts = split_cell(c, (from | to) % 4 ? 1 : 4);
+  for (u32 at = from; at < to; at += parts.granule) {
+    Cell& part = parts.cells[at / parts.granule];
     if (write) write_cell(part, by, line, address + at);
     else read_cell(s, part, by, line, address + at);
   }
@@ -319,9 +331,9 @@ void shadow_mark(Shadow* s, u64 address, u32 bytes, Epoch write, u32 line) {
   for (u64 at = address; at < address + bytes;) {
     Cell& c = s->cells[(at - s->first) / 16];
     const u32 from = (u32)(at & 15), to = (u32)min_of((u64)16, address + bytes - (at & ~15ull));
-    Split* split = split_cell(c, (from | to) % 4 ? 1 : 4);
-    for (u32 k = from; k < to; k += split->granule) {
-      Cell& part = split->cells[k / split->granule];
+    const Parts parts = split_cell(c, (from | to) % 4 ? 1 : 4);
+    for (u32 k = from; k < to; k += parts.granule) {
+      Cell& part = parts.cells[k / parts.granule];
       drop_read(part);
       part.write = write;
       part.write_line = line;
@@ -342,8 +354,8 @@ u64 shadow_unwritten(Shadow* s, u64 address, u64 bytes, u64* first_unwritten) {
     }
     for (; at < end; at++) {
       if (is_split(c)) {
-        const Split* split = splits[(u32)c.read];
-        if (split->cells[at % 16 / split->granule].write) continue;
+        const Parts parts = parts_of(c);
+        if (parts.cells[at % 16 / parts.granule].write) continue;
       }
       if (!count++) *first_unwritten = at;
     }
