@@ -37,7 +37,7 @@ def test_weights_are_not_kept_but_read_again():
 
 def test_softmax_keeps_the_input_and_then_the_exponential():
     buffers, _ = buffers_of(ex.softmax())
-    assert [(f, l) for _, f, l in names(buffers.buffers)] == [(0, 1), (1, 2)]
+    assert [(first, last) for _, first, last in names(buffers.buffers)] == [(0, 1), (1, 2)]
     assert names(buffers.projected) == [("T0", 0, 2)]
     assert buffers.recomputed.has_exp
 

@@ -151,11 +151,13 @@ class Candidate:
 
     def __str__(self) -> str:
         p = self.params
+        where = p.storage + (f" of {p.cluster_blocks} blocks" if p.cluster_blocks > 1 else "") + (" projected" if p.project_to_inputs else "")
+        batches = f"{p.batches}x{p.outer_batches}" if p.kind == "3d" else f"{p.batches}"
         return (
-            f"{p.kind} {p.storage}{f' of {p.cluster_blocks} blocks' if p.cluster_blocks > 1 else ''}{' projected' if p.project_to_inputs else ''} vector {p.vector_elems} batches {p.batches}"
-            f"{f'x{p.outer_batches}' if p.kind == '3d' else ''} threads {self.threads_per_block} ({p.rows_per_block} rows) fraction {self.fraction:.3f} "
-            f"lanes {self.lane_fraction:.3f} registers {p.max_registers} ({self.buffer_registers} kept, {self.spare_registers} spare) "
-            f"blocks/SM {self.blocks_per_sm} warps/SM {self.warps_per_sm} in flight {self.bytes_in_flight_per_sm / 1024:.0f} KiB/SM waves {self.waves:.1f}"
+            f"{p.kind} {where} vector {p.vector_elems} batches {batches} threads {self.threads_per_block} ({p.rows_per_block} rows) "
+            f"fraction {self.fraction:.3f} lanes {self.lane_fraction:.3f} registers {p.max_registers} ({self.buffer_registers} kept, "
+            f"{self.spare_registers} spare) blocks/SM {self.blocks_per_sm} warps/SM {self.warps_per_sm} in flight "
+            f"{self.bytes_in_flight_per_sm / 1024:.0f} KiB/SM waves {self.waves:.1f}"
         )
 
 
