@@ -76,8 +76,11 @@ FEW_ROWS_PER_SM = 4
 SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 128
 """Threads to which short rows are gathered in a block; the second when a row has fewer lanes than a warp."""
-CLUSTER_REDUCTION_NS = 700.0
-"""What a reduction over the blocks of a cluster adds. An estimate: two cluster barriers, and the skew of the blocks."""
+CLUSTER_START_NS = 4000.0
+CLUSTER_REDUCTION_NS = 500.0
+"""What a cluster adds to the rest of its blocks (they start and end together), and each reduction over its blocks.
+Source: hand-written norms, H200: rows of 64K in clusters of 4 reach 0.79 (RMS norm) and 0.72 (softmax) of the roof, 128K in 8 0.76 and 0.71, 256K 0.73, 0.65."""
+PORTABLE_CLUSTER_BLOCKS = 8
 CLUSTER_BLOCK_THREADS = (128, 512)
 """Fewest and most threads of a block of a cluster."""
 REREAD_FACTOR = 0.92
@@ -200,9 +203,9 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool 
 
 
 def _long_row_key(candidate: Candidate) -> tuple[float, int]:
-    """Fraction of the roof, less a little for each doubling of a cluster: large ones leave multiprocessors of a GPC unused."""
+    """Fraction of the roof, less a little for each doubling of a cluster; more beyond the portable eight blocks, which leave parts of a GPC unused."""
     blocks = candidate.params.cluster_blocks
-    return candidate.fraction - 0.01 * (blocks.bit_length() - 1), -blocks
+    return candidate.fraction - 0.01 * (blocks.bit_length() - 1) - (0.08 if blocks > PORTABLE_CLUSTER_BLOCKS else 0.0), -blocks
 
 
 class _Model:
@@ -334,7 +337,7 @@ class _Model:
         lanes = facts.reduction_elems / (held * params.cluster_blocks)
         warps = ceil_div(block, 32)
         rest, issue = self.times_ns(ceil_div(row_threads, 32), warps, vectors, params.project_to_inputs)
-        rest += self.levels * CLUSTER_REDUCTION_NS if params.cluster_blocks > 1 else 0.0
+        rest += CLUSTER_START_NS + self.levels * CLUSTER_REDUCTION_NS if params.cluster_blocks > 1 else 0.0
         grid = ceil_div(facts.iteration_elems, rows) * params.cluster_blocks
         resident = min(blocks, ceil_div(grid, arch.sm_count))
         sixteenths = max(1, round(lanes * 16))
