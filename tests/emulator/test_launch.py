@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -273,3 +276,20 @@ def test_a_bad_tensor_map_is_refused() -> None:
 def test_bf16_helpers_round_to_even() -> None:
     x = np.array([1.0, 1.00390625, 1.01171875, 3.4e38], np.float32)
     assert (from_bf16(to_bf16(x)) == np.array([1.0, 1.0, 1.015625, np.inf], np.float32)).all()
+
+
+def test_ctrl_c_ends_a_launch() -> None:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_rule("for (;;) weft::block_sync();", check="bounds", timeout_s=20)
+    assert run_rule("weft::block_sync();", check="bounds")[0].findings == ()
+
+
+def test_a_timeout_names_a_thread_and_its_line() -> None:
+    report, _ = run_rule('WEFT_ROLE("spinner"); WEFT_LINE_NOTE("T5 = exp(T4)"); for (;;) weft::block_sync();', check="bounds", timeout_s=0.2)
+    assert "[spinner]" in report.findings[0].message and 'at "T5 = exp(T4)"' in report.findings[0].message and "block_sync" in report.findings[0].line_text
+
+
+def test_many_equal_findings_cost_little() -> None:
+    report, _ = run_rule("for (int i = 0; i < 20000; i++) { weft::store_shared(s, 1.f); weft::load_shared(s + 8); }", blocks=1, timeout_s=20)
+    assert report.kinds() == {"data-race", "uninitialised-read"} and max(f.count for f in report.findings) > 10000

@@ -119,7 +119,7 @@ static void check_register_changes(Block* b) {
     for (u32 k = 1; k < 4; k++) {
       List<u32>&first = b->warps[w].register_changes, &other = b->warps[w + k].register_changes;
       if (first.count == other.count && (!first.count || !memcmp(first.items, other.items, first.count * sizeof(u32)))) continue;
-      report("setmaxnreg-not-uniform", 0, 0, "all four warps of a warpgroup must execute the same setmaxnreg",
+      REPORT("setmaxnreg-not-uniform", 0, 0, "all four warps of a warpgroup must execute the same setmaxnreg",
              "warps %u and %u of one warpgroup executed different setmaxnreg instructions (%u and %u of them)", w, w + k, first.count, other.count);
       break;
     }
@@ -186,6 +186,7 @@ static void free_unit(Unit* unit) {
     f.bulk.members.release();
     f.bulk.sizes.release();
     f.cp_async.release();
+    drop_context(&f.context);
   }
   for (u32 i = 0; i < unit->block_count; i++) {
     Block* b = unit->blocks[i];

@@ -11,7 +11,7 @@ static const char* const COLLECTIVE_NAMES[] = {"", "warp_sync", "a shuffle", "ba
 
 static COLD void check_mask(Fiber* f, u32 mask, CollectiveKind kind, int line) {
   if (!(mask >> f->lane & 1))
-    report("bad-warp-mask", line, 0, "a lane may only execute a collective whose mask names it", "%s: %s is not in mask 0x%08x",
+    REPORT("bad-warp-mask", line, 0, "a lane may only execute a collective whose mask names it", "%s: %s is not in mask 0x%08x",
            COLLECTIVE_NAMES[kind], describe_fiber(f), mask);
   if (mask & ~f->warp->alive)
     fatal("exited-lanes-in-mask", line, 0, "let every lane reach the collective, or leave the exited ones out of the mask",
@@ -114,7 +114,7 @@ static COLD void check_barrier_state(Fiber* f, NamedBarrier& barrier, int id, in
     fatal("barrier-count-mismatch", line, 0, "all who use a barrier must give the same count",
           "barrier %d by %s with count %d, but the threads already there gave %d", id, describe_fiber(f), threads, barrier.expected_threads);
   if (barrier.arrived[w] && (barrier.line[w] != line || barrier.syncs[w] != sync))
-    report("divergent-barrier", line, barrier.line[w], "move the barrier out of the branch, or give each side its own named barrier",
+    REPORT("divergent-barrier", line, barrier.line[w], "move the barrier out of the branch, or give each side its own named barrier",
            "lanes of warp %u reach barrier %d at different places: line %d and line %d (%s)", w, id, barrier.line[w], line, describe_fiber(f));
 }
 
@@ -130,7 +130,7 @@ static bool count_warp_if_complete(NamedBarrier& barrier, const Warp* warp) {
 static ALWAYS_INLINE void check_whole_warp(const Fiber* f, int id, int line) {
   const Warp* warp = f->warp;
   if (UNLIKELY(warp->alive != warp->lanes))
-    report("exit-before-barrier", line, 0, "let every lane reach the barrier, predicate the work instead of returning early",
+    REPORT("exit-before-barrier", line, 0, "let every lane reach the barrier, predicate the work instead of returning early",
            "barrier %d by %s, but lanes 0x%08x of its warp have exited: all lanes of a warp must execute a barrier", id, describe_fiber(f), warp->lanes & ~warp->alive);
 }
 
@@ -151,7 +151,7 @@ static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line
     barrier.syncs[w] = sync;
   }
   if (UNLIKELY(barrier.arrived[w] & bit))
-    report("barrier-overrun", line, barrier.line[w], "wait for the barrier (named_sync) before arriving at it again",
+    REPORT("barrier-overrun", line, barrier.line[w], "wait for the barrier (named_sync) before arriving at it again",
            "%s arrives at barrier %d a second time before it opened", describe_fiber(f), id);
   barrier.arrived[w] |= bit;
   if (sync) barrier.waiting[w] |= bit;
@@ -159,7 +159,7 @@ static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line
   bool opens = false;
   if (count_warp_if_complete(barrier, warp)) {
     if (UNLIKELY(threads > 0 && (int)barrier.arrived_threads > threads))
-      report("too-many-at-barrier", line, 0, "two groups use one barrier: give each its own", "barrier %d: %u threads arrived, %d expected", id, barrier.arrived_threads, threads);
+      REPORT("too-many-at-barrier", line, 0, "two groups use one barrier: give each its own", "barrier %d: %u threads arrived, %d expected", id, barrier.arrived_threads, threads);
     opens = barrier.arrived_threads >= expected_threads(f->block, barrier);
   }
   if (opens) {
@@ -179,7 +179,7 @@ void barrier_thread_left(Fiber* f) {
     NamedBarrier& barrier = b->barriers[id];
     if (!barrier.active) continue;
     if (barrier.arrived[f->warp->index] && !(barrier.arrived[f->warp->index] >> f->lane & 1) && barrier.syncs[f->warp->index])
-      report("exit-before-barrier", barrier.line[f->warp->index], 0, "let every lane reach the barrier, predicate the work instead of returning early",
+      REPORT("exit-before-barrier", barrier.line[f->warp->index], 0, "let every lane reach the barrier, predicate the work instead of returning early",
              "%s exits while lanes 0x%08x of its warp wait at barrier %u", describe_fiber(f), barrier.arrived[f->warp->index], id);
     count_warp_if_complete(barrier, f->warp);
     try_open(b, barrier);
@@ -210,7 +210,7 @@ static void change_registers(Fiber* f, bool increase, u32 registers, int line) {
   warp->register_changes.push((u32)increase << 16 | registers);
   if (!machine.config.registers_per_thread) return;
   if (increase ? registers < warp->registers : registers > warp->registers) {
-    report("bad-setmaxnreg", line, 0, "increase to more and decrease to fewer than the launch gave", "setmaxnreg_%s<%u> by %s, which owns %u registers", increase ? "inc" : "dec",
+    REPORT("bad-setmaxnreg", line, 0, "increase to more and decrease to fewer than the launch gave", "setmaxnreg_%s<%u> by %s, which owns %u registers", increase ? "inc" : "dec",
            registers, describe_fiber(f), warp->registers);
     return;
   }

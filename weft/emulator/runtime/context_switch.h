@@ -4,13 +4,15 @@
 #include "base.h"
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
-#define WEFT_UCONTEXT 1
+#define WEFT_UCONTEXT 1          // may also be set by hand
+#endif
+#if defined(WEFT_UCONTEXT)
 #include <ucontext.h>
 #endif
 
 namespace weft_rt {
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(WEFT_UCONTEXT)
 struct Context { void* stack_pointer; };
 
 static ALWAYS_INLINE void switch_context(Context* save, const Context* load) {
@@ -34,7 +36,8 @@ static inline void make_context(Context* context, char* top, u64, void (*entry)(
   *--p = 0;             // rbx
   context->stack_pointer = p;
 }
-#elif defined(__aarch64__)
+static inline void drop_context(Context*) {}
+#elif defined(__aarch64__) && !defined(WEFT_UCONTEXT)
 struct Context { void* stack_pointer; };
 
 static ALWAYS_INLINE void switch_context(Context* save, const Context* load) {
@@ -58,6 +61,7 @@ static inline void make_context(Context* context, char* top, u64, void (*entry)(
   p[2] = p[3] = 0;      // x19
   context->stack_pointer = p;
 }
+static inline void drop_context(Context*) {}
 #else
 struct Context { ucontext_t* machine; };
 
@@ -65,6 +69,7 @@ static inline ucontext_t* machine_context(Context* context) {
   if (!context->machine) context->machine = (ucontext_t*)calloc(1, sizeof(ucontext_t));
   return context->machine;
 }
+static inline void drop_context(Context* context) { free(context->machine); }
 static inline void switch_context(Context* save, const Context* load) { swapcontext(machine_context(save), load->machine); }
 static inline void make_context(Context* context, char* top, u64 bytes, void (*entry)()) {
   ucontext_t* machine = machine_context(context);

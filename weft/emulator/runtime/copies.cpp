@@ -222,11 +222,11 @@ static void perform_groups(Fiber* f, u32 last_group) {
 void check_copies_at_exit(Fiber* f) {
   for (Copy* c : f->bulk.members)
     if (!c->waited)
-      report("exit-with-pending-store", c->line, 0, "bulk_wait_read<0>() before the thread exits", "%s exits while its bulk store may still read shared memory", describe_fiber(f));
+      REPORT("exit-with-pending-store", c->line, 0, "bulk_wait_read<0>() before the thread exits", "%s exits while its bulk store may still read shared memory", describe_fiber(f));
   if (f->bulk.open.count)
-    report("exit-with-uncommitted-store", f->bulk.open[0]->line, 0, "bulk_commit() and bulk_wait_read<0>()", "%s exits with bulk stores that it did not commit", describe_fiber(f));
+    REPORT("exit-with-uncommitted-store", f->bulk.open[0]->line, 0, "bulk_commit() and bulk_wait_read<0>()", "%s exits with bulk stores that it did not commit", describe_fiber(f));
   if (f->cp_async.count)
-    report("exit-with-pending-copy", 0, 0, "cp_async_wait<0>() before the thread exits", "%s exits with cp_async copies that it did not wait for", describe_fiber(f));
+    REPORT("exit-with-pending-copy", 0, 0, "cp_async_wait<0>() before the thread exits", "%s exits with cp_async copies that it did not wait for", describe_fiber(f));
   perform_groups(f, ~0u);
 }
 
@@ -237,7 +237,7 @@ void finish_copies_of(Unit* unit) {
     if (c->kind == Copy::FREE || c->unit != unit) continue;
     if (c->kind == Copy::LOAD || c->kind == Copy::TENSOR_LOAD) {
       machine.current_block = c->issuer->block;
-      report("exit-with-pending-load", c->line, 0, "wait for the mbarrier of every load before the block exits", "a load issued by %s is still in flight when its block has exited",
+      REPORT("exit-with-pending-load", c->line, 0, "wait for the mbarrier of every load before the block exits", "a load issued by %s is still in flight when its block has exited",
              describe_fiber(c->issuer));
       end_copy(c);
     }

@@ -20,7 +20,7 @@ namespace weft_rt {
 // ---- faults and timeouts ------------------------------------------------------------------------------------------
 
 static sigjmp_buf escape;
-static struct sigaction old_segv, old_bus, old_alarm;
+static struct sigaction old_segv, old_bus, old_alarm, old_interrupt;
 static const int ALARM = SIGUSR2;
 
 static u64 program_counter(void* context) {
@@ -44,9 +44,9 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
   const Fiber* f = machine.current;
   const u64 address = (u64)info->si_addr, lowest = (u64)f->stack_top - (u64)machine.config.stack_kib * 1024;
   if (address - (lowest - 4096) < 4 * 4096)
-    report("stack-overflow", 0, 0, "raise stack_kib of the launch", "%s needs more than %u KiB of stack", describe_fiber(f), machine.config.stack_kib);
+    REPORT("stack-overflow", 0, 0, "raise stack_kib of the launch", "%s needs more than %u KiB of stack", describe_fiber(f), machine.config.stack_kib);
   else
-    report("memory-fault", 0, 0, "use load_global/store_global and their like, which check each access", "%s touches address 0x%llx, which is no memory (%s)", describe_fiber(f),
+    REPORT("memory-fault", 0, 0, "use load_global/store_global and their like, which check each access", "%s touches address 0x%llx, which is no memory (%s)", describe_fiber(f),
            (unsigned long long)address, describe_address(address));
   machine.aborted = true;
   siglongjmp(escape, 1);
@@ -88,6 +88,14 @@ static void set_timer(u64, u64) {}
 static void drop_timer() {}
 #endif
 
+// Ctrl-C ends the launch, and is the interpreter's after that.
+static void on_interrupt(int signal, siginfo_t* info, void* context) {
+  machine.interrupted = machine.timed_out = 1;
+  set_timer(1, 20);
+  if (old_interrupt.sa_flags & SA_SIGINFO) old_interrupt.sa_sigaction(signal, info, context);
+  else if (old_interrupt.sa_handler != SIG_DFL && old_interrupt.sa_handler != SIG_IGN) old_interrupt.sa_handler(signal);
+}
+
 static const u64 SIGNAL_STACK_BYTES = 64 * 1024;
 static stack_t old_signal_stack;
 static char* signal_stack = nullptr;
@@ -106,6 +114,8 @@ static void install_guards() {
   sigaction(SIGBUS, &action, &old_bus);
   action.sa_sigaction = on_alarm;
   sigaction(ALARM, &action, &old_alarm);
+  action.sa_sigaction = on_interrupt;
+  sigaction(SIGINT, &action, &old_interrupt);
   make_timer();
   if (machine.config.timeout_ms) set_timer(machine.config.timeout_ms, 20);
 }
@@ -115,16 +125,18 @@ static void remove_guards() {
   sigaction(SIGSEGV, &old_segv, nullptr);
   sigaction(SIGBUS, &old_bus, nullptr);
   sigaction(ALARM, &old_alarm, nullptr);
+  sigaction(SIGINT, &old_interrupt, nullptr);
   sigaltstack(&old_signal_stack, nullptr);
 }
 
 static COLD void report_timeout() {
-  const Fiber* f = machine.current;
+  if (machine.interrupted) return;             // Python raises KeyboardInterrupt
+  const Fiber* f = machine.current ? machine.current : machine.last_running;
   if (f)
-    report("timeout", f->line, 0, "look for a loop that cannot end, or raise timeout_s", "still running after %u ms; %s has not waited since line %d",
+    REPORT("timeout", f->line, 0, "look for a loop that cannot end, or raise timeout_s", "still running after %u ms; %s has not waited since line %d",
            machine.config.timeout_ms, describe_fiber(f), f->line);
   else
-    report("timeout", 0, 0, "run fewer blocks, or raise timeout_s", "still running after %u ms, with %u of %u clusters started",
+    REPORT("timeout", 0, 0, "run fewer blocks, or raise timeout_s", "still running after %u ms, with %u of %u clusters started",
            machine.config.timeout_ms, machine.next_unit, machine.unit_order.count);
 }
 
@@ -148,7 +160,8 @@ static void set_up(void (*entry)(void**), void** arguments, const Config* config
   machine.current = nullptr;
   machine.current_block = nullptr;
   machine.aborted = false;
-  machine.timed_out = 0;
+  machine.timed_out = machine.interrupted = 0;
+  machine.last_running = nullptr;
   machine.next_unit = 0;
   machine.tick = machine.events = machine.switches = 0;
   machine.random.seed(config->seed);
@@ -173,7 +186,7 @@ static void check_outputs() {
     if (!b.shadow || b.initialised || b.workspace) continue;
     u64 first = 0, count = shadow_unwritten(b.shadow, b.first, b.bytes, &first);
     if (count)
-      report("output-not-written", 0, 0, "cover the whole output, or register it as initialised when the kernel writes only part of it",
+      REPORT("output-not-written", 0, 0, "cover the whole output, or register it as initialised when the kernel writes only part of it",
              "%llu of the %llu bytes of '%s' were never written, the first at offset %llu", (unsigned long long)count, (unsigned long long)b.bytes, b.name,
              (unsigned long long)(first - b.first));
   }

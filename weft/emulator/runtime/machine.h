@@ -212,7 +212,9 @@ struct Machine {
   Fiber* current;
   Block* current_block;
   bool running, aborted;
-  volatile int timed_out;
+  volatile int timed_out;        // or interrupted: stop at the next switch
+  volatile int interrupted;
+  Fiber* last_running;           // when time ran out
   Random random;
   List<Unit*> resident;
   List<Unit*> pool;              // finished units, to be used again

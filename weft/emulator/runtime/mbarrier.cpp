@@ -35,7 +35,7 @@ Mbarrier* use_mbarrier(Block* b, void* p, const char* operation, int line) {
     const Fiber* f = machine.current;
     const Accessor by = {f, own_epoch(f), false};
     if (UNLIKELY(!knows(by, m->init_epoch)))
-      report("data-race", line, m->init_line, "block_sync() between mbarrier_init() and the first use", "%s by %s is not ordered after the init of the %s", operation,
+      REPORT("data-race", line, m->init_line, "block_sync() between mbarrier_init() and the first use", "%s by %s is not ordered after the init of the %s", operation,
              describe_fiber(f), describe_mbarrier(m));
   }
   return m;
@@ -43,7 +43,7 @@ Mbarrier* use_mbarrier(Block* b, void* p, const char* operation, int line) {
 
 static void complete_phase(Mbarrier* m, int line) {
   if (UNLIKELY(m->bytes_in_flight))
-    report("phase-completes-early", line, m->init_line, "announce exactly the bytes that are copied", "phase %u of the %s completes while bytes copied to it are still in flight",
+    REPORT("phase-completes-early", line, m->init_line, "announce exactly the bytes that are copied", "phase %u of the %s completes while bytes copied to it are still in flight",
            m->phase, describe_mbarrier(m));
   m->phase++;
   m->pending = m->expected;
@@ -65,7 +65,7 @@ static void complete_if_done(Mbarrier* m, int line) { if (m->pending == 0 && m->
 static void add_tx(Mbarrier* m, i64 bytes, int line) {
   m->tx_bytes += bytes;
   if (UNLIKELY(m->tx_bytes > MAX_TX_BYTES || m->tx_bytes < -MAX_TX_BYTES)) {
-    report("tx-count-out-of-range", line, m->init_line, "announce and copy less than 1 MiB per phase", "the tx-count of the %s leaves its range of 2^20 - 1 bytes", describe_mbarrier(m));
+    REPORT("tx-count-out-of-range", line, m->init_line, "announce and copy less than 1 MiB per phase", "the tx-count of the %s leaves its range of 2^20 - 1 bytes", describe_mbarrier(m));
     machine.aborted = true;
     if (machine.current) leave_to_main();
   }
@@ -85,13 +85,13 @@ void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, int li
 static void arrive(Mbarrier* m, int line) {
   Fiber* f = machine.current;
   if (UNLIKELY(m->pending == 0)) {
-    report("too-many-arrivals", line, m->init_line, "count the arrivals per phase, and wait for the slot to be free before using it again",
+    REPORT("too-many-arrivals", line, m->init_line, "count the arrivals per phase, and wait for the slot to be free before using it again",
            "arrival by %s, but phase %u of the %s has had all its arrivals", describe_fiber(f), m->phase, describe_mbarrier(m));
     yield_sometimes(f);
     return;
   }
   if (UNLIKELY(!m->observed && m->phase && machine.config.check_races))
-    report("phase-not-observed", line, m->init_line, "somebody must wait for each phase before the next arrival",
+    REPORT("phase-not-observed", line, m->init_line, "somebody must wait for each phase before the next arrival",
            "arrival by %s on the %s, but nobody waited for phase %u", describe_fiber(f), describe_mbarrier(m), m->phase - 1);
   m->pending--;
   if (machine.config.check_races) release_to(m->arriving, f);
@@ -100,7 +100,7 @@ static void arrive(Mbarrier* m, int line) {
 }
 
 static COLD void check_phase(const Mbarrier* m, i64 phase, int line) {
-  report("wrong-phase", line, m->init_line, "a wait names the current phase or the one before; a parity alone cannot tell phases two apart",
+  REPORT("wrong-phase", line, m->init_line, "a wait names the current phase or the one before; a parity alone cannot tell phases two apart",
          "wait by %s for phase %lld of the %s, which is in phase %u", describe_fiber(machine.current), (long long)phase, describe_mbarrier(m), m->phase);
 }
 
@@ -114,7 +114,7 @@ EXPORT void weft_emu_mbarrier_init(void* p, unsigned count, int line) {
   if (count < 1 || count > MAX_ARRIVALS) fatal("bad-mbarrier-count", line, 0, nullptr, "mbarrier_init with count %u: 1 to 2^20 - 1", count);
   Mbarrier* m = find_mbarrier(f->block, offset);
   if (m && m->valid)
-    report("mbarrier-reinitialised", line, m->init_line, "mbarrier_inval() first", "mbarrier_init by %s on a valid %s", describe_fiber(f), describe_mbarrier(m));
+    REPORT("mbarrier-reinitialised", line, m->init_line, "mbarrier_inval() first", "mbarrier_init by %s on a valid %s", describe_fiber(f), describe_mbarrier(m));
   else if (machine.config.check_races)
     check_shared((u64)p, MBARRIER_BYTES, WEFT_WRITE | WEFT_SHARED, line, Accessor{f, own_epoch(f), false}, "");
   if (!m) f->block->mbarriers.push(m = (Mbarrier*)calloc(1, sizeof(Mbarrier)));
@@ -136,7 +136,7 @@ EXPORT void weft_emu_mbarrier_inval(void* p, int line) {
   Fiber* f = machine.current;
   Mbarrier* m = use_mbarrier(f->block, p, "mbarrier_inval", line);
   if (m->waiting.count)
-    report("mbarrier-inval-while-waited", line, m->init_line, "a barrier between the last wait and the inval", "mbarrier_inval by %s while %u threads wait on the %s",
+    REPORT("mbarrier-inval-while-waited", line, m->init_line, "a barrier between the last wait and the inval", "mbarrier_inval by %s while %u threads wait on the %s",
            describe_fiber(f), m->waiting.count, describe_mbarrier(m));
   m->valid = false;
   memset(p, 0xff, MBARRIER_BYTES);
@@ -173,7 +173,7 @@ EXPORT void weft_emu_mbarrier_wait(void* p, long long phase, int exact, int line
   m->waiting.push(f);
   wait_here(f, Wait::MBARRIER, m, line);
   if (UNLIKELY(m->phase > f->phase + 1))
-    report("phase-overrun", line, m->init_line, "let those who wait release the slot (an empty barrier) before it is filled again",
+    REPORT("phase-overrun", line, m->init_line, "let those who wait release the slot (an empty barrier) before it is filled again",
            "%s waited for phase %u of the %s, which had moved on by more than one phase before the thread ran again; a poll of the parity can miss that",
            describe_fiber(f), f->phase, describe_mbarrier(m));
 }

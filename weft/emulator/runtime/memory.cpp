@@ -89,7 +89,7 @@ void check_shared(u64 address, u32 bytes, u32 access, int line, const Accessor& 
   const u64 offset = address - (u64)b->shared;
   if (UNLIKELY(offset >= machine.config.shared_bytes || offset + bytes > machine.config.shared_bytes)) out_of_bounds(address, bytes, access, line, how);
   if (UNLIKELY(!b->unit->live || !b->live_threads))
-    report("remote-access-after-exit", line, 0, "cluster_sync() before a block exits whose shared memory others use", "%s touches shared memory of a block that exited", describe_fiber(by.fiber));
+    REPORT("remote-access-after-exit", line, 0, "cluster_sync() before a block exits whose shared memory others use", "%s touches shared memory of a block that exited", describe_fiber(by.fiber));
   if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
 }
 
@@ -103,7 +103,7 @@ Buffer* check_global(u64 address, u32 bytes, u32 access, int line, const Accesso
   }
   if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
   if (UNLIKELY(machine.config.check_dependency && !by.fiber->dependency_met && !b->constant))
-    report("access-before-griddep-wait", line, 0, "griddep_wait() before the first access to what the previous kernel writes", "%s of '%s' by %s before griddep_wait()",
+    REPORT("access-before-griddep-wait", line, 0, "griddep_wait() before the first access to what the previous kernel writes", "%s of '%s' by %s before griddep_wait()",
            access_noun(access), b->name, describe_fiber(by.fiber));
   return b;
 }
@@ -225,7 +225,7 @@ EXPORT void weft_emu_bad_index(long long index, int elements, int line) {
 }
 
 EXPORT void weft_emu_uninitialised_register(int line) {
-  report("uninitialised-register", line, 0, "write the element first", "%s reads an element of a register array that it did not write", describe_fiber(machine.current));
+  REPORT("uninitialised-register", line, 0, "write the element first", "%s reads an element of a register array that it did not write", describe_fiber(machine.current));
 }
 
 EXPORT void weft_emu_sync_read(const void* address, unsigned, int acquire, int) {

@@ -45,12 +45,13 @@ static Finding* find_finding(const char* kind, int line, int other_line) {
   return nullptr;
 }
 
+COLD bool is_repeated(const char* kind, int line, int other_line) {
+  Finding* known = find_finding(kind, line, other_line);
+  if (known) known->count++;
+  return known || findings.count >= machine.config.max_findings;
+}
+
 static void add_finding(const char* kind, int line, int other_line, const char* hint, const char* format, va_list list) {
-  if (Finding* known = find_finding(kind, line, other_line)) {
-    known->count++;
-    return;
-  }
-  if (findings.count >= machine.config.max_findings) return;
   const Block* b = machine.current ? machine.current->block : machine.current_block;
   const char* block = b ? format_text("%u,%u,%u", b->x, b->y, b->z) : "";
   findings.push(Finding{kind, line, other_line, 1, block, format_list(format, list), hint ? hint : ""});
@@ -66,7 +67,7 @@ COLD void report(const char* kind, int line, int other_line, const char* hint, c
 COLD void fatal(const char* kind, int line, int other_line, const char* hint, const char* format, ...) {
   va_list list;
   va_start(list, format);
-  add_finding(kind, line, other_line, hint, format, list);
+  if (!find_finding(kind, line, other_line)) add_finding(kind, line, other_line, hint, format, list);
   va_end(list);
   machine.aborted = true;
   leave_to_main();

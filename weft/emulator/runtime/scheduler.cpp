@@ -70,7 +70,10 @@ static Block* pick_block() {
 
 // The next ready thread, or null when the main loop has to decide (nobody is ready, or the launch is over).
 static Fiber* pick() {
-  if (UNLIKELY(machine.timed_out)) return nullptr;
+  if (UNLIKELY(machine.timed_out)) {
+    if (machine.current) machine.last_running = machine.current;
+    return nullptr;
+  }
   for (;;) {
     if (machine.copies_in_flight && machine.config.copy_timing == COPY_RANDOM) {
       machine.tick++;
@@ -206,7 +209,7 @@ static COLD void report_deadlock() {
     message.add("\n      %u x, first %s: ", g.count, describe_fiber(g.first)).add("%s", g.text);
   }
   machine.aborted = true;
-  report("deadlock", line, 0, hint.characters.count ? format_text("%s", hint.c_str()) : nullptr, "%s", message.c_str());
+  REPORT("deadlock", line, 0, hint.characters.count ? format_text("%s", hint.c_str()) : nullptr, "%s", message.c_str());
   groups.release();
   message.release();
   hint.release();

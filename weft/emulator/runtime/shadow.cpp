@@ -172,23 +172,23 @@ static const char* describe_party(Epoch e) {
 static COLD void report_race(u64 address, const Accessor& by, u32 line, bool write, Epoch other, u32 other_line, bool other_writes) {
   const u32 here = line & ~STRONG_LINE, there = other_line & ~STRONG_LINE;
   if (epoch_index(other) == INDEX_MBARRIER) {
-    report("plain-access-to-mbarrier", (int)here, (int)there, "keep barriers and data apart", "%s of %s by %s: an mbarrier lives there", write ? "write" : "read",
+    REPORT("plain-access-to-mbarrier", (int)here, (int)there, "keep barriers and data apart", "%s of %s by %s: an mbarrier lives there", write ? "write" : "read",
            describe_address(address), describe_fiber(by.fiber));
     return;
   }
-  report("data-race", (int)here, (int)there, "order them: a barrier between, or release and acquire of one flag",
+  REPORT("data-race", (int)here, (int)there, "order them: a barrier between, or release and acquire of one flag",
          "data race on %s: %s by %s%s at line %u is not ordered after the %s by %s at line %u", describe_address(address), write ? "write" : "read",
          by.copy ? "a bulk copy issued by " : "", describe_fiber(by.fiber), here, other_writes ? "write" : "read", describe_party(other), there);
 }
 
 static COLD void report_unfenced(u64 address, const Accessor& by, u32 line, Epoch other, u32 other_line) {
-  report("missing-proxy-fence", (int)line, (int)(other_line & ~STRONG_LINE), "fence_proxy_async() by the writing thread, before the barrier that orders the two",
+  REPORT("missing-proxy-fence", (int)line, (int)(other_line & ~STRONG_LINE), "fence_proxy_async() by the writing thread, before the barrier that orders the two",
          "bulk copy issued by %s at line %u touches %s, written at line %u by %s without a fence_proxy_async between",
          describe_fiber(by.fiber), line & ~STRONG_LINE, describe_address(address), other_line & ~STRONG_LINE, describe_party(other));
 }
 
 static COLD void report_uninitialised(u64 address, const Accessor& by, u32 line) {
-  report("uninitialised-read", (int)(line & ~STRONG_LINE), 0, "write it first, or read only what was written", "read of %s by %s%s: nobody wrote it", describe_address(address),
+  REPORT("uninitialised-read", (int)(line & ~STRONG_LINE), 0, "write it first, or read only what was written", "read of %s by %s%s: nobody wrote it", describe_address(address),
          by.copy ? "a bulk copy issued by " : "", describe_fiber(by.fiber));
 }
 
