@@ -53,8 +53,6 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template = Template(fusion)
     passes = Passes(template, analysis, params)
     kept = passes.separate()
-    if params.storage != "reread":  # a row that is read again stays in L2 as long as it can
-        template.stream(analysis.axes, analysis.shape.order)
     reference = template.reduction_behind(analysis.shape.reference.name)
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d")
     serial = split_row(reference, rows, params)

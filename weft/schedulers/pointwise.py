@@ -33,7 +33,6 @@ class PointWise(Scheduler):
 
     def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> Launch:
         template = Template(fusion)
-        template.stream(analysis.axes, analysis.axes.stored(analysis.reference))
         reference = template.tensor(analysis.reference.name)
         static, loads_at = schedule_reference(reference, analysis, params)
         template.propagate(reference)

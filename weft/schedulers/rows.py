@@ -47,7 +47,8 @@ class Template:
     def stream(self, axes: LoopAxes, loops: Iterable[int]) -> None:
         """Let loads of inputs that vary over all `loops` pass through the caches without staying: each element is read once.
 
-        Source: measured on an H200 after a flush that leaves L2 dirty: row sums of bf16 16384x4096 go from 0.86 to 0.99 of a copy.
+        For kernels that mostly read. Source: measured on an H200 after a flush that leaves L2 dirty, bf16 16384x4096: row sums go from 0.87 to 0.97 of a
+        copy, but RMS norm falls from 0.99 to 0.96 and silu * y from 1.01 to 0.98.
         """
         full = frozenset(loops)
         names = {t.name for t in axes.tensors if t.is_fusion_input and axes.stored(t) == full}
