@@ -204,7 +204,7 @@ def report(outcome: Outcome) -> str:
     add("parameters", ", ".join(f"{field.name} {getattr(card.params, field.name)}" for field in dataclasses.fields(card.params)))
     for name, reason in card.declined:
         add("declined", f"{name}: {reason}")
-    add("launch", f"grid {card.grid}, block {card.block}, {card.shared_bytes} B dynamic shared memory")
+    add("launch", card.launch)
     add("CUDA text", f"{card.path} ({card.lines} lines, the device library included)")
     add("machine code", card.resources_text)
     add("error", f"{outcome.error:.3e} against float64 (relative, L2 norm); the exact result rounded to bfloat16 has {outcome.rounding:.3e}")

@@ -7,17 +7,16 @@ Read first: `card_of`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.api.definition import FusionDefinition
+from weft.api.profile import PythonProfiler
 from weft.device.library import translation_unit
 from weft.errors import require
-from weft.expr import Number, Sym, evaluate
 from weft.runtime import nvrtc
-from weft.runtime.binding import InputPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +27,17 @@ class KernelCard:
     scheduler: str
     params: Any
     declined: tuple[tuple[str, str], ...]
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    shared_bytes: int
+    launch: str
     path: Path
     lines: int
     resources_text: str
 
 
 def card_of(fd: FusionDefinition, inputs: Sequence[Any], title: str, folder: Path) -> KernelCard:
-    """Return the card of the kernel that an automatic `fd.execute(inputs)` has just used, and write its text to `title`.cu in `folder`."""
+    """Return the card of the kernel that an automatic `fd.execute(inputs)` has just used, and write its text to `title`.cu in `folder`.
+
+    The call is made once more, under the profiler, which knows the sizes of the launch.
+    """
     runtimes = fd.fec.kernel_runtimes
     require(runtimes, f"{title} was executed and has no kernel")
     runtime = runtimes[-1]
@@ -46,24 +46,19 @@ def card_of(fd: FusionDefinition, inputs: Sequence[Any], title: str, folder: Pat
     path = folder / f"{title}.cu"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    env = InputPlan(runtime.variant.fusion, runtime.variant.equalities).bind(inputs).env
+    with PythonProfiler() as profiler:
+        fd.execute(inputs)
+    (launch,) = profiler.profile.kernel_profiles
     return KernelCard(
         name=program.name,
         scheduler=proposal.scheduler.name,
         params=proposal.params,
         declined=proposal.declined,
-        grid=numbers(program.grid, env),
-        block=numbers(program.block, env),
-        shared_bytes=numbers((program.shared_bytes,), env)[0],
+        launch=f"grid {launch.grid_str}, block {launch.block_str}, shared memory in bytes {launch.shared_mem_str}",
         path=path,
         lines=text.count("\n"),
         resources_text=resources_text(runtime),
     )
-
-
-def numbers(sizes: Sequence[Sym], env: Mapping[Sym, Number]) -> tuple[int, ...]:
-    """Return launch sizes as numbers."""
-    return tuple(int(evaluate(size, env)) for size in sizes)  # type: ignore[arg-type]
 
 
 def resources_text(runtime: Any) -> str:
