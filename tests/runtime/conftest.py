@@ -27,6 +27,17 @@ def settings_of_the_test_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     options_module.refresh_environment()
 
 
+@pytest.fixture(autouse=True)
+def emulator_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator is built once for all tests, not once per folder of `settings_of_the_test_only`: a process loads one runtime only."""
+    from weft.emulator import build
+
+    monkeypatch.setattr(build, "cache_dir", lambda: _EMULATOR_FOLDER)
+
+
+_EMULATOR_FOLDER = options_module.current().cache_path / "emulator"
+
+
 class Launch(ctypes.Structure):
     """`struct launch` of fake_libcuda.c."""
 

@@ -47,7 +47,7 @@ def measure(name: str, fd: FusionDefinition, values: list[Any], *, device: bool)
     caller = fd.fec._caller
     if not device:
         for prepared in caller._prepared.values():
-            prepared.run.__globals__["launch"] = nothing
+            prepared.run.__globals__["launch0"] = nothing
     execute = fd.fec.execute
     call = us(lambda: execute(values))
     through = us(lambda: fd.execute(values))

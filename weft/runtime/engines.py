@@ -178,7 +178,7 @@ class _EmulatedLaunch:
                 memory = plan.memory[slot[1]]
                 args.append(Buffer(pointers[slot[1]], memory.bytes, memory.name, memory.written, memory.initialised))
             else:
-                args.append(Scalar(slot[1], replaced.get(number, slot[2])))
+                args.append(Scalar(slot[1], replaced.get(number, slot[2])))  # type: ignore[arg-type]
         try:
             self._kernel.launch(
                 plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S

@@ -21,7 +21,7 @@ from . import runtimes
 from .calls import Caller, flattened
 from .engines import Engine
 from .profile import report
-from .runtimes import Request, Runtime, Sizes
+from .runtimes import Part, Request, Runtime, Sizes
 from .timing import Timings
 
 
@@ -37,8 +37,8 @@ class _AutomaticCaller(Caller):
     def __init__(self, fusion: Fusion) -> None:
         super().__init__(runtimes.template_of(fusion), fusion.inputs(), runtimes.SHARED)
 
-    def request(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        return runtimes.propose(self.template, sizes, engine, options, fmad="fma" not in disable)
+    def request(self, part: Part, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        return runtimes.propose(self.template, part, sizes, engine, options, fmad="fma" not in disable)
 
 
 class FusionExecutorCache:
@@ -89,19 +89,20 @@ class FusionExecutorCache:
     # -- questions about kernels
     def is_compiled(self, inputs: Sequence[Any], device: Any = 0) -> bool:
         """Tell whether a call with these inputs would find its kernel. Errors: those of inputs that do not fit."""
-        return self._find(inputs, device) is not None
+        return bool(self._find(inputs, device))
 
     def get_cuda_kernel(self, inputs: Sequence[Any], intrinsic_code: bool = False, device: Any = 0) -> str:
         """Return the CUDA text of the kernel for these inputs; with `intrinsic_code` the device library too.
 
+        A definition whose outputs have nothing in common has several kernels, whose texts follow one another.
         Errors: NotCompiled.
         """
-        program = self._compiled(inputs, device).program
-        return translation_unit(program.text, program.blocks) if intrinsic_code else program.text
+        programs = [runtime.program for runtime in self._compiled(inputs, device)]
+        return "\n".join(translation_unit(p.text, p.blocks) if intrinsic_code else p.text for p in programs)
 
     def get_scheduled_ir(self, inputs: Sequence[Any], tensor_transforms: bool = False, device: Any = 0) -> str:
         """Return the scheduled fusion for these inputs as text. Errors: NotCompiled."""
-        return _scheduled_text(self._compiled(inputs, device), tensor_transforms)
+        return "\n".join(_scheduled_text(runtime, tensor_transforms) for runtime in self._compiled(inputs, device))
 
     def get_most_recent_scheduled_ir(self, tensor_transforms: bool = False) -> str:
         """Return the scheduled fusion of the kernel made last. Errors: NotCompiled."""
@@ -117,20 +118,21 @@ class FusionExecutorCache:
         """Return the fields of a FusionProfile that the last call under `weft.runtime.profile.recording` knows."""
         return report(self.fusion_id, self._caller.launches)
 
-    def _find(self, inputs: Sequence[Any], device: Any) -> Runtime | None:
+    def _find(self, inputs: Sequence[Any], device: Any) -> list[Runtime]:
+        """Return the kernels of these inputs, or [] when some are not made yet."""
         caller, values = self._caller, flattened(inputs)
         has_tensors = any(isinstance(v, torch.Tensor) for v in values)
         sizes, engine = caller.sizes(values, None if has_tensors or not torch.cuda.is_available() else device, current())
-        found = caller.kernels.known(caller.request(sizes, engine, current())) if sizes.variant.has_kernel else None
-        return found if found in caller.runtimes else None
+        found = [caller.kernels.known(caller.request(part, sizes, engine, current())) for part in sizes.variant.parts]
+        return [runtime for runtime in found if runtime is not None] if all(runtime in caller.runtimes for runtime in found) else []
 
-    def _compiled(self, inputs: Sequence[Any], device: Any) -> Runtime:
+    def _compiled(self, inputs: Sequence[Any], device: Any) -> list[Runtime]:
         found = self._find(inputs, device)
-        if found is None:
+        if not found:
             raise NotCompiled()
         return found
 
 
 def _scheduled_text(runtime: Runtime, tensor_transforms: bool) -> str:
-    scheduled, _ = compiler.schedule_clone(runtime.variant.fusion, runtime.proposal)  # type: ignore[arg-type]
+    scheduled, _ = compiler.schedule_clone(runtime.part.fusion, runtime.proposal)  # type: ignore[arg-type]
     return str(scheduled)

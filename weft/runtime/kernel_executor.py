@@ -23,7 +23,7 @@ from ..schedulers.base import Launch
 from .calls import Caller, flattened
 from .engines import Engine
 from .profile import report
-from .runtimes import Kernels, Request, Sizes, Template, named
+from .runtimes import Kernels, Part, Request, Sizes, Template, index_type_for, named
 from .timing import Timings
 
 UNSET = -1
@@ -63,13 +63,13 @@ class _ScheduledCaller(Caller):
         super().__init__(template, fusion.inputs(), Kernels())
         self.fixed = fixed
 
-    def request(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        index_type = self.fixed.index_type or sizes.index_type
-        return Request(sizes.variant, None, index_type, engine, options, index_type, lambda: self.program(index_type), fmad="fma" not in disable)
+    def request(self, part: Part, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        index_type = self.fixed.index_type or index_type_for(part, sizes)
+        return Request(part, None, index_type, engine, options, index_type, lambda: self.program(index_type), fmad="fma" not in disable)
 
     def program(self, index_type: DataType) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
-        program = compiler.program_of_scheduled(self.template.base.fusion, index_type, name="weft_user", launch=self.fixed.launch)
+        program = compiler.program_of_scheduled(self.template.fusion, index_type, name="weft_user", launch=self.fixed.launch)
         return replace(named(program), max_registers=self.fixed.max_registers)
 
     def change_launch(self, launch: dict[str, Any]) -> None:
@@ -105,8 +105,8 @@ class KernelExecutor:
         values = flattened(args)
         if values or not fusion.inputs():
             sizes, engine = caller.sizes(values, getattr(compile_params, "device", None), current())
-            if sizes.variant.has_kernel:
-                caller.runtime(sizes, engine, current(), frozenset(), Timings())
+            for part in sizes.variant.parts:
+                caller.runtime(part, sizes, engine, current(), frozenset(), Timings())
         else:
             caller.program(fixed.index_type or DataType.Int)
         self._fusion, self._template = fusion, template

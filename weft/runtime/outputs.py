@@ -141,11 +141,11 @@ def sources_of(tensor: TensorView) -> list[Val]:
 
 
 # ---------------------------------------------------------------- writing in place
-def hazard(fusion: Fusion, source: TensorView) -> str | None:
-    """Return why the buffer of input `source` must not be written while the kernel runs, or None.
+def hazard(fusion: Fusion, source: TensorView, output: TensorView) -> str | None:
+    """Return why `output` must not be written into the buffer of input `source` while the kernel runs, or None.
 
-    None means that each element is read only to compute elements at its own position, before anything is written there by the same thread
-    (together with `loads` == 1, which the text of the kernel tells).
+    None means that each element is read only to compute elements at its own position, and before it is written: the output depends on what was
+    read (together with `loads` == 1, which the text of the kernel tells: nothing reads it again).
     """
     needed = set(fusion.exprs())
     stack, seen = [source], {source}
@@ -157,10 +157,12 @@ def hazard(fusion: Fusion, source: TensorView) -> str | None:
             moves = isinstance(use, LoadStoreOp) and any(isinstance(o, TensorView) and _is_permuted(o) for o in use.outputs)
             if moves or not isinstance(use, (LoadStoreOp, PointwiseOp)):
                 return f"{use.op_name} reads {tensor} at other positions than it is written"
-            for output in use.outputs:
-                if isinstance(output, TensorView) and output not in seen:
-                    seen.add(output)
-                    stack.append(output)
+            for result in use.outputs:
+                if isinstance(result, TensorView) and result not in seen:
+                    seen.add(result)
+                    stack.append(result)
+    if len(seen) > 1 and output not in seen:
+        return f"{output} does not depend on {source}, which may be read after it is written"
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..arch import Arch
+from .timing import Timings
 
 active: list[bool] = []
 """Not empty while recordings are on; a list, so that the warm path can test it without a call."""
@@ -57,19 +58,16 @@ def recording() -> Iterator[None]:
 
 
 def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
-    """Run a prepared call and keep its record in `caller.launches`."""
-    if prepared.runtime is None:
-        caller.launches = []
-        return prepared.run(*arguments)
+    """Run a prepared call and keep the records of its launches in `caller.launches`."""
     namespace = prepared.run.__globals__
-    launch = namespace["launch"]
-    timed = _Timed(launch, prepared.runtime.engine.device)
-    namespace["launch"] = timed
+    plain = {f"launch{n}": namespace[f"launch{n}"] for n in range(len(prepared.runtimes))}
+    timed = [_Timed(launch, runtime.engine.device) for launch, runtime in zip(plain.values(), prepared.runtimes)]
+    namespace.update(zip(plain, timed))
     try:
         outputs = prepared.run(*arguments)
     finally:
-        namespace["launch"] = launch
-    caller.launches = [_profile(prepared, timed, caller.timings.nvrtc_s + caller.timings.load_s)]
+        namespace.update(plain)
+    caller.launches = [_profile(prepared, number, launch, caller.timings) for number, launch in enumerate(timed)]
     return outputs
 
 
@@ -97,13 +95,14 @@ class _Timed:
         self.ms = before.elapsed_time(after)
 
 
-def _profile(prepared: Any, timed: _Timed, compile_s: float) -> LaunchProfile:
-    runtime, plan = prepared.runtime, prepared.plan
+def _profile(prepared: Any, number: int, timed: _Timed, timings: Timings) -> LaunchProfile:
+    runtime, plan = prepared.runtimes[number], prepared.plans[number]
+    compile_s = timings.nvrtc_s + timings.load_s
     arch: Arch = runtime.engine.arch
     gbs = (prepared.input_bytes + prepared.output_bytes) / max(timed.ms, 1e-6) / 1e6
     resources = runtime.built.report.resources
     return LaunchProfile(
-        name=runtime.program.name, device=-1 if runtime.engine.device is None else runtime.engine.device, stream=timed.stream,
+        name=runtime.program.name, segment_id=number, device=-1 if runtime.engine.device is None else runtime.engine.device, stream=timed.stream,
         compile_time_ms=compile_s * 1e3, time_ms=timed.ms, effective_bandwidth_gbs=gbs, percentage_peak_bandwidth=gbs * 1e11 / arch.dram_bytes_per_s,
         grid_str=_text(plan.grid), block_str=_text(plan.block), cluster_str=_text(plan.cluster), shared_mem_str=f"[dynamic={plan.shared_bytes}, static=0]",
         registers=resources.registers if resources else 0, input_bytes=prepared.input_bytes, output_bytes=prepared.output_bytes, scheduler=runtime.scheduler,

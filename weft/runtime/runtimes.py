@@ -2,7 +2,7 @@
 
 Owns the tables from structure to kernel, for the whole process:
 
-    structural key -> Template -> zero sizes -> Variant -> (scheduler, params, index type) -> program -> (engine, settings that change code) -> Runtime
+    structural key -> Template -> zero sizes -> Variant -> Part -> (scheduler, params, index type) -> program -> (engine, settings that change code) -> Runtime
 
 Each step is one lookup. What is missing is made under a lock of its own key, and stored only when it is complete: threads wait for
 each other, and an interrupted compilation leaves nothing behind.
@@ -14,11 +14,12 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from .. import compiler
+from ..analysis.connected import components
 from ..analysis.extents import SizeEquality, canonicalize_extents
 from ..dtypes import DataType
 from ..expr import Number, Sym, evaluate, product, variables
@@ -73,41 +74,61 @@ class OnceTable(Generic[Value]):
 
 
 # ---------------------------------------------------------------- definitions
-class Variant:
-    """The fusion that is compiled, for one set of axes that are empty.
+class Part:
+    """What one kernel computes: a fusion whose outputs are computed, distinct, not empty and connected.
 
-    fusion: outputs are computed, distinct and not empty. images: per computed output of the definition, the tensor here that is written, None when it is
-    empty. hazards: names of inputs whose buffers must not be written while the kernel runs, with the reason.
+    outputs: for each output of the fusion, its position among the computed outputs of the definition. hazards: positions of outputs that must
+    not be written into an input's buffer while the kernel runs, with the reason.
     """
 
+    def __init__(self, fusion: Fusion, outputs: Sequence[int], *, is_scheduled: bool) -> None:
+        self.fusion, self.outputs, self._is_scheduled = fusion, tuple(outputs), is_scheduled
+        self.index_extents = index_extents(fusion)
+        self.hazards: dict[int, str] = {}
+        for position, output in zip(self.outputs, fusion.outputs()):
+            source = fusion.aliases.get(output)
+            reason = None if source is None else hazard(fusion, source, output)  # type: ignore[arg-type]
+            if reason is not None:
+                self.hazards[position] = reason
+
+    @property
+    def equalities(self) -> list[SizeEquality]:
+        """Sizes that the definition makes equal."""
+        return canonicalize_extents(self.fusion.clone()[0]) if self._is_scheduled else compiler.prepare(self.fusion).equalities
+
+
+class Variant:
+    """A definition for one set of axes that are empty. parts: a kernel each. written: the computed outputs that a kernel writes; the others are empty."""
+
     def __init__(self, template: "Template", zero: frozenset[Sym]) -> None:
-        self.fusion, copies = template.fusion.clone()
-        self._is_scheduled = template.is_scheduled
+        fusion, copies = template.fusion.clone()
         outputs: list[TensorView] = [copies[t] for t in template.outputs.computed]  # type: ignore[misc]
 
         def is_zero(sym: Sym) -> bool:
             return sym in zero or (sym.is_const and sym.value == 0)
 
-        if self._is_scheduled:  # the schedule's loops run 0 times over an empty axis, and its tensors are not replaced
+        if template.is_scheduled:  # the schedule's loops run 0 times over an empty axis, and its tensors are not replaced
             is_empty = all(any(is_zero(a.logical_extent) for a in no_reductions(t.get_logical_domain())) for t in outputs)
-            self.images: list[TensorView | None] = [None if is_empty else t for t in outputs]
-            self.has_kernel = not is_empty
+            self.parts = [] if is_empty else [Part(fusion, range(len(outputs)), is_scheduled=True)]
         else:
-            self.images = zero_size.without_empty_tensors(self.fusion, outputs, is_zero)
-            self.has_kernel = bool(self.fusion.outputs())
-            needed = {value for output in self.fusion.outputs() for value in sources_of(output)}  # type: ignore[arg-type]
-            self.fusion._inputs = [v for v in self.fusion._inputs if v in needed or not isinstance(v, TensorView)]  # schedulers fit to every input
-        self.hazards = {
-            f"T{source.name}": reason for source in set(self.fusion.aliases.values()) if (reason := hazard(self.fusion, source)) is not None  # type: ignore[attr-defined,arg-type]
-        }
-        self.index_extents = index_extents(self.fusion)
+            images = zero_size.without_empty_tensors(fusion, outputs, is_zero)
+            self.parts = _connected_parts(fusion, {image: n for n, image in enumerate(images) if image is not None})
+        self.written = {n for part in self.parts for n in part.outputs}
 
-    @property
-    def equalities(self) -> list[SizeEquality]:
-        """Sizes that the definition makes equal."""
-        if self._is_scheduled:
-            return canonicalize_extents(self.fusion.clone()[0])
-        return compiler.prepare(self.fusion).equalities if self.has_kernel else []
+
+def _connected_parts(fusion: Fusion, positions: dict[TensorView, int]) -> list[Part]:
+    """Split a fusion whose outputs have nothing in common. Inputs that nothing reads are left out: schedulers fit to every input."""
+    parts = []
+    for group in components(fusion):
+        kept = [t for t in positions if t in group]
+        if kept:
+            part, copies = fusion.clone()
+            part._outputs = [copies[t] for t in kept]
+            part.aliases = {out: source for out, source in part.aliases.items() if out in part._outputs}
+            needed = {value for output in part._outputs for value in sources_of(output)}  # type: ignore[arg-type]
+            part._inputs = [v for v in part._inputs if v in needed or not isinstance(v, TensorView)]
+            parts.append(Part(part, [positions[t] for t in kept], is_scheduled=False))
+    return parts
 
 
 class Template:
@@ -147,13 +168,12 @@ def index_extents(fusion: Fusion) -> list[Sym]:
     return list(counts)
 
 
-def index_type_for(extents: list[Sym], bound: Bound, layouts: list[Layout]) -> DataType:
+def index_type_for(part: Part, sizes: "Sizes") -> DataType:
     """Return Int32 unless an index can get too large for it."""
     memo: dict[Sym, Number] = {}
-    largest = max((evaluate(sym, bound.env, memo) for sym in extents), default=0)  # type: ignore[type-var]
-    largest = max(largest, *(t.span_elems for t in bound.tensors.values()), 0)  # type: ignore[type-var,call-overload]
-    largest = max(largest, *(layout.storage_bytes // layout.dtype.itemsize for layout in layouts), 0)
-    return DataType.Int32 if largest <= LARGEST_INT32_INDEX else DataType.Int
+    counts = [int(evaluate(sym, sizes.env, memo)) for sym in part.index_extents]  # type: ignore[arg-type]
+    counts += [tensor.span_elems for tensor in sizes.bound.tensors.values()]
+    return DataType.Int32 if max(counts, default=0) <= LARGEST_INT32_INDEX else DataType.Int
 
 
 # ---------------------------------------------------------------- kernels
@@ -161,7 +181,7 @@ def index_type_for(extents: list[Sym], bound: Bound, layouts: list[Layout]) -> D
 class Runtime:
     """One kernel on one engine, with what it was made from. proposal is None for a fusion scheduled by hand."""
 
-    variant: Variant
+    part: Part
     proposal: "compiler.Proposal | None"
     program: KernelProgram
     engine: Engine
@@ -175,11 +195,10 @@ class Runtime:
         """The scheduler's name; "user" for a fusion scheduled by hand."""
         return "user" if self.proposal is None else self.proposal.scheduler.name
 
-    def output_names(self) -> list[str | None]:
-        """Per computed output of the definition, the name of the kernel's parameter; None for an empty one."""
-        kept = [t for t in self.variant.fusion.outputs()]
-        names = dict(zip(kept, self.program.outputs or [f"T{t.name}" for t in kept]))
-        return [None if image is None else names[image] for image in self.variant.images]
+    def output_of(self, name: str) -> int | None:
+        """Return which computed output of the definition a kernel's parameter is, or None."""
+        names = self.program.outputs or tuple(f"T{t.name}" for t in self.part.fusion.outputs())  # type: ignore[attr-defined]
+        return self.part.outputs[names.index(name)] if name in names else None
 
 
 @dataclass(frozen=True)
@@ -190,7 +209,6 @@ class Sizes:
     variant: Variant
     env: dict[Sym, Number]
     layouts: list[Layout]
-    index_type: DataType
 
 
 def sizes_of(template: Template, bound: Bound) -> Sizes:
@@ -200,24 +218,24 @@ def sizes_of(template: Template, bound: Bound) -> Sizes:
     env = dict(bound.env)
     for tensor, layout in zip(template.outputs.computed, layouts):
         env.update(stride_values(tensor, layout))
-    return Sizes(bound, variant, env, layouts, index_type_for(variant.index_extents, bound, layouts))
+    return Sizes(bound, variant, env, layouts)
 
 
-def alignments_bits(template: Template, sizes: Sizes) -> dict[str, int]:
+def alignments_bits(template: Template, part: Part, sizes: Sizes) -> dict[str, int]:
     """Return the alignment of every tensor that the kernel reads or writes; fresh outputs are aligned for every access."""
     inputs = template.fusion.inputs()
     bits = {f"T{inputs[i].name}": t.alignment_bytes * 8 for i, t in sizes.bound.tensors.items()}
-    for image, alias in zip(sizes.variant.images, template.outputs.alias):
-        if image is not None:
-            bits[f"T{image.name}"] = VECTOR_BYTES * 8 if alias is None else sizes.bound.tensors[alias].alignment_bytes * 8
+    for position, output in zip(part.outputs, part.fusion.outputs()):
+        alias = template.outputs.alias[position]
+        bits[f"T{output.name}"] = VECTOR_BYTES * 8 if alias is None else sizes.bound.tensors[alias].alignment_bytes * 8
     return bits
 
 
 @dataclass
 class Request:
-    """A kernel that is wanted: the key of its program, and how to make that. `extra`: what else changes the machine code."""
+    """A kernel that is wanted: the key of its program, and how to make that. fmad: may multiplications and additions be contracted."""
 
-    variant: Variant
+    part: Part
     proposal: "compiler.Proposal | None"
     index_type: DataType
     engine: Engine
@@ -231,16 +249,16 @@ class Request:
         return (self.program_key, self.engine.key, self.options.code_key(), self.fmad)
 
 
-def propose(template: Template, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
+def propose(template: Template, part: Part, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
     """Ask the schedulers, and return what they want compiled. Errors: NoScheduler with every scheduler's reason."""
-    variant = sizes.variant
-    proposal = compiler.propose(variant.fusion, sizes.env, alignments_bits(template, sizes), engine.arch)
-    key = (variant, proposal.scheduler, proposal.params, sizes.index_type)
+    index_type = index_type_for(part, sizes)
+    proposal = compiler.propose(part.fusion, sizes.env, alignments_bits(template, part, sizes), engine.arch)
+    key = (part, proposal.scheduler, proposal.params, index_type)
 
     def make() -> KernelProgram:
-        return named(compiler.compile_program(variant.fusion, proposal, sizes.index_type, name=f"weft_{proposal.scheduler.name}"))
+        return named(compiler.compile_program(part.fusion, proposal, index_type, name=f"weft_{proposal.scheduler.name}"))
 
-    return Request(variant, proposal, sizes.index_type, engine, options, key, make, fmad)
+    return Request(part, proposal, index_type, engine, options, key, make, fmad)
 
 
 def named(program: KernelProgram) -> KernelProgram:
@@ -265,7 +283,7 @@ class Kernels:
         def make() -> Runtime:
             built = request.engine.build(program, request.options, fmad=request.fmad)
             timings.nvrtc_s, timings.load_s, timings.from_disk = built.report.compile_s, built.report.load_s, built.report.from_disk
-            return Runtime(request.variant, request.proposal, program, request.engine, built)
+            return Runtime(request.part, request.proposal, program, request.engine, built)
 
         return self._runtimes.get_or_make(request.runtime_key, make)
 

@@ -123,45 +123,48 @@ def _key_parts(name: str, kind: str) -> list[str]:
     if kind is SHAPE_SCALAR:
         return [f"type({name})", name]
     if kind is CPU_SCALAR:
-        return [f"{name}.shape", f"{name}.dtype", f"{name}.get_device()"]
-    parts = [f"{name}.shape", f"{name}.is_contiguous() or {name}.stride()", f"{name}.dtype", f"{name}.get_device()", f"type({name})", f"{name}.is_neg()"]
+        return [f"{name}.shape", f"{name}.dtype", f"{name}.device"]
+    parts = [f"{name}.shape", f"{name}.is_contiguous() or {name}.stride()", f"{name}.dtype", f"{name}.device", f"type({name})", f"{name}.is_neg()"]
     return [*parts, f"{name}.is_conj()"] if kind is COMPLEX_TENSOR else parts
 
 
 # ---------------------------------------------------------------- running what was prepared
 @dataclass
+class LaunchText:
+    """One launch: `pointers` are expressions of addresses, `scalars` (slot, expression) of parameters that change from call to call."""
+
+    pointers: list[str] = field(default_factory=list)
+    scalars: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass
 class RunParts:
     """What the text of `run` consists of.
 
-    arguments: names of the values and pointers that it takes. allocations, before, after: statements. pointers: expressions of the launch's addresses.
-    scalars: (slot, expression) of parameters that change from call to call. returned: expressions. constants: what the statements name.
+    arguments: names of the values and pointers that it takes. allocations, before, after: statements. launches: in order. returned: expressions.
+    constants: what the text names, among it launch0, launch1, ... and, on a GPU, stream and device.
     """
 
     arguments: list[str]
     allocations: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
-    pointers: list[str] = field(default_factory=list)
-    scalars: list[tuple[int, str]] = field(default_factory=list)
+    launches: list[LaunchText] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
-    launches: bool = False
 
 
 def write_run(parts: RunParts) -> Callable[..., Any]:
-    """Return run(values..., pointers...), which allocates, launches and returns the outputs.
-
-    `constants` has `launch`, and `stream` and `device` on a GPU.
-    """
+    """Return run(values..., pointers...), which allocates, launches and returns the outputs."""
     lines = [*parts.allocations]
     stream = "stream(device)" if "stream" in parts.constants else "0"
-    if any("queue" in line for line in parts.before):
+    if len(parts.launches) > 1 or any("queue" in line for line in parts.before):
         lines.append(f"queue = {stream}")
         stream = "queue"
     lines += parts.before
-    if parts.launches:
-        scalars = f", {_tuple([f'({slot}, {text})' for slot, text in parts.scalars])}" if parts.scalars else ""
-        lines.append(f"launch({_tuple(parts.pointers)}, {stream}{scalars})")
+    for number, launch in enumerate(parts.launches):
+        scalars = f", {_tuple([f'({slot}, {text})' for slot, text in launch.scalars])}" if launch.scalars else ""
+        lines.append(f"launch{number}({_tuple(launch.pointers)}, {stream}{scalars})")
     lines += parts.after
     lines.append(f"return [{', '.join(parts.returned)}]")
     text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join(lines) + "\n"

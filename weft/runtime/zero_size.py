@@ -77,7 +77,7 @@ def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> Tenso
 def identity_value(kind: str, dtype: DataType) -> Number:
     """Return the identity of a monoid as a Python number."""
     if kind in ("sum", "prod"):
-        value: Number = 0 if kind == "sum" else 1
+        value = 0 if kind == "sum" else 1
         return bool(value) if dtype.is_bool else value if dtype.is_integer else complex(value) if dtype.is_complex else float(value)
     largest = kind == "min"
     if dtype.is_bool:

@@ -1,0 +1,262 @@
+"""Outputs that are inputs, or are written into them: the right numbers whatever is read meanwhile, and no copy where none is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from calls_on_cpu import assert_same, define, tensor
+
+from weft import DataType, FusionDefinition
+from weft.runtime.outputs import OutputPlan, hazard, loads
+
+
+def run_text(fd: FusionDefinition) -> str:
+    """What the last call's function names: `copy_` where it copies back."""
+    (prepared,) = list(fd.fec._caller._prepared.values())[-1:]
+    return " ".join(prepared.run.__code__.co_names)
+
+
+def copies(fd: FusionDefinition) -> bool:
+    return "copy_" in run_text(fd)
+
+
+def in_place(build: Callable[[FusionDefinition, Any], Any], rank: int = 2, **keywords: Any) -> FusionDefinition:
+    """A definition whose only output is `build` of its input, written into the input."""
+
+    def both(fd: FusionDefinition) -> None:
+        x = tensor(fd, rank, **keywords)
+        fd.add_output(build(fd, x), x)
+
+    return define(both)
+
+
+def row_sums(fd: FusionDefinition, x: Any) -> Any:
+    return fd.ops.broadcast(fd.ops.sum(x, [1]), [False, True])
+
+
+# ---------------------------------------------------------------- in place
+def test_an_elementwise_update_is_made_in_place() -> None:
+    fd, x = in_place(lambda fd, x: fd.ops.add(x, 1.0)), torch.randn(4, 8)
+    expected = x + 1
+    assert fd.execute([x]) == []
+    assert_same([x], [expected])
+    assert not copies(fd)
+
+
+def test_an_input_that_is_read_twice_elementwise_is_updated_correctly() -> None:
+    fd, x = in_place(lambda fd, x: fd.ops.mul(x, fd.ops.sigmoid(x))), torch.randn(4, 300)
+    expected = x * x.sigmoid()
+    fd.execute([x])
+    assert_same([x], [expected])
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda fd, x: fd.ops.sub(x, row_sums(fd, x)), lambda x: x - x.sum(1, keepdim=True)),
+        (lambda fd, x: fd.ops.permute(x, [1, 0]), lambda x: x.t()),
+    ],
+    ids=["reduction and broadcast", "permute"],
+)
+def test_an_update_that_reads_elsewhere_is_copied_back(build: Callable[..., Any], expected: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    fd, x = in_place(build), torch.randn(40, 40)
+    result = expected(x).clone()
+    assert fd.execute([x]) == []
+    assert_same([x], [result])
+    assert copies(fd)
+
+
+def test_a_strided_input_is_updated_where_it_lies() -> None:
+    fd = in_place(lambda fd, x: fd.ops.mul(x, 2.0), contiguity=False)
+    buffer = torch.randn(8, 16)
+    expected = buffer.clone()
+    expected[::2, 1:9:2] *= 2
+    fd.execute([buffer[::2, 1:9:2]])
+    assert_same([buffer], [expected])
+    assert copies(fd)  # the output is dense, the input is not
+
+
+def test_another_output_sees_the_old_values() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 2)
+        fd.add_output(fd.ops.add(x, 1.0), x)
+        fd.add_output(fd.ops.mul(x, 3.0))
+
+    fd, x = define(build), torch.randn(5, 600)
+    old = x.clone()
+    assert_same(fd.execute([x]), [old * 3])
+    assert_same([x], [old + 1])
+
+
+def test_an_input_that_is_replaced_by_something_else_is_read_before() -> None:
+    """The output written into x does not depend on x, so that nothing orders its write after the reading of x."""
+
+    def build(fd: FusionDefinition) -> None:
+        x, y = tensor(fd, 2), tensor(fd, 2)
+        fd.add_output(fd.ops.relu(y), x)
+        fd.add_output(fd.ops.add(x, y))
+
+    fd, x, y = define(build), torch.randn(5, 600), torch.randn(5, 600)
+    total = x + y
+    assert_same(fd.execute([x, y]), [total])
+    assert_same([x], [y.relu()])
+    assert copies(fd)
+
+
+def test_an_input_that_is_only_written_needs_no_copy() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x, y = tensor(fd, 1), tensor(fd, 1)
+        fd.add_output(fd.ops.relu(y), x)
+
+    fd, x, y = define(build), torch.zeros(5), torch.randn(5)
+    fd.execute([x, y])
+    assert_same([x], [y.relu()])
+    assert not copies(fd)
+
+
+def test_running_statistics_are_updated_beside_a_reduction() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x, running = tensor(fd, 2), tensor(fd, 1)
+        total = fd.ops.sum(x, [1])
+        fd.add_output(fd.ops.add(fd.ops.mul(running, 0.9), fd.ops.mul(total, 0.1)), running)
+        fd.add_output(total)
+
+    fd, x, running = define(build), torch.randn(6, 50), torch.randn(6)
+    expected = running * 0.9 + x.sum(1) * 0.1
+    assert_same(fd.execute([x, running]), [x.sum(1)])
+    assert_same([running], [expected])
+    assert not copies(fd)
+
+
+# ---------------------------------------------------------------- memory that overlaps
+def sum_into_first() -> FusionDefinition:
+    def build(fd: FusionDefinition) -> None:
+        x, y = tensor(fd, 1), tensor(fd, 1)
+        fd.add_output(fd.ops.add(x, y), x)
+
+    return define(build)
+
+
+def test_one_tensor_given_twice() -> None:
+    fd, x = sum_into_first(), torch.randn(64)
+    expected = x * 2
+    fd.execute([x, x])
+    assert_same([x], [expected])
+
+
+def test_views_that_overlap_are_seen_at_every_call() -> None:
+    """The signature is the same; whether the inputs overlap is asked each time."""
+    fd = sum_into_first()
+    x, y = torch.randn(1024), torch.randn(1024)
+    expected = x + y
+    fd.execute([x, y])
+    assert_same([x], [expected])
+    buffer = torch.randn(1040)
+    expected = buffer[16:] + buffer[:1024]
+    fd.execute([buffer[16:], buffer[:1024]])
+    assert_same([buffer[16:]], [expected])
+    assert len(fd.fec._caller._prepared) == 1
+
+
+# ---------------------------------------------------------------- what is returned
+def test_an_aliased_output_that_is_added_plainly_too_is_the_input() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 1)
+        y = fd.ops.add(x, 1.0)
+        fd.add_output(y, x)
+        fd.add_output(y)
+
+    x = torch.zeros(4)
+    (out,) = define(build).execute([x])
+    assert out is x and x.tolist() == [1.0] * 4
+
+
+def test_an_input_that_is_an_output_is_the_same_tensor() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 1)
+        fd.add_output(x)
+        fd.add_output(fd.ops.relu(x))
+
+    x = torch.randn(4)
+    out = define(build).execute([x])
+    assert out[0] is x
+    assert_same(out, [x, x.relu()])
+
+
+def test_a_definition_that_only_passes_through_needs_no_kernel() -> None:
+    fd, x = define(lambda fd: fd.add_output(tensor(fd, 1))), torch.randn(4)
+    assert fd.execute([x])[0] is x and fd.execute([x])[0] is x
+    assert fd.fec.kernel_runtimes == ()
+
+
+def test_a_cpu_scalar_that_passes_through_stays_on_the_cpu() -> None:
+    def build(fd: FusionDefinition) -> None:
+        s = fd.define_tensor(shape=[], contiguity=[], is_cpu=True)
+        fd.add_output(s)
+        fd.add_output(fd.ops.mul(tensor(fd, 1), s))
+
+    x, s = torch.randn(4), torch.tensor(3.0)
+    out = define(build).execute([s, x])
+    assert out[0] is s
+    assert_same(out[1:], [x * 3])
+
+
+def test_an_output_listed_twice_is_computed_once() -> None:
+    def build(fd: FusionDefinition) -> None:
+        y = fd.ops.relu(tensor(fd, 1))
+        fd.add_output(y)
+        fd.add_output(y)
+
+    out = define(build).execute([torch.randn(4)])
+    assert len(out) == 2 and out[0] is out[1]
+
+
+def test_a_leaf_that_requires_grad_can_be_updated() -> None:
+    fd, x = in_place(lambda fd, x: fd.ops.sub(x, row_sums(fd, x))), torch.randn(4, 4, requires_grad=True)
+    expected = (x - x.sum(1, keepdim=True)).detach()
+    fd.execute([x])
+    assert_same([x.detach()], [expected])
+
+
+# ---------------------------------------------------------------- errors
+def test_an_output_of_other_sizes_than_its_input_is_refused() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x, y = tensor(fd, 1), tensor(fd, 1)
+        fd.add_output(fd.ops.relu(x), y)
+
+    with pytest.raises(RuntimeError, match=r"is written into input 1, T1_g.*, whose sizes are \[5\]; the output's are \[4\]"):
+        define(build).execute([torch.zeros(4), torch.zeros(5)])
+
+
+def test_results_of_cpu_scalars_alone_are_refused() -> None:
+    fd = define(lambda fd: fd.add_output(fd.ops.mul(fd.define_tensor(shape=[], contiguity=[], is_cpu=True), 2.0)))
+    with pytest.raises(RuntimeError, match="KernelExecutor does not support the Fusion provided."):
+        fd.execute([torch.tensor(1.0)])
+
+
+# ---------------------------------------------------------------- the analysis
+def test_hazards_name_the_op() -> None:
+    fd = in_place(lambda fd, x: fd.ops.sub(x, row_sums(fd, x)))
+    fusion = fd.fusion
+    assert fusion is not None
+    assert "sum reads" in (hazard(fusion, fusion.inputs()[0], fusion.outputs()[0]) or "")  # type: ignore[arg-type]
+
+
+def test_loads_counts_uses_and_no_comments() -> None:
+    text = "void f(const float* T0, float* T1) {  // T0\n  a = load(T0 + 1);  // T0.size[0]\n  store(T1, a); b = load(T0); T01 = 2;\n}"
+    assert loads(text, "T0") == 2 and loads(text, "T1") == 1
+
+
+def test_output_plan_of_repeated_and_hidden_outputs() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x, y = tensor(fd, 1), tensor(fd, 1, DataType.Float)
+        z = fd.ops.add(x, y)
+        fd.add_output(z)
+        fd.add_output(z, y)
+        fd.add_output(x)
+
+    plan = OutputPlan(define(build).fusion)  # type: ignore[arg-type]
+    assert (len(plan.computed), plan.alias, plan.returned) == (1, [1], [("input", 1), ("input", 0)])

@@ -1,0 +1,171 @@
+"""KernelExecutor: fusions scheduled by hand, with the limits of the chip named before anything is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from calls_on_cpu import assert_same, define, tensor
+
+from weft import CompileParams, DataType, FusionDefinition, KernelExecutor, LaunchParams, MemoryType, ParallelType
+from weft.runtime.limits import Misaligned, NotDivisible, TooManyThreads, TooMuchShared
+
+X = torch.randn(6, 32)
+
+
+def flat(threads: int = 128, vector: int = 0) -> FusionDefinition:
+    """relu over all elements in order: one per thread, or a vector of them through registers."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 2)
+        y = fd.ops.relu(x)
+        fd.add_output(y)
+        tensors = [y]
+        if vector:
+            tensors = [x.cache_after(), y.cache_before(), y]
+        for t in tensors:
+            t.merge(0, 1)
+            if vector:
+                t.split(0, vector)
+            t.split(0, threads)
+            t.axis(0).parallelize(ParallelType.grid_x)
+            t.axis(1).parallelize(ParallelType.block_x)
+        if vector:
+            for t in (tensors[0], y):
+                t.axis(2).parallelize(ParallelType.vectorize)
+            fd.sched.inline_at(y, 2)
+
+    return define(build)
+
+
+def rows_by_threads() -> FusionDefinition:
+    """A block per row, a thread per column."""
+
+    def build(fd: FusionDefinition) -> None:
+        y = fd.ops.relu(tensor(fd, 2))
+        fd.add_output(y)
+        y.axis(0).parallelize(ParallelType.grid_x)
+        y.axis(1).parallelize(ParallelType.block_x)
+
+    return define(build)
+
+
+def compiled(fd: FusionDefinition, *arguments: Any, **keywords: Any) -> KernelExecutor:
+    executor = KernelExecutor()
+    executor.compile(fd.fusion, *arguments, **keywords)  # type: ignore[arg-type]
+    return executor
+
+
+def test_a_scheduled_fusion_runs_at_other_sizes_too() -> None:
+    executor = compiled(flat(), [X])
+    for shape in ((6, 32), (1, 1), (70, 130)):
+        x = torch.randn(shape)
+        assert_same(executor.run([x]), [x.relu()])
+    assert len(executor.kernel_runtimes) == 1
+
+
+def test_without_args_the_kernel_is_compiled_at_the_first_run() -> None:
+    executor = KernelExecutor()
+    assert not executor.is_compiled()
+    with pytest.raises(RuntimeError, match="no fusion was compiled"):
+        executor.run([X])
+    executor.compile(flat().fusion)  # type: ignore[arg-type]
+    assert executor.is_compiled() and executor.kernel_runtimes == ()
+    assert_same(executor.run([X]), [X.relu()])
+    assert executor.timings.nvrtc_s > 0
+
+
+def test_the_index_type_can_be_chosen() -> None:
+    executor = compiled(flat(), [X], compile_params=CompileParams(index_type=DataType.Int))
+    assert_same(executor.run([X]), [X.relu()])
+    assert [r.program.index_type for r in executor.kernel_runtimes] == [DataType.Int]
+
+
+def test_the_register_limit_reaches_the_program() -> None:
+    executor = compiled(flat(), [X], compile_params=CompileParams(maxrregcount=40))
+    assert executor.kernel_runtimes[0].program.max_registers == 40
+
+
+def test_too_many_threads_are_refused_with_the_axis_and_the_limit() -> None:
+    executor = compiled(rows_by_threads(), [X])
+    with pytest.raises(TooManyThreads, match=r"wants 3000 threads per block \(threadIdx\.x: T0\.size\[1\] = 3000\); H100 allows 1024"):
+        executor.run([torch.randn(2, 3000)])
+    with pytest.raises(RuntimeError, match="3000 threads"):
+        compiled(rows_by_threads(), [torch.randn(2, 3000)])
+    assert_same(executor.run([X]), [X.relu()])
+
+
+def test_too_much_shared_memory_is_refused() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 2)
+        y = fd.ops.relu(x)
+        fd.add_output(y)
+        tile = x.cache_after()
+        tile.set_memory_type(MemoryType.shared)
+        for t in (tile, y):
+            t.axis(0).parallelize(ParallelType.grid_x)
+            t.split(1, 128)
+            t.axis(2).parallelize(ParallelType.block_x)
+        fd.sched.inline_at(y, 1)
+
+    executor = compiled(define(build))
+    assert_same(executor.run([torch.ones(2, 600)]), [torch.ones(2, 600)])
+    with pytest.raises(TooMuchShared, match=r"wants \d+ bytes of shared memory per block \(.*T0\.size\[1\].*\); H100 allows 232448"):
+        executor.run([torch.randn(2, 100_000)])
+
+
+def test_a_vector_that_does_not_divide_the_size_is_refused() -> None:
+    executor = compiled(flat(vector=4), [X])
+    assert_same(executor.run([X]), [X.relu()])
+    with pytest.raises(NotDivisible, match="is 35, which 4 does not divide"):
+        executor.run([torch.randn(5, 7)])
+
+
+def test_a_misaligned_tensor_is_refused() -> None:
+    executor = compiled(flat(vector=4), [X])
+    with pytest.raises(Misaligned, match="in vectors of 16 bytes, and its address is a multiple of 4 only"):
+        executor.run([torch.randn(33)[1:].view(4, 8)])
+
+
+def test_launch_constraints_fix_the_block() -> None:
+    def build(fd: FusionDefinition) -> None:
+        total = fd.ops.sum(tensor(fd, 2), [1])
+        fd.add_output(fd.ops.neg(total))
+        for t in (total, fd.fusion.outputs()[0]):
+            t.axis(0).parallelize(ParallelType.grid_x)
+        total.axis(1).parallelize(ParallelType.block_x)
+
+    fd = define(build)
+    executor = compiled(fd, [X], LaunchParams(bdimx=64))
+    assert_same(executor.run([X]), [-X.sum(1)])
+    (prepared,) = executor._current._prepared.values()  # type: ignore[union-attr]
+    assert prepared.plans[0].block == (64, 1, 1)
+    assert_same(executor.run([X], LaunchParams(bdimx=32)), [-X.sum(1)])
+
+
+def test_an_empty_output_launches_nothing() -> None:
+    executor = compiled(flat(), [X])
+    (out,) = executor.run([torch.zeros(0, 8)])
+    assert out.shape == (0, 8)
+
+
+def test_wrong_inputs_are_refused_at_compile_and_at_run() -> None:
+    with pytest.raises(RuntimeError, match="but got a tensor of dtype double"):
+        compiled(flat(), [X.double()])
+    with pytest.raises(RuntimeError, match="Expected 1 inputs"):
+        compiled(flat(), [X]).run([X, X])
+
+
+def test_dependent_launch_is_off_without_a_wait_in_the_kernel() -> None:
+    assert not KernelExecutor().is_programmatic_dependent_launch_enabled()
+    assert not compiled(flat()).is_programmatic_dependent_launch_enabled()
+
+
+@pytest.mark.parametrize("build", [flat, rows_by_threads])
+def test_manual_execute_runs_through_it(build: Callable[[], FusionDefinition]) -> None:
+    fd = build()
+    assert_same(fd.manual_execute([X]), [X.relu()])
+    assert_same(fd.manual_execute([X * 2]), [(X * 2).relu()])
+    assert [r.scheduler for r in fd.ke.kernel_runtimes] == ["user"]

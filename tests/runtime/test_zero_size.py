@@ -1,0 +1,109 @@
+"""Sizes with a zero among them: shapes and values as torch has them, no division by zero, no launch where there is nothing to do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from calls_on_cpu import assert_same, define, relu, tensor
+
+from weft import DataType, FusionDefinition
+from weft.runtime.zero_size import identity_value
+
+
+def reduce(kind: str, dims: list[int], dtype: DataType = DataType.Float, keepdim: bool = False) -> FusionDefinition:
+    return define(lambda fd: fd.add_output(getattr(fd.ops, kind)(tensor(fd, 2, dtype), dims, keepdim)))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
+def test_an_empty_output_launches_nothing(shape: tuple[int, int]) -> None:
+    fd = relu()
+    (out,) = fd.execute([torch.zeros(shape)])
+    assert out.shape == shape and out.stride() == torch.empty(shape).stride()
+    assert fd.fec.kernel_runtimes == () and not fd.fec.is_compiled([torch.zeros(shape)])
+
+
+@pytest.mark.parametrize(("kind", "value"), [("sum", 0.0), ("prod", 1.0), ("max", -math.inf), ("min", math.inf)])
+def test_a_reduction_over_nothing_is_the_identity(kind: str, value: float) -> None:
+    assert_same(reduce(kind, [1]).execute([torch.zeros(5, 0)]), [torch.full((5,), value)])
+
+
+@pytest.mark.parametrize(("kind", "value"), [("max", -(2**63)), ("min", 2**63 - 1), ("sum", 0)])
+def test_integers_have_their_own_identities(kind: str, value: int) -> None:
+    assert_same(reduce(kind, [0], DataType.Int).execute([torch.zeros(0, 3, dtype=torch.int64)]), [torch.full((3,), value)])
+
+
+def test_a_reduction_that_leaves_nothing_launches_nothing() -> None:
+    fd = reduce("sum", [1])
+    assert_same(fd.execute([torch.zeros(0, 5)]), [torch.zeros(0)])
+    assert fd.fec.kernel_runtimes == ()
+
+
+def test_what_follows_a_reduction_over_nothing_is_computed() -> None:
+    def build(fd: FusionDefinition) -> None:
+        total = fd.ops.sum(tensor(fd, 2), [1])
+        fd.add_output(fd.ops.add(fd.ops.exp(total), tensor(fd, 1)))
+
+    fd, y = define(build), torch.randn(5)
+    assert_same(fd.execute([torch.zeros(5, 0), y]), [y + 1])
+    x = torch.randn(5, 3)
+    assert_same(fd.execute([x, y]), [x.sum(1).exp() + y])
+    assert len(fd.fec.kernel_runtimes) == 2
+
+
+@pytest.mark.filterwarnings("ignore:var.*degrees of freedom")
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5)])
+def test_variance_and_mean_of_nothing_are_no_numbers(shape: tuple[int, int]) -> None:
+    def build(fd: FusionDefinition) -> None:
+        for out in fd.ops.var_mean(tensor(fd, 2), [1], 1, False):
+            fd.add_output(out)
+
+    x = torch.zeros(shape)
+    assert_same(define(build).execute([x]), [x.var(1), x.mean(1)])
+
+
+def test_a_mean_by_division_through_a_zero_size() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 2)
+        fd.add_output(fd.ops.div(fd.ops.sum(x, [1]), fd.ops.cast(fd.ops.size(x, 1), DataType.Double)))
+
+    assert_same(define(build).execute([torch.zeros(3, 0)]), [torch.full((3,), math.nan)])
+
+
+def test_a_definition_with_a_constant_zero() -> None:
+    fd = define(lambda fd: fd.add_output(fd.ops.sum(fd.define_tensor(shape=[-1, 0], contiguity=True), [1])))
+    assert_same(fd.execute([torch.zeros(4, 0)]), [torch.zeros(4)])
+
+
+def test_the_order_in_memory_is_kept() -> None:
+    def build(fd: FusionDefinition) -> None:
+        total = fd.ops.sum(tensor(fd, 3), [0])
+        fd.add_output(fd.ops.stride_order(total, [0, 1]))
+
+    (out,) = define(build).execute([torch.zeros(0, 3, 4)])
+    assert_same([out], [torch.zeros(3, 4)])
+    assert out.stride() == (1, 3)
+
+
+def test_an_aliased_reduction_over_nothing_writes_the_input() -> None:
+    def build(fd: FusionDefinition) -> None:
+        running = tensor(fd, 1)
+        fd.add_output(fd.ops.sum(tensor(fd, 2), [1]), running)
+
+    fd, running = define(build), torch.randn(5)
+    assert fd.execute([running, torch.zeros(5, 0)]) == []
+    assert_same([running], [torch.zeros(5)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "expected"),
+    [
+        ("sum", DataType.Bool, False), ("prod", DataType.Int32, 1), ("max", DataType.Int32, -(2**31)), ("min", DataType.Bool, True),
+        ("max", DataType.UInt64, 0), ("prod", DataType.ComplexFloat, 1 + 0j), ("max", DataType.Float, -math.inf),
+    ],
+)  # fmt: skip
+def test_identities(kind: str, dtype: DataType, expected: Any) -> None:
+    value = identity_value(kind, dtype)
+    assert value == expected and type(value) is type(expected)

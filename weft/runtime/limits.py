@@ -1,0 +1,90 @@
+"""What a launch may be: threads, blocks and shared memory of the chip, sizes and addresses that vectors fit.
+
+Owns these checks and their messages; they come before anything is compiled. Read first: `check_limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import arch as chips
+from ..errors import UserError
+from ..expr import Number, Sym, evaluate
+from ..ir.values import TensorView, Val, no_reductions
+from ..lower.program import KernelProgram
+from .binding import BoundTensor
+
+
+class TooManyThreads(UserError):
+    code = "W792"
+    what = "kernel {kernel} wants {threads} threads per block ({axes}); {chip} allows {limit}"
+    fix = "split the axis that is bound to a thread index, or bind it to a block index"
+
+
+class TooMuchShared(UserError):
+    code = "W793"
+    what = "kernel {kernel} wants {bytes} bytes of shared memory per block ({text}); {chip} allows {limit}"
+    fix = "use smaller tiles, or keep fewer tensors in shared memory"
+
+
+class GridTooLarge(UserError):
+    code = "W794"
+    what = "kernel {kernel} wants {blocks} blocks along {axis} ({text}); the limit is {limit}"
+    fix = "let each block do more, or bind the axis to blockIdx.x"
+
+
+class NotDivisible(UserError):
+    code = "W795"
+    what = "kernel {kernel}: {what_} {sym} is {value}, which {divisor} does not divide"
+    fix = "choose a vector width that divides the size, or pad the tensor"
+
+
+class Misaligned(UserError):
+    code = "W796"
+    what = "kernel {kernel} reads {tensor} in vectors of {needed} bytes, and {problem}"
+    fix = "choose a narrower vector, or pass a tensor whose first element and strides are aligned"
+
+
+def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str, Any], arch: chips.Arch) -> None:
+    """Raise when a launch is beyond what the chip allows, or vectors do not fit the sizes; before anything is compiled."""
+    grid, block, shared = plan["grid"], plan["block"], plan["shared_bytes"]
+    threads = block[0] * block[1] * block[2]
+    if threads > arch.max_threads_per_block or block[2] > chips.MAX_BLOCK_Z:
+        axes = ", ".join(f"threadIdx.{letter}: {sym}{'' if sym.is_const else f' = {n}'}" for letter, sym, n in zip("xyz", program.block, block) if n != 1)
+        raise TooManyThreads(kernel=program.name, threads=threads, axes=axes, chip=arch.name, limit=arch.max_threads_per_block)
+    if shared > arch.shared_per_block_optin_bytes:
+        text = str(program.shared_bytes) if not program.shared_bytes.is_const else "constant"
+        raise TooMuchShared(kernel=program.name, bytes=shared, text=text, chip=arch.name, limit=arch.shared_per_block_optin_bytes)
+    for letter, sym, blocks, limit in zip("xyz", program.grid, grid, chips.MAX_GRID):
+        if blocks > limit:
+            raise GridTooLarge(kernel=program.name, axis=f"blockIdx.{letter}", blocks=blocks, text=sym, limit=limit)
+    for check in program.checks:
+        value = evaluate(check.extent, env)
+        if value % check.divisor:  # type: ignore[operator]
+            raise NotDivisible(kernel=program.name, what_=check.what, sym=check.extent, value=value, divisor=check.divisor)
+
+
+def launch_sizes(program: KernelProgram, env: dict[Sym, Number]) -> dict[str, Any]:
+    """Return grid, block and shared_bytes as numbers."""
+    memo: dict[Sym, Number] = {}
+    grid, block = (tuple(int(evaluate(s, env, memo)) for s in sizes) for sizes in (program.grid, program.block))  # type: ignore[arg-type]
+    return {"grid": grid, "block": block, "shared_bytes": int(evaluate(program.shared_bytes, env, memo))}  # type: ignore[arg-type]
+
+
+def check_alignment(program: KernelProgram, inputs: Sequence[Val], shown: Sequence[Val], tensors: Mapping[int, BoundTensor]) -> None:
+    """Raise for inputs whose address or strides do not fit the vectors of a kernel. shown: the inputs as the caller's definition names them."""
+    for index, tensor in tensors.items():
+        value: TensorView = inputs[index]  # type: ignore[assignment]
+        needed = program.alignment_bytes.get(f"T{value.name}", 1)
+        if tensor.alignment_bytes < needed:
+            problem = f"its address is a multiple of {tensor.alignment_bytes} only"
+            raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)
+        domain = value.domain()
+        dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
+        elem_bytes = value.dtype().bits // 8
+        for axis, contiguous in zip(domain.maybe_allocation, domain.contiguity):
+            dim = dims.get(axis)
+            if contiguous is False and dim is not None and tensor.sizes[dim] > 1 and 0 not in tensor.sizes and tensor.strides[dim] * elem_bytes % needed:
+                problem = f"the stride of dimension {dim} is {tensor.strides[dim]} elements"
+                raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)
