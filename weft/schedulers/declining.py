@@ -55,7 +55,6 @@ EXPR_EVAL = Declining(SchedulerType.expr_eval, "runs torch for single ops withou
 MATMUL = Declining(SchedulerType.matmul, "this version does not generate matrix products")
 RESIZE = Declining(SchedulerType.resize, "slice, pad and cat are not in this version")
 TRANSPOSE = Declining(SchedulerType.transpose, "tiles through shared memory come in a later version; pointwise reads across memory instead")
-OUTER_PERSISTENT = Declining(SchedulerType.outer_persistent, "keeping columns on chip between a reduction and its use comes in a later version")
 INNER_OUTER_PERSISTENT = Declining(
     SchedulerType.inner_outer_persistent, "reducing rows and columns in one kernel (normalization backward) comes in a later version"
 )

@@ -27,6 +27,9 @@ from .persistent_heuristic import PersistentParams, choose_with_trace
 from .rows import Rows, Template, canonical_rows, positions, split_axis, whole_warps
 
 
+PRELOAD = [True]
+
+
 class InnerPersistent(Scheduler):
     """Rows kept on chip; see the module."""
 
@@ -51,7 +54,7 @@ class InnerPersistent(Scheduler):
 def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) -> Launch:
     """Schedule `fusion` in place."""
     template = Template(fusion)
-    passes = Passes(template, analysis, params)
+    passes = Passes(template, analysis, is_projected=params.project_to_inputs)
     kept = passes.separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d")
@@ -67,6 +70,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, [*copies, *in_shared])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
+    if params.storage == "register" and PRELOAD[0]:  # operands without rows are on their way, too, before the first reduction waits
+        loads.update({cache: 0 for source, cache in template.inputs if any(source.name == w.name for w in analysis.broadcast_inputs)})
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     static = [] if params.bdimx is None else [(ParallelType.block_x, whole_warps(params.bdimx, params.rows_per_block, params.bdimz))]
     return Launch(tuple(static), params.max_registers, params.cluster_blocks)
@@ -113,10 +118,10 @@ def bind_rows(reference: TensorView, rows: Rows, params: PersistentParams) -> in
 class Passes:
     """The walks over a row: which expression belongs to which, and what each computes again instead of keeping."""
 
-    def __init__(self, template: Template, analysis: Any, params: PersistentParams) -> None:
-        self.template, self.params = template, params
+    def __init__(self, template: Template, analysis: Any, *, is_projected: bool) -> None:
+        self.template = template
         buffers = analysis.buffers
-        chosen = buffers.projected if params.project_to_inputs and buffers.projected is not None else buffers.buffers
+        chosen = buffers.projected if is_projected and buffers.projected is not None else buffers.buffers
         self.kept_names = {b.tensor.name for b in chosen}
         self.first: dict[int, int] = {t.name: p for t, p in buffers.first_pass.items()}
         for source, cache in template.inputs:

@@ -9,6 +9,8 @@ Owns the template; parameters are chosen in `reduction_heuristic.py`. Read first
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
@@ -16,7 +18,7 @@ from ..ir.values import IterDomain, TensorView
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .facts import Obstacle, ReductionAnalysis, analyze_reduction
+from .facts import Obstacle, ReductionAnalysis, RowAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, choose_with_trace
 from .rows import Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, positions, split_axis, whole_warps
 
@@ -95,7 +97,7 @@ def _share(reference: TensorView, loop: IterDomain, params: ReductionParams) -> 
     return loop, [blocks]
 
 
-def schedule_outer(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
+def schedule_outer(reference: TensorView, analysis: RowAnalysis, params: Any) -> tuple[list[IterDomain], int]:
     """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads."""
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))

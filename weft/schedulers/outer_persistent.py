@@ -1,0 +1,82 @@
+"""OuterPersistent: the result of a reduction across memory is used over the axes that it reduced (variance over rows, batch norm statistics).
+
+    columns: [BIDx, TIDx, vector]   reduced: [serial, unroll, TIDy]
+
+Each pass over the column reads it again; columns are not kept on chip in this version. Owns the template and its parameters.
+Read first: `OuterPersistent.apply`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..arch import Arch
+from ..ir.enums import ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+from ..schedule.rfactor import rfactor
+from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .facts import Obstacle, PersistentAnalysis, analyze_persistent
+from .inner_persistent import Passes, read_again
+from .reduction import schedule_outer
+from .rows import Template, positions
+from .throughput_heuristic import ceil_div, previous_power_of_two
+
+BLOCK_THREADS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class OuterParams:
+    """A schedule of columns that are read again; equal params (with equal structure, index type and device) mean the same kernel.
+
+    vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used.
+    """
+
+    vector_elems: int
+    unroll: int
+    bdimx: int
+    bdimy: int
+    max_registers: int
+    grid_split: int = 1
+
+
+class OuterPersistent(Scheduler):
+    """Columns read again for every pass; see the module."""
+
+    name = SchedulerType.outer_persistent
+
+    def analyze(self, fusion: Fusion) -> PersistentAnalysis | Decline:
+        found = analyze_persistent(fusion)
+        if isinstance(found, Obstacle):
+            return Decline(str(found))
+        if found.shape.is_inner:
+            return Decline("the innermost axis is reduced: rows are kept by inner_persistent")
+        if found.buffers.projected is None:
+            return Decline(f"columns are read again, and {found.buffers.projection_obstacle}")
+        return found
+
+    def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[OuterParams, str]:
+        facts = analysis.facts(sizes, alignment_bits)  # type: ignore[arg-type]
+        vector = max(1, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits))
+        while vector > 1 and facts.iteration_elems < 2 * arch.sm_count * vector:
+            vector //= 2  # columns for every multiprocessor matter more than wide accesses
+        columns = ceil_div(facts.iteration_elems, vector)
+        bdimx = max(1, min(32, previous_power_of_two(ceil_div(columns, arch.sm_count))))
+        bdimy = max(32 // bdimx, min(BLOCK_THREADS // bdimx, previous_power_of_two(facts.reduction_elems)))
+        params = OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * BLOCK_THREADS))
+        return params, f"outer_persistent: {columns} vectors of columns over {arch.sm_count} multiprocessors"
+
+    def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> Launch:
+        template = Template(fusion)
+        passes = Passes(template, analysis, is_projected=True)
+        copies = [copy for tensor in passes.separate() for copy in read_again(tensor, passes)]
+        reference = template.reduction_behind(analysis.shape.reference.name)
+        serial, loads_at = schedule_outer(reference, analysis, params)
+        partial = rfactor(reference, positions(reference, serial))
+        template.propagate(partial)
+        template.bind(partial)
+        template.rfactor_others(reference, partial)
+        if params.vector_elems > 1:
+            template.group_reductions(-1)
+        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, copies)
+        template.inline_fixed({t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}, loads_at - 1)
+        return Launch(((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy)), params.max_registers)
