@@ -283,7 +283,7 @@ class CudaWriter:
             for lane in range(n):
                 self.emit(depth, f"value[{lane}] = weft::reduce_lanes<{functor}, {width}>(value[{lane}]);")
         elif form == "rows":
-            run = "blockDim.x" if len(s.thread_types) == 1 or all(self.launch[p] is ONE for p in s.thread_types[1:]) else "blockDim.x * blockDim.y * blockDim.z"
+            run = "blockDim.x" if s.thread_types == (BLOCK_TYPES[0],) else "blockDim.x * blockDim.y * blockDim.z"
             trailing = "true" if s.in_loop else "false"
             self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}>(value, {identity}, {workspace}, {run});")
         else:
