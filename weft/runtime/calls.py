@@ -103,6 +103,7 @@ class Caller(ABC):
     # -- calls
     @property
     def input_plan(self) -> InputPlan:
+        """The checks of the inputs, made at the first cold call."""
         if self._input_plan is None:
             equalities = [equality for part in self.template.base.parts for equality in part.equalities]
             self._input_plan = InputPlan(self.template.fusion, equalities, self.shown)
