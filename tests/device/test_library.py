@@ -8,6 +8,7 @@ from row_kernels import RMSNORM, SOFTMAX, unit
 from weft.device import library
 from weft.device.library import Block, CircularBlocks, UnknownBlock, in_order, registry, translation_unit
 from weft.emulator.build import build_kernel
+from weft.runtime.nvrtc import compile_cubin
 
 EMPTY = 'extern "C" __global__ void empty(int* T0) {\n  weft::store_global(T0, 1);\n}'
 
@@ -63,3 +64,12 @@ def test_block_compiles_on_both_machines(block: str) -> None:
 def test_row_kernels_compile_for_the_gpu(text: str, archs: tuple[str, ...]) -> None:
     for arch in archs:
         compile_for_gpu(unit(text), arch)
+
+
+@pytest.mark.parametrize("cols", [1024, 4096])
+def test_row_kernels_stay_in_registers_and_use_wide_accesses(cols: int) -> None:
+    for text, entry in ((SOFTMAX, "softmax"), (RMSNORM, "rmsnorm")):
+        compiled = compile_cubin(unit(text, cols), entry, "sm_90a", keep_ptx=True)
+        assert compiled.resources.stack_bytes == compiled.resources.spill_store_bytes == 0
+        assert "ld.global.nc.v4" in compiled.ptx and "cvt.rn.bf16x2" in compiled.ptx
+        assert " ld.v" not in compiled.ptx and " st.v" not in compiled.ptx          # the space of every pointer is known

@@ -412,7 +412,8 @@ WEFT_TENSOR_COPY(1, WEFT_LIST(int a), "%2", "%3", "%2", WEFT_LIST("r"(a)))
 WEFT_TENSOR_COPY(2, WEFT_LIST(int a, int b), "%2, %3", "%4", "%2, %3", WEFT_LIST("r"(a), "r"(b)))
 WEFT_TENSOR_COPY(3, WEFT_LIST(int a, int b, int c), "%2, %3, %4", "%5", "%2, %3, %4", WEFT_LIST("r"(a), "r"(b), "r"(c)))
 WEFT_TENSOR_COPY(4, WEFT_LIST(int a, int b, int c, int d), "%2, %3, %4, %5", "%6", "%2, %3, %4, %5", WEFT_LIST("r"(a), "r"(b), "r"(c), "r"(d)))
-WEFT_TENSOR_COPY(5, WEFT_LIST(int a, int b, int c, int d, int e), "%2, %3, %4, %5, %6", "%7", "%2, %3, %4, %5, %6", WEFT_LIST("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)))
+WEFT_TENSOR_COPY(5, WEFT_LIST(int a, int b, int c, int d, int e), "%2, %3, %4, %5, %6", "%7", "%2, %3, %4, %5, %6",
+                 WEFT_LIST("r"(a), "r"(b), "r"(c), "r"(d), "r"(e)))
 #undef WEFT_TENSOR_COPY
 #undef WEFT_LIST
 #else

@@ -247,9 +247,15 @@ WEFT_DEVICE void block_sync(WEFT_LINE) { weft_emu_block_sync(line); }
 WEFT_DEVICE void named_sync(int id, int threads, WEFT_LINE) { weft_emu_named_barrier(id, threads, 1, line); }
 WEFT_DEVICE void named_arrive(int id, int threads, WEFT_LINE) { weft_emu_named_barrier(id, threads, 0, line); }
 WEFT_DEVICE void warp_sync(unsigned mask = 0xffffffffu, WEFT_LINE) { weft_emu_warp_sync(mask, line); }
-template <class T> WEFT_DEVICE T shuffle_xor(T v, int lanemask, WEFT_LINE) { return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_XOR, lanemask, line)); }
-template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) { return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_DOWN, delta, line)); }
-template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) { return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_INDEX, lane, line)); }
+template <class T> WEFT_DEVICE T shuffle_xor(T v, int lanemask, WEFT_LINE) {
+  return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_XOR, lanemask, line));
+}
+template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) {
+  return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_DOWN, delta, line));
+}
+template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) {
+  return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_INDEX, lane, line));
+}
 #if defined(WEFT_CHECK_RACES)
 template <class T> WEFT_DEVICE T shuffle_xor(Element<T> v, int lanemask, WEFT_LINE) { return shuffle_xor<T>(v.read(), lanemask, line); }
 template <class T> WEFT_DEVICE T shuffle_down(Element<T> v, int delta, WEFT_LINE) { return shuffle_down<T>(v.read(), delta, line); }
@@ -290,7 +296,9 @@ WEFT_DEVICE void mbarrier_wait_parity(weft_u64* bar, unsigned parity, WEFT_LINE)
 WEFT_DEVICE void mbarrier_wait_phase(weft_u64* bar, long long phase, WEFT_LINE) { weft_emu_mbarrier_wait(bar, phase, 1, line); }
 WEFT_DEVICE void fence_mbarrier_init(WEFT_LINE) { weft_emu_fence_mbarrier_init(line); }
 WEFT_DEVICE void fence_proxy_async(WEFT_LINE) { weft_emu_fence_proxy_async(line); }
-WEFT_DEVICE void bulk_load(void* shared_dst, const void* global_src, unsigned bytes, weft_u64* bar, WEFT_LINE) { weft_emu_bulk_load(shared_dst, global_src, bytes, bar, line); }
+WEFT_DEVICE void bulk_load(void* shared_dst, const void* global_src, unsigned bytes, weft_u64* bar, WEFT_LINE) {
+  weft_emu_bulk_load(shared_dst, global_src, bytes, bar, line);
+}
 WEFT_DEVICE void bulk_store(void* global_dst, const void* shared_src, unsigned bytes, WEFT_LINE) { weft_emu_bulk_store(global_dst, shared_src, bytes, line); }
 WEFT_DEVICE void bulk_commit(WEFT_LINE) { weft_emu_bulk_commit(line); }
 template <int N> WEFT_DEVICE void bulk_wait(WEFT_LINE) { weft_emu_bulk_wait(N, 0, line); }
@@ -304,14 +312,16 @@ template <int N> WEFT_DEVICE void cp_async_wait(WEFT_LINE) { weft_emu_cp_async_w
 
 // tensor_load<2>(dst, map, x, y, bar): an overload per rank. The line of a store must not be mistaken for a coordinate.
 struct Line { int value; __forceinline__ Line(WEFT_LINE) : value(line) {} };
-#define WEFT_TENSOR_COPY(RANK, PARAMETERS, VALUES)                                                                                  \
-  template <int rank, enable_if<rank == RANK> = 0> WEFT_DEVICE void tensor_load(void* shared_dst, const TensorMap* map, PARAMETERS, weft_u64* bar, WEFT_LINE) { \
-    const int at[RANK] = {VALUES};                                                                                                  \
-    weft_emu_tensor_load(shared_dst, map, at, RANK, bar, line);                                                                     \
-  }                                                                                                                                 \
-  template <int rank, enable_if<rank == RANK> = 0> WEFT_DEVICE void tensor_store(const TensorMap* map, const void* shared_src, PARAMETERS, Line line = Line()) { \
-    const int at[RANK] = {VALUES};                                                                                                  \
-    weft_emu_tensor_store(map, shared_src, at, RANK, line.value);                                                                   \
+#define WEFT_TENSOR_COPY(RANK, PARAMETERS, VALUES)                                                            \
+  template <int rank, enable_if<rank == RANK> = 0>                                                            \
+  WEFT_DEVICE void tensor_load(void* shared_dst, const TensorMap* map, PARAMETERS, weft_u64* bar, WEFT_LINE) { \
+    const int at[RANK] = {VALUES};                                                                            \
+    weft_emu_tensor_load(shared_dst, map, at, RANK, bar, line);                                               \
+  }                                                                                                           \
+  template <int rank, enable_if<rank == RANK> = 0>                                                            \
+  WEFT_DEVICE void tensor_store(const TensorMap* map, const void* shared_src, PARAMETERS, Line line = Line()) { \
+    const int at[RANK] = {VALUES};                                                                            \
+    weft_emu_tensor_store(map, shared_src, at, RANK, line.value);                                             \
   }
 #define WEFT_LIST(...) __VA_ARGS__
 WEFT_TENSOR_COPY(1, int a, a)

@@ -44,13 +44,31 @@ template <class T> struct List {
     memset((void*)(items + capacity), 0, (grown - capacity) * sizeof(T));
     capacity = grown;
   }
-  void push(const T& value) { reserve(count + 1); items[count++] = value; }
-  T& add() { reserve(count + 1); memset((void*)&items[count], 0, sizeof(T)); return items[count++]; }
+  void push(const T& value) {
+    reserve(count + 1);
+    items[count++] = value;
+  }
+  T& add() {
+    reserve(count + 1);
+    memset((void*)&items[count], 0, sizeof(T));
+    return items[count++];
+  }
   T pop() { return items[--count]; }
-  void resize(u32 wanted) { reserve(wanted); if (wanted > count) memset((void*)(items + count), 0, (wanted - count) * sizeof(T)); count = wanted; }
-  void drop_front(u32 n) { memmove((void*)items, (void*)(items + n), (count - n) * sizeof(T)); count -= n; }
+  void resize(u32 wanted) {
+    reserve(wanted);
+    if (wanted > count) memset((void*)(items + count), 0, (wanted - count) * sizeof(T));
+    count = wanted;
+  }
+  void drop_front(u32 n) {
+    memmove((void*)items, (void*)(items + n), (count - n) * sizeof(T));
+    count -= n;
+  }
   void clear() { count = 0; }
-  void release() { free((void*)items); items = nullptr; count = capacity = 0; }
+  void release() {
+    free((void*)items);
+    items = nullptr;
+    count = capacity = 0;
+  }
 };
 
 // Text under construction.
@@ -79,7 +97,12 @@ struct Text {
 
 struct Random {
   u64 state;
-  void seed(u64 seed) { state = seed * 0x9E3779B97F4A7C15ull + 0x1234567; if (!state) state = 1; next(); next(); }
+  void seed(u64 seed) {
+    state = seed * 0x9E3779B97F4A7C15ull + 0x1234567;
+    if (!state) state = 1;
+    next();
+    next();
+  }
   u64 next() {
     u64 x = state;
     x ^= x << 13;

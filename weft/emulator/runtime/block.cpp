@@ -9,7 +9,7 @@ namespace weft_rt {
 
 // Stacks are colored so that the same depth in two threads does not fall into the same cache set.
 static const u32 STACK_COLORS = 61, STACK_COLOR_BYTES = 64;
-static const u32 MAX_GUARDED_STACKS = 16384;     // each guard page costs a mapping, and the kernel limits those
+static const u32 MAX_GUARDED_STACKS = 16384;  // each guard page costs a mapping, and the kernel limits those
 static u32 guarded_stacks = 0;
 
 static char* map_memory(u64 bytes) {
@@ -88,9 +88,9 @@ static void reset_block(Block* b, u32 cluster) {
   b->linear = (b->z * grid[1] + b->y) * grid[0] + b->x;
   b->live_threads = machine.block_threads;
   b->ready_warps = 0;
-  b->current_warp = MAX_WARPS - 1;                            // so that warp 0 is the first
+  b->current_warp = MAX_WARPS - 1;  // so that warp 0 is the first
   b->register_pool = 0;
-  memset(b->shared, 0xff, machine.config.shared_bytes);       // NaN in every float format
+  memset(b->shared, 0xff, machine.config.shared_bytes);  // NaN in every float format
   reset_shadow(b->shadow);
   for (u32 w = 0; w < b->warp_count; w++) {
     Warp* warp = &b->warps[w];
@@ -231,7 +231,7 @@ EXPORT void* weft_emu_dynamic_shared() { return weft_rt::machine.current->block-
 EXPORT void weft_emu_role(const char* role) {
   using namespace weft_rt;
   Fiber* f = machine.current;
-  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_EXIT);      // the track of its last role ends
+  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_EXIT);  // the track of its last role ends
   f->role = role;
   if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_START);
 }

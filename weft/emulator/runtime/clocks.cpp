@@ -36,14 +36,18 @@ void Clocks::forget_memos() {
 
 Knowledge* Clocks::copy(const Knowledge* from) {
   Knowledge* k = free_list;
-  if (k) free_list = k->next_free;
-  else k = (Knowledge*)malloc(sizeof(Knowledge) + 2 * width * sizeof(u32));
+  if (k)
+    free_list = k->next_free;
+  else
+    k = (Knowledge*)malloc(sizeof(Knowledge) + 2 * width * sizeof(u32));
   k->references = 1;
   k->id = ++next_id;
   k->foreign = from ? retain(from->foreign) : nullptr;
   k->foreign_fenced = from ? retain(from->foreign_fenced) : nullptr;
-  if (from) memcpy(k->clock, from->clock, 2 * width * sizeof(u32));
-  else memset(k->clock, 0, 2 * width * sizeof(u32));
+  if (from)
+    memcpy(k->clock, from->clock, 2 * width * sizeof(u32));
+  else
+    memset(k->clock, 0, 2 * width * sizeof(u32));
   return k;
 }
 
@@ -98,8 +102,10 @@ Knowledge* Clocks::fence(Knowledge* from) {
 }
 
 void Accumulator::join_base(Knowledge* base) {
-  if (!value) value = clocks.copy(base);
-  else if (last_base != base) clocks.join_into(value, base);
+  if (!value)
+    value = clocks.copy(base);
+  else if (last_base != base)
+    clocks.join_into(value, base);
   assign(last_base, base);
 }
 

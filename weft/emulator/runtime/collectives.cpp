@@ -15,14 +15,14 @@ static COLD void check_mask(Fiber* f, u32 mask, CollectiveKind kind, int line) {
            COLLECTIVE_NAMES[kind], describe_fiber(f), mask);
   if (mask & ~f->warp->alive)
     fatal("exited-lanes-in-mask", line, 0, "let every lane reach the collective, or leave the exited ones out of the mask",
-          "%s by %s: mask 0x%08x names lanes that exited or do not exist (alive: 0x%08x)", COLLECTIVE_NAMES[kind],
-          describe_fiber(f), mask, f->warp->alive);
+          "%s by %s: mask 0x%08x names lanes that exited or do not exist (alive: 0x%08x)", COLLECTIVE_NAMES[kind], describe_fiber(f), mask,
+          f->warp->alive);
 }
 
 static COLD void divergent(Fiber* f, const Collective* c, CollectiveKind kind, int line) {
   fatal("divergent-collective", line, c->line, "all lanes of the mask must reach the same instruction",
-        "lanes 0x%08x of warp %u are in %s at line %d while %s is in %s at line %d", c->arrived, f->warp->index,
-        COLLECTIVE_NAMES[c->kind], c->line, describe_fiber(f), COLLECTIVE_NAMES[kind], line);
+        "lanes 0x%08x of warp %u are in %s at line %d while %s is in %s at line %d", c->arrived, f->warp->index, COLLECTIVE_NAMES[c->kind], c->line,
+        describe_fiber(f), COLLECTIVE_NAMES[kind], line);
 }
 
 static ALWAYS_INLINE Collective* find_collective(Fiber* f, u32 mask, CollectiveKind kind, int line) {
@@ -59,8 +59,10 @@ static ALWAYS_INLINE Collective* meet(Fiber* f, u32 mask, CollectiveKind kind, u
   c->arrived |= 1u << f->lane;
   c->value[f->lane] = value;
   if (machine.config.check_races && kind == WARP_SYNC) release_to(c->knowledge, f);
-  if (c->arrived == c->mask) let_collective_go(c, f);
-  else wait_here(f, Wait::COLLECTIVE, c, line);
+  if (c->arrived == c->mask)
+    let_collective_go(c, f);
+  else
+    wait_here(f, Wait::COLLECTIVE, c, line);
   return c;
 }
 
@@ -91,7 +93,7 @@ static void try_open(Block* b, NamedBarrier& barrier) {
   for (u32 w = 0; w < b->warp_count; w++) {
     u32 waiting = barrier.waiting[w];
     if (waiting && all)
-      for (u32 m = waiting; m; m &= m - 1) assign(b->warps[w].fibers[lowest_bit(m)].base, all);   // it covers what each of them knew
+      for (u32 m = waiting; m; m &= m - 1) assign(b->warps[w].fibers[lowest_bit(m)].base, all);  // it covers what each of them knew
     make_ready(&b->warps[w], waiting);
     barrier.waiting[w] = barrier.arrived[w] = 0;
   }
@@ -102,10 +104,12 @@ static void try_open(Block* b, NamedBarrier& barrier) {
 
 static COLD void check_barrier_operands(const Fiber* f, int id, int threads, int line) {
   if (id < 0 || id >= (int)machine.config.named_barriers)
-    fatal("bad-barrier", line, 0, "number named barriers from 1 to 15", "barrier %d by %s: a block has barriers 0 to %u", id, describe_fiber(f), machine.config.named_barriers - 1);
+    fatal("bad-barrier", line, 0, "number named barriers from 1 to 15", "barrier %d by %s: a block has barriers 0 to %u", id, describe_fiber(f),
+          machine.config.named_barriers - 1);
   if (threads == 0 || (threads > 0 && threads % (int)WARP_THREADS) || threads > (int)(machine.warps_per_block * WARP_THREADS))
-    fatal("bad-barrier", line, 0, "count whole warps", "barrier %d with %d threads by %s: the count must be a multiple of 32 and at most the block's %u", id, threads,
-          describe_fiber(f), machine.warps_per_block * WARP_THREADS);
+    fatal("bad-barrier", line, 0, "count whole warps",
+          "barrier %d with %d threads by %s: the count must be a multiple of 32 and at most the block's %u", id, threads, describe_fiber(f),
+          machine.warps_per_block * WARP_THREADS);
 }
 
 static COLD void check_barrier_state(Fiber* f, NamedBarrier& barrier, int id, int threads, bool sync, int line) {
@@ -131,7 +135,8 @@ static ALWAYS_INLINE void check_whole_warp(const Fiber* f, int id, int line) {
   const Warp* warp = f->warp;
   if (UNLIKELY(warp->alive != warp->lanes))
     REPORT("exit-before-barrier", line, 0, "let every lane reach the barrier, predicate the work instead of returning early",
-           "barrier %d by %s, but lanes 0x%08x of its warp have exited: all lanes of a warp must execute a barrier", id, describe_fiber(f), warp->lanes & ~warp->alive);
+           "barrier %d by %s, but lanes 0x%08x of its warp have exited: all lanes of a warp must execute a barrier", id, describe_fiber(f),
+           warp->lanes & ~warp->alive);
 }
 
 static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line) {
@@ -159,7 +164,8 @@ static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line
   bool opens = false;
   if (count_warp_if_complete(barrier, warp)) {
     if (UNLIKELY(threads > 0 && (int)barrier.arrived_threads > threads))
-      REPORT("too-many-at-barrier", line, 0, "two groups use one barrier: give each its own", "barrier %d: %u threads arrived, %d expected", id, barrier.arrived_threads, threads);
+      REPORT("too-many-at-barrier", line, 0, "two groups use one barrier: give each its own", "barrier %d: %u threads arrived, %d expected", id,
+             barrier.arrived_threads, threads);
     opens = barrier.arrived_threads >= expected_threads(f->block, barrier);
   }
   if (opens) {
@@ -179,7 +185,8 @@ void barrier_thread_left(Fiber* f) {
     NamedBarrier& barrier = b->barriers[id];
     if (!barrier.active) continue;
     if (barrier.arrived[f->warp->index] && !(barrier.arrived[f->warp->index] >> f->lane & 1) && barrier.syncs[f->warp->index])
-      REPORT("exit-before-barrier", barrier.line[f->warp->index], 0, "let every lane reach the barrier, predicate the work instead of returning early",
+      REPORT("exit-before-barrier", barrier.line[f->warp->index], 0,
+             "let every lane reach the barrier, predicate the work instead of returning early",
              "%s exits while lanes 0x%08x of its warp wait at barrier %u", describe_fiber(f), barrier.arrived[f->warp->index], id);
     count_warp_if_complete(barrier, f->warp);
     try_open(b, barrier);
@@ -210,8 +217,8 @@ static void change_registers(Fiber* f, bool increase, u32 registers, int line) {
   warp->register_changes.push((u32)increase << 16 | registers);
   if (!machine.config.registers_per_thread) return;
   if (increase ? registers < warp->registers : registers > warp->registers) {
-    REPORT("bad-setmaxnreg", line, 0, "increase to more and decrease to fewer than the launch gave", "setmaxnreg_%s<%u> by %s, which owns %u registers", increase ? "inc" : "dec",
-           registers, describe_fiber(f), warp->registers);
+    REPORT("bad-setmaxnreg", line, 0, "increase to more and decrease to fewer than the launch gave",
+           "setmaxnreg_%s<%u> by %s, which owns %u registers", increase ? "inc" : "dec", registers, describe_fiber(f), warp->registers);
     return;
   }
   if (!increase) {
@@ -246,7 +253,9 @@ static void try_open_cluster(Unit* unit) {
   }
 }
 
-void cluster_thread_left(Fiber* f) { if (f->block->unit->cluster.arrived) try_open_cluster(f->block->unit); }
+void cluster_thread_left(Fiber* f) {
+  if (f->block->unit->cluster.arrived) try_open_cluster(f->block->unit);
+}
 
 }  // namespace weft_rt
 
@@ -291,7 +300,7 @@ EXPORT void weft_emu_block_sync(int line) {
 EXPORT void weft_emu_named_barrier(int id, int threads, int sync, int line) {
   Fiber* f = machine.current;
   check_whole_warp(f, id, line);
-  if (!sync) leave_collective(meet(f, f->warp->alive, ARRIVE, 0, line), f);      // the warp executes it as one, though no lane waits for others
+  if (!sync) leave_collective(meet(f, f->warp->alive, ARRIVE, 0, line), f);  // the warp executes it as one, though no lane waits for others
   arrive_at_barrier(f, id, threads, sync, line);
 }
 

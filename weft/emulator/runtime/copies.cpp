@@ -11,7 +11,7 @@
 namespace weft_rt {
 
 static const u32 BULK_ALIGNMENT = 16, TENSOR_ALIGNMENT = 128;
-static const u32 RANDOM_DELAY = 256, RANDOM_PIECE_DELAY = 64;      // scheduler steps
+static const u32 RANDOM_DELAY = 256, RANDOM_PIECE_DELAY = 64;  // scheduler steps
 
 // ---- running ------------------------------------------------------------------------------------------------------
 
@@ -37,8 +37,10 @@ static u32 piece_bytes(const Copy* c) {
 
 static void load_piece(Copy* c) {
   const u32 n = piece_bytes(c);
-  if (c->kind == Copy::TENSOR_LOAD) tensor_box_to_shared(c->map, c->at, c->to);
-  else memcpy(c->to + c->done_bytes, c->from + c->done_bytes, n);
+  if (c->kind == Copy::TENSOR_LOAD)
+    tensor_box_to_shared(c->map, c->at, c->to);
+  else
+    memcpy(c->to + c->done_bytes, c->from + c->done_bytes, n);
   c->done_bytes += n;
   const bool last = c->done_bytes == c->bytes;
   Mbarrier* barrier = c->barrier;
@@ -59,8 +61,10 @@ static void store_step(Copy* c) {
     wake_bulk_waiting();
     return;
   }
-  if (c->kind == Copy::TENSOR_STORE) tensor_box_to_global(c->map, c->at, c->staged, (u64)c->from);
-  else memcpy(c->to, c->staged, c->bytes);
+  if (c->kind == Copy::TENSOR_STORE)
+    tensor_box_to_global(c->map, c->at, c->staged, (u64)c->from);
+  else
+    memcpy(c->to, c->staged, c->bytes);
   free(c->staged);
   c->staged = nullptr;
   end_copy(c);
@@ -68,8 +72,10 @@ static void store_step(Copy* c) {
 
 static bool in_flight(const Copy* c) { return c->kind != Copy::FREE && c->state != Copy::DONE; }
 static void step_copy(Copy* c) {
-  if (c->kind == Copy::LOAD || c->kind == Copy::TENSOR_LOAD) load_piece(c);
-  else store_step(c);
+  if (c->kind == Copy::LOAD || c->kind == Copy::TENSOR_LOAD)
+    load_piece(c);
+  else
+    store_step(c);
 }
 
 // Moves copies on: those that are due, or (`force`, when nothing else can run) one of them.
@@ -130,7 +136,7 @@ static Copy* new_copy(Fiber* f, Copy::Kind kind, u32 bytes, int line) {
   c->bytes = bytes;
   c->line = line;
   c->slot = (u32)slot;
-  c->slot_clock = unit->slot_clock[slot] + 1;      // of the source read; a store's write has the next
+  c->slot_clock = unit->slot_clock[slot] + 1;  // of the source read; a store's write has the next
   unit->slot_clock[slot] += 2;
   unit->slot_used[slot] = true;
   c->due = machine.tick + (machine.config.copy_timing == COPY_RANDOM ? machine.random.below(RANDOM_DELAY) : 0);
@@ -147,7 +153,8 @@ static Accessor accessor_of(const Copy* c, u32 later) {
 static void check_alignment(const void* shared, const void* global, u32 bytes, u32 shared_alignment, int line) {
   if (((u64)shared % shared_alignment) | ((u64)global % BULK_ALIGNMENT) | (bytes % BULK_ALIGNMENT))
     fatal("misaligned-copy", line, 0, "bulk copies need addresses and sizes that are multiples of 16 (tensor copies: shared addresses of 128)",
-          "copy by %s between %s and %s of %u bytes: not aligned", describe_fiber(machine.current), describe_address((u64)shared), describe_address((u64)global), bytes);
+          "copy by %s between %s and %s of %u bytes: not aligned", describe_fiber(machine.current), describe_address((u64)shared),
+          describe_address((u64)global), bytes);
 }
 
 static void start_load(Copy* c, u8* to, Mbarrier* barrier) {
@@ -204,15 +211,19 @@ static void drop_done_groups(BulkGroups& g, u32 groups_left) {
 // ---- cp.async -----------------------------------------------------------------------------------------------------
 
 static void perform(const CpAsync& c) {
-  if (c.valid) memcpy(c.to, c.from, c.bytes);
-  else memset(c.to, 0, c.bytes);
+  if (c.valid)
+    memcpy(c.to, c.from, c.bytes);
+  else
+    memset(c.to, 0, c.bytes);
 }
 
 static void perform_groups(Fiber* f, u32 last_group) {
   u32 kept = 0;
   for (u32 i = 0; i < f->cp_async.count; i++) {
-    if (f->cp_async[i].group <= last_group) perform(f->cp_async[i]);
-    else f->cp_async[kept++] = f->cp_async[i];
+    if (f->cp_async[i].group <= last_group)
+      perform(f->cp_async[i]);
+    else
+      f->cp_async[kept++] = f->cp_async[i];
   }
   f->cp_async.count = kept;
 }
@@ -222,11 +233,14 @@ static void perform_groups(Fiber* f, u32 last_group) {
 void check_copies_at_exit(Fiber* f) {
   for (Copy* c : f->bulk.members)
     if (!c->waited)
-      REPORT("exit-with-pending-store", c->line, 0, "bulk_wait_read<0>() before the thread exits", "%s exits while its bulk store may still read shared memory", describe_fiber(f));
+      REPORT("exit-with-pending-store", c->line, 0, "bulk_wait_read<0>() before the thread exits",
+             "%s exits while its bulk store may still read shared memory", describe_fiber(f));
   if (f->bulk.open.count)
-    REPORT("exit-with-uncommitted-store", f->bulk.open[0]->line, 0, "bulk_commit() and bulk_wait_read<0>()", "%s exits with bulk stores that it did not commit", describe_fiber(f));
+    REPORT("exit-with-uncommitted-store", f->bulk.open[0]->line, 0, "bulk_commit() and bulk_wait_read<0>()",
+           "%s exits with bulk stores that it did not commit", describe_fiber(f));
   if (f->cp_async.count)
-    REPORT("exit-with-pending-copy", 0, 0, "cp_async_wait<0>() before the thread exits", "%s exits with cp_async copies that it did not wait for", describe_fiber(f));
+    REPORT("exit-with-pending-copy", 0, 0, "cp_async_wait<0>() before the thread exits", "%s exits with cp_async copies that it did not wait for",
+           describe_fiber(f));
   perform_groups(f, ~0u);
 }
 
@@ -237,8 +251,8 @@ void finish_copies_of(Unit* unit) {
     if (c->kind == Copy::FREE || c->unit != unit) continue;
     if (c->kind == Copy::LOAD || c->kind == Copy::TENSOR_LOAD) {
       machine.current_block = c->issuer->block;
-      REPORT("exit-with-pending-load", c->line, 0, "wait for the mbarrier of every load before the block exits", "a load issued by %s is still in flight when its block has exited",
-             describe_fiber(c->issuer));
+      REPORT("exit-with-pending-load", c->line, 0, "wait for the mbarrier of every load before the block exits",
+             "a load issued by %s is still in flight when its block has exited", describe_fiber(c->issuer));
       end_copy(c);
     }
     while (in_flight(c)) step_copy(c);
@@ -258,8 +272,9 @@ void drop_copies() {
 
 static void check_tensor_map(const WeftTensorMap* map, int rank, int line) {
   if (map->magic != TENSOR_MAP_MAGIC || map->rank != (u32)rank)
-    fatal("bad-tensor-map", line, 0, "pass a map made by weft.emulator.tensor_map, of the rank that the copy names", "tensor copy of rank %d by %s: the map is %s", rank,
-          describe_fiber(machine.current), map->magic != TENSOR_MAP_MAGIC ? "not one of the emulator's" : format_text("of rank %u", map->rank));
+    fatal("bad-tensor-map", line, 0, "pass a map made by weft.emulator.tensor_map, of the rank that the copy names",
+          "tensor copy of rank %d by %s: the map is %s", rank, describe_fiber(machine.current),
+          map->magic != TENSOR_MAP_MAGIC ? "not one of the emulator's" : format_text("of rank %u", map->rank));
 }
 
 }  // namespace weft_rt
@@ -298,7 +313,8 @@ EXPORT void weft_emu_tensor_load(void* to, const WeftTensorMap* map, const int* 
   Copy* c = new_copy(f, Copy::TENSOR_LOAD, bytes, line);
   c->map = *map;
   memcpy(c->at, at, sizeof(int) * (u32)rank);
-  tensor_rows(*map, c->at, [&](u64 global, u32, u32 row_bytes) { check_global(global, row_bytes, WEFT_READ, line, accessor_of(c, 0), " (tensor load)"); });
+  tensor_rows(*map, c->at,
+              [&](u64 global, u32, u32 row_bytes) { check_global(global, row_bytes, WEFT_READ, line, accessor_of(c, 0), " (tensor load)"); });
   check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED, line, accessor_of(c, 0), " (tensor load)");
   start_load(c, (u8*)to, barrier);
 }
@@ -312,7 +328,8 @@ EXPORT void weft_emu_tensor_store(const WeftTensorMap* map, const void* from, co
   c->map = *map;
   memcpy(c->at, at, sizeof(int) * (u32)rank);
   check_shared((u64)from, bytes, WEFT_READ | WEFT_SHARED, line, accessor_of(c, 0), " (tensor store)");
-  tensor_rows(*map, c->at, [&](u64 global, u32, u32 row_bytes) { check_global(global, row_bytes, WEFT_WRITE, line, accessor_of(c, 1), " (tensor store)"); });
+  tensor_rows(*map, c->at,
+              [&](u64 global, u32, u32 row_bytes) { check_global(global, row_bytes, WEFT_WRITE, line, accessor_of(c, 1), " (tensor store)"); });
   start_store(c, from);
 }
 
@@ -351,8 +368,8 @@ EXPORT void weft_emu_cp_async(void* to, const void* from, unsigned bytes, int va
   Fiber* f = machine.current;
   const u32 group = f->cp_async_committed + 1;
   if (((u64)to | (valid ? (u64)from : 0)) % bytes)
-    fatal("misaligned-copy", line, 0, "cp_async needs addresses that are multiples of its bytes", "cp_async<%u> by %s from %s to %s: not aligned", bytes, describe_fiber(f),
-          describe_address((u64)from), describe_address((u64)to));
+    fatal("misaligned-copy", line, 0, "cp_async needs addresses that are multiples of its bytes", "cp_async<%u> by %s from %s to %s: not aligned",
+          bytes, describe_fiber(f), describe_address((u64)from), describe_address((u64)to));
   Accessor by = {f, 0, false};
   if (machine.config.check_races) by.epoch = own_epoch(f);
   if (valid) check_global((u64)from, bytes, WEFT_READ, line, by, " (cp_async)");

@@ -37,17 +37,18 @@ static u64 program_counter(void* context) {
 static bool in_kernel(void* context) { return program_counter(context) - machine.kernel_first < machine.kernel_bytes; }
 
 static void on_fault(int signal, siginfo_t* info, void* context) {
-  if (!machine.running || !machine.current || !in_kernel(context)) {       // not ours: let it happen again, unguarded
+  if (!machine.running || !machine.current || !in_kernel(context)) {  // not ours: let it happen again, unguarded
     sigaction(signal, signal == SIGSEGV ? &old_segv : &old_bus, nullptr);
     return;
   }
   const Fiber* f = machine.current;
   const u64 address = (u64)info->si_addr, lowest = (u64)f->stack_top - (u64)machine.config.stack_kib * 1024;
   if (address - (lowest - 4096) < 4 * 4096)
-    REPORT("stack-overflow", 0, 0, "raise stack_kib of the launch", "%s needs more than %u KiB of stack", describe_fiber(f), machine.config.stack_kib);
+    REPORT("stack-overflow", 0, 0, "raise stack_kib of the launch", "%s needs more than %u KiB of stack", describe_fiber(f),
+           machine.config.stack_kib);
   else
-    REPORT("memory-fault", 0, 0, "use load_global/store_global and their like, which check each access", "%s touches address 0x%llx, which is no memory (%s)", describe_fiber(f),
-           (unsigned long long)address, describe_address(address));
+    REPORT("memory-fault", 0, 0, "use load_global/store_global and their like, which check each access",
+           "%s touches address 0x%llx, which is no memory (%s)", describe_fiber(f), (unsigned long long)address, describe_address(address));
   machine.aborted = true;
   siglongjmp(escape, 1);
 }
@@ -66,7 +67,8 @@ static timer_t timer;
 static bool have_timer = false;
 
 static void set_timer(u64 first_ms, u64 repeat_ms) {
-  struct itimerspec t = {{(time_t)(repeat_ms / 1000), (long)(repeat_ms % 1000) * 1000000}, {(time_t)(first_ms / 1000), (long)(first_ms % 1000) * 1000000}};
+  struct itimerspec t = {{(time_t)(repeat_ms / 1000), (long)(repeat_ms % 1000) * 1000000},
+                         {(time_t)(first_ms / 1000), (long)(first_ms % 1000) * 1000000}};
   if (have_timer) timer_settime(timer, 0, &t, nullptr);
 }
 static void make_timer() {
@@ -81,7 +83,9 @@ static void make_timer() {
 #endif
   have_timer = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;
 }
-static void drop_timer() { if (have_timer) timer_delete(timer); }
+static void drop_timer() {
+  if (have_timer) timer_delete(timer);
+}
 #else
 static void make_timer() {}
 static void set_timer(u64, u64) {}
@@ -92,8 +96,10 @@ static void drop_timer() {}
 static void on_interrupt(int signal, siginfo_t* info, void* context) {
   machine.interrupted = machine.timed_out = 1;
   set_timer(1, 20);
-  if (old_interrupt.sa_flags & SA_SIGINFO) old_interrupt.sa_sigaction(signal, info, context);
-  else if (old_interrupt.sa_handler != SIG_DFL && old_interrupt.sa_handler != SIG_IGN) old_interrupt.sa_handler(signal);
+  if (old_interrupt.sa_flags & SA_SIGINFO)
+    old_interrupt.sa_sigaction(signal, info, context);
+  else if (old_interrupt.sa_handler != SIG_DFL && old_interrupt.sa_handler != SIG_IGN)
+    old_interrupt.sa_handler(signal);
 }
 
 static const u64 SIGNAL_STACK_BYTES = 64 * 1024;
@@ -130,7 +136,7 @@ static void remove_guards() {
 }
 
 static COLD void report_timeout() {
-  if (machine.interrupted) return;             // Python raises KeyboardInterrupt
+  if (machine.interrupted) return;  // Python raises KeyboardInterrupt
   const Fiber* f = machine.current ? machine.current : machine.last_running;
   if (f)
     REPORT("timeout", f->line, 0, "look for a loop that cannot end, or raise timeout_s", "still running after %u ms; %s has not waited since line %d",
@@ -145,7 +151,8 @@ static COLD void report_timeout() {
 // Finished units are kept for the next launch of the same shape: their memory is already mapped.
 static bool same_shape(const Config& a, const Config& b) {
   return !memcmp(a.block, b.block, sizeof a.block) && !memcmp(a.cluster, b.cluster, sizeof a.cluster) && a.shared_bytes == b.shared_bytes &&
-         a.shared_capacity_bytes == b.shared_capacity_bytes && a.check_races == b.check_races && a.stack_kib == b.stack_kib && a.uses_cp_async == b.uses_cp_async;
+         a.shared_capacity_bytes == b.shared_capacity_bytes && a.check_races == b.check_races && a.stack_kib == b.stack_kib &&
+         a.uses_cp_async == b.uses_cp_async;
 }
 
 static void set_up(void (*entry)(void**), void** arguments, const Config* config) {
@@ -187,8 +194,8 @@ static void check_outputs() {
     u64 first = 0, count = shadow_unwritten(b.shadow, b.first, b.bytes, &first);
     if (count)
       REPORT("output-not-written", 0, 0, "cover the whole output, or register it as initialised when the kernel writes only part of it",
-             "%llu of the %llu bytes of '%s' were never written, the first at offset %llu", (unsigned long long)count, (unsigned long long)b.bytes, b.name,
-             (unsigned long long)(first - b.first));
+             "%llu of the %llu bytes of '%s' were never written, the first at offset %llu", (unsigned long long)count, (unsigned long long)b.bytes,
+             b.name, (unsigned long long)(first - b.first));
   }
 }
 
@@ -224,8 +231,14 @@ static void run_guarded() {
 
 using namespace weft_rt;
 
-struct BufferArgument { u64 address, bytes; const char* name; u32 written, initialised, workspace, constant; };
-struct Statistics { u64 switches, joins, findings; };
+struct BufferArgument {
+  u64 address, bytes;
+  const char* name;
+  u32 written, initialised, workspace, constant;
+};
+struct Statistics {
+  u64 switches, joins, findings;
+};
 
 // Runs the units in `order`; `complete`: they are all of the grid, so outputs must be covered. Returns the number of findings.
 EXPORT int weft_rt_launch(void (*entry)(void**), void** arguments, const Config* config, const BufferArgument* buffers, unsigned buffer_count,

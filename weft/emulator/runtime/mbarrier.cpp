@@ -14,8 +14,8 @@ static const u32 MAX_ARRIVALS = (1 << 20) - 1, MBARRIER_BYTES = 8;
 static u64 shared_offset(Block* b, const void* p, const char* operation, int line) {
   const u64 offset = (u64)p - (u64)b->shared;
   if (UNLIKELY(offset + MBARRIER_BYTES > machine.config.shared_bytes || offset % MBARRIER_BYTES))
-    fatal("bad-mbarrier-address", line, 0, "an mbarrier is 8 bytes of shared memory, 8-byte aligned", "%s by %s: %s is no place for an mbarrier", operation,
-          describe_fiber(machine.current), describe_address((u64)p));
+    fatal("bad-mbarrier-address", line, 0, "an mbarrier is 8 bytes of shared memory, 8-byte aligned", "%s by %s: %s is no place for an mbarrier",
+          operation, describe_fiber(machine.current), describe_address((u64)p));
   return offset;
 }
 
@@ -29,22 +29,22 @@ Mbarrier* use_mbarrier(Block* b, void* p, const char* operation, int line) {
   const u64 offset = shared_offset(b, p, operation, line);
   Mbarrier* m = find_mbarrier(b, offset);
   if (UNLIKELY(!m || !m->valid))
-    fatal("mbarrier-not-initialised", line, 0, "mbarrier_init() by one thread, then a barrier before anyone uses it", "%s by %s: there is no valid mbarrier at %s", operation,
-          describe_fiber(machine.current), describe_address((u64)p));
+    fatal("mbarrier-not-initialised", line, 0, "mbarrier_init() by one thread, then a barrier before anyone uses it",
+          "%s by %s: there is no valid mbarrier at %s", operation, describe_fiber(machine.current), describe_address((u64)p));
   if (machine.config.check_races) {
     const Fiber* f = machine.current;
     const Accessor by = {f, own_epoch(f), false};
     if (UNLIKELY(!knows(by, m->init_epoch)))
-      REPORT("data-race", line, m->init_line, "block_sync() between mbarrier_init() and the first use", "%s by %s is not ordered after the init of the %s", operation,
-             describe_fiber(f), describe_mbarrier(m));
+      REPORT("data-race", line, m->init_line, "block_sync() between mbarrier_init() and the first use",
+             "%s by %s is not ordered after the init of the %s", operation, describe_fiber(f), describe_mbarrier(m));
   }
   return m;
 }
 
 static void complete_phase(Mbarrier* m, int line) {
   if (UNLIKELY(m->bytes_in_flight))
-    REPORT("phase-completes-early", line, m->init_line, "announce exactly the bytes that are copied", "phase %u of the %s completes while bytes copied to it are still in flight",
-           m->phase, describe_mbarrier(m));
+    REPORT("phase-completes-early", line, m->init_line, "announce exactly the bytes that are copied",
+           "phase %u of the %s completes while bytes copied to it are still in flight", m->phase, describe_mbarrier(m));
   m->phase++;
   m->pending = m->expected;
   m->observed = false;
@@ -60,12 +60,15 @@ static void complete_phase(Mbarrier* m, int line) {
   m->waiting.clear();
 }
 
-static void complete_if_done(Mbarrier* m, int line) { if (m->pending == 0 && m->tx_bytes == 0) complete_phase(m, line); }
+static void complete_if_done(Mbarrier* m, int line) {
+  if (m->pending == 0 && m->tx_bytes == 0) complete_phase(m, line);
+}
 
 static void add_tx(Mbarrier* m, i64 bytes, int line) {
   m->tx_bytes += bytes;
   if (UNLIKELY(m->tx_bytes > MAX_TX_BYTES || m->tx_bytes < -MAX_TX_BYTES)) {
-    REPORT("tx-count-out-of-range", line, m->init_line, "announce and copy less than 1 MiB per phase", "the tx-count of the %s leaves its range of 2^20 - 1 bytes", describe_mbarrier(m));
+    REPORT("tx-count-out-of-range", line, m->init_line, "announce and copy less than 1 MiB per phase",
+           "the tx-count of the %s leaves its range of 2^20 - 1 bytes", describe_mbarrier(m));
     machine.aborted = true;
     if (machine.current) leave_to_main();
   }
@@ -101,7 +104,8 @@ static void arrive(Mbarrier* m, int line) {
 
 static COLD void check_phase(const Mbarrier* m, i64 phase, int line) {
   REPORT("wrong-phase", line, m->init_line, "a wait names the current phase or the one before; a parity alone cannot tell phases two apart",
-         "wait by %s for phase %lld of the %s, which is in phase %u", describe_fiber(machine.current), (long long)phase, describe_mbarrier(m), m->phase);
+         "wait by %s for phase %lld of the %s, which is in phase %u", describe_fiber(machine.current), (long long)phase, describe_mbarrier(m),
+         m->phase);
 }
 
 }  // namespace weft_rt
@@ -114,7 +118,8 @@ EXPORT void weft_emu_mbarrier_init(void* p, unsigned count, int line) {
   if (count < 1 || count > MAX_ARRIVALS) fatal("bad-mbarrier-count", line, 0, nullptr, "mbarrier_init with count %u: 1 to 2^20 - 1", count);
   Mbarrier* m = find_mbarrier(f->block, offset);
   if (m && m->valid)
-    REPORT("mbarrier-reinitialised", line, m->init_line, "mbarrier_inval() first", "mbarrier_init by %s on a valid %s", describe_fiber(f), describe_mbarrier(m));
+    REPORT("mbarrier-reinitialised", line, m->init_line, "mbarrier_inval() first", "mbarrier_init by %s on a valid %s", describe_fiber(f),
+           describe_mbarrier(m));
   else if (machine.config.check_races)
     check_shared((u64)p, MBARRIER_BYTES, WEFT_WRITE | WEFT_SHARED, line, Accessor{f, own_epoch(f), false}, "");
   if (!m) f->block->mbarriers.push(m = (Mbarrier*)calloc(1, sizeof(Mbarrier)));
@@ -136,8 +141,8 @@ EXPORT void weft_emu_mbarrier_inval(void* p, int line) {
   Fiber* f = machine.current;
   Mbarrier* m = use_mbarrier(f->block, p, "mbarrier_inval", line);
   if (m->waiting.count)
-    REPORT("mbarrier-inval-while-waited", line, m->init_line, "a barrier between the last wait and the inval", "mbarrier_inval by %s while %u threads wait on the %s",
-           describe_fiber(f), m->waiting.count, describe_mbarrier(m));
+    REPORT("mbarrier-inval-while-waited", line, m->init_line, "a barrier between the last wait and the inval",
+           "mbarrier_inval by %s while %u threads wait on the %s", describe_fiber(f), m->waiting.count, describe_mbarrier(m));
   m->valid = false;
   memset(p, 0xff, MBARRIER_BYTES);
   shadow_mark(f->block->shadow, (u64)p, MBARRIER_BYTES, 0, 0);
@@ -152,9 +157,11 @@ EXPORT void weft_emu_mbarrier_arrive_remote(void* p, unsigned rank, int line) {
 
 EXPORT void weft_emu_mbarrier_expect_tx(void* p, unsigned bytes, int arrives, int line) {
   Mbarrier* m = use_mbarrier(machine.current->block, p, arrives ? "mbarrier_arrive_expect_tx" : "mbarrier_expect_tx", line);
-  add_tx(m, bytes, line);          // before the arrival, which therefore cannot complete the phase early
-  if (arrives) arrive(m, line);
-  else complete_if_done(m, line);
+  add_tx(m, bytes, line);  // before the arrival, which therefore cannot complete the phase early
+  if (arrives)
+    arrive(m, line);
+  else
+    complete_if_done(m, line);
 }
 
 // `exact`: `phase` counts from 0; else it is a parity.
@@ -173,9 +180,10 @@ EXPORT void weft_emu_mbarrier_wait(void* p, long long phase, int exact, int line
   m->waiting.push(f);
   wait_here(f, Wait::MBARRIER, m, line);
   if (UNLIKELY(m->phase > f->phase + 1))
-    REPORT("phase-overrun", line, m->init_line, "let those who wait release the slot (an empty barrier) before it is filled again",
-           "%s waited for phase %u of the %s, which had moved on by more than one phase before the thread ran again; a poll of the parity can miss that",
-           describe_fiber(f), f->phase, describe_mbarrier(m));
+    REPORT(
+        "phase-overrun", line, m->init_line, "let those who wait release the slot (an empty barrier) before it is filled again",
+        "%s waited for phase %u of the %s, which had moved on by more than one phase before the thread ran again; a poll of the parity can miss that",
+        describe_fiber(f), f->phase, describe_mbarrier(m));
 }
 
 EXPORT void weft_emu_fence_mbarrier_init(int) {}

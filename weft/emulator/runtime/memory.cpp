@@ -9,7 +9,7 @@ WeftState weft_state __attribute__((visibility("default")));
 namespace weft_rt {
 
 static const u32 NO_BUFFER = ~0u;
-static u32 recent_buffer[WEFT_WINDOWS];      // by the same hash as the kernel's windows
+static u32 recent_buffer[WEFT_WINDOWS];  // by the same hash as the kernel's windows
 
 void forget_recent_buffers() {
   memset(weft_state.read, 0, sizeof weft_state.read);
@@ -62,16 +62,19 @@ COLD void out_of_bounds(u64 address, u64 bytes, u32 access, int line, const char
   else
     where = nearest_buffer(address);
   fatal("out-of-bounds", line, 0, "predicate the access, or allocate what the index reaches", "%s%s of %llu bytes out of bounds by %s; %s",
-        access & WEFT_SHARED ? "shared " : "global ", format_text("%s%s", access_noun(access), how), (unsigned long long)bytes, describe_fiber(f), where);
+        access & WEFT_SHARED ? "shared " : "global ", format_text("%s%s", access_noun(access), how), (unsigned long long)bytes, describe_fiber(f),
+        where);
 }
 
 static COLD void misaligned(u64 address, u32 bytes, u32 access, int line) {
-  fatal("misaligned", line, 0, "a vector access needs an address that is a multiple of its bytes", "%u-byte %s of %s by %s: the address is %u past a multiple of %u", bytes,
-        access_noun(access), describe_address(address), describe_fiber(machine.current), (u32)(address % bytes), bytes);
+  fatal("misaligned", line, 0, "a vector access needs an address that is a multiple of its bytes",
+        "%u-byte %s of %s by %s: the address is %u past a multiple of %u", bytes, access_noun(access), describe_address(address),
+        describe_fiber(machine.current), (u32)(address % bytes), bytes);
 }
 
 static COLD void read_only(const Buffer& b, int line) {
-  fatal("write-to-read-only", line, 0, "register the buffer as written, or write elsewhere", "write to '%s' by %s: the kernel may only read it", b.name, describe_fiber(machine.current));
+  fatal("write-to-read-only", line, 0, "register the buffer as written, or write elsewhere", "write to '%s' by %s: the kernel may only read it",
+        b.name, describe_fiber(machine.current));
 }
 
 // ---- checks -------------------------------------------------------------------------------------------------------
@@ -87,9 +90,11 @@ static Block* block_holding(u64 address, u32 access) {
 void check_shared(u64 address, u32 bytes, u32 access, int line, const Accessor& by, const char* how) {
   Block* b = block_holding(address, access);
   const u64 offset = address - (u64)b->shared;
-  if (UNLIKELY(offset >= machine.config.shared_bytes || offset + bytes > machine.config.shared_bytes)) out_of_bounds(address, bytes, access, line, how);
+  if (UNLIKELY(offset >= machine.config.shared_bytes || offset + bytes > machine.config.shared_bytes))
+    out_of_bounds(address, bytes, access, line, how);
   if (UNLIKELY(!b->unit->live || !b->live_threads))
-    REPORT("remote-access-after-exit", line, 0, "cluster_sync() before a block exits whose shared memory others use", "%s touches shared memory of a block that exited", describe_fiber(by.fiber));
+    REPORT("remote-access-after-exit", line, 0, "cluster_sync() before a block exits whose shared memory others use",
+           "%s touches shared memory of a block that exited", describe_fiber(by.fiber));
   if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
 }
 
@@ -97,14 +102,14 @@ Buffer* check_global(u64 address, u32 bytes, u32 access, int line, const Accesso
   Buffer* b = find_buffer(address, bytes);
   if (UNLIKELY(!b)) out_of_bounds(address, bytes, access, line, how);
   if (UNLIKELY(access & WEFT_WRITE && !b->written)) {
-    recent_buffer[(address >> 12) % WEFT_WINDOWS] = NO_BUFFER;      // a view of it may be writable
+    recent_buffer[(address >> 12) % WEFT_WINDOWS] = NO_BUFFER;  // a view of it may be writable
     b = find_buffer(address, bytes);
     if (!b->written) read_only(*b, line);
   }
   if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
   if (UNLIKELY(machine.config.check_dependency && !by.fiber->dependency_met && !b->constant))
-    REPORT("access-before-griddep-wait", line, 0, "griddep_wait() before the first access to what the previous kernel writes", "%s of '%s' by %s before griddep_wait()",
-           access_noun(access), b->name, describe_fiber(by.fiber));
+    REPORT("access-before-griddep-wait", line, 0, "griddep_wait() before the first access to what the previous kernel writes",
+           "%s of '%s' by %s before griddep_wait()", access_noun(access), b->name, describe_fiber(by.fiber));
   return b;
 }
 
@@ -176,8 +181,10 @@ void drop_sync_variables() {
 }
 
 static void order_read(Fiber* f, SyncVariable* v, bool acquire) {
-  if (acquire) acquire_published(f, v->published);
-  else if (v->published) add_published(f->seen_by_atomics, v->published);
+  if (acquire)
+    acquire_published(f, v->published);
+  else if (v->published)
+    add_published(f->seen_by_atomics, v->published);
 }
 
 template <class T> static u64 add_in_memory(void* address, u64 operand) {
@@ -193,7 +200,8 @@ template <class T> static u64 add_in_memory(void* address, u64 operand) {
 
 static u64 add_atomically(void* address, u64 operand, int operation) {
   switch (operation) {
-    case WEFT_ADD_I32: case WEFT_ADD_U32: return add_in_memory<u32>(address, operand);
+    case WEFT_ADD_I32:
+    case WEFT_ADD_U32: return add_in_memory<u32>(address, operand);
     case WEFT_ADD_U64: return add_in_memory<u64>(address, operand);
     case WEFT_ADD_F32: return add_in_memory<float>(address, operand);
     default: return add_in_memory<double>(address, operand);
@@ -225,7 +233,8 @@ EXPORT void weft_emu_bad_index(long long index, int elements, int line) {
 }
 
 EXPORT void weft_emu_uninitialised_register(int line) {
-  REPORT("uninitialised-register", line, 0, "write the element first", "%s reads an element of a register array that it did not write", describe_fiber(machine.current));
+  REPORT("uninitialised-register", line, 0, "write the element first", "%s reads an element of a register array that it did not write",
+         describe_fiber(machine.current));
 }
 
 EXPORT void weft_emu_sync_read(const void* address, unsigned, int acquire, int) {
@@ -259,7 +268,7 @@ EXPORT weft_u64 weft_emu_atomic(void* address, weft_u64 operand, int operation, 
   Fiber* f = machine.current;
   const u32 bytes = operation == WEFT_ADD_U64 || operation == WEFT_ADD_F64 ? 8 : 4;
   weft_emu_access(address, bytes, WEFT_WRITE | WEFT_STRONG | (is_shared(f, address) ? WEFT_SHARED : 0), line);
-  if (operand == 0) {                       // adding nothing is a way to look
+  if (operand == 0) {  // adding nothing is a way to look
     u64 value = 0;
     memcpy(&value, address, bytes);
     weft_emu_poll(address, value, line);

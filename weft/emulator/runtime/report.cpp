@@ -74,13 +74,12 @@ COLD void fatal(const char* kind, int line, int other_line, const char* hint, co
 }
 
 COLD const char* describe_fiber(const Fiber* f) {
-  const char* block = machine.unit_count * machine.unit_blocks > 1
-      ? format_text(" of block (%u,%u,%u)", f->block->x, f->block->y, f->block->z) : "";
+  const char* block = machine.unit_count * machine.unit_blocks > 1 ? format_text(" of block (%u,%u,%u)", f->block->x, f->block->y, f->block->z) : "";
   u64 t = f->thread_index;
   const char* role = f->role ? format_text(" [%s]", f->role) : "";
   const char* note = f->note ? format_text(" at \"%s\"", f->note) : "";
-  return format_text("thread (%u,%u,%u)%s, warp %u lane %u%s%s", (u32)t, (u32)(t >> 32) & 0xffff, (u32)(t >> 48), block,
-                     f->warp->index, f->lane, role, note);
+  return format_text("thread (%u,%u,%u)%s, warp %u lane %u%s%s", (u32)t, (u32)(t >> 32) & 0xffff, (u32)(t >> 48), block, f->warp->index, f->lane,
+                     role, note);
 }
 
 static const char* describe_shared(const Block* b, u64 offset) {
@@ -105,8 +104,8 @@ COLD const char* describe_address(u64 address) {
 
 COLD const char* describe_mbarrier(const Mbarrier* m) {
   return format_text("mbarrier at %s (init at line %d with count %u; phase %u, %u arrivals pending, tx-count %lld, %u bytes in flight)",
-                     describe_shared(m->block, m->offset), m->init_line, m->expected, m->phase, m->pending,
-                     (long long)m->tx_bytes, m->bytes_in_flight);
+                     describe_shared(m->block, m->offset), m->init_line, m->expected, m->phase, m->pending, (long long)m->tx_bytes,
+                     m->bytes_in_flight);
 }
 
 const char* wait_name(Wait wait) {

@@ -6,12 +6,15 @@ namespace weft_rt {
 
 // `kind` is a fixed slug that tests and tools match on; `line` is where, `other_line` the other party's line or 0.
 // Equal (kind, line, other_line) are counted, not repeated: REPORT does not even evaluate the rest of its arguments then.
-#define REPORT(kind, line, other_line, ...) \
-  do { if (!is_repeated(kind, line, other_line)) report(kind, line, other_line, __VA_ARGS__); } while (0)
+#define REPORT(kind, line, other_line, ...)                                                \
+  do {                                                                                     \
+    if (!is_repeated(kind, line, other_line)) report(kind, line, other_line, __VA_ARGS__); \
+  } while (0)
 COLD bool is_repeated(const char* kind, int line, int other_line);
 COLD void report(const char* kind, int line, int other_line, const char* hint, const char* format, ...) __attribute__((format(printf, 5, 6)));
 // The same, and the launch ends here.
-COLD void fatal(const char* kind, int line, int other_line, const char* hint, const char* format, ...) __attribute__((format(printf, 5, 6), noreturn));
+COLD void fatal(const char* kind, int line, int other_line, const char* hint, const char* format, ...)
+    __attribute__((format(printf, 5, 6), noreturn));
 
 // Text that lives until the next launch; cold paths only.
 COLD const char* describe_fiber(const Fiber* f);

@@ -161,10 +161,8 @@ static const char* describe_wait(const Fiber* f) {
   }
   if (f->wait == Wait::REGISTERS)
     return format_text("%s: needs %u registers, %d free in the pool", at, f->warp->registers_wanted, f->block->register_pool);
-  if (f->wait == Wait::CLUSTER)
-    return format_text("%s: %u threads of the cluster arrived", at, f->block->unit->cluster.arrived);
-  if (f->wait == Wait::POLL)
-    return format_text("%s: %s stays 0x%llx", at, describe_address((u64)f->poll_address), (unsigned long long)f->poll_value);
+  if (f->wait == Wait::CLUSTER) return format_text("%s: %u threads of the cluster arrived", at, f->block->unit->cluster.arrived);
+  if (f->wait == Wait::POLL) return format_text("%s: %s stays 0x%llx", at, describe_address((u64)f->poll_address), (unsigned long long)f->poll_value);
   return at;
 }
 
@@ -178,7 +176,11 @@ static void add_mbarrier_hint(Text& text, const Mbarrier* m) {
     text.add("%s: %u of %u arrivals are missing in phase %u. ", describe_mbarrier(m), m->pending, m->expected, m->phase);
 }
 
-struct WaitGroup { const char* text; Fiber* first; u32 count; };
+struct WaitGroup {
+  const char* text;
+  Fiber* first;
+  u32 count;
+};
 
 static COLD void report_deadlock() {
   List<WaitGroup> groups;
@@ -195,9 +197,12 @@ static COLD void report_deadlock() {
         if (!line) line = f->line;
         const char* text = describe_wait(f);
         WaitGroup* known = nullptr;
-        for (WaitGroup& g : groups) if (!strcmp(g.text, text)) known = &g;
-        if (known) known->count++;
-        else groups.push(WaitGroup{text, f, 1});
+        for (WaitGroup& g : groups)
+          if (!strcmp(g.text, text)) known = &g;
+        if (known)
+          known->count++;
+        else
+          groups.push(WaitGroup{text, f, 1});
       }
       for (Mbarrier* m : block->mbarriers) add_mbarrier_hint(hint, m);
     }
@@ -243,9 +248,11 @@ static const u64 MAX_IDLE_POLLS = 100000;
 
 // Blocks run one after another, unless one polls for another's value (or the launch is cooperative): then they run together.
 void run_all() {
-  if (machine.config.cooperative) while (start_next()) {}
+  if (machine.config.cooperative)
+    while (start_next()) {
+    }
   u64 events_at_wake = ~0ull, idle_polls = 0;
-  u32 rounds = 0;      // of polling since a block was started: some loops poll several places and always look busy
+  u32 rounds = 0;  // of polling since a block was started: some loops poll several places and always look busy
   while (!machine.aborted) {
     retire_finished();
     if (!machine.resident.count && !start_next()) break;

@@ -7,7 +7,9 @@ namespace weft_rt {
 
 // Blocks of N cells, taken and given back by number.
 template <u32 N> struct CellPool {
-  struct Entry { Cell cells[N]; };
+  struct Entry {
+    Cell cells[N];
+  };
   static const u32 PER_CHUNK = 1024;
   List<Entry*> chunks;
   List<u32> unused;
@@ -27,24 +29,30 @@ template <u32 N> struct CellPool {
   }
 };
 
-struct OtherReader { Epoch epoch; u32 line; };
+struct OtherReader {
+  Epoch epoch;
+  u32 line;
+};
 struct Readers {
   u32 unit;
   u32 width;
-  u32* clock;            // per index in the unit; 0: has not read
+  u32* clock;  // per index in the unit; 0: has not read
   u32* line;
-  List<OtherReader> others;       // of other units, one per unit
+  List<OtherReader> others;  // of other units, one per unit
 };
 
-static CellPool<4> word_cells;        // a 16-byte cell split into 4-byte cells
-static CellPool<16> byte_cells;      // or into bytes
+static CellPool<4> word_cells;   // a 16-byte cell split into 4-byte cells
+static CellPool<16> byte_cells;  // or into bytes
 static List<Readers*> readers;
 static List<u32> free_readers;
 
 // In a split cell, `write` is one of these and `read` the number of its parts.
 static const Epoch WORDS_MARK = make_epoch(0, INDEX_SPLIT, 1), BYTES_MARK = make_epoch(0, INDEX_SPLIT, 2);
 
-struct Parts { Cell* cells; u32 granule; };      // granule: bytes per cell
+struct Parts {
+  Cell* cells;
+  u32 granule;  // bytes per cell
+};
 
 static bool is_split(const Cell& c) { return c.write == WORDS_MARK || c.write == BYTES_MARK; }
 static Parts parts_of(const Cell& c) { return c.write == WORDS_MARK ? Parts{word_cells[(u32)c.read], 4} : Parts{byte_cells[(u32)c.read], 1}; }
@@ -172,8 +180,8 @@ static const char* describe_party(Epoch e) {
 static COLD void report_race(u64 address, const Accessor& by, u32 line, bool write, Epoch other, u32 other_line, bool other_writes) {
   const u32 here = line & ~STRONG_LINE, there = other_line & ~STRONG_LINE;
   if (epoch_index(other) == INDEX_MBARRIER) {
-    REPORT("plain-access-to-mbarrier", (int)here, (int)there, "keep barriers and data apart", "%s of %s by %s: an mbarrier lives there", write ? "write" : "read",
-           describe_address(address), describe_fiber(by.fiber));
+    REPORT("plain-access-to-mbarrier", (int)here, (int)there, "keep barriers and data apart", "%s of %s by %s: an mbarrier lives there",
+           write ? "write" : "read", describe_address(address), describe_fiber(by.fiber));
     return;
   }
   REPORT("data-race", (int)here, (int)there, "order them: a barrier between, or release and acquire of one flag",
@@ -182,14 +190,15 @@ static COLD void report_race(u64 address, const Accessor& by, u32 line, bool wri
 }
 
 static COLD void report_unfenced(u64 address, const Accessor& by, u32 line, Epoch other, u32 other_line) {
-  REPORT("missing-proxy-fence", (int)line, (int)(other_line & ~STRONG_LINE), "fence_proxy_async() by the writing thread, before the barrier that orders the two",
-         "bulk copy issued by %s at line %u touches %s, written at line %u by %s without a fence_proxy_async between",
-         describe_fiber(by.fiber), line & ~STRONG_LINE, describe_address(address), other_line & ~STRONG_LINE, describe_party(other));
+  REPORT("missing-proxy-fence", (int)(line & ~STRONG_LINE), (int)(other_line & ~STRONG_LINE),
+         "fence_proxy_async() by the writing thread, before the barrier that orders the two",
+         "bulk copy issued by %s at line %u touches %s, written at line %u by %s without a fence_proxy_async between", describe_fiber(by.fiber),
+         line & ~STRONG_LINE, describe_address(address), other_line & ~STRONG_LINE, describe_party(other));
 }
 
 static COLD void report_uninitialised(u64 address, const Accessor& by, u32 line) {
-  REPORT("uninitialised-read", (int)(line & ~STRONG_LINE), 0, "write it first, or read only what was written", "read of %s by %s%s: nobody wrote it", describe_address(address),
-         by.copy ? "a bulk copy issued by " : "", describe_fiber(by.fiber));
+  REPORT("uninitialised-read", (int)(line & ~STRONG_LINE), 0, "write it first, or read only what was written", "read of %s by %s%s: nobody wrote it",
+         describe_address(address), by.copy ? "a bulk copy issued by " : "", describe_fiber(by.fiber));
 }
 
 // ---- one cell -----------------------------------------------------------------------------------------------------
@@ -221,8 +230,10 @@ static void note_reader(Readers* r, const Accessor& by, u32 line) {
 }
 
 static ALWAYS_INLINE void read_cell(Shadow* s, Cell& c, const Accessor& by, u32 line, u64 address) {
-  if (c.write) check_last_write(c, by, line, address, false);
-  else if (UNLIKELY(!s->initialised)) report_uninitialised(address, by, line);
+  if (c.write)
+    check_last_write(c, by, line, address, false);
+  else if (UNLIKELY(!s->initialised))
+    report_uninitialised(address, by, line);
   if (c.read == by.epoch) return;
   if (UNLIKELY(has_readers(c))) {
     note_reader(readers[epoch_clock(c.read)], by, line);
@@ -260,8 +271,10 @@ static COLD void check_readers(Cell& c, const Accessor& by, u32 line, u64 addres
 static ALWAYS_INLINE void write_cell(Cell& c, const Accessor& by, u32 line, u64 address) {
   if (c.write) check_last_write(c, by, line, address, true);
   if (c.read) {
-    if (UNLIKELY(has_readers(c))) check_readers(c, by, line, address);
-    else if (c.read != by.epoch && UNLIKELY(!knows(by, c.read)) && !both_strong(c.read_line, line)) report_race(address, by, line, true, c.read, c.read_line, false);
+    if (UNLIKELY(has_readers(c)))
+      check_readers(c, by, line, address);
+    else if (c.read != by.epoch && UNLIKELY(!knows(by, c.read)) && !both_strong(c.read_line, line))
+      report_race(address, by, line, true, c.read, c.read_line, false);
     drop_read(c);
   }
   c.write = by.epoch;
@@ -303,8 +316,10 @@ static void access_part(Shadow* s, Cell& c, u64 address, u32 from, u32 to, bool 
   const Parts parts = split_cell(c, (from | to) % 4 ? 1 : 4);
   for (u32 at = from; at < to; at += parts.granule) {
     Cell& part = parts.cells[at / parts.granule];
-    if (write) write_cell(part, by, line, address + at);
-    else read_cell(s, part, by, line, address + at);
+    if (write)
+      write_cell(part, by, line, address + at);
+    else
+      read_cell(s, part, by, line, address + at);
   }
 }
 
@@ -315,10 +330,12 @@ void shadow_access(Shadow* s, u64 address, u32 bytes, bool write, const Accessor
     const u32 from = at < address ? (u32)(address - at) : 0;
     const u32 to = (u32)min_of((u64)16, address + bytes - at);
     if (LIKELY(from == 0 && to == 16 && !is_split(*c))) {
-      if (write) write_cell(*c, by, line, at);
-      else read_cell(s, *c, by, line, at);
+      if (write)
+        write_cell(*c, by, line, at);
+      else
+        read_cell(s, *c, by, line, at);
     } else if (write && c->write == by.epoch && !c->read) {
-      continue;                                  // all 16 bytes are this thread's already
+      continue;  // all 16 bytes are this thread's already
     } else {
       access_part(s, *c, at, from, to, write, by, line);
     }

@@ -4,7 +4,7 @@
 
 namespace weft_rt {
 
-const u32 STRONG_LINE = 0x80000000u;      // set in a cell's line when the access was atomic or volatile
+const u32 STRONG_LINE = 0x80000000u;  // set in a cell's line when the access was atomic or volatile
 
 struct Cell {
   Epoch write, read;
@@ -12,20 +12,20 @@ struct Cell {
 };
 
 struct Shadow {
-  u64 first;             // address, a multiple of 16
+  u64 first;  // address, a multiple of 16
   u64 cells_count;
-  bool initialised;      // a location nobody wrote yet holds the host's data
+  bool initialised;  // a location nobody wrote yet holds the host's data
   Cell* cells;
 };
 
 // Who makes an access, and what it may rely on.
 struct Accessor {
-  const Fiber* fiber;    // the issuer, for a copy
+  const Fiber* fiber;  // the issuer, for a copy
   Epoch epoch;
-  bool copy;             // by the async proxy, on the issuer's behalf
+  bool copy;  // by the async proxy, on the issuer's behalf
 };
 
-Shadow* make_shadow(u64 first, u64 bytes, bool initialised);    // null when races are not checked
+Shadow* make_shadow(u64 first, u64 bytes, bool initialised);  // null when races are not checked
 void reset_shadow(Shadow* shadow);
 void free_shadow(Shadow* shadow);
 void shadow_access(Shadow* shadow, u64 address, u32 bytes, bool write, const Accessor& by, u32 line);

@@ -17,15 +17,17 @@ static void record(bool begins, const Block* block, const char* track, const cha
 }
 
 static void track_of(const Fiber* f, char* track, u32 bytes) {
-  if (f->role) snprintf(track, bytes, "warp %02u %s", f->warp->index, f->role);
-  else snprintf(track, bytes, "warp %02u", f->warp->index);
+  if (f->role)
+    snprintf(track, bytes, "warp %02u %s", f->warp->index, f->role);
+  else
+    snprintf(track, bytes, "warp %02u", f->warp->index);
 }
 
 void trace_thread(const Fiber* f, TraceKind kind) {
   if (!is_followed(f)) return;
   char track[128], detail[128] = "";
   track_of(f, track, sizeof track);
-  if (kind == TRACE_WAIT && f->wait == Wait::COLLECTIVE) return;       // too short to tell anything
+  if (kind == TRACE_WAIT && f->wait == Wait::COLLECTIVE) return;  // too short to tell anything
   if (kind == TRACE_RUN && f->wait == Wait::COLLECTIVE) return;
   if (f->wait == Wait::MBARRIER) {
     const Mbarrier* m = (const Mbarrier*)f->waits_for;
@@ -36,8 +38,10 @@ void trace_thread(const Fiber* f, TraceKind kind) {
     snprintf(detail, sizeof detail, "barrier %u", f->barrier);
   }
   if (kind != TRACE_START) record(false, f->block, track, "", "", f->line);
-  if (kind == TRACE_WAIT) record(true, f->block, track, wait_name(f->wait), detail, f->line);
-  else if (kind != TRACE_EXIT) record(true, f->block, track, "run", "", f->line);
+  if (kind == TRACE_WAIT)
+    record(true, f->block, track, wait_name(f->wait), detail, f->line);
+  else if (kind != TRACE_EXIT)
+    record(true, f->block, track, "run", "", f->line);
 }
 
 void trace_copy(const Copy* c, bool begins) {
