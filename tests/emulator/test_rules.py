@@ -72,6 +72,8 @@ GLOBAL = [
     Rule("the writer needs its fence", PUBLISH % (FENCED_STORE.replace("weft::thread_fence();", ""), FENCED_WAIT), "data-race"),
     Rule("the last block may read all partials", LAST_BLOCK % ("weft::block_sync(); if (t == 0) weft::thread_fence();", "weft::block_sync(); "), "data-race"),
     Rule("the last block reads after a fence", (LAST_BLOCK % ("weft::block_sync(); if (t == 0) weft::thread_fence();", "")).replace("flags, 1u)); weft::block_sync();", "flags, 1u)); if (t == 0) weft::thread_fence(); weft::block_sync();"), "", dict(blocks=4)),
+    Rule("every writer fences, then one thread counts", (LAST_BLOCK % ("weft::thread_fence();", "")).replace("flags, 1u)); weft::block_sync();", "flags, 1u)); if (t == 0) weft::thread_fence(); weft::block_sync();"), "", dict(blocks=4)),
+    Rule("a fence before the write is none", (LAST_BLOCK % ("", "")).replace("flags, 1u)); weft::block_sync();", "flags, 1u)); if (t == 0) weft::thread_fence(); weft::block_sync();").replace("weft::store_global(work", "weft::thread_fence(); weft::store_global(work"), "data-race", dict(blocks=4)),
     Rule("partials without the writer's fence", (LAST_BLOCK % ("", "")).replace("flags, 1u)); weft::block_sync();", "flags, 1u)); if (t == 0) weft::thread_fence(); weft::block_sync();"), "data-race", dict(blocks=4)),
     Rule("a barrier of the grid", GRID_SYNC, "", dict(blocks=5)),
     Rule("a barrier of the grid, cooperative", GRID_SYNC, "", dict(blocks=5, cooperative=True)),

@@ -76,7 +76,7 @@ static void reset_fiber(Fiber* f) {
   if (!machine.config.check_races) return;
   assign(f->base, clocks.zero);
   f->clock = 1;
-  f->fenced_clock = 0;
+  for (u32& clock : f->fenced_clock) clock = 0;
 }
 
 static void reset_block(Block* b, u32 cluster) {
@@ -163,9 +163,10 @@ void retire_unit(Unit* unit) {
   for (u32 i = 0; i < machine.block_threads * unit->block_count; i++) {
     Fiber* f = &unit->fibers[i];
     assign(f->base, nullptr);
-    release(f->fence_released);
     release(f->seen_by_atomics);
-    f->fence_released = f->seen_by_atomics = nullptr;
+    release(f->fenced_published);
+    f->seen_by_atomics = f->fenced_published = nullptr;
+    assign(f->fenced_base, nullptr);
     f->bulk.open.clear();
     f->bulk.members.clear();
     f->bulk.sizes.clear();

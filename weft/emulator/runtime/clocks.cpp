@@ -39,22 +39,22 @@ Knowledge* Clocks::copy(const Knowledge* from) {
   if (k)
     free_list = k->next_free;
   else
-    k = (Knowledge*)malloc(sizeof(Knowledge) + 2 * width * sizeof(u32));
+    k = (Knowledge*)malloc(sizeof(Knowledge) + SECTIONS * width * sizeof(u32));
   k->references = 1;
   k->id = ++next_id;
-  k->foreign = from ? retain(from->foreign) : nullptr;
-  k->foreign_fenced = from ? retain(from->foreign_fenced) : nullptr;
+  for (u32 s = 0; s < SECTIONS; s++) k->foreign[s] = from ? retain(from->foreign[s]) : nullptr;
   if (from)
-    memcpy(k->clock, from->clock, 2 * width * sizeof(u32));
+    memcpy(k->clock, from->clock, SECTIONS * width * sizeof(u32));
   else
-    memset(k->clock, 0, 2 * width * sizeof(u32));
+    memset(k->clock, 0, SECTIONS * width * sizeof(u32));
   return k;
 }
 
 void Clocks::drop(Knowledge* k) {
-  release(k->foreign);
-  release(k->foreign_fenced);
-  k->foreign = k->foreign_fenced = nullptr;
+  for (Foreign*& foreign : k->foreign) {
+    release(foreign);
+    foreign = nullptr;
+  }
   k->id = 0;
   k->next_free = free_list;
   free_list = k;
@@ -71,9 +71,8 @@ void Clocks::join_into(Knowledge* target, const Knowledge* from) {
   joins++;
   u32* a = target->clock;
   const u32* b = from->clock;
-  for (u32 i = 0; i < 2 * width; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
-  merge_into(target->foreign, from->foreign);
-  merge_into(target->foreign_fenced, from->foreign_fenced);
+  for (u32 i = 0; i < SECTIONS * width; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
+  for (u32 s = 0; s < SECTIONS; s++) merge_into(target->foreign[s], from->foreign[s]);
 }
 
 Knowledge* Clocks::join(Knowledge* a, Knowledge* b) {
@@ -89,15 +88,15 @@ Knowledge* Clocks::join(Knowledge* a, Knowledge* b) {
   return result;
 }
 
-Knowledge* Clocks::fence(Knowledge* from) {
-  FenceMemo& memo = fence_memo[from->id % 8];
-  if (memo.from == from) return memo.result;
+Knowledge* Clocks::fence(Knowledge* from, Section section) {
+  FenceMemo& memo = fence_memo[(from->id * SECTIONS + section) % 16];
+  if (memo.from == from && memo.section == section) return memo.result;
   Knowledge* result = copy(from);
-  memcpy(result->clock + width, result->clock, width * sizeof(u32));
-  merge_into(result->foreign_fenced, result->foreign);
+  memcpy(&clock_of(result, section, 0), &clock_of(result, KNOWN, 0), width * sizeof(u32));
+  merge_into(result->foreign[section], result->foreign[KNOWN]);
   release(memo.from);
   release(memo.result);
-  memo = FenceMemo{retain(from), result};
+  memo = FenceMemo{retain(from), section, result};
   return result;
 }
 
@@ -130,7 +129,7 @@ Foreign* foreign_of(u32 unit, Knowledge* known) {
 static Knowledge* join_snapshots(Knowledge* a, Knowledge* b) {
   if (a == b) return retain(a);
   bool a_covers = true, b_covers = true;
-  for (u32 i = 0; i < 2 * clocks.width; i++) {
+  for (u32 i = 0; i < SECTIONS * clocks.width; i++) {
     a_covers &= a->clock[i] >= b->clock[i];
     b_covers &= b->clock[i] >= a->clock[i];
   }

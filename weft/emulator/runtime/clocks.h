@@ -3,7 +3,8 @@
 // A unit is a cluster of blocks (usually one block). Each thread of a unit, each bulk-copy slot, and each thread's stream of
 // cp.async copies has an index in the unit's vectors. What a thread knows is its `base`, an immutable vector shared with
 // everyone who passed the same barrier, plus its own clock. Joins are memoised, so a barrier of 128 threads costs one join.
-// Each vector has a second half, the part of the first that a fence.proxy.async has made visible to the async proxy.
+// A vector has three sections: what is known; the part of it that a fence.proxy.async made visible to the async proxy; and the
+// part that a thread_fence made visible to the device, which relaxed atomics publish.
 // What a unit knows of other units is a sparse map to snapshots of their vectors; only atomics and acquire/release build it.
 #pragma once
 #include "base.h"
@@ -20,6 +21,9 @@ inline u32 epoch_clock(Epoch e) { return (u32)e & 0x3ffffff; }
 
 struct Knowledge;
 
+// What is known; known and fenced for the async proxy; known and fenced for the device.
+enum Section : u32 { KNOWN, PROXY_FENCED, DEVICE_FENCED, SECTIONS };
+
 // Snapshots of other units' vectors, sorted by unit. Immutable once shared.
 struct Foreign {
   u32 references;
@@ -31,9 +35,8 @@ struct Knowledge {
   u32 references;
   u32 id;                 // unique, for the memo
   Knowledge* next_free;
-  Foreign* foreign;       // may be null
-  Foreign* foreign_fenced;
-  u32 clock[1];           // [0, width): known; [width, 2 width): known and fenced for the async proxy
+  Foreign* foreign[SECTIONS];       // of other units; may be null
+  u32 clock[1];           // SECTIONS times `width`
 };
 
 // Owner of all vectors of a launch; all have the same width.
@@ -44,17 +47,19 @@ struct Clocks {
   Knowledge* zero = nullptr;
   u64 joins = 0;
   struct JoinMemo { Knowledge *a, *b, *result; } join_memo[32] = {};
-  struct FenceMemo { Knowledge *from, *result; } fence_memo[8] = {};
+  struct FenceMemo { Knowledge* from; Section section; Knowledge* result; } fence_memo[16] = {};
 
   void start(u32 new_width);
   Knowledge* copy(const Knowledge* from);
   Knowledge* join(Knowledge* a, Knowledge* b);      // returns a borrowed or memo-owned vector: retain it
-  Knowledge* fence(Knowledge* from);
+  Knowledge* fence(Knowledge* from, Section section);      // all that is known becomes fenced; borrowed, too
   void join_into(Knowledge* target, const Knowledge* from);
   void drop(Knowledge* k);
   void forget_memos();
 };
 extern Clocks clocks;
+inline u32& clock_of(Knowledge* k, Section section, u32 index) { return k->clock[section * clocks.width + index]; }
+inline u32 clock_of(const Knowledge* k, Section section, u32 index) { return k->clock[section * clocks.width + index]; }
 
 Foreign* merge_foreign(Foreign* a, Foreign* b);     // returns an owned reference
 Foreign* foreign_of(u32 unit, Knowledge* known);

@@ -360,8 +360,8 @@ EXPORT void weft_emu_bulk_wait(int groups, int read_only, int line) {
 EXPORT void weft_emu_fence_proxy_async(int) {
   if (!machine.config.check_races) return;
   Fiber* f = machine.current;
-  assign(f->base, clocks.fence(f->base));
-  f->fenced_clock = f->clock++;
+  assign(f->base, clocks.fence(f->base, PROXY_FENCED));
+  f->fenced_clock[PROXY_FENCED] = f->clock++;
 }
 
 EXPORT void weft_emu_cp_async(void* to, const void* from, unsigned bytes, int valid, int line) {

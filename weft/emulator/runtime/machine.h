@@ -82,9 +82,11 @@ struct Fiber {
   u64 poll_events;
   // happens-before; only with check_races
   Knowledge* base;
-  u32 clock, fenced_clock;
-  Foreign* fence_released;       // published by the next atomic after a thread_fence
+  u32 clock;
+  u32 fenced_clock[SECTIONS];    // its own clock at its last fence of each kind; [KNOWN] is not used
   Foreign* seen_by_atomics;      // acquired by the next thread_fence
+  Foreign* fenced_published;     // what its relaxed atomics publish, as of fenced_base
+  Knowledge* fenced_base;
   // asynchronous copies
   BulkGroups bulk;
   List<CpAsync> cp_async;        // not performed yet
@@ -263,16 +265,18 @@ inline Epoch own_epoch(const Fiber* f) { return make_epoch(f->block->unit->id, f
 inline u32 slot_index(u32 slot) { return machine.unit_blocks * machine.block_threads + slot; }
 inline u32 cp_async_index(const Fiber* f) { return slot_index(COPY_SLOTS) + f->index; }
 
+inline void raise(u32& clock, u32 to) { clock = max_of(clock, to); }
+inline void add_own_clocks(Knowledge* k, const Fiber* f) {
+  raise(clock_of(k, KNOWN, f->index), f->clock);
+  raise(clock_of(k, PROXY_FENCED, f->index), f->fenced_clock[PROXY_FENCED]);
+  raise(clock_of(k, DEVICE_FENCED, f->index), f->fenced_clock[DEVICE_FENCED]);
+  if (machine.config.uses_cp_async) raise(clock_of(k, KNOWN, cp_async_index(f)), f->cp_async_done);
+}
+
 // Adds what a thread knows to an accumulator, and starts a new clock so that later writes are not covered.
 inline void release_to(Accumulator& to, Fiber* f) {
   to.join_base(f->base);
-  u32* clock = to.value->clock;
-  clock[f->index] = max_of(clock[f->index], f->clock);
-  clock[clocks.width + f->index] = max_of(clock[clocks.width + f->index], f->fenced_clock);
-  if (machine.config.uses_cp_async) {
-    u32& async = clock[cp_async_index(f)];
-    async = max_of(async, f->cp_async_done);
-  }
+  add_own_clocks(to.value, f);
   f->clock++;
 }
 inline void acquire_from(Fiber* f, Knowledge* k) { if (k) assign(f->base, clocks.join(f->base, k)); }

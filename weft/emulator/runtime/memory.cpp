@@ -115,21 +115,48 @@ Buffer* check_global(u64 address, u32 bytes, u32 access, int line, const Accesso
 
 // ---- order through global memory ----------------------------------------------------------------------------------
 
-// Everything a thread knows and did, for others to acquire. Owned by the caller.
-static Foreign* publish(Fiber* f) {
-  Knowledge* own = clocks.copy(f->base);
-  release(own->foreign);
-  release(own->foreign_fenced);
-  own->foreign = own->foreign_fenced = nullptr;
-  own->clock[f->index] = max_of(own->clock[f->index], f->clock);
-  own->clock[clocks.width + f->index] = max_of(own->clock[clocks.width + f->index], f->fenced_clock);
-  if (machine.config.uses_cp_async) own->clock[cp_async_index(f)] = max_of(own->clock[cp_async_index(f)], f->cp_async_done);
-  f->clock++;
+// Adds a snapshot of the thread's unit to what is known of other units. Takes over `own`; the result is the caller's.
+static Foreign* as_published(const Fiber* f, Knowledge* own, Foreign* others) {
+  others = retain(others);
+  for (Foreign*& foreign : own->foreign) {
+    release(foreign);
+    foreign = nullptr;
+  }
   Foreign* mine = foreign_of(f->block->unit->id, own);
   release(own);
-  Foreign* all = merge_foreign(f->base->foreign, mine);
+  Foreign* all = merge_foreign(others, mine);
   release(mine);
+  release(others);
   return all;
+}
+
+// Everything a thread knows and did, for others to acquire: what a release publishes. Owned by the caller.
+static Foreign* publish_all(Fiber* f) {
+  Knowledge* own = clocks.copy(f->base);
+  add_own_clocks(own, f);
+  f->clock++;
+  return as_published(f, own, f->base->foreign[KNOWN]);
+}
+
+// What a relaxed atomic publishes: the part that thread_fence() by those who wrote it, or by this thread, made visible to the
+// device. (The fence may lie on the far side of a block barrier: all threads fence, one thread then raises the flag.)
+static Foreign* publish_fenced(Fiber* f) {
+  if (f->fenced_base == f->base) return retain(f->fenced_published);
+  Knowledge* own = clocks.copy(f->base);
+  add_own_clocks(own, f);
+  bool any = f->base->foreign[DEVICE_FENCED] != nullptr;
+  for (u32 i = 0; i < clocks.width; i++) {
+    const u32 fenced = clock_of(own, DEVICE_FENCED, i);
+    any |= fenced != 0;
+    clock_of(own, KNOWN, i) = fenced;
+    clock_of(own, PROXY_FENCED, i) = min_of(fenced, clock_of(own, PROXY_FENCED, i));
+  }
+  release(f->fenced_published);
+  f->fenced_published = nullptr;
+  if (any) f->fenced_published = as_published(f, own, f->base->foreign[DEVICE_FENCED]);
+  else release(own);
+  assign(f->fenced_base, f->base);
+  return retain(f->fenced_published);
 }
 
 static void acquire_published(Fiber* f, Foreign* published) {
@@ -137,9 +164,9 @@ static void acquire_published(Fiber* f, Foreign* published) {
   Knowledge* base = clocks.copy(f->base);
   for (u32 i = 0; i < published->count; i++)
     if (published->entries[i].unit == f->block->unit->id) clocks.join_into(base, published->entries[i].known);
-  Foreign* merged = merge_foreign(base->foreign, published);
-  release(base->foreign);
-  base->foreign = merged;
+  Foreign* merged = merge_foreign(base->foreign[KNOWN], published);
+  release(base->foreign[KNOWN]);
+  base->foreign[KNOWN] = merged;
   release(f->base);
   f->base = base;
 }
@@ -247,7 +274,7 @@ EXPORT void weft_emu_sync_write(void* address, unsigned, int release_order, int)
   Fiber* f = machine.current;
   SyncVariable* v = sync_variable((u64)address);
   release(v->published);
-  v->published = release_order ? publish(f) : retain(f->fence_released);
+  v->published = release_order ? publish_all(f) : publish_fenced(f);
 }
 
 // A thread that reads one value over and over waits for others.
@@ -279,7 +306,7 @@ EXPORT weft_u64 weft_emu_atomic(void* address, weft_u64 operand, int operation, 
   if (machine.config.check_races) {
     SyncVariable* v = sync_variable((u64)address);
     order_read(f, v, ordered);
-    Foreign* mine = ordered ? publish(f) : retain(f->fence_released);
+    Foreign* mine = ordered ? publish_all(f) : publish_fenced(f);
     add_published(v->published, mine);
     release(mine);
   }
@@ -292,8 +319,8 @@ EXPORT void weft_emu_thread_fence(int) {
   acquire_published(f, f->seen_by_atomics);
   release(f->seen_by_atomics);
   f->seen_by_atomics = nullptr;
-  release(f->fence_released);
-  f->fence_released = publish(f);
+  assign(f->base, clocks.fence(f->base, DEVICE_FENCED));
+  f->fenced_clock[DEVICE_FENCED] = f->clock++;
 }
 
 EXPORT void weft_emu_name(const void* address, weft_u64 bytes, const char* name) {

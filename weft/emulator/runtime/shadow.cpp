@@ -139,7 +139,7 @@ bool knows(const Accessor& by, Epoch e) {
   const u32 index = epoch_index(e), clock = epoch_clock(e);
   if (UNLIKELY(index >= INDEX_SPLIT)) return index == INDEX_HOST;
   if (epoch_unit(e) != f->block->unit->id) {
-    const Knowledge* other = find_unit(f->base->foreign, epoch_unit(e));
+    const Knowledge* other = find_unit(f->base->foreign[KNOWN], epoch_unit(e));
     return other && other->clock[index] >= clock;
   }
   if (index == f->index) return true;
@@ -154,13 +154,13 @@ static bool is_fenced(const Accessor& by, Epoch e) {
   const u32 index = epoch_index(e), clock = epoch_clock(e), threads = machine.unit_blocks * machine.block_threads;
   if (index >= threads && index < threads + COPY_SLOTS) return true;
   if (epoch_unit(e) != f->block->unit->id) {
-    const Knowledge* other = find_unit(f->base->foreign_fenced, epoch_unit(e));
+    const Knowledge* other = find_unit(f->base->foreign[PROXY_FENCED], epoch_unit(e));
     if (other && other->clock[index] >= clock) return true;
-    other = find_unit(f->base->foreign, epoch_unit(e));
-    return other && other->clock[clocks.width + index] >= clock;
+    other = find_unit(f->base->foreign[KNOWN], epoch_unit(e));
+    return other && clock_of(other, PROXY_FENCED, index) >= clock;
   }
-  if (index == f->index) return clock <= f->fenced_clock;
-  return f->base->clock[clocks.width + index] >= clock;
+  if (index == f->index) return clock <= f->fenced_clock[PROXY_FENCED];
+  return clock_of(f->base, PROXY_FENCED, index) >= clock;
 }
 
 // ---- reports ------------------------------------------------------------------------------------------------------
