@@ -58,7 +58,7 @@ def record_launches(executor: Any) -> list[tuple[Any, ...]]:
 
 
 def assert_same(given: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
-    """Equal types, sizes and, for float32 sums of a few numbers, values."""
+    """Equal types, sizes and values; the tolerance is that of float32 sums of a hundred numbers of size 1 in another order (100 * 2^-24 = 6e-6)."""
     assert len(given) == len(expected)
     for a, b in zip(given, expected):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -10,7 +10,7 @@ from calls_on_cpu import define, tensor
 
 from weft import FusionDefinition
 from weft.arch import arch_by_name
-from weft.options import Options
+from weft.options import Options, current
 from weft.runtime import engines, runtimes
 from weft.runtime.engines import EmulatorEngine, GpuEngine, LaunchPlan, Memory, NoEngine
 
@@ -58,14 +58,14 @@ def test_the_gpus_engine_compiles_loads_and_launches(fake_driver: Any) -> None:
         pytest.skip("no NVRTC")
     fd = define(lambda fd: fd.add_output(fd.ops.mul(tensor(fd, 1), fd.define_scalar())))
     program, plan = program_of(fd, [torch.randn(300), 2.0])
-    built = GpuEngine(0).build(program, AUTO)
+    built = GpuEngine(0).build(program, current())
     assert built.report.compile_s > 0 and not built.report.from_disk and built.report.resources.registers > 0  # type: ignore[union-attr]
     slot = next(n for n, kind in enumerate(plan.slots) if kind[:2] == ("scalar", "float"))
     built.launcher(plan)((0x1000, 0x2000), 7, ((slot, 4.0),))
     launch = fake_driver.launch()
     assert tuple(launch.grid) == plan.grid and tuple(launch.block) == plan.block and launch.stream == 7
     assert fake_driver.launch_count == 1
-    again = GpuEngine(0).build(program, AUTO)
+    again = GpuEngine(0).build(program, current())
     assert again.report.from_disk
 
 

@@ -211,3 +211,35 @@ def test_a_warm_call_costs_a_few_microseconds() -> None:
     execute, values = executor(fd).execute, [X]
     best_us = min(timeit.repeat(lambda: execute(values), number=2000, repeat=5)) / 2000 * 1e6
     assert best_us < 20
+
+
+def test_nothing_of_a_call_is_kept_alive() -> None:
+    import gc
+    import weakref
+
+    fd, x, y = add(), torch.randn(4, 8), torch.randn(4, 8)
+    out = fd.execute([x, y])[0]
+    alive = [weakref.ref(t) for t in (x, y, out)]
+    del x, y, out
+    gc.collect()
+    assert [ref() for ref in alive] == [None] * 3
+
+
+def test_threads_share_the_tables() -> None:
+    import threading
+
+    fd, wrong = relu(), []
+    fd.execute([X])
+
+    def work(seed: int) -> None:
+        for n in range(60):
+            x = torch.full((4, 8 + (n + seed) % 5), float(seed + 1))
+            if fd.execute([x])[0].tolist() != x.tolist():
+                wrong.append((seed, n))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
