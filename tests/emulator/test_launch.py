@@ -117,6 +117,13 @@ def test_the_chips_limits_apply() -> None:
         kernel.launch((1, 1, 1), (128, 1, 1), 0, copy_arguments(1)[0])
 
 
+def test_launch_bounds_apply() -> None:
+    text = COPY.replace("void copy", "void __launch_bounds__(64, 2) copy") + COPY.replace("void copy", "void other")
+    with pytest.raises(BadLaunch, match="its __launch_bounds__ are 64"):
+        EmulatedKernel(translation_unit(text), "copy").launch((1, 1, 1), (128, 1, 1), 0, copy_arguments(128)[0])
+    EmulatedKernel(translation_unit(text), "other").launch((1, 1, 1), (128, 1, 1), 0, copy_arguments(128)[0])
+
+
 def test_text_without_entry_is_refused() -> None:
     with pytest.raises(BadLaunch, match="no WEFT_ENTRY"):
         EmulatedKernel(translation_unit(COPY), "other")

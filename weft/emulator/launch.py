@@ -6,6 +6,7 @@ running in a child process in `isolate`. Read first: `EmulatedKernel.launch`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class EmulatedKernel:
         if check not in ("bounds", "races"):
             raise BadLaunch(kernel=entry, problem=f'check is "{check}", not "bounds" or "races"')
         self.source, self.entry, self.check, self.limits = source, entry, check, limits
+        self._max_threads = _launch_bounds(source, entry)
         self._native = NativeKernel(build_kernel(source, check_races=check == "races"), entry, check == "races")
 
     @property
@@ -75,6 +77,8 @@ class EmulatedKernel:
         geometry = Geometry(_dim3(grid), _dim3(block), shared_bytes, _dim3(cluster))
         if problem := geometry.problem(self.limits):
             raise BadLaunch(kernel=self.entry, problem=problem)
+        if self._max_threads and geometry.block_threads > self._max_threads:
+            raise BadLaunch(kernel=self.entry, problem=f"{geometry.block_threads} threads per block; its __launch_bounds__ are {self._max_threads}")
         if len(args) != len(self.parameter_bytes):
             raise BadLaunch(kernel=self.entry, problem=f"{len(args)} arguments for {len(self.parameter_bytes)} parameters")
         options = LaunchOptions(cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings)
@@ -86,6 +90,12 @@ class EmulatedKernel:
         if report.findings and raise_findings:
             raise KernelFault(report)
         return report
+
+
+def _launch_bounds(source: str, entry: str) -> int | None:
+    """Most threads per block that the text promises, where it does so with a number."""
+    match = re.search(rf"__launch_bounds__\(\s*(\d+)[^)]*\)[^;{{}}]*\b{re.escape(entry)}\s*\(", source)
+    return int(match[1]) if match else None
 
 
 def _dim3(extents: Sequence[int]) -> Dim3:

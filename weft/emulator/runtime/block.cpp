@@ -203,9 +203,8 @@ static void free_unit(Unit* unit) {
   free(unit);
 }
 
-void free_pool() {
-  for (Unit* unit : machine.pool) free_unit(unit);
-  machine.pool.clear();
+void shrink_pool(u32 kept_units) {
+  while (machine.pool.count > kept_units) free_unit(machine.pool.pop());
 }
 
 void fiber_main() {

@@ -156,7 +156,7 @@ static bool same_shape(const Config& a, const Config& b) {
 }
 
 static void set_up(void (*entry)(void**), void** arguments, const Config* config) {
-  if (!same_shape(machine.config, *config)) free_pool();
+  if (!same_shape(machine.config, *config)) shrink_pool(0);
   machine.config = *config;
   machine.entry = entry;
   machine.arguments = arguments;
@@ -199,6 +199,9 @@ static void check_outputs() {
   }
 }
 
+// Finished units whose memory stays mapped for the next launch; a launch of many resident blocks gives most of it back.
+static const u32 KEPT_UNITS = 16;
+
 static void take_down() {
   drop_copies();
   for (Unit* unit : machine.resident) retire_unit(unit);
@@ -211,6 +214,7 @@ static void take_down() {
   for (Unit* unit : machine.pool)
     for (u32 i = 0; i < unit->block_count; i++) reset_shadow(unit->blocks[i]->shadow);
   release_shadow_pools();
+  shrink_pool(KEPT_UNITS);
   machine.buffers.clear();
   machine.unit_order.clear();
   drop_sync_variables();

@@ -257,7 +257,7 @@ void check_copies_at_exit(Fiber* fiber);
 // ---- block.cpp
 Unit* start_unit(u32 linear);
 void retire_unit(Unit* unit);
-void free_pool();
+void shrink_pool(u32 kept_units);      // of the finished ones
 void fiber_main();
 
 // ---- happens-before of one thread
