@@ -51,6 +51,7 @@ def test_a_finding_names_the_tensor_the_thread_and_the_line() -> None:
         "    hint: predicate the access, or allocate what the index reaches"
     )
     assert kernel.source.split("\n")[finding.line - 1].strip() == finding.line_text
+    assert (finding.thread, finding.block, finding.count) == ("thread (100,0,0), warp 3 lane 4", (0, 0, 0), 1)
 
 
 def test_sampled_blocks_run_alone(copy_kernel: EmulatedKernel) -> None:
@@ -300,3 +301,10 @@ def test_a_timeout_names_a_thread_and_its_line() -> None:
 def test_many_equal_findings_cost_little() -> None:
     report, _ = run_rule("for (int i = 0; i < 20000; i++) { weft::store_shared(s, 1.f); weft::load_shared(s + 8); }", blocks=1, timeout_s=20)
     assert report.kinds() == {"data-race", "uninitialised-read"} and max(f.count for f in report.findings) > 10000
+
+
+def test_a_long_report_is_whole() -> None:
+    body = "\n".join(f'if (t == {t}) {{ WEFT_ROLE("role number {t}"); while (weft::load_acquire(flags + {t}) == 0) {{}} }}' for t in range(64))
+    report, _ = run_rule(body, blocks=1, raise_findings=False)
+    message = report.findings[0].message
+    assert report.kinds() == {"deadlock"} and len(message) > 4000 and "role number 40" in message

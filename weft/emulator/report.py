@@ -25,7 +25,10 @@ class KernelFault(UserError):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong. `kind` is a fixed slug (docs/emulator.md lists them); `line` is in the translation unit, 0 for none."""
+    """One thing wrong. `kind` is a fixed slug (docs/emulator.md lists them); `line` is in the translation unit, 0 for none.
+
+    `thread` is the one that ran when it showed, with its role; the message names the others. `count`: how often it showed.
+    """
 
     kind: str
     message: str
@@ -34,6 +37,7 @@ class Finding:
     other_line: int = 0
     other_line_text: str = ""
     block: tuple[int, ...] = ()
+    thread: str = ""
     count: int = 1
     hint: str = ""
 
@@ -73,7 +77,8 @@ def parse_findings(text: str, source_lines: Sequence[str]) -> tuple[Finding, ...
 
     findings = []
     for record in text.split(RECORD)[:-1]:
-        kind, line, other, count, block, message, hint = record.split(FIELD)
+        kind, line, other, count, block, thread, message, hint = record.split(FIELD)
         where = tuple(int(n) for n in block.split(",")) if block else ()
-        findings.append(Finding(kind, message, int(line), line_text(int(line)), int(other), line_text(int(other)), where, int(count), hint))
+        first, second = int(line), int(other)
+        findings.append(Finding(kind, message, first, line_text(first), second, line_text(second), where, thread, int(count), hint))
     return tuple(findings)

@@ -82,10 +82,13 @@ struct Text {
     return *this;
   }
   void add_list(const char* format, va_list list) {
-    char buffer[2048];
-    int length = vsnprintf(buffer, sizeof buffer, format, list);
-    if (length > (int)sizeof buffer - 1) length = sizeof buffer - 1;
-    for (int i = 0; i < length; i++) characters.push(buffer[i]);
+    va_list again;
+    va_copy(again, list);
+    const u32 length = (u32)vsnprintf(nullptr, 0, format, list);
+    characters.reserve(characters.count + length + 1);
+    vsnprintf(characters.items + characters.count, length + 1, format, again);
+    characters.count += length;
+    va_end(again);
   }
   const char* c_str() {
     characters.push(0);

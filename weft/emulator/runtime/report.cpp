@@ -8,6 +8,7 @@ struct Finding {
   int line, other_line;
   u32 count;
   const char* block;
+  const char* thread;
   const char* message;
   const char* hint;
 };
@@ -54,7 +55,8 @@ COLD bool is_repeated(const char* kind, int line, int other_line) {
 static void add_finding(const char* kind, int line, int other_line, const char* hint, const char* format, va_list list) {
   const Block* b = machine.current ? machine.current->block : machine.current_block;
   const char* block = b ? format_text("%u,%u,%u", b->x, b->y, b->z) : "";
-  findings.push(Finding{kind, line, other_line, 1, block, format_list(format, list), hint ? hint : ""});
+  const char* thread = machine.current ? describe_fiber(machine.current) : "";
+  findings.push(Finding{kind, line, other_line, 1, block, thread, format_list(format, list), hint ? hint : ""});
 }
 
 COLD void report(const char* kind, int line, int other_line, const char* hint, const char* format, ...) {
@@ -125,7 +127,7 @@ const char* wait_name(Wait wait) {
 static void serialise() {
   serialised.characters.clear();
   for (const Finding& f : findings)
-    serialised.add("%s\x1f%d\x1f%d\x1f%u\x1f%s\x1f", f.kind, f.line, f.other_line, f.count, f.block).add("%s\x1f", f.message).add("%s\x1e", f.hint);
+    serialised.add("%s\x1f%d\x1f%d\x1f%u\x1f%s\x1f%s\x1f", f.kind, f.line, f.other_line, f.count, f.block, f.thread).add("%s\x1f", f.message).add("%s\x1e", f.hint);
 }
 
 }  // namespace weft_rt
