@@ -11,12 +11,12 @@ from ..expr import ONE, TRUE, ZERO, Sym, add, mul, product
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.values import (
-    BroadcastOp, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Statement, Sync, walk
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, Param, RandomParam, TensorParam, WorkParam
-from ..ops.monoids import MONOIDS
+from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .scalars import ScalarPrinter, literal
 
@@ -124,8 +124,8 @@ class CudaWriter:
         elif isinstance(expr, PointwiseOp):
             self.write(output, self.pointwise_text(s), depth)
         elif isinstance(expr, ReductionOp):
-            monoid = MONOIDS[expr.attributes["kind"]]
             dtype = output.buffer.dtype
+            monoid = self.monoid(expr, dtype)
             self.write(output, monoid.combine(self.read(output, dtype), self.read(s.operands[0], dtype), dtype), depth)
         elif isinstance(expr, FullOp):
             self.write(output, self.read(s.operands[0], output.buffer.dtype), depth)
@@ -135,6 +135,12 @@ class CudaWriter:
             self.write(output, self.random_text(s), depth)
         else:
             raise InternalError(f"{type(expr).__name__} has no CUDA text")
+
+    def monoid(self, expr: Expr, dtype: DataType) -> Monoid:
+        """Return what a reduction folds with, and include what its identity and its combination need."""
+        monoid = MONOIDS[expr.attributes["kind"]]
+        self.blocks.update(dict.fromkeys(monoid.blocks_for(dtype)))
+        return monoid
 
     def copy_text(self, s: Op) -> str:
         """Return the value that a copy moves; loads from global memory have a cache hint."""
@@ -245,7 +251,7 @@ class CudaWriter:
         tensor = s.outputs[0].buffer.tensor
         dtype, n = tensor.dtype(), s.group_elems
         ctype = CUDA_NAMES[dtype]
-        monoid = MONOIDS[s.expr.attributes["kind"]]
+        monoid = self.monoid(s.expr, dtype)
         identity = monoid.identity(dtype)
         guard = s.predicate
         self.emit(depth, "{")

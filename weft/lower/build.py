@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..analysis.axes import AxisMaps
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, maximum, mul, product, recombine, var
+from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, less, maximum, mul, product, recombine, var
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
@@ -19,6 +19,7 @@ from ..schedule.inline import consumer_axis
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .loops import LoopGroup, LoopPlan, order_exprs
+from .validate import check_parallel
 
 LANE_TYPES = (ParallelType.vectorize, ParallelType.group)
 
@@ -45,6 +46,7 @@ class BuildState:
         self.plan = LoopPlan(fusion, self.maps)
         self.exprs = order_exprs(self.plan)
         self.launch = launch_sizes(self.plan, static_block)
+        check_parallel(self.plan, self.maps, self.launch)
         self.divisors = vector_divisors(fusion)
         self.buffers: dict[TensorView, Buffer] = {}
 
@@ -241,10 +243,14 @@ def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: in
     consumer: TensorView = expr.outputs[0]  # type: ignore[assignment]
     if writing:
         return lane_or_index(state, tensor, k)
+    group = state.plan.groups[tensor][k]
     axis = consumer_axis(state.maps, tensor, k, consumer)
     if axis is not None:
-        return lane_or_index(state, consumer, consumer.get_loop_domain().index(axis))
-    return indexer.axis_index(tensor.get_loop_domain()[k], tensor)
+        position = consumer.get_loop_domain().index(axis)
+        other = state.plan.groups[consumer][position]
+        if other is group or other.extent is group.extent or state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis):
+            return lane_or_index(state, consumer, position)
+    return indexer.axis_index(group.axis, tensor)  # a loop that also runs over what the tensor lacks
 
 
 def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
@@ -260,10 +266,31 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
     axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
     for axis in axes:
         indexer.axis_index(axis, output)
-    parts = [indexer.guard(axes)]
+    parts = [indexer.guard(axes), *idle_threads(state, output)]
+    if isinstance(expr, ReductionOp):
+        parts += repeated_terms(state, indexer, output)
     if output.memory_type is not MemoryType.local:
         parts += redundant_writers(state, indexer, output)
     return conjunction(parts)
+
+
+def idle_threads(state: BuildState, output: TensorView) -> list[Sym]:
+    """Conditions of bound loops of one iteration: the axes around them are solved without them, so that these bounds are in no axis' guard."""
+    out = []
+    for group in state.plan.groups[output]:
+        if group.parallel.is_bound and group.extent is ONE and not group.axis.is_broadcast():
+            out.append(less(var(group.parallel.value, extent=state.launch[group.parallel]), ONE))
+    return out
+
+
+def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
+    """Conditions that count each term of a reduction once: where its loops also run over axes that it lacks."""
+    covered = frozenset().union(*(state.plan.coverage(axis) for axis in output.get_loop_domain()))
+    out = []
+    for axis, group in zip(output.get_loop_domain(), state.plan.groups[output]):
+        if axis.is_reduction() and not group.axis.is_broadcast():
+            out += [equal(indexer.axis_index(missing, output), 0) for missing in state.plan.coverage(group.axis) - covered]
+    return out
 
 
 def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:

@@ -1,6 +1,6 @@
 """The one indexer: from the loop indices around an expression to the index of any axis of any tensor.
 
-Works on exact classes of axes. An axis is known when a loop iterates its class; otherwise it is found through the transforms that touch it, backward
+Works on almost exact classes of axes: a split by 1 and a merge with a broadcast axis leave the index as it is. An axis is known when a loop iterates its class; otherwise it is found through the transforms that touch it, backward
 (split outputs -> input, merge output -> inputs) or forward. Backward steps through splits that do not divide leave a bound that the caller must guard.
 Read first: `Indexer.axis_index`.
 """
@@ -40,7 +40,7 @@ class Indexer:
         self.bounds: dict[IterDomain, list[Sym]] = {}
         lanes = set(fixed)
         for group in self.groups:
-            key = maps.exact(group.axis)
+            key = maps.almost_exact(group.axis)
             self.known.setdefault(key, ZERO if group.axis.is_broadcast() or group.axis in lanes else group.index)
             if group.parallel.is_bound and launch[group.parallel] is not group.extent:
                 raw = var(group.parallel.value, extent=launch[group.parallel])
@@ -51,7 +51,7 @@ class Indexer:
         """Return the index of `axis`; raise NoIndex when the loops do not determine it."""
         if axis.is_broadcast():
             return ZERO
-        found = self._solve(self.maps.exact(axis))
+        found = self._solve(self.maps.almost_exact(axis))
         if found is None:
             raise NoIndex(loops=[str(g.axis) for g in self.groups], axis=axis, tensor=tensor)
         return found
@@ -60,7 +60,7 @@ class Indexer:
         """Return the predicate that the loops' overrun needs for the classes of `axes`, which have been solved."""
         parts: list[Sym] = []
         for axis in axes:
-            parts.extend(self.bounds.get(self.maps.exact(axis), ()))
+            parts.extend(self.bounds.get(self.maps.almost_exact(axis), ()))
         return conjunction(parts)
 
     def _solve(self, key: IterDomain) -> Sym | None:
@@ -85,7 +85,7 @@ class Indexer:
         """Index of a neighbour axis; its bounds are handed on to `key`."""
         if axis.is_broadcast():
             return ZERO
-        other = self.maps.exact(axis)
+        other = self.maps.almost_exact(axis)
         found = self._solve(other)
         if found is not None:
             self._inherit(key, other)
@@ -168,8 +168,8 @@ class TransformTable:
         seen: set[tuple] = set()
         for transform in maps.transforms:
             for axis, role in _roles(transform):
-                key = maps.exact(axis)
-                mark = (key, role, type(transform), tuple(maps.exact(a) for a in (*transform.inputs, *transform.outputs)))
+                key = maps.almost_exact(axis)
+                mark = (key, role, type(transform), tuple(maps.almost_exact(a) for a in (*transform.inputs, *transform.outputs)))
                 if mark not in seen:
                     seen.add(mark)
                     self._table.setdefault(key, []).append((transform, role))

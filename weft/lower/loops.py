@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from ..analysis.axes import AxisMaps, UnionFind
 from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, const, var
-from ..ir.enums import ParallelType
+from ..ir.enums import MemoryType, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IterDomain, TensorView
+from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorView
 from ..schedule.inline import consumer_axis
 
 
@@ -87,9 +87,20 @@ class LoopPlan:
                         other = consumer_axis(self.maps, producer, k, consumer)  # type: ignore[arg-type]
                         if other is not None:
                             self._sets.union(producer.get_loop_domain()[k], other)
+                if producer.memory_type is MemoryType.local:
+                    self._share_threads(producer, expr)
         self._members: dict[IterDomain, list[IterDomain]] = {}
         for axis in self._axis_tensor:
             self._members.setdefault(self._sets.find(axis), []).append(axis)
+
+    def _share_threads(self, producer: TensorView, expr: Expr) -> None:
+        """Let a tensor in registers have the thread and block indices of what reads it, inlined or not: each thread reads what it has made itself."""
+        for k in range(producer.compute_at, len(producer.get_loop_domain())):
+            axis = producer.get_loop_domain()[k]
+            for consumer in expr.outputs:
+                other = consumer_axis(self.maps, producer, k, consumer) if axis.parallel.is_bound and not axis.is_broadcast() else None  # type: ignore[arg-type]
+                if other is not None and other.parallel is axis.parallel:
+                    self._sets.union(axis, other)
 
     def coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
         """Exact classes of the concrete source axes behind `axis`, whichever tensor shows where it comes from."""
@@ -141,33 +152,29 @@ class LoopPlan:
         return LoopGroup(index, axis, parallel, extent)
 
     def _groups_of(self, tensor: TensorView) -> list[LoopGroup]:
+        """Return the loops of a tensor. Where one is promoted, all of them are those of the tensor that it was promoted to."""
         loop = tensor.get_loop_domain()
-        out: list[LoopGroup] = []
-        promoted = False
-        for k, axis in enumerate(loop):
-            root = self._sets.find(axis)
+        roots = [self._sets.find(axis) for axis in loop]
+        sources = [self._by_root[root].axis if root in self._by_root else self._promotion(root) for root in roots]
+        promoters: dict[TensorView, None] = {}
+        for axis, source in zip(loop, sources):
+            if not source.is_broadcast() and (axis.is_broadcast() or not self.maps.are_exact(source, axis)):
+                promoters[self._axis_tensor[source]] = None
+        for root, source in zip(roots, sources):
             if root not in self._by_root:
-                source = self._promotion(root)
-                parallel = self._parallel(root)
-                if k >= tensor.compute_at and promoted and len(self._members[root]) == 1 and not axis.is_broadcast():
-                    source = self._promoted_tail(tensor, k) or source
-                self._by_root[root] = self._new_group(source, parallel)
-            group = self._by_root[root]
-            promoted |= not self.maps.are_exact(group.axis, axis) and not axis.is_broadcast()
-            promoted |= axis.is_broadcast() and not group.axis.is_broadcast()
-            out.append(group)
-        return out
+                if promoters and not source.is_broadcast():
+                    source = self._counterpart(source, promoters)
+                self._by_root[root] = self._new_group(source, self._parallel(root))
+        return [self._by_root[root] for root in roots]
 
-    def _promoted_tail(self, tensor: TensorView, k: int) -> IterDomain | None:
-        """The axis that a loop right of the inlining position iterates, as its consumers see it."""
-        for use in tensor.uses():
-            for consumer in use.outputs:
-                if consumer in self.groups:
-                    axis = consumer_axis(self.maps, tensor, k, consumer)  # type: ignore[arg-type]
-                    if axis is not None:
-                        position = consumer.get_loop_domain().index(axis)  # type: ignore[attr-defined]
-                        return self.groups[consumer][position].axis  # type: ignore[index]
-        return None
+    def _counterpart(self, axis: IterDomain, promoters: dict[TensorView, None]) -> IterDomain:
+        """Return the loop axis of one of `promoters` that stands for `axis` there and runs over most; `axis` itself when none runs over more."""
+        best = axis
+        for promoter in promoters:
+            for other in promoter.get_loop_domain():
+                if not other.is_broadcast() and self.maps.are_permissive(axis, other) and self.coverage(best) < self.coverage(other):
+                    best = other
+        return best
 
     # -- order
     def _partial_order(self) -> dict[int, set[int]]:
@@ -225,6 +232,11 @@ class LoopPlan:
         return const(0) if group.axis.is_broadcast() else group.index
 
 
+def is_global_load(expr: Expr) -> bool:
+    """True for a copy from global memory to registers: it is issued as early as its nest allows, to be on its way while others wait."""
+    return isinstance(expr, LoadStoreOp) and expr.tensor_inputs[0].memory_type is MemoryType.global_ and expr.outputs[0].memory_type is MemoryType.local  # type: ignore[attr-defined]
+
+
 def order_exprs(plan: LoopPlan) -> list[Expr]:
     """Return the expressions so that those sharing a loop are contiguous at every depth, definitions before uses."""
     position = {id(e): n for n, e in enumerate(plan.exprs)}
@@ -235,7 +247,7 @@ def order_exprs(plan: LoopPlan) -> list[Expr]:
             return exprs
         units: dict[object, list[Expr]] = {}
         for e in exprs:
-            nest = plan.nest(e)
+            nest = [g for g in plan.nest(e) if not g.parallel.is_bound]  # these are no loops
             units.setdefault(id(nest[depth]) if depth < len(nest) else ("alone", id(e)), []).append(e)
         keys = list(units)
         unit_of = {id(e): key for key, members in units.items() for e in members}
@@ -247,7 +259,7 @@ def order_exprs(plan: LoopPlan) -> list[Expr]:
             if not ready:
                 left = [str(e.outputs[0]) for k in keys if k not in done for e in units[k]]
                 raise CyclicNest(tensors=", ".join(left[:4]))
-            key = min(ready, key=lambda k: position[id(units[k][0])])
+            key = min(ready, key=lambda k: -1 if all(map(is_global_load, units[k])) else position[id(units[k][0])])
             done.add(key)
             inside = units[key]
             out.extend(inside if isinstance(key, tuple) else arrange(inside, depth + 1))

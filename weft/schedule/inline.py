@@ -214,8 +214,10 @@ class _Planner:
         for axis in first.get_loop_domain()[position:]:
             nest.append(_Loop(self.maps.permissive(axis), axis, self.maps.coverage(axis), bits))
             depths.append(len(nest) - 1)
+        own = {a.parallel for a in first.get_loop_domain() if a.parallel.is_bound and not a.is_broadcast()}  # these threads compute it together
+        drawn = {entry for entry in self.drawn.get(consumers[0][0], ()) if entry[0] not in own} if consumers else set()
         for tensor in tensors:
-            self.drawn[tensor] = self.drawn.get(consumers[0][0], set()) if consumers else set()
+            self.drawn[tensor] = drawn
             self.nests[tensor], self.depths[tensor], self.positions[tensor] = nest, depths, position
             if reason:
                 self.reasons[tensor] = reason

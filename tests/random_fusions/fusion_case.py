@@ -1,0 +1,229 @@
+"""A random fusion as data: inputs, ops, outputs. It defines itself, makes its inputs, and prints itself as a script that can be pasted.
+
+Read first: `Case`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft import DataType, FusionDefinition
+from weft.reference.torch_types import torch_dtype
+
+ONE = "1"
+"""The label of an axis of extent 1 that is written so in the definition (a broadcast axis)."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value called `name`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The size of the loop `label`: of axis `dim` of tensor `tensor` where these are given, else as a number."""
+
+    label: str
+    tensor: str = ""
+    dim: int = 0
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """A tensor input.
+
+    labels: per axis, the loop it varies over. order: axes from the outermost in memory. expanded: axes of stride 0. gapped: axes with unused memory
+    between their elements. offset: of the first element. static: the sizes are written into the definition. dtype: the DataType's name.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    dtype: str = "Float"
+    order: tuple[int, ...] = ()
+    expanded: frozenset[int] = frozenset()
+    gapped: frozenset[int] = frozenset()
+    offset: int = 0
+    static: bool = False
+
+    @property
+    def memory_order(self) -> tuple[int, ...]:
+        return self.order or tuple(range(len(self.labels)))
+
+    def extents(self, sizes: Mapping[str, int]) -> list[int]:
+        return [1 if label == ONE else sizes[label] for label in self.labels]
+
+    def strides(self, sizes: Mapping[str, int]) -> list[int]:
+        """Units: elements."""
+        extents, strides, running = self.extents(sizes), [0] * len(self.labels), 1
+        for axis in reversed(self.memory_order):
+            if axis not in self.expanded:
+                has_gaps = axis in self.gapped and not (self.static and extents[axis] == 1)
+                strides[axis] = running * (2 if has_gaps else 1)
+                running = strides[axis] * max(1, extents[axis])
+        return strides
+
+    def definition(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """Return the arguments of define_tensor."""
+        extents = self.extents(sizes)
+        shape = [1 if label == ONE else n if self.static else -1 for label, n in zip(self.labels, extents)]
+        contiguity = [None if shape[a] == 1 or a in self.expanded else a not in self.gapped for a in self.memory_order]
+        out: dict[str, Any] = dict(shape=shape, contiguity=contiguity, dtype=getattr(DataType, self.dtype))
+        if self.order:
+            ranks = [0] * len(shape)
+            for rank, axis in enumerate(reversed(self.order)):
+                ranks[axis] = rank
+            out["stride_order"] = ranks
+        return out
+
+    def values(self, sizes: Mapping[str, int], device: str) -> torch.Tensor:
+        return make_tensor(self.extents(sizes), self.strides(sizes), self.offset, torch_dtype(getattr(DataType, self.dtype)), len(self.name) * 7 + ord(self.name[-1]), device)
+
+    def values_text(self, sizes: Mapping[str, int], device: str) -> str:
+        dtype = torch_dtype(getattr(DataType, self.dtype))
+        seed = len(self.name) * 7 + ord(self.name[-1])
+        return f"make_tensor({self.extents(sizes)}, {self.strides(sizes)}, {self.offset}, {dtype}, {seed}, '{device}')"
+
+
+MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device):
+    """Return reproducible elements: floats in [-2, 2), integers in [-5, 5]."""
+    count = offset + 1 + sum(max(0, n - 1) * s for n, s in zip(sizes, strides))
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        data = torch.rand(count, generator=generator, dtype=torch.float64) * 4 - 2
+    else:
+        data = torch.randint(0, 2, (count,), generator=generator) if dtype == torch.bool else torch.randint(-5, 6, (count,), generator=generator)
+    return data.to(dtype).to(device).as_strided(sizes, strides, offset)
+'''
+_scope: dict[str, Any] = {"torch": torch}
+exec(MAKE_TENSOR, _scope)  # one text, for here and for the scripts that are printed
+make_tensor = _scope["make_tensor"]
+
+
+@dataclass(frozen=True)
+class ScalarInput:
+    """A scalar input of a Python number."""
+
+    name: str
+    dtype: str
+    value: float | int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A call of fd.ops.`op`. targets: names of its results. labels: the loops of the (first) result."""
+
+    targets: tuple[str, ...]
+    op: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+def references(argument: Any) -> list[str]:
+    """Return the names of the values that an argument needs."""
+    if isinstance(argument, Ref):
+        return [argument.name]
+    if isinstance(argument, Extent):
+        return [argument.tensor] if argument.tensor else []
+    if isinstance(argument, (list, tuple)):
+        return [name for item in argument for name in references(item)]
+    return []
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fusion with sizes. `sizes`: extent of each loop. outputs: names. seed, family: where it comes from."""
+
+    inputs: tuple[TensorInput | ScalarInput, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+    family: str = ""
+
+    def replaced(self, **changes: Any) -> "Case":
+        return dataclasses.replace(self, **changes)
+
+    # -- as a definition
+    def define(self, fd: FusionDefinition) -> None:
+        values: dict[str, Any] = {}
+        for given in self.inputs:
+            if isinstance(given, ScalarInput):
+                values[given.name] = fd.define_scalar(getattr(DataType, given.dtype))
+            else:
+                values[given.name] = fd.define_tensor(**given.definition(self.sizes))
+        for node in self.nodes:
+            call(fd, node, values, self.sizes)
+        for name in self.outputs:
+            fd.add_output(values[name])
+
+    def arguments(self, device: str) -> list[Any]:
+        return [g.value if isinstance(g, ScalarInput) else g.values(self.sizes, device) for g in self.inputs]
+
+    # -- as text
+    def text(self, device: str = "cpu") -> str:
+        """Return a script that defines and validates the fusion."""
+        lines = [f"# seed {self.seed}, {self.family}; sizes {dict(self.sizes)}", "import torch", "from weft import DataType, FusionDefinition", "", MAKE_TENSOR, ""]
+        lines.append("with FusionDefinition() as fd:")
+        for given in self.inputs:
+            if isinstance(given, ScalarInput):
+                lines.append(f"    {given.name} = fd.define_scalar(DataType.{given.dtype})")
+            else:
+                arguments = ", ".join(f"{k}={v!r}" for k, v in given.definition(self.sizes).items())
+                lines.append(f"    {given.name} = fd.define_tensor({arguments})")
+        for node in self.nodes:
+            arguments = [argument_text(a, self.sizes) for a in node.args] + [f"{k}={argument_text(v, self.sizes)}" for k, v in node.kwargs]
+            lines.append(f"    {', '.join(node.targets)} = fd.ops.{node.op}({', '.join(arguments)})  # {list(node.labels)}")
+        lines += [f"    fd.add_output({name})" for name in self.outputs]
+        lines.append("inputs = [")
+        for given in self.inputs:
+            lines.append(f"    {given.value!r}," if isinstance(given, ScalarInput) else f"    {given.values_text(self.sizes, device)},")
+        return "\n".join([*lines, "]", "fd.validate(inputs)", ""])
+
+    # -- structure
+    def without_unused(self) -> "Case":
+        """Return the case without ops and inputs that no output needs."""
+        needed = set(self.outputs)
+        kept = []
+        for node in reversed(self.nodes):
+            if needed & set(node.targets):
+                kept.append(node)
+                needed |= {name for a in (*node.args, *(v for _, v in node.kwargs)) for name in references(a)}
+        return self.replaced(nodes=tuple(reversed(kept)), inputs=tuple(i for i in self.inputs if i.name in needed))
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.sizes.values())
+
+
+def call(fd: FusionDefinition, node: Node, values: dict[str, Any], sizes: Mapping[str, int]) -> Any:
+    """Add the op of `node` to the definition, and its results to `values`."""
+
+    def given(argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return values[argument.name]
+        if isinstance(argument, Extent):
+            return fd.ops.size(values[argument.tensor], argument.dim) if argument.tensor else sizes[argument.label]
+        return [given(a) for a in argument] if isinstance(argument, (list, tuple)) else argument
+
+    result = getattr(fd.ops, node.op)(*map(given, node.args), **{k: given(v) for k, v in node.kwargs})
+    values.update(zip(node.targets, result if isinstance(result, tuple) else (result,)))
+    return result
+
+
+def argument_text(argument: Any, sizes: Mapping[str, int]) -> str:
+    if isinstance(argument, Ref):
+        return argument.name
+    if isinstance(argument, Extent):
+        return f"fd.ops.size({argument.tensor}, {argument.dim})" if argument.tensor else str(sizes[argument.label])
+    if isinstance(argument, (list, tuple)):
+        return f"[{', '.join(argument_text(a, sizes) for a in argument)}]"
+    return repr(argument)

@@ -1,0 +1,129 @@
+"""Runs a random fusion and compares it with the reference interpreter.
+
+Read first: `check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fusion_case import Case
+
+from weft import FusionDefinition
+from weft.compiler import NoScheduler
+from weft.options import options
+from weft.reference.interpreter import evaluate
+from weft.reference.tolerance import get_val_tolerances
+from weft.reference.torch_types import torch_dtype
+
+NATIVE_FACTOR = 16
+"""How many times the error of torch, computing in the fusion's own types, an output's error may be, beside its derived tolerance."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case. kind: "ok", "declined" (by every scheduler), "ill-conditioned" (no reference to compare with), "mismatch", or an error's class.
+
+    detail: why, in words; scheduler: who took it.
+    """
+
+    kind: str
+    detail: str = ""
+    scheduler: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        return self.kind not in ("ok", "declined", "ill-conditioned")
+
+
+@contextlib.contextmanager
+def poisoned_outputs() -> Iterator[None]:
+    """Fill what the runtime allocates for outputs with a value that no fusion computes."""
+    guards = torch._C._dynamo.guards
+    names = [n for n in ("_empty_strided_cpu", "_empty_strided_cuda") if hasattr(guards, n)]
+    kept = {name: getattr(guards, name) for name in names}
+
+    def poisoning(function: Any) -> Any:
+        def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
+            out = function(*args, **kwargs)
+            storage = torch.empty(0, dtype=torch.uint8, device=out.device).set_(out.untyped_storage())
+            storage.fill_(1 if out.dtype is torch.bool else 0x7F)
+            if out.dtype.is_floating_point:
+                torch.empty(0, dtype=out.dtype, device=out.device).set_(out.untyped_storage()).fill_(float("nan"))
+            return out
+
+        return allocate
+
+    for name in names:
+        setattr(guards, name, poisoning(kept[name]))
+    try:
+        yield
+    finally:
+        for name in names:
+            setattr(guards, name, kept[name])
+
+
+def check(case: Case, device: str = "cpu", seed: int | None = None) -> Outcome:
+    """Run a case and compare its outputs with the reference."""
+    with FusionDefinition() as fd:
+        case.define(fd)
+    inputs = case.arguments(device)
+    wanted = evaluate(fd.fusion, inputs)
+    native = evaluate(fd.fusion, inputs, precision="native")
+    allowed = [tolerance(a, w, n) for a, w, n in zip(get_val_tolerances(fd.fusion, inputs), wanted, native)]
+    if any(a is None for a in allowed):
+        return Outcome("ill-conditioned")
+    dtypes = [torch_dtype(v.dtype()) for v in fd.fusion.outputs()]
+    kept = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
+    try:
+        with poisoned_outputs(), options(check="races"):
+            outputs = fd.execute(inputs)
+            if device != "cpu":
+                torch.cuda.synchronize()
+    except NoScheduler as error:
+        return Outcome("declined", "\n".join(f"{k}: {v}" for k, v in error.reasons.items()))
+    except Exception as error:  # noqa: BLE001  (every error is what is looked for)
+        return Outcome(type(error).__name__, f"{error}\n{traceback.format_exc(limit=-6)}")
+    runtimes = fd.fec.kernel_runtimes
+    scheduler = runtimes[-1].scheduler if runtimes else "no kernel"
+    for n, (output, reference, bound, dtype) in enumerate(zip(outputs, wanted, allowed, dtypes, strict=True)):
+        problem = difference(output, reference, bound, dtype)
+        if problem:
+            return Outcome("mismatch", f"output {n}, {case.outputs[n]}: {problem}", scheduler)
+    for before, after in zip(kept, inputs):
+        if isinstance(before, torch.Tensor) and not torch.equal(before, after):
+            return Outcome("mismatch", "an input was written", scheduler)
+    return Outcome("ok", scheduler=scheduler)
+
+
+def tolerance(derived: tuple[float, float], wanted: torch.Tensor, native: torch.Tensor) -> torch.Tensor | None:
+    """Return the error that each element may have, or None when the numbers cannot be compared (infinite, or badly conditioned)."""
+    wide = wanted.to(torch.float64)
+    if not bool(torch.isfinite(wide).all()):
+        return None
+    absolute, relative = derived
+    if not absolute and not relative:
+        return None if not torch.equal(wanted.to(torch.float64), native.to(torch.float64)) else torch.zeros_like(wide)
+    of_torch = (native.to(torch.float64) - wide).abs().max().item() if wide.numel() else 0.0
+    scale = wide.abs().max().item() if wide.numel() else 0.0
+    if not of_torch <= 0.05 * max(scale, 1e-3):
+        return None
+    return absolute + relative * wide.abs() + NATIVE_FACTOR * of_torch
+
+
+def difference(output: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor, dtype: torch.dtype) -> str:
+    """Return how an output differs from the reference, or ""."""
+    if output.dtype is not dtype or output.shape != wanted.shape:
+        return f"{output.dtype} {tuple(output.shape)} instead of {dtype} {tuple(wanted.shape)}"
+    error = (output.to(torch.float64) - wanted.to(torch.float64)).abs()
+    wrong = ~(error <= allowed)
+    if not bool(wrong.any()):
+        return ""
+    place = int(error.nan_to_num(nan=float("inf")).argmax())
+    at = [int(i) for i in torch.unravel_index(torch.tensor(place), output.shape)] if output.dim() else []
+    return f"{int(wrong.sum())} of {output.numel()} elements differ; at {at}: {output.flatten()[place].item()} instead of {wanted.flatten()[place].item()}"

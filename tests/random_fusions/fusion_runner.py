@@ -1,0 +1,86 @@
+"""Runs many random fusions in several processes, and says what became of them.
+
+Read first: `run_seeds`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from fusion_case import Case
+from fusion_check import Outcome, check
+from fusion_generator import random_case
+from fusion_shrink import shrink
+
+LARGEST_ELEMS = {"cpu": 4000, "cuda": 1 << 20}
+Found = tuple[int, str, Outcome]
+"""Seed, family, outcome."""
+
+
+def start_worker() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def run_seed(seed: int, device: str, largest_elems: int) -> Found:
+    """Check the fusion of a seed; an error outside of the call under test is a failure too."""
+    case = random_case(seed, largest_elems)
+    return seed, case.family, run_case(case, device)
+
+
+def run_case(case: Case, device: str) -> Outcome:
+    try:
+        return check(case, device)
+    except Exception as error:  # noqa: BLE001
+        return Outcome(f"{type(error).__name__} in the test", str(error))
+
+
+def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0) -> Iterator[Found]:
+    """Yield (seed, family, outcome) as they come, until the time is over."""
+    stop = time.monotonic() + seconds
+    largest = largest_elems or LARGEST_ELEMS[device]
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
+        waiting = [pool.submit(run_seed, seed, device, largest) for seed in seeds]
+        for future in waiting:
+            if time.monotonic() > stop:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
+            yield future.result()
+
+
+def shrunk(seed: int, outcome: Outcome, device: str, largest_elems: int, limit_s: float = 60.0) -> str:
+    """Return the text of a small fusion that fails as the one of `seed` does."""
+    small = shrink(random_case(seed, largest_elems), lambda case: run_case(case, device).kind == outcome.kind, limit_s)
+    detail = run_case(small, device).detail.replace("\n", "\n# ")
+    return f"# {'-' * 20} seed {seed}: {outcome.kind}, made smaller\n{small.text(device)}# {detail[:1500]}"
+
+
+def report(found: Sequence[Found], seconds: float) -> None:
+    """Print how many fusions ran, who took them, and why others were declined."""
+    kinds = Counter(outcome.kind for _, _, outcome in found)
+    print(f"{len(found)} fusions in {seconds:.0f} s: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()))
+    taken = Counter(outcome.scheduler for _, _, outcome in found if outcome.kind == "ok")
+    print("taken by: " + ", ".join(f"{name} {n}" for name, n in taken.most_common()))
+    families = Counter(family for _, family, _ in found)
+    declined = Counter(family for _, family, outcome in found if outcome.kind == "declined")
+    print("declined by family: " + ", ".join(f"{family} {declined[family]} of {n}" for family, n in families.items()))
+    reasons = Counter(reason for _, _, outcome in found if outcome.kind == "declined" for reason in [main_reason(outcome.detail)])
+    for reason, n in reasons.most_common():
+        print(f"  {n:4} {reason}")
+
+
+def main_reason(detail: str) -> str:
+    """Return the reasons of the schedulers that could have taken a fusion, without names of tensors."""
+    lines = dict(line.split(": ", 1) for line in detail.split("\n") if ": " in line)
+    parts = []
+    for name in ("pointwise", "reduction", "inner_persistent"):
+        reason = lines.get(name, "")
+        reason = re.sub(r"T\d+_\w\[[^\]]*\]\S*( \w+\[[^\]]*\])?|T\d+\S*( \[[^\]]*\])?", "T", reason)
+        parts.append(f"{name}: {reason}")
+    return " | ".join(p for p in parts if "reduces" not in p and "nothing is reduced" not in p) or detail
