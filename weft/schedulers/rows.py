@@ -89,10 +89,11 @@ class Template:
 
     def rfactor_others(self, reference: TensorView, partial: TensorView) -> None:
         """Cut every other reduction as `reference` was cut into `partial` and a rest."""
-        serial = [n for n, axis in enumerate(partial.get_loop_domain()) if axis.is_reduction()]
+        is_serial = [axis.is_reduction() for axis in partial.get_loop_domain() if axis.is_reduction() or axis.is_rfactor]
         for other in self.reductions:
             if other is not reference:
-                rfactor(other, serial)
+                reduced = [n for n, axis in enumerate(other.get_loop_domain()) if axis.is_reduction()]  # it may lack axes of extent 1 of the reference
+                rfactor(other, [n for n, serial in zip(reduced, is_serial, strict=True) if serial])
 
     def group_reductions(self, position: int) -> None:
         """Let the reductions across threads fold the elements of loop axis `position` (rows or lanes of one thread) together."""
@@ -104,8 +105,8 @@ class Template:
         limits = dict(fixed)
         for tensor in self.fusion.tensors():
             inner = tensor.get_loop_domain()[row_axes:]
-            if tensor not in limits and all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner):
-                limits[tensor] = row_axes
+            if all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner):
+                limits[tensor] = min(row_axes, limits.get(tensor, row_axes))
         limits.update(dict.fromkeys(not_inlined, row_axes))
         inline_to(self.fusion, {t: limits.get(t, len(t.get_loop_domain())) for t in self.fusion.tensors()})
 
