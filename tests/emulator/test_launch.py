@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from row_kernels import RMSNORM, aligned, from_bf16, run_rmsnorm, run_softmax, to_bf16
+from row_kernels import RMSNORM, SOFTMAX, aligned, from_bf16, rmsnorm_shared_bytes, run_rmsnorm, run_softmax, to_bf16, unit
 from rule_kernels import SHARED_BYTES, rule_kernel, run_rule
 
 from weft.device.library import translation_unit
@@ -308,3 +308,24 @@ def test_a_long_report_is_whole() -> None:
     report, _ = run_rule(body, blocks=1, raise_findings=False)
     message = report.findings[0].message
     assert report.kinds() == {"deadlock"} and len(message) > 4000 and "role number 40" in message
+
+
+@pytest.mark.parametrize("check", ["bounds", "races"])
+def test_the_net_finds_raw_accesses_and_no_others(check: str) -> None:
+    clean, raw = COPY, COPY.replace("weft::load_global(T0 + i)", "T0[i]")
+    shared = COPY.replace("const int i", "((volatile float*)weft::dynamic_shared())[threadIdx.x] = 1.f;\n  const int i")
+    for text, kinds in ((clean, set()), (raw, {"raw-access"}), (shared, {"raw-access"})):
+        kernel = EmulatedKernel(translation_unit(text), "copy", check=check, raw_net=True)
+        args, y = copy_arguments(256)
+        report = kernel.launch((2, 1, 1), (128, 1, 1), 512, args, raise_findings=False)
+        assert report.kinds() == kinds and (y == np.arange(256)).all()
+
+
+def test_the_net_is_silent_over_kernels_that_keep_to_the_primitives() -> None:
+    for text, entry, grid, block, shared_bytes in ((SOFTMAX, "softmax", 2, (128, 1, 1), 32), (RMSNORM, "rmsnorm", 2, (128, 3, 1), rmsnorm_shared_bytes())):
+        x, y = aligned((4, 1024), np.uint16, 0x3F80), aligned((4, 1024), np.uint16)
+        buffers = {"softmax": [x, y], "rmsnorm": [x, x, x, y]}[entry]
+        args: list = [Buffer.of(b, f"T{i}", written=b is y) for i, b in enumerate(buffers)]
+        if entry == "rmsnorm":
+            args += [Scalar("int", 4), Scalar("float", 1e-5)]
+        EmulatedKernel(unit(text), entry, check="races", raw_net=True).launch((grid, 1, 1), block, shared_bytes, args, seed=1)

@@ -62,6 +62,7 @@ unsigned weft_emu_cluster_size() __attribute__((const));
 
 // Memory
 void weft_emu_access(const void* address, unsigned bytes, unsigned access, int line);
+void weft_emu_copy(void* to, const void* from, unsigned bytes);
 void weft_emu_bad_index(long long index, int elements, int line);
 void weft_emu_uninitialised_register(int line);
 void weft_emu_sync_read(const void* address, unsigned bytes, int acquire, int line);

@@ -29,6 +29,8 @@ COMMON_FLAGS = ("-std=c++17", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions"
 KERNEL_FLAGS = ("-O2", "-w", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing")
 # The inlined context switch pushes below the stack pointer, hence no red zone.
 RUNTIME_FLAGS = ("-O2", "-w", "-fvisibility=hidden", "-fno-threadsafe-statics", "-fno-strict-aliasing")
+# The sanitizer's instrumentation without its runtime; runtime/raw_net.cpp has the hooks.
+RAW_NET_FLAGS = ("-fsanitize=thread", "-DWEFT_RAW_NET=1")
 
 
 class NoCompiler(UserError):
@@ -141,13 +143,13 @@ def build_runtime(toolchain: Toolchain | None = None) -> Path:
     return target
 
 
-def build_kernel(source: str, *, check_races: bool, toolchain: Toolchain | None = None) -> Path:
-    """Return the compiled kernel of a translation unit.
+def build_kernel(source: str, *, check_races: bool, raw_net: bool = False, toolchain: Toolchain | None = None) -> Path:
+    """Return the compiled kernel of a translation unit. `raw_net`: it calls the runtime for accesses around the primitives.
 
     Errors: KernelDoesNotCompile with the compiler's words; the text is kept for a look.
     """
     toolchain = toolchain or find_toolchain()
-    flags = [*KERNEL_FLAGS, "-DWEFT_EMULATOR=1", *(["-DWEFT_CHECK_RACES=1"] if check_races else [])]
+    flags = [*KERNEL_FLAGS, "-DWEFT_EMULATOR=1", *(["-DWEFT_CHECK_RACES=1"] if check_races else []), *(RAW_NET_FLAGS if raw_net else [])]
     key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(HERE), source)
     target = cache_dir() / f"kernel-{key}.so"
     if target.exists():

@@ -23,15 +23,16 @@ class EmulatedKernel:
 
     `source`: the whole translation unit (`weft.device.library.translation_unit`); `entry`: the kernel's name.
     `check`: "bounds" checks bounds and alignment of every access; "races" also order, initialisation, the rules of
-    barriers and proxy fences, at about half the speed. `limits`: of the chip that is imitated.
+    barriers and proxy fences, at about half the speed. `raw_net`: also report accesses to buffers and shared memory that
+    go around the primitives (slower; a net for code generation, once per kernel). `limits`: of the chip that is imitated.
     """
 
-    def __init__(self, source: str, entry: str, *, check: str = "bounds", limits: ChipLimits = ChipLimits()) -> None:
+    def __init__(self, source: str, entry: str, *, check: str = "bounds", raw_net: bool = False, limits: ChipLimits = ChipLimits()) -> None:
         if check not in ("bounds", "races"):
             raise BadLaunch(kernel=entry, problem=f'check is "{check}", not "bounds" or "races"')
         self.source, self.entry, self.check, self.limits = source, entry, check, limits
         self._max_threads = _launch_bounds(source, entry)
-        self._native = NativeKernel(build_kernel(source, check_races=check == "races"), entry, check == "races")
+        self._native = NativeKernel(build_kernel(source, check_races=check == "races", raw_net=raw_net), entry, check == "races")
 
     @property
     def parameter_bytes(self) -> tuple[int, ...]:

@@ -152,8 +152,14 @@ template <int Bytes, unsigned Access> WEFT_DEVICE void check_access(const void* 
 #endif
 }
 
-template <class T> WEFT_DEVICE T read_memory(const T* p) { T v; __builtin_memcpy(&v, p, sizeof(T)); return v; }
-template <class T> WEFT_DEVICE void write_memory(T* p, T v) { __builtin_memcpy(p, &v, sizeof(T)); }
+// The accesses themselves. With the net for raw accesses, everything the text does to memory calls the runtime, but these.
+#if defined(WEFT_RAW_NET)
+WEFT_DEVICE void copy_bytes(void* to, const void* from, unsigned bytes) { weft_emu_copy(to, from, bytes); }
+#else
+WEFT_DEVICE void copy_bytes(void* to, const void* from, unsigned bytes) { __builtin_memcpy(to, from, bytes); }
+#endif
+template <class T> WEFT_DEVICE T read_memory(const T* p) { T v; copy_bytes(&v, p, sizeof(T)); return v; }
+template <class T> WEFT_DEVICE void write_memory(T* p, T v) { copy_bytes(p, &v, sizeof(T)); }
 template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
   static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
   To result;
@@ -174,12 +180,12 @@ template <Cache C = Cache::unspecified, class T> WEFT_DEVICE void store_global(T
 template <int N, Cache C = Cache::unspecified, class T, int M>
 WEFT_DEVICE void load_global_vector(Array<T, M>& dst, int dst_offset, const T* p, WEFT_LINE) {
   check_access<N * sizeof(T), WEFT_READ>(p, line);
-  __builtin_memcpy(dst.target(dst_offset, N, line), p, N * sizeof(T));
+  copy_bytes(dst.target(dst_offset, N, line), p, N * sizeof(T));
 }
 template <int N, Cache C = Cache::unspecified, class T, int M>
 WEFT_DEVICE void store_global_vector(T* p, const Array<T, M>& src, int src_offset, WEFT_LINE) {
   check_access<N * sizeof(T), WEFT_WRITE>(p, line);
-  __builtin_memcpy(p, src.source(src_offset, N, line), N * sizeof(T));
+  copy_bytes(p, src.source(src_offset, N, line), N * sizeof(T));
 }
 template <class T> WEFT_DEVICE T load_global_volatile(const T* p, WEFT_LINE) {
   check_access<sizeof(T), WEFT_READ | WEFT_STRONG>(p, line);
@@ -227,11 +233,11 @@ template <class T> WEFT_DEVICE void store_shared(T* p, same<T> v, WEFT_LINE) {
 }
 template <int N, class T, int M> WEFT_DEVICE void load_shared_vector(Array<T, M>& dst, int dst_offset, const T* p, WEFT_LINE) {
   check_access<N * sizeof(T), WEFT_READ | WEFT_SHARED>(p, line);
-  __builtin_memcpy(dst.target(dst_offset, N, line), p, N * sizeof(T));
+  copy_bytes(dst.target(dst_offset, N, line), p, N * sizeof(T));
 }
 template <int N, class T, int M> WEFT_DEVICE void store_shared_vector(T* p, const Array<T, M>& src, int src_offset, WEFT_LINE) {
   check_access<N * sizeof(T), WEFT_WRITE | WEFT_SHARED>(p, line);
-  __builtin_memcpy(p, src.source(src_offset, N, line), N * sizeof(T));
+  copy_bytes(p, src.source(src_offset, N, line), N * sizeof(T));
 }
 
 // ---- threads ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include "report.cpp"
 #include "shadow.cpp"
 #include "memory.cpp"
+#include "raw_net.cpp"
 #include "scheduler.cpp"
 #include "collectives.cpp"
 #include "mbarrier.cpp"
