@@ -24,7 +24,8 @@ RUNTIME = HERE / "runtime"
 MAX_CACHED_KERNELS = 4000  # about 30 KiB each
 
 # Both sides: no C++ library is used, so neither exceptions nor type information are needed.
-COMMON_FLAGS = ("-std=c++17", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
+COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
+LINK_FLAGS = ("-shared", "-nostdlib")
 # Contraction as ptxas does it; integer overflow wraps and float* may alias int*, as the generated text expects.
 KERNEL_FLAGS = ("-O2", "-w", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing")
 # The inlined context switch pushes below the stack pointer, hence no red zone.
@@ -117,16 +118,23 @@ def _folder_text(folder: Path) -> str:
     return "\0".join(p.name + "\0" + p.read_text() for p in sorted(folder.iterdir()) if p.suffix in (".h", ".cpp"))
 
 
-def _compile(toolchain: Toolchain, arguments: list[str], target: Path) -> subprocess.CompletedProcess[str]:
-    """Compile to a temporary name and rename, so that concurrent processes see whole files only."""
+def _compile(toolchain: Toolchain, arguments: list[str], target: Path, *, separate_link: bool = False) -> subprocess.CompletedProcess[str]:
+    """Compile to a temporary name and rename, so that concurrent processes see whole files only.
+
+    `separate_link`: for instrumented code, since a compiler that is told of the sanitizer when it links adds its runtime.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
-    os.close(handle)
-    result = toolchain.run([*toolchain.machine_flags, *COMMON_FLAGS, *arguments, "-o", temporary])
-    if result.returncode == 0:
-        os.rename(temporary, target)
-    else:
-        os.unlink(temporary)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:
+        whole, part = str(Path(folder) / "whole.so"), str(Path(folder) / "part.o")
+        flags = [*toolchain.machine_flags, *COMMON_FLAGS, *arguments]
+        if separate_link:
+            result = toolchain.run([*flags, "-c", "-o", part])
+            if result.returncode == 0:
+                result = toolchain.run([*LINK_FLAGS, part, "-o", whole])
+        else:
+            result = toolchain.run([*flags, *LINK_FLAGS, "-o", whole])
+        if result.returncode == 0:
+            os.rename(whole, target)
     return result
 
 
@@ -134,7 +142,7 @@ def build_runtime(toolchain: Toolchain | None = None) -> Path:
     """Return the compiled runtime, building it on first use (a few seconds)."""
     toolchain = toolchain or find_toolchain()
     flags = [*RUNTIME_FLAGS, *(["-mno-red-zone"] if platform.machine() in ("x86_64", "AMD64") else [])]
-    key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(RUNTIME), _folder_text(HERE))
+    key = _digest(repr((toolchain, COMMON_FLAGS, LINK_FLAGS, flags)), _folder_text(RUNTIME), _folder_text(HERE))
     target = cache_dir() / f"runtime-{key}.so"
     if not target.exists():
         result = _compile(toolchain, [*flags, str(RUNTIME / "runtime.cpp")], target)
@@ -150,7 +158,7 @@ def build_kernel(source: str, *, check_races: bool, raw_net: bool = False, toolc
     """
     toolchain = toolchain or find_toolchain()
     flags = [*KERNEL_FLAGS, "-DWEFT_EMULATOR=1", *(["-DWEFT_CHECK_RACES=1"] if check_races else []), *(RAW_NET_FLAGS if raw_net else [])]
-    key = _digest(repr((toolchain, COMMON_FLAGS, flags)), _folder_text(HERE), source)
+    key = _digest(repr((toolchain, COMMON_FLAGS, LINK_FLAGS, flags)), _folder_text(HERE), source)
     target = cache_dir() / f"kernel-{key}.so"
     if target.exists():
         os.utime(target)  # used lately
@@ -159,7 +167,7 @@ def build_kernel(source: str, *, check_races: bool, raw_net: bool = False, toolc
     _forget_oldest(target.parent)
     text = target.with_suffix(f".{os.getpid()}.cpp")
     text.write_text(source)
-    result = _compile(toolchain, [*flags, "-I", str(HERE), "-x", "c++", str(text)], target)
+    result = _compile(toolchain, [*flags, "-I", str(HERE), "-x", "c++", str(text)], target, separate_link=raw_net)
     if result.returncode:
         raise KernelDoesNotCompile(compiler=toolchain.command[0], path=text, output=result.stderr[:6000])
     text.unlink()
