@@ -72,4 +72,4 @@ def test_row_kernels_stay_in_registers_and_use_wide_accesses(cols: int) -> None:
         compiled = compile_cubin(unit(text, cols), entry, "sm_90a", keep_ptx=True)
         assert compiled.resources.stack_bytes == compiled.resources.spill_store_bytes == 0
         assert "ld.global.nc.v4" in compiled.ptx and "cvt.rn.bf16x2" in compiled.ptx
-        assert " ld.v" not in compiled.ptx and " st.v" not in compiled.ptx          # the space of every pointer is known
+        assert " ld.v" not in compiled.ptx and " st.v" not in compiled.ptx  # the space of every pointer is known
