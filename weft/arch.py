@@ -211,9 +211,9 @@ H200 = replace(
     H100,  # the same processor with other memory
     name="H200",
     l2_bytes=60 * 2**20,  # read off a device
-    dram_bytes_per_s=4.8e12,  # H200 SXM data sheet
-    bus_width_bits=6144,  # 6 HBM3e stacks
-    memory_clock_khz=3_201_000,  # read off a device; 2 * 6144 / 8 * 3.201 GHz = 4.917 TB/s
+    dram_bytes_per_s=4.814e12,  # from bus and clock; the data sheet says 4.8e12
+    bus_width_bits=6016,  # read off a device: 6 HBM3e stacks of 1024, part of one disabled
+    memory_clock_khz=3_201_000,  # read off a device; 2 * 6016 / 8 * 3.201 GHz = 4.814 TB/s
     copy_bytes_per_s=4.1e12,  # measured: torch's copy of 64 MB and more, driver 580, November 2026: 4.0 to 4.1 TB/s
 )
 

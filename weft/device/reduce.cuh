@@ -65,27 +65,45 @@ template <class Op, int N, bool Trailing, class T> WEFT_DEVICE void reduce_rows(
   if (Trailing) block_sync();
 }
 
-// Fold N values over the block dimensions X, Y, Z that are true, for any block shape. workspace: N values per thread.
+// Fold N values over the block dimensions X, Y, Z that are true, for any block shape. workspace: N + 2 values per thread.
+// Values lie by row (of the folded threads) and column (kept thread and value). Where there are more rows than values, all threads fold columns in two
+// strides, with three barriers; else rows are halved, with one barrier each.
 template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
   const unsigned nx = X ? blockDim.x : 1, ny = Y ? blockDim.y : 1, nz = Z ? blockDim.z : 1;
   const unsigned folded = (X ? threadIdx.x : 0) + nx * ((Y ? threadIdx.y : 0) + ny * (Z ? threadIdx.z : 0));
   const unsigned kx = X ? 1 : blockDim.x, ky = Y ? 1 : blockDim.y, kz = Z ? 1 : blockDim.z;
   const unsigned kept = (X ? 0 : threadIdx.x) + kx * ((Y ? 0 : threadIdx.y) + ky * (Z ? 0 : threadIdx.z));
   const unsigned count = nx * ny * nz, segments = kx * ky * kz;
+  const unsigned columns = N * segments, stride = columns + segments;  // a row more than its columns, so that rows start in different banks
 #pragma unroll
-  for (int n = 0; n < N; n++) store_shared(workspace + (folded * N + n) * segments + kept, values[n]);
+  for (int n = 0; n < N; n++) store_shared(workspace + folded * stride + n * segments + kept, values[n]);
   block_sync();
-  unsigned width = 1;
-  while (width < count) width *= 2;
-  for (unsigned half = width / 2; half > 0; half /= 2) {
-    if (folded < half && folded + half < count) {
-#pragma unroll
-      for (int n = 0; n < N; n++) {
-        T* mine = workspace + (folded * N + n) * segments + kept;
-        store_shared(mine, Op::combine(load_shared(mine), load_shared(mine + half * N * segments)));
-      }
+  if (count >= 2 * N && count % N == 0) {
+    const unsigned groups = count / N, thread = folded * segments + kept;
+    const unsigned column = thread % columns, group = thread / columns;
+    T part = load_shared(workspace + group * stride + column);
+    for (unsigned row = group + groups; row < count; row += groups) part = Op::combine(part, load_shared(workspace + row * stride + column));
+    T* const parts = workspace + count * stride;
+    store_shared(parts + group * columns + column, part);
+    block_sync();
+    if (group == 0) {
+      for (unsigned other = 1; other < groups; other++) part = Op::combine(part, load_shared(parts + other * columns + column));
+      store_shared(workspace + column, part);
     }
     block_sync();
+  } else {
+    unsigned width = 1;
+    while (width < count) width *= 2;
+    for (unsigned half = width / 2; half > 0; half /= 2) {
+      if (folded < half && folded + half < count) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+          T* mine = workspace + folded * stride + n * segments + kept;
+          store_shared(mine, Op::combine(load_shared(mine), load_shared(mine + half * stride)));
+        }
+      }
+      block_sync();
+    }
   }
 #pragma unroll
   for (int n = 0; n < N; n++) values[n] = load_shared(workspace + n * segments + kept);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, const, equal, is_divisible, mul, product, var, variables
@@ -21,6 +23,12 @@ class MixedGridReductions(UserError):
     fix = "reduce across blocks in one of them only, or compute them in separate fusions"
 
 
+class ReadOutsideLoop(UserError):
+    code = "W531"
+    what = "{tensor} is reduced across blocks inside the loop {loop}, and {reader} reads it after that loop, when another block may hold each result"
+    fix = "inline the reduction's result (inline_most) so that it is used in the same loop, or bind the loop's axis to blocks or threads"
+
+
 def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     """Give every reduction across threads its workspace in shared memory, and those across blocks theirs in global memory.
 
@@ -30,7 +38,7 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     """
     launch = state.launch
     threads = product(launch.get(p, ONE) for p in BLOCK_TYPES)
-    for statement in list(walk(kernel.body)):
+    for statement, loops in _with_loops(kernel.body):
         if not isinstance(statement, Reduce):
             continue
         tensor = statement.outputs[0].buffer.tensor
@@ -40,17 +48,25 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
         if statement.thread_types and reduction_form(statement, launch) != "warp" or across_grid:
             form = reduction_form(statement, launch)
             per_group = ceildiv(threads, 32) if form == "rows" else threads
-            elems = mul(per_group, statement.group_elems)
+            elems = mul(per_group, statement.group_elems if form == "rows" else statement.group_elems + 2)  # reduce_tree pads rows and keeps parts
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.workspace)  # type: ignore[union-attr]
         if statement.is_cluster:
             statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, const(kernel.cluster[0] * statement.group_elems), tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.exchange)  # type: ignore[union-attr]
         if across_grid:
-            _plan_grid(kernel, state, statement, threads)
+            _plan_grid(kernel, state, statement, loops)
     if kernel.work_buffers:
         _predicate_last_block(kernel)
     return kernel
+
+
+def _with_loops(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Statement, tuple[Loop, ...]]]:
+    """Yield every statement with the loops around it, outermost first."""
+    for statement in body:
+        yield statement, loops
+        if isinstance(statement, (Loop, If)):
+            yield from _with_loops(statement.body, (*loops, statement) if isinstance(statement, Loop) else loops)
 
 
 def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
@@ -59,39 +75,53 @@ def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
     x = launch.get(ParallelType.block_x, ONE)
     if not [p for p in reduce.thread_types if p in used]:
         return "warp"
+    has_whole_warps = is_divisible(product(launch[p] for p in used), 32)  # shuffles name all lanes of a warp
     if reduce.thread_types == (ParallelType.block_x,):
-        if x.is_const and x.value <= 32 and x.value & (x.value - 1) == 0:  # type: ignore[operator]
+        if x.is_const and x.value <= 32 and x.value & (x.value - 1) == 0 and has_whole_warps:  # type: ignore[operator]
             return "warp"
         if is_divisible(x, 32):
             return "rows"
-    if set(used) <= set(reduce.thread_types) and is_divisible(product(launch[p] for p in used), 32):
+    if set(used) <= set(reduce.thread_types) and has_whole_warps:
         return "rows"
     return "tree"
 
 
-def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, threads: Sym) -> None:
+def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, loops: tuple[Loop, ...]) -> None:
+    """Give a reduction across blocks its partials and semaphores: one set for each iteration of the loops around it, so that no block overtakes another."""
     tensor = reduce.outputs[0].buffer.tensor
     grid = [p for p in GRID_TYPES if p in state.launch]
+    iterations = product(loop.extent for loop in loops)
     blocks = product(state.launch[p] for p in grid)
     segments = product(state.launch[p] for p in grid if p not in reduce.grid_types)
     keep = product(state.launch[p] for p in BLOCK_TYPES if p in state.launch and p not in reduce.thread_types)
-    ctype_bytes = max(1, tensor.dtype().bits // 8)
-    reduce.global_workspace = WorkBuffer(f"partials_T{tensor.name}", tensor.dtype().value, product([blocks, keep, reduce.group_elems]), ctype_bytes)
-    reduce.semaphores = WorkBuffer(f"semaphores_T{tensor.name}", "int", segments, 4, zeroed=True)
+    for loop in loops:
+        reduce.iteration = add(mul(reduce.iteration, loop.extent), loop.index)
+    dtype = tensor.dtype()
+    reduce.global_workspace = WorkBuffer(f"partials_T{tensor.name}", dtype, product([iterations, blocks, keep, reduce.group_elems]))
+    reduce.semaphores = WorkBuffer(f"semaphores_T{tensor.name}", DataType.Int32, mul(iterations, segments), zeroed=True)
     reduce.last_flag = f"last_T{tensor.name}"
     kernel.work_buffers += [reduce.global_workspace, reduce.semaphores]
 
 
 def _predicate_last_block(kernel: Kernel) -> None:
+    """Let the block that holds the result of a reduction across blocks be the one that writes what depends on it.
+
+    Errors: MixedGridReductions, ReadOutsideLoop.
+    """
     first_block = {p: equal(var(p.value, extent=d), 0) for p, d in zip(GRID_TYPES, kernel.grid)}
     repeated: set[Sym] = set()  # the flag leaves one block of those that share a reduction already
     flag_of: dict[TensorView, str] = {}
-    for statement in walk(kernel.body):
+    loops_of: dict[str, tuple[Loop, ...]] = {}
+    for statement, loops in _with_loops(kernel.body):
         if not isinstance(statement, Op):
             continue
         flags = {flag_of[o.buffer.tensor] for o in statement.operands if isinstance(o, Access) and o.buffer.tensor in flag_of}
         if isinstance(statement, Reduce) and statement.last_flag:
+            if flags:
+                a, *_ = sorted(flags)
+                raise MixedGridReductions(a=a[5:], b=statement.outputs[0].buffer.name, where=statement.outputs[0].buffer.name)
             flags = {statement.last_flag}
+            loops_of[statement.last_flag] = loops
             repeated |= {first_block[p] for p in statement.grid_types}
         if not flags:
             continue
@@ -99,6 +129,9 @@ def _predicate_last_block(kernel: Kernel) -> None:
             a, b, *_ = sorted(flags)
             raise MixedGridReductions(a=a[5:], b=b[5:], where=statement.outputs[0].buffer.name)
         flag = next(iter(flags))
+        around = loops_of[flag]
+        if loops[: len(around)] != around:
+            raise ReadOutsideLoop(tensor=flag[5:], reader=statement.outputs[0].buffer.name, loop=around[-1].label)
         for out in statement.outputs:
             flag_of[out.buffer.tensor] = flag
             if out.buffer.memory is MemoryType.global_:

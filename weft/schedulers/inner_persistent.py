@@ -27,9 +27,6 @@ from .persistent_heuristic import PersistentParams, choose_with_trace
 from .rows import Rows, Template, canonical_rows, positions, split_axis, whole_warps
 
 
-PRELOAD = [True]
-
-
 class InnerPersistent(Scheduler):
     """Rows kept on chip; see the module."""
 
@@ -70,10 +67,9 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, [*copies, *in_shared])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
-    if params.storage == "register" and PRELOAD[0]:  # operands without rows are on their way, too, before the first reduction waits
-        loads.update({cache: 0 for source, cache in template.inputs if any(source.name == w.name for w in analysis.broadcast_inputs)})
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
-    static = [] if params.bdimx is None else [(ParallelType.block_x, whole_warps(params.bdimx, params.rows_per_block, params.bdimz))]
+    bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
+    static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
     return Launch(tuple(static), params.max_registers, params.cluster_blocks)
 
 

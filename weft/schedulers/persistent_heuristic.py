@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..arch import MAX_BLOCK_Z, Arch
+from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
@@ -46,33 +46,47 @@ from .throughput_heuristic import (
     vector_latency_clocks,
 )
 
-OVERHEAD_REGISTERS = 24
-OVERHEAD_REGISTERS_EXP = 32
-"""Registers beside the kept row: addresses, loop, one vector in the type computed in. Source: ptxas 13.0 on hand-written norms: 24 to 32 (nvFuser
-plans with 16, and 32 with exponentials)."""
-OPERAND_REGISTERS = 0.6
-"""Part of the weights' vectors that ptxas loads ahead and so keeps beside the row (same source)."""
-COMFORTABLE_REGISTERS = 8
-"""On top of the overhead, so that nothing is spilled when the estimate is short."""
-TARGET_WARPS = 28
-"""Resident warps per multiprocessor from which more no longer help (nvFuser's figure, 44 % of 64)."""
-TARGET_WARPS_EXP = 16
-"""With exponentials on a chip whose memory is quick compared with its arithmetic: registers are worth more than warps there."""
+OVERHEAD_REGISTERS = 16
+"""Registers beside the kept row: addresses, loop, one vector in the type computed in. Fewer registers let more blocks in, and the generated kernels do
+not spill with these: RMS norm (16 kept + 16) is best with 32, layer norm (16 + 24) with 40, softmax (32 + 16) with 48. Source: all limits from 32 to
+128 measured on one H200, driver 580, November 2026: softmax 8192x8192 is 0.96 of a copy with 48 registers, 0.91 with 56."""
+OPERAND_REGISTERS = 4
+"""For the vector of each weight (same source)."""
+RANDOM_REGISTERS = 8
+"""For the state of Philox (dropout + layer norm is best with 64)."""
+WARP_ROW_REGISTERS = 16
+WIDE_REGISTERS = 32
+"""For rows in one warp, where blocks are small and many (RMS norm of 1024 columns: 1.09 of a copy with 64 registers, 0.58 with 32), and for types of 32
+bits, which a tight limit makes the compiler load one after the other without a spill to show for it (softmax of float32 4096x16384: 0.98 of a copy with a
+limit of 80, of which it uses 64, and 0.71 with 64; softmax backward 16384x4096 1.02 with 64, 0.86 with 48)."""
+FEW_BATCHES, MANY_BATCHES = 4, 8
+"""Vectors of a thread, where the row and its reductions allow the first: four 16-byte loads per tensor. Eight for rows of more than 256 threads that
+wait at two barriers or more: softmax 4096x16384 is 0.92 with 8 batches and 0.86 with 4; RMS norm, with one barrier, the other way round."""
+FEW_BATCHES_VECTORS = 1024
+"""Row vectors up to which two barriers are not worth longer threads (256 threads of 4)."""
+ONE_BLOCK_VECTORS = 4096
+"""Row vectors from which a cluster is better than one block (1024 threads of 4, or 512 of 8)."""
+CLUSTER_SHARE_VECTORS = 2048
+"""Row vectors of each block of a cluster."""
+OTHER_BATCHES_LOSS = 0.06
+"""What each doubling away from the wanted batches costs; idle lanes cost their part."""
+TARGET_WARPS = 20
+"""Resident warps per multiprocessor below which a kernel loses time, as it does with a single block, which overlaps with none (softmax of 16K: 24 warps
+in 3 blocks reach 0.92; of 32K with 16 in one: 0.80)."""
+FEW_WARPS_LOSS = 0.1
+RECOMPUTED_EXP_LOSS = 0.07
+"""What computing exponentials again costs where keeping them is possible (softmax 8192x8192: 0.89 for 0.96)."""
+MIN_REGISTERS = 32
+"""2048 threads of a multiprocessor can have as many."""
 MAX_BATCHES = 32
-MANY_VECTORS, MANY_VECTORS_LOSS = 4, 0.005
-"""Each vector of a thread beyond the first number costs this part: the model is optimistic there (eight: 0.93 for a measured 0.90)."""
 MANY_BYTES_PER_THREAD = 192
 """Of a tensor, beyond which more batches are tried only when the row needs them (nvFuser stops at 10 to 12 vectors)."""
 MAX_ELEMS_PER_THREAD = 256
 """Straight-line code of one thread; beyond that compile time and instruction cache suffer."""
 GOOD_BYTES_PER_THREAD = 64
-"""Four 16-byte loads of a tensor; rows within a warp need half, since nothing is lost at a barrier. Source: H200, as in `throughput_heuristic`."""
-FRACTION_STEP = 0.02
-"""Predicted fractions of the roof this close count as equal; the later criteria decide."""
+"""Four 16-byte loads of a tensor, for rows in shared memory or read again."""
 STORAGE_MARGIN = 0.06
 """What another storage must gain over registers to be taken: the model is pessimistic about a single row in registers (32K elements: 0.79, measured 0.89)."""
-FEW_ROWS_PER_SM = 4
-"""With fewer rows of registers on a multiprocessor than this, other storages are considered."""
 SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 128
 """Threads to which short rows are gathered in a block; the second when a row has fewer lanes than a warp."""
@@ -164,36 +178,30 @@ class Candidate:
         )
 
 
-CRITERIA = (
-    f"predicted fraction of the roof (in steps of {FRACTION_STEP})",
-    "occupancy reaches the target",
-    "lanes that hold data (in sixteenths)",
-    "spare registers are comfortable",
-    "bytes per thread near the good ones",
-    "fewer threads per block",
-)
+CRITERIA = ("lanes that hold data, less the losses measured for other batches, few warps and recomputed exponentials", "fewer threads per block")
 
 
-def choose(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False, clusters: bool = False) -> PersistentParams:
+def choose(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False) -> PersistentParams:
     """Return the params of a normalization. Any facts give legal params: rows too long to be kept are read again.
 
-    async_copies: the template can fill shared memory with cp.async; without, shared memory rarely pays. clusters: it can spread a row over a cluster.
+    async_copies: the template can fill shared memory with cp.async; without, shared memory rarely pays.
     """
-    return choose_with_trace(facts, arch, async_copies=async_copies, clusters=clusters)[0]
+    return choose_with_trace(facts, arch, async_copies=async_copies)[0]
 
 
-def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False, clusters: bool = False) -> tuple[PersistentParams, Trace]:
+def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool = False) -> tuple[PersistentParams, Trace]:
     """Return the params and why, best candidate first."""
     model = _Model(facts, arch)
     register = best_first(model.register_candidates(), key=lambda c: c.key)
+    clusters = best_first(model.cluster_candidates(), key=lambda c: c.key) if model.row_vectors > ONE_BLOCK_VECTORS else ()
     others: tuple[Candidate, ...] = ()
-    if not register or register[0].blocks_per_sm * register[0].params.rows_per_block < FEW_ROWS_PER_SM:
-        others = best_first(
-            (*(model.cluster_candidates() if clusters else ()), *model.shared_candidates(async_copies), *model.reread_candidates()), key=_long_row_key
-        )
+    if not clusters and (not register or model.row_vectors > ONE_BLOCK_VECTORS):
+        others = best_first((*model.shared_candidates(async_copies), *model.reread_candidates()), key=_long_row_key)
     notes: tuple[str, ...] = ()
-    ranked = (*register, *others)
-    if not register:
+    ranked = (*clusters, *register, *others)
+    if clusters:
+        notes = (f"a row of more than {ONE_BLOCK_VECTORS} vectors is spread over a cluster",)
+    elif not register:
         notes = ("registers cannot hold a row",)
     elif others and others[0].fraction > register[0].fraction + STORAGE_MARGIN:
         notes = (f"{others[0].params.storage} gains more than {STORAGE_MARGIN} over registers",)
@@ -219,8 +227,7 @@ class _Model:
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.tensors = max(1, facts.vectorizable_inputs) + facts.broadcast_operands + (facts.output_bits > 0)
         self.levels = max(1, facts.passes - 1)
-        self.overhead = OVERHEAD_REGISTERS_EXP if facts.has_exp else OVERHEAD_REGISTERS
-        self.target_warps = TARGET_WARPS_EXP if facts.has_exp and arch.high_bandwidth_per_flop else TARGET_WARPS
+        self.overhead = OVERHEAD_REGISTERS + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng
 
     # ---- time of a block
     def vector_instructions(self, projected: bool) -> float:
@@ -298,28 +305,25 @@ class _Model:
     def with_threads(
         self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int, cluster_blocks: int = 1
     ) -> Iterator[Candidate]:  # fmt: skip
-        """One candidate for comfortable registers, and one for as few as can be when that lets more blocks in."""
+        """The candidate with as few registers as the kept row needs, when a block fits with them."""
         arch, facts = self.arch, self.facts
         row_threads = padded * bdimz
         rows = self.rows_per_block(row_threads) if cluster_blocks == 1 else 1
         block = row_threads * rows
         vectors = batches * outer_batches
         buffer = math.ceil(self.vector * bits / 32) * vectors
-        operands = round(OPERAND_REGISTERS * math.ceil(self.vector * min(32, facts.broadcast_operand_bits) / 32) * vectors)
-        overhead = self.overhead + operands
-        residents = set()
-        for wanted in (buffer + overhead + COMFORTABLE_REGISTERS, buffer + overhead):
-            blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
-            if not blocks or blocks in residents:
-                continue
-            residents.add(blocks)
+        overhead = self.overhead if cluster_blocks == 1 else OVERHEAD_REGISTERS  # in clusters more blocks are worth a few reloads
+        overhead += WARP_ROW_REGISTERS * (row_threads <= arch.warp_threads) + WIDE_REGISTERS * (facts.max_dtype_bits >= 32)
+        wanted = max(MIN_REGISTERS, (buffer + overhead + 3) // 8 * 8)
+        blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
+        if blocks:
             registers = max(wanted, arch.registers_per_thread(min(arch.max_threads_per_sm, round_up(block, arch.warp_threads) * blocks)))
             params = PersistentParams(
                 kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
                 pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches,
                 is_warp_only=row_threads <= arch.warp_threads, max_registers=min(registers, arch.max_registers_per_thread), cluster_blocks=cluster_blocks,
             )  # fmt: skip
-            yield self.register_candidate(params, row_threads, vectors, buffer, overhead, blocks)
+            yield self.register_candidate(params, row_threads, vectors, buffer, blocks)
 
     def rows_per_block(self, row_threads: int) -> int:
         """Rows side by side: enough for a small block, fewer when the chip would lack blocks; never a block below a warp when there are rows for one."""
@@ -330,7 +334,7 @@ class _Model:
             rows //= 2
         return rows
 
-    def register_candidate(self, params: PersistentParams, row_threads: int, vectors: int, buffer: int, overhead: int, blocks: int) -> Candidate:
+    def register_candidate(self, params: PersistentParams, row_threads: int, vectors: int, buffer: int, blocks: int) -> Candidate:
         arch, facts = self.arch, self.facts
         rows, block = params.rows_per_block, row_threads * params.rows_per_block
         held = row_threads * vectors * self.vector  # of a block's row, idle lanes included: the same for all rows that lead to this kernel
@@ -342,34 +346,47 @@ class _Model:
         resident = min(blocks, ceil_div(grid, arch.sm_count))
         sixteenths = max(1, round(lanes * 16))
         transfer = rows * held * sixteenths / 16 * self.moved_bits / 8 / self.share
-        many = 1.0 - MANY_VECTORS_LOSS * max(0, vectors - MANY_VECTORS)
-        fraction = roof_fraction(resident, transfer, rest, issue) * balance(grid, arch) * many
-        per_tensor = vectors * self.vector * facts.max_dtype_bits / 8
-        good = GOOD_BYTES_PER_THREAD / (2 if params.is_warp_only else 1)
+        fraction = roof_fraction(resident, transfer, rest, issue) * balance(grid, arch)
         spare = params.max_registers - buffer
-        key = (
-            int(fraction / FRACTION_STEP),
-            blocks * warps >= self.target_warps,
-            sixteenths,
-            spare >= overhead + COMFORTABLE_REGISTERS,
-            -abs(math.log2(per_tensor / good)),
-            -block,
-        )
+        key = (round(self.score(params, vectors, sixteenths / 16, blocks * warps, blocks), 3), -block)
         in_flight = resident * block * vectors * self.vector * (facts.input_bits - facts.late_input_bits) / 8 * lanes
         return Candidate(params, fraction, lanes, block, buffer, spare, blocks, resident * warps, in_flight, 0, grid / (arch.sm_count * blocks), key)
+
+    def wanted_batches(self, share_vectors: int, is_cluster: bool) -> int:
+        """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
+
+        Source for clusters: rows of 64K and 128K, bf16: layer norm 0.72 with 4 batches (0.70 with 8), softmax, recomputed, 0.70 with 8 (0.64 with 4).
+        """
+        if share_vectors <= FEW_BATCHES * self.arch.warp_threads:
+            return ceil_div(share_vectors, self.arch.warp_threads)
+        if is_cluster:
+            return MANY_BATCHES if self.facts.has_exp else FEW_BATCHES
+        return FEW_BATCHES if self.levels == 1 or share_vectors <= FEW_BATCHES_VECTORS else MANY_BATCHES
+
+    def score(self, params: PersistentParams, vectors: int, lanes: float, warps: int, blocks: int) -> float:
+        """Order of the candidates in registers: lanes that hold data, less what the measured losses say."""
+        is_cluster = params.cluster_blocks > 1
+        wanted = self.wanted_batches(ceil_div(self.row_vectors, params.cluster_blocks), is_cluster)
+        again = params.project_to_inputs and self.facts.recompute_has_exp and not is_cluster
+        return (
+            lanes
+            - OTHER_BATCHES_LOSS * abs(math.log2(vectors / wanted))
+            - FEW_WARPS_LOSS * (warps < TARGET_WARPS or blocks < 2)
+            - RECOMPUTED_EXP_LOSS * again
+        )
 
     def cluster_candidates(self) -> Iterator[Candidate]:
         """Rows too long for the registers of one block, spread over the blocks of a cluster."""
         arch = self.arch
-        for blocks in (2, 4, 8, 16):
-            if blocks > arch.max_cluster_blocks:
-                break
-            share = ceil_div(self.row_vectors, blocks)
-            for projected, bits in self.projections():
-                for batches in (2, 3, 4, 6, 8, 12, 16):
-                    padded = round_up(ceil_div(share, batches), arch.warp_threads)
-                    if CLUSTER_BLOCK_THREADS[0] <= padded <= CLUSTER_BLOCK_THREADS[1]:
-                        yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks)
+        blocks = next_power_of_two(ceil_div(self.row_vectors, CLUSTER_SHARE_VECTORS))
+        if blocks > arch.max_cluster_blocks or self.facts.iteration_elems > MAX_GRID[1]:
+            return
+        share = ceil_div(self.row_vectors, blocks)
+        for projected, bits in self.projections():
+            for batches in (2, 3, 4, 6, 8, 12, 16):
+                padded = round_up(ceil_div(share, batches), arch.warp_threads)
+                if CLUSTER_BLOCK_THREADS[0] <= padded <= CLUSTER_BLOCK_THREADS[1]:
+                    yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks)
 
     # ---- rows in shared memory, rows read again
     def block_sizes(self) -> tuple[int, ...]:

@@ -69,6 +69,12 @@ OUTER_BLOCK_THREADS = (256, 512)
 SEGMENT_COST = {8: 2.5, 16: 1.6, 32: 1.25, 64: 1.1}
 """Relative time per byte of rows read in pieces of so many bytes; wider pieces cost 1. 64: measured on an H200; below: an estimate, sectors have 32 bytes."""
 
+LONG_COLUMN_ELEMS = 1024
+COLUMN_BLOCK, SHARED_COLUMN_BLOCK, COLUMN_UNROLL = (8, 64), (16, 32), 8
+FULL_CHIP = 0.85
+"""Threads along x and y for long columns: where columns fill the chip, narrow blocks that finish alone; else wider ones that share columns, one block per
+multiprocessor. Source: one H200, bf16: 8192x8192 0.90 of a copy with 8x64 alone and 0.88 with 16x16 by 4; 16384x4096 0.84 with 16x32 by 4."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReductionParams:
@@ -269,8 +275,16 @@ class _Model:
 
     # ---- the innermost loop is kept
     def outer(self) -> Iterator[Candidate]:
+        """Long columns, few of them: what was measured; else what the model says of many shapes."""
         facts, arch = self.facts, self.arch
         row = ceil_div(facts.iteration_elems, self.vector)
+        if facts.reduction_elems >= LONG_COLUMN_ELEMS and ceil_div(row, 8) <= 4 * arch.sm_count:
+            bdimx, bdimy = COLUMN_BLOCK if ceil_div(row, COLUMN_BLOCK[0]) >= FULL_CHIP * arch.sm_count else SHARED_COLUMN_BLOCK
+            bdimx = min(bdimx, next_power_of_two(row))
+            bdimy = 512 // bdimx if bdimx < COLUMN_BLOCK[0] else bdimy
+            split = _nice(max(1, min(arch.sm_count // ceil_div(row, bdimx), MAX_GRID_SPLIT, facts.reduction_elems // (bdimy * COLUMN_UNROLL))))
+            yield self.outer_candidate(row, bdimx, bdimy, split, COLUMN_UNROLL)
+            return
         for bdimx in OUTER_THREADS_X:
             if bdimx > 1 and bdimx // 2 >= row or bdimx < 8 and bdimx < row:
                 continue
@@ -278,13 +292,17 @@ class _Model:
             for threads in OUTER_BLOCK_THREADS:
                 bdimy = max(1, min(threads // bdimx, next_power_of_two(facts.reduction_elems)))
                 for split in self.splits(columns, facts.reduction_elems // (2 * bdimy), arch.max_threads_per_sm // (bdimx * bdimy)):
-                    share = ceil_div(facts.reduction_elems, split)
-                    unroll = self.unroll(ceil_div(share, bdimy))
-                    vectors = ceil_div(share, bdimy * unroll) * unroll
-                    params = ReductionParams(
-                        kind="outer", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
-                        is_warp_only=False, max_registers=self.registers(bdimx * bdimy),
-                    )  # fmt: skip
-                    lanes = row / (columns * bdimx) * share / (vectors * bdimy)
-                    segment = min(row, bdimx) * self.vector * facts.max_dtype_bits / 8
-                    yield self.candidate(params, vectors, ceil_div(bdimx * bdimy, 32), lanes, columns * split, segment)
+                    unroll = self.unroll(ceil_div(ceil_div(facts.reduction_elems, split), bdimy))
+                    yield self.outer_candidate(row, bdimx, bdimy, split, unroll)
+
+    def outer_candidate(self, row: int, bdimx: int, bdimy: int, split: int, unroll: int) -> Candidate:
+        facts = self.facts
+        columns, share = ceil_div(row, bdimx), ceil_div(facts.reduction_elems, split)
+        vectors = ceil_div(share, bdimy * unroll) * unroll
+        params = ReductionParams(
+            kind="outer", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
+            is_warp_only=False, max_registers=self.registers(bdimx * bdimy),
+        )  # fmt: skip
+        lanes = row / (columns * bdimx) * share / (vectors * bdimy)
+        segment = min(row, bdimx) * self.vector * facts.max_dtype_bits / 8
+        return self.candidate(params, vectors, ceil_div(bdimx * bdimy, 32), lanes, columns * split, segment)
