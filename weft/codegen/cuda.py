@@ -301,7 +301,9 @@ class CudaWriter:
         n, functor = s.group_elems, MONOIDS[s.expr.attributes["kind"]].functor
         used = [p for p in GRID_TYPES if self.launch[p] is not ONE]
         rank, ranks = self.linear([p for p in used if p in s.grid_types], "gridDim")
-        segment, _ = self.linear([p for p in used if p not in s.grid_types], "gridDim")
+        segment, segments = self.linear([p for p in used if p not in s.grid_types], "gridDim")
+        if s.iteration is not ZERO:
+            segment = f"(unsigned)({self.scalars.index(s.iteration)}) * ({segments}) + {segment}"
         live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
         worker, workers = self.linear([p for p in live if p in s.thread_types], "blockDim")
         kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
@@ -365,7 +367,7 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
             listed.setdefault(tensor)
     for tensor in listed:
         out.append(TensorParam(f"T{tensor.name}", tensor.dtype(), tensor in writer._written))
-    out += [WorkParam(w.name, w.elems, w.elem_bytes, w.zeroed) for w in kernel.work_buffers]
+    out += [WorkParam(w.name, w.dtype, w.elems, w.zeroed) for w in kernel.work_buffers]
     if writer.random_ops:
         out += [RandomParam("philox_seed", "seed"), RandomParam("philox_offset", "offset")]
     out += list(writer.scalars.params.values())
@@ -377,8 +379,7 @@ def _declare(param: Param) -> str:
         ctype = CUDA_NAMES[param.dtype]
         return f"{ctype}* __restrict__ {param.name}" if param.written else f"const {ctype}* __restrict__ {param.name}"
     if isinstance(param, WorkParam):
-        ctype = "int" if param.zeroed else {1: "bool", 2: "weft::bf16", 4: "float", 8: "double"}[param.elem_bytes]
-        return f"{ctype}* {param.name}"
+        return f"{CUDA_NAMES[param.dtype]}* {param.name}"
     if isinstance(param, RandomParam):
         return f"const unsigned long long {param.name}"
     return f"const {param.ctype} {param.name}"

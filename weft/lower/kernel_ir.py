@@ -115,6 +115,7 @@ class Reduce(Op):
     is_cluster: bool = False
     exchange: Buffer | None = None
     in_loop: bool = False
+    iteration: Sym = ZERO  # of the loops around a reduction across blocks, linear
 
 
 @dataclass(eq=False)
@@ -122,9 +123,8 @@ class WorkBuffer:
     """Global scratch memory that the host provides. zeroed: all bits 0 at launch; the kernel leaves it so."""
 
     name: str
-    ctype: str
+    dtype: DataType
     elems: Sym
-    elem_bytes: int
     zeroed: bool = False
 
 

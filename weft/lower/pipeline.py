@@ -10,6 +10,7 @@ from ..ir.fusion import Fusion
 from . import passes
 from .build import BuildState, build_kernel_state
 from .kernel_ir import Kernel, body_text
+from .prepare import prepare_reductions
 
 Pass = Callable[[Kernel, BuildState], Kernel]
 
@@ -27,12 +28,13 @@ def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
     dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
-    """Return the kernel of a scheduled fusion after all passes.
+    """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
+    prepare_reductions(fusion)
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
     kernel.cluster = (cluster_blocks, 1, 1)
     if dump:

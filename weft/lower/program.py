@@ -19,12 +19,16 @@ class TensorParam:
 
 @dataclass(frozen=True, eq=False)
 class WorkParam:
-    """Global scratch memory: `elems` elements of `elem_bytes`; zeroed ones are zero at launch and left zero."""
+    """Global scratch memory: `elems` elements; zeroed ones are zero at launch and left zero."""
 
     name: str
+    dtype: DataType
     elems: Sym
-    elem_bytes: int
     zeroed: bool
+
+    @property
+    def elem_bytes(self) -> int:
+        return max(1, self.dtype.bits // 8)
 
 
 @dataclass(frozen=True, eq=False)
