@@ -50,7 +50,10 @@ class Reduction(Scheduler):
         template.rfactor_others(reference, partial)
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
-        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+        names = [t.name for t in analysis.limits.vectorizable]
+        if params.kind == "outer":  # results lie along the vector, as the columns do
+            names += [o.name for _, o in template.outputs if o.domain().contiguity and o.domain().contiguity[-1] and o.domain().allocation is None]
+        template.vectorize(names, params.vector_elems)
         first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
         template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
