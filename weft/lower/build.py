@@ -52,11 +52,16 @@ class BuildState:
 
     def positions(self, tensor: TensorView) -> list[int]:
         """Loop positions of `tensor` that its buffer (registers or shared memory) has storage for."""
-        owner = BLOCK_TYPES + GRID_TYPES if tensor.memory_type is MemoryType.local else GRID_TYPES
+        is_local = tensor.memory_type is MemoryType.local
         out = []
-        for k in range(tensor.compute_at, len(tensor.get_loop_domain())):
-            axis, group = tensor.get_loop_domain()[k], self.plan.groups[tensor][k]
-            if not axis.is_reduction() and not axis.is_broadcast() and group.parallel not in owner:
+        for k, (axis, group) in enumerate(zip(tensor.get_loop_domain(), self.plan.groups[tensor])):
+            if axis.is_reduction() or axis.is_broadcast() or group.parallel in GRID_TYPES:
+                continue
+            if group.parallel in BLOCK_TYPES:  # threads share shared memory in every iteration of the loops around, and have registers of their own
+                kept = not is_local
+            else:
+                kept = k >= tensor.compute_at
+            if kept:
                 out.append(k)
         return out
 
