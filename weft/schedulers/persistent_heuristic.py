@@ -55,24 +55,28 @@ OPERAND_REGISTERS = 4
 RANDOM_REGISTERS = 8
 """For the state of Philox (dropout + layer norm is best with 64)."""
 WARP_ROW_REGISTERS = 16
-WIDE_REGISTERS = 32
-"""For rows in one warp, where blocks are small and many (RMS norm of 1024 columns: 1.09 of a copy with 64 registers, 0.58 with 32), and for types of 32
-bits, which a tight limit makes the compiler load one after the other without a spill to show for it (softmax of float32 4096x16384: 0.98 of a copy with a
-limit of 80, of which it uses 64, and 0.71 with 64; softmax backward 16384x4096 1.02 with 64, 0.86 with 48)."""
+"""For rows in one warp, where blocks are small and many: RMS norm of 1024 columns is 1.09 of a copy with 64 registers, 0.58 with 32."""
+WIDE_REGISTERS, WIDE_SLACK_REGISTERS = 24, 24
+"""Beside the row for types of 32 bits, and what the limit lies above that: a tight limit makes the compiler load one vector after the other, without a
+spill to show for it. Softmax of float32 4096x16384: 0.98 of a copy with a limit of 80, of which it uses 64, and 0.71 with 64; with 128 it uses 72, and one
+block fewer fits: 0.80."""
 FEW_BATCHES, MANY_BATCHES = 4, 8
-"""Vectors of a thread, where the row and its reductions allow the first: four 16-byte loads per tensor. Eight for rows of more than 256 threads that
-wait at two barriers or more: softmax 4096x16384 is 0.92 with 8 batches and 0.86 with 4; RMS norm, with one barrier, the other way round."""
-FEW_BATCHES_VECTORS = 1024
-"""Row vectors up to which two barriers are not worth longer threads (256 threads of 4)."""
-ONE_BLOCK_VECTORS = 4096
-"""Row vectors from which a cluster is better than one block (1024 threads of 4, or 512 of 8)."""
-CLUSTER_SHARE_VECTORS = 2048
-"""Row vectors of each block of a cluster."""
+"""16-byte vectors of a thread, where the row and its reductions allow the first: four loads per tensor. Eight for rows of more than 256 threads that wait
+at two barriers or more: softmax 4096x16384 is 0.92 with 8 batches and 0.86 with 4; RMS norm, with one barrier, the other way round."""
+MOST_NARROW = 4
+"""Narrower vectors are taken in as many bytes, up to this many times the batches: softmax of 1023 columns is 0.58 with 4 elements per thread."""
+FEW_BATCHES_BYTES = 16 * 1024
+"""Bytes of a tensor's row up to which two barriers are not worth longer threads (256 threads of 4 vectors)."""
+ONE_BLOCK_BYTES = 64 * 1024
+"""Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8)."""
+CLUSTER_SHARE_BYTES, SMALL_CLUSTER_SHARE_BYTES = 32 * 1024, 16 * 1024
+"""Bytes of each block of a cluster; the second when two reductions without exponentials wait for the cluster (layer norm of 64K: 0.71 for 0.70)."""
 OTHER_BATCHES_LOSS = 0.06
 """What each doubling away from the wanted batches costs; idle lanes cost their part."""
 TARGET_WARPS = 20
 """Resident warps per multiprocessor below which a kernel loses time, as it does with a single block, which overlaps with none (softmax of 16K: 24 warps
 in 3 blocks reach 0.92; of 32K with 16 in one: 0.80)."""
+FULL_BLOCK_WARPS = 32
 FEW_WARPS_LOSS = 0.1
 RECOMPUTED_EXP_LOSS = 0.07
 """What computing exponentials again costs where keeping them is possible (softmax 8192x8192: 0.89 for 0.96)."""
@@ -88,8 +92,9 @@ GOOD_BYTES_PER_THREAD = 64
 STORAGE_MARGIN = 0.06
 """What another storage must gain over registers to be taken: the model is pessimistic about a single row in registers (32K elements: 0.79, measured 0.89)."""
 SMALL_BLOCK_THREADS = 64
-NARROW_BLOCK_THREADS = 128
-"""Threads to which short rows are gathered in a block; the second when a row has fewer lanes than a warp."""
+NARROW_BLOCK_THREADS = 256
+SHORT_ROW_BYTES = 512
+"""Threads to which rows in one warp are gathered in a block; the second for rows that give a lane one vector or less."""
 CLUSTER_START_NS = 4000.0
 CLUSTER_REDUCTION_NS = 500.0
 """What a cluster adds to the rest of its blocks (they start and end together), and each reduction over its blocks.
@@ -193,14 +198,15 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch, *, async_copies: bool 
     """Return the params and why, best candidate first."""
     model = _Model(facts, arch)
     register = best_first(model.register_candidates(), key=lambda c: c.key)
-    clusters = best_first(model.cluster_candidates(), key=lambda c: c.key) if model.row_vectors > ONE_BLOCK_VECTORS else ()
+    is_long = facts.reduction_elems * facts.max_dtype_bits > ONE_BLOCK_BYTES * 8
+    clusters = best_first(model.cluster_candidates(), key=lambda c: c.key) if is_long else ()
     others: tuple[Candidate, ...] = ()
-    if not clusters and (not register or model.row_vectors > ONE_BLOCK_VECTORS):
+    if not clusters and (not register or is_long):
         others = best_first((*model.shared_candidates(async_copies), *model.reread_candidates()), key=_long_row_key)
     notes: tuple[str, ...] = ()
     ranked = (*clusters, *register, *others)
     if clusters:
-        notes = (f"a row of more than {ONE_BLOCK_VECTORS} vectors is spread over a cluster",)
+        notes = (f"a row of more than {ONE_BLOCK_BYTES} bytes is spread over a cluster",)
     elif not register:
         notes = ("registers cannot hold a row",)
     elif others and others[0].fraction > register[0].fraction + STORAGE_MARGIN:
@@ -312,23 +318,31 @@ class _Model:
         block = row_threads * rows
         vectors = batches * outer_batches
         buffer = math.ceil(self.vector * bits / 32) * vectors
-        overhead = self.overhead if cluster_blocks == 1 else OVERHEAD_REGISTERS  # in clusters more blocks are worth a few reloads
-        overhead += WARP_ROW_REGISTERS * (row_threads <= arch.warp_threads) + WIDE_REGISTERS * (facts.max_dtype_bits >= 32)
-        wanted = max(MIN_REGISTERS, (buffer + overhead + 3) // 8 * 8)
+        wanted, limit = self.registers(buffer, row_threads <= arch.warp_threads, cluster_blocks > 1)
+        limit = min(limit, arch.registers_per_thread(round_up(block, arch.warp_threads)))  # or the block could not be launched
         blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
         if blocks:
-            registers = max(wanted, arch.registers_per_thread(min(arch.max_threads_per_sm, round_up(block, arch.warp_threads) * blocks)))
             params = PersistentParams(
                 kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
                 pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches,
-                is_warp_only=row_threads <= arch.warp_threads, max_registers=min(registers, arch.max_registers_per_thread), cluster_blocks=cluster_blocks,
+                is_warp_only=row_threads <= arch.warp_threads, max_registers=min(limit, arch.max_registers_per_thread), cluster_blocks=cluster_blocks,
             )  # fmt: skip
             yield self.register_candidate(params, row_threads, vectors, buffer, blocks)
+
+    def registers(self, buffer: int, is_warp_row: bool, is_cluster: bool) -> tuple[int, int]:
+        """Return (registers that a thread is expected to use, limit for the compiler) with `buffer` registers of the row kept."""
+        if self.facts.max_dtype_bits >= 32:
+            wanted = max(MIN_REGISTERS, round_up(buffer + WIDE_REGISTERS, 8))
+            return wanted, wanted + WIDE_SLACK_REGISTERS
+        overhead = OVERHEAD_REGISTERS if is_cluster else self.overhead  # in clusters more blocks are worth a few reloads
+        wanted = max(MIN_REGISTERS, (buffer + overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
+        return wanted, wanted
 
     def rows_per_block(self, row_threads: int) -> int:
         """Rows side by side: enough for a small block, fewer when the chip would lack blocks; never a block below a warp when there are rows for one."""
         arch, facts = self.arch, self.facts
-        rows = max(1, (NARROW_BLOCK_THREADS if row_threads < arch.warp_threads else SMALL_BLOCK_THREADS) // row_threads)
+        is_short = facts.reduction_elems * facts.max_dtype_bits <= SHORT_ROW_BYTES * 8
+        rows = max(1, (NARROW_BLOCK_THREADS if is_short else SMALL_BLOCK_THREADS) // row_threads)
         rows = min(rows, next_power_of_two(facts.iteration_elems))
         while rows > 1 and rows * row_threads > arch.warp_threads and ceil_div(facts.iteration_elems, rows) < arch.sm_count * 4:
             rows //= 2
@@ -357,11 +371,13 @@ class _Model:
 
         Source for clusters: rows of 64K and 128K, bf16: layer norm 0.72 with 4 batches (0.70 with 8), softmax, recomputed, 0.70 with 8 (0.64 with 4).
         """
-        if share_vectors <= FEW_BATCHES * self.arch.warp_threads:
+        narrow = max(1, min(MOST_NARROW, self.arch.max_vector_bits // (self.vector * self.facts.max_dtype_bits)))
+        if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
             return ceil_div(share_vectors, self.arch.warp_threads)
         if is_cluster:
-            return MANY_BATCHES if self.facts.has_exp else FEW_BATCHES
-        return FEW_BATCHES if self.levels == 1 or share_vectors <= FEW_BATCHES_VECTORS else MANY_BATCHES
+            return narrow * (MANY_BATCHES if self.facts.has_exp else FEW_BATCHES)
+        is_few = self.levels == 1 or share_vectors * self.vector * self.facts.max_dtype_bits <= FEW_BATCHES_BYTES * 8
+        return narrow * FEW_BATCHES if is_few else min(narrow * MANY_BATCHES, MOST_NARROW * FEW_BATCHES)
 
     def score(self, params: PersistentParams, vectors: int, lanes: float, warps: int, blocks: int) -> float:
         """Order of the candidates in registers: lanes that hold data, less what the measured losses say."""
@@ -371,14 +387,17 @@ class _Model:
         return (
             lanes
             - OTHER_BATCHES_LOSS * abs(math.log2(vectors / wanted))
-            - FEW_WARPS_LOSS * (warps < TARGET_WARPS or blocks < 2)
+            - FEW_WARPS_LOSS * (warps < TARGET_WARPS or blocks < 2 and (warps < FULL_BLOCK_WARPS or self.levels > 1))
             - RECOMPUTED_EXP_LOSS * again
         )
 
     def cluster_candidates(self) -> Iterator[Candidate]:
         """Rows too long for the registers of one block, spread over the blocks of a cluster."""
         arch = self.arch
-        blocks = next_power_of_two(ceil_div(self.row_vectors, CLUSTER_SHARE_VECTORS))
+        row_bytes = self.row_vectors * self.vector * self.facts.max_dtype_bits // 8
+        blocks = next_power_of_two(ceil_div(row_bytes, CLUSTER_SHARE_BYTES))
+        if self.levels > 1 and not self.facts.has_exp:
+            blocks = max(blocks, min(PORTABLE_CLUSTER_BLOCKS, next_power_of_two(ceil_div(row_bytes, SMALL_CLUSTER_SHARE_BYTES))))
         if blocks > arch.max_cluster_blocks or self.facts.iteration_elems > MAX_GRID[1]:
             return
         share = ceil_div(self.row_vectors, blocks)

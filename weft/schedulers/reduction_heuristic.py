@@ -70,10 +70,11 @@ SEGMENT_COST = {8: 2.5, 16: 1.6, 32: 1.25, 64: 1.1}
 """Relative time per byte of rows read in pieces of so many bytes; wider pieces cost 1. 64: measured on an H200; below: an estimate, sectors have 32 bytes."""
 
 LONG_COLUMN_ELEMS = 1024
-COLUMN_BLOCK, SHARED_COLUMN_BLOCK, COLUMN_UNROLL = (8, 64), (16, 32), 8
+COLUMN_BLOCK, COLUMN_UNROLL = (8, 128), 4
+SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL = (16, 32), 8
 FULL_CHIP = 0.85
 """Threads along x and y for long columns: where columns fill the chip, narrow blocks that finish alone; else wider ones that share columns, one block per
-multiprocessor. Source: one H200, bf16: 8192x8192 0.90 of a copy with 8x64 alone and 0.88 with 16x16 by 4; 16384x4096 0.84 with 16x32 by 4."""
+multiprocessor. Source: one H200, bf16: 8192x8192 0.92 of a copy with 8x128 alone and 0.88 with 16x16 by 4; 16384x4096 0.89 with 16x32 by 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +280,12 @@ class _Model:
         facts, arch = self.facts, self.arch
         row = ceil_div(facts.iteration_elems, self.vector)
         if facts.reduction_elems >= LONG_COLUMN_ELEMS and ceil_div(row, 8) <= 4 * arch.sm_count:
-            bdimx, bdimy = COLUMN_BLOCK if ceil_div(row, COLUMN_BLOCK[0]) >= FULL_CHIP * arch.sm_count else SHARED_COLUMN_BLOCK
-            bdimx = min(bdimx, next_power_of_two(row))
-            bdimy = 512 // bdimx if bdimx < COLUMN_BLOCK[0] else bdimy
-            split = _nice(max(1, min(arch.sm_count // ceil_div(row, bdimx), MAX_GRID_SPLIT, facts.reduction_elems // (bdimy * COLUMN_UNROLL))))
-            yield self.outer_candidate(row, bdimx, bdimy, split, COLUMN_UNROLL)
+            is_alone = ceil_div(row, COLUMN_BLOCK[0]) >= FULL_CHIP * arch.sm_count
+            (bdimx, bdimy), unroll = (COLUMN_BLOCK, COLUMN_UNROLL) if is_alone else (SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL)
+            if row < bdimx:
+                bdimx, bdimy = next_power_of_two(row), bdimx * bdimy // next_power_of_two(row)
+            split = _nice(max(1, min(arch.sm_count // ceil_div(row, bdimx), MAX_GRID_SPLIT, facts.reduction_elems // (bdimy * unroll))))
+            yield self.outer_candidate(row, bdimx, bdimy, split, unroll)
             return
         for bdimx in OUTER_THREADS_X:
             if bdimx > 1 and bdimx // 2 >= row or bdimx < 8 and bdimx < row:
