@@ -20,6 +20,7 @@ from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .scalars import ScalarPrinter, literal
 
+MAX_ACCESS_BITS = 128
 _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp)
 _CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", CacheOp.streaming: "streaming", CacheOp.global_: "global"}
 
@@ -196,6 +197,11 @@ class CudaWriter:
         out, src = target.buffer, source.buffer
         if isinstance(expr, PointwiseOp):
             self.emit(depth, f"weft::convert_vector<{n}>({out.name}, {self.scalars.index(target.index)}, {src.name}, {self.scalars.index(source.index)});")
+            return
+        widest = MAX_ACCESS_BITS // max(out.dtype.bits, 1)
+        if n > widest:  # wider than one instruction: several
+            for lane in range(0, n, widest):
+                self.vector_op(Op(expr, [_lane(target, lane)], [_lane(source, lane)], vector_elems=widest), depth)  # type: ignore[list-item]
             return
         for buffer in (out, src):
             if buffer.memory is MemoryType.global_:
