@@ -19,6 +19,7 @@ from ..schedule.inline import consumer_axis
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .loops import LoopGroup, LoopPlan, order_exprs
+from .prepare import prepare_reductions
 from .validate import check_parallel
 
 LANE_TYPES = (ParallelType.vectorize, ParallelType.group)
@@ -46,7 +47,6 @@ class BuildState:
         self.plan = LoopPlan(fusion, self.maps)
         self.exprs = order_exprs(self.plan)
         self.launch = launch_sizes(self.plan, static_block)
-        check_parallel(self.plan, self.maps, self.launch)
         self.divisors = vector_divisors(fusion)
         self.buffers: dict[TensorView, Buffer] = {}
 
@@ -84,15 +84,30 @@ class BuildState:
                     raise SymbolicRegisters(tensor=tensor, axis=axis, extent=extent)
         fill = None
         definition = tensor.definition()
-        if isinstance(definition, ReductionOp) and not bound_reductions(self.plan, tensor):
+        if isinstance(definition, ReductionOp) and not bound_reductions(self, tensor):
             fill = MONOIDS[definition.attributes["kind"]].identity(tensor.dtype())
         return Buffer(f"T{tensor.name}", tensor.dtype(), tensor.memory_type, product(extents), tensor, axes, extents, fill=fill)
 
 
-def bound_reductions(plan: LoopPlan, tensor: TensorView) -> list[ParallelType]:
-    """The parallel types that run reduction axes of `tensor`."""
-    groups = plan.groups[tensor]
-    return [g.parallel for axis, g in zip(tensor.get_loop_domain(), groups) if axis.is_reduction() and g.parallel.is_bound]
+def bound_reductions(state: BuildState, tensor: TensorView) -> list[ParallelType]:
+    """The parallel types that run reduction axes of `tensor`, in more than one thread or block."""
+    pairs = zip(tensor.get_loop_domain(), state.plan.groups[tensor])
+    return [g.parallel for axis, g in pairs if axis.is_reduction() and g.parallel.is_bound and state.launch[g.parallel] is not ONE]
+
+
+def adopt_bindings(state: BuildState) -> bool:
+    """Bind the axes of reductions that are bound by the loops they share, where serial reduction axes stand beside; return whether there are such."""
+    found = False
+    for expr in state.plan.exprs:
+        output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+        pairs = list(zip(output.get_loop_domain(), state.plan.groups[output]))
+        reduced = [(axis, g) for axis, g in pairs if axis.is_reduction() and g.extent is not ONE]
+        if isinstance(expr, ReductionOp) and bound_reductions(state, output) and any(not g.parallel.is_bound for _, g in reduced):
+            found = True
+            for axis, group in pairs:
+                if group.parallel.is_bound:
+                    axis.parallelize(group.parallel)
+    return found
 
 
 def launch_sizes(plan: LoopPlan, static_block: dict[ParallelType, int]) -> dict[ParallelType, Sym]:
@@ -129,7 +144,12 @@ def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
 
 def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_block: dict[ParallelType, int]) -> tuple[Kernel, BuildState]:
     """Return the kernel of a scheduled fusion, before synchronization, and what the passes need to know of the schedule."""
+    prepare_reductions(fusion)
     state = BuildState(fusion, index_type, static_block)
+    if adopt_bindings(state):
+        prepare_reductions(fusion)
+        state = BuildState(fusion, index_type, static_block)
+    check_parallel(state.plan, state.maps, state.launch)
     nest = NestBuilder()
     for expr in state.exprs:
         statement, open_groups = build_op(state, expr)
@@ -200,7 +220,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     element = linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO
     open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and not (g.extent.is_const and g.extent.value == 1)]
     fields = dict(expr=expr, outputs=outputs, operands=operands, predicate=predicate, element=element)
-    bound = bound_reductions(plan, output) if isinstance(expr, ReductionOp) else []
+    bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
     if bound:
         op: Op = Reduce(
             **fields, thread_types=tuple(p for p in BLOCK_TYPES if p in bound), grid_types=tuple(p for p in GRID_TYPES if p in bound),  # type: ignore[arg-type]
@@ -271,7 +291,7 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
     axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
     for axis in axes:
         indexer.axis_index(axis, output)
-    parts = [indexer.guard(axes), *idle_threads(state, output)]
+    parts = [indexer.guard(axes), *hidden_bounds(state, indexer, output)]
     if isinstance(expr, ReductionOp):
         parts += repeated_terms(state, indexer, output)
     if output.memory_type is not MemoryType.local:
@@ -279,13 +299,23 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
     return conjunction(parts)
 
 
-def idle_threads(state: BuildState, output: TensorView) -> list[Sym]:
-    """Conditions of bound loops of one iteration: the axes around them are solved without them, so that these bounds are in no axis' guard."""
-    out = []
-    for group in state.plan.groups[output]:
-        if group.parallel.is_bound and group.extent is ONE and not group.axis.is_broadcast():
-            out.append(less(var(group.parallel.value, extent=state.launch[group.parallel]), ONE))
-    return out
+def hidden_bounds(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
+    """Conditions of axes of extent 1 that the indices of other axes pass by: what a split by 1 leaves, bound to threads or split again."""
+    parts: list[Sym] = []
+    seen: set[IterDomain] = set()
+    stack = [g.axis for g in state.plan.groups[output] if not g.axis.is_broadcast()]
+    while stack:
+        transform = stack.pop().definition()
+        for source in () if transform is None else transform.inputs:
+            if source not in seen:
+                seen.add(source)  # type: ignore[arg-type]
+                stack.append(source)  # type: ignore[arg-type]
+        if isinstance(transform, Split) and transform.factor is ONE:
+            rest = transform.inner() if transform.inner_split else transform.outer()
+            index = indexer.find(rest)
+            if index is not None:  # None: these loops do not run over it
+                parts += [indexer.guard([rest]), less(index, ONE)]
+    return parts
 
 
 def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
@@ -305,7 +335,10 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
     used = {g.parallel for axis, g in own if not axis.is_broadcast()}
     out = [equal(var(p.value, extent=state.launch[p]), 0) for p in kinds if p in state.launch and p not in used and state.launch[p] is not ONE]
     covered = frozenset().union(*(state.plan.coverage(axis) for axis, _ in own)) if own else frozenset()
+    in_shared = output.memory_type is MemoryType.shared  # where each iteration of a loop around writes anew
     for axis, group in own:
+        if in_shared and group.parallel not in BLOCK_TYPES:
+            continue
         if axis.is_broadcast():
             if not group.parallel.is_bound and not group.axis.is_broadcast():
                 out.append(equal(group.index, 0))

@@ -49,12 +49,14 @@ class Indexer:
 
     def axis_index(self, axis: IterDomain, tensor: TensorView) -> Sym:
         """Return the index of `axis`; raise NoIndex when the loops do not determine it."""
-        if axis.is_broadcast():
-            return ZERO
-        found = self._solve(self.maps.almost_exact(axis))
+        found = self.find(axis)
         if found is None:
             raise NoIndex(loops=[str(g.axis) for g in self.groups], axis=axis, tensor=tensor)
         return found
+
+    def find(self, axis: IterDomain) -> Sym | None:
+        """Return the index of `axis`, or None when the loops do not determine it."""
+        return ZERO if axis.is_broadcast() else self._solve(self.maps.almost_exact(axis))
 
     def guard(self, axes: Iterable[IterDomain]) -> Sym:
         """Return the predicate that the loops' overrun needs for the classes of `axes`, which have been solved."""

@@ -29,6 +29,12 @@ class ReadOutsideLoop(UserError):
     fix = "inline the reduction's result (inline_most) so that it is used in the same loop, or bind the loop's axis to blocks or threads"
 
 
+class SpreadOverBlocks(UserError):
+    code = "W532"
+    what = "{tensor} is reduced over {kind}, and the blocks of {kind} all need it: {reader} has its axis {axis} bound to {kind}"
+    fix = "reduce within a block, or use the result in another kernel: only the last block has the result"
+
+
 def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     """Give every reduction across threads its workspace in shared memory, and those across blocks theirs in global memory.
 
@@ -57,7 +63,7 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
         if across_grid:
             _plan_grid(kernel, state, statement, loops)
     if kernel.work_buffers:
-        _predicate_last_block(kernel)
+        _predicate_last_block(kernel, state)
     return kernel
 
 
@@ -103,15 +109,16 @@ def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, loops: tuple[L
     kernel.work_buffers += [reduce.global_workspace, reduce.semaphores]
 
 
-def _predicate_last_block(kernel: Kernel) -> None:
+def _predicate_last_block(kernel: Kernel, state: BuildState) -> None:
     """Let the block that holds the result of a reduction across blocks be the one that writes what depends on it.
 
-    Errors: MixedGridReductions, ReadOutsideLoop.
+    Errors: MixedGridReductions, ReadOutsideLoop, SpreadOverBlocks.
     """
     first_block = {p: equal(var(p.value, extent=d), 0) for p, d in zip(GRID_TYPES, kernel.grid)}
     repeated: set[Sym] = set()  # the flag leaves one block of those that share a reduction already
     flag_of: dict[TensorView, str] = {}
     loops_of: dict[str, tuple[Loop, ...]] = {}
+    types_of: dict[str, tuple[ParallelType, ...]] = {}
     for statement, loops in _with_loops(kernel.body):
         if not isinstance(statement, Op):
             continue
@@ -121,7 +128,7 @@ def _predicate_last_block(kernel: Kernel) -> None:
                 a, *_ = sorted(flags)
                 raise MixedGridReductions(a=a[5:], b=statement.outputs[0].buffer.name, where=statement.outputs[0].buffer.name)
             flags = {statement.last_flag}
-            loops_of[statement.last_flag] = loops
+            loops_of[statement.last_flag], types_of[statement.last_flag] = loops, statement.grid_types
             repeated |= {first_block[p] for p in statement.grid_types}
         if not flags:
             continue
@@ -133,10 +140,18 @@ def _predicate_last_block(kernel: Kernel) -> None:
         if loops[: len(around)] != around:
             raise ReadOutsideLoop(tensor=flag[5:], reader=statement.outputs[0].buffer.name, loop=around[-1].label)
         for out in statement.outputs:
+            if not isinstance(statement, Reduce):
+                _check_not_spread(state, out.buffer.tensor, flag[5:], types_of[flag])
             flag_of[out.buffer.tensor] = flag
             if out.buffer.memory is MemoryType.global_:
                 atoms = statement.predicate.args if statement.predicate.op == "and" else (statement.predicate,)
                 statement.predicate = conjunction([*(a for a in atoms if a not in repeated), var(flag, DataType.Bool)])
+
+
+def _check_not_spread(state: BuildState, reader: TensorView, reduced: str, kinds: tuple[ParallelType, ...]) -> None:
+    for axis, group in zip(reader.get_loop_domain(), state.plan.groups[reader]):
+        if group.parallel in kinds and not axis.is_broadcast() and group.extent is not ONE:
+            raise SpreadOverBlocks(tensor=reduced, kind=group.parallel.value, reader=reader, axis=axis)
 
 
 def insert_block_syncs(kernel: Kernel, state: BuildState) -> Kernel:

@@ -10,7 +10,6 @@ from ..ir.fusion import Fusion
 from . import passes
 from .build import BuildState, build_kernel_state
 from .kernel_ir import Kernel, body_text
-from .prepare import prepare_reductions
 
 Pass = Callable[[Kernel, BuildState], Kernel]
 
@@ -34,7 +33,6 @@ def lower(
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
-    prepare_reductions(fusion)
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
     kernel.cluster = (cluster_blocks, 1, 1)
     if dump:
