@@ -1,0 +1,101 @@
+"""One small fusion per scheduler and heuristic, for compute-sanitizer.
+
+    PYTHONPATH=. compute-sanitizer --tool memcheck python tests/gpu/sanitizer_cases.py
+    (also --tool racecheck, --tool synccheck)
+
+Prints which scheduler and parameters ran, and the error against float64; exits with 1 when a result is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+
+from weft import DataType, FusionDefinition
+
+FLOAT, BFLOAT16 = DataType.Float, DataType.BFloat16
+
+
+def normalization(fd: FusionDefinition, dim: int, dtype: DataType) -> None:
+    """Softmax over `dim` of a 2-D tensor."""
+    x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=dtype)
+    wide = fd.ops.cast(x, dtype=FLOAT)
+    e = fd.ops.exp(fd.ops.sub(wide, fd.ops.max(wide, dims=[dim], keepdim=True)))
+    fd.add_output(fd.ops.cast(fd.ops.div(e, fd.ops.sum(e, dims=[dim], keepdim=True)), dtype=dtype))
+
+
+def total(fd: FusionDefinition, rank: int, dims: list[int], dtype: DataType) -> None:
+    """Sum over `dims`."""
+    x = fd.define_tensor(shape=[-1] * rank, contiguity=[True] * rank, dtype=dtype)
+    fd.add_output(fd.ops.sum(fd.ops.cast(x, dtype=FLOAT), dims=dims))
+
+
+def bias(fd: FusionDefinition) -> None:
+    """tanh(x + b), b along the last axis."""
+    x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=BFLOAT16)
+    b = fd.define_tensor(shape=[-1], contiguity=[True], dtype=BFLOAT16)
+    wide = fd.ops.broadcast_in_dim(fd.ops.cast(b, dtype=FLOAT), shape=x.shape(), broadcast_dims=[1])
+    fd.add_output(fd.ops.cast(fd.ops.tanh(fd.ops.add(fd.ops.cast(x, dtype=FLOAT), wide)), dtype=BFLOAT16))
+
+
+def permuted(fd: FusionDefinition) -> None:
+    """exp of a permuted tensor."""
+    x = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=FLOAT)
+    fd.add_output(fd.ops.exp(fd.ops.permute(x, dims=[2, 0, 1])))
+
+
+def layer_norm(fd: FusionDefinition) -> None:
+    """Mean and variance over two trailing axes, kept, with the normalized tensor."""
+    x = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True, True, True], dtype=FLOAT)
+    var, mean = fd.ops.var_mean(x, dims=[1, 2], correction=0, keepdim=True)
+    fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(var, fd.define_scalar(1e-5, dtype=DataType.Double)))))
+
+
+def softmax(dim: int) -> Callable:
+    return lambda x: torch.softmax(x, dim)
+
+
+CASES: list[tuple[str, Callable, list[torch.Tensor], Callable]] = []
+
+
+def case(name: str, define: Callable, inputs: list[torch.Tensor], reference: Callable) -> None:
+    CASES.append((name, define, inputs, reference))
+
+
+def collect() -> None:
+    torch.manual_seed(0)
+    bf16 = torch.bfloat16
+    for rows, columns in ((33, 1000), (40, 77), (3, 8192), (3, 20000), (2, 70000), (300, 24)):
+        case(f"softmax {rows}x{columns}", lambda fd: normalization(fd, 1, BFLOAT16), [torch.randn(rows, columns).to(bf16)], softmax(1))
+    case("softmax float32 2x40000", lambda fd: normalization(fd, 1, FLOAT), [torch.randn(2, 40000)], softmax(1))
+    case("softmax 1x600000", lambda fd: normalization(fd, 1, BFLOAT16), [torch.randn(1, 600000).to(bf16)], softmax(1))
+    case("softmax over rows", lambda fd: normalization(fd, 0, BFLOAT16), [torch.randn(300, 130).to(bf16)], softmax(0))
+    case("layer norm of two axes", layer_norm, [torch.randn(7, 12, 50)], lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]))
+    for shape, dims in (((33, 1000), [1]), ((3000, 64), [0]), ((1, 50000), [1]), ((130, 7), [0]), ((9, 300, 20), [0, 2]), ((40000,), [0])):
+        reference = lambda x, dims=dims: x.sum(dims)  # noqa: E731
+        case(f"sum {shape} over {dims}", lambda fd, s=shape, d=dims: total(fd, len(s), d, BFLOAT16), [torch.randn(*shape).to(bf16)], reference)
+    case("bias 2-D", bias, [torch.randn(500, 2048).to(bf16), torch.randn(2048).to(bf16)], lambda x, b: torch.tanh(x + b))
+    case("bias odd", bias, [torch.randn(5, 33).to(bf16), torch.randn(33).to(bf16)], lambda x, b: torch.tanh(x + b))
+    case("permute", permuted, [torch.randn(17, 33, 65)], lambda x: torch.exp(x.permute(2, 0, 1)))
+
+
+def main() -> int:
+    collect()
+    wrong = 0
+    for name, define, inputs, reference in CASES:
+        with FusionDefinition() as fd:
+            define(fd)
+        (result,) = fd.execute([t.cuda() for t in inputs])
+        expected = reference(*[t.double() for t in inputs])
+        error = float((result.cpu().double() - expected).norm() / expected.norm())
+        runtime = fd.fec.kernel_runtimes[-1]
+        ok = error < (4e-3 if result.dtype is torch.bfloat16 else 2e-6)
+        wrong += not ok
+        print(f"{'ok   ' if ok else 'WRONG'} {name:32s} error {error:.1e} {runtime.proposal.scheduler.name} {runtime.proposal.params}", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
