@@ -119,7 +119,7 @@ def loop_order(axes: LoopAxes, covered: Sequence[int], tensors: Iterable[TensorV
 
 
 def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
-    """Return the output whose axes cover those of every input and output; among several, the one that varies over most of them.
+    """Return the output whose axes cover those of every input that is read and of every output; among several, the one that varies over most of them.
 
     The loops of a pointwise kernel are the axes of this tensor.
     """
@@ -129,7 +129,8 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
     outputs = [v for v in fusion.outputs() if isinstance(v, TensorView) and not any(v is i for i in fusion.inputs())]
     if not outputs:
         return Obstacle("there is no output tensor that is computed")
-    needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if isinstance(v, TensorView)))))
+    read = {t for e in fusion.tensor_exprs() for t in e.tensor_inputs}
+    needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))  # type: ignore[arg-type]
     covering = [t for t in outputs if needed <= axes.stored(t)]
     if not covering:
         return Obstacle("no output has every axis of all inputs and outputs")

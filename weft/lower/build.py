@@ -7,13 +7,13 @@ Read first: `build_kernel_state`.
 
 from __future__ import annotations
 
-from ..analysis.axes import AxisMaps
+from ..analysis.axes import AxisMaps, axis_transforms
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, less, maximum, mul, product, recombine, var
+from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
+from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
 from ..schedule.inline import consumer_axis
 from .indexing import Indexer, TransformTable
@@ -273,7 +273,7 @@ def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: in
     if axis is not None:
         position = consumer.get_loop_domain().index(axis)
         other = state.plan.groups[consumer][position]
-        if other is group or other.extent is group.extent or state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis):
+        if other is group or state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis):
             return lane_or_index(state, consumer, position)
     return indexer.axis_index(group.axis, tensor)  # a loop that also runs over what the tensor lacks
 
@@ -291,7 +291,7 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
     axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
     for axis in axes:
         indexer.axis_index(axis, output)
-    parts = [indexer.guard(axes), *hidden_bounds(state, indexer, output)]
+    parts = [indexer.guard(axes), *hidden_bounds(state, output)]
     if isinstance(expr, ReductionOp):
         parts += repeated_terms(state, indexer, output)
     if output.memory_type is not MemoryType.local:
@@ -299,23 +299,40 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
     return conjunction(parts)
 
 
-def hidden_bounds(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
+def hidden_bounds(state: BuildState, output: TensorView) -> list[Sym]:
     """Conditions of axes of extent 1 that the indices of other axes pass by: what a split by 1 leaves, bound to threads or split again."""
-    parts: list[Sym] = []
-    seen: set[IterDomain] = set()
-    stack = [g.axis for g in state.plan.groups[output] if not g.axis.is_broadcast()]
+    groups = {g.axis: g for g in state.plan.groups[output] if not g.axis.is_broadcast()}
+    groups |= {axis: g for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if state.maps.are_exact(axis, g.axis)}
+    reader_of: dict[IterDomain, Split | Merge] = {}
+    left_over: list[IterDomain] = []
+    stack = list(groups)
     while stack:
         transform = stack.pop().definition()
-        for source in () if transform is None else transform.inputs:
-            if source not in seen:
-                seen.add(source)  # type: ignore[arg-type]
-                stack.append(source)  # type: ignore[arg-type]
+        if not isinstance(transform, (Split, Merge)):
+            continue
         if isinstance(transform, Split) and transform.factor is ONE:
-            rest = transform.inner() if transform.inner_split else transform.outer()
-            index = indexer.find(rest)
-            if index is not None:  # None: these loops do not run over it
-                parts += [indexer.guard([rest]), less(index, ONE)]
-    return parts
+            left_over.append(transform.inner() if transform.inner_split else transform.outer())
+        for source in transform.inputs:
+            if source not in reader_of:
+                reader_of[source] = transform  # type: ignore[index]
+                stack.append(source)  # type: ignore[arg-type]
+
+    def index_of(axis: IterDomain) -> Sym | None:
+        """The index of `axis` by its own transforms; None when these loops do not run over it."""
+        if axis in groups:
+            group = groups[axis]
+            return var(group.parallel.value, extent=state.launch[group.parallel]) if group.parallel.is_bound else group.index
+        transform = reader_of.get(axis)
+        if isinstance(transform, Split):
+            outer, inner = index_of(transform.outer()), index_of(transform.inner())
+            return None if outer is None or inner is None else mul(outer, transform.inner().sym) + inner
+        merged = None if transform is None else index_of(transform.out())
+        if merged is None:
+            return None
+        return floordiv(merged, transform.inner().sym) if axis is transform.outer() else mod(merged, transform.inner().sym)  # type: ignore[union-attr]
+
+    indices = [index_of(axis) for axis in dict.fromkeys(left_over)]
+    return [less(index, ONE) for index in indices if index is not None]
 
 
 def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
@@ -324,8 +341,13 @@ def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> l
     out = []
     for axis, group in zip(output.get_loop_domain(), state.plan.groups[output]):
         if axis.is_reduction() and not group.axis.is_broadcast():
-            out += [equal(indexer.axis_index(missing, output), 0) for missing in state.plan.coverage(group.axis) - covered]
+            out += [equal(indexer.axis_index(missing, output), 0) for missing in _missing(state, group, covered)]
     return out
+
+
+def _missing(state: BuildState, group: LoopGroup, covered: frozenset[IterDomain]) -> list[IterDomain]:
+    """What a loop runs over beyond `covered`, in an order that is the same in every process."""
+    return sorted(state.plan.coverage(group.axis) - covered, key=lambda axis: axis.name)
 
 
 def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
@@ -343,8 +365,14 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
             if not group.parallel.is_bound and not group.axis.is_broadcast():
                 out.append(equal(group.index, 0))
             continue
-        for missing in state.plan.coverage(group.axis) - covered:  # merged with an axis that the tensor lacks
+        for missing in _missing(state, group, covered):  # merged with an axis that the tensor lacks
             out.append(equal(indexer.axis_index(missing, output), 0))
+    for transform in axis_transforms(output, output.get_loop_domain()):
+        if isinstance(transform, Merge) and not transform.out().is_broadcast():  # merged with parts of a broadcast axis, which repeat it
+            value = indexer.find(transform.out())
+            for source, part in ((transform.outer(), floordiv), (transform.inner(), mod)):
+                if source.is_broadcast() and source.sym is not ONE and value is not None:
+                    out.append(equal(part(value, transform.inner().sym), 0))
     return out
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..errors import InternalError
-from ..expr import TRUE, ZERO, Sym, conjunction, floordiv, is_divisible, less, mod, mul, op, var
+from ..expr import ONE, TRUE, ZERO, Sym, conjunction, floordiv, is_divisible, less, mod, mul, op, var
 from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
 from .loops import LoopGroup
@@ -91,7 +91,7 @@ class Indexer:
         found = self._solve(other)
         if found is not None:
             self._inherit(key, other)
-        return found
+        return ZERO if found is None and axis.sym is ONE else found
 
     def _inherit(self, key: IterDomain, other: IterDomain) -> None:
         mine = self.bounds.setdefault(key, [])
@@ -148,7 +148,7 @@ class Indexer:
             return None
         if role == "outer":
             return ZERO if outer.is_broadcast() else floordiv(value, inner.sym)
-        return value if outer.is_broadcast() else mod(value, inner.sym)
+        return value if outer.is_broadcast() and outer.sym is ONE else mod(value, inner.sym)
 
     def _through_swizzle(self, swizzle: Expr, role: str, key: IterDomain) -> Sym | None:
         x, y = swizzle.inputs
