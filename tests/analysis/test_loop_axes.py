@@ -53,11 +53,17 @@ def test_the_reference_is_the_output_with_every_axis():
 
 def test_no_output_with_every_axis_is_an_obstacle():
     fusion = Fusion()
-    bias = ex.tensor(fusion, ["n"], ex.F32)
-    x = ex.tensor(fusion, ["m", "n"], ex.F32)
-    ex.output(ex.op("neg", bias))
-    fusion.add_input(x)
+    ex.output(ex.op("neg", ex.tensor(fusion, ["n"], ex.F32)))
+    ex.output(ex.op("neg", ex.tensor(fusion, ["m"], ex.F32)))
     assert isinstance(pointwise_reference(LoopAxes(fusion)), Obstacle)
+
+
+def test_inputs_that_nothing_reads_ask_for_no_axis():
+    fusion = Fusion()
+    bias = ex.tensor(fusion, ["n"], ex.F32)
+    ex.tensor(fusion, ["m", "n"], ex.F32)
+    ex.output(ex.op("neg", bias))
+    assert pointwise_reference(LoopAxes(fusion)) is fusion.outputs()[0]
 
 
 def test_loops_follow_memory_where_a_tensor_says_how():

@@ -1,0 +1,73 @@
+"""A part of the random fusions that is the same every time: `python -m tests.random_fusions` runs as many as one likes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from fusion_case import Case, Node, Ref, TensorInput
+from fusion_check import Outcome, check, difference
+from fusion_generator import random_case
+from fusion_runner import Found, run_seeds, shrunk
+from fusion_shrink import shrink
+
+SEEDS = range(60)
+LARGEST_ELEMS = 2000
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[int, Found]:
+    """The outcomes of all seeds, in as many processes as there are cores (at most 4)."""
+    return {result[0]: result for result in run_seeds(SEEDS, "cpu", min(4, os.cpu_count() or 1), largest_elems=LARGEST_ELEMS)}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_kernel_computes_what_the_reference_does(seed: int, found: dict[int, Found]) -> None:
+    outcome = found[seed][2]
+    if outcome.is_failure:
+        pytest.fail(shrunk(seed, outcome, "cpu", LARGEST_ELEMS))
+
+
+def test_few_fusions_are_declined(found: dict[int, Found]) -> None:
+    declined = [seed for seed, _, outcome in found.values() if outcome.kind == "declined"]
+    assert len(declined) < 0.25 * len(found), declined
+
+
+def test_a_seed_makes_the_same_fusion_again() -> None:
+    assert random_case(7) == random_case(7)
+
+
+def test_a_wrong_element_is_found() -> None:
+    import torch
+
+    wanted = torch.zeros(2, 3, dtype=torch.float64)
+    output = wanted.to(torch.float32)
+    output[1, 2] = 1.0
+    assert difference(output, wanted, torch.full_like(wanted, 0.5), torch.float32) == "1 of 6 elements differ; at [1, 2]: 1.0 instead of 0.0"
+    output[1, 2] = float("nan")
+    assert difference(output, wanted, torch.full_like(wanted, 0.5), torch.float32)
+
+
+def test_a_failing_fusion_shrinks_to_the_op_that_fails() -> None:
+    """Say that every fusion with a sine fails: one op on one element is left."""
+
+    def fails(case: Case) -> bool:
+        return any(node.op == "sin" for node in case.nodes) and check(case).kind == "ok"
+
+    nodes = (
+        Node(("v0",), "neg", (Ref("x0"),), labels=("a", "b")),
+        Node(("v1",), "sin", (Ref("v0"),), labels=("a", "b")),
+        Node(("v2",), "add", (Ref("v1"), Ref("x1")), labels=("a", "b")),
+    )
+    case = Case((TensorInput("x0", ("a", "b")), TensorInput("x1", ("b",), gapped=frozenset({0}))), nodes, ("v2", "v0"), {"a": 3, "b": 5})
+    small = shrink(case, fails)
+    assert [node.op for node in small.nodes] == ["sin"] and dict(small.sizes) == {"a": 1, "b": 1}
+    assert "v1 = fd.ops.sin(x0)" in small.text()
+
+
+def test_a_printed_fusion_runs() -> None:
+    exec(compile(random_case(3, 200).text(), "<printed>", "exec"), {})
+
+
+def test_outcomes_that_are_no_failures() -> None:
+    assert [Outcome(kind).is_failure for kind in ("ok", "declined", "ill-conditioned", "mismatch", "KernelFault")] == [False, False, False, True, True]
