@@ -15,7 +15,7 @@ from ..ir.values import (
 )  # fmt: skip
 from ..lower.kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Statement, Sync, walk
 from ..lower.passes import reduction_form
-from ..lower.program import HostCheck, KernelProgram, Param, RandomParam, TensorParam, WorkParam
+from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .scalars import ScalarPrinter, literal
@@ -33,6 +33,7 @@ class CudaWriter:
         self.scalars = ScalarPrinter(kernel.index_type)
         self.blocks: dict[str, None] = {"cast": None}
         self.lines: list[str] = []
+        self.origins: list[tuple[int, int, Statement]] = []  # lines from first up to, not including, last, and what wrote them
         self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *kernel.block))}
         self.alignment_bytes: dict[str, int] = {}
         self.random_ops: set[int] = set()
@@ -46,7 +47,10 @@ class CudaWriter:
 
     def body(self, statements: list[Statement], depth: int) -> None:
         for statement in statements:
+            first = len(self.lines)
             self.statement(statement, depth)
+            if isinstance(statement, (Op, Sync)):
+                self.origins.append((first, len(self.lines), statement))
 
     def statement(self, s: Statement, depth: int) -> None:
         """Write one statement with what is inside it."""
@@ -340,6 +344,14 @@ def is_scalar(buffer: Buffer) -> bool:
     return buffer.elems is ONE
 
 
+def _origin(first: int, last: int, s: Statement) -> LineOrigin:
+    if not isinstance(s, Op):
+        return LineOrigin(first, last, "barrier", (), s.why if isinstance(s, Sync) else "")
+    tensors = tuple(dict.fromkeys(f"T{o.buffer.tensor.name}" for o in s.outputs))
+    operands = ", ".join(f"T{o.buffer.tensor.name}" if isinstance(o, Access) else str(o) for o in s.operands)
+    return LineOrigin(first, last, "reduction" if isinstance(s, Reduce) else "op", tensors, f"{', '.join(tensors)} = {s.expr.op_name}({operands})")
+
+
 def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> KernelProgram:
     """Return the program of a lowered kernel."""
     writer = CudaWriter(fusion, kernel)
@@ -352,12 +364,14 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     params = _parameters(writer)
     shared = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []
     signature = ",\n    ".join(_declare(p) for p in params)
-    text = "\n".join([f'extern "C" __global__ void {kernel.name}(', f"    {signature}) {{", *shared, *writer.lines, "}"]) + "\n"
+    head = "\n".join([f'extern "C" __global__ void {kernel.name}(', f"    {signature}) {{", *shared])
+    text = "\n".join([head, *writer.lines, "}"]) + "\n"
+    above = head.count("\n") + 2  # line number of the body's first line
     checks = tuple(HostCheck(extent, divisor, "vectorized axis") for extent, divisor in kernel.facts.items())
     return KernelProgram(
         kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
         writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,
-        tuple(str(v).split("_")[0] for v in fusion.outputs()),
+        tuple(str(v).split("_")[0] for v in fusion.outputs()), origins=tuple(_origin(above + a, above + b - 1, s) for a, b, s in writer.origins),
     )  # fmt: skip
 
 

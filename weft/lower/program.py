@@ -60,6 +60,20 @@ class HostCheck:
     what: str
 
 
+@dataclass(frozen=True)
+class LineOrigin:
+    """Which statement wrote the lines first_line to last_line (from 1) of a kernel's text.
+
+    kind: "op", "reduction" (across threads or blocks) or "barrier"; tensors: names of what it computes; text: "T5 = sum(T4)", or the barrier's reason.
+    """
+
+    first_line: int
+    last_line: int
+    kind: str
+    tensors: tuple[str, ...]
+    text: str
+
+
 @dataclass(eq=False)
 class KernelProgram:
     """One kernel.
@@ -86,3 +100,4 @@ class KernelProgram:
     outputs: tuple[str, ...] = ()  # names of the fusion's outputs, in order; an output that is also read has another name than in the definition
     seconds: dict[str, float] = field(default_factory=dict)  # time of each stage
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on
+    origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
