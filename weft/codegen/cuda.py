@@ -280,7 +280,10 @@ class CudaWriter:
             if not self.cluster_started:
                 self.emit(depth + 1, "weft::cluster_wait();")
                 self.cluster_started = True
-            self.emit(depth + 1, f"weft::reduce_cluster<{monoid.functor}, {n}>(value, {exchange});")
+            live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
+            folded, _ = self.linear([p for p in live if p in s.thread_types], "blockDim")
+            kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
+            self.emit(depth + 1, f"weft::reduce_cluster<{monoid.functor}, {n}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
         elif s.grid_types:
             self.fold_blocks(s, workspace, identity, ctype, depth + 1)
         for lane in range(n):

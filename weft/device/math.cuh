@@ -126,14 +126,15 @@ WEFT_DEVICE float erfcinv(float y) { return static_cast<float>(erfcinv(static_ca
 #endif
 
 // ---- 1 / x: one Newton step on the approximation, branch-free; the select keeps the right answer at 0, infinity and NaN, where the step makes NaN.
-// Denormal results are flushed to zero and denormal arguments give infinity.
+// Denormal arguments are scaled into range; denormal results are flushed to zero.
 WEFT_DEVICE float reciprocal(float x) {
 #ifdef WEFT_EMULATOR
   return 1.f / x;
 #else
-  const float start = approximate_reciprocal(x);
-  const float rest = ::fmaf(-x, start, 1.f);
-  return ::fabsf(rest) < .5f ? ::fmaf(start, rest, start) : start;
+  const float scale = ::fabsf(x) < 1.17549435e-38f ? 16777216.f : 1.f, scaled = x * scale;
+  const float start = approximate_reciprocal(scaled);
+  const float rest = ::fmaf(-scaled, start, 1.f);
+  return (::fabsf(rest) < .5f ? ::fmaf(start, rest, start) : start) * scale;
 #endif
 }
 WEFT_DEVICE double reciprocal(double x) { return 1. / x; }

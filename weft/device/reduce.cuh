@@ -149,19 +149,20 @@ WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, un
 }
 
 #if defined(WEFT_EMULATOR) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-// Fold N values over the blocks of a cluster, each of whose threads all hold the block's result. exchange: N values per block, in shared memory.
-// Each call has an exchange of its own; the blocks have all started (cluster_arrive at the top of the kernel, cluster_wait before the first call).
-template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster(T (&values)[N], T* exchange) {
-  const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread();
-  if (thread < blocks) {
+// Fold N values over the blocks of a cluster. Each block's result is held by all threads that it was folded over: thread `folded` of them, of which there
+// are at least as many as blocks, hands it to block `folded`. kept: which of kept_threads results this thread holds. exchange: N values per block and kept
+// thread, in shared memory; each call has its own. The blocks have all started (cluster_arrive at the top of the kernel, cluster_wait before the first call).
+template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster(T (&values)[N], T* exchange, unsigned folded, unsigned kept, unsigned kept_threads) {
+  const unsigned blocks = cluster_size(), rank = cluster_rank();
+  if (folded < blocks) {
 #pragma unroll
-    for (int n = 0; n < N; n++) store_shared_remote(exchange + rank * N + n, thread, values[n]);
+    for (int n = 0; n < N; n++) store_shared_remote(exchange + (rank * kept_threads + kept) * N + n, folded, values[n]);
   }
   cluster_sync();
 #pragma unroll
   for (int n = 0; n < N; n++) {
-    values[n] = load_shared(exchange + n);
-    for (unsigned block = 1; block < blocks; block++) values[n] = Op::combine(values[n], load_shared(exchange + block * N + n));
+    values[n] = load_shared(exchange + kept * N + n);
+    for (unsigned block = 1; block < blocks; block++) values[n] = Op::combine(values[n], load_shared(exchange + (block * kept_threads + kept) * N + n));
   }
 }
 #endif

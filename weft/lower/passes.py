@@ -58,7 +58,9 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.workspace)  # type: ignore[union-attr]
         if statement.is_cluster:
-            statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, const(kernel.cluster[0] * statement.group_elems), tensor)
+            kept = product(launch[p] for p in BLOCK_TYPES if p in launch and p not in statement.thread_types)
+            elems = mul(kept, kernel.cluster[0] * statement.group_elems)
+            statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.exchange)  # type: ignore[union-attr]
         if across_grid:
             _plan_grid(kernel, state, statement, loops)

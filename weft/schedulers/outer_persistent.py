@@ -37,6 +37,7 @@ class OuterParams:
     bdimy: int
     max_registers: int
     grid_split: int = 1
+    cluster_blocks: int = 1
 
 
 class OuterPersistent(Scheduler):

@@ -83,7 +83,8 @@ class ReductionParams:
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. pad_to_warp: always whole warps along x when the row is reduced there.
-    grid_split: blocks that share a row or column, 1: none. rows_per_block: iteration indices per block (columns when outer).
+    grid_split: blocks that share a row or column, 1: none. cluster_blocks: the same
+    as blocks of one cluster, which exchange their results through shared memory ("outer" only). rows_per_block: iteration indices per block (columns when outer).
     """
 
     kind: str
@@ -95,6 +96,7 @@ class ReductionParams:
     grid_split: int
     is_warp_only: bool
     max_registers: int
+    cluster_blocks: int = 1
 
     @property
     def threads_per_block(self) -> int:
