@@ -356,11 +356,10 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
     own = [(axis, g) for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if not axis.is_reduction()]
     used = {g.parallel for axis, g in own if not axis.is_broadcast()}
     out = [equal(var(p.value, extent=state.launch[p]), 0) for p in kinds if p in state.launch and p not in used and state.launch[p] is not ONE]
+    if output.memory_type is MemoryType.shared:  # has a place for every index of the loops that it varies over, and is written anew in those around
+        return out
     covered = frozenset().union(*(state.plan.coverage(axis) for axis, _ in own)) if own else frozenset()
-    in_shared = output.memory_type is MemoryType.shared  # where each iteration of a loop around writes anew
     for axis, group in own:
-        if in_shared and group.parallel not in BLOCK_TYPES:
-            continue
         if axis.is_broadcast():
             if not group.parallel.is_bound and not group.axis.is_broadcast():
                 out.append(equal(group.index, 0))

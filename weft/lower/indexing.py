@@ -88,6 +88,8 @@ class Indexer:
         if axis.is_broadcast():
             return ZERO
         other = self.maps.almost_exact(axis)
+        if other in self._active:
+            return None
         found = self._solve(other)
         if found is not None:
             self._inherit(key, other)
