@@ -1,0 +1,42 @@
+"""Fusions scheduled by hand, lowered, run in the emulator with all checks, and compared with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft import FusionDefinition
+from weft.dtypes import DataType
+from weft.ir.fusion import Fusion
+from weft.ir.values import TensorView
+from weft.lower.pipeline import lower
+from weft.options import options
+from weft.reference.interpreter import evaluate
+from weft.runtime.kernel_executor import KernelExecutor
+
+
+def defined(define: Callable[[FusionDefinition], None]) -> Fusion:
+    with FusionDefinition() as fd:
+        define(fd)
+    return fd.fusion  # type: ignore[return-value]
+
+
+def named(fusion: Fusion, number: int) -> TensorView:
+    return next(t for t in fusion.tensors() if t.name == number)
+
+
+def run(fusion: Fusion, inputs: Sequence[Any], unscheduled: Fusion) -> str:
+    """Run a scheduled fusion, assert that its outputs are right, and return the text of its kernel."""
+    executor = KernelExecutor()
+    with options(check="races"):
+        executor.compile(fusion, inputs)
+        outputs = executor.run(inputs)
+    for output, wanted in zip(outputs, evaluate(unscheduled, inputs), strict=True):
+        torch.testing.assert_close(output.to(wanted.dtype), wanted, atol=1e-4, rtol=1e-4)
+    return executor.kernel_runtimes[0].program.text
+
+
+def lowered(fusion: Fusion, dump: Callable[[str, str], None] | None = None):
+    return lower(fusion.clone()[0], name="kernel", index_type=DataType.Int32, dump=dump)

@@ -1,0 +1,262 @@
+"""Schedules by hand that once were lowered wrongly, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from by_hand import defined, named, run
+
+from weft.dtypes import DataType
+from weft.errors import UserError
+from weft.ir.enums import MemoryType, ParallelType
+from weft.ir.values import ReductionOp
+from weft.schedule.caching import cache_and_fork_outputs, cache_inputs
+from weft.schedule.inline import inline_at, inline_most
+from weft.schedule.primitives import merge, reorder, set_memory_type, split
+from weft.schedule.propagate import parallelize_like, transform_like
+
+P = ParallelType
+X = torch.arange(60, dtype=torch.float32).view(5, 12) / 7 - 3
+
+
+def add_bias(fd):
+    x, bias = fd.define_tensor([-1, 12], contiguity=True), fd.define_tensor([12], contiguity=True)
+    fd.add_output(fd.ops.add(x, bias))
+
+
+def row_sum(fd):
+    fd.add_output(fd.ops.sum(fd.define_tensor([5, 12], contiguity=True), [1]))
+
+
+def message(error: pytest.ExceptionInfo) -> str:
+    return "\n".join(line for line in str(error.value).split("\n") if not line.startswith("  at "))
+
+
+def test_a_kept_tensor_is_indexed_by_its_own_axis_inside_merged_loops():
+    """The bias is kept in registers, and read inside the merged loops over rows and columns."""
+    fusion = defined(add_bias)
+    (_, _), (_, bias) = cache_inputs(fusion)
+    ((_, output),) = cache_and_fork_outputs(fusion)
+    merge(output, 0, 1)
+    split(output, 0, 4)
+    transform_like(output)
+    inline_most([t for t in fusion.tensors() if t is not bias])
+    assert bias.compute_at == 0
+    run(fusion, [X, torch.randn(12)], defined(add_bias))
+
+
+def test_threads_of_a_tensor_that_lacks_an_axis_are_those_of_its_reader():
+    """Not inlined: the thread that reads column t % 12 is not thread t % 12, so each thread loads what it reads."""
+    fusion = defined(add_bias)
+    (_, _), (_, bias) = cache_inputs(fusion)
+    ((_, output),) = cache_and_fork_outputs(fusion)
+    merge(output, 0, 1)
+    split(output, 0, 32)
+    output.axis(0).parallelize(P.grid_x)
+    output.axis(1).parallelize(P.block_x)
+    transform_like(output)
+    parallelize_like(output)
+    run(fusion, [X, torch.randn(12)], defined(add_bias))
+
+
+def test_two_outputs_share_a_load_that_lacks_an_axis_of_one():
+    """The load runs in the loops of the wider output, and so does the narrower output, whose first reader writes."""
+
+    def define(fd):
+        x, y = fd.define_tensor([-1, -1, -1], contiguity=True), fd.define_tensor([-1, 1, -1], contiguity=[True, None, True])
+        fd.add_output(fd.ops.add(x, y))
+        fd.add_output(fd.ops.neg(y))
+
+    fusion = defined(define)
+    cache_inputs(fusion)
+    (_, output), _ = cache_and_fork_outputs(fusion)
+    merge(merge(output, 0, 1), 0, 1)
+    split(split(output, 0, 32), 0, 1)
+    output.axis(0).parallelize(P.grid_x)
+    output.axis(2).parallelize(P.block_x)
+    transform_like(output)
+    parallelize_like(output)
+    inline_at(output, 1, best_effort=True)
+    inline_most(fusion=fusion)
+    run(fusion, [torch.randn(3, 4, 5), torch.randn(3, 1, 5)], defined(define))
+
+
+@pytest.mark.parametrize("serial_first", [True, False])
+def test_a_reduction_over_serial_and_bound_axes_becomes_two(serial_first):
+    fusion = defined(row_sum)
+    total = fusion.outputs()[0]
+    split(total, 1, 4)
+    if not serial_first:
+        reorder(total, {1: 2, 2: 1})
+    total.axis(0).parallelize(P.grid_x)
+    total.axis(2 if serial_first else 1).parallelize(P.block_x)
+    assert "reduce_" in run(fusion, [X], defined(row_sum))
+
+
+def test_a_reduction_straight_into_global_memory():
+    for bind in (False, True):
+        fusion = defined(row_sum)
+        total = fusion.outputs()[0]
+        if bind:
+            total.axis(1).parallelize(P.block_x)
+        run(fusion, [X], defined(row_sum))
+
+
+@pytest.mark.parametrize("kept, reduced", [(P.block_x, P.block_y), (P.block_y, P.block_x), (P.grid_x, P.grid_y), (P.block_x, P.grid_x), (P.grid_y, P.block_z)])
+def test_reductions_over_any_bound_axis(kept, reduced):
+    fusion = defined(row_sum)
+    total = fusion.outputs()[0]
+    total.axis(0).parallelize(kept)
+    total.axis(1).parallelize(reduced)
+    run(fusion, [X], defined(row_sum))
+
+
+@pytest.mark.parametrize("bindings", [(P.grid_x, P.block_x), (P.grid_y, P.block_y), (P.block_x, P.grid_z)])
+def test_a_reduction_over_blocks_and_threads(bindings):
+    fusion = defined(row_sum)
+    total = fusion.outputs()[0]
+    split(total, 1, 4)
+    for position, kind in zip((1, 2), bindings):
+        total.axis(position).parallelize(kind)
+    text = run(fusion, [X], defined(row_sum))
+    assert "arrive_grid" in text and "for (" in text  # the rows are a loop: partial results of each iteration have a place of their own
+
+
+def test_the_result_of_a_grid_reduction_cannot_leave_its_loop():
+    fusion = defined(row_sum)
+    ((local, _),) = cache_and_fork_outputs(fusion)
+    local.axis(1).parallelize(P.grid_x)
+    with pytest.raises(UserError) as error:
+        run(fusion, [X], defined(row_sum))
+    assert error.value.code == "W531" and "T2 is reduced across blocks inside the loop" in message(error)
+
+
+def test_all_blocks_cannot_have_the_result_of_a_grid_reduction():
+    def define(fd):
+        x = fd.define_tensor([5, 12], contiguity=True)
+        fd.add_output(fd.ops.sub(x, fd.ops.sum(x, [1], True)))
+
+    fusion = defined(define)
+    cache_inputs(fusion)
+    cache_and_fork_outputs(fusion)
+    total = next(e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp))
+    total.axis(1).parallelize(P.grid_x)
+    parallelize_like(total)
+    inline_most(fusion=fusion)
+    with pytest.raises(UserError) as error:
+        run(fusion, [X], defined(define))
+    assert error.value.code == "W532" and "is reduced over blockIdx.x, and the blocks of blockIdx.x all need it" in message(error)
+
+
+def test_extrema_without_threads():
+    def define(fd):
+        x = fd.define_tensor([5, 12], contiguity=True)
+        fd.add_output(fd.ops.max(x, [1]))
+        fd.add_output(fd.ops.min(x, [0]))
+
+    run(defined(define), [X], defined(define))
+
+
+def test_one_block_stores_an_output_that_lacks_the_axis_of_the_blocks():
+    """An axis of extent 1 is bound to blockIdx.x beside an axis of 12: only the first block stores."""
+
+    def define(fd):
+        x, row = fd.define_tensor([5, 12], contiguity=True), fd.define_tensor([5, 1], contiguity=[True, None])
+        fd.add_output(fd.ops.mul(x, row))
+        fd.add_output(fd.ops.neg(row))
+
+    fusion = defined(define)
+    (_, _), (_, _) = cache_inputs(fusion)
+    (_, output), _ = cache_and_fork_outputs(fusion)
+    output.axis(1).parallelize(P.grid_x)
+    output.axis(0).parallelize(P.block_x)
+    parallelize_like(output)
+    inline_most(fusion=fusion)
+    text = run(fusion, [X, torch.randn(5, 1)], defined(define))
+    assert "if ((int)blockIdx.x == 0)" in text
+
+
+def test_what_a_split_by_one_leaves_is_guarded():
+    """The rest of a split by 1 is split by 3: of three iterations (or threads) only the first is there."""
+    for kind in (None, P.block_x):
+
+        def define(fd):
+            x = fd.define_tensor([4, 7], contiguity=True)
+            fd.add_output(fd.ops.sum(x, [0]))
+
+        fusion = defined(define)
+        cache_inputs(fusion)
+        ((local, _),) = cache_and_fork_outputs(fusion)
+        split(split(local, 0, 1), 1, 3)
+        transform_like(local)
+        if kind:
+            local.axis(2).parallelize(kind)
+            parallelize_like(local)
+        inline_most(fusion=fusion)
+        run(fusion, [torch.randn(4, 7)], defined(define))
+
+
+def test_inlined_shared_memory_has_a_place_for_every_thread():
+    def define(fd):
+        fd.add_output(fd.ops.neg(fd.ops.sin(fd.define_tensor([5, 12], contiguity=True))))
+
+    fusion = defined(define)
+    cache_inputs(fusion)
+    cache_and_fork_outputs(fusion)
+    sine = named(fusion, 1)
+    set_memory_type(sine, MemoryType.shared)
+    sine.axis(1).parallelize(P.block_x)
+    parallelize_like(sine)
+    inline_most(fusion=fusion)
+    assert sine.compute_at == 2 and "store_shared(T1 + (int)threadIdx.x" in run(fusion, [X], defined(define))
+
+
+def test_registers_are_not_read_by_other_threads():
+    def define(fd):
+        fd.add_output(fd.ops.neg(fd.ops.sin(fd.define_tensor([5, 12], contiguity=True))))
+
+    for memory, kind, remedy in ((MemoryType.local, P.block_x, "set_memory_type(MemoryType.shared)"), (MemoryType.shared, P.grid_x, "another kernel")):
+        fusion = defined(define)
+        sine, output = named(fusion, 1), fusion.outputs()[0]
+        set_memory_type(sine, memory)
+        sine.axis(1).parallelize(kind)
+        with pytest.raises(UserError) as error:
+            run(fusion, [X], defined(define))
+        text = message(error)
+        assert text.startswith(f"W522: inconsistent parallelization: axis {sine.axis(1)} of {sine} is bound to {kind.value}, and its reader {output} is not")
+        assert remedy in text
+        output.axis(0).parallelize(kind)
+        with pytest.raises(UserError) as error:
+            run(fusion, [X], defined(define))
+        assert f"its reader {output} binds {output.axis(0)}, another axis, to it" in message(error)
+    sine.axis(1).parallelize(P.block_x)
+    output.axis(0).parallelize(P.block_x)
+    run(fusion, [X], defined(define))  # other threads, in shared memory
+
+
+@pytest.mark.parametrize("dtype", [DataType.Int, DataType.Double, DataType.Float, DataType.Int32])
+def test_partial_results_of_blocks_have_the_type_of_the_reduction(dtype):
+    def define(fd):
+        x = fd.define_tensor([5, 12], contiguity=True)
+        fd.add_output(fd.ops.max(fd.ops.cast(x, dtype), [0, 1]))
+
+    fusion = defined(define)
+    cache_inputs(fusion)
+    ((local, _),) = cache_and_fork_outputs(fusion)
+    local.axis(0).parallelize(P.grid_x)
+    local.axis(1).parallelize(P.block_x)
+    parallelize_like(local)
+    names = {DataType.Int: "long long", DataType.Double: "double", DataType.Float: "float", DataType.Int32: "int"}
+    assert f"{names[dtype]}* partials_" in run(fusion, [X], defined(define))
+
+
+def test_only_copies_and_conversions_take_vectors():
+    fusion = defined(add_bias)
+    cache_inputs(fusion)
+    ((local, _),) = cache_and_fork_outputs(fusion)
+    split(local, 1, 4)
+    local.axis(2).parallelize(P.vectorize)
+    inline_most(fusion=fusion)
+    with pytest.raises(UserError) as error:
+        run(fusion, [X, torch.randn(12)], defined(add_bias))
+    assert message(error).startswith(f"W521: axis {local.axis(2)} of {local} is vectorized, but add computes one element at a time")
