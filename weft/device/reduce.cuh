@@ -66,8 +66,9 @@ template <class Op, int N, bool Trailing, class T> WEFT_DEVICE void reduce_rows(
 }
 
 // Fold N values over the block dimensions X, Y, Z that are true, for any block shape. workspace: N + 2 values per thread.
-// Values lie by row (of the folded threads) and column (kept thread and value). Where there are more rows than values, all threads fold columns in two
-// strides, with three barriers; else rows are halved, with one barrier each.
+// Where lanes of a warp hold the same column, shuffles fold them first. Then values lie by row (of the folded threads or warps) and column (kept thread and
+// value). Where there are more threads along a column than values, all of them fold columns in two strides, with three barriers; else rows are halved, with
+// one barrier each.
 template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
   const unsigned nx = X ? blockDim.x : 1, ny = Y ? blockDim.y : 1, nz = Z ? blockDim.z : 1;
   const unsigned folded = (X ? threadIdx.x : 0) + nx * ((Y ? threadIdx.y : 0) + ny * (Z ? threadIdx.z : 0));
@@ -75,16 +76,30 @@ template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void red
   const unsigned kept = (X ? 0 : threadIdx.x) + kx * ((Y ? 0 : threadIdx.y) + ky * (Z ? 0 : threadIdx.z));
   const unsigned count = nx * ny * nz, segments = kx * ky * kz;
   const unsigned columns = N * segments, stride = columns + segments;  // a row more than its columns, so that rows start in different banks
+  unsigned in_warp = 1;  // rows of a warp that shuffles fold
+  if (!X && Y && !Z && blockDim.z == 1 && blockDim.x < 32 && 32 % blockDim.x == 0 && blockDim.x * blockDim.y % 32 == 0) {
+    in_warp = 32 / blockDim.x;
+    for (unsigned offset = blockDim.x; offset < 32; offset *= 2) {
 #pragma unroll
-  for (int n = 0; n < N; n++) store_shared(workspace + folded * stride + n * segments + kept, values[n]);
+      for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], shuffle_xor(values[n], static_cast<int>(offset)));
+    }
+  }
+  const unsigned rows = count / in_warp;
+  if (folded % in_warp == 0) {
+#pragma unroll
+    for (int n = 0; n < N; n++) store_shared(workspace + folded / in_warp * stride + n * segments + kept, values[n]);
+  }
   block_sync();
   if (count >= 2 * N && count % N == 0) {
-    const unsigned groups = count / N, thread = folded * segments + kept;
+    const unsigned groups = count / N < rows ? count / N : rows, thread = folded * segments + kept;
     const unsigned column = thread % columns, group = thread / columns;
-    T part = load_shared(workspace + group * stride + column);
-    for (unsigned row = group + groups; row < count; row += groups) part = Op::combine(part, load_shared(workspace + row * stride + column));
     T* const parts = workspace + count * stride;
-    store_shared(parts + group * columns + column, part);
+    T part = values[0];
+    if (group < groups) {
+      part = load_shared(workspace + group * stride + column);
+      for (unsigned row = group + groups; row < rows; row += groups) part = Op::combine(part, load_shared(workspace + row * stride + column));
+      store_shared(parts + group * columns + column, part);
+    }
     block_sync();
     if (group == 0) {
       for (unsigned other = 1; other < groups; other++) part = Op::combine(part, load_shared(parts + other * columns + column));
@@ -93,9 +108,9 @@ template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void red
     block_sync();
   } else {
     unsigned width = 1;
-    while (width < count) width *= 2;
+    while (width < rows) width *= 2;
     for (unsigned half = width / 2; half > 0; half /= 2) {
-      if (folded < half && folded + half < count) {
+      if (folded < half && folded + half < rows) {
 #pragma unroll
         for (int n = 0; n < N; n++) {
           T* mine = workspace + folded * stride + n * segments + kept;

@@ -37,7 +37,6 @@ class OuterParams:
     bdimy: int
     max_registers: int
     grid_split: int = 1
-    cluster_blocks: int = 1
 
 
 class OuterPersistent(Scheduler):

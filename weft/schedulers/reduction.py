@@ -2,7 +2,6 @@
 
     inner   rows: [BIDx, TIDy]           row: [BIDy, serial, unroll, TIDx, vector]
     outer   columns: [BIDx, TIDx, vector]   reduced: [BIDy, serial, unroll, TIDy]
-            columns: [BIDy, TIDx, vector]   reduced: [BIDx = blocks of a cluster, serial, unroll, TIDy]
     3d      rows: [BIDx, TIDy]           outer run: [BIDy, serial, TIDz]   inner run: [serial, unroll, TIDx, vector]
 
 Owns the template; parameters are chosen in `reduction_heuristic.py`. Read first: `Reduction.apply`.
@@ -59,7 +58,7 @@ class Reduction(Scheduler):
         template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        return Launch(static, params.max_registers, params.cluster_blocks)
+        return Launch(static, params.max_registers)
 
 
 def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
@@ -119,14 +118,8 @@ def schedule_outer(reference: TensorView, analysis: RowAnalysis, params: Any) ->
     blocks, threads_x = split_axis(reference, columns, params.bdimx)  # type: ignore[arg-type]
     rest, threads_y = split_axis(reference, rest, params.bdimy)  # type: ignore[arg-type]
     rest, unroll = split_axis(reference, rest, params.unroll)
-    if params.cluster_blocks > 1:
-        in_cluster, rest = split_axis(reference, rest, params.cluster_blocks, False)
-        in_cluster.parallelize(ParallelType.grid_x)
-        blocks.parallelize(ParallelType.grid_y)
-        share = [in_cluster]
-    else:
-        rest, share = _share(reference, rest, params)
-        blocks.parallelize(ParallelType.grid_x)
+    rest, share = _share(reference, rest, params)
+    blocks.parallelize(ParallelType.grid_x)
     threads_x.parallelize(ParallelType.block_x)
     threads_y.parallelize(ParallelType.block_y)
     arrange_axes(reference, [blocks, *share, rest, unroll, threads_y, threads_x, vector])

@@ -70,11 +70,13 @@ SEGMENT_COST = {8: 2.5, 16: 1.6, 32: 1.25, 64: 1.1}
 """Relative time per byte of rows read in pieces of so many bytes; wider pieces cost 1. 64: measured on an H200; below: an estimate, sectors have 32 bytes."""
 
 LONG_COLUMN_ELEMS = 1024
+MOST_COLUMNS_PER_SM = 4
 COLUMN_BLOCK, COLUMN_UNROLL = (8, 128), 4
 SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL = (16, 32), 8
 FULL_CHIP = 0.85
-"""Threads along x and y for long columns: where columns fill the chip, narrow blocks that finish alone; else wider ones that share columns, one block per
-multiprocessor. Source: one H200, bf16: 8192x8192 0.92 of a copy with 8x128 alone and 0.88 with 16x16 by 4; 16384x4096 0.89 with 16x32 by 4."""
+"""Threads along x and y for long columns read with the widest accesses: where blocks of columns fill this part of the chip, narrow blocks that finish alone;
+else wider ones that share columns, one block per multiprocessor. Source: generated kernels on one H200, bf16: 8192x8192 0.92 of a copy with 8x128 alone and
+0.88 with 16x16 by 4; 16384x4096 0.89 with 16x32 by 4. Narrow accesses need more bytes in flight than these blocks have, and follow the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,7 @@ class ReductionParams:
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. pad_to_warp: always whole warps along x when the row is reduced there.
-    grid_split: blocks that share a row or column, 1: none. cluster_blocks: the same
-    as blocks of one cluster, which exchange their results through shared memory ("outer" only). rows_per_block: iteration indices per block (columns when outer).
+    grid_split: blocks that share a row or column, 1: none. rows_per_block: iteration indices per block (columns when outer).
     """
 
     kind: str
@@ -96,7 +97,6 @@ class ReductionParams:
     grid_split: int
     is_warp_only: bool
     max_registers: int
-    cluster_blocks: int = 1
 
     @property
     def threads_per_block(self) -> int:
@@ -281,8 +281,10 @@ class _Model:
         """Long columns, few of them: what was measured; else what the model says of many shapes."""
         facts, arch = self.facts, self.arch
         row = ceil_div(facts.iteration_elems, self.vector)
-        if facts.reduction_elems >= LONG_COLUMN_ELEMS and ceil_div(row, 8) <= 4 * arch.sm_count:
-            is_alone = ceil_div(row, COLUMN_BLOCK[0]) >= FULL_CHIP * arch.sm_count
+        is_wide = self.vector * facts.max_dtype_bits == arch.max_vector_bits
+        narrow_blocks = ceil_div(row, COLUMN_BLOCK[0])
+        if is_wide and facts.reduction_elems >= LONG_COLUMN_ELEMS and narrow_blocks <= MOST_COLUMNS_PER_SM * arch.sm_count:
+            is_alone = narrow_blocks >= FULL_CHIP * arch.sm_count
             (bdimx, bdimy), unroll = (COLUMN_BLOCK, COLUMN_UNROLL) if is_alone else (SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL)
             if row < bdimx:
                 bdimx, bdimy = next_power_of_two(row), bdimx * bdimy // next_power_of_two(row)
