@@ -7,6 +7,7 @@ Does not own the kernel text or the device half. Read first: `launch.EmulatedKer
 from weft.emulator.arguments import Arg, BadLaunch, Buffer, ChipLimits, Scalar
 from weft.emulator.launch import EmulatedKernel
 from weft.emulator.report import Finding, KernelFault, LaunchReport
+from weft.emulator.source_map import Place, SourceMap
 from weft.emulator.tensor_map import encode_tensor_map
 
-__all__ = ["Arg", "BadLaunch", "Buffer", "ChipLimits", "EmulatedKernel", "Finding", "KernelFault", "LaunchReport", "Scalar", "encode_tensor_map"]
+__all__ = ["Arg", "BadLaunch", "Buffer", "ChipLimits", "EmulatedKernel", "Finding", "KernelFault", "LaunchReport", "Place", "Scalar", "SourceMap", "encode_tensor_map"]

@@ -115,4 +115,4 @@ def _run_child(kernel: NativeKernel, request: dict[str, Any], file: int, timeout
 
 
 def _died(kind: str, message: str, hint: str) -> Outcome:
-    return Outcome(FIELD.join([kind, "0", "0", "1", "", "", message, hint]) + RECORD, "", 0, 0)
+    return Outcome(FIELD.join([kind, "0", "0", "0", "1", "", "", message, hint]) + RECORD, "", 0, 0)

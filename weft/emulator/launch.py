@@ -6,16 +6,19 @@ running in a child process in `isolate`. Read first: `EmulatedKernel.launch`.
 
 from __future__ import annotations
 
+import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from weft.emulator import isolate as isolated
 from weft.emulator.arguments import Arg, BadLaunch, Buffer, ChipLimits, Dim3, Geometry, LaunchOptions
 from weft.emulator.build import build_kernel
 from weft.emulator.native import NativeKernel, run
-from weft.emulator.report import KernelFault, LaunchReport, parse_findings
+from weft.emulator.report import Finding, KernelFault, LaunchReport, parse_findings
+from weft.emulator.source_map import SourceMap, unit_with_notes
 from weft.emulator.timeline import write_chrome_trace
+from weft.lower.program import LineOrigin
 
 
 class EmulatedKernel:
@@ -25,14 +28,26 @@ class EmulatedKernel:
     `check`: "bounds" checks bounds and alignment of every access; "races" also order, initialisation, the rules of
     barriers and proxy fences, at about half the speed. `raw_net`: also report accesses to buffers and shared memory that
     go around the primitives (slower; a net for code generation, once per kernel). `limits`: of the chip that is imitated.
+    `source_map`: tells the kernel's own lines from the library's, and what they compute (`of_text` makes it).
     """
 
-    def __init__(self, source: str, entry: str, *, check: str = "bounds", raw_net: bool = False, limits: ChipLimits = ChipLimits()) -> None:
+    def __init__(
+        self, source: str, entry: str, *, check: str = "bounds", raw_net: bool = False, limits: ChipLimits = ChipLimits(), source_map: SourceMap | None = None
+    ) -> None:
         if check not in ("bounds", "races"):
             raise BadLaunch(kernel=entry, problem=f'check is "{check}", not "bounds" or "races"')
         self.source, self.entry, self.check, self.limits = source, entry, check, limits
+        self.source_map = source_map or SourceMap.of(source)
         self._max_threads = _launch_bounds(source, entry)
         self._native = NativeKernel(build_kernel(source, check_races=check == "races", raw_net=raw_net), entry, check == "races")
+
+    @staticmethod
+    def of_text(
+        text: str, blocks: Iterable[str], entry: str, *, check: str = "bounds", limits: ChipLimits = ChipLimits(), origins: Sequence[LineOrigin] = ()
+    ) -> EmulatedKernel:
+        """Build a kernel from its own text and the blocks of the device library that it uses. Findings then count lines as the text does."""
+        unit, source_map = unit_with_notes(text, blocks, origins)
+        return EmulatedKernel(unit, entry, check=check, limits=limits, source_map=source_map)
 
     @property
     def parameter_bytes(self) -> tuple[int, ...]:
@@ -87,10 +102,26 @@ class EmulatedKernel:
         outcome = runner(self._native, geometry, args, extra_buffers, options, self.limits, trace is not None)
         if trace is not None:
             write_chrome_trace(outcome.trace, Path(trace))
-        report = LaunchReport(self.entry, parse_findings(outcome.findings, self.source.split("\n")), outcome.switches, outcome.joins)
+        findings = parse_findings(outcome.findings, self.source_map) if outcome.findings else ()
+        if not findings:  # a kernel that was stopped leaves more than it should
+            findings = tuple(self._not_zero(b) for b in args if isinstance(b, Buffer) and b.left_zero and sample_blocks is None and _has_bits(b))
+        report = LaunchReport(self.entry, findings, outcome.switches, outcome.joins, seed)
         if report.findings and raise_findings:
             raise KernelFault(report)
         return report
+
+    def _not_zero(self, buffer: Buffer) -> Finding:
+        """The finding that memory which the next launch needs zeroed is not. It names the lines that mention it."""
+        above = self.source_map.lines_above
+        own = enumerate(self.source_map.unit_lines[above:], above + 1)
+        lines = [n for n, text in own if re.search(rf"\b{re.escape(buffer.name)}\b(?=.*\);)", text)]
+        see = tuple(place for place in map(self.source_map.place, lines) if place is not None)
+        message = f"'{buffer.name}' is not zero after the launch; the next launch takes it to be"
+        return Finding("work-memory-not-zero", message, lines[0] if lines else 0, hint="set it back: the last block that arrives does", see=see)
+
+
+def _has_bits(buffer: Buffer) -> bool:
+    return any(ctypes.string_at(buffer.address, buffer.bytes))
 
 
 def _launch_bounds(source: str, entry: str) -> int | None:

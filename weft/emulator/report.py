@@ -5,9 +5,10 @@ Read first: `Finding`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
+from weft.emulator.source_map import Place, SourceMap
 from weft.errors import UserError
 
 
@@ -16,11 +17,12 @@ class KernelFault(UserError):
 
     code = "W420"
     what = "kernel {kernel}: {count} finding(s) in the emulator\n{findings}"
-    fix = "see the hint of each finding; line numbers refer to the translation unit"
+    fix = "see the hint of each finding{replay}"
 
     def __init__(self, report: LaunchReport) -> None:
         self.report = report
-        super().__init__(kernel=report.kernel, count=len(report.findings), findings="\n".join(f.text() for f in report.findings))
+        replay = "" if report.seed is None else f"; WEFT_SEED={report.seed} replays this order"
+        super().__init__(kernel=report.kernel, count=len(report.findings), findings="\n".join(f.text() for f in report.findings), replay=replay)
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Finding:
     """One thing wrong. `kind` is a fixed slug (docs/emulator.md lists them); `line` is in the translation unit, 0 for none.
 
     `thread` is the one that ran when it showed, with its role; the message names the others. `count`: how often it showed.
+    `place`, `other_place`: the lines as the kernel's reader counts them; `caller`: for a line in the device library, the kernel's line that
+    called it. `see`: further lines, such as the writers of an output that is not written.
     """
 
     kind: str
@@ -40,14 +44,21 @@ class Finding:
     thread: str = ""
     count: int = 1
     hint: str = ""
+    place: Place | None = None
+    other_place: Place | None = None
+    caller: Place | None = None
+    see: tuple[Place, ...] = ()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All lines that the finding names, the kernel's own first."""
+        named = [p for p in (self.caller, self.place, self.other_place, *self.see) if p is not None]
+        return tuple(dict.fromkeys(sorted(named, key=lambda p: p.in_library)))
 
     def text(self) -> str:
         """The finding in a few indented lines."""
         lines = [f"  {self.kind}: {self.message}" + (f" (first of {self.count})" if self.count > 1 else "")]
-        if self.line:
-            lines.append(f"    line {self.line}: {self.line_text}")
-        if self.other_line and self.other_line != self.line:
-            lines.append(f"    line {self.other_line}: {self.other_line_text}")
+        lines += [f"    {place}" for place in self.places]
         if self.hint:
             lines.append(f"    hint: {self.hint.strip()}")
         return "\n".join(lines)
@@ -61,6 +72,7 @@ class LaunchReport:
     findings: tuple[Finding, ...]
     switches: int = 0  # between threads
     joins: int = 0  # of vector clocks
+    seed: int | None = None
 
     def kinds(self) -> set[str]:
         return {f.kind for f in self.findings}
@@ -69,16 +81,28 @@ class LaunchReport:
 RECORD, FIELD = "\x1e", "\x1f"  # as runtime/report.cpp writes them
 
 
-def parse_findings(text: str, source_lines: Sequence[str]) -> tuple[Finding, ...]:
+def parse_findings(text: str, source: SourceMap) -> tuple[Finding, ...]:
     """Findings from the runtime's text."""
 
-    def line_text(line: int) -> str:
-        return source_lines[line - 1].strip() if 0 < line <= len(source_lines) else ""
+    def line_text(place: Place | None) -> str:
+        return place.text if place else ""
 
     findings = []
     for record in text.split(RECORD)[:-1]:
-        kind, line, other, count, block, thread, message, hint = record.split(FIELD)
+        kind, line, other, note, count, block, thread, message, hint = record.split(FIELD)
         where = tuple(int(n) for n in block.split(",")) if block else ()
         first, second = int(line), int(other)
-        findings.append(Finding(kind, message, first, line_text(first), second, line_text(second), where, thread, int(count), hint))
+        place, other_place = source.place(first), source.place(second)
+        finding = Finding(kind, source.in_words(message), first, line_text(place), second, line_text(other_place), where, thread, int(count), hint)
+        in_library = any(p is not None and p.in_library for p in (place, other_place))
+        caller = source.place(int(note)) if in_library else None
+        see = _further(finding, source) if place is None else ()
+        findings.append(replace(finding, place=place, other_place=other_place, caller=caller, see=see))
     return tuple(findings)
+
+
+def _further(finding: Finding, source: SourceMap) -> tuple[Place, ...]:
+    """The lines that write a tensor, for a finding that names it and has no line."""
+    name = re.search(r"'(T\d+)'", finding.message)
+    return tuple(source.writers_of(name[1])) if name else ()
+

@@ -22,7 +22,9 @@
 
 #define WEFT_ROLE(text) weft_emu_role(text)
 #define WEFT_NAME(pointer, bytes, text) weft_emu_name(pointer, bytes, text)
-#define WEFT_LINE_NOTE(text) weft_emu_note(text, __builtin_LINE())
+#define WEFT_JOIN_(a, b) a##b
+#define WEFT_JOIN(a, b) WEFT_JOIN_(a, b)
+#define WEFT_LINE_NOTE(text) const weft::LineNote WEFT_JOIN(weft_note_, __LINE__)(text)
 
 #define threadIdx weft::unpack_dim(weft_emu_thread_index())
 #define blockIdx weft::unpack_dim(weft_emu_block_index())
@@ -30,6 +32,12 @@
 #define gridDim weft::unpack_dim(weft_emu_grid_dim())
 
 namespace weft {
+
+// What the thread does until the end of the block that the note stands in.
+struct LineNote {
+  __forceinline__ LineNote(const char* text, WEFT_LINE) { weft_emu_note(text, line); }
+  __forceinline__ ~LineNote() { weft_emu_note(nullptr, 0); }
+};
 
 struct Dim { unsigned x, y, z; };
 WEFT_DEVICE Dim unpack_dim(weft_u64 packed) {

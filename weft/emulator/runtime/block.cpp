@@ -69,6 +69,7 @@ static void reset_fiber(Fiber* f) {
   f->wait = Wait::NONE;
   f->exited = f->dependency_met = false;
   f->role = f->note = nullptr;
+  f->note_line = 0;
   f->poll_address = nullptr;
   f->polls = 0;
   f->cp_async_committed = f->cp_async_done = 0;

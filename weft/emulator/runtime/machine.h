@@ -75,6 +75,7 @@ struct Fiber {
   u32 cluster_phase;             // of the last cluster_arrive
   const char* role;
   const char* note;              // what the text said it does (WEFT_LINE_NOTE)
+  int note_line;
   // polling
   const void* poll_address;
   u64 poll_value;
@@ -133,6 +134,8 @@ struct Mbarrier {
   int init_line;
   Epoch init_epoch;
   List<Fiber*> waiting;
+  struct Arriver { const char* role; u32 warp; } arrivers[8];  // the first that differ, for reports
+  u32 arriver_count;
   Accumulator arriving;
   Knowledge* released;           // by those who arrived in the phase completed last
 };

@@ -85,8 +85,15 @@ void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, int li
   complete_if_done(m, line);
 }
 
+static void note_arriver(Mbarrier* m, const Fiber* f) {
+  for (u32 i = 0; i < m->arriver_count; i++)
+    if (m->arrivers[i].role == f->role && (f->role || m->arrivers[i].warp == f->warp->index)) return;
+  if (m->arriver_count < sizeof m->arrivers / sizeof m->arrivers[0]) m->arrivers[m->arriver_count++] = Mbarrier::Arriver{f->role, f->warp->index};
+}
+
 static void arrive(Mbarrier* m, int line) {
   Fiber* f = machine.current;
+  note_arriver(m, f);
   if (UNLIKELY(m->pending == 0)) {
     REPORT("too-many-arrivals", line, m->init_line, "count the arrivals per phase, and wait for the slot to be free before using it again",
            "arrival by %s, but phase %u of the %s has had all its arrivals", describe_fiber(f), m->phase, describe_mbarrier(m));
@@ -124,6 +131,7 @@ EXPORT void weft_emu_mbarrier_init(void* p, unsigned count, int line) {
     check_shared((u64)p, MBARRIER_BYTES, WEFT_WRITE | WEFT_SHARED, line, Accessor{f, own_epoch(f), false}, "");
   if (!m) f->block->mbarriers.push(m = (Mbarrier*)calloc(1, sizeof(Mbarrier)));
   m->arriving.clear();
+  m->arriver_count = 0;
   release(m->released);
   m->waiting.release();
   *m = Mbarrier{};

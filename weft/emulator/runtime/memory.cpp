@@ -329,6 +329,9 @@ EXPORT void weft_emu_name(const void* address, weft_u64 bytes, const char* name)
     if (known.first == (u64)address) return;
   b->names.push(Name{(u64)address, bytes, name});
 }
-EXPORT void weft_emu_note(const char* text, int) { machine.current->note = text; }
+EXPORT void weft_emu_note(const char* text, int line) {
+  machine.current->note = text;
+  machine.current->note_line = line;
+}
 EXPORT void weft_emu_griddep_wait(int) { machine.current->dependency_met = true; }
 EXPORT void weft_emu_griddep_launch(int) {}

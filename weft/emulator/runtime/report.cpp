@@ -5,7 +5,7 @@ namespace weft_rt {
 
 struct Finding {
   const char* kind;
-  int line, other_line;
+  int line, other_line, note_line;  // note_line: of the note in force, for lines inside the library
   u32 count;
   const char* block;
   const char* thread;
@@ -56,7 +56,8 @@ static void add_finding(const char* kind, int line, int other_line, const char* 
   const Block* b = machine.current ? machine.current->block : machine.current_block;
   const char* block = b ? format_text("%u,%u,%u", b->x, b->y, b->z) : "";
   const char* thread = machine.current ? describe_fiber(machine.current) : "";
-  findings.push(Finding{kind, line, other_line, 1, block, thread, format_list(format, list), hint ? hint : ""});
+  const int note_line = machine.current ? machine.current->note_line : 0;
+  findings.push(Finding{kind, line, other_line, note_line, 1, block, thread, format_list(format, list), hint ? hint : ""});
 }
 
 COLD void report(const char* kind, int line, int other_line, const char* hint, const char* format, ...) {
@@ -127,7 +128,9 @@ const char* wait_name(Wait wait) {
 static void serialise() {
   serialised.characters.clear();
   for (const Finding& f : findings)
-    serialised.add("%s\x1f%d\x1f%d\x1f%u\x1f%s\x1f%s\x1f", f.kind, f.line, f.other_line, f.count, f.block, f.thread).add("%s\x1f", f.message).add("%s\x1e", f.hint);
+    serialised.add("%s\x1f%d\x1f%d\x1f%d\x1f%u\x1f%s\x1f%s\x1f", f.kind, f.line, f.other_line, f.note_line, f.count, f.block, f.thread)
+        .add("%s\x1f", f.message)
+        .add("%s\x1e", f.hint);
 }
 
 }  // namespace weft_rt

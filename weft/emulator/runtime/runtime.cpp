@@ -10,4 +10,5 @@
 #include "copies.cpp"
 #include "block.cpp"
 #include "trace.cpp"
+#include "wait_graph.cpp"
 #include "launch.cpp"

@@ -2,6 +2,7 @@
 #include "machine.h"
 #include "report.h"
 #include "trace.h"
+#include "wait_graph.h"
 
 namespace weft_rt {
 
@@ -213,6 +214,7 @@ static COLD void report_deadlock() {
     if (message.characters.count > 6000) break;
     message.add("\n      %u x, first %s: ", g.count, describe_fiber(g.first)).add("%s", g.text);
   }
+  message.add("\n      wait-for graph:%s", describe_wait_graph());
   machine.aborted = true;
   REPORT("deadlock", line, 0, hint.characters.count ? format_text("%s", hint.c_str()) : nullptr, "%s", message.c_str());
   groups.release();

@@ -1,0 +1,99 @@
+"""From lines of a translation unit to what their reader knows: lines of the kernel's own text, and the op of the fusion behind them.
+
+A unit is the device library, then the kernel. Read first: `SourceMap`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from weft.device.library import translation_unit
+from weft.lower.program import LineOrigin
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a unit. `line`: in the kernel's text, or in the unit for a line of the device library. `origin`: "T5 = exp(T4)" where it is known."""
+
+    line: int
+    text: str
+    origin: str = ""
+    in_library: bool = False
+    tensors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.in_library:
+            return f"line {self.line} of the device library: {self.text}"
+        return f"line {self.line}: {self.text}" + (f"    <- {self.origin}" if self.origin else "")
+
+
+@dataclass(frozen=True)
+class SourceMap:
+    """Where the kernel's text begins in a unit (`lines_above` lines before it), and what its lines compute."""
+
+    unit_lines: tuple[str, ...]
+    lines_above: int = 0
+    origins: tuple[LineOrigin, ...] = ()
+
+    @staticmethod
+    def of(unit: str, kernel_text: str | None = None, origins: Iterable[LineOrigin] = ()) -> SourceMap:
+        """Return the map of a unit; without `kernel_text` all of it counts as the kernel's."""
+        above = 0 if kernel_text is None else unit[: unit.rindex(kernel_text.rstrip())].count("\n")
+        return SourceMap(tuple(unit.split("\n")), above, tuple(origins))
+
+    def origin(self, kernel_line: int) -> LineOrigin | None:
+        """Return the innermost statement that wrote a line of the kernel's text."""
+        around = [o for o in self.origins if o.first_line <= kernel_line <= o.last_line]
+        return min(around, key=lambda o: o.last_line - o.first_line, default=None)
+
+    def place(self, unit_line: int) -> Place | None:
+        """Return what is known of a line of the unit; None for no line."""
+        if not 0 < unit_line <= len(self.unit_lines):
+            return None
+        text = self.unit_lines[unit_line - 1].strip()
+        if unit_line <= self.lines_above:
+            return Place(unit_line, text, in_library=True)
+        origin = self.origin(unit_line - self.lines_above)
+        return Place(unit_line - self.lines_above, NOTE.sub("", text), origin.text if origin else "", tensors=origin.tensors if origin else ())
+
+    def in_words(self, message: str) -> str:
+        """Return a message of the runtime with its line numbers as the reader counts them."""
+        if not self.lines_above:
+            return message
+
+        def renumbered(found: re.Match[str]) -> str:
+            line = int(found[1])
+            return f"library line {line}" if line <= self.lines_above else f"line {line - self.lines_above}"
+
+        return re.sub(r"\bline (\d+)", renumbered, message)
+
+    def writers_of(self, tensor: str) -> list[Place]:
+        """Return the last lines of the statements that compute a tensor."""
+        places = [self.place(self.lines_above + o.last_line) for o in self.origins if tensor in o.tensors]
+        return [p for p in places if p is not None]
+
+
+NOTE = re.compile(r'WEFT_LINE_NOTE\("(?:[^"\\]|\\.)*"\);\s*')
+
+
+def noted(text: str, origins: Sequence[LineOrigin]) -> str:
+    """Return a kernel's text with a note at the start of each block that calls the library for a reduction; line numbers stay.
+
+    Findings inside the library then tell which call it was.
+    """
+    lines = text.split("\n")
+    for origin in origins:
+        line = lines[origin.first_line - 1]
+        if origin.kind == "reduction" and line.strip() == "{":
+            quoted = origin.text.replace("\\", "\\\\").replace('"', '\\"')
+            lines[origin.first_line - 1] = f'{line} WEFT_LINE_NOTE("{quoted}");'
+    return "\n".join(lines)
+
+
+def unit_with_notes(text: str, blocks: Iterable[str], origins: Sequence[LineOrigin]) -> tuple[str, SourceMap]:
+    """Return the translation unit of a kernel for the emulator, with its map."""
+    text = noted(text, origins)
+    unit = translation_unit(text, blocks)
+    return unit, SourceMap.of(unit, text, origins)
