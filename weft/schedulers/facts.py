@@ -62,7 +62,7 @@ class ReductionFacts:
 
     runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
     vector_limit_elems: along the last run. input_bits, output_bits: bits per element of the loops of the inputs and outputs that vary over all
-    loops' kinds (both reduced and not). reductions: results per row; accumulator_bits: their state.
+    loops' kinds (both reduced and not). reductions: results per row; accumulator_bits: their state. results_meet: an expression uses two of them.
     """
 
     iteration_elems: int
@@ -81,6 +81,7 @@ class ReductionFacts:
     has_exp: bool
     has_rng: bool
     min_vector_elems: int
+    results_meet: bool = False
 
     @property
     def is_inner(self) -> bool:
@@ -274,8 +275,24 @@ class RowAnalysis:
 class ReductionAnalysis(RowAnalysis):
     """A fusion of reductions whose results are not used over the reduced loops."""
 
+    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
+        super().__init__(fusion, axes, shape, buffers)
+        self.results_meet = _results_meet(fusion, shape)
+
     def facts(self, env: Sizes, alignment_bits: Alignments) -> ReductionFacts:
-        return ReductionFacts(**self.shared_facts(env, alignment_bits, self.axes.extents_elems(env)))
+        return ReductionFacts(**self.shared_facts(env, alignment_bits, self.axes.extents_elems(env)), results_meet=self.results_meet)
+
+
+def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:
+    """True when some expression depends on the results of two reductions."""
+    behind: dict[TensorView, frozenset[int]] = {out: frozenset([n]) for n, e in enumerate(shape.reductions) for out in e.outputs}  # type: ignore[misc]
+    for expr in fusion.tensor_exprs():
+        found = frozenset().union(*(behind.get(t, frozenset()) for t in expr.tensor_inputs)) if expr.tensor_inputs else frozenset()
+        if len(found) > 1:
+            return True
+        for out in expr.outputs:
+            behind.setdefault(out, found)  # type: ignore[arg-type]
+    return False
 
 
 class PersistentAnalysis(RowAnalysis):
