@@ -149,6 +149,10 @@ def _count(value: object) -> int:
     return number
 
 
+def _optional_count(value: object) -> int | None:
+    return None if value is None or str(value).strip() == "" else _count(value)
+
+
 def _one_of(*choices: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if isinstance(value, bool):
@@ -206,7 +210,10 @@ class Options:
     cache_limit_mib: int = _setting(_count, 2048, "size limit of the disk cache in MiB; the entries used longest ago go first; 0: no limit")
     emulate: str = _setting(_one_of("auto", "on", "off"), "auto", "run kernels in the emulator: auto = when the tensors are not on a GPU")
     chip: str = _setting(_text, "H100", "the chip that the emulator imitates: a name of weft.arch.CHIPS")
-    check: tuple[str, ...] = _setting(_check_list, "", "checks of the emulator: a comma list of " + ", ".join(CHECK_KINDS), changes_code=True)
+    check: tuple[str, ...] = _setting(
+        _check_list, "", "checks of the emulator: a comma list of " + ", ".join(CHECK_KINDS) + "; tensors on a GPU are copied to it", changes_code=True
+    )
+    seed: int | None = _setting(_optional_count, "", "order of threads and copies in the emulator, the same for the same number; empty: in order")
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
     ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")
     fast_math: bool = _setting(_switch, False, "approximate division, square root and exponentials, and flush denormals", changes_code=True)
@@ -272,6 +279,8 @@ def _as_text(value: object) -> str:
     """Spell a setting's value as one would in the environment."""
     if isinstance(value, bool):
         return "on" if value else "off"
+    if value is None:
+        return ""
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_failed_emulated_launch_forgets_the_zeroed_memory(monkeypatch: pytest.
 
     plan = LaunchPlan((1, 1, 1), (32, 1, 1), 0, (), ())
     with pytest.raises(KeyboardInterrupt):
-        engines._EmulatedLaunch(Kernel(), plan)((), 0)
+        engines._EmulatedLaunch(SimpleNamespace(kernel=Kernel()), plan)((), 0)  # type: ignore[arg-type]
     assert forgotten == [True]
 
 

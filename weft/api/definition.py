@@ -167,28 +167,33 @@ class FusionDefinition:
     # -- execution
     def execute(
         self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = (),
-        _disable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (), check: Any = None, seed: int | None = None,
     ) -> "list[torch.Tensor]":  # fmt: skip
         """Run the fusion on `inputs` and return its outputs; kernels are made in the first call with such inputs.
 
+        check, seed: the settings of these names, for this call: check="races" runs it in the emulator (tensors on a GPU are copied), and raises a
+        KernelFault for what is wrong with the kernel; a seed permutes the order of its threads, the same way each time.
         Errors: IncompleteDefinition (NotImplementedError), WrongExecutor (AssertionError), and UserErrors for wrong inputs.
         """
-        if device is None and not save_repro_inputs and not _enable_options and not _disable_options:
+        if device is check is seed is None and not save_repro_inputs and not _enable_options and not _disable_options:
             try:
                 run = self.fec.execute
             except AttributeError:
                 run = self._executor_cache().execute
             return run(inputs)
-        return self._execute_with(inputs, device, save_repro_inputs, list(_enable_options), list(_disable_options))
+        checks = {} if check is seed is None else {"check": check, "seed": seed}
+        return self._execute_with(inputs, device, save_repro_inputs, list(_enable_options), list(_disable_options), **checks)
 
-    def _execute_with(self, inputs: Sequence[Any], device: Any, save_repro_inputs: bool, enable: list[str], disable: list[str]) -> "list[torch.Tensor]":
+    def _execute_with(
+        self, inputs: Sequence[Any], device: Any, save_repro_inputs: bool, enable: list[str], disable: list[str], **checks: Any
+    ) -> "list[torch.Tensor]":
         check_option_names(enable, disable)
         fec = self._executor_cache()
         if save_repro_inputs:
             from .repro import fake_copies
 
             self.fake_inputs = fake_copies(inputs)
-        return fec.execute(inputs, device=device, _enable_options=enable, _disable_options=disable)
+        return fec.execute(inputs, device=device, _enable_options=enable, _disable_options=disable, **checks)
 
     def _executor_cache(self) -> Any:
         """Return `fec`, made now if there is none; the fusion then belongs to it."""

@@ -46,6 +46,8 @@ class CudaWriter:
         self.lines.append("  " * depth + text)
 
     def body(self, statements: list[Statement], depth: int) -> None:
+        """Write statements, and note the lines of each op and barrier."""
+        """Write statements, one after the other."""
         for statement in statements:
             first = len(self.lines)
             self.statement(statement, depth)

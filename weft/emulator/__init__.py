@@ -10,4 +10,6 @@ from weft.emulator.report import Finding, KernelFault, LaunchReport
 from weft.emulator.source_map import Place, SourceMap
 from weft.emulator.tensor_map import encode_tensor_map
 
-__all__ = ["Arg", "BadLaunch", "Buffer", "ChipLimits", "EmulatedKernel", "Finding", "KernelFault", "LaunchReport", "Place", "Scalar", "SourceMap", "encode_tensor_map"]
+__all__ = [
+    "Arg", "BadLaunch", "Buffer", "ChipLimits", "EmulatedKernel", "Finding", "KernelFault", "LaunchReport", "Place", "Scalar", "SourceMap", "encode_tensor_map",
+]  # fmt: skip

@@ -41,7 +41,8 @@ class Buffer:
 
     `written`: the kernel may write it. `initialised`: it holds data before the launch; else reads before writes are
     findings, and so are bytes left unwritten at the end, unless it is a `workspace`. `constant`: no earlier kernel of the
-    stream writes it (weights), so it may be read before griddep_wait(). `left_zero`: all bits must be 0 after the launch (semaphores). `keep` holds a reference to whatever owns the
+    stream writes it (weights), so it may be read before griddep_wait(). `left_zero`: all bits
+    must be 0 after the launch (semaphores). `keep` holds a reference to whatever owns the
     memory.
     """
 

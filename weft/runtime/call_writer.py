@@ -160,7 +160,7 @@ class _CallWriter:
                 expression, place = self._tensor(parts, kernel, param, buffers, in_place)
             elif isinstance(param, WorkParam):
                 size = max(1, int(evaluate(param.elems, env))) * param.elem_bytes  # type: ignore[arg-type]
-                place = Memory(param.name, size, True, True)
+                place = Memory(param.name, size, True, param.zeroed, workspace=not param.zeroed, zeroed=param.zeroed)
                 if param.zeroed:
                     expression = f"zeroed + {zeroed_bytes}"
                     zeroed_bytes += -(-size // work_memory.PIECE_BYTES) * work_memory.PIECE_BYTES
@@ -207,7 +207,7 @@ class _CallWriter:
             if f"T{tensor.name}" == param.name:
                 elems = evaluate(product(a.sym for a in no_reductions(tensor.get_logical_domain())), self.sizes.env)
                 size = int(elems) * torch_dtype(tensor.dtype()).itemsize  # type: ignore[arg-type]
-                return self._scratch(parts, size), Memory(param.name, size, True, False)
+                return self._scratch(parts, size), Memory(param.name, size, True, False, workspace=True)
         raise InternalError(f"kernel {kernel.program.name} has a parameter {param.name} that is no input, output or tensor of the fusion")
 
     def _scratch(self, parts: warm_path.RunParts, size_bytes: int) -> str:

@@ -7,7 +7,9 @@ Read first: `Caller`.
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
-from ..options import Options, current, in_block
+from ..options import Options, current, in_block, options as settings
 from . import engines, profile, warm_path
 from .binding import Bound, InputPlan
 from .call_writer import Prepared, prepare_call
@@ -24,6 +26,13 @@ from .engines import Engine
 from .limits import check_alignment, check_limits, launch_sizes
 from .runtimes import Kernels, Part, Request, Runtime, Sizes, Template, sizes_of
 from .timing import Timings
+
+CHECKED_ON_CPU = "checks ({check}) are on: the tensors of {where} are copied to the CPU, and the emulator runs the kernel there"
+
+
+class CheckedOnCpu(UserWarning):
+    """A call with tensors on a GPU ran in the emulator, since it was to be checked."""
+
 
 LARGEST_TABLE = 4096
 """Signatures that an executor keeps; when there are more, it starts over."""
@@ -48,7 +57,9 @@ class Caller(ABC):
         self._prepared: dict[Hashable, Prepared] = {}
         self._last: list[tuple[Any, ...]] = [()]
         self._kinds = [self._kind(index, value) for index, value in enumerate(template.fusion.inputs())]
-        constants = {"last": self._last, "find": self._table.get, "cold": self._cold, "settings": in_block, "profiling": profile.active}
+        constants = {
+            "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": in_block, "profiling": profile.active,
+        }  # fmt: skip
         self.execute, self._signature = warm_path.write_execute(self._kinds, constants)
 
     def _kind(self, index: int, value: Val) -> str:
@@ -128,6 +139,12 @@ class Caller(ABC):
             return profile.recorded(self, prepared, arguments)
         return prepared.run(*arguments)
 
+    def _checked(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str], check: Any, seed: Any) -> list[torch.Tensor]:
+        """A call with checks, or an order of threads, of its own."""
+        chosen = {name: value for name, value in (("check", check), ("seed", seed)) if value is not None}
+        with settings(**chosen):
+            return self._cold(inputs, device, enable, disable)
+
     def _known(self, values: Sequence[Any], device: Any) -> Prepared | None:
         try:
             return self._prepared.get(self._signature(values, device)[0])
@@ -141,7 +158,7 @@ class Caller(ABC):
         """Prepare a call, and put it into the table; None for tensors on a GPU that are to be emulated."""
         start = time.perf_counter()
         timings = Timings()
-        if options.emulate == "on" and any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
+        if _is_emulated(options) and any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
             self.bind(values)
             return None
         sizes, engine = self.sizes(values, device, options)
@@ -176,6 +193,8 @@ class Caller(ABC):
     def _emulated_copies(self, values: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> list[torch.Tensor]:
         """Run a call with GPU tensors in the emulator: on copies, whose results go back to the GPU."""
         where = next(v.device for v in values if isinstance(v, torch.Tensor) and v.is_cuda)
+        if current().emulate != "on":
+            warnings.warn(CHECKED_ON_CPU.format(check=",".join(current().check), where=where), CheckedOnCpu, stacklevel=find_stacklevel())
         copies = [v.cpu() if isinstance(v, torch.Tensor) and v.is_cuda else v for v in values]
         results = self._cold(copies, torch.device("cpu"), enable, disable)
         for index in {*(i for i in self.template.outputs.alias if i is not None), *(to for to, _ in self.template.outputs.copies)}:
@@ -193,6 +212,19 @@ def flattened(inputs: Sequence[Any]) -> list[Any]:
         else:
             out.append(value)
     return out
+
+
+def _is_emulated(options: Options) -> bool:
+    """Tell whether tensors on a GPU are copied to the CPU for the emulator."""
+    return options.emulate == "on" or bool(options.check) and options.emulate != "off"
+
+
+def find_stacklevel() -> int:
+    """Return the depth of the first frame outside of this package, for warnings."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "weft").partition(".")[0] == "weft":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _with_names(options: Options, enable: Sequence[str], disable: Sequence[str]) -> Options:

@@ -17,7 +17,7 @@ from ..device.library import translation_unit
 from ..dump import Dump
 from ..errors import UserError
 from ..lower.program import KernelProgram
-from ..options import Options
+from ..options import Options, current
 from . import work_memory
 from .launch import ParamSlot, current_stream_reader
 from .resources import Resources
@@ -37,12 +37,14 @@ class NoEngine(UserError):
 
 @dataclass(frozen=True)
 class Memory:
-    """What a pointer of a launch points to. Units: `bytes` from the first to the last element."""
+    """What a pointer of a launch points to. Units: `bytes` from the first to the last element. Scratch memory is `workspace`, or `zeroed` and left so."""
 
     name: str
     bytes: int
     written: bool
     initialised: bool
+    workspace: bool = False
+    zeroed: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,18 +154,33 @@ class _EmulatedKernel:
             blocks_per_cluster=arch.max_cluster_blocks, resident_blocks=arch.sm_count * arch.max_blocks_per_sm,
         )  # fmt: skip
         start = time.perf_counter()
-        self._kernel = EmulatedKernel(translation_unit(program.text, program.blocks), program.name, check=engine.check, limits=limits)
+        self.program = program
+        self.kernel = EmulatedKernel.of_text(program.text, program.blocks, program.name, check=engine.check, limits=limits, origins=program.origins)
         self.report = BuildReport(compile_s=time.perf_counter() - start)
 
     def launcher(self, plan: LaunchPlan) -> Launch:
-        return _EmulatedLaunch(self._kernel, plan)
+        return _EmulatedLaunch(self, plan)
+
+
+@dataclass(frozen=True)
+class EmulatedCall:
+    """A launch that is about to happen in the emulator. kernel: an EmulatedKernel; arguments: its Buffers and Scalars."""
+
+    program: KernelProgram
+    kernel: Any
+    plan: LaunchPlan
+    arguments: list[Any]
+
+
+watchers: list[Callable[[EmulatedCall], None]] = []
+"""Called before each launch in the emulator: `weft check` runs the kernel in other orders there. They leave memory as they found it."""
 
 
 class _EmulatedLaunch:
     """Launches an emulated kernel as a LaunchRecord launches a real one. The kernel has ended on return."""
 
-    def __init__(self, kernel: Any, plan: LaunchPlan) -> None:
-        self._kernel, self._plan = kernel, plan
+    def __init__(self, built: _EmulatedKernel, plan: LaunchPlan) -> None:
+        self._built, self._plan = built, plan
 
     def __call__(self, pointers: Sequence[int], stream: int, scalars: Sequence[tuple[int, Any]] = ()) -> None:
         from ..emulator import Buffer, Scalar
@@ -176,13 +193,17 @@ class _EmulatedLaunch:
         for number, slot in enumerate(plan.slots):
             if slot[0] == "pointer":
                 memory = plan.memory[slot[1]]
-                args.append(Buffer(pointers[slot[1]], memory.bytes, memory.name, memory.written, memory.initialised))
+                kind = {"workspace": memory.workspace, "left_zero": memory.zeroed}
+                args.append(Buffer(pointers[slot[1]], memory.bytes, memory.name, memory.written, memory.initialised, **kind))
             else:
                 args.append(Scalar(slot[1], replaced.get(number, slot[2])))  # type: ignore[arg-type]
+        for watch in watchers:
+            watch(EmulatedCall(self._built.program, self._built.kernel, plan, args))
         try:
-            self._kernel.launch(
-                plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S
-            )
+            self._built.kernel.launch(
+                plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S,
+                seed=current().seed,
+            )  # fmt: skip
         except BaseException:
             work_memory.forget()
             raise
@@ -235,4 +256,4 @@ def stream_reader(device: int | None) -> Callable[[int], int] | None:
     return None if device is None else current_stream_reader()
 
 
-__all__ = ["BuildReport", "BuiltKernel", "Engine", "Launch", "LaunchPlan", "Memory", "NoEngine", "choose", "emulator", "gpu", "stream_reader"]
+__all__ = ["BuildReport", "BuiltKernel", "EmulatedCall", "Engine", "Launch", "LaunchPlan", "Memory", "NoEngine", "choose", "emulator", "gpu", "stream_reader"]

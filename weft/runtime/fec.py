@@ -44,8 +44,8 @@ class _AutomaticCaller(Caller):
 class FusionExecutorCache:
     """Runs a fusion, which it owns, at any sizes. Kernels are made when first needed and shared with all definitions of equal structure.
 
-    execute(inputs, *, device=None, _enable_options=(), _disable_options=()) returns the outputs. It is an attribute of each object: a function
-    written for the fusion's inputs (see `weft.runtime.warm_path`).
+    execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None) returns the outputs; check and seed are the
+    settings of these names, for one call. It is an attribute of each object: a function written for the fusion's inputs (see `weft.runtime.warm_path`).
     kernel_runtimes: the kernels that calls of this object have used so far; its length says how many were made. timings: the stages of the
     last call that was not warm.
     """
@@ -60,10 +60,11 @@ class FusionExecutorCache:
         self.execute = self._first
 
     def _first(
-        self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = ()
-    ) -> list[torch.Tensor]:
+        self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = (), check: Any = None,
+        seed: int | None = None,
+    ) -> list[torch.Tensor]:  # fmt: skip
         """Stands for `execute` until the first call."""
-        return self._caller.execute(inputs, device=device, _enable_options=_enable_options, _disable_options=_disable_options)
+        return self._caller.execute(inputs, device=device, _enable_options=_enable_options, _disable_options=_disable_options, check=check, seed=seed)
 
     @property
     def _caller(self) -> _AutomaticCaller:

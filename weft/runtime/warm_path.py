@@ -68,9 +68,9 @@ def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return (execute, signature) for inputs of these kinds.
 
-    execute(inputs, *, device, _enable_options, _disable_options) is FusionExecutorCache.execute; signature(values, device) returns (key, low bits of
-    the addresses, pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, settings, profiling. An entry
-    is (guard, run, settings, device, then for each scalar its type, and for each shape scalar its value too).
+    execute(inputs, *, device, _enable_options, _disable_options, check, seed) is FusionExecutorCache.execute; signature(values, device) returns
+    (key, low bits of the addresses, pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An
+    entry is (guard, run, settings, device, then for each scalar its type, and for each shape scalar its value too).
     """
     values = _names("a", range(len(kinds)))
     tensors = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR)]
@@ -89,7 +89,8 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     key += ["settings()", "device", f"low and {_tuple([f'{p} & {ALIGNED}' for p in pointers])}"]
     unpack = [f"[{', '.join(values)}] = inputs", *(f"{p} = a{p[1:]}.data_ptr()" for p in pointers)]
     body = f"""
-def execute(inputs, *, device=None, _enable_options=(), _disable_options=()):
+def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None):
+    if not check is seed is None: return checked(inputs, device, _enable_options, _disable_options, check, seed)
     try:
         {'; '.join(unpack)}
         {', '.join(entry)} = last[0]
