@@ -276,16 +276,14 @@ class CudaWriter:
         workspace = "nullptr"
         if s.workspace is not None:
             workspace = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.workspace.offset_bytes)})"  # type: ignore[arg-type]
-        self.fold_threads(s, workspace, identity, depth + 1)
+        if not s.is_fused_cluster:
+            self.fold_threads(s, workspace, identity, depth + 1)
         if s.is_cluster:
             exchange = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.exchange.offset_bytes)})"  # type: ignore[union-attr, arg-type]
             if not self.cluster_started:
                 self.emit(depth + 1, "weft::cluster_wait();")
                 self.cluster_started = True
-            live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
-            folded, _ = self.linear([p for p in live if p in s.thread_types], "blockDim")
-            kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
-            self.emit(depth + 1, f"weft::reduce_cluster<{monoid.functor}, {n}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
+            self.fold_cluster(s, monoid.functor, identity, exchange, depth + 1)
         elif s.grid_types:
             self.fold_blocks(s, workspace, identity, ctype, depth + 1)
         for lane in range(n):
@@ -310,6 +308,16 @@ class CudaWriter:
         else:
             flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
+
+    def fold_cluster(self, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
+        """Fold `value` over the blocks of a cluster."""
+        if s.is_fused_cluster:
+            self.emit(depth, f"weft::reduce_cluster_rows<{functor}, {s.group_elems}>(value, {identity}, {exchange});")
+            return
+        live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
+        folded, _ = self.linear([p for p in live if p in s.thread_types], "blockDim")
+        kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
+        self.emit(depth, f"weft::reduce_cluster<{functor}, {s.group_elems}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
 
     def fold_blocks(self, s: Reduce, workspace: str, identity: str, ctype: str, depth: int) -> None:
         """Let the last block that arrives fold the partial results of all blocks."""

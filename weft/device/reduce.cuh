@@ -180,6 +180,25 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster(T (&values)[
     for (unsigned block = 1; block < blocks; block++) values[n] = Op::combine(values[n], load_shared(exchange + (block * kept_threads + kept) * N + n));
   }
 }
+
+// The same for blocks of whole warps that fold all their threads: every warp hands its result to every block, and one barrier, the cluster's, serves all.
+// exchange: N values per block and warp.
+template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&values)[N], T identity, T* exchange) {
+  const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
+  const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32, count = blocks * warps;
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    values[n] = reduce_lanes<Op, 32>(values[n]);
+    if (lane < blocks) store_shared_remote(exchange + (rank * warps + warp) * N + n, lane, values[n]);
+  }
+  cluster_sync();
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    T value = identity;
+    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(exchange + entry * N + n));
+    values[n] = reduce_lanes<Op, 32>(value);
+  }
+}
 #endif
 
 }  // namespace weft

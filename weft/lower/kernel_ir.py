@@ -69,9 +69,10 @@ class Allocate(Statement):
 
 @dataclass(eq=False)
 class Sync(Statement):
-    """A barrier of all threads of the block."""
+    """A barrier of all threads of the block, or of those of `group`."""
 
     why: str = ""
+    group: "ThreadGroup | None" = None
 
 
 @dataclass(eq=False)
@@ -97,11 +98,26 @@ class Op(Statement):
 
 
 @dataclass(eq=False)
+class ThreadGroup:
+    """Threads that reduce, or meet, apart from the rest of the block, in a kernel with async warps.
+
+    index: which of the groups this thread is in. threads: of one group. barrier: the named barrier of the first group; each has one.
+    turn: counts the reductions of a loop modulo 2, which have a workspace each.
+    """
+
+    index: Sym
+    threads: int
+    barrier: int
+    turn: Sym = ZERO
+
+
+@dataclass(eq=False)
 class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 
     thread_types, grid_types: the parallel types that are folded. group_elems: values reduced together (an array).
-    is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory. workspace: shared-memory buffer. last_flag: name
+    is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory;
+    is_fused_cluster: their warps do so directly. workspace: shared-memory buffer. last_flag: name
     of the bool that says that this block holds the grid's result.
     """
 
@@ -109,13 +125,53 @@ class Reduce(Op):
     grid_types: tuple[ParallelType, ...] = ()
     group_elems: int = 1
     workspace: Buffer | None = None
+    group: "ThreadGroup | None" = None
     global_workspace: "WorkBuffer | None" = None
     semaphores: "WorkBuffer | None" = None
     last_flag: str = ""
     is_cluster: bool = False
+    is_fused_cluster: bool = False
     exchange: Buffer | None = None
     in_loop: bool = False
     iteration: Sym = ZERO  # of the loops around a reduction across blocks, linear
+
+
+@dataclass(eq=False)
+class BulkCopy(Op):
+    """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: text of the mbarrier that a load completes on.
+
+    counts_itself: the load adds its bytes to what the barrier waits for.
+    """
+
+    elems: Sym = ZERO
+    barrier: str = ""
+    counts_itself: bool = True
+
+
+@dataclass(eq=False)
+class Scope(Statement):
+    """`header` { body }: a part of the kernel for some threads only, or with variables of its own. args: what the header's {0}, {1} stand for."""
+
+    header: str
+    body: list[Statement]
+    args: tuple[Sym, ...] = ()
+
+
+@dataclass(eq=False)
+class Let(Statement):
+    """A variable of the statements that follow in the same body."""
+
+    variable: Sym
+    value: Sym
+
+
+@dataclass(eq=False)
+class Call(Statement):
+    """One line of the device library's protocol of pipelines. text: C++, in which {0}, {1} stand for `args`."""
+
+    text: str
+    args: tuple[Sym, ...] = ()
+    why: str = ""
 
 
 @dataclass(eq=False)
@@ -150,7 +206,7 @@ def walk(body: list[Statement]) -> Iterator[Statement]:
     """Yield every statement in program order, parents first."""
     for statement in body:
         yield statement
-        if isinstance(statement, (Loop, If)):
+        if isinstance(statement, (Loop, If, Scope)):
             yield from walk(statement.body)
 
 
@@ -158,7 +214,7 @@ def rewrite(body: list[Statement], change: Callable[[Statement], list[Statement]
     """Return the body with every statement replaced by `change(statement)`, children first."""
     out: list[Statement] = []
     for statement in body:
-        if isinstance(statement, (Loop, If)):
+        if isinstance(statement, (Loop, If, Scope)):
             statement.body = rewrite(statement.body, change)
         out.extend(change(statement))
     return out
@@ -175,13 +231,20 @@ def body_text(body: list[Statement], indent: int = 0) -> str:
         elif isinstance(s, If):
             lines.append(f"{pad}if {s.predicate}:")
             lines.append(body_text(s.body, indent + 1))
+        elif isinstance(s, Scope):
+            lines.append(f"{pad}{s.header.format(*s.args)}:")
+            lines.append(body_text(s.body, indent + 1))
+        elif isinstance(s, Let):
+            lines.append(f"{pad}{s.variable} = {s.value}")
+        elif isinstance(s, Call):
+            lines.append(f"{pad}{s.text.format(*s.args)}{'  # ' + s.why if s.why else ''}")
         elif isinstance(s, Allocate):
             lines.append(f"{pad}alloc {s.buffer.name}: {s.buffer.dtype.name}[{s.buffer.elems}] {s.buffer.memory.value}")
         elif isinstance(s, Op):
             sources = ", ".join(f"{o.buffer.name}[{o.index}]" if isinstance(o, Access) else str(o) for o in s.operands)
             targets = ", ".join(f"{o.buffer.name}[{o.index}]" for o in s.outputs)
             kind = f"reduce{[t.value for t in (*s.thread_types, *s.grid_types)]} " if isinstance(s, Reduce) else ""
-            vector = f" x{s.vector_elems}" if s.vector_elems > 1 else ""
+            vector = f" x{s.vector_elems}" if s.vector_elems > 1 else f" bulk {s.elems}" if isinstance(s, BulkCopy) else ""
             guard = "" if s.predicate is TRUE else f"  if {s.predicate}"
             lines.append(f"{pad}{targets} = {kind}{s.expr.op_name}({sources}){vector}{guard}")
         elif isinstance(s, Repack):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, const, equal, is_divisible, mul, product, var, variables
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, equal, is_divisible, mul, product, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
@@ -51,15 +51,18 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
         dtype = tensor.dtype()
         statement.is_cluster = kernel.cluster[0] > 1 and statement.grid_types == (ParallelType.grid_x,)
         across_grid = bool(statement.grid_types) and not statement.is_cluster
-        if statement.thread_types and reduction_form(statement, launch) != "warp" or across_grid:
-            form = reduction_form(statement, launch)
+        form = reduction_form(statement, launch)
+        used = [p for p in BLOCK_TYPES if p in launch and launch[p] is not ONE]
+        statement.is_fused_cluster = statement.is_cluster and form == "rows" and set(used) <= set(statement.thread_types)
+        if (statement.thread_types and form != "warp" or across_grid) and not statement.is_fused_cluster:
             per_group = ceildiv(threads, 32) if form == "rows" else threads
             elems = mul(per_group, statement.group_elems if form == "rows" else statement.group_elems + 2)  # reduce_tree pads rows and keeps parts
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.workspace)  # type: ignore[union-attr]
         if statement.is_cluster:
             kept = product(launch[p] for p in BLOCK_TYPES if p in launch and p not in statement.thread_types)
-            elems = mul(kept, kernel.cluster[0] * statement.group_elems)
+            senders = ceildiv(threads, 32) if statement.is_fused_cluster else kept
+            elems = mul(senders, kernel.cluster[0] * statement.group_elems)
             statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.exchange)  # type: ignore[union-attr]
         if across_grid:
