@@ -164,10 +164,11 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
 
 
 def scope_groups(state: BuildState, tensor: TensorView) -> list[LoopGroup]:
-    """The loops inside which the buffer of `tensor` lives; shared memory lives for the whole kernel."""
-    if tensor.memory_type is MemoryType.shared:
+    """The loops inside which the buffer of `tensor` lives, those of its readers that it is drawn into too; shared memory lives for the whole kernel."""
+    if tensor.memory_type is MemoryType.shared or not tensor.compute_at:
         return []
-    return state.plan.groups[tensor][: tensor.compute_at]
+    inside = {id(g) for g in state.plan.groups[tensor][tensor.compute_at :]}
+    return [g for g in state.plan.nest(tensor.definition()) if id(g) not in inside]  # type: ignore[arg-type]
 
 
 class NestBuilder:
@@ -302,7 +303,8 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
 def hidden_bounds(state: BuildState, output: TensorView) -> list[Sym]:
     """Conditions of axes of extent 1 that the indices of other axes pass by: what a split by 1 leaves, bound to threads or split again."""
     groups = {g.axis: g for g in state.plan.groups[output] if not g.axis.is_broadcast()}
-    groups |= {axis: g for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if state.maps.are_exact(axis, g.axis)}
+    pairs = zip(output.get_loop_domain(), state.plan.groups[output])
+    groups |= {axis: g for axis, g in pairs if not axis.is_broadcast() and state.maps.are_exact(axis, g.axis)}
     reader_of: dict[IterDomain, Split | Merge] = {}
     left_over: list[IterDomain] = []
     stack = list(groups)

@@ -1,7 +1,8 @@
 """The one indexer: from the loop indices around an expression to the index of any axis of any tensor.
 
-Works on almost exact classes of axes: a split by 1 and a merge with a broadcast axis leave the index as it is. An axis is known when a loop iterates its class; otherwise it is found through the transforms that touch it, backward
-(split outputs -> input, merge output -> inputs) or forward. Backward steps through splits that do not divide leave a bound that the caller must guard.
+Works on almost exact classes of axes: a split by 1 and a merge with a broadcast axis leave the index as it is. An axis is known when a loop iterates
+its class; otherwise it is found through the transforms that touch it, backward (split outputs -> input, merge output -> inputs) or forward. Backward
+steps through splits that do not divide leave a bound that the caller must guard.
 Read first: `Indexer.axis_index`.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..analysis.axes import AxisMaps
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..ir.enums import CacheOp, MemoryType, ParallelType
@@ -82,10 +83,13 @@ class Template:
                 if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_reduced_float and lanes % 2 == 0:
                     if isinstance(definition.inputs[0], TensorView) and has_lanes(definition.inputs[0]):
                         set_lanes(local)
-        if lanes % 4 == 0:
-            for expr in self.fusion.tensor_exprs():
-                if isinstance(expr, RandomOp) and expr.outputs[0].dtype().bits == 32:  # type: ignore[attr-defined]
-                    set_lanes(expr.outputs[0])  # type: ignore[arg-type]
+        random: list[TensorView] = [e.outputs[0] for e in self.fusion.tensor_exprs() if isinstance(e, RandomOp)]  # type: ignore[misc]
+        if lanes % 4 == 0 and random:
+            maps = AxisMaps(self.fusion)
+            vectors = {maps.exact(t.axis(-1)) for t in self.fusion.tensors() if t.get_loop_domain() and t.axis(-1).parallel is ParallelType.vectorize}
+            for tensor in random:
+                if tensor.dtype().bits == 32 and tensor.get_loop_domain() and maps.exact(tensor.axis(-1)) in vectors:
+                    set_lanes(tensor)
 
     def rfactor_others(self, reference: TensorView, partial: TensorView) -> None:
         """Cut every other reduction as `reference` was cut into `partial` and a rest."""
