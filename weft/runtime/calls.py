@@ -195,12 +195,18 @@ class Caller(ABC):
         where = next(v.device for v in values if isinstance(v, torch.Tensor) and v.is_cuda)
         if current().emulate != "on":
             warnings.warn(CHECKED_ON_CPU.format(check=",".join(current().check), where=where), CheckedOnCpu, stacklevel=find_stacklevel())
-        copies = [v.cpu() if isinstance(v, torch.Tensor) and v.is_cuda else v for v in values]
+        copies = [_on_cpu(v) if isinstance(v, torch.Tensor) and v.is_cuda else v for v in values]
         results = self._cold(copies, torch.device("cpu"), enable, disable)
         for index in {*(i for i in self.template.outputs.alias if i is not None), *(to for to, _ in self.template.outputs.copies)}:
             values[index].detach().copy_(copies[index])
         back = {id(copy): value for copy, value in zip(copies, values)}
         return [back[id(r)] if id(r) in back else r.to(where) for r in results]
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the CPU with the sizes, strides and offset of `tensor`; a plain copy would lose overlapping strides (expanded tensors)."""
+    storage = tensor.detach().untyped_storage().cpu()
+    return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def flattened(inputs: Sequence[Any]) -> list[Any]:
