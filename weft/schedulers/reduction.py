@@ -51,14 +51,25 @@ class Reduction(Scheduler):
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
         names = [t.name for t in analysis.limits.vectorizable]
-        if params.kind == "outer":  # results lie along the vector, as the columns do
-            names += [o.name for _, o in template.outputs if o.domain().contiguity and o.domain().contiguity[-1] and o.domain().allocation is None]
+        if params.kind == "outer":
+            names += results_along_columns(analysis)
         template.vectorize(names, params.vector_elems)
         first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
         template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         return Launch(static, params.max_registers)
+
+
+def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
+    """Names of the outputs that lie along the innermost run of columns as these do: the vector of the columns is one of theirs, too."""
+    run = analysis.shape.runs[-1].classes
+    out = []
+    for tensor in analysis.axes.tensors:
+        contiguity = tensor.domain().contiguity
+        if tensor.is_fusion_output and analysis.axes.memory_order(tensor)[-len(run) :] == run and all(contiguity[-len(run) :]):
+            out.append(tensor.name)
+    return out
 
 
 def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
