@@ -27,7 +27,7 @@ def tensor(fusion: Fusion, shape: list[int | str], dtype: DataType = BF16, conti
 
 
 def size(name: str) -> Sym:
-    return var(f"size.{name}", lower=1)
+    return var(f"S.size.{name}", lower=1)  # S: known to the host at launch, as a scalar input is
 
 
 def sizes(**values: int) -> dict[Sym, int]:

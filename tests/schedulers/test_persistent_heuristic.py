@@ -1,4 +1,4 @@
-"""Params of normalizations: registers, shared memory, clusters, rows read again; limits, reuse, and no cliffs."""
+"""Params of normalizations: registers, clusters, shared memory, rows read again; limits, reuse, and no cliffs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from weft.arch import A100, B200, H100, H200
+from weft.arch import A100, B200, H100, H200, MAX_BLOCK_Z, MAX_GRID
 from weft.schedulers.facts import PersistentFacts
-from weft.schedulers.persistent_heuristic import PersistentParams, choose, choose_with_trace
+from weft.schedulers.persistent_heuristic import Candidate, PersistentParams, choose, choose_with_trace
 
 CHIPS = (A100, H100, H200, B200)
 by_name = pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
@@ -30,6 +30,23 @@ def softmax(m: int, n: int, bits: int = 16) -> PersistentFacts:
         rms_norm(m, n, bits), broadcast_operand_bits=0, broadcast_operands=0, persistent_bits=n * 32, recompute_instructions=10, recompute_has_exp=True, passes=3,
         reductions=2, accumulator_bits=64, instructions=14, mufu=1, has_exp=True,
     )  # fmt: skip
+
+
+def layer_norm(m: int, n: int, bits: int = 16) -> PersistentFacts:
+    return replace(
+        rms_norm(m, n, bits), broadcast_operand_bits=2 * bits, broadcast_operands=2, passes=3, reductions=2, accumulator_bits=64, instructions=12,
+    )  # fmt: skip
+
+
+FUSIONS = (rms_norm, softmax, layer_norm)
+by_fusion = pytest.mark.parametrize("make", FUSIONS, ids=lambda f: f.__name__)
+
+
+def candidate(make, n: int, arch, bits: int = 16) -> Candidate:
+    """What is chosen for 64 Mi elements in rows of n."""
+    params, trace = choose_with_trace(make((1 << 26) // n, n, bits), arch)
+    assert trace.candidates[0].params == params
+    return trace.candidates[0]
 
 
 # ---- what is chosen where
@@ -56,35 +73,44 @@ def test_rows_below_a_warp_share_one(n):
 
 
 def test_long_rows_use_few_large_blocks():
-    facts = rms_norm(2048, 32768)
-    params, trace = choose_with_trace(facts, H200)
-    assert params.storage == "register" and params.threads_per_block(facts) >= 512
-    assert trace.candidates[0].blocks_per_sm <= 2
+    best = candidate(rms_norm, 32768, H200)
+    assert best.params.storage == "register" and best.params.cluster_blocks == 1 and best.threads_per_block >= 512
+    assert best.blocks_per_sm <= 2
 
 
-def test_rows_beyond_all_storage_are_read_again():
-    for n in (1 << 18, 1 << 22):
+def test_rows_beyond_all_registers_are_read_again():
+    for n in (1 << 21, 1 << 22):
         params = choose(rms_norm(64, n), H200)
         assert params.storage == "reread" and params.batches == 0 and params.bdimx >= 256
 
 
-def test_asynchronous_copies_bring_long_rows_to_shared_memory():
-    params = choose(rms_norm(2048, 32768), H200, async_copies=True)
-    assert params.storage == "shared" and params.is_async_copy and params.batches == 0
-    assert choose(rms_norm(2048, 4096), H200, async_copies=True).storage == "register"
+def test_shared_memory_keeps_rows_that_no_cluster_takes():
+    """A grid has at most 65535 blocks along the axis of clusters."""
+    params = choose(layer_norm(100_000, 100_000), H200)
+    assert params.storage == "shared" and params.cluster_blocks == 1 and params.batches == 0
+    assert choose(layer_norm(100_000, 200_000), H200).storage == "reread"
 
 
-def test_rows_that_are_computed_cannot_be_copied_asynchronously():
-    computed = replace(rms_norm(1024, 65536), persistent_bits=65536 * 16, projected_bits=None)
-    assert not choose(computed, H200, async_copies=True).is_async_copy
+@by_fusion
+def test_clusters_take_rows_of_more_than_64_kib(make):
+    for n in (40_000, 65_536, 131_072, 200_000):
+        facts = make(512, n)
+        params = choose(facts, H200)
+        assert params.storage == "register" and 1 < params.cluster_blocks <= 16
+        assert params.threads_x(facts) * params.cluster_blocks * params.batches * params.vector_elems >= n
+        assert choose(facts, A100).cluster_blocks == 1
+    assert choose(make(2048, 32768), H200).cluster_blocks == 1
 
 
-def test_clusters_take_rows_that_one_block_cannot_hold():
-    params = choose(rms_norm(512, 131072), H200, clusters=True)
-    assert params.storage == "register" and params.cluster_blocks > 1
-    assert params.threads_x(rms_norm(512, 131072)) * params.cluster_blocks * params.batches * params.vector_elems >= 131072
-    assert choose(rms_norm(512, 131072), A100, clusters=True).cluster_blocks == 1
-    assert choose(rms_norm(16384, 4096), H200, clusters=True).cluster_blocks == 1
+def test_barriers_of_a_cluster_are_worth_longer_threads_with_exponentials():
+    """Source: rows of 64K and 128K on one H200; see `wanted_batches`."""
+    assert [choose(make(512, 131072), H200).batches for make in FUSIONS] == [4, 8, 4]
+
+
+@by_fusion
+@pytest.mark.parametrize("n", [50_000, 80_000, 100_000, 200_000])
+def test_clusters_never_halve_the_loads_in_flight(make, n):
+    assert choose(make(512, n), H200).batches >= 4
 
 
 def test_projection_halves_what_a_long_softmax_keeps():
@@ -99,13 +125,6 @@ def test_random_numbers_are_never_projected():
 def test_a_cheap_projection_is_always_taken():
     facts = replace(rms_norm(2048, 4096), persistent_bits=4096 * 32)
     assert choose(facts, H200).project_to_inputs
-
-
-def test_exponentials_on_quick_memory_ask_for_fewer_warps():
-    """H200 and A100: 16 warps per multiprocessor are enough with exponentials, H100: 28."""
-    assert H200.high_bandwidth_per_flop and not H100.high_bandwidth_per_flop
-    h200, h100 = (choose_with_trace(softmax(4096, 4096), a)[1].candidates[0].warps_per_sm for a in (H200, H100))
-    assert h200 >= 16 and h100 >= 28
 
 
 def test_few_rows_get_a_block_each():
@@ -145,89 +164,109 @@ def test_the_number_of_rows_does_not_make_new_kernels(arch):
 
 @by_name
 def test_long_rows_not_in_registers_share_a_kernel_for_all_lengths(arch):
-    params = {choose(rms_norm(512, n), arch) for n in range(1 << 19, 1 << 21, 1 << 17)}
+    params = {choose(rms_norm(512, n), arch) for n in range(1 << 21, 1 << 23, 1 << 19)}
     assert {p.storage for p in params} == {"reread"} and len(params) <= 2
+
+
+def test_choices_are_pure():
+    """The same facts give the same params, whatever was asked before."""
+    cases = [(make(m, n), arch) for make in FUSIONS for m, n in ((4096, 4096), (64, 100_000), (1 << 20, 101)) for arch in CHIPS]
+    first = [choose(facts, arch) for facts, arch in cases]
+    assert first == [choose(facts, arch) for facts, arch in reversed(cases)][::-1]
 
 
 # ---- properties
 def check_legal(params: PersistentParams, facts: PersistentFacts, arch) -> None:
+    """A block can be launched, and its threads hold the row."""
     threads = params.threads_per_block(facts)
+    launched = -(-threads // 32) * 32
     assert 1 <= threads <= arch.max_threads_per_block
     assert threads % 32 == 0 or threads < 32 or facts.iteration_elems < 32
     assert params.vector_elems <= max(facts.vector_limit_elems, facts.min_vector_elems)
     assert params.vector_elems * facts.max_dtype_bits <= 128 or params.vector_elems == facts.min_vector_elems
-    assert 24 <= params.max_registers <= 255
-    assert arch.blocks_per_sm(threads, params.max_registers) >= 1
-    assert params.cluster_blocks <= arch.max_cluster_blocks
+    assert 24 <= params.max_registers <= arch.max_registers_per_thread
+    assert params.max_registers * launched <= arch.registers_per_block
+    assert arch.blocks_per_sm(launched, params.max_registers) >= 1
+    assert params.cluster_blocks <= arch.max_cluster_blocks and params.cluster_blocks & (params.cluster_blocks - 1) == 0
+    assert params.cluster_blocks == 1 or facts.iteration_elems <= MAX_GRID[1] and params.rows_per_block == 1
+    assert params.bdimz <= MAX_BLOCK_Z
     assert not (params.project_to_inputs and facts.projected_bits is None)
+    assert params.is_warp_only == (params.threads_x(facts) * params.bdimz <= 32)
+    kept_bits = facts.projected_bits if params.project_to_inputs else facts.persistent_bits
     row = params.vector_elems * params.threads_x(facts)
     if params.storage == "register":
-        held = row * params.batches * params.outer_batches * params.bdimz * params.cluster_blocks
-        assert held >= facts.reduction_elems
-        kept = facts.projected_bits if params.project_to_inputs else facts.persistent_bits
-        assert kept / 32 / (params.threads_x(facts) * params.bdimz * params.cluster_blocks) <= params.max_registers
+        if params.kind == "3d":
+            assert row * params.batches >= facts.inner_run_elems and params.bdimz * params.outer_batches >= facts.runs[0][1]
+        else:
+            assert row * params.batches * params.cluster_blocks >= facts.reduction_elems
+        assert kept_bits / 32 / (params.threads_x(facts) * params.bdimz * params.cluster_blocks) <= params.max_registers
         assert params.unroll == 1
     else:
         assert params.bdimx is not None and params.unroll >= 1 and params.batches == 0
     if params.storage == "shared":
-        assert facts.projected_bits is not None or not params.is_async_copy
-        kept = facts.projected_bits if params.project_to_inputs else facts.persistent_bits
-        assert kept / 8 <= arch.shared_per_block_optin_bytes
-    if params.is_warp_only:
-        assert params.threads_x(facts) * params.bdimz <= 32
+        whole_loops = -(-facts.reduction_elems // (row * params.unroll)) * row * params.unroll
+        assert kept_bits / facts.reduction_elems * whole_loops / 8 <= arch.shared_per_block_optin_bytes
 
 
 @by_name
 def test_random_facts_give_legal_params(arch):
     rng = random.Random(3)
-    for _ in range(250):
-        n = rng.choice([rng.randint(1, 300), rng.randint(300, 9000), rng.randint(9000, 400_000)])
+    for _ in range(600):
+        n = rng.choice([rng.randint(1, 300), rng.randint(300, 9000), rng.randint(9000, 400_000), rng.randint(400_000, 3_000_000)])
         n = n // 8 * 8 or 8 if rng.random() < 0.6 else n
-        m = rng.choice([1, 7, 100, 2048, 16384, 1 << 20])
-        bits = rng.choice([16, 32])
-        facts = rng.choice([rms_norm, softmax])(m, n, bits)
+        m = rng.choice([1, 7, 100, 2048, 16384, 70_000, 1 << 20])
+        bits = rng.choice([16, 32, 64])
+        facts = rng.choice(FUSIONS)(m, n, bits)
         facts = replace(
             facts, input_bits=bits * rng.randint(1, 4), vectorizable_inputs=rng.randint(1, 4), passes=rng.randint(2, 4), instructions=rng.randint(3, 60),
-            projected_bits=rng.choice([None, facts.projected_bits, 2 * facts.projected_bits]),
+            projected_bits=rng.choice([None, facts.projected_bits, 2 * facts.projected_bits]), has_rng=rng.random() < 0.2,
         )  # fmt: skip
-        for options in ({}, {"async_copies": True}, {"async_copies": True, "clusters": True}):
-            params, trace = choose_with_trace(facts, arch, **options)
-            check_legal(params, facts, arch)
-            assert trace.candidates[0].params == params
-            assert 0 <= trace.candidates[0].fraction <= 1
-            assert options or params.cluster_blocks == 1 and not params.is_async_copy
+        if rng.random() < 0.2:
+            outer = rng.choice([2, 5, 32, 100])
+            facts = replace(
+                facts, reduction_elems=n * outer, runs=((True, outer), (False, m), (True, n)), persistent_bits=facts.persistent_bits * outer,
+                projected_bits=facts.projected_bits and facts.projected_bits * outer,
+            )  # fmt: skip
+        params, trace = choose_with_trace(facts, arch)
+        check_legal(params, facts, arch)
+        assert trace.candidates[0].params == params
 
 
 @by_name
-@pytest.mark.parametrize("make, floor", [(rms_norm, 0.36), (softmax, 0.30)], ids=["rms_norm", "softmax"])
-def test_no_width_falls_off_a_cliff(arch, make, floor):
-    """Rows of 100 to 200,000 elements, 64 Mi in all: the predicted part of the roof, the warps and the bytes in flight stay above a floor."""
-    for n in range(104, 200_000, 5 * 8 * 17):
-        best = choose_with_trace(make((1 << 26) // n, n), arch)[1].candidates[0]
-        assert best.fraction > floor, n
-        assert best.warps_per_sm >= 8 and best.bytes_in_flight_per_sm > 16 * 1024, n
+@by_fusion
+@pytest.mark.parametrize("bits", [16, 32])
+def test_no_width_starves(arch, make, bits):
+    """Rows of 100 to 200,000 elements, 64 Mi in all, multiples of eight and odd ones: lanes that hold data, warps and bytes in flight stay above a floor."""
+    widths = [*range(104, 1000, 8), *range(101, 1000, 10), *range(1000, 200_000, 8 * 97), *range(1001, 200_000, 2 * 499)]
+    for n in widths:
+        best = candidate(make, n, arch, bits)
+        assert best.lane_fraction > 0.7 and best.warps_per_sm >= 15, n
+        assert best.bytes_in_flight_per_sm > 12.5 * 1024, n
+
+
+@by_fusion
+@pytest.mark.parametrize("n", [1000, 4096, 8192, 16384, 40_000, 65_536, 131_072])
+def test_odd_widths_keep_lanes_and_half_of_the_bytes_in_flight(make, n):
+    """One element more makes the accesses narrow; a thread then has more of them. Rows stay where they were: in registers, of one block or of a cluster."""
+    even, odd = candidate(make, n, H200), candidate(make, n + 1, H200)
+    assert odd.params.vector_elems == 1 and odd.lane_fraction > 0.9
+    assert odd.params.storage == even.params.storage == "register"
+    assert odd.bytes_in_flight_per_sm > 0.25 * even.bytes_in_flight_per_sm and odd.bytes_in_flight_per_sm > 31 * 1024
 
 
 @by_name
-def test_odd_widths_lose_vectors_but_not_everything(arch):
-    for n in range(101, 60_000, 1234):
-        best = choose_with_trace(rms_norm((1 << 26) // n, n | 1), arch)[1].candidates[0]
-        assert best.params.vector_elems == 1
-        assert best.fraction > 0.3, n
-
-
-@by_name
-def test_neighbouring_widths_predict_alike(arch):
-    """Eight elements more never cost a quarter of the predicted rate, while rows fit registers."""
+@by_fusion
+def test_neighbouring_widths_score_alike(arch, make):
+    """Eight elements more never cost a quarter of the score, while rows fit the registers of a block."""
     previous = None
-    for n in range(512, 16384, 8):
-        fraction = choose_with_trace(rms_norm((1 << 26) // n, n), arch)[1].candidates[0].fraction
-        assert previous is None or fraction > 0.75 * previous, n
-        previous = fraction
+    for n in range(512, 32768, 8):
+        score = candidate(make, n, arch).score
+        assert previous is None or score > 0.75 * previous, n
+        previous = score
 
 
 def test_a_choice_is_quick():
-    for facts in (rms_norm(2048, 4096), softmax(16384, 1001)):
+    for facts in (rms_norm(2048, 4096), softmax(16384, 1001), layer_norm(512, 100_001), softmax(100_000, 100_000)):
         times = []
         for _ in range(10):
             start = time.perf_counter()
@@ -239,33 +278,41 @@ def test_a_choice_is_quick():
 def test_the_trace_tells_the_candidates_and_the_choice():
     params, trace = choose_with_trace(rms_norm(2048, 4096), H200)
     text = str(trace)
-    assert text.count("threads") > 5 and "in the order of: predicted fraction" in text
+    assert text.count("threads") > 5 and "in the order of: score: lanes that hold data" in text
     assert text.splitlines()[-1] == f"  chosen: {params}"
+    long = str(choose_with_trace(rms_norm(2048, 65536), H200)[1])
+    assert "a row of more than 65536 bytes is spread over a cluster" in long and "register of 4 blocks" in long
+    again = str(choose_with_trace(rms_norm(64, 1 << 21), H200)[1])
+    assert "registers cannot hold a row" in again and "predicted fraction of the memory roof" in again
 
 
 # ---- against measurements
-MEASURED = (  # rows of n elements, batches, rows per block, fraction of 4.1 TB/s; hand-written kernels, plain loads, one H200, driver 580, November 2026
-    (rms_norm, 1024, 2, 2, 0.955), (rms_norm, 1024, 4, 2, 0.948), (rms_norm, 2048, 2, 1, 0.953), (rms_norm, 2048, 4, 1, 0.949),
-    (rms_norm, 4096, 2, 1, 0.928), (rms_norm, 4096, 4, 1, 0.932), (rms_norm, 8192, 2, 1, 0.933), (rms_norm, 8192, 4, 1, 0.929),
-    (softmax, 1024, 2, 1, 0.932), (softmax, 1024, 4, 2, 0.952), (softmax, 2048, 2, 1, 0.928), (softmax, 2048, 4, 1, 0.953),
-    (softmax, 4096, 4, 1, 0.925), (softmax, 4096, 8, 1, 0.934), (softmax, 8192, 4, 1, 0.931), (softmax, 8192, 8, 1, 0.927),
-)  # fmt: skip
+MEASURED = {  # of a copy, with 1, 2, 4 and 8 vectors per thread and their best register limits; generated kernels, one H200, driver 580, November 2026
+    (softmax, 1024): (0.73, 0.89, 0.99, 0.66), (softmax, 2048): (0.68, 0.88, 0.96, 0.95), (softmax, 4096): (0.66, 0.87, 0.97, 0.97),
+    (softmax, 8192): (0.61, 0.85, 0.96, 0.95), (softmax, 16384): (0.0, 0.81, 0.86, 0.92), (softmax, 32768): (0.0, 0.0, 0.77, 0.83),
+    (rms_norm, 1024): (1.08, 1.12, 1.07, 0.95), (rms_norm, 2048): (0.99, 1.07, 1.07, 1.02), (rms_norm, 4096): (0.83, 0.96, 0.99, 0.97),
+    (rms_norm, 8192): (0.72, 0.97, 0.99, 0.97), (rms_norm, 16384): (0.0, 0.94, 0.97, 0.97), (rms_norm, 32768): (0.0, 0.0, 0.96, 0.94),
+    (layer_norm, 1024): (0.90, 1.02, 1.01, 0.70), (layer_norm, 2048): (0.74, 0.92, 0.95, 0.87), (layer_norm, 4096): (0.71, 0.91, 0.96, 0.92),
+    (layer_norm, 8192): (0.68, 0.90, 0.96, 0.94), (layer_norm, 16384): (0.0, 0.81, 0.94, 0.94), (layer_norm, 32768): (0.0, 0.0, 0.85, 0.90),
+}  # fmt: skip
+MEASURED_CLUSTERS = {  # the same for (blocks of a cluster, vectors per thread)
+    (softmax, 65536): {(2, 8): 0.67, (4, 2): 0.53, (4, 4): 0.62, (4, 8): 0.70, (8, 4): 0.66, (8, 8): 0.69, (16, 4): 0.52},
+    (rms_norm, 65536): {(2, 4): 0.83, (4, 2): 0.71, (4, 4): 0.84, (4, 8): 0.81, (8, 4): 0.83, (8, 8): 0.81, (16, 4): 0.63},
+    (layer_norm, 65536): {(2, 4): 0.67, (4, 2): 0.51, (4, 4): 0.69, (4, 8): 0.68, (8, 4): 0.71, (8, 8): 0.67, (16, 4): 0.49},
+    (softmax, 131072): {(4, 8): 0.62, (8, 2): 0.49, (8, 4): 0.60, (8, 8): 0.68, (16, 4): 0.58, (16, 8): 0.62},
+    (rms_norm, 131072): {(4, 4): 0.80, (8, 2): 0.68, (8, 4): 0.81, (8, 8): 0.79, (16, 4): 0.79, (16, 8): 0.75},
+    (layer_norm, 131072): {(4, 4): 0.66, (8, 2): 0.49, (8, 4): 0.70, (8, 8): 0.70, (16, 4): 0.67, (16, 8): 0.66},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("make, n, batches, rows, fraction", MEASURED)
-def test_predictions_are_near_measurements(make, n, batches, rows, fraction):
-    facts = make((1 << 26) // n, n)
-    found = [
-        c for c in choose_with_trace(facts, H200)[1].candidates
-        if c.params.batches == batches and c.params.storage == "register" and (c.params.project_to_inputs or make is rms_norm)
-    ]  # fmt: skip
-    assert found and min(abs(c.fraction - fraction) for c in found) < 0.09
-
-
-@pytest.mark.parametrize("make", [rms_norm, softmax])
-@pytest.mark.parametrize("n", [1024, 2048, 4096, 8192])
+@pytest.mark.parametrize("make, n", MEASURED, ids=lambda v: getattr(v, "__name__", v))
 def test_the_choice_is_among_the_best_measured(make, n):
-    """Within 2 % of the best measured kernel of that row length."""
-    measured = {batches: fraction for f, width, batches, _, fraction in MEASURED if f is make and width == n}
-    chosen = choose(make((1 << 26) // n, n), H200).batches
-    assert chosen in measured and measured[chosen] > 0.98 * max(measured.values())
+    """Within 0.05 of the best for rows in one warp, which all take whole warps of the same batches, and within 0.01 for longer ones."""
+    fractions = dict(zip((1, 2, 4, 8), MEASURED[make, n]))
+    assert fractions[choose(make((1 << 26) // n, n), H200).batches] >= max(fractions.values()) - (0.05 if n == 1024 else 0.01)
+
+
+@pytest.mark.parametrize("make, n", MEASURED_CLUSTERS, ids=lambda v: getattr(v, "__name__", v))
+def test_the_cluster_is_among_the_best_measured(make, n):
+    params, fractions = choose(make((1 << 26) // n, n), H200), MEASURED_CLUSTERS[make, n]
+    assert fractions[params.cluster_blocks, params.batches] >= max(fractions.values()) - 0.01

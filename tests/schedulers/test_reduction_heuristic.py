@@ -9,6 +9,7 @@ import pytest
 from weft.arch import A100, B200, H100, H200
 from weft.schedulers.facts import ReductionFacts
 from weft.schedulers.reduction_heuristic import choose, choose_with_trace
+from weft.schedulers.throughput_heuristic import tree_workspace_bytes
 
 CHIPS = (A100, H100, H200, B200)
 
@@ -57,14 +58,32 @@ def test_many_rows_are_not():
     assert not choose(rows(16384, 4096), H200).is_grid_reduction
 
 
-def test_columns_fill_the_chip_once():
+@pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
+def test_columns_fill_the_chip_once(arch):
     """Blocks of a column sum all run at the same time: a second, partial round would run at a part of the bandwidth."""
     for m, n in ((16384, 4096), (8192, 8192)):
-        params, trace = choose_with_trace(columns(m, n), H200)
+        params, trace = choose_with_trace(columns(m, n), arch)
         blocks = -(-n // params.rows_per_block) * params.grid_split
-        assert params.kind == "outer" and params.is_grid_reduction
-        assert H200.sm_count < blocks <= H200.sm_count * trace.candidates[0].blocks_per_sm
-        assert trace.candidates[0].fraction > 0.75
+        assert params.kind == "outer"
+        assert 0.85 * arch.sm_count <= blocks <= arch.sm_count * trace.candidates[0].blocks_per_sm
+
+
+def test_columns_that_fill_the_chip_finish_alone():
+    """Source: one H200, bf16: 8192x8192 is 0.92 of a copy with 8 x 128 threads alone, 0.88 with 16 x 16 shared by 4 blocks; 16384x4096 0.89 with 16 x 32 by 4."""
+    alone, shared = choose(columns(8192, 8192), H200), choose(columns(16384, 4096), H200)
+    assert (alone.bdimx, alone.bdimy, alone.unroll, alone.grid_split) == (8, 128, 4, 1)
+    assert (shared.bdimx, shared.bdimy, shared.grid_split) == (16, 32, 4)
+
+
+@pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
+def test_many_results_of_columns_fit_shared_memory(arch):
+    """Threads of a block fold columns through shared memory, all results of a kernel at once: with more results, fewer threads."""
+    threads = []
+    for results in (1, 2, 4, 6, 8, 12, 24):
+        params = choose(columns(8192, 8192, accumulators=results), arch)
+        assert tree_workspace_bytes(params.threads_per_block, params.vector_elems, 32 * results) <= arch.shared_per_block_optin_bytes
+        threads.append(params.threads_per_block)
+    assert threads == sorted(threads, reverse=True) and threads[-1] % 32 == 0
 
 
 def test_one_column_of_vectors_is_not_spread_over_idle_threads():
@@ -97,9 +116,14 @@ def test_random_facts_give_legal_params(arch):
         assert params.threads_per_block <= arch.max_threads_per_block
         assert params.bdimz <= 64 and 1 <= params.grid_split <= 65535
         assert params.vector_elems <= vector and params.unroll <= 8
-        assert arch.blocks_per_sm(params.threads_per_block, params.max_registers) >= 1
+        launched = -(-params.threads_per_block // 32) * 32
+        assert params.max_registers * launched <= arch.registers_per_block
+        shared = tree_workspace_bytes(launched, params.vector_elems, f.accumulator_bits) if params.kind == "outer" else 0
+        assert arch.blocks_per_sm(launched, params.max_registers, shared) >= 1
+        assert params.grid_split == 1 or not f.results_meet
         assert params.kind == ("outer" if not runs[-1][0] else params.kind)
         assert 0 < trace.candidates[0].fraction <= 1
+        assert choose(f, arch) == params
 
 
 @pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
@@ -114,10 +138,10 @@ def test_no_width_falls_off_a_cliff(arch):
 
 
 def test_a_choice_is_quick():
-    f = columns(16384, 4096)
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
-        choose(f, H200)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 2e-3
+    for f in (columns(16384, 4096), columns(16384, 4097, vector=1), rows(8, 1 << 20), facts(((True, 32), (False, 256), (True, 112 * 112)))):
+        times = []
+        for _ in range(10):
+            start = time.perf_counter()
+            choose(f, H200)
+            times.append(time.perf_counter() - start)
+        assert min(times) < 1e-3

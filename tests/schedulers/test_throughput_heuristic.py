@@ -15,6 +15,7 @@ from weft.schedulers.throughput_heuristic import (
     rereads_from_memory,
     roof_fraction,
     share_bytes_per_ns,
+    tree_workspace_bytes,
     vector_elems,
 )
 
@@ -53,6 +54,10 @@ def test_rows_in_work_beyond_l2_are_read_from_memory():
     assert rereads_from_memory(1e6, H200) == 0.0
     assert rereads_from_memory(1e9, H200) == 1.0
     assert 0 < rereads_from_memory(30e6, H200) < 1
+
+
+def test_workspace_of_columns():
+    assert tree_workspace_bytes(1024, 8, 32) == 40 * 1024  # what the lowering of one float32 sum over 1024 threads of 8 columns asks for
 
 
 @pytest.mark.parametrize("limit, bits, least, wide", [(8, 16, 1, 8), (64, 16, 1, 8), (2, 32, 1, 2), (64, 4, 2, 32), (1, 4, 2, 2), (64, 64, 1, 2), (4, 128, 1, 1)])

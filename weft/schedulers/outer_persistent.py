@@ -19,7 +19,7 @@ from .facts import Obstacle, PersistentAnalysis, analyze_persistent
 from .inner_persistent import Passes, read_again
 from .reduction import schedule_outer
 from .rows import Template, positions
-from .throughput_heuristic import ceil_div, previous_power_of_two
+from .throughput_heuristic import ceil_div, previous_power_of_two, tree_workspace_bytes
 
 BLOCK_THREADS = 512
 
@@ -62,6 +62,8 @@ class OuterPersistent(Scheduler):
         columns = ceil_div(facts.iteration_elems, vector)
         bdimx = max(1, min(32, previous_power_of_two(ceil_div(columns, arch.sm_count))))
         bdimy = max(32 // bdimx, min(BLOCK_THREADS // bdimx, previous_power_of_two(facts.reduction_elems)))
+        while bdimx * bdimy > arch.warp_threads and tree_workspace_bytes(bdimx * bdimy, vector, facts.accumulator_bits) > arch.shared_per_block_optin_bytes:
+            bdimy //= 2
         params = OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * BLOCK_THREADS))
         return params, f"outer_persistent: {columns} vectors of columns over {arch.sm_count} multiprocessors"
 

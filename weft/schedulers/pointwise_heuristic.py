@@ -24,6 +24,7 @@ from .throughput_heuristic import (
     clocks_per_ns,
     next_power_of_two,
     previous_power_of_two,
+    round_up,
     share_bytes_per_ns,
     vector_elems,
 )
@@ -40,7 +41,8 @@ MIN_WAVES = 2
 """Blocks per slot of the chip below which unrolling starves it."""
 BUSY_ISSUE = 0.4
 """Part of the issue slots that a kernel at the roof would use, from which on independent work of several vectors pays.
-Source: H200, bf16: tanh of x plus a bias gains from 0.78 (one vector per thread) to 0.88 of the roof (eight); silu(x) * y loses from 0.95 to 0.90 (four)."""
+Source: one H200, bf16 16384x4096, generated kernels: tanh of x plus a bias is 1.00 of a copy with two vectors per thread along the row, 0.95 with four, 0.88
+with one; silu(x) * y, below this part, is 1.01 with one."""
 NARROW_ACCESS_COST = {8: 2.0, 16: 1.4, 32: 1.15}
 """Relative time per bit of accesses of so many bits per thread; wider ones cost 1. An estimate: with enough of them in flight, 2-byte accesses reach
 0.87 of the roof where 16-byte ones reach 0.97 (H200), and instructions per byte matter on top."""
@@ -142,32 +144,29 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
         bdimy = BLOCK_THREADS // bdimx
     unroll = _unroll(facts, arch, vector, ceil_div(left, bdimy) * ceil_div(right, bdimx * vector))
     bits = facts.broadcast[position] if position else None
-    outer, inner = 1, min(unroll, next_power_of_two(ceil_div(right, bdimx * vector)))
+    inner = min(unroll, next_power_of_two(ceil_div(right, bdimx * vector)))
     left_fastest = False
     if bits is not None and bits.right_only_bits >= bits.left_only_bits:
         # a row of blocks along the right side would push the right-only values out of L2 before the next row reads them
         left_fastest = 2 * bits.left_step_bits(right) > arch.l2_bytes * 8
-    y_blocks = ceil_div(right, bdimx * vector * inner) if left_fastest else ceil_div(left, bdimy * outer)
+    y_blocks = ceil_div(right, bdimx * vector * inner) if left_fastest else ceil_div(left, bdimy)
     return PointwiseParams(
-        break_point=position, vector_elems=vector, unroll_outer=outer, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
+        break_point=position, vector_elems=vector, unroll_outer=1, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
         split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
     )  # fmt: skip
 
 
 def _threads_on_the_right(vectors: int) -> int:
     """Widest of 128, 64 and 32 threads that wastes at most an eighth of the lanes, else the one that wastes least."""
-    options = [t for t in (128, 64, 32) if t <= BLOCK_THREADS]
-    for threads in options:
-        if vectors / (ceil_div(vectors, threads) * threads) >= 0.875:
-            return threads
-    return max(options, key=lambda t: vectors / (ceil_div(vectors, t) * t))
+    lanes = {threads: vectors / round_up(vectors, threads) for threads in (BLOCK_THREADS, 64, 32)}
+    return next((threads for threads, fraction in lanes.items() if fraction >= 0.875), max(lanes, key=lanes.__getitem__))
 
 
 def _unroll(facts: PointwiseFacts, arch: Arch, vector: int, blocks: int) -> int:
     """Vectors per thread: no more than the bytes in flight need, since small blocks that come and go mix loads and stores best; two when arithmetic is dear.
 
     Source: H200, x -> -x: one 16-byte vector per thread 0.97 of the roof, two 0.96, four 0.92; with 2-byte accesses one 0.21, four 0.78, eight 0.87.
-    Generated bias + tanh of bf16 16384x4096: two vectors along the row 1.00 of a copy, four 0.95, eight rows per thread 0.86.
+    Rows of one thread are no help: bias + tanh with eight of them 0.86 of a copy.
     """
     inputs, outputs = max(1, facts.full_inputs), max(1, facts.vectorizable_outputs)
     per_vector_bits = vector * facts.max_dtype_bits * inputs

@@ -37,6 +37,7 @@ from .throughput_heuristic import (
     reduction_clocks,
     roof_fraction,
     share_bytes_per_ns,
+    tree_workspace_bytes,
     vector_elems,
     vector_latency_clocks,
 )
@@ -84,8 +85,7 @@ class ReductionParams:
     """A schedule of a reduction; equal params (with equal structure, index type and device) mean the same kernel.
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
-    bdimx, bdimy, bdimz: threads, see the module. pad_to_warp: always whole warps along x when the row is reduced there.
-    grid_split: blocks that share a row or column, 1: none. rows_per_block: iteration indices per block (columns when outer).
+    bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
     """
 
     kind: str
@@ -186,7 +186,8 @@ class _Model:
         kept = params.unroll * ceil_div(self.vector * facts.max_dtype_bits, 32) * self.inputs
         accumulators = ceil_div(facts.accumulator_bits, 32) * (self.vector if params.kind == "outer" else 1)
         registers = 16 + (kept if vectors <= params.unroll else ceil_div(kept, 2)) + accumulators
-        per_sm = max(1, arch.blocks_per_sm(threads, min(registers, params.max_registers)))
+        shared = tree_workspace_bytes(threads, self.vector, facts.accumulator_bits) if params.kind == "outer" else 0
+        per_sm = max(1, arch.blocks_per_sm(threads, min(registers, params.max_registers), shared))
         transfer = threads * vectors * self.vector * lanes * self.moved_bits / 8 / self.share
         clock = clocks_per_ns(arch)
         rest = LATENCY_NS + (min(vectors, params.unroll) * vector_latency_clocks(self.vector, 1) + reduction_clocks(row_warps)) / clock
@@ -221,8 +222,13 @@ class _Model:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
 
     def splits(self, blocks: int, most: int, per_sm: int) -> Iterator[int]:
-        """Ways to share a row among blocks: 1, and as many as fill the chip once, with fewer or more blocks on a multiprocessor."""
+        """Ways to share a row among blocks: 1, and as many as fill the chip once, with fewer or more blocks on a multiprocessor.
+
+        Only 1 where results meet: another block may be the last for each of them.
+        """
         yield 1
+        if self.facts.results_meet:
+            return
         seen = {1}
         for wanted in (1, 2, 4, per_sm):
             split = _nice(min(most, MAX_GRID_SPLIT, self.arch.sm_count * wanted // max(1, blocks)))
@@ -288,7 +294,9 @@ class _Model:
             (bdimx, bdimy), unroll = (COLUMN_BLOCK, COLUMN_UNROLL) if is_alone else (SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL)
             if row < bdimx:
                 bdimx, bdimy = next_power_of_two(row), bdimx * bdimy // next_power_of_two(row)
+            bdimy = self.fitting(bdimx, bdimy)
             split = _nice(max(1, min(arch.sm_count // ceil_div(row, bdimx), MAX_GRID_SPLIT, facts.reduction_elems // (bdimy * unroll))))
+            split = 1 if facts.results_meet else split
             yield self.outer_candidate(row, bdimx, bdimy, split, unroll)
             return
         for bdimx in OUTER_THREADS_X:
@@ -296,10 +304,16 @@ class _Model:
                 continue
             columns = ceil_div(row, bdimx)
             for threads in OUTER_BLOCK_THREADS:
-                bdimy = max(1, min(threads // bdimx, next_power_of_two(facts.reduction_elems)))
+                bdimy = self.fitting(bdimx, max(1, min(threads // bdimx, next_power_of_two(facts.reduction_elems))))
                 for split in self.splits(columns, facts.reduction_elems // (2 * bdimy), arch.max_threads_per_sm // (bdimx * bdimy)):
                     unroll = self.unroll(ceil_div(ceil_div(facts.reduction_elems, split), bdimy))
                     yield self.outer_candidate(row, bdimx, bdimy, split, unroll)
+
+    def fitting(self, bdimx: int, bdimy: int) -> int:
+        """Return as many of the threads along y as have shared memory to fold all results of the kernel in."""
+        while bdimy > 1 and tree_workspace_bytes(bdimx * bdimy, self.vector, self.facts.accumulator_bits) > self.arch.shared_per_block_optin_bytes:
+            bdimy //= 2
+        return bdimy
 
     def outer_candidate(self, row: int, bdimx: int, bdimy: int, split: int, unroll: int) -> Candidate:
         facts = self.facts

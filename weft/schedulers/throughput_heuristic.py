@@ -1,4 +1,4 @@
-"""How near to the memory roof a kernel can get: the model behind every choice of this folder.
+"""How near to the memory roof a kernel can get: the model behind the choices that are not measured one by one.
 
 Owns the constants of the model, with their sources, and the record of a choice. Pure arithmetic: no fusion, no device.
 
@@ -99,6 +99,11 @@ def balance(blocks: int, arch: Arch) -> float:
     """Part of the multiprocessors' time that whole blocks can fill: 1 from twelve blocks per multiprocessor on."""
     per_sm = blocks / arch.sm_count
     return 1.0 if per_sm >= 12 else per_sm / -(-blocks // arch.sm_count)
+
+
+def tree_workspace_bytes(threads: int, lanes: int, accumulator_bits: int) -> int:
+    """Shared memory in which `threads` fold columns of `lanes` vector elements each (`reduce_tree` of the device library), all results of a kernel."""
+    return threads * (lanes + 2) * ceil_div(accumulator_bits, 8)
 
 
 def rereads_from_memory(bytes_in_work: float, arch: Arch) -> float:
