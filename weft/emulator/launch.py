@@ -16,7 +16,7 @@ from weft.emulator.arguments import Arg, BadLaunch, Buffer, ChipLimits, Dim3, Ge
 from weft.emulator.build import build_kernel
 from weft.emulator.native import NativeKernel, run
 from weft.emulator.report import Finding, KernelFault, LaunchReport, parse_findings
-from weft.emulator.source_map import SourceMap, unit_with_notes
+from weft.emulator.source_map import SourceMap, unit_for_emulator
 from weft.emulator.timeline import write_chrome_trace
 from weft.lower.program import LineOrigin
 
@@ -46,7 +46,7 @@ class EmulatedKernel:
         text: str, blocks: Iterable[str], entry: str, *, check: str = "bounds", limits: ChipLimits = ChipLimits(), origins: Sequence[LineOrigin] = ()
     ) -> EmulatedKernel:
         """Build a kernel from its own text and the blocks of the device library that it uses. Findings then count lines as the text does."""
-        unit, source_map = unit_with_notes(text, blocks, origins)
+        unit, source_map = unit_for_emulator(text, blocks, origins, check_scalars=check == "races")
         return EmulatedKernel(unit, entry, check=check, limits=limits, source_map=source_map)
 
     @property

@@ -56,7 +56,7 @@ class SourceMap:
         if unit_line <= self.lines_above:
             return Place(unit_line, text, in_library=True)
         origin = self.origin(unit_line - self.lines_above)
-        return Place(unit_line - self.lines_above, NOTE.sub("", text), origin.text if origin else "", tensors=origin.tensors if origin else ())
+        return Place(unit_line - self.lines_above, text, origin.text if origin else "", tensors=origin.tensors if origin else ())
 
     def in_words(self, message: str) -> str:
         """Return a message of the runtime with its line numbers as the reader counts them."""
@@ -75,7 +75,24 @@ class SourceMap:
         return [p for p in places if p is not None]
 
 
-NOTE = re.compile(r'WEFT_LINE_NOTE\("(?:[^"\\]|\\.)*"\);\s*')
+SCALAR = re.compile(r"^(\s*)((?:unsigned |signed )?(?:bool|char|short|int|long long|float|double)|weft::bf16|weft::f16) (T\d+)( = .*)?;$", re.MULTILINE)
+
+
+def with_checked_scalars(text: str) -> str:
+    """Return a generated kernel's text with its scalar variables as register arrays of one element, which know whether they were written.
+
+    Line numbers stay. The variables of tensors are called T and a number, and no name stands for a scalar here and for something else there.
+    """
+    names = {found[3] for found in SCALAR.finditer(text)}
+    if not names:
+        return text
+
+    def declaration(found: re.Match[str]) -> str:
+        indent, ctype, name, value = found.groups()
+        return f"{indent}weft::Array<{ctype}, 1> \0{name};" + (f" \0{name}[0]{value};" if value else "")
+
+    text = SCALAR.sub(declaration, text)
+    return re.sub(r"(?<![\w\0])(T\d+)\b", lambda found: f"{found[1]}[0]" if found[1] in names else found[1], text).replace("\0", "")
 
 
 def noted(text: str, origins: Sequence[LineOrigin]) -> str:
@@ -92,8 +109,8 @@ def noted(text: str, origins: Sequence[LineOrigin]) -> str:
     return "\n".join(lines)
 
 
-def unit_with_notes(text: str, blocks: Iterable[str], origins: Sequence[LineOrigin]) -> tuple[str, SourceMap]:
-    """Return the translation unit of a kernel for the emulator, with its map."""
-    text = noted(text, origins)
-    unit = translation_unit(text, blocks)
-    return unit, SourceMap.of(unit, text, origins)
+def unit_for_emulator(text: str, blocks: Iterable[str], origins: Sequence[LineOrigin], *, check_scalars: bool) -> tuple[str, SourceMap]:
+    """Return the translation unit of a kernel for the emulator, with its map, which has the text as it was."""
+    plain = translation_unit(text, blocks)
+    watched = noted(with_checked_scalars(text) if check_scalars and origins else text, origins)
+    return plain.replace(text.rstrip(), watched.rstrip()), SourceMap.of(plain, text, origins)

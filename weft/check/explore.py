@@ -1,0 +1,78 @@
+"""One launch in many orders: the same kernel and data, with threads and copies permuted by seeds.
+
+Read first: `explore`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.emulator import Buffer, EmulatedKernel, Finding, LaunchReport
+
+SEEDS = 8
+
+
+@dataclass
+class Found:
+    """A finding and the seeds that show it (None is the plain order)."""
+
+    finding: Finding
+    seeds: list[int | None] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The finding, and how to see it again."""
+        shown = [str(s) for s in self.seeds if s is not None]
+        replay = f"    shown by {len(self.seeds)} order(s)" + (f"; WEFT_SEED={shown[0]} replays it" if shown else "; without a seed it shows too")
+        return f"{self.finding.text()}\n{replay}"
+
+
+@dataclass
+class Exploration:
+    """What the orders of one launch showed. `reports` has one report per seed."""
+
+    kernel: str
+    reports: dict[int | None, LaunchReport] = field(default_factory=dict)
+
+    @property
+    def found(self) -> list[Found]:
+        """Every finding once, those that most seeds show first."""
+        by_place: dict[tuple[str, int, int], Found] = {}
+        for seed, report in self.reports.items():
+            for f in report.findings:
+                by_place.setdefault((f.kind, f.line, f.other_line), Found(f)).seeds.append(seed)
+        return sorted(by_place.values(), key=lambda found: -len(found.seeds))
+
+    @property
+    def is_clean(self) -> bool:
+        return not any(report.findings for report in self.reports.values())
+
+
+class Snapshot:
+    """The bytes of all buffers that a kernel may write, to be put back."""
+
+    def __init__(self, arguments: Iterable[Any]) -> None:
+        self._bytes = [(a.address, ctypes.string_at(a.address, a.bytes)) for a in arguments if isinstance(a, Buffer) and a.written and a.bytes]
+
+    def restore(self) -> None:
+        for address, data in self._bytes:
+            ctypes.memmove(address, data, len(data))
+
+
+def explore(kernel: EmulatedKernel, geometry: dict[str, Any], arguments: Sequence[Any], seeds: Iterable[int | None] = range(SEEDS), **options: Any) -> Exploration:
+    """Launch a kernel once per seed and return what was found; memory is as before afterwards.
+
+    geometry: grid, block, shared_bytes, and cluster and cooperative where they are not the usual. options: further ones of EmulatedKernel.launch.
+    """
+    before = Snapshot(arguments)
+    result = Exploration(kernel.entry)
+    grid, block, shared_bytes = (geometry[name] for name in ("grid", "block", "shared_bytes"))
+    rest = {name: value for name, value in geometry.items() if name not in ("grid", "block", "shared_bytes")}
+    for seed in seeds:
+        try:
+            result.reports[seed] = kernel.launch(grid, block, shared_bytes, arguments, seed=seed, raise_findings=False, **rest, **options)
+        finally:
+            before.restore()
+    return result

@@ -1,0 +1,253 @@
+"""Generated kernels to plant mistakes in: fusions scheduled by hand, so that the heuristics do not move them, with inputs that are large enough.
+
+Owns no mistake; those are in `planted`. Read first: `KERNELS`, `captured`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft import compiler
+from weft.api.definition import FusionDefinition
+from weft.dtypes import DataType
+from weft.ir.enums import MemoryType, ParallelType
+from weft.ir.fusion import Fusion
+from weft.ir.values import ReductionOp, TensorView
+from weft.lower.program import KernelProgram
+from weft.options import Options, options
+from weft.runtime import engines
+from weft.runtime.calls import Caller
+from weft.runtime.engines import EmulatedCall
+from weft.runtime.runtimes import Kernels, Part, Request, Sizes, Template, index_type_for
+from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_inputs
+from weft.schedule.inline import inline_to
+from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, split
+from weft.schedule.propagate import parallelize_like, transform_like
+from weft.schedule.recompute import recompute_chain
+from weft.schedulers.base import Launch
+
+P = ParallelType
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A scheduled fusion: `define()` returns it with what its schedule fixes at launch; `inputs()` returns CPU tensors."""
+
+    define: Callable[[], tuple[Fusion, Launch]]
+    inputs: Callable[[], Sequence[Any]]
+
+
+def _parts(fd: FusionDefinition) -> tuple[Fusion, Any, Any, list[TensorView]]:
+    fusion = fd.fusion
+    assert fusion is not None
+    inputs, outputs = cache_inputs(fusion), cache_and_fork_outputs(fusion)
+    return fusion, inputs, outputs, [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]  # type: ignore[misc]
+
+
+def _finish(fusion: Fusion, reference: TensorView, *vectors: TensorView, inlined: int | None = None, launch: Launch = Launch()) -> tuple[Fusion, Launch]:
+    """Let all tensors follow `reference`; those in shared memory, or all when `inlined` says so, are computed at that position."""
+    transform_like(reference)
+    parallelize_like(reference)
+    for tensor in vectors:
+        tensor.axis(-1).parallelize(P.vectorize)
+    inline_to(fusion, {t: (inlined or 1) if t.memory_type is MemoryType.shared else len(t.get_loop_domain()) for t in fusion.tensors()})
+    return fusion, launch
+
+
+def _softmax(fd: FusionDefinition, columns: int = -1) -> None:
+    x = fd.ops.cast(fd.define_tensor([-1, columns], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+    e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
+    fd.add_output(fd.ops.cast(fd.ops.div(e, fd.ops.sum(e, [1], True)), DataType.BFloat16))
+
+
+def pointwise() -> tuple[Fusion, Launch]:
+    """relu(x + bias): [BIDx, TIDx, vector of 4], with a guard on the last block."""
+    with FusionDefinition() as fd:
+        x, bias = fd.define_tensor([-1, 64], contiguity=True), fd.define_tensor([64], contiguity=True)
+        fd.add_output(fd.ops.relu(fd.ops.add(x, bias)))
+    fusion, inputs, outputs, _ = _parts(fd)
+    reference = outputs[0][1]
+    merge(reference, 0, 1)
+    split(split(reference, 0, 4), 0, 128)
+    reference.axis(0).parallelize(P.grid_x)
+    reference.axis(1).parallelize(P.block_x)
+    return _finish(fusion, reference, inputs[0][1], reference)
+
+
+def softmax_registers() -> tuple[Fusion, Launch]:
+    """[BIDx | batches, TIDx, vector]: a row per block, in registers."""
+    with FusionDefinition() as fd:
+        _softmax(fd)
+    fusion, inputs, outputs, (first, second) = _parts(fd)
+    split(first, 1, 8)
+    split(first, 1, 4, False)
+    transform_like(first)
+    partial, _ = rfactor(first, [1, 3]), rfactor(second, [1, 3])
+    partial.axis(0).parallelize(P.grid_x)
+    partial.axis(2).parallelize(P.block_x)
+    partial.axis(2).pad_to_multiple_of_warp()
+    return _finish(fusion, partial, inputs[0][1], outputs[0][1])
+
+
+def softmax_shared() -> tuple[Fusion, Launch]:
+    """[BIDx | serial, TIDx]: a row per block, kept in shared memory."""
+    with FusionDefinition() as fd:
+        _softmax(fd)
+    fusion, inputs, _, (first, second) = _parts(fd)
+    set_memory_type(inputs[0][1], MemoryType.shared)
+    row = first.definition().tensor_inputs[0]  # type: ignore[union-attr]
+    for use in [u for u in row.uses() if not isinstance(u, ReductionOp)]:
+        recompute_chain(row, use)
+    exponential = second.definition().tensor_inputs[0]  # type: ignore[union-attr]
+    kept = cache_after(exponential, cached_uses=[u for u in exponential.uses() if not isinstance(u, ReductionOp)])
+    set_memory_type(kept, MemoryType.shared)
+    split(first, 1, 128)
+    transform_like(first)
+    partial, _ = rfactor(first, [1]), rfactor(second, [1])
+    partial.axis(0).parallelize(P.grid_x)
+    partial.axis(2).parallelize(P.block_x)
+    return _finish(fusion, partial)
+
+
+def softmax_cluster() -> tuple[Fusion, Launch]:
+    """[BIDy | BIDx, serial, TIDx]: a row per cluster of 4 blocks."""
+    with FusionDefinition() as fd:
+        _softmax(fd, 2000)
+    fusion, _, _, (first, second) = _parts(fd)
+    split(first, 1, 4, False)
+    split(first, 2, 128)
+    transform_like(first)
+    partial, _ = rfactor(first, [2]), rfactor(second, [2])
+    partial.axis(0).parallelize(P.grid_y)
+    partial.axis(1).parallelize(P.grid_x)
+    partial.axis(3).parallelize(P.block_x)
+    return _finish(fusion, partial, launch=Launch(cluster_blocks=4))
+
+
+def column_sum() -> tuple[Fusion, Launch]:
+    """columns [BIDx, TIDx], rows [BIDy, serial, TIDy]: the last block of a column adds what all found."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [0]))
+    fusion, _, _, (total,) = _parts(fd)
+    split(total, 1, 32)
+    split(total, 0, 16)
+    split(total, 0, 4, False)
+    partial = rfactor(total, [1])
+    for position, kind in ((0, P.grid_y), (2, P.block_y), (3, P.grid_x), (4, P.block_x)):
+        partial.axis(position).parallelize(kind)
+    return _finish(fusion, partial)
+
+
+def row_sums() -> tuple[Fusion, Launch]:
+    """[BIDx, serial | TIDx]: a block folds several rows, one after another, with one workspace."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [1]))
+    fusion, _, _, (total,) = _parts(fd)
+    split(total, 1, 128)
+    split(total, 0, 4)
+    partial = rfactor(total, [2])
+    partial.axis(0).parallelize(P.grid_x)
+    partial.axis(3).parallelize(P.block_x)
+    return _finish(fusion, partial)
+
+
+def transpose() -> tuple[Fusion, Launch]:
+    """[BIDx | serial, TIDx]: tiles pass through shared memory; a thread reads what others wrote."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.neg(fd.ops.permute(x, [1, 0])))
+    fusion, inputs, outputs, _ = _parts(fd)
+    reference = outputs[0][1]
+    split(reference, 1, 64)
+    split(reference, 0, 64)
+    reorder(reference, {1: 2, 2: 1})  # [columns/64, rows/64, 64, 64]
+    tile = inputs[0][1]
+    set_memory_type(tile, MemoryType.shared)
+    transform_like(reference)
+    for t in fusion.tensors():
+        if not t.is_fusion_input:
+            t.axis(0).parallelize(P.grid_x)
+    for t in fusion.tensors():
+        if t.is_fusion_input:
+            continue
+        inner = 2 if t is tile else 3
+        t.axis(inner).parallelize(P.block_x)
+    inline_to(fusion, {t: 2 if t is tile else len(t.get_loop_domain()) for t in fusion.tensors()})
+    return fusion, Launch()
+
+
+def _bf16(*shape: int) -> Callable[[], Sequence[Any]]:
+    def make() -> Sequence[Any]:
+        import torch
+
+        return [torch.randn(*shape, generator=torch.Generator().manual_seed(0)).bfloat16()]
+
+    return make
+
+
+def _floats(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
+    def make() -> Sequence[Any]:
+        import torch
+
+        return [torch.randn(*shape, generator=torch.Generator().manual_seed(0)) for shape in shapes]
+
+    return make
+
+
+KERNELS = {
+    "pointwise": Generated(pointwise, _floats((9, 64), (64,))),
+    "softmax_registers": Generated(softmax_registers, _bf16(3, 3000)),
+    "softmax_shared": Generated(softmax_shared, _bf16(3, 1000)),
+    "softmax_cluster": Generated(softmax_cluster, _bf16(2, 2000)),
+    "column_sum": Generated(column_sum, _floats((150, 70))),
+    "row_sums": Generated(row_sums, _floats((11, 300))),
+    "transpose": Generated(transpose, _floats((70, 130))),
+}
+
+
+@dataclass
+class Captured:
+    """A launch of a generated kernel, and the tensors that its buffers lie in."""
+
+    call: EmulatedCall
+    keep: Any
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        plan = self.call.plan
+        return {name: getattr(plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative")}
+
+
+@functools.lru_cache(maxsize=None)
+def captured(name: str) -> Captured:
+    """Return a kernel's launch on its inputs; it has run once, and was right."""
+    calls: list[EmulatedCall] = []
+    fusion, launch = KERNELS[name].define()
+    inputs = KERNELS[name].inputs()
+    engines.watchers.append(calls.append)
+    try:
+        with options(check="races", seed=None):
+            outputs = _PlannedCaller(name, fusion, launch).execute(inputs, device="cpu")
+    finally:
+        engines.watchers.remove(calls.append)
+    (call,) = calls
+    return Captured(call, (inputs, outputs))
+
+
+class _PlannedCaller(Caller):
+    """Calls of a fusion whose schedule also fixes what `Launch` holds."""
+
+    def __init__(self, name: str, fusion: Fusion, launch: Launch) -> None:
+        super().__init__(Template(fusion, is_scheduled=True), fusion.inputs(), Kernels())
+        self.name, self.launch = name, launch
+
+    def request(self, part: Part, sizes: Sizes, engine: engines.Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        index_type = index_type_for(part, sizes)
+
+        def make() -> KernelProgram:
+            return compiler.program_of_scheduled(self.template.fusion, index_type, name=self.name, launch=self.launch)
+
+        return Request(part, None, index_type, engine, options, index_type, make)
