@@ -7,7 +7,7 @@ Read first: `build_kernel_state`.
 
 from __future__ import annotations
 
-from ..analysis.axes import AxisMaps, axis_transforms
+from ..analysis.axes import AxisMaps
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
@@ -344,6 +344,7 @@ def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> l
     for axis, group in zip(output.get_loop_domain(), state.plan.groups[output]):
         if axis.is_reduction() and not group.axis.is_broadcast():
             out += [equal(indexer.axis_index(missing, output), 0) for missing in _missing(state, group, covered)]
+            out += _first_of_broadcast(indexer, group.axis)
     return out
 
 
@@ -368,11 +369,21 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
             continue
         for missing in _missing(state, group, covered):  # merged with an axis that the tensor lacks
             out.append(equal(indexer.axis_index(missing, output), 0))
-    for transform in axis_transforms(output, output.get_loop_domain()):
-        if isinstance(transform, Merge) and not transform.out().is_broadcast():  # merged with parts of a broadcast axis, which repeat it
-            value = indexer.find(transform.out())
+        out += _first_of_broadcast(indexer, group.axis)
+    return out
+
+
+def _first_of_broadcast(indexer: Indexer, axis: IterDomain) -> list[Sym]:
+    """Conditions that leave one index of the parts of broadcast axes that are merged into `axis`: the others repeat it."""
+    out: list[Sym] = []
+    stack = [axis]
+    while stack:
+        transform = stack.pop().definition()
+        stack += () if transform is None else transform.inputs  # type: ignore[arg-type]
+        value = indexer.find(transform.out()) if isinstance(transform, Merge) and not transform.out().is_broadcast() else None
+        if isinstance(transform, Merge) and value is not None:
             for source, part in ((transform.outer(), floordiv), (transform.inner(), mod)):
-                if source.is_broadcast() and source.sym is not ONE and value is not None:
+                if source.is_broadcast() and source.sym is not ONE:
                     out.append(equal(part(value, transform.inner().sym), 0))
     return out
 

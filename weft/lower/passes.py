@@ -120,7 +120,6 @@ def _predicate_last_block(kernel: Kernel, state: BuildState) -> None:
     Errors: MixedGridReductions, ReadOutsideLoop, SpreadOverBlocks.
     """
     first_block = {p: equal(var(p.value, extent=d), 0) for p, d in zip(GRID_TYPES, kernel.grid)}
-    repeated: set[Sym] = set()  # the flag leaves one block of those that share a reduction already
     flag_of: dict[TensorView, str] = {}
     loops_of: dict[str, tuple[Loop, ...]] = {}
     types_of: dict[str, tuple[ParallelType, ...]] = {}
@@ -134,7 +133,6 @@ def _predicate_last_block(kernel: Kernel, state: BuildState) -> None:
                 raise MixedGridReductions(a=a[5:], b=statement.outputs[0].buffer.name, where=statement.outputs[0].buffer.name)
             flags = {statement.last_flag}
             loops_of[statement.last_flag], types_of[statement.last_flag] = loops, statement.grid_types
-            repeated |= {first_block[p] for p in statement.grid_types}
         if not flags:
             continue
         if len(flags) > 1:
@@ -150,6 +148,7 @@ def _predicate_last_block(kernel: Kernel, state: BuildState) -> None:
             flag_of[out.buffer.tensor] = flag
             if out.buffer.memory is MemoryType.global_:
                 atoms = statement.predicate.args if statement.predicate.op == "and" else (statement.predicate,)
+                repeated = {first_block[p] for p in types_of[flag]}  # the flag leaves one block of those that share a reduction already
                 statement.predicate = conjunction([*(a for a in atoms if a not in repeated), var(flag, DataType.Bool)])
 
 
