@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, mul, product
-from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, MemoryType
+from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mul, product, var
+from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
-from ..lower.kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Statement, Sync, walk
+from ..lower.kernel_ir import (
+    Access, Allocate, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scope, Statement, Sync, ThreadGroup, walk,
+)  # fmt: skip
+from ..lower.copies import BULK_BYTES
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
@@ -34,7 +37,8 @@ class CudaWriter:
         self.blocks: dict[str, None] = {"cast": None}
         self.lines: list[str] = []
         self.origins: list[tuple[int, int, Statement]] = []  # lines from first up to, not including, last, and what wrote them
-        self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *kernel.block))}
+        block: tuple[Sym, ...] = kernel.notes.get("compute_block", kernel.block)  # type: ignore[assignment]
+        self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *block))}
         self.alignment_bytes: dict[str, int] = {}
         self.random_ops: set[int] = set()
         self.cluster_started = False
@@ -69,7 +73,18 @@ class CudaWriter:
         elif isinstance(s, Allocate):
             self.allocate(s.buffer, depth)
         elif isinstance(s, Sync):
-            self.emit(depth, f"weft::block_sync();  // {s.why}")
+            meet = "weft::block_sync()" if s.group is None else f"weft::named_sync({self.barrier(s.group)}, {s.group.threads})"
+            self.emit(depth, f"{meet};  // {s.why}")
+        elif isinstance(s, Scope):
+            self.emit(depth, f"{self.filled(s.header, s.args)} {{".lstrip())
+            self.body(s.body, depth + 1)
+            self.emit(depth, "}")
+        elif isinstance(s, Let):
+            self.emit(depth, f"const int {s.variable.payload} = {self.scalars.index(s.value)};")
+        elif isinstance(s, Call):
+            if "weft::release_stage" in s.text:
+                self.blocks["pipeline"] = None
+            self.emit(depth, self.filled(s.text, s.args) + (f"  // {s.why}" if s.why else ""))
         elif isinstance(s, Repack):
             self.blocks["repack"] = None
             self.emit(depth, f"weft::repack({s.buffer.name});")
@@ -124,7 +139,11 @@ class CudaWriter:
     def op(self, s: Op, depth: int) -> None:
         """Write one expression of the fusion on one element, or on one vector."""
         expr, output = s.expr, s.outputs[0]
-        if s.vector_elems > 1:
+        if isinstance(s, BulkCopy):
+            self.bulk_copy(s, depth)
+        elif isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
+            self.async_copy(s, depth)
+        elif s.vector_elems > 1:
             self.vector_op(s, depth)
         elif isinstance(expr, _COPIES):
             self.write(output, self.copy_text(s), depth)
@@ -230,6 +249,66 @@ class CudaWriter:
         else:
             self.through_registers(s, depth, cache)
 
+    # -- copies by other units, and the barriers around them
+    def filled(self, text: str, args: tuple[Sym, ...]) -> str:
+        """Return a line with its {0}, {1} printed."""
+        return text.format(*(self.scalars.index(a) for a in args)) if args else text
+
+    def bulk_copy(self, s: BulkCopy, depth: int) -> None:
+        """Write a bulk copy, issued by one thread."""
+        target, source = s.outputs[0], s.operands[0]
+        far = source if target.buffer.memory is MemoryType.shared else target
+        self.require_alignment(far.buffer, BULK_BYTES)  # type: ignore[union-attr]
+        bytes_ = self.scalars.index(mul(s.elems, target.buffer.dtype.bits // 8))
+        if far is target:
+            self.emit(depth, f"weft::bulk_store({self.address(target)}, {self.address(source)}, {bytes_});")  # type: ignore[arg-type]
+            self.emit(depth, "weft::bulk_commit();")
+            return
+        if s.counts_itself:
+            self.emit(depth, f"weft::mbarrier_expect_tx({s.barrier}, {bytes_});")
+        self.emit(depth, f"weft::bulk_load({self.address(target)}, {self.address(source)}, {bytes_}, {s.barrier});")  # type: ignore[arg-type]
+
+    def async_copy(self, s: Op, depth: int) -> None:
+        """Write what one thread copies by cp.async."""
+        target, source = s.outputs[0], s.operands[0]
+        bytes_ = s.vector_elems * target.buffer.dtype.bits // 8
+        self.require_alignment(source.buffer, bytes_)  # type: ignore[union-attr]
+        self.emit(depth, f"weft::cp_async<{bytes_}>({self.address(target)}, {self.address(source)}, true);")  # type: ignore[arg-type]
+
+    def require_alignment(self, buffer: Buffer, bytes_: int) -> None:
+        self.alignment_bytes[buffer.name] = max(bytes_, self.alignment_bytes.get(buffer.name, 1))
+
+    def barrier(self, group: ThreadGroup) -> str:
+        """The number of the named barrier of this thread's group."""
+        return str(group.barrier) if group.index is ZERO else f"{group.barrier} + {self.scalars.index(group.index)}"
+
+    def fold_group(self, s: Reduce, group: ThreadGroup, ctype: str, depth: int) -> None:
+        """Fold `value` over threads that meet at a named barrier."""
+        self.blocks["pipeline"] = None
+        functor, n = MONOIDS[s.expr.attributes["kind"]].functor, s.group_elems
+        workspace = s.workspace
+        live = {p: d for p, d in self.launch.items() if d is not ONE}
+        rows = reduction_form(s, live) == "rows"
+        offset: Sym = mul(group.turn, floordiv(workspace.elems, 2)) if group.turn is not ZERO else ZERO  # type: ignore[union-attr]
+        if rows:
+            offset = add(offset, mul(group.index, group.threads // 32 * n))
+        place = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(workspace.offset_bytes)})"  # type: ignore[union-attr, arg-type]
+        place += "" if offset is ZERO else f" + {self.scalars.index(offset)}"
+        folded, kept = ([p for p in BLOCK_TYPES if p in live and (p in s.thread_types) is wanted] for wanted in (True, False))
+        if rows:
+            thread = self.scalars.index(self.linear_thread(folded))
+            self.emit(depth, f"weft::reduce_group<{functor}, {n}, {group.threads}>(value, {place}, {thread}, {self.barrier(group)});")
+            return
+        places = [self.scalars.index(a) for p in (folded, kept) for a in (self.linear_thread(p), product(self.launch[q] for q in p))]
+        self.emit(depth, f"weft::reduce_table<{functor}, {n}>(value, {place}, {', '.join(places)}, {self.barrier(group)}, {group.threads});")
+
+    def linear_thread(self, kinds: list) -> Sym:
+        """The index of this thread among those along `kinds`, x fastest."""
+        index: Sym = ZERO
+        for p in reversed(kinds):
+            index = add(mul(index, self.launch[p]), var(p.value, extent=self.launch[p]))
+        return index
+
     def through_registers(self, s: Op, depth: int, cache: str) -> None:
         """A vector copy between global and shared (or global and global) memory passes through an array."""
         n, target, source = s.vector_elems, s.outputs[0], s.operands[0]
@@ -296,6 +375,9 @@ class CudaWriter:
         form = reduction_form(s, {p: d for p, d in self.launch.items() if d is not ONE})
         n = s.group_elems
         if not any(self.launch[p] is not ONE for p in s.thread_types):
+            return
+        if s.group is not None:
+            self.fold_group(s, s.group, CUDA_NAMES[s.outputs[0].buffer.dtype], depth)
             return
         if form == "warp":
             width = self.launch[s.thread_types[0]].value
@@ -377,7 +459,9 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     params = _parameters(writer)
     shared = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []
     signature = ",\n    ".join(_declare(p) for p in params)
-    head = "\n".join([f'extern "C" __global__ void {kernel.name}(', f"    {signature}) {{", *shared])
+    bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
+    bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
+    head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *shared])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
     above = head.count("\n") + 2  # line number of the body's first line
     checks = tuple(HostCheck(extent, divisor, "vectorized axis") for extent, divisor in kernel.facts.items())

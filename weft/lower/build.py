@@ -11,18 +11,19 @@ from ..analysis.axes import AxisMaps
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
-from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
+from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
 from ..schedule.inline import consumer_axis
+from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .loops import LoopGroup, LoopPlan, order_exprs
 from .prepare import prepare_reductions
 from .validate import check_parallel
 
-LANE_TYPES = (ParallelType.vectorize, ParallelType.group)
+LANE_TYPES = (ParallelType.vectorize, ParallelType.group, ParallelType.tma)
 
 
 class SymbolicRegisters(UserError):
@@ -49,6 +50,7 @@ class BuildState:
         self.launch = launch_sizes(self.plan, static_block)
         self.divisors = vector_divisors(fusion)
         self.buffers: dict[TensorView, Buffer] = {}
+        self.feeds: dict[TensorView, Feed] = plan_feeds(self)
 
     def positions(self, tensor: TensorView) -> list[int]:
         """Loop positions of `tensor` that its buffer (registers or shared memory) has storage for."""
@@ -60,7 +62,7 @@ class BuildState:
             if group.parallel in BLOCK_TYPES:  # threads share shared memory in every iteration of the loops around, and have registers of their own
                 kept = not is_local
             else:
-                kept = k >= tensor.compute_at
+                kept = k >= stage_position(tensor)
             if kept:
                 out.append(k)
         return out
@@ -86,7 +88,8 @@ class BuildState:
         definition = tensor.definition()
         if isinstance(definition, ReductionOp) and not bound_reductions(self, tensor):
             fill = MONOIDS[definition.attributes["kind"]].identity(tensor.dtype())
-        return Buffer(f"T{tensor.name}", tensor.dtype(), tensor.memory_type, product(extents), tensor, axes, extents, fill=fill)
+        stages = self.feeds[tensor].stages if tensor in self.feeds else 1
+        return Buffer(f"T{tensor.name}", tensor.dtype(), tensor.memory_type, mul(product(extents), stages), tensor, axes, extents, fill=fill)
 
 
 def bound_reductions(state: BuildState, tensor: TensorView) -> list[ParallelType]:
@@ -212,6 +215,9 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     lanes = [k for k, axis in enumerate(loop) if axis.parallel in LANE_TYPES]
     lane_ids = {id(groups[k]) for k in lanes}
     nest = plan.nest(expr)
+    open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and not (g.extent.is_const and g.extent.value == 1)]
+    if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.tma:
+        return bulk_copy(state, expr, lanes), open_groups
     indexer = Indexer(state.maps, state.table, nest, state.divisors, state.launch, [groups[k].axis for k in lanes])
     outputs = [access(state, indexer, t, expr, writing=True) for t in expr.outputs]  # type: ignore[arg-type]
     operands = [access(state, indexer, v, expr, writing=False) if isinstance(v, TensorView) else v.sym for v in expr.inputs]  # type: ignore[attr-defined]
@@ -219,7 +225,6 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     vector = product(groups[k].extent for k in lanes)
     check_lanes(expr, output, lanes, vector)
     element = linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO
-    open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and not (g.extent.is_const and g.extent.value == 1)]
     fields = dict(expr=expr, outputs=outputs, operands=operands, predicate=predicate, element=element)
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
     if bound:
@@ -229,6 +234,8 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
         )  # fmt: skip
     else:
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
+        if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
+            check_async(expr, output, op.vector_elems)
     return op, open_groups
 
 
@@ -261,7 +268,7 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
     index: Sym = ZERO
     for k, extent in zip(state.positions(tensor), buffer.extents):
         index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
-    return Access(buffer, index)
+    return Access(buffer, index + stage_offset(state, tensor))
 
 
 def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: int, expr: Expr, writing: bool) -> Sym:

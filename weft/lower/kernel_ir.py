@@ -73,6 +73,7 @@ class Sync(Statement):
 
     why: str = ""
     group: "ThreadGroup | None" = None
+    tensors: tuple[TensorView, ...] = ()  # what the threads hand each other
 
 
 @dataclass(eq=False)

@@ -11,7 +11,8 @@ from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
 from .build import BuildState
-from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Statement, Sync, WorkBuffer, walk
+from .circular import managed
+from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Scope, Statement, Sync, WorkBuffer, walk
 
 SHARED_ALIGNMENT_BYTES = 128
 PACKED = (DataType.BFloat16, DataType.Half)  # weft::Array holds two to a register
@@ -165,6 +166,7 @@ def insert_block_syncs(kernel: Kernel, state: BuildState) -> Kernel:
     Here because: predicates are not grouped yet, so every place in a body is reached by all threads.
     """
     crossing = {b.tensor for b in kernel.buffers.values() if b.memory is MemoryType.shared and _crosses_threads(state, b.tensor)}
+    crossing -= managed(kernel, state)
     if crossing:
         kernel.body = _sync_body(kernel.body, crossing, set(), in_loop=False)
     return kernel
@@ -266,6 +268,9 @@ def _guarded(statement: Statement) -> list[Statement]:
         if statement.extent.is_const and statement.extent.value == 0:
             return []
         return _hoist(statement)
+    if isinstance(statement, Scope):
+        statement.body = _group(statement.body)
+        return [statement]
     if isinstance(statement, Op) and not isinstance(statement, Reduce):
         predicate, statement.predicate = statement.predicate, TRUE
         if predicate is FALSE:
@@ -317,7 +322,7 @@ def _repack_body(body: list[Statement]) -> list[Statement]:
     out: list[Statement] = []
     seen: dict[Buffer, None] = {}
     for position, statement in enumerate(body):
-        if isinstance(statement, (Loop, If)):
+        if isinstance(statement, (Loop, If, Scope)):
             statement.body = _repack_body(statement.body)
         out.append(statement)
         seen.update(dict.fromkeys(reads[position]))

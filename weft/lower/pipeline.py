@@ -9,6 +9,7 @@ from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from . import passes
 from .build import BuildState, build_kernel_state
+from .circular import run_pipelines
 from .kernel_ir import Kernel, body_text
 
 Pass = Callable[[Kernel, BuildState], Kernel]
@@ -16,6 +17,7 @@ Pass = Callable[[Kernel, BuildState], Kernel]
 PIPELINE: tuple[Pass, ...] = (
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
+    run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final
     passes.repack_kept,  # reductions stand where they stay
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If

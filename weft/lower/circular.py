@@ -1,0 +1,376 @@
+"""Placing loads into shared memory: when they are issued, waited for, and when their place is free again, for threads that also compute.
+
+A ring of S stages with prefetch distance P over a loop of N iterations:
+
+    for p < P: if p < N: load p                          all P + N loads count their stages alike: load u goes to stage u % S
+    for i < N:  barrier (all have read load i - 1)
+                if i + P < N: load i + P                 its stage was read in iteration i + P - S < i
+                wait for load i;  compute i
+
+Loads by TMA complete an mbarrier per stage; cp.async is waited for by its groups, plain loads by the barrier. Without a ring a load is issued where it
+stands and waited for before its first reader. Warps that only load are in `roles.py`, which takes over from here. Read first: `run_pipelines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..dtypes import DataType
+from ..errors import InternalError
+from ..expr import ONE, TRUE, ZERO, Sym, add, const, less, mul, substitute, var, variables
+from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..ir.values import TensorView
+from .build import BuildState
+from .copies import BadRing, Feed, stage_position
+from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, walk
+
+
+def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
+    """Place the loads of feeds and the bulk stores, with all that they wait for, and give async warps their branches.
+
+    Before: loads stand where their tensors are computed; block barriers are placed for other tensors only.   After: every load is issued, waited for and
+    released; barriers in shared memory are buffers and initialised at the top.
+    Here because: predicates still hang on ops, so bodies are reached by all threads; shared memory is not placed, so that the barriers get a place.
+    Errors: BadRing, and those of `roles.specialize`.
+    """
+    feeds = list(dict.fromkeys(state.feeds.values()))
+    kernel.notes["feeds"] = state.feeds
+    stores = bulk_stored(kernel)
+    if not feeds and not stores:
+        return kernel
+    shared = _hoist_shared(kernel)
+    for feed in feeds:
+        _make_barriers(kernel, feed)
+    waits: list[Statement] = []
+    for tensor in stores:
+        waits += place_bulk_store(kernel, state, tensor)
+    for batch in _batches(f for f in feeds if not f.is_specialized):
+        place_batch(kernel, state, batch)
+    kernel.body += waits
+    specialized = [f for f in feeds if f.is_specialized]
+    if specialized:
+        from .roles import specialize
+
+        kernel.body = specialize(kernel, state, specialized)
+    kernel.body = [*shared, *_start_barriers(kernel, state, feeds), *kernel.body]
+    return kernel
+
+
+def managed(kernel: Kernel, state: BuildState) -> set[TensorView]:
+    """Tensors in shared memory whose barriers are placed here, not by `insert_block_syncs`."""
+    return set(state.feeds) | set(bulk_stored(kernel))
+
+
+def bulk_stored(kernel: Kernel) -> list[TensorView]:
+    """Tensors in shared memory that bulk copies take to global memory."""
+    found: dict[TensorView, None] = {}
+    for s in walk(kernel.body):
+        if isinstance(s, BulkCopy) and s.outputs[0].buffer.memory is MemoryType.global_:
+            found.setdefault(s.operands[0].buffer.tensor)  # type: ignore[union-attr]
+    return list(found)
+
+
+# ---------------------------------------------------------------- looking at statements
+def touched(statement: Statement) -> tuple[set[TensorView], set[TensorView]]:
+    """Return what a statement reads and writes, with all inside it."""
+    reads: set[TensorView] = set()
+    writes: set[TensorView] = set()
+    for inner in walk([statement]):
+        if isinstance(inner, Op):
+            reads |= {o.buffer.tensor for o in inner.operands if isinstance(o, Access)}
+            writes |= {o.buffer.tensor for o in inner.outputs}
+    return reads, writes
+
+
+def is_writer(statement: Statement, tensors: Iterable[TensorView]) -> bool:
+    return not touched(statement)[1].isdisjoint(tensors)
+
+
+def is_reader(statement: Statement, tensors: Iterable[TensorView]) -> bool:
+    return not touched(statement)[0].isdisjoint(tensors)
+
+
+def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[TensorView]) -> tuple[list[Statement], Loop | None, list[Statement]]:
+    """Return the body inside the loops `path` in which `tensors` are written, its loop, and the body around that."""
+    tensors, loop, around = list(tensors), None, body
+    for index in path:
+        loop = next((s for s in body if isinstance(s, Loop) and s.index is index and is_writer(s, tensors)), None)
+        if loop is None:
+            raise InternalError(f"no loop over {index} writes {tensors}")
+        around, body = body, loop.body
+    return body, loop, around
+
+
+def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym] | None = None) -> Statement:
+    """Return a copy of a statement with variables replaced: those of `mapping`, and by name those of `rename`."""
+
+    def sym(value: Sym) -> Sym:
+        more = {v: rename[str(v.payload)] for v in variables(value) if str(v.payload) in rename} if rename else {}
+        return substitute(value, {**mapping, **more})
+
+    def place(value: Access | Sym) -> Access | Sym:
+        return Access(value.buffer, sym(value.index)) if isinstance(value, Access) else sym(value)
+
+    if isinstance(statement, Loop):
+        return replace(statement, extent=sym(statement.extent), body=[copied(s, mapping, rename) for s in statement.body])
+    if isinstance(statement, If):
+        return If(sym(statement.predicate), [copied(s, mapping, rename) for s in statement.body])
+    if isinstance(statement, Scope):
+        return Scope(statement.header, [copied(s, mapping, rename) for s in statement.body], tuple(map(sym, statement.args)))
+    if isinstance(statement, Let):
+        return Let(statement.variable, sym(statement.value))
+    if isinstance(statement, Call):
+        return replace(statement, args=tuple(map(sym, statement.args)))
+    if isinstance(statement, Op):
+        changed = dict(
+            outputs=[place(o) for o in statement.outputs], operands=[place(o) for o in statement.operands],
+            predicate=sym(statement.predicate), element=sym(statement.element),
+        )  # fmt: skip
+        if isinstance(statement, BulkCopy):
+            changed["elems"] = sym(statement.elems)
+        return replace(statement, **changed)  # type: ignore[arg-type]
+    return statement
+
+
+def _hoist_shared(kernel: Kernel) -> list[Statement]:
+    """Take the declarations of shared memory out of the body; it lives as long as the kernel."""
+    found: list[Statement] = []
+
+    def without(body: list[Statement]) -> list[Statement]:
+        out: list[Statement] = []
+        for s in body:
+            if isinstance(s, Loop):
+                s.body = without(s.body)
+            if isinstance(s, Allocate) and s.buffer.memory is MemoryType.shared:
+                found.append(s)
+            else:
+                out.append(s)
+        return out
+
+    kernel.body = without(kernel.body)
+    return found
+
+
+# ---------------------------------------------------------------- barriers
+def _make_barriers(kernel: Kernel, feed: Feed) -> None:
+    names = [] if feed.style != "tma" and not feed.is_specialized else ["full", "empty"] if feed.is_specialized else ["full"]
+    for name in names:
+        buffer = Buffer(f"{name}_{feed.number}", DataType.UInt64, MemoryType.shared, const(feed.stages), feed.tensors[0])
+        setattr(feed, name, buffer)
+        kernel.notes.setdefault("workspaces", []).append(buffer)  # type: ignore[union-attr, attr-defined]
+
+
+def _start_barriers(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> list[Statement]:
+    """The declarations of the barriers and their initialization by one thread."""
+    arrivals: dict[str, int] = kernel.notes.get("arrivals", {})  # type: ignore[assignment]
+    declared: list[Statement] = []
+    inside: list[Statement] = []
+    for buffer in [b for f in feeds for b in (f.full, f.empty) if b is not None]:
+        declared.append(Allocate(buffer))
+        stages, count = buffer.elems.value, arrivals.get(buffer.name, 1)
+        inside.append(Call(f"for (int stage = 0; stage < {stages}; ++stage) weft::mbarrier_init({buffer.name} + stage, {count});"))
+        inside.append(Call(f'WEFT_NAME({buffer.name}, {8 * stages}, "{buffer.name}");'))  # type: ignore[operator]
+    if not declared:
+        return []
+    inside.append(Call("weft::fence_mbarrier_init();"))
+    return [*declared, Scope(first_thread(kernel, state), inside), Sync("the barriers are initialised")]
+
+
+def first_thread(kernel: Kernel, state: BuildState) -> str:
+    """The header of what one thread of the block does."""
+    used = [p.value for p, size in zip(BLOCK_TYPES, kernel.block) if size is not ONE]
+    return f"if ({' && '.join(f'{name} == 0' for name in used)})" if used else ""
+
+
+def barrier(feed: Feed, name: str) -> str:
+    """C++ text of the barrier of the current stage."""
+    return f"{name}_{feed.number}" + ("" if feed.stages == 1 else f" + stage_{feed.number}")
+
+
+def let_stage(feed: Feed, use: Sym) -> list[Statement]:
+    return [] if feed.stages == 1 else [Let(feed.stage, feed.stage_of(use))]
+
+
+def wait_full(feed: Feed, use: Sym) -> Call:
+    return Call(f"weft::mbarrier_wait_phase({barrier(feed, 'full')}, {{0}});", (feed.phase_of(use),), f"{feed.names()} loaded")
+
+
+def issue_bulk(feed: Feed, units: list[Statement]) -> list[Statement]:
+    """One thread's loads of a stage: the barrier hears how many bytes come, then the copies start."""
+    totals = [_bytes_of(u) for u in units]
+    for unit in units:
+        for copy in walk([unit]):
+            if isinstance(copy, BulkCopy):
+                copy.barrier, copy.counts_itself = barrier(feed, "full"), None in totals
+    if None in totals:
+        return [*units, Call(f"weft::mbarrier_arrive({barrier(feed, 'full')});")]
+    args: list[Sym] = []
+    parts = []
+    for predicate, bytes_ in totals:  # type: ignore[misc]
+        if predicate is TRUE:
+            parts.append(f"{{{len(args)}}}")
+        else:
+            parts.append(f"({{{len(args)}}} ? {{{len(args) + 1}}} : 0)")
+            args.append(predicate)
+        args.append(bytes_)
+    return [Call(f"weft::mbarrier_arrive_expect_tx({barrier(feed, 'full')}, {' + '.join(parts)});", tuple(args)), *units]
+
+
+def _bytes_of(unit: Statement) -> tuple[Sym, Sym] | None:
+    """Return (condition, bytes) of a load, None when a loop's iterations differ."""
+    if isinstance(unit, BulkCopy):
+        return unit.predicate, mul(unit.elems, unit.outputs[0].buffer.dtype.bits // 8)
+    if isinstance(unit, Loop) and len(unit.body) == 1:
+        inner = _bytes_of(unit.body[0])
+        if inner is not None and unit.index not in variables(inner[0]) | variables(inner[1]):
+            return inner[0], mul(inner[1], unit.extent)
+    return None
+
+
+NO_THREADS: dict[str, Sym] = {p.value: ZERO for p in BLOCK_TYPES}
+"""One thread stands for all: conditions that choose a thread are met."""
+
+
+# ---------------------------------------------------------------- loads by the threads that compute
+def _batches(feeds: Iterable[Feed]) -> list[list[Feed]]:
+    """Feeds by the loops that they are in, the innermost first."""
+    by_loops: dict[tuple[int, ...], list[Feed]] = {}
+    for feed in feeds:
+        by_loops.setdefault(tuple(id(g) for g in feed.loops), []).append(feed)
+    return sorted(by_loops.values(), key=lambda batch: -len(batch[0].loops))
+
+
+def place_batch(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> None:
+    """Place the loads of feeds that are in the same loops."""
+    path = [g.index for g in feeds[0].loops]
+    body, loop, around = find_body(kernel.body, path, feeds[0].tensors)
+    for feed in feeds:
+        check_readers(kernel, feed, body)
+    rings = sorted((f for f in feeds if f.prefetch), key=lambda f: -f.prefetch)
+    for feed in feeds:
+        if feed not in rings:
+            _place_single(kernel, state, feed, body)
+    if rings:
+        assert loop is not None
+        _place_rings(kernel, state, rings, body, loop, around)
+
+
+def check_readers(kernel: Kernel, feed: Feed, body: list[Statement]) -> None:
+    """Check that what a feed brings is read in the body where it is loaded, and not by other loads of that body. Errors: BadRing."""
+    here = sum(1 for s in walk(body) if isinstance(s, Op) and is_reader(s, feed.tensors))
+    everywhere = sum(1 for s in walk(kernel.body) if isinstance(s, Op) and is_reader(s, feed.tensors))
+    if here != everywhere:
+        raise BadRing(tensor=feed.tensors[0], reason="it is read outside of the loop that loads it", remedy="inline it less deep, or its readers as deep")
+    if not feed.is_specialized and feed.prefetch:
+        for s in body:
+            other = next((t for t in touched(s)[1] if t in state_feeds(kernel) and state_feeds(kernel)[t].prefetch and t not in feed.tensors), None)
+            if other is not None and is_reader(s, feed.tensors) and state_feeds(kernel)[other].loops == feed.loops:
+                raise BadRing(
+                    tensor=other, reason=f"it is loaded ahead from T{feed.tensors[0].name}, which goes round in the same loop",
+                    remedy="specialize warps (WarpSpecialized), where one role may feed another, or let the second go round in an inner loop",
+                )  # fmt: skip
+
+
+def state_feeds(kernel: Kernel) -> dict[TensorView, Feed]:
+    return kernel.notes.get("feeds", {})  # type: ignore[return-value]
+
+
+def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement], use: Sym, mapping: dict[Sym, Sym]) -> list[Statement]:
+    """The loads `units` of a feed as number `use`, in all threads."""
+    if feed.style != "tma":
+        return [*let_stage(feed, use), *(copied(u, mapping) for u in units)]
+    one = [copied(u, mapping, NO_THREADS) for u in units]
+    return [Scope(first_thread(kernel, state), [*let_stage(feed, use), *issue_bulk(feed, one)])]
+
+
+def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Statement]) -> None:
+    """Issue a load where it stands, and wait before its first reader."""
+    units = [s for s in body if is_writer(s, feed.tensors)]
+    at = body.index(units[0])
+    loads = _loads(kernel, state, feed, units, feed.use, {})
+    if feed.loops:
+        loads.insert(0, Sync(f"{feed.names()}: read in the iteration before", tensors=tuple(feed.tensors)))
+    rest = [s for s in body[at:] if s not in units]
+    first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
+    if feed.style == "tma":
+        waits: list[Statement] = [wait_full(feed, feed.use)]
+    else:
+        waits = [Call("weft::cp_async_commit();"), Call("weft::cp_async_wait<0>();", (), f"{feed.names()} loaded")]
+        waits.append(Sync(f"{feed.names()}: written and read by different threads", tensors=tuple(feed.tensors)))
+    body[at:] = [*loads, *rest[:first], *waits, *rest[first:]]
+
+
+def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: list[Statement], loop: Loop, around: list[Statement]) -> None:
+    """Let loads run ahead in the loop; see the module."""
+    ahead: list[Statement] = []
+    prologue: list[Statement] = []
+    lets: list[Statement] = []
+    groups = [f.prefetch for f in rings if f.style == "cp_async"]
+    rest = list(body)
+    for feed in rings:
+        units = [s for s in body if is_writer(s, feed.tensors)]
+        rest = [s for s in rest if s not in units]
+        index, distance = loop.index, feed.prefetch
+        early = var(f"ahead_{feed.number}", extent=const(distance))
+        commit: list[Statement] = [Call("weft::cp_async_commit();")] if feed.style == "cp_async" else []
+        loads = _loads(kernel, state, feed, units, substitute(feed.use, {index: early}), {index: early})
+        inside = _when(less(early, loop.extent), loads)
+        prologue.append(Loop(early, const(distance), [*inside, *commit], label=f"{feed.names()} ahead"))
+        later = add(index, distance)
+        ahead += _when(less(later, loop.extent), _loads(kernel, state, feed, units, substitute(feed.use, {index: later}), {index: later}))
+        lets += let_stage(feed, feed.use)
+    head: list[Statement] = [Call(f"weft::cp_async_wait<{min(groups) - 1}>();")] if groups else []
+    tensors = tuple(t for f in rings for t in f.tensors)
+    head.append(Sync("a stage is loaded, and another is free", tensors=tensors))
+    head += ahead
+    head += [Call("weft::cp_async_commit();")] if groups else []
+    for feed in rings:
+        if feed.style == "tma":
+            first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
+            rest.insert(first, wait_full(feed, feed.use))
+    body[:] = [*head, *lets, *rest]
+    at = around.index(loop)
+    around[at:at] = prologue
+
+
+def _when(condition: Sym, body: list[Statement]) -> list[Statement]:
+    """`body` where `condition` holds, with variables of its own."""
+    return [Scope("if ({0})", body, (condition,))] if condition is not TRUE else [Scope("", body)]
+
+
+# ---------------------------------------------------------------- bulk stores
+def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> list[Statement]:
+    """Fence what threads write of `tensor` before it is stored in bulk, and keep it until the store has read it; return the wait at the kernel's end."""
+    from .copies import _stage_loops
+
+    loops, _ = _stage_loops(state, tensor.definition(), tensor)  # type: ignore[arg-type]
+    body, _, _ = find_body(kernel.body, [g.index for g in loops], [tensor])
+    store = next(s for s in walk(body) if isinstance(s, BulkCopy) and s.operands[0].buffer.tensor is tensor)  # type: ignore[union-attr]
+    issuer = _issuer(store.predicate)
+    writers = [n for n, s in enumerate(body) if is_writer(s, [tensor])]
+    readers = [n for n, s in enumerate(body) if is_reader(s, [tensor])]
+    if not readers or readers[0] < writers[-1]:
+        raise BadRing(tensor=tensor, reason="its bulk store stands outside of its loop", remedy="inline it less deep")
+    sync = Sync(f"T{tensor.name}: written by threads, stored in bulk", tensors=(tensor,))
+    body[readers[0] : readers[0]] = [sync]
+    body[writers[-1] + 1 : writers[-1] + 1] = [Call("weft::fence_proxy_async();")]
+    if loops:
+        meeting = next((n for n in range(writers[0] - 1, -1, -1) if isinstance(body[n], Reduce) and body[n].workspace is not None), None)  # type: ignore[attr-defined]
+        wait = Call(f"{issuer}weft::bulk_wait_read<0>();", (), f"the last store has read T{tensor.name}")
+        if meeting is not None:  # its barrier tells the others
+            body[meeting:meeting] = [wait]
+        else:
+            body[writers[0] : writers[0]] = [wait, Sync(f"T{tensor.name} is free", tensors=(tensor,))]
+    return [Call(f"{issuer}weft::bulk_wait<0>();")]
+
+
+def _issuer(predicate: Sym) -> str:
+    """`if (...) ` for the threads that issue a bulk store, "" when all of them do."""
+    names = {p.value for p in BLOCK_TYPES}
+    atoms = predicate.args if predicate.op == "and" else (predicate,)
+    chosen = [str(a.args[0].payload) for a in atoms if a.op == "eq" and a.args[0].is_var and str(a.args[0].payload) in names and a.args[1] is ZERO]
+    return f"if ({' && '.join(f'{name} == 0' for name in chosen)}) " if chosen else ""
+
+
+__all__ = ["run_pipelines", "managed", "stage_position"]

@@ -1,0 +1,323 @@
+"""Copies by units that work beside the threads: bulk copies (TMA) and cp.async, and who feeds which tensor in shared memory.
+
+Owns `Feed`, the one object that says how tensors come into shared memory: its stages, the loops that count them, its barriers; and the shape of a bulk
+copy: where it starts, how many bytes, what the host must check. Placing loads, waits and releases is in `circular.py` and `roles.py`.
+Read first: `Feed`, `plan_feeds`, `bulk_copy`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, minimum, mod, mul, product, recombine, sub, substitute, terms, var, variables
+from ..ir.enums import BLOCK_TYPES, LoadStoreOpType, MemoryType, ParallelType
+from ..ir.values import Expr, LoadStoreOp, TensorView
+from ..schedule.circular import CircularBuffer, WarpSpecialized
+from ..schedule.inline import consumer_axis
+from .indexing import Indexer
+from .kernel_ir import Access, BulkCopy, Buffer
+from .loops import LoopGroup
+
+if TYPE_CHECKING:
+    from .build import BuildState
+
+BULK_BYTES = 16
+"""What the size and both addresses of a bulk copy are multiples of. Source: PTX ISA, cp.async.bulk."""
+ASYNC_BYTES = (4, 8, 16)
+"""What one cp.async moves. Source: PTX ISA, cp.async."""
+
+
+class BadBulkCopy(UserError):
+    code = "W540"
+    what = "{tensor} cannot be copied by TMA: {reason}"
+    fix = "{remedy}"
+
+
+class BulkMisaligned(UserError):
+    code = "W541"
+    what = "{tensor} cannot be copied by TMA: {what_} is {text}, in bytes a multiple of {bytes} only; a bulk copy needs multiples of {needed}"
+    fix = "choose a tile whose bytes {needed} divides, or pad the innermost size of the tensor"
+
+
+class BadAsyncCopy(UserError):
+    code = "W542"
+    what = "{tensor} cannot be copied by cp.async: {reason}"
+    fix = "{remedy}"
+
+
+class BadRing(UserError):
+    code = "W543"
+    what = "{tensor} cannot be circular buffered: {reason}"
+    fix = "{remedy}"
+
+
+@dataclass(eq=False)
+class Feed:
+    """How some tensors come into shared memory, together: the pipeline.
+
+    style: "tma", "cp_async" or "plain" (loads and stores of threads). stages: 1 where each load is waited for at once. warp: the async warp, None for the
+    threads that compute. loops: the loops whose iterations are counted, outermost first; the last one is that of the ring. groups: index of such a loop of
+    the tensors -> thread index of the readers that have it bound (compute groups with stages of their own).
+    stage: the variable that the tensors' addresses use. full, empty: barriers, one per stage; None where there are none.
+    """
+
+    number: int
+    style: str
+    stages: int
+    prefetch: int
+    warp: int | None
+    loops: tuple[LoopGroup, ...]
+    groups: dict[Sym, Sym]
+    tensors: list[TensorView] = field(default_factory=list)
+    full: Buffer | None = None
+    empty: Buffer | None = None
+
+    @property
+    def stage(self) -> Sym:
+        return ZERO if self.stages == 1 else var(f"stage_{self.number}", extent=const(self.stages))
+
+    @property
+    def use(self) -> Sym:
+        """Which load it is since the kernel's start, by the loops around it."""
+        count: Sym = ZERO
+        for group in self.loops:
+            count = add(mul(count, group.extent), group.index)
+        return count
+
+    @property
+    def ring_loop(self) -> LoopGroup:
+        return self.loops[-1]
+
+    @property
+    def is_specialized(self) -> bool:
+        return self.warp is not None
+
+    def stage_of(self, use: Sym) -> Sym:
+        return mod(use, self.stages)
+
+    def phase_of(self, use: Sym) -> Sym:
+        """How often the stage of a load was used before: the phase of its barriers."""
+        return floordiv(use, self.stages)
+
+    def names(self) -> str:
+        return ", ".join(f"T{t.name}" for t in self.tensors)
+
+
+def stage_position(tensor: TensorView) -> int:
+    """The loop position of `tensor` from which on its axes lie within one stage."""
+    ring = tensor.circular
+    group = ring.kind.group_position if isinstance(ring, CircularBuffer) and isinstance(ring.kind, WarpSpecialized) else None
+    return max(tensor.compute_at, group or 0)
+
+
+def plan_feeds(state: BuildState) -> dict[TensorView, Feed]:
+    """Return the feed of every tensor that is circular buffered, or loaded by TMA or cp.async.
+
+    Tensors of one kind in the same loops have one feed: a batch, with one barrier.
+    Errors: BadRing, BadBulkCopy, BadAsyncCopy.
+    """
+    by_key: dict[tuple, Feed] = {}
+    key: tuple
+    out: dict[TensorView, Feed] = {}
+    for expr in state.plan.exprs:
+        tensor: TensorView = expr.outputs[0]  # type: ignore[assignment]
+        style = _style(expr, tensor)
+        if not style:
+            continue
+        ring = tensor.circular if isinstance(tensor.circular, CircularBuffer) else None
+        loops, groups = _stage_loops(state, expr, tensor)
+        warp = ring.async_warp if ring is not None and isinstance(ring.kind, WarpSpecialized) else None
+        stages, prefetch = (ring.stages, ring.prefetch) if ring is not None else (1, 0)
+        if ring is not None and not loops:
+            if tensor.compute_at == 0:
+                raise BadRing(tensor=tensor, reason="it is not inlined into any loop", remedy="inline it (inline_at) behind the loop of the stages")
+            if warp is None:
+                stages, prefetch = 1, 0  # the loop has one iteration
+                if style == "plain":
+                    continue
+        key = (style, stages, prefetch, warp, tuple(id(g) for g in loops), tuple(groups.items()), id(tensor) if warp is None and style == "plain" else 0)
+        if style == "plain" and warp is not None:
+            key = (*key, id(tensor))  # what another role hands on has a barrier of its own
+        if key not in by_key:
+            by_key[key] = Feed(len(by_key), style, stages, prefetch, warp, loops, groups)
+        by_key[key].tensors.append(tensor)
+        out[tensor] = by_key[key]
+    return out
+
+
+def _style(expr: Expr, tensor: TensorView) -> str:
+    """Return how `expr` loads into shared memory, "" when it is no such load."""
+    if not isinstance(expr, LoadStoreOp):
+        return ""
+    source = expr.tensor_inputs[0].memory_type
+    is_load = tensor.memory_type is MemoryType.shared and source is MemoryType.global_
+    if expr.kind is LoadStoreOpType.tma:
+        if is_load:
+            return "tma"
+        if not (tensor.memory_type is MemoryType.global_ and source is MemoryType.shared):
+            reason = f"it is copied from {source.value} to {tensor.memory_type.value} memory"
+            raise BadBulkCopy(tensor=tensor, reason=reason, remedy="TMA moves between global and shared memory (set_memory_type)")
+        return ""
+    if expr.kind is LoadStoreOpType.cp_async:
+        if not is_load:
+            reason = f"it is copied from {source.value} to {tensor.memory_type.value} memory"
+            raise BadAsyncCopy(tensor=tensor, reason=reason, remedy="cp.async moves from global to shared memory (set_memory_type)")
+        return "cp_async"
+    return "plain" if tensor.circular is not None else ""
+
+
+def _stage_loops(state: BuildState, expr: Expr, tensor: TensorView) -> tuple[tuple[LoopGroup, ...], dict[Sym, Sym]]:
+    """Return the loops around one load of `tensor`, and which of them its readers have bound to threads instead."""
+    position = stage_position(tensor)
+    inside = {id(g) for g in state.plan.groups[tensor][position:]}
+    loops = tuple(g for g in state.plan.nest(expr) if not g.parallel.is_bound and g.extent is not ONE and id(g) not in inside)
+    groups: dict[Sym, Sym] = {}
+    for k in range(tensor.compute_at, position):
+        group = state.plan.groups[tensor][k]
+        kinds = set()
+        for use in tensor.uses():
+            for consumer in use.outputs:
+                axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]
+                kinds.add(None if axis is None else axis.parallel)
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        if group.extent is not ONE and kind is not tensor.circular.kind.axis:  # type: ignore[attr-defined, union-attr]
+            raise BadRing(
+                tensor=tensor, reason=f"axis {tensor.get_loop_domain()[k]} is left of the group position, and its readers do not all have it bound to "
+                f"{tensor.circular.kind.axis.name}", remedy="bind it there, or give a smaller group_position",  # type: ignore[attr-defined, union-attr]
+            )  # fmt: skip
+        if group.extent is not ONE:
+            groups[group.index] = var(kind.value, extent=state.launch[kind])  # type: ignore[union-attr, index]
+    return loops, groups
+
+
+# ---------------------------------------------------------------- bulk copies
+def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCopy:
+    """Return the copy of a contiguous piece of memory that `expr` is, its axes `lanes` at once.
+
+    A piece that runs past the end of the tensor is cut there. Errors: BadBulkCopy, BulkMisaligned.
+    """
+    from .build import access, op_predicate
+
+    output, source = expr.outputs[0], expr.tensor_inputs[0]
+    assert isinstance(output, TensorView)
+    is_load = output.memory_type is MemoryType.shared
+    groups = [state.plan.groups[output][k] for k in lanes]
+    indexer = Indexer(state.maps, state.table, state.plan.nest(expr), state.divisors, state.launch)
+    far, near = (source, output) if is_load else (output, source)
+    if source.dtype().bits % 8:
+        raise BadBulkCopy(tensor=output, reason=f"elements of {source.dtype()} are no whole bytes", remedy="copy it with loads and stores")
+    if is_load:
+        _refuse_threads(state, output)
+    lane: Sym = ZERO
+    for group in groups:
+        lane = add(mul(lane, group.extent), group.index)
+    start = {g.index: ZERO for g in groups if g.index is not ZERO}
+    at_far = access(state, indexer, far, expr, writing=not is_load)
+    at_near = Access(state.buffer(near), add(_shared_index(state, indexer, near, expr, is_load), stage_offset(state, near)))
+    assert isinstance(at_far, Access)
+    for place, where in ((at_far, "global"), (at_near, "shared")):
+        first = recombine(substitute(place.index, start))
+        if sub(recombine(place.index), first) is not lane:
+            raise BadBulkCopy(
+                tensor=output, reason=f"axis {groups[0].axis} does not run over neighbours in {where} memory, where element {lane} of it is at "
+                f"{sub(recombine(place.index), first)}", remedy="bind only the innermost contiguous axes to ParallelType.tma, merged into one",
+            )  # fmt: skip
+        place.index = first
+    extent = product(g.extent for g in groups)
+    predicate, elems, ends = _cut(op_predicate(state, indexer, expr, output), start, lane, extent, output)
+    for end in ends:
+        require_multiple(state, output, end, "what is left of it at its end")
+    for what, text, tensor in (
+        ("its tile", extent, output),
+        ("its place in global memory", at_far.index, far),
+        ("its place in shared memory", at_near.index, near),
+    ):
+        require_multiple(state, tensor, text, what)
+    if near in state.feeds and state.feeds[near].stages > 1:
+        require_multiple(state, near, per_stage(state, near), "its stage")
+    ops = [at_near, at_far] if is_load else [at_far, at_near]
+    return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=elems)
+
+
+def per_stage(state: BuildState, tensor: TensorView) -> Sym:
+    """Elements of one stage of a tensor in shared memory."""
+    return product(state.buffer(tensor).extents)
+
+
+def stage_offset(state: BuildState, tensor: TensorView) -> Sym:
+    """Where the current stage of a circular buffer begins; 0 for other tensors."""
+    feed = state.feeds.get(tensor)
+    return ZERO if feed is None else mul(feed.stage, per_stage(state, tensor))
+
+
+def _refuse_threads(state: BuildState, tensor: TensorView) -> None:
+    for axis, group in zip(tensor.get_loop_domain(), state.plan.groups[tensor]):
+        if group.parallel in BLOCK_TYPES and group.extent is not ONE:
+            raise BadBulkCopy(
+                tensor=tensor, reason=f"its axis {axis} is bound to {group.parallel.name}, and one thread issues the copy",
+                remedy="leave the axis serial in the tensor that TMA loads; its readers may bind it",
+            )  # fmt: skip
+
+
+def _shared_index(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, writing: bool) -> Sym:
+    """Index of `tensor` in shared memory, without the stage, with the indices of the lanes in it."""
+    buffer, index = state.buffer(tensor), ZERO
+    consumer: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    for k, extent in zip(state.positions(tensor), buffer.extents):
+        group = state.plan.groups[tensor][k]
+        if group.extent is ONE:
+            part: Sym = ZERO
+        elif writing:
+            part = group.index
+        else:
+            axis = consumer_axis(state.maps, tensor, k, consumer)
+            other = None if axis is None else state.plan.groups[consumer][consumer.get_loop_domain().index(axis)]
+            part = indexer.axis_index(group.axis, tensor) if other is None else other.index
+        index = add(mul(index, extent), part)
+    return recombine(index)
+
+
+def _cut(predicate: Sym, start: dict[Sym, Sym], lane: Sym, extent: Sym, tensor: TensorView) -> tuple[Sym, Sym, list[Sym]]:
+    """Return when the first element is inside, how many are, and what bounds their number."""
+    elems, kept, ends = extent, [], []
+    for atom in predicate.args if predicate.op == "and" else (predicate,):
+        if start.keys() & variables(atom):
+            first = sub(atom.args[0], lane) if atom.op == "lt" else lane
+            if start.keys() & variables(first) or start.keys() & variables(atom.args[1]):
+                raise BadBulkCopy(tensor=tensor, reason=f"its end is given by {atom}", remedy="merge the axes bound to ParallelType.tma into one")
+            ends.append(sub(atom.args[1], first))
+            elems = minimum(elems, ends[-1])
+            atom = substitute(atom, start)
+        kept.append(atom)
+    return conjunction(kept), elems, ends
+
+
+def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: str) -> None:
+    """See to it that `elems` elements of `tensor` are whole units of a bulk copy, by a check on the host where sizes decide. Errors: BulkMisaligned."""
+    elem_bytes = tensor.dtype().bits // 8
+    for factors, coefficient in terms(elems).items():
+        bytes_ = coefficient * elem_bytes
+        needed = BULK_BYTES // math.gcd(BULK_BYTES, bytes_)
+        if needed == 1:
+            continue
+        size = next((f for f in factors if f.is_var and f.extent is None), None)
+        known = state.divisors.get(size, 1) if size is not None else 1
+        if size is None or not str(size.payload).startswith("T"):
+            raise BulkMisaligned(tensor=tensor, what_=what, text=elems, bytes=math.gcd(BULK_BYTES, bytes_), needed=BULK_BYTES)
+        state.divisors[size] = math.lcm(known, needed)
+
+
+def check_async(expr: LoadStoreOp, tensor: TensorView, vector_elems: int) -> None:
+    """Check what one thread copies by cp.async. Errors: BadAsyncCopy."""
+    bytes_ = tensor.dtype().bits * vector_elems // 8
+    if bytes_ not in ASYNC_BYTES:
+        raise BadAsyncCopy(
+            tensor=tensor, reason=f"a thread copies {vector_elems} elements of {tensor.dtype()}, {bytes_} bytes; it takes {', '.join(map(str, ASYNC_BYTES))}",
+            remedy="vectorize the innermost axis so that a thread copies 4, 8 or 16 bytes",
+        )  # fmt: skip
+
+
+__all__ = ["TRUE", "Feed", "ParallelType", "bulk_copy", "check_async", "per_stage", "plan_feeds", "require_multiple", "stage_offset", "stage_position"]

@@ -1,0 +1,392 @@
+"""Warp specialization: async warps that only load, compute warps that only compute, and the barriers between them.
+
+    if async:  setmaxnreg.dec;  per role: for each load u: wait until its stage is empty (phase u / S - 1), load, arrive at full
+    else:      setmaxnreg.inc;  the kernel; before the first reader of a load: wait until it is full (phase u / S); after the last: arrive at empty
+
+A fresh barrier has phase -1 behind it, so the first loads find their stages empty and nothing has to be armed. Both sides count loads by the same loops,
+and nobody skips: a load outside of the tensor waits and arrives like others, for 0 bytes. A role may read what another role brings (a chain).
+Compute threads meet at named barriers: 1 to 15, each for a fixed set of threads. Read first: `specialize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import UserError
+from ..expr import ONE, ZERO, Sym, add, const, is_divisible, mod, mul, substitute, var, variables
+from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
+from ..ir.values import TensorView
+from ..schedule.circular import WarpSpecialized
+from .build import BuildState
+from .circular import NO_THREADS, barrier, check_readers, copied, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
+from .copies import BadRing, Feed
+from .kernel_ir import Allocate, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, Sync, ThreadGroup, walk
+from .passes import reduction_form
+
+ASYNC_THREADS = 128
+"""The threads that a block is padded by: a warpgroup, the unit of setmaxnreg."""
+WARP, WARPGROUP = 32, 128
+MOST_THREADS = 1024
+REGISTER_FILE = 65536
+NAMED_BARRIERS = 16
+"""Of a block, number 0 is that of the whole block. Source: PTX ISA, bar."""
+
+
+class DynamicBlock(UserError):
+    code = "W550"
+    what = "warps cannot be specialized: the block's dimension {axis} is {extent}, which is not known when the kernel is compiled"
+    fix = "bind {axis} to an axis of constant extent, or give compute_bdim{letter} (CompileParams) or bdim{letter}"
+
+
+class BadBlock(UserError):
+    code = "W551"
+    what = "warps cannot be specialized along {axis}: a compute block of {block} threads {reason}"
+    fix = "{remedy}"
+
+
+class MixedSpecialization(UserError):
+    code = "W552"
+    what = "{a} and {b} specialize warps differently: {first} and {second}"
+    fix = "a kernel is specialized along one axis, with one pair of register counts"
+
+
+class RegistersNotConserved(UserError):
+    code = "W553"
+    what = "registers {registers} of {async_} async and {compute} compute threads are {wanted} in all; the block starts with {held} ({each} per thread)"
+    fix = "give back as many as are taken: split_registers({each}, {compute}, {async_})"
+
+
+class TooManyBarriers(UserError):
+    code = "W554"
+    what = "the kernel needs {count} named barriers ({who}); a block has 15 beside that of all threads"
+    fix = "use fewer compute groups, or reduce over the whole block"
+
+
+@dataclass(frozen=True)
+class Specialization:
+    """The block of a specialized kernel. compute: its threads that compute, by dimension; pad: what is added along `axis` for async warps."""
+
+    axis: ParallelType
+    pad: int
+    compute: dict[ParallelType, int]
+    registers: tuple[int, int] | None
+
+    @property
+    def compute_threads(self) -> int:
+        return self.compute[BLOCK_TYPES[0]] * self.compute[BLOCK_TYPES[1]] * self.compute[BLOCK_TYPES[2]]
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        x, y, z = (self.compute[p] + (self.pad if p is self.axis else 0) for p in BLOCK_TYPES)
+        return x, y, z
+
+    def threads(self) -> Iterator[bool]:
+        """For each thread of the block, in order, whether it is async."""
+        x, y, z = self.block
+        for k in range(z):
+            for j in range(y):
+                for i in range(x):
+                    yield (i, j, k)[BLOCK_TYPES.index(self.axis)] >= self.compute[self.axis]
+
+
+def specialize(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> list[Statement]:
+    """Return the kernel's body as branches: one per async warp with the loads of `feeds`, and one that computes.
+
+    Before: a body for all threads with the loads in it.   After: kernel.block has the async warps; barriers of the compute branch are named.
+    Errors: DynamicBlock, BadBlock, MixedSpecialization, RegistersNotConserved, TooManyBarriers, BadRing.
+    """
+    shape = plan_block(state, feeds)
+    for feed in feeds:
+        check_readers(kernel, feed, _body_of(kernel.body, feed))
+    warps = sorted({f.warp for f in feeds})  # type: ignore[type-var]
+    roles = [(w, [f for f in feeds if f.warp == w]) for w in warps]
+    _count_arrivals(kernel, feeds, shape)
+    branches = [_role(kernel, state, w, own, feeds) for w, own in roles]  # type: ignore[arg-type]
+    compute = _consume(kernel.body, (), feeds)
+    compute = [s for s in compute if not _is_empty(s)]
+    name_barriers(kernel, compute, shape)
+    axis = shape.axis.value
+    head: list[Statement] = []
+    if shape.registers is not None:
+        head.append(Call(f"weft::setmaxnreg_dec<{shape.registers[0]}>();"))
+        compute.insert(0, Call(f"weft::setmaxnreg_inc<{shape.registers[1]}>();"))
+    head.append(Call(f"const unsigned async_thread = {_async_thread(shape)};"))
+    for n, branch in enumerate(branches):
+        branch.header = ("else " if n else "") + branch.header
+    compute.insert(0, Call('WEFT_ROLE("compute");'))
+    kernel.block = tuple(const(n) for n in shape.block)  # type: ignore[assignment]
+    kernel.notes["compute_block"] = tuple(const(shape.compute[p]) for p in BLOCK_TYPES)
+    kernel.notes["launch_bounds"] = shape.block[0] * shape.block[1] * shape.block[2]
+    return [Scope(f"if ({axis} >= {shape.compute[shape.axis]})", [*head, *branches]), Scope("else", compute)]
+
+
+# ---------------------------------------------------------------- the block
+def plan_block(state: BuildState, feeds: list[Feed]) -> Specialization:
+    """Return the shape of the block. Errors: DynamicBlock, BadBlock, MixedSpecialization, RegistersNotConserved."""
+    first = feeds[0].tensors[0]
+    kind: WarpSpecialized = first.circular.kind  # type: ignore[union-attr, attr-defined]
+    for tensor in (t for f in feeds for t in f.tensors):
+        other: WarpSpecialized = tensor.circular.kind  # type: ignore[union-attr, attr-defined]
+        if (other.axis, other.registers) != (kind.axis, kind.registers):
+            raise MixedSpecialization(
+                a=f"T{first.name}", b=f"T{tensor.name}", first=(kind.axis.name, kind.registers), second=(other.axis.name, other.registers)
+            )
+    compute: dict[ParallelType, int] = {}
+    for p in BLOCK_TYPES:
+        size = state.launch.get(p, ONE)
+        if not size.is_const:
+            raise DynamicBlock(axis=p.value, extent=size, letter=p.value[-1])
+        compute[p] = int(size.value)  # type: ignore[arg-type]
+    others = 1
+    for p in BLOCK_TYPES:
+        others *= 1 if p is kind.axis else compute[p]
+    block = " x ".join(str(compute[p]) for p in BLOCK_TYPES)
+
+    def refuse(reason: str, remedy: str) -> BadBlock:
+        return BadBlock(axis=kind.axis.value, block=block, reason=reason, remedy=remedy)
+
+    if ASYNC_THREADS % others:
+        raise refuse(f"has {others} threads across that axis, which does not divide the {ASYNC_THREADS} async threads", "choose 1, 2, 4, ... 128 of them")
+    shape = Specialization(kind.axis, ASYNC_THREADS // others, compute, kind.registers)
+    x, y, z = shape.block
+    if shape.compute_threads % WARP:
+        raise refuse(f"is {shape.compute_threads} threads, no whole warps", "make it a multiple of 32 threads")
+    if x * y * z > MOST_THREADS:
+        raise refuse(f"has {x * y * z} threads with the async ones; {MOST_THREADS} are allowed", "use fewer compute threads")
+    members = list(shape.threads())
+    unit = WARPGROUP if kind.registers is not None else WARP
+    for start in range(0, len(members), unit):
+        part = members[start : start + unit]
+        if len(set(part)) > 1:
+            what = "warpgroup (the unit of setmaxnreg)" if unit == WARPGROUP else "warp"
+            raise refuse(f"puts async and compute threads into one {what}", "specialize along the outermost dimension, or use more threads along it")
+    if kind.registers is not None:
+        _check_registers(kind.registers, shape)
+    return shape
+
+
+def _check_registers(registers: tuple[int, int], shape: Specialization) -> None:
+    threads = shape.compute_threads + ASYNC_THREADS
+    each = min(255, REGISTER_FILE // threads) // 8 * 8
+    wanted = registers[0] * ASYNC_THREADS + registers[1] * shape.compute_threads
+    if wanted > each * threads or not registers[0] <= each <= registers[1]:
+        raise RegistersNotConserved(
+            registers=registers, async_=ASYNC_THREADS, compute=shape.compute_threads, wanted=wanted, held=each * threads, each=each,
+        )  # fmt: skip
+
+
+def _async_thread(shape: Specialization) -> str:
+    """C++ text that counts the async threads from 0."""
+    parts, running = [], 1
+    for p in BLOCK_TYPES:
+        extent = shape.pad if p is shape.axis else shape.compute[p]
+        if extent > 1:
+            index = f"(threadIdx.{p.value[-1]} - {shape.compute[p]})" if p is shape.axis else p.value
+            parts.append(index if running == 1 else f"{index} * {running}")
+        running *= extent
+    return " + ".join(parts) or "0"
+
+
+# ---------------------------------------------------------------- roles
+def _compute_path(feed: Feed) -> tuple[Sym, ...]:
+    """The loops of a feed that its readers have as loops."""
+    return tuple(g.index for g in feed.loops if g.index not in feed.groups)
+
+
+def _body_of(body: list[Statement], feed: Feed) -> list[Statement]:
+    """The body in which the readers of a feed stand."""
+    for index in _compute_path(feed):
+        loop = next((s for s in body if isinstance(s, Loop) and s.index is index and is_writer(s, feed.tensors)), None)
+        if loop is None:
+            raise BadRing(tensor=feed.tensors[0], reason=f"its loop {index} is not there", remedy="inline it less deep")
+        body = loop.body
+    return body
+
+
+def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: Specialization) -> None:
+    """Who arrives how often at each barrier: a warp that is done with a stage once, a role that loads once."""
+    arrivals: dict[str, int] = kernel.notes.setdefault("arrivals", {})  # type: ignore[assignment]
+    for feed in feeds:
+        body = _body_of(kernel.body, feed)
+        produced = {t for f in feeds for t in f.tensors}
+        warps = shape.compute_threads // WARP
+        if feed.groups:
+            if warps % shape.compute[shape.axis]:
+                text = " x ".join(str(shape.compute[p]) for p in BLOCK_TYPES)
+                remedy = "give each group whole warps, or leave group_position out"
+                raise BadBlock(axis=shape.axis.value, block=text, reason=f"is {shape.compute[shape.axis]} groups of less than a warp", remedy=remedy)
+            warps //= shape.compute[shape.axis]
+        count = 0
+        if any(is_reader(s, feed.tensors) and not touched(s)[1] & produced for s in body):
+            count += warps
+        chained = {f.number for f in feeds if f is not feed and any(is_reader(s, feed.tensors) and is_writer(s, f.tensors) for s in body)}
+        arrivals[f"full_{feed.number}"] = 1
+        arrivals[f"empty_{feed.number}"] = count + len(chained)
+
+
+def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: list[Feed]) -> Scope:
+    """The branch of one async warp."""
+    body: list[Statement] = [Call(f'WEFT_ROLE("load {", ".join(f.names() for f in own)}");')]
+    loads = _project(kernel.body, own, feeds)
+    if all(f.style == "tma" for f in own):
+        body.append(Scope("if (weft::elect())", loads))
+    else:
+        body += [Call("const int async_lane = (int)weft::lane();"), *loads]
+    return Scope(f"if (async_thread / 32 == {warp})", body)
+
+
+def _project(body: list[Statement], own: list[Feed], feeds: list[Feed]) -> list[Statement]:
+    """The loads of `own` with the loops that count them."""
+    out: list[Statement] = []
+    units: dict[Feed, list[Statement]] = {}
+    for s in body:
+        here = [f for f in own if is_writer(s, f.tensors)]
+        if here and isinstance(s, Loop) and any(s.index is g.index for f in here for g in f.loops):
+            out.append(Loop(s.index, s.extent, _project(s.body, own, feeds), label=s.label))
+            continue
+        for feed in here:
+            if feed not in units:
+                units[feed] = []
+                out.append(Scope("", []))
+                units[feed].append(out[-1])
+            units[feed].append(s)
+    for feed, (scope, *statements) in units.items():
+        scope.body = _produce(feed, statements, feeds)  # type: ignore[attr-defined]
+    return out
+
+
+def _produce(feed: Feed, units: list[Statement], feeds: list[Feed]) -> list[Statement]:
+    """Fill one stage: wait until it is empty, load, tell that it is full."""
+    out: list[Statement] = []
+    sources = [f for f in feeds if f is not feed and any(is_reader(u, f.tensors) for u in units)]
+    for source in sources:
+        if {v for v in source.groups} - {g.index for g in feed.loops}:
+            raise BadRing(
+                tensor=feed.tensors[0], reason=f"T{source.tensors[0].name}, which it is copied from, has stages per compute group, and it has not",
+                remedy="give both the same group_position",
+            )  # fmt: skip
+        out += [*let_stage(source, source.use), wait_full(source, source.use)]
+    empty = Call(f"weft::mbarrier_wait_phase({barrier(feed, 'empty')}, {{0}});", (add(feed.phase_of(feed.use), -1),), f"a stage for {feed.names()}")
+    out += [*let_stage(feed, feed.use), empty]
+    if feed.style == "tma":
+        return [*out, *issue_bulk(feed, [copied(u, {}, NO_THREADS) for u in units])]
+    rename = dict(NO_THREADS)
+    kind = _lane_axis(feed, units)
+    if kind is not None:
+        rename[kind.value] = var("async_lane", extent=const(WARP))
+    out += [copied(u, {}, rename) for u in units]
+    out.append(Call(f"weft::release_stage({barrier(feed, 'full')});", (), f"{feed.names()} written"))
+    out += [Call(f"weft::release_stage({barrier(source, 'empty')});", (), f"{source.names()} read") for source in sources]
+    return out
+
+
+def _lane_axis(feed: Feed, units: list[Statement]) -> ParallelType | None:
+    """The thread axis that the lanes of a role stand for. Errors: BadRing."""
+    kinds: dict[ParallelType, None] = {}
+    for tensor in feed.tensors:
+        for axis in tensor.get_loop_domain():
+            if axis.parallel in BLOCK_TYPES and axis.sym is not ONE:
+                kinds.setdefault(axis.parallel)
+                if not axis.sym.is_const or axis.sym.value > WARP:  # type: ignore[operator]
+                    raise BadRing(tensor=tensor, reason=f"its axis {axis} has more than the 32 lanes of the async warp that makes it", remedy="split it by 32")
+    if len(kinds) > 1:
+        raise BadRing(tensor=feed.tensors[0], reason="an async warp makes it, and two of its axes are bound to threads", remedy="bind one axis of up to 32")
+    return next(iter(kinds), None)
+
+
+# ---------------------------------------------------------------- compute
+def _consume(body: list[Statement], path: tuple[Sym, ...], feeds: list[Feed]) -> list[Statement]:
+    """The body without loads, with waits before first readers and releases after last ones."""
+    here = [f for f in feeds if _compute_path(f) == path and any(is_writer(s, f.tensors) for s in body)]
+    produced = [t for f in feeds for t in f.tensors]
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, Loop) and any(is_writer(s, f.tensors) for f in feeds) and not any(is_writer(s, f.tensors) for f in here):
+            s.body = _consume(s.body, (*path, s.index), feeds)
+            out.append(s)
+        elif not is_writer(s, produced):
+            out.append(s)
+    for feed in here:
+        use = substitute(feed.use, feed.groups)
+        readers = [n for n, s in enumerate(out) if is_reader(s, feed.tensors)]
+        if readers:
+            last, first = readers[-1], readers[0]
+            out.insert(last + 1, Call(f"weft::release_stage({barrier(feed, 'empty')});", (), f"{feed.names()} read"))
+            out[first:first] = [*let_stage(feed, use), wait_full(feed, use)]
+    return out
+
+
+def _is_empty(s: Statement) -> bool:
+    return isinstance(s, Loop) and not any(not isinstance(inner, (Loop, If, Allocate)) for inner in walk([s]))
+
+
+# ---------------------------------------------------------------- named barriers
+def name_barriers(kernel: Kernel, body: list[Statement], shape: Specialization) -> None:
+    """Let the threads that compute meet at named barriers, each for one set of threads. Errors: TooManyBarriers, BadBlock."""
+    registry = _Barriers(shape)
+    launch = {p: const(n) for p, n in shape.compute.items() if n > 1}
+    for s, loops in _statements(body):
+        if isinstance(s, Sync) and s.group is None:
+            per_group = bool(s.tensors) and all(_varies(t, shape.axis) for t in s.tensors)
+            s.group = registry.group([p for p in BLOCK_TYPES if not (per_group and p is shape.axis)])
+        elif isinstance(s, Reduce):
+            if s.grid_types:
+                raise BadRing(tensor=s.outputs[0].buffer.tensor, reason="it is reduced across blocks, beside async warps", remedy="reduce it within a block")
+            if s.workspace is None:
+                continue
+            folded = list(s.thread_types) if reduction_form(s, launch) == "rows" else list(BLOCK_TYPES)
+            s.group = registry.group(folded)
+            turns: Sym = ZERO
+            for loop in loops:
+                turns = add(mul(turns, loop.extent), loop.index)
+            s.group.turn = mod(turns, 2) if loops else ZERO
+            if loops:
+                s.workspace.elems = mul(s.workspace.elems, 2)
+    registry.check()
+
+
+def _statements(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Statement, tuple[Loop, ...]]]:
+    for s in body:
+        yield s, loops
+        if isinstance(s, (Loop, If, Scope)):
+            yield from _statements(s.body, (*loops, s) if isinstance(s, Loop) else loops)
+
+
+def _varies(tensor: TensorView, kind: ParallelType) -> bool:
+    return tensor.memory_type is MemoryType.shared and any(a.parallel is kind and not a.is_broadcast() for a in tensor.get_loop_domain())
+
+
+class _Barriers:
+    """Hands out numbers of named barriers: one for each group of threads that meets, the same for the same threads."""
+
+    def __init__(self, shape: Specialization) -> None:
+        self.shape, self.next = shape, 1
+        self.first: dict[tuple[ParallelType, ...], int] = {}
+
+    def group(self, folded: list[ParallelType]) -> ThreadGroup:
+        """The groups of threads that differ in `folded` only."""
+        compute = self.shape.compute
+        kept = [p for p in BLOCK_TYPES if p not in folded and compute[p] > 1]
+        index: Sym = ZERO
+        count = 1
+        for p in reversed(kept):
+            index = add(mul(index, compute[p]), var(p.value, extent=const(compute[p])))
+            count *= compute[p]
+        threads = self.shape.compute_threads // count
+        if threads % WARP or not is_divisible(const(threads), WARP):
+            text = " x ".join(str(compute[p]) for p in BLOCK_TYPES)
+            raise BadBlock(axis=self.shape.axis.value, block=text, reason=f"has groups of {threads} threads that meet", remedy="use whole warps along x")
+        key = tuple(kept)
+        if key not in self.first:
+            self.first[key] = self.next
+            self.next += count
+        return ThreadGroup(index, threads, self.first[key])
+
+    def check(self) -> None:
+        if self.next > NAMED_BARRIERS:
+            who = "; ".join(f"from {n}: {'one for all' if not key else 'one for each ' + ', '.join(p.value for p in key)}" for key, n in self.first.items())
+            raise TooManyBarriers(count=self.next - 1, who=who)
+
+
+__all__ = ["Op", "Specialization", "specialize", "plan_block", "variables"]
