@@ -6,6 +6,7 @@ import pytest
 import torch
 from by_hand import defined, named, run
 
+from weft import FusionDefinition
 from weft.dtypes import DataType
 from weft.errors import UserError
 from weft.ir.enums import MemoryType, ParallelType
@@ -260,3 +261,33 @@ def test_only_copies_and_conversions_take_vectors():
     with pytest.raises(UserError) as error:
         run(fusion, [X, torch.randn(12)], defined(add_bias))
     assert message(error).startswith(f"W521: axis {local.axis(2)} of {local} is vectorized, but add computes one element at a time")
+
+
+@pytest.mark.parametrize("shape", [(1, 300_001), (130, 6)])
+def test_operands_without_rows_are_loaded_by_each_pass_that_loops(shape):
+    """The weight is used before and after the reduction, in two loops: each loads it."""
+    inner = shape[0] == 1
+
+    def define(fd):
+        x, w = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True)
+        w = fd.ops.broadcast(w, [inner, not inner])
+        fd.add_output(fd.ops.mul(x, w))
+        fd.add_output(fd.ops.mul(fd.ops.sub(x, fd.ops.max(x, [1 if inner else 0], True)), w))
+
+    with FusionDefinition() as fd:
+        define(fd)
+    fd.validate([torch.randn(shape), torch.randn(max(shape) if inner else shape[0])])
+    assert fd.fec.kernel_runtimes[0].scheduler == ("inner_persistent" if inner else "outer_persistent")
+
+
+def test_random_numbers_that_lack_the_lanes_are_no_vectors():
+    """One number per row beside vectors of columns."""
+
+    def define(fd):
+        total = fd.ops.sum(fd.define_tensor([3, 5, 8], contiguity=True), [1])
+        number = fd.ops.uniform(0.0, 1.0, [3], rng_seed=7, rng_offset=0, dtype=DataType.Float)
+        fd.add_output(fd.ops.minimum(total, fd.ops.broadcast(number, [False, True])))
+
+    with FusionDefinition() as fd:
+        define(fd)
+    fd.validate([torch.randn(3, 5, 8)])

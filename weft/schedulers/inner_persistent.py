@@ -154,6 +154,10 @@ class Passes:
                         self.first.setdefault(made.name, at)
         return kept
 
+    def operands(self, kept: list[TensorView]) -> list[TensorView]:
+        """Return the caches of inputs that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
+        return [cache for source, cache in self.template.inputs if source.name in self.varying and cache not in kept and cache.uses()]
+
 
 def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentParams) -> tuple[list[TensorView], list[TensorView]]:
     """Where rows are not kept in registers, give later passes their copies; return (register copies, tensors in shared memory)."""
@@ -166,6 +170,8 @@ def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentPar
             in_shared += [c.definition().tensor_inputs[0] for c in made[:1]]  # type: ignore[union-attr]
         elif params.storage == "reread":
             copies += read_again(tensor, passes)
+    if params.storage != "register":
+        copies += [copy for cache in passes.operands(kept) for copy in read_again(cache, passes)]
     return copies, in_shared
 
 

@@ -70,7 +70,8 @@ class OuterPersistent(Scheduler):
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> Launch:
         template = Template(fusion)
         passes = Passes(template, analysis, is_projected=True)
-        copies = [copy for tensor in passes.separate() for copy in read_again(tensor, passes)]
+        kept = passes.separate()
+        copies = [copy for tensor in (*kept, *passes.operands(kept)) for copy in read_again(tensor, passes)]
         reference = template.reduction_behind(analysis.shape.reference.name)
         serial, loads_at = schedule_outer(reference, analysis, params)
         partial = rfactor(reference, positions(reference, serial))

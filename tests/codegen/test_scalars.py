@@ -1,0 +1,47 @@
+"""Scalars in CUDA text: literals, what becomes a parameter, index types."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.codegen.scalars import ScalarPrinter, is_host, literal
+from weft.dtypes import DataType
+from weft.expr import add, const, floordiv, less, mod, mul, var
+
+N = var("T0.size[0]", lower=1)
+I = var("i3", extent=N)  # noqa: E741
+BLOCK = var("blockIdx.x", extent=N)
+
+
+@pytest.mark.parametrize(
+    "value, dtype, text",
+    [
+        (1.5, DataType.Float, "1.5f"), (-1.5, DataType.Float, "(-1.5f)"), (2.0, DataType.Double, "2.0"), (1e30, DataType.Float, "1e+30f"),
+        (float("inf"), DataType.Float, "(1.0f / 0.0f)"), (-float("inf"), DataType.Double, "(-1.0 / 0.0)"), (float("nan"), DataType.Float, "(0.0f / 0.0f)"),
+        (True, DataType.Bool, "true"), (7, DataType.Int, "7LL"), (7, DataType.Int32, "7"), (-(1 << 63), DataType.Int, "(-9223372036854775807LL - 1LL)"),
+        (1.0, DataType.BFloat16, "weft::convert<weft::bf16>(1.0f)"), (7, DataType.UInt64, "7ULL"),
+    ],
+)  # fmt: skip
+def test_literals(value, dtype, text):
+    assert literal(value, dtype) == text
+
+
+def test_what_the_host_knows_is_one_parameter():
+    printer = ScalarPrinter(DataType.Int32)
+    assert is_host(mul(N, 4)) and not is_host(I) and not is_host(const(3))
+    assert printer.index(add(I, mul(N, 4))) == printer.index(add(mul(N, 4), I))
+    (param,) = printer.params.values()
+    assert param.ctype == "int" and param.sym is mul(N, 4)
+
+
+@pytest.mark.parametrize("index_type, ctype", [(DataType.Int32, "int"), (DataType.Int, "long long")])
+def test_threads_and_parameters_have_the_index_type(index_type, ctype):
+    printer = ScalarPrinter(index_type)
+    assert f"({ctype})blockIdx.x" in printer.index(add(mul(BLOCK, 128), I))
+    assert printer.condition(less(add(mul(BLOCK, 128), I), N)).startswith("((")
+    assert {p.ctype for p in printer.params.values()} == {ctype}
+
+
+def test_division_and_remainder():
+    printer = ScalarPrinter(DataType.Int32)
+    assert printer.index(floordiv(I, 7)) == "i3 / 7" and printer.index(mod(I, 7)) == "i3 % 7"
