@@ -235,10 +235,8 @@ def test_ops_of_later_versions_raise_unsupported_by_name(name):
             getattr(fd.ops, name)(*given)
 
 
-def test_warp_specialize_and_multi_device_schedules_raise_unsupported():
+def test_multi_device_schedules_raise_unsupported():
     with weft.FusionDefinition() as fd:
         x = fd.define_tensor([-1], contiguity=True)
-        with pytest.raises(Unsupported, match="schedule.warp_specialize"):
-            fd.sched.warp_specialize(x, 2, 1, ParallelType.block_y)
         with pytest.raises(Unsupported, match="set_device_mesh"):
             x.set_device_mesh(None)

@@ -30,7 +30,10 @@ class LaunchParams:
 
 @dataclass(kw_only=True)
 class CompileParams:
-    """How a kernel is compiled. index_type: Int or Int32, None to choose by the sizes. maxrregcount: registers per thread at most."""
+    """How a kernel is compiled. index_type: Int or Int32, None to choose by the sizes. maxrregcount: registers per thread at most.
+
+    bdimx, bdimy, bdimz: the block, where its axes are symbolic; compute_bdimx and so on: the same without async warps.
+    """
 
     index_type: DataType | None = None
     maxrregcount: int = 255
@@ -38,6 +41,12 @@ class CompileParams:
     enable_ptxas_verbose: bool = False
     device: Any = None
     include_paths: list[str] = field(default_factory=list)
+    bdimx: int = UNSET
+    bdimy: int = UNSET
+    bdimz: int = UNSET
+    compute_bdimx: int = UNSET
+    compute_bdimy: int = UNSET
+    compute_bdimz: int = UNSET
 
 
 @dataclass

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import Unsupported
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
@@ -59,10 +58,17 @@ def _all_tensors() -> list[TensorView]:
 
 
 def warp_specialize(
-    tv: TensorView, number_of_stages: int, prefetch_distance: int, parallel_type: ParallelType, num_registers: tuple[int, int] | None = None
-) -> None:
-    """Not in this version."""
-    raise Unsupported("schedule.warp_specialize", remedy="let a scheduler choose: it specializes warps where that is faster")
+    tv: TensorView, number_of_stages: int, prefetch_distance: int, parallel_type: ParallelType, num_registers: tuple[int, int] | None = None,
+    async_warp: int = 0, group_position: int | None = None,
+) -> None:  # fmt: skip
+    """Let warp `async_warp` of those added along `parallel_type` load `tv`, a copy into shared memory by TMA, into a ring of stages.
+
+    num_registers: per thread of the async warps and of the compute warps. group_position: loop axes of `tv` left of it that its readers have bound to
+    `parallel_type` are compute groups, each with stages of its own.
+    """
+    from ..schedule import circular
+
+    circular.warp_specialize(tv, number_of_stages, prefetch_distance, parallel_type, num_registers, async_warp, group_position)
 
 
 # ---------------------------------------------------------------- schedulers by name

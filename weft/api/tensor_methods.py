@@ -114,9 +114,19 @@ def set_device_mesh(self: TensorView, mesh: Any) -> None:
     raise Unsupported("TensorView.set_device_mesh", remedy="run the fusion on one device")
 
 
+def circular_buffer(self: TensorView, stages: int, prefetch: int | None = None, kind: Any = None, async_warp: int = 0) -> None:
+    """Let the loads of this copy into shared memory run `prefetch` iterations ahead of their readers, in a ring of `stages`.
+
+    kind: Pipelined() unless given, or WarpSpecialized(axis), of `weft.schedule.circular`.
+    """
+    from ..schedule import circular
+
+    circular.circular_buffer(self, stages, prefetch, kind, async_warp)
+
+
 METHODS = (
     split, inner_split, outer_split, merge, reorder, swizzle, swizzle1d, rfactor, cache_after, cache_before, cache_fork,
-    set_memory_type, set_allocation_domain, set_device_mesh,
+    set_memory_type, set_allocation_domain, set_device_mesh, circular_buffer,
 )  # fmt: skip
 for _method in METHODS:
     setattr(TensorView, _method.__name__, _method)

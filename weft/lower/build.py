@@ -88,7 +88,7 @@ class BuildState:
         definition = tensor.definition()
         if isinstance(definition, ReductionOp) and not bound_reductions(self, tensor):
             fill = MONOIDS[definition.attributes["kind"]].identity(tensor.dtype())
-        stages = self.feeds[tensor].stages if tensor in self.feeds else 1
+        stages = self.feeds[tensor].all_stages if tensor in self.feeds else 1
         return Buffer(f"T{tensor.name}", tensor.dtype(), tensor.memory_type, mul(product(extents), stages), tensor, axes, extents, fill=fill)
 
 

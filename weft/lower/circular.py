@@ -156,7 +156,7 @@ def _hoist_shared(kernel: Kernel) -> list[Statement]:
 def _make_barriers(kernel: Kernel, feed: Feed) -> None:
     names = [] if feed.style != "tma" and not feed.is_specialized else ["full", "empty"] if feed.is_specialized else ["full"]
     for name in names:
-        buffer = Buffer(f"{name}_{feed.number}", DataType.UInt64, MemoryType.shared, const(feed.stages), feed.tensors[0])
+        buffer = Buffer(f"{name}_{feed.number}", DataType.UInt64, MemoryType.shared, const(feed.all_stages), feed.tensors[0])
         setattr(feed, name, buffer)
         kernel.notes.setdefault("workspaces", []).append(buffer)  # type: ignore[union-attr, attr-defined]
 
@@ -185,15 +185,16 @@ def first_thread(kernel: Kernel, state: BuildState) -> str:
 
 def barrier(feed: Feed, name: str) -> str:
     """C++ text of the barrier of the current stage."""
-    return f"{name}_{feed.number}" + ("" if feed.stages == 1 else f" + stage_{feed.number}")
+    return f"{name}_{feed.number}" + ("" if feed.all_stages == 1 else f" + stage_{feed.number}")
 
 
-def let_stage(feed: Feed, use: Sym) -> list[Statement]:
-    return [] if feed.stages == 1 else [Let(feed.stage, feed.stage_of(use))]
+def let_stage(feed: Feed, mapping: dict[Sym, Sym]) -> list[Statement]:
+    """The variable that says which stage it is; `mapping` replaces indices of loops."""
+    return [] if feed.all_stages == 1 else [Let(feed.stage, substitute(feed.slot, mapping))]
 
 
-def wait_full(feed: Feed, use: Sym) -> Call:
-    return Call(f"weft::mbarrier_wait_phase({barrier(feed, 'full')}, {{0}});", (feed.phase_of(use),), f"{feed.names()} loaded")
+def wait_full(feed: Feed, mapping: dict[Sym, Sym]) -> Call:
+    return Call(f"weft::mbarrier_wait_phase({barrier(feed, 'full')}, {{0}});", (substitute(feed.phase, mapping),), f"{feed.names()} loaded")
 
 
 def issue_bulk(feed: Feed, units: list[Statement]) -> list[Statement]:
@@ -276,25 +277,25 @@ def state_feeds(kernel: Kernel) -> dict[TensorView, Feed]:
     return kernel.notes.get("feeds", {})  # type: ignore[return-value]
 
 
-def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement], use: Sym, mapping: dict[Sym, Sym]) -> list[Statement]:
-    """The loads `units` of a feed as number `use`, in all threads."""
+def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement], mapping: dict[Sym, Sym]) -> list[Statement]:
+    """The loads `units` of a feed, in all threads, with indices of loops replaced."""
     if feed.style != "tma":
-        return [*let_stage(feed, use), *(copied(u, mapping) for u in units)]
+        return [*let_stage(feed, mapping), *(copied(u, mapping) for u in units)]
     one = [copied(u, mapping, NO_THREADS) for u in units]
-    return [Scope(first_thread(kernel, state), [*let_stage(feed, use), *issue_bulk(feed, one)])]
+    return [Scope(first_thread(kernel, state), [*let_stage(feed, mapping), *issue_bulk(feed, one)])]
 
 
 def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Statement]) -> None:
     """Issue a load where it stands, and wait before its first reader."""
     units = [s for s in body if is_writer(s, feed.tensors)]
     at = body.index(units[0])
-    loads = _loads(kernel, state, feed, units, feed.use, {})
+    loads = _loads(kernel, state, feed, units, {})
     if feed.loops:
         loads.insert(0, Sync(f"{feed.names()}: read in the iteration before", tensors=tuple(feed.tensors)))
     rest = [s for s in body[at:] if s not in units]
     first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
     if feed.style == "tma":
-        waits: list[Statement] = [wait_full(feed, feed.use)]
+        waits: list[Statement] = [wait_full(feed, {})]
     else:
         waits = [Call("weft::cp_async_commit();"), Call("weft::cp_async_wait<0>();", (), f"{feed.names()} loaded")]
         waits.append(Sync(f"{feed.names()}: written and read by different threads", tensors=tuple(feed.tensors)))
@@ -314,12 +315,12 @@ def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: lis
         index, distance = loop.index, feed.prefetch
         early = var(f"ahead_{feed.number}", extent=const(distance))
         commit: list[Statement] = [Call("weft::cp_async_commit();")] if feed.style == "cp_async" else []
-        loads = _loads(kernel, state, feed, units, substitute(feed.use, {index: early}), {index: early})
+        loads = _loads(kernel, state, feed, units, {index: early})
         inside = _when(less(early, loop.extent), loads)
         prologue.append(Loop(early, const(distance), [*inside, *commit], label=f"{feed.names()} ahead"))
         later = add(index, distance)
-        ahead += _when(less(later, loop.extent), _loads(kernel, state, feed, units, substitute(feed.use, {index: later}), {index: later}))
-        lets += let_stage(feed, feed.use)
+        ahead += _when(less(later, loop.extent), _loads(kernel, state, feed, units, {index: later}))
+        lets += let_stage(feed, {})
     head: list[Statement] = [Call(f"weft::cp_async_wait<{min(groups) - 1}>();")] if groups else []
     tensors = tuple(t for f in rings for t in f.tensors)
     head.append(Sync("a stage is loaded, and another is free", tensors=tensors))
@@ -328,7 +329,7 @@ def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: lis
     for feed in rings:
         if feed.style == "tma":
             first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
-            rest.insert(first, wait_full(feed, feed.use))
+            rest.insert(first, wait_full(feed, {}))
     body[:] = [*head, *lets, *rest]
     at = around.index(loop)
     around[at:at] = prologue

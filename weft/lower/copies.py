@@ -59,8 +59,8 @@ class Feed:
     """How some tensors come into shared memory, together: the pipeline.
 
     style: "tma", "cp_async" or "plain" (loads and stores of threads). stages: 1 where each load is waited for at once. warp: the async warp, None for the
-    threads that compute. loops: the loops whose iterations are counted, outermost first; the last one is that of the ring. groups: index of such a loop of
-    the tensors -> thread index of the readers that have it bound (compute groups with stages of their own).
+    threads that compute. loops: the loops around a load, outermost first. groups: index of such a loop of the tensors -> thread index of the readers that
+    have it bound: compute groups, each with `stages` of its own. The other loops count the uses of a stage; the last of them is that of the ring.
     stage: the variable that the tensors' addresses use. full, empty: barriers, one per stage; None where there are none.
     """
 
@@ -76,31 +76,44 @@ class Feed:
     empty: Buffer | None = None
 
     @property
-    def stage(self) -> Sym:
-        return ZERO if self.stages == 1 else var(f"stage_{self.number}", extent=const(self.stages))
+    def all_stages(self) -> int:
+        """Stages of all compute groups."""
+        return self.stages * self._group()[1]
 
     @property
-    def use(self) -> Sym:
-        """Which load it is since the kernel's start, by the loops around it."""
+    def stage(self) -> Sym:
+        """The variable that says which stage it is."""
+        return ZERO if self.all_stages == 1 else var(f"stage_{self.number}", extent=const(self.all_stages))
+
+    @property
+    def slot(self) -> Sym:
+        """Which stage it is, by the indices of the loops: each group goes round in stages of its own, so that it sees every phase of their barriers."""
+        index, count = self._group()
+        return add(mul(mod(self._use(), self.stages), count), index)
+
+    @property
+    def phase(self) -> Sym:
+        """How often the stage was used before, by the indices of the loops: the phase of its barriers."""
+        return floordiv(self._use(), self.stages)
+
+    def _use(self) -> Sym:
         count: Sym = ZERO
-        for group in self.loops:
-            count = add(mul(count, group.extent), group.index)
+        for loop in self.loops:
+            if loop.index not in self.groups:
+                count = add(mul(count, loop.extent), loop.index)
         return count
 
-    @property
-    def ring_loop(self) -> LoopGroup:
-        return self.loops[-1]
+    def _group(self) -> tuple[Sym, int]:
+        index, count = ZERO, 1
+        for loop in self.loops:
+            if loop.index in self.groups:
+                size: int = loop.extent.value  # type: ignore[assignment]
+                index, count = add(mul(index, size), loop.index), count * size
+        return index, count
 
     @property
     def is_specialized(self) -> bool:
         return self.warp is not None
-
-    def stage_of(self, use: Sym) -> Sym:
-        return mod(use, self.stages)
-
-    def phase_of(self, use: Sym) -> Sym:
-        """How often the stage of a load was used before: the phase of its barriers."""
-        return floordiv(use, self.stages)
 
     def names(self) -> str:
         return ", ".join(f"T{t.name}" for t in self.tensors)
@@ -188,6 +201,8 @@ def _stage_loops(state: BuildState, expr: Expr, tensor: TensorView) -> tuple[tup
                 tensor=tensor, reason=f"axis {tensor.get_loop_domain()[k]} is left of the group position, and its readers do not all have it bound to "
                 f"{tensor.circular.kind.axis.name}", remedy="bind it there, or give a smaller group_position",  # type: ignore[attr-defined, union-attr]
             )  # fmt: skip
+        if not group.extent.is_const:
+            raise BadRing(tensor=tensor, reason=f"the number of its compute groups is {group.extent}", remedy="split the axis of the groups by a constant")
         if group.extent is not ONE:
             groups[group.index] = var(kind.value, extent=state.launch[kind])  # type: ignore[union-attr, index]
     return loops, groups
@@ -236,7 +251,7 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         ("its place in shared memory", at_near.index, near),
     ):
         require_multiple(state, tensor, text, what)
-    if near in state.feeds and state.feeds[near].stages > 1:
+    if near in state.feeds and state.feeds[near].all_stages > 1:
         require_multiple(state, near, per_stage(state, near), "its stage")
     ops = [at_near, at_far] if is_load else [at_far, at_near]
     return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=elems)

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..expr import ONE, ZERO, Sym, add, const, is_divisible, mod, mul, substitute, var, variables
-from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
+from ..expr import ONE, ZERO, Sym, add, const, is_divisible, mod, mul, var, variables
+from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..ir.values import TensorView
-from ..schedule.circular import WarpSpecialized
+from ..schedule.circular import WarpSpecialized, split_registers
 from .build import BuildState
 from .circular import NO_THREADS, barrier, check_readers, copied, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
 from .copies import BadRing, Feed
@@ -53,8 +53,8 @@ class MixedSpecialization(UserError):
 
 class RegistersNotConserved(UserError):
     code = "W553"
-    what = "registers {registers} of {async_} async and {compute} compute threads are {wanted} in all; the block starts with {held} ({each} per thread)"
-    fix = "give back as many as are taken: split_registers({each}, {compute}, {async_})"
+    what = "registers {registers} of {async_} async and {compute} compute threads: {reason}"
+    fix = "let the async threads give back what the others take: split_registers({each}, {compute}, {async_}) gives {good}"
 
 
 class TooManyBarriers(UserError):
@@ -170,10 +170,14 @@ def _check_registers(registers: tuple[int, int], shape: Specialization) -> None:
     threads = shape.compute_threads + ASYNC_THREADS
     each = min(255, REGISTER_FILE // threads) // 8 * 8
     wanted = registers[0] * ASYNC_THREADS + registers[1] * shape.compute_threads
-    if wanted > each * threads or not registers[0] <= each <= registers[1]:
-        raise RegistersNotConserved(
-            registers=registers, async_=ASYNC_THREADS, compute=shape.compute_threads, wanted=wanted, held=each * threads, each=each,
-        )  # fmt: skip
+    reason = ""
+    if wanted > each * threads:
+        reason = f"they are {wanted} in all, and the block starts with {each * threads} ({each} per thread)"
+    elif not registers[0] <= each <= registers[1]:
+        reason = f"every thread of the block starts with {each}, which is not between them"
+    if reason:
+        good = split_registers(each, shape.compute_threads, ASYNC_THREADS)
+        raise RegistersNotConserved(registers=registers, async_=ASYNC_THREADS, compute=shape.compute_threads, reason=reason, each=each, good=good)
 
 
 def _async_thread(shape: Specialization) -> str:
@@ -266,9 +270,9 @@ def _produce(feed: Feed, units: list[Statement], feeds: list[Feed]) -> list[Stat
                 tensor=feed.tensors[0], reason=f"T{source.tensors[0].name}, which it is copied from, has stages per compute group, and it has not",
                 remedy="give both the same group_position",
             )  # fmt: skip
-        out += [*let_stage(source, source.use), wait_full(source, source.use)]
-    empty = Call(f"weft::mbarrier_wait_phase({barrier(feed, 'empty')}, {{0}});", (add(feed.phase_of(feed.use), -1),), f"a stage for {feed.names()}")
-    out += [*let_stage(feed, feed.use), empty]
+        out += [*let_stage(source, {}), wait_full(source, {})]
+    empty = Call(f"weft::mbarrier_wait_phase({barrier(feed, 'empty')}, {{0}});", (add(feed.phase, -1),), f"a stage for {feed.names()}")
+    out += [*let_stage(feed, {}), empty]
     if feed.style == "tma":
         return [*out, *issue_bulk(feed, [copied(u, {}, NO_THREADS) for u in units])]
     rename = dict(NO_THREADS)
@@ -308,12 +312,11 @@ def _consume(body: list[Statement], path: tuple[Sym, ...], feeds: list[Feed]) ->
         elif not is_writer(s, produced):
             out.append(s)
     for feed in here:
-        use = substitute(feed.use, feed.groups)
         readers = [n for n, s in enumerate(out) if is_reader(s, feed.tensors)]
         if readers:
             last, first = readers[-1], readers[0]
             out.insert(last + 1, Call(f"weft::release_stage({barrier(feed, 'empty')});", (), f"{feed.names()} read"))
-            out[first:first] = [*let_stage(feed, use), wait_full(feed, use)]
+            out[first:first] = [*let_stage(feed, feed.groups), wait_full(feed, feed.groups)]
     return out
 
 
@@ -328,7 +331,7 @@ def name_barriers(kernel: Kernel, body: list[Statement], shape: Specialization) 
     launch = {p: const(n) for p, n in shape.compute.items() if n > 1}
     for s, loops in _statements(body):
         if isinstance(s, Sync) and s.group is None:
-            per_group = bool(s.tensors) and all(_varies(t, shape.axis) for t in s.tensors)
+            per_group = shape.axis is not BLOCK_TYPES[0] and bool(s.tensors) and all(_stays_in_group(t, shape.axis) for t in s.tensors)
             s.group = registry.group([p for p in BLOCK_TYPES if not (per_group and p is shape.axis)])
         elif isinstance(s, Reduce):
             if s.grid_types:
@@ -353,8 +356,10 @@ def _statements(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
             yield from _statements(s.body, (*loops, s) if isinstance(s, Loop) else loops)
 
 
-def _varies(tensor: TensorView, kind: ParallelType) -> bool:
-    return tensor.memory_type is MemoryType.shared and any(a.parallel is kind and not a.is_broadcast() for a in tensor.get_loop_domain())
+def _stays_in_group(tensor: TensorView, kind: ParallelType) -> bool:
+    """True when the threads of each index of `kind` write and read parts of their own."""
+    readers = [out for use in tensor.uses() for out in use.outputs]
+    return all(any(a.parallel is kind and not a.is_broadcast() for a in t.get_loop_domain()) for t in (tensor, *readers))  # type: ignore[attr-defined]
 
 
 class _Barriers:

@@ -37,22 +37,25 @@ class NotCompiledYet(UserError):
 
 
 class _Fixed:
-    """What a user fixed. block, grid: dimensions by place, -1 for free ones. index_type: None for what the sizes allow."""
+    """What a user fixed. block, grid: dimensions by place, -1 for free ones. compute: the block without async warps. index_type: None for what the sizes allow."""
 
     def __init__(self, constraints: Any, params: Any) -> None:
         self.grid = tuple(getattr(constraints, name, UNSET) for name in ("gdimx", "gdimy", "gdimz"))
-        self.block = tuple(getattr(constraints, name, UNSET) for name in ("bdimx", "bdimy", "bdimz"))
+        names = ("bdimx", "bdimy", "bdimz")
+        self.block = tuple(n if (n := getattr(constraints, name, UNSET)) != UNSET else getattr(params, name, UNSET) for name in names)
+        self.compute = tuple(getattr(params, f"compute_{name}", UNSET) for name in names)
         self.index_type: DataType | None = getattr(params, "index_type", None)
         limit = getattr(params, "maxrregcount", UNLIMITED_REGISTERS)
         self.max_registers: int | None = limit if limit < UNLIMITED_REGISTERS else None
 
     @property
     def key(self) -> Hashable:
-        return self.grid, self.block, self.index_type, self.max_registers
+        return self.grid, self.block, self.compute, self.index_type, self.max_registers
 
     @property
     def launch(self) -> Launch:
-        block: tuple[tuple[ParallelType, int], ...] = tuple((kind, n) for kind, n in zip(BLOCK_TYPES, self.block) if n != UNSET)
+        wanted = [n if compute == UNSET else compute for n, compute in zip(self.block, self.compute)]
+        block: tuple[tuple[ParallelType, int], ...] = tuple((kind, n) for kind, n in zip(BLOCK_TYPES, wanted) if n != UNSET)
         return Launch(block, self.max_registers)
 
 
@@ -61,7 +64,7 @@ class _ScheduledCaller(Caller):
 
     def __init__(self, template: Template, fusion: Fusion, fixed: _Fixed) -> None:
         super().__init__(template, fusion.inputs(), Kernels())
-        self.fixed = fixed
+        self.fixed, self.has_async_warps = fixed, False
 
     def request(self, part: Part, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
         index_type = self.fixed.index_type or index_type_for(part, sizes)
@@ -70,10 +73,12 @@ class _ScheduledCaller(Caller):
     def program(self, index_type: DataType) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
         program = compiler.program_of_scheduled(self.template.fusion, index_type, name="weft_user", launch=self.fixed.launch)
+        self.has_async_warps = "__launch_bounds__" in program.text
         return replace(named(program), max_registers=self.fixed.max_registers)
 
     def change_launch(self, launch: dict[str, Any]) -> None:
-        for name, fixed in (("grid", self.fixed.grid), ("block", self.fixed.block)):
+        block = (UNSET,) * 3 if self.has_async_warps else self.fixed.block  # the kernel knows its whole block
+        for name, fixed in (("grid", self.fixed.grid), ("block", block)):
             launch[name] = tuple(n if wanted == UNSET else wanted for n, wanted in zip(launch[name], fixed))
 
 
