@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.emulator import Buffer, EmulatedKernel, Finding, LaunchReport
@@ -50,6 +50,24 @@ class Exploration:
         return not any(report.findings for report in self.reports.values())
 
 
+ALIGNMENT_BYTES = 256  # of memory, as the driver's allocations
+GUARD_BYTES = 1 << 16  # around a buffer, so that what lies beside it is no other
+
+
+def own_copies(arguments: Iterable[Any]) -> list[Any]:
+    """Return the arguments with buffers of their own, which hold the same bytes, for launches after the call that they belong to."""
+    out = []
+    for argument in arguments:
+        if isinstance(argument, Buffer):
+            memory = ctypes.create_string_buffer(argument.bytes + ALIGNMENT_BYTES + 2 * GUARD_BYTES)
+            start = ctypes.addressof(memory) + GUARD_BYTES
+            start += -start % ALIGNMENT_BYTES + argument.address % ALIGNMENT_BYTES % 16
+            ctypes.memmove(start, argument.address, argument.bytes)
+            argument = replace(argument, address=start, keep=memory)
+        out.append(argument)
+    return out
+
+
 class Snapshot:
     """The bytes of all buffers that a kernel may write, to be put back."""
 
@@ -61,7 +79,9 @@ class Snapshot:
             ctypes.memmove(address, data, len(data))
 
 
-def explore(kernel: EmulatedKernel, geometry: dict[str, Any], arguments: Sequence[Any], seeds: Iterable[int | None] = range(SEEDS), **options: Any) -> Exploration:
+def explore(
+    kernel: EmulatedKernel, geometry: dict[str, Any], arguments: Sequence[Any], seeds: Iterable[int | None] = range(SEEDS), **options: Any
+) -> Exploration:
     """Launch a kernel once per seed and return what was found; memory is as before afterwards.
 
     geometry: grid, block, shared_bytes, and cluster and cooperative where they are not the usual. options: further ones of EmulatedKernel.launch.

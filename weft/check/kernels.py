@@ -12,6 +12,7 @@ from typing import Any
 
 from weft import compiler
 from weft.api.definition import FusionDefinition
+from weft.check.explore import own_copies
 from weft.dtypes import DataType
 from weft.ir.enums import MemoryType, ParallelType
 from weft.ir.fusion import Fusion
@@ -210,10 +211,10 @@ KERNELS = {
 
 @dataclass
 class Captured:
-    """A launch of a generated kernel, and the tensors that its buffers lie in."""
+    """A launch of a generated kernel, with memory of its own."""
 
     call: EmulatedCall
-    keep: Any
+    arguments: list[Any]
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -224,17 +225,21 @@ class Captured:
 @functools.lru_cache(maxsize=None)
 def captured(name: str) -> Captured:
     """Return a kernel's launch on its inputs; it has run once, and was right."""
-    calls: list[EmulatedCall] = []
+    launches: list[Captured] = []
+
+    def keep(call: EmulatedCall) -> None:
+        launches.append(Captured(call, own_copies(call.arguments)))
+
     fusion, launch = KERNELS[name].define()
     inputs = KERNELS[name].inputs()
-    engines.watchers.append(calls.append)
+    engines.watchers.append(keep)
     try:
         with options(check="races", seed=None):
-            outputs = _PlannedCaller(name, fusion, launch).execute(inputs, device="cpu")
+            _PlannedCaller(name, fusion, launch).execute(inputs, device="cpu")
     finally:
-        engines.watchers.remove(calls.append)
-    (call,) = calls
-    return Captured(call, (inputs, outputs))
+        engines.watchers.remove(keep)
+    (launch_found,) = launches
+    return launch_found
 
 
 class _PlannedCaller(Caller):

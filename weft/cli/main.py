@@ -28,6 +28,18 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None] = _no_arguments
 
 
+def _run_check(given: argparse.Namespace) -> int:
+    from . import check
+
+    return check.main(given)
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    from . import check
+
+    check.add_arguments(parser)
+
+
 def _run_demo(given: argparse.Namespace) -> int:
     from . import demo
 
@@ -53,6 +65,7 @@ def _run_settings(given: argparse.Namespace) -> int:
 
 
 COMMANDS = (
+    Command("check", "run kernels in the emulator with all checks, in several orders: a script's, or one written by hand", _run_check, _check_arguments),
     Command("demo", "run softmax, RMSNorm and layer norm on what is here, a GPU or the emulator, and show how", _run_demo, _demo_arguments),
     Command("doctor", "list what this machine has and lacks, with the remedy for each", _run_doctor),
     Command("settings", "list the settings: environment variable, default, meaning", _run_settings),

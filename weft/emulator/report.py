@@ -93,16 +93,20 @@ def parse_findings(text: str, source: SourceMap) -> tuple[Finding, ...]:
         where = tuple(int(n) for n in block.split(",")) if block else ()
         first, second = int(line), int(other)
         place, other_place = source.place(first), source.place(second)
-        finding = Finding(kind, source.in_words(message), first, line_text(place), second, line_text(other_place), where, thread, int(count), hint)
+        message, hint = source.in_words(message), source.in_words(hint)
+        finding = Finding(kind, message, first, line_text(place), second, line_text(other_place), where, thread, int(count), hint)
         in_library = any(p is not None and p.in_library for p in (place, other_place))
         caller = source.place(int(note)) if in_library else None
-        see = _further(finding, source) if place is None else ()
+        see = _further(finding, source) if place is None or kind == "deadlock" else ()
         findings.append(replace(finding, place=place, other_place=other_place, caller=caller, see=see))
     return tuple(findings)
 
 
 def _further(finding: Finding, source: SourceMap) -> tuple[Place, ...]:
-    """The lines that write a tensor, for a finding that names it and has no line."""
+    """The lines that write a tensor, for a finding that names it and has no line; the lines where threads wait, for a deadlock."""
+    if finding.kind == "deadlock":
+        waiting = dict.fromkeys(int(n) + source.lines_above for n in re.findall(r"(?<!library) at line (\d+)", finding.message))
+        return tuple(p for p in map(source.place, waiting) if p is not None)
     name = re.search(r"'(T\d+)'", finding.message)
     return tuple(source.writers_of(name[1])) if name else ()
 

@@ -60,6 +60,7 @@ class SourceMap:
 
     def in_words(self, message: str) -> str:
         """Return a message of the runtime with its line numbers as the reader counts them."""
+        message = NOBODY.sub(self._who_would_arrive, message)
         if not self.lines_above:
             return message
 
@@ -69,12 +70,32 @@ class SourceMap:
 
         return re.sub(r"\bline (\d+)", renumbered, message)
 
+    def _who_would_arrive(self, found: re.Match[str]) -> str:
+        """Name the roles whose part of the text has arrivals at a barrier, for a deadlock before any of them came."""
+        roles: dict[str, None] = {}
+        lines: list[str] = []
+        role = ""
+        for number, text in enumerate(self.unit_lines, 1):
+            if number <= self.lines_above:
+                continue
+            named = re.search(r"WEFT_ROLE\((.*?)\);", text)
+            if named:
+                role = " or ".join(f"[{r}]" for r in re.findall(r'"([^"]*)"', named[1]))
+            if re.search(rf"mbarrier_arrive\w*\(\s*{re.escape(found[2])}\b", text):
+                roles[role or "a thread"] = None
+                lines.append(f"line {number}")
+        if not lines:
+            return found[0]
+        return f"{found[1]}'{found[2]}'{found[3]}{' and '.join(roles)} ({', '.join(lines)}), and nobody has arrived so far"
+
     def writers_of(self, tensor: str) -> list[Place]:
         """Return the last lines of the statements that compute a tensor."""
         places = [self.place(self.lines_above + o.last_line) for o in self.origins if tensor in o.tensors]
         return [p for p in places if p is not None]
 
 
+REDUCTION_CALL = re.compile(r"\bweft::(reduce|arrive|fold)_\w+<")
+NOBODY = re.compile(r"(waits for phase \d+ of shared )'(\w+)'( \+ \d+ <- needs )nobody has arrived at it so far")
 SCALAR = re.compile(r"^(\s*)((?:unsigned |signed )?(?:bool|char|short|int|long long|float|double)|weft::bf16|weft::f16) (T\d+)( = .*)?;$", re.MULTILINE)
 
 
@@ -96,16 +117,16 @@ def with_checked_scalars(text: str) -> str:
 
 
 def noted(text: str, origins: Sequence[LineOrigin]) -> str:
-    """Return a kernel's text with a note at the start of each block that calls the library for a reduction; line numbers stay.
+    """Return a kernel's text with a note before each call of the library for a reduction; line numbers stay.
 
     Findings inside the library then tell which call it was.
     """
     lines = text.split("\n")
     for origin in origins:
-        line = lines[origin.first_line - 1]
-        if origin.kind == "reduction" and line.strip() == "{":
-            quoted = origin.text.replace("\\", "\\\\").replace('"', '\\"')
-            lines[origin.first_line - 1] = f'{line} WEFT_LINE_NOTE("{quoted}");'
+        for number in range(origin.first_line - 1, origin.last_line) if origin.kind == "reduction" else ():
+            if REDUCTION_CALL.search(lines[number]):
+                quoted = origin.text.replace("\\", "\\\\").replace('"', '\\"')
+                lines[number] = f'WEFT_LINE_NOTE("{quoted}"); {lines[number]}'
     return "\n".join(lines)
 
 

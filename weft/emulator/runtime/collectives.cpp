@@ -114,9 +114,13 @@ static COLD void check_barrier_operands(const Fiber* f, int id, int threads, int
 
 static COLD void check_barrier_state(Fiber* f, NamedBarrier& barrier, int id, int threads, bool sync, int line) {
   const u32 w = f->warp->index;
-  if (barrier.expected_threads != threads)
-    fatal("barrier-count-mismatch", line, 0, "all who use a barrier must give the same count",
+  if (barrier.expected_threads != threads) {
+    int there = 0;  // where one of those came that are there already
+    for (u32 k = 0; k < f->block->warp_count && !there; k++)
+      if (barrier.arrived[k]) there = barrier.line[k];
+    fatal("barrier-count-mismatch", line, there, "all who use a barrier must give the same count",
           "barrier %d by %s with count %d, but the threads already there gave %d", id, describe_fiber(f), threads, barrier.expected_threads);
+  }
   if (barrier.arrived[w] && (barrier.line[w] != line || barrier.syncs[w] != sync))
     REPORT("divergent-barrier", line, barrier.line[w], "move the barrier out of the branch, or give each side its own named barrier",
            "lanes of warp %u reach barrier %d at different places: line %d and line %d (%s)", w, id, barrier.line[w], line, describe_fiber(f));

@@ -169,12 +169,13 @@ static const char* describe_wait(const Fiber* f) {
 
 static void add_mbarrier_hint(Text& text, const Mbarrier* m) {
   if (!m->valid || !m->waiting.count) return;
+  const char* place = describe_address((u64)m->block->shared + m->offset);
   if (m->pending == 0 && m->tx_bytes > 0)
-    text.add("%s: all arrivals are in; expect-tx announced %lld bytes more than were copied. ", describe_mbarrier(m), (long long)m->tx_bytes);
+    text.add("%s: all arrivals are in; expect-tx announced %lld bytes more than were copied. ", place, (long long)m->tx_bytes);
   else if (m->tx_bytes < 0)
-    text.add("%s: %lld more bytes were copied than announced. ", describe_mbarrier(m), -(long long)m->tx_bytes);
+    text.add("%s: %lld more bytes were copied than announced. ", place, -(long long)m->tx_bytes);
   else if (m->pending)
-    text.add("%s: %u of %u arrivals are missing in phase %u. ", describe_mbarrier(m), m->pending, m->expected, m->phase);
+    text.add("%s: %u of %u arrivals are missing in phase %u. ", place, m->pending, m->expected, m->phase);
 }
 
 struct WaitGroup {

@@ -1,0 +1,250 @@
+# ruff: noqa: E501  (a mistake is one line of a table)
+"""A library of planted mistakes: each is a change of a correct kernel's text that the emulator must report, with the right line.
+
+Owns the table that `weft check --planted` prints. The kernels that lowering generates come from `kernels`, the pipeline is `examples/rmsnorm.cu`.
+A change keeps the number of lines, so that lines mean the same in both texts. Read first: `Mistake`, `run`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from weft.check.explore import SEEDS, Exploration, Found, explore
+from weft.check.handwritten import load
+from weft.check.kernels import captured
+from weft.device.library import translation_unit
+from weft.emulator import EmulatedKernel
+from weft.emulator.source_map import SourceMap, noted, with_checked_scalars
+from weft.errors import InternalError
+
+EXAMPLES = Path(__file__).resolve().parent / "examples"
+PIPELINE = "rmsnorm pipeline"
+
+
+class NothingToChange(InternalError):
+    code = "W441"
+    what = "planted mistake {claim!r}: the text of {kernel} has {count} places like {old!r}, not {wanted}"
+    fix = "adapt the pattern in weft/check/planted.py to the text that lowering writes now"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One planted mistake.
+
+    kernel: a name of `kernels.KERNELS`, or PIPELINE. old: a regular expression, found once (`nth` of `of` places otherwise); new: its replacement.
+    kinds: the kinds of findings that name it. line: a regular expression for the text of a line that the finding must name.
+    in_library: the change is in the part of the unit that the device library gives. geometry: launch sizes that the mistake changes.
+    """
+
+    kernel: str
+    claim: str
+    old: str
+    new: str
+    kinds: str
+    line: str
+    nth: int = 0
+    of: int = 1
+    in_library: bool = False
+    geometry: dict[str, Any] = field(default_factory=dict)
+
+
+def generated(kernel: str, claim: str, old: str, new: str, kinds: str, line: str, **more: Any) -> Mistake:
+    """A mistake in the text that lowering writes."""
+    return Mistake(kernel, claim, old, new, kinds, line, **more)
+
+
+def library(kernel: str, claim: str, old: str, new: str, kinds: str, line: str, **more: Any) -> Mistake:
+    """A mistake in a part of the device library, for the kernel that calls it."""
+    return Mistake(kernel, claim, old, new, kinds, line, in_library=True, **more)
+
+
+VECTOR_LOAD, VECTOR_STORE = r"load_global_vector", r"store_global_vector"
+GUARD = r"if \(\(\(\(int\)blockIdx\.x \* 128\) \+ \(int\)threadIdx\.x\) < p0\)"
+
+GENERATED = (
+    # ---- predicates, addresses
+    generated("pointwise", "off-by-one predicate of a load", GUARD, "if ((((int)blockIdx.x * 128) + (int)threadIdx.x) <= p0)", "out-of-bounds", VECTOR_LOAD),
+    generated("pointwise", "predicate dropped", GUARD, "if (true)", "out-of-bounds", VECTOR_LOAD),
+    generated("pointwise", "predicate one too strict: elements never written", GUARD, "if ((((int)blockIdx.x * 128) + (int)threadIdx.x) < p0 - 1)", "output-not-written", VECTOR_STORE),
+    generated("pointwise", "vector not aligned", r"(T0 \+ \(\(int\)blockIdx\.x \* 512\) \+) \(\(int\)threadIdx\.x \* 4\)", r"\1 ((int)threadIdx.x * 4) + 1", "misaligned", VECTOR_LOAD),
+    generated("pointwise", "wrong stride between blocks", r"(T4 \+ \(\(int\)blockIdx\.x \*) 512", r"\1 256", "data-race", VECTOR_STORE),
+    generated("pointwise", "broadcast axis indexed as if it were whole", r"\(T1 \+ \(\(\(int\)threadIdx\.x \* 4\) \+ (i\d+)\) % 64\)", r"(T1 + (((int)threadIdx.x * 4) + \1))", "out-of-bounds", r"load_global<.*T1 \+"),
+    generated("pointwise", "result stored over an input", r"(store_global_vector<4, weft::Cache::unspecified>\()T4", r"\1const_cast<float*>(T0)", "write-to-read-only", VECTOR_STORE),
+    generated("softmax_registers", "off-by-one predicate of a store", r"(\(int\)threadIdx\.x\) <) p1(?=\) \|\| false|\)+ \{\n(?:(?!\n    \}).)*?store_global)", r"\1= p1", "data-race|out-of-bounds", VECTOR_STORE),
+    generated("row_sums", "loop bound one too small: outputs never written", r"(for \(int i\d+ = 0; i\d+ <) 4;", r"\1 3;", "output-not-written", "store_global"),
+    generated("row_sums", "index in a type too narrow for it", r"T0 \+ \(\(int\)blockIdx\.x \* p3\)", "T0 + (signed char)((int)blockIdx.x * p3)", "out-of-bounds", r"load_global"),
+    # ---- registers
+    generated("softmax_registers", "load loop one short: register elements never written", r"(for \(int i\d+ = 0; i\d+ <) 4(; \+\+i\d+\) \{[^\n]*\n[^\n]*T10;)", r"\1 3\2", "uninitialised-register", r"weft::maximum\("),
+    generated("softmax_registers", "accumulator never initialised", r"float (T\d+) = -weft::infinity<float>\(\);", r"float \1;", "uninitialised-register", r"weft::maximum\("),
+    generated("row_sums", "sum starts from nothing", r"float (T\d+) = 0\.f;", r"float \1;", "uninitialised-register", r"T4 = \(T4 \+ T2\)|value\[0\] ="),
+    generated("row_sums", "value used outside its predicate", r"(\n      )if \([^\n]*\n(        T2 =[^\n]*\n)        (T4 = [^\n]*\n)      \}", r"\1{ if ((i4 * 128) + (int)threadIdx.x < p2 && ((int)blockIdx.x * 4) + i2 < p1)\n\2        \3      }", "uninitialised-register", r"T4 = "),
+    # ---- reductions within a block
+    library("softmax_registers", "barrier dropped in a block reduction", r"block_sync\(\);(\n#pragma unroll\n[^\n]*\n    T value = lane < warps \?)", r";\1", "data-race|uninitialised-read", "weft::reduce_rows<weft::Max"),
+    generated("softmax_registers", "workspace shared by two reductions", r"shared \+ \w\w+\)", "shared + 0)", "data-race", "weft::reduce_rows<weft::Sum"),
+    generated("row_sums", "trailing barrier dropped in a loop", r"reduce_rows<weft::Sum, 1, true>", "reduce_rows<weft::Sum, 1, false>", "data-race", "weft::reduce_rows<weft::Sum"),
+    library("softmax_registers", "no identity for lanes beyond the last warp's result", r"lane < warps \? (load_shared\(workspace \+ \(first \+ lane\) \* N \+ n\)) : identity", r"\1", "uninitialised-read|out-of-bounds|data-race", "weft::reduce_rows<weft::Max"),
+    generated("softmax_registers", "collective under divergence", r"(\n    )(weft::reduce_rows<weft::Max)", r"\1if ((int)threadIdx.x < p0) \2", "deadlock|divergent-collective|exited-lanes-in-mask", "weft::reduce_rows"),
+    generated("softmax_registers", "shuffle in a partial warp: the block is not padded", "$^", "", "exited-lanes-in-mask", "weft::reduce_rows<weft::Max", geometry={"block": (94, 1, 1)}),
+    library("column_sum", "barrier dropped within a tree", r"block_sync\(\);(\n    if \(group == 0\))", r";\1", "data-race|uninitialised-read", "weft::reduce_tree"),
+generated("row_sums", "redundant writers: all threads store the sum", r" && \(\(int\)threadIdx\.x == 0\)\)", ")", "data-race", "store_global"),
+    # ---- reductions across blocks
+    library("column_sum", "fence dropped before the arrival", r"thread_fence\(\);(\n  block_sync\(\);\n  if \(linear_thread)", r";\1", "data-race", "weft::fold_partials|weft::arrive_grid"),
+    library("column_sum", "fence dropped after the arrival", r"thread_fence\(\);(\n  block_sync\(\);\n  return last)", r";\1", "data-race", "weft::fold_partials|weft::arrive_grid"),
+    library("column_sum", "semaphore not reset", r"if \(is_last\) atomic_add[^;]*;", ";", "work-memory-not-zero", "weft::arrive_grid"),
+    library("column_sum", "blocks share one slot for their partials", r"\* ranks \+ rank\) \* kept_threads \+ kept\) \* N;(\n#pragma unroll\n[^\n]*store_global)", r"* ranks) * kept_threads + kept) * N;\1", "data-race|uninitialised-read", "weft::arrive_grid|weft::fold_partials"),
+    library("column_sum", "last block taken to be the last but one", r"static_cast<int>\(ranks\) - 1;", "static_cast<int>(ranks) - 2;", "data-race|uninitialised-read|work-memory-not-zero", "weft::fold_partials|weft::arrive_grid"),
+    generated("column_sum", "last-block flag ignored where the result is stored", r" && last_T\d+\)", ")", "data-race", "store_global"),
+    generated("column_sum", "redundant writers: every row of threads stores", r" && \(\(int\)threadIdx\.y == 0\)", "", "data-race", "store_global"),
+    # ---- clusters
+    generated("softmax_cluster", "cluster wait dropped at the start", r"weft::cluster_wait\(\);", ";", "bad-cluster-barrier|remote-access-before-start|data-race", "weft::reduce_cluster"),
+    generated("softmax_cluster", "two exchanges in one place", r"shared \+ 128\)", "shared + 0)", "data-race", "weft::reduce_cluster"),
+    library("softmax_cluster", "cluster barrier dropped in an exchange", r"cluster_sync\(\);(\n#pragma unroll\n[^\n]*\n    T value = identity;)", r";\1", "data-race|uninitialised-read", "weft::reduce_cluster_rows"),
+    library("softmax_cluster", "a block leaves while its peers read its results", r"(value = Op::combine\(value, )load_shared\(exchange \+ entry \* N \+ n\)", r"\1load_shared_remote(exchange + entry * N + n, (rank + 1) % blocks)", "remote-access-after-exit|data-race", "weft::reduce_cluster_rows"),
+    # ---- shared memory
+    generated("transpose", "barrier dropped between writing and reading a tile", r"weft::block_sync\(\);(  // T3: written)", r";\1", "data-race|uninitialised-read", "load_shared"),
+    generated("transpose", "barrier dropped at the end of a loop", r"weft::block_sync\(\);(  // the next iteration)", r";\1", "data-race", "store_shared"),
+    generated("transpose", "barrier under divergence", r"(weft::block_sync\(\);  // T3: written)", r"if ((((int)blockIdx.x * 64) + (int)threadIdx.x) < p2) \1", "deadlock|exit-before-barrier|divergent-barrier", "T3: written"),
+    generated("transpose", "wrong stride of a tile", r"(T3 \+ \(\(int\)threadIdx\.x \*) 64\)", r"\1 63)", "data-race|uninitialised-read", "_shared"),
+    generated("transpose", "shared memory too small", "$^", "", "out-of-bounds", "store_shared", geometry={"shared_bytes": 8192}),
+    generated("softmax_shared", "two tensors overlap in shared memory", r"(T13 = reinterpret_cast<float\*>\(shared \+) p3", r"\1 0", "data-race", "store_shared"),
+)
+
+EXPECT_0 = r"weft::mbarrier_arrive_expect_tx\(full_0 \+ stage, tile_rows \* ROW_BYTES\);"
+
+
+def pipeline(claim: str, old: str, new: str, kinds: str, line: str, **more: Any) -> Mistake:
+    """A mistake in the warp-specialized kernel."""
+    return Mistake(PIPELINE, claim, old, new, kinds, line, **more)
+
+
+PIPELINES = (
+    pipeline("two roles share a full barrier", r"\* full_1 = full_0 \+ STAGES", "* full_1 = full_0", "too-many-arrivals|phase-not-observed|mbarrier-reinitialised", "full_1|full_0"),
+    pipeline("wait for an empty slot dropped", r"weft::mbarrier_wait_phase\(empty_1 \+ stage, round - 1\);", ";", "data-race|too-many-arrivals", "bulk_load|full_1"),
+    pipeline("parity that never flips", r"wait_phase\(empty_1 \+ stage, round - 1\)", "wait_parity(empty_1 + stage, 1)", "data-race|too-many-arrivals", "bulk_load|full_1"),
+    pipeline("first phase off by one", r"wait_phase\(empty_0 \+ stage, round - 1\)", "wait_phase(empty_0 + stage, round)", "deadlock", "wait_phase"),
+    pipeline("prefetch too far: a stage ahead of what is free", r"wait_phase\(empty_0 \+ stage, round - 1\)", "wait_phase(empty_0 + stage, round - 2)", "wrong-phase|data-race|too-many-arrivals", "empty_0|full_0|bulk_load"),
+    pipeline("wrong byte count: 16 too many announced", EXPECT_0, "weft::mbarrier_arrive_expect_tx(full_0 + stage, tile_rows * ROW_BYTES + 16);", "deadlock", "full_0"),
+    pipeline("wrong byte count: one row announced of two", EXPECT_0, "weft::mbarrier_arrive_expect_tx(full_0 + stage, ROW_BYTES);", "phase-completes-early|deadlock", "full_0|bulk_load"),
+    pipeline("early release: a slot handed back before it is read", "// before reading", "weft::warp_sync(); if (weft::lane() == 0) { weft::mbarrier_arrive(empty_0 + stage); weft::mbarrier_arrive(empty_1 + stage); }", "data-race|too-many-arrivals", "bulk_load|load_shared_vector|mbarrier_arrive"),
+    pipeline("released by lane 0 before its warp has read", r"weft::warp_sync\(0xffffffffu\);   // release", ";", "data-race", "load_shared_vector|bulk_load"),
+    pipeline("an arrival too many expected", r"mbarrier_init\(empty_0 \+ s, 8\)", "mbarrier_init(empty_0 + s, 9)", "deadlock", "empty_0|full_0"),
+    pipeline("no barrier after the barriers' init", r"weft::block_sync\(\);   // init", ";", "data-race|mbarrier-not-initialised", "mbarrier_init|mbarrier_wait|arrive"),
+    pipeline("missing proxy fence before a bulk store", r"weft::fence_proxy_async\(\);", ";", "missing-proxy-fence", "bulk_store"),
+    pipeline("staging buffer reused before its store has read it", r"if \(t == 0\) weft::bulk_wait_read<0>\(\);", ";", "data-race", "bulk_store|store_shared_vector"),
+    pipeline("exit before the store has ended", r"if \(t == 0\) weft::bulk_wait<0>\(\);", ";", "exit-with-pending-store", "bulk_store"),
+    pipeline("named barrier shared by two groups", r"named_sync\(1 \+ group, 128\);   // reduction", "named_sync(1, 128);   // reduction", "data-race|divergent-barrier|deadlock|too-many-at-barrier|uninitialised-read", "named_sync|load_shared|store_shared"),
+    pipeline("barrier dropped in a group's reduction", r"weft::named_sync\(1 \+ group, 128\);   // reduction", ";", "data-race|uninitialised-read", "load_shared|store_shared"),
+    pipeline("two counts for one barrier", r"named_sync\(1 \+ group, 128\);   // output", "named_sync(1 + group, 96);   // output", "too-many-at-barrier|barrier-count-mismatch", "// output"),
+    pipeline("the tail copies a row too many", r"(weft::bulk_load\(T0_s[^;]*?)tile_rows \* ROW_BYTES, full_0", r"\g<1>2 * ROW_BYTES, full_0", "out-of-bounds", "bulk_load"),
+    pipeline("a bulk copy that is not aligned", r"T0 \+ \(long long\)tile", "T0 + 4 + (long long)tile", "misaligned-copy", "bulk_load"),
+    pipeline("more registers than the pool holds", r"setmaxnreg_inc<232>", "setmaxnreg_inc<240>", "deadlock", "setmaxnreg"),
+    pipeline("setmaxnreg in half of a warpgroup", r"weft::setmaxnreg_dec<40>\(\);", "if (warp < 2) weft::setmaxnreg_dec<40>();", "setmaxnreg-not-uniform|deadlock", "setmaxnreg"),
+)
+
+MISTAKES = (*GENERATED, *PIPELINES)
+
+
+# ---------------------------------------------------------------- planting and running
+def changed(text: str, mistake: Mistake) -> str:
+    """Return the text with the mistake. Errors: NothingToChange."""
+    if not mistake.old or mistake.old == "$^":
+        return text
+    places = list(re.finditer(mistake.old, text, re.DOTALL if r"(?:(?!" in mistake.old else 0))
+    if len(places) <= mistake.nth or mistake.of and len(places) != mistake.of:
+        raise NothingToChange(claim=mistake.claim, kernel=mistake.kernel, count=len(places), old=mistake.old, wanted=mistake.of or "more")
+    place = places[mistake.nth]
+    return text[: place.start()] + place.expand(mistake.new) + text[place.end() :]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel with a launch, before a mistake is planted. own: the kernel's text; unit: all of it; scalars: are they checked."""
+
+    own: str
+    unit: str
+    entry: str
+    origins: tuple[Any, ...]
+    geometry: dict[str, Any]
+    arguments: Sequence[Any]
+    options: dict[str, Any]
+    keep: Any = None
+
+
+def subject(name: str) -> Subject:
+    """Return a kernel of the table as it is without a mistake."""
+    if name == PIPELINE:
+        made = load(EXAMPLES / "rmsnorm.cu", EXAMPLES / "rmsnorm.toml")
+        own = (EXAMPLES / "rmsnorm.cu").read_text(encoding="utf-8")
+        return Subject(own, translation_unit(own, ["cast"]), "rmsnorm", (), made.geometry, made.arguments, made.options, made.keep)
+    found = captured(name)
+    program = found.call.program
+    return Subject(program.text, translation_unit(program.text, program.blocks), program.name, program.origins, found.geometry, found.arguments, {})
+
+
+def mistaken_unit(at: Subject, mistake: Mistake) -> str:
+    """Return the translation unit with the mistake, as both NVRTC and the emulator take it."""
+    own = at.own.rstrip()
+    above, below = at.unit.split(own)
+    return changed(above, mistake) + own + below if mistake.in_library else above + changed(own, mistake) + below
+
+
+def run(mistake: Mistake, seeds: Iterable[int | None] = range(SEEDS)) -> "Verdict":
+    """Plant a mistake, and launch the kernel once per seed. Errors: NothingToChange."""
+    at = subject(mistake.kernel)
+    unit = mistaken_unit(at, mistake)
+    own = at.own.rstrip() if mistake.in_library else changed(at.own.rstrip(), mistake)
+    source_map = SourceMap.of(unit, own, at.origins)
+    watched = noted(with_checked_scalars(own), at.origins) if at.origins else own
+    kernel = EmulatedKernel(unit.replace(own, watched), at.entry, check="races", source_map=source_map)
+    return Verdict(mistake, explore(kernel, {**at.geometry, **mistake.geometry}, at.arguments, seeds, **at.options))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the orders of a mistaken kernel showed."""
+
+    mistake: Mistake
+    exploration: Exploration
+
+    @property
+    def naming(self) -> list[Found]:
+        """Findings of a kind that names the mistake, at a right line."""
+        kinds = self.mistake.kinds.split("|")
+        right = [f for f in self.exploration.found if f.finding.kind in kinds and any(re.search(self.mistake.line, p.text) for p in f.finding.places)]
+        return sorted(right, key=lambda f: (-len(f.seeds), kinds.index(f.finding.kind)))
+
+    @property
+    def seeds(self) -> list[int | None]:
+        """The seeds that show it."""
+        shown = {seed for found in self.naming for seed in found.seeds}
+        return [seed for seed in self.exploration.reports if seed in shown]
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.naming)
+
+    @property
+    def line(self) -> str:
+        """The line that the report names first."""
+        places = [p for p in self.naming[0].finding.places if re.search(self.mistake.line, p.text)] if self.naming else []
+        return f"{places[0].line}: {places[0].text}" if places else ""
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Return the table as Markdown."""
+    rows = ["| kernel | planted mistake | reported as | at line | orders |", "|---|---|---|---|---|"]
+    for v in verdicts:
+        kind = v.naming[0].finding.kind if v.is_found else "**missed**"
+        line = v.line if len(v.line) <= 70 else v.line[:67] + "..."
+        cell = f"`{line}`".replace("|", "\\|") if line else ""
+        rows.append(f"| {v.mistake.kernel} | {v.mistake.claim} | {kind} | {cell} | {len(v.seeds)} of {len(v.exploration.reports)} |")
+    return "\n".join(rows)
+
+
+def unchanged(mistake: Mistake) -> Mistake:
+    """The same kernel without the mistake."""
+    return replace(mistake, old="$^", new="", geometry={})
