@@ -190,22 +190,40 @@ def _stage_loops(state: BuildState, expr: Expr, tensor: TensorView) -> tuple[tup
     groups: dict[Sym, Sym] = {}
     for k in range(tensor.compute_at, position):
         group = state.plan.groups[tensor][k]
-        kinds = set()
+        if group.extent is ONE:
+            continue
+        kind: ParallelType = tensor.circular.kind.axis  # type: ignore[union-attr, attr-defined]
         for use in tensor.uses():
             for consumer in use.outputs:
                 axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]
-                kinds.add(None if axis is None else axis.parallel)
-        kind = next(iter(kinds)) if len(kinds) == 1 else None
-        if group.extent is not ONE and kind is not tensor.circular.kind.axis:  # type: ignore[attr-defined, union-attr]
-            raise BadRing(
-                tensor=tensor, reason=f"axis {tensor.get_loop_domain()[k]} is left of the group position, and its readers do not all have it bound to "
-                f"{tensor.circular.kind.axis.name}", remedy="bind it there, or give a smaller group_position",  # type: ignore[attr-defined, union-attr]
-            )  # fmt: skip
+                if axis is not None and is_handed_on(consumer):  # type: ignore[arg-type]
+                    continue
+                if axis is None or axis.parallel is not kind:
+                    raise BadRing(
+                        tensor=tensor,
+                        reason=f"axis {tensor.get_loop_domain()[k]} is left of the group position, and {consumer} does not have it bound to {kind.name}",
+                        remedy="bind it there, or give a smaller group_position",
+                    )
         if not group.extent.is_const:
             raise BadRing(tensor=tensor, reason=f"the number of its compute groups is {group.extent}", remedy="split the axis of the groups by a constant")
-        if group.extent is not ONE:
-            groups[group.index] = var(kind.value, extent=state.launch[kind])  # type: ignore[union-attr, index]
+        groups[group.index] = var(kind.value, extent=state.launch.get(kind, ONE))
     return loops, groups
+
+
+def is_handed_on(tensor: TensorView) -> bool:
+    """True for what an async warp makes of what another one loads."""
+    return isinstance(tensor.circular, CircularBuffer) and isinstance(tensor.circular.kind, WarpSpecialized)
+
+
+def indices_in(state: BuildState, feed: Feed, reader: TensorView) -> dict[Sym, Sym]:
+    """The loops of `reader`, which another async warp makes, for those of `feed` that count compute groups."""
+    out: dict[Sym, Sym] = {}
+    for tensor in feed.tensors:
+        for k, group in enumerate(state.plan.groups[tensor]):
+            axis = consumer_axis(state.maps, tensor, k, reader) if group.index in feed.groups else None
+            if axis is not None:
+                out[group.index] = state.plan.groups[reader][reader.get_loop_domain().index(axis)].index
+    return out
 
 
 # ---------------------------------------------------------------- bulk copies

@@ -20,7 +20,7 @@ from ..ir.values import TensorView
 from ..schedule.circular import WarpSpecialized, split_registers
 from .build import BuildState
 from .circular import NO_THREADS, barrier, check_readers, copied, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
-from .copies import BadRing, Feed
+from .copies import BadRing, Feed, indices_in
 from .kernel_ir import Allocate, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, Sync, ThreadGroup, walk
 from .passes import reduction_form
 
@@ -232,7 +232,7 @@ def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: Specialization) ->
 def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: list[Feed]) -> Scope:
     """The branch of one async warp."""
     body: list[Statement] = [Call(f'WEFT_ROLE("load {", ".join(f.names() for f in own)}");')]
-    loads = _project(kernel.body, own, feeds)
+    loads = _project(state, kernel.body, own, feeds)
     if all(f.style == "tma" for f in own):
         body.append(Scope("if (weft::elect())", loads))
     else:
@@ -240,14 +240,14 @@ def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: 
     return Scope(f"if (async_thread / 32 == {warp})", body)
 
 
-def _project(body: list[Statement], own: list[Feed], feeds: list[Feed]) -> list[Statement]:
+def _project(state: BuildState, body: list[Statement], own: list[Feed], feeds: list[Feed]) -> list[Statement]:
     """The loads of `own` with the loops that count them."""
     out: list[Statement] = []
     units: dict[Feed, list[Statement]] = {}
     for s in body:
         here = [f for f in own if is_writer(s, f.tensors)]
         if here and isinstance(s, Loop) and any(s.index is g.index for f in here for g in f.loops):
-            out.append(Loop(s.index, s.extent, _project(s.body, own, feeds), label=s.label))
+            out.append(Loop(s.index, s.extent, _project(state, s.body, own, feeds), label=s.label))
             continue
         for feed in here:
             if feed not in units:
@@ -256,21 +256,23 @@ def _project(body: list[Statement], own: list[Feed], feeds: list[Feed]) -> list[
                 units[feed].append(out[-1])
             units[feed].append(s)
     for feed, (scope, *statements) in units.items():
-        scope.body = _produce(feed, statements, feeds)  # type: ignore[attr-defined]
+        scope.body = _produce(state, feed, statements, feeds)  # type: ignore[attr-defined]
     return out
 
 
-def _produce(feed: Feed, units: list[Statement], feeds: list[Feed]) -> list[Statement]:
+def _produce(state: BuildState, feed: Feed, units: list[Statement], feeds: list[Feed]) -> list[Statement]:
     """Fill one stage: wait until it is empty, load, tell that it is full."""
     out: list[Statement] = []
     sources = [f for f in feeds if f is not feed and any(is_reader(u, f.tensors) for u in units)]
     for source in sources:
-        if {v for v in source.groups} - {g.index for g in feed.loops}:
+        mapping = indices_in(state, source, next(t for t in feed.tensors if any(is_reader(e, source.tensors) and is_writer(e, [t]) for e in units)))
+        if not {mapping.get(v) for v in source.groups} <= {g.index for g in feed.loops}:
             raise BadRing(
-                tensor=feed.tensors[0], reason=f"T{source.tensors[0].name}, which it is copied from, has stages per compute group, and it has not",
+                tensor=feed.tensors[0],
+                reason=f"T{source.tensors[0].name}, which it is copied from, has stages per compute group, and it has not",
                 remedy="give both the same group_position",
-            )  # fmt: skip
-        out += [*let_stage(source, {}), wait_full(source, {})]
+            )
+        out += [*let_stage(source, mapping), wait_full(source, mapping)]
     empty = Call(f"weft::mbarrier_wait_phase({barrier(feed, 'empty')}, {{0}});", (add(feed.phase, -1),), f"a stage for {feed.names()}")
     out += [*let_stage(feed, {}), empty]
     if feed.style == "tma":
