@@ -44,9 +44,8 @@ class Outcome:
 @contextlib.contextmanager
 def poisoned_outputs() -> Iterator[None]:
     """Fill what the runtime allocates for outputs with a value that no fusion computes."""
-    guards = torch._C._dynamo.guards
-    names = [n for n in ("_empty_strided_cpu", "_empty_strided_cuda") if hasattr(guards, n)]
-    kept = {name: getattr(guards, name) for name in names}
+    places = [(torch._C._dynamo.guards, "_empty_strided_cpu"), (torch._C._dynamo.guards, "_empty_strided_cuda"), (torch, "empty_strided")]
+    kept = [(home, name, getattr(home, name)) for home, name in places if hasattr(home, name)]
 
     def poisoning(function: Any) -> Any:
         def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -59,13 +58,13 @@ def poisoned_outputs() -> Iterator[None]:
 
         return allocate
 
-    for name in names:
-        setattr(guards, name, poisoning(kept[name]))
+    for home, name, function in kept:
+        setattr(home, name, poisoning(function))
     try:
         yield
     finally:
-        for name in names:
-            setattr(guards, name, kept[name])
+        for home, name, function in kept:
+            setattr(home, name, function)
 
 
 def check(case: Case, device: str = "cpu", seed: int | None = None) -> Outcome:

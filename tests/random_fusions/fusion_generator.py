@@ -17,7 +17,10 @@ from fusion_case import ONE, Case, Extent, Node, Ref, ScalarInput, TensorInput, 
 from weft import DataType, FusionDefinition
 
 FLOATS = ("Float", "Float", "Float", "Half", "BFloat16", "BFloat16", "Double")
-SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 200, 255, 256, 257, 384, 512, 513, 1000, 1023, 1024, 1025, 2048, 3000, 4096)
+SIZES = (
+    1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 200, 255, 256, 257, 384, 512, 513, 1000, 1023, 1024, 1025,
+    2048, 3000, 4096, 10000, 16384, 40000, 65536, 100001, 262144, 1000000,
+)  # fmt: skip
 LARGEST_VALUE = 1e3
 
 

@@ -104,12 +104,16 @@ class Template:
         for tensor in self.reductions:
             tensor.axis(position).parallelize(ParallelType.group)
 
-    def inline_fixed(self, fixed: dict[TensorView, int], row_axes: int, not_inlined: Sequence[TensorView] = ()) -> None:
-        """Inline `fixed` at its positions, what does not vary inside a row no deeper than the `row_axes` outer axes, all else as deep as possible."""
+    def inline_fixed(self, fixed: dict[TensorView, int], row_axes: int, not_inlined: Sequence[TensorView] = (), *, is_across: bool = False) -> None:
+        """Inline `fixed` at its positions, what does not vary inside a row no deeper than the `row_axes` outer axes, all else as deep as possible.
+
+        is_across: the rows lie across memory, so that threads and lanes are columns, and what varies over these only does not vary inside a row.
+        """
         limits = dict(fixed)
         for tensor in self.fusion.tensors():
             inner = tensor.get_loop_domain()[row_axes:]
-            if all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner):
+            varying = [a for a in inner if a.is_iteration() and not (is_across and (a.parallel.is_bound or a is inner[-1]))]
+            if not varying and not any(a.is_reduction() for a in inner):
                 limits[tensor] = min(row_axes, limits.get(tensor, row_axes))
         limits.update(dict.fromkeys(not_inlined, row_axes))
         inline_to(self.fusion, {t: limits.get(t, len(t.get_loop_domain())) for t in self.fusion.tensors()})
