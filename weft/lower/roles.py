@@ -117,7 +117,8 @@ def specialize(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> list[Sta
     compute.insert(0, Call('WEFT_ROLE("compute");'))
     kernel.block = tuple(const(n) for n in shape.block)  # type: ignore[assignment]
     kernel.notes["compute_block"] = tuple(const(shape.compute[p]) for p in BLOCK_TYPES)
-    kernel.notes["launch_bounds"] = shape.block[0] * shape.block[1] * shape.block[2]
+    if shape.registers is not None:  # the block starts with all registers of a multiprocessor
+        kernel.notes["launch_bounds"] = shape.block[0] * shape.block[1] * shape.block[2]
     return [Scope(f"if ({axis} >= {shape.compute[shape.axis]})", [*head, *branches]), Scope("else", compute)]
 
 

@@ -73,7 +73,7 @@ class _ScheduledCaller(Caller):
     def program(self, index_type: DataType) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
         program = compiler.program_of_scheduled(self.template.fusion, index_type, name="weft_user", launch=self.fixed.launch)
-        self.has_async_warps = "__launch_bounds__" in program.text
+        self.has_async_warps = "async_thread" in program.text
         return replace(named(program), max_registers=self.fixed.max_registers)
 
     def change_launch(self, launch: dict[str, Any]) -> None:
