@@ -1,14 +1,36 @@
-"""All tests: helpers beside a test can be imported by name, tests of the GPU are skipped where there is none."""
+"""All tests: helpers beside a test can be imported by name, tests of the GPU are skipped where there is none, kernels run with all checks.
+
+Every kernel that runs in the emulator is checked for races, deadlocks and the rest, unless a test sets `check` itself.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from weft import options as options_module
+
 # Test modules are imported by path (--import-mode=importlib), so their folders are not on sys.path by themselves.
 sys.path.extend(str(folder) for folder in sorted(Path(__file__).parent.iterdir()) if folder.is_dir() and not folder.name.startswith(("_", ".")))
+
+os.environ.setdefault("WEFT_CHECK", "races")  # before anything reads the settings; programs that tests start inherit it
+
+
+@pytest.fixture(autouse=True)
+def checks_are_for_the_emulator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test of the GPU runs its kernels there: with checks on, its tensors would be copied to the emulator."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    monkeypatch.setenv("WEFT_CHECK", "")
+    options_module.refresh_environment()
+    yield
+    monkeypatch.undo()
+    options_module.refresh_environment()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
