@@ -1,0 +1,186 @@
+"""How the scripts of this folder measure, and what they write.
+
+Times on a GPU are medians with an L2 cache that holds none of the data (triton's `do_bench`, as most libraries of this field report them). A fraction is
+that of a device-to-device copy of the same bytes: inputs once and outputs once. Without a GPU (`--cpu-smoke`) everything runs in the emulator on small
+tensors, which shows that a script works; its times mean nothing.
+Read first: `fraction_of_copy`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft import FusionDefinition
+from weft.device.library import translation_unit
+from weft.lower.program import KernelProgram
+from weft.options import current
+from weft.runtime.runtimes import Request
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+
+
+# ---------------------------------------------------------------- a script
+def parser(what: str) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that all scripts share."""
+    out = argparse.ArgumentParser(description=what)
+    out.add_argument("out", nargs="?", help="JSON file to write; default: bench/results/<script>.json")
+    out.add_argument("--cpu-smoke", action="store_true", help="tiny sizes in the emulator, to see that the script works; writes nothing unless `out` is given")
+    return out
+
+
+def device_of(arguments: argparse.Namespace) -> str:
+    """Return where to run. Exits when there is no GPU and no --cpu-smoke."""
+    if arguments.cpu_smoke:
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise SystemExit("no GPU; --cpu-smoke runs tiny sizes in the emulator")
+    return "cuda"
+
+
+def about(device: str) -> dict[str, str]:
+    """Return what a reader of the figures must know of the machine."""
+    out = {"date": datetime.date.today().isoformat(), "python": sys.version.split()[0], "torch": torch.__version__}
+    if device == "cpu":
+        return {**out, "chip": f"emulator of {current().chip}"}
+    out |= {"chip": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        out["driver"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        out["driver"] = "unknown"
+    return out
+
+
+def write(arguments: argparse.Namespace, script: str, device: str, rows: list[dict[str, Any]], **more: Any) -> None:
+    """Write the rows as JSON, with the command and what `about` says."""
+    path = Path(arguments.out) if arguments.out else None if arguments.cpu_smoke else RESULTS / f"{Path(script).stem}.json"
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {"command": f"python bench/{Path(script).name}", **about(device), **more, "rows": rows}
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {path}")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as text in columns, numbers to the right."""
+    cells = [[str(c) for c in row] for row in rows]
+    widths = [max(len(str(h)), *(len(row[i]) for row in cells)) if cells else len(str(h)) for i, h in enumerate(head)]
+
+    def place(index: int, cell: object, row: Sequence[object]) -> str:
+        to_the_right = index > 0 and (row is head or _is_number(str(cell)))
+        return str(cell).rjust(widths[index]) if to_the_right else str(cell).ljust(widths[index])
+
+    def line(row: Sequence[object]) -> str:
+        return "  ".join(place(index, cell, row) for index, cell in enumerate(row)).rstrip()
+
+    return "\n".join([line(head), "  ".join("-" * w for w in widths), *(line(row) for row in cells)])
+
+
+def _is_number(text: str) -> bool:
+    return text[:1].isdigit() or text[:1] in "-+."
+
+
+# ---------------------------------------------------------------- times
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def median_us(call: Callable[[], object], device: str, rep_ms: int = 60) -> float:
+    """Return the median time of a call on the GPU, L2 flushed before each; in the emulator, of three calls on the host's clock."""
+    if device == "cuda":
+        from triton.testing import do_bench
+
+        return do_bench(call, warmup=max(5, rep_ms // 4), rep=rep_ms, return_mode="median") * 1e3
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(times)
+
+
+def host_us(call: Callable[[], object], device: str, calls: int = 200) -> float:
+    """Return the host's time of one of `calls` calls in a row: launches do not wait for kernels as long as the GPU's queue has room."""
+    calls = calls if device == "cuda" else 5
+    call()
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    spent = time.perf_counter() - start
+    synchronize(device)
+    return spent / calls * 1e6
+
+
+def moved_bytes(*groups: Sequence[torch.Tensor]) -> int:
+    """Return the bytes of all tensors: what a kernel must at least read and write."""
+    return sum(t.numel() * t.element_size() for group in groups for t in group)
+
+
+_copies: dict[tuple[str, int], float] = {}
+COPY_STEP = 1 << 20
+
+
+def copy_us(count: int, device: str) -> float:
+    """Return the time of a copy that reads and writes `count` bytes in total (to 1 MiB; measured once per size)."""
+    half = max(1, round(count / 2 / COPY_STEP)) * COPY_STEP
+    if (device, half) not in _copies:
+        source = torch.empty(half, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        _copies[device, half] = median_us(lambda: target.copy_(source), device, 100)
+    return _copies[device, half] * count / 2 / half
+
+
+def fraction_of_copy(call: Callable[[], object], count: int, device: str, rep_ms: int = 60) -> float:
+    """Return the time of a copy of the same bytes over the time of the call: 1 is as fast as a copy."""
+    return copy_us(count, device) / median_us(call, device, rep_ms)
+
+
+# ---------------------------------------------------------------- kernels, compiled before they are needed
+def request_for(fd: FusionDefinition, inputs: Sequence[torch.Tensor]) -> tuple[Request, KernelProgram]:
+    """Return what a call would ask the compiler for, with the lowered program, which stays with the definition's kernels."""
+    caller = fd._executor_cache()._caller
+    sizes, engine = caller.sizes(inputs, None, current())
+    (part,) = sizes.variant.parts
+    request = caller.request(part, sizes, engine, current())
+    return request, caller.kernels.program(request)
+
+
+def compile_ahead(requests: Iterable[tuple[Request, KernelProgram]], processes: int) -> int:
+    """Fill the disk cache with the kernels of these requests, by NVRTC in several processes; return how many there were.
+
+    Each compilation takes 0.1 to 0.3 s on one core, and the calls that follow find their kernels on disk.
+    """
+    wanted: dict[str, list[object]] = {}
+    for request, program in requests:
+        unit = translation_unit(program.text, program.blocks)
+        wanted[program.name] = [unit, program.name, request.engine.arch.nvrtc_target, program.max_registers]
+    jobs = list(wanted.values())
+    shares = [jobs[n::processes] for n in range(min(processes, len(jobs)))]
+    paths = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "WEFT_CACHE_DIR": str(current().cache_path)}
+    command = [sys.executable, str(HERE / "compile_worker.py")]
+    workers = [subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, text=True) for _ in shares]
+    for worker, share in zip(workers, shares):
+        assert worker.stdin is not None
+        worker.stdin.write(json.dumps(share))
+        worker.stdin.close()
+    failed = sum(worker.wait() != 0 for worker in workers)
+    if failed:
+        print(f"{failed} of {len(workers)} compiling processes failed; the kernels they lack are compiled when they are needed")
+    return len(jobs)

@@ -1,0 +1,104 @@
+"""Where the microseconds of a warm call go on the host.
+
+    python bench/profile_warm.py [OUT.json] [--profile NAME]
+
+A warm call is two written functions: `execute` finds what was prepared for such values, `run` allocates, launches and returns (`weft/runtime/warm_path.py`).
+Parts are switched off one after the other, and the differences are what they cost:
+
+    method   fd.execute over fec.execute
+    find     unpacking, addresses, guards of the tensors: fec.execute over run
+    launch   run over run with a launch that does nothing; `launch alone` is that call by itself
+    allocate one allocation of the outputs each; rest: what is left of run (stream, random state, the list)
+
+Each figure is the smallest of 9 rounds of 200 calls, with the GPU idle before each round, on tensors so small that kernels end quickly.
+--profile also prints cProfile's view of 20,000 calls.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from cases import BY_NAME
+from measure import device_of, parser, synchronize, table, write
+
+NAMES = ("softmax", "rms_norm", "silu_mul", "gelu_bias", "row_sum", "col_sum", "add_rms_norm", "layer_norm", "dropout_layer_norm")
+SHAPE = (64, 1024)
+ROUNDS, CALLS = 9, 200
+
+
+def smallest_us(call: Callable[[], object], device: str, calls: int) -> float:
+    """Return the time of one call, smallest of several rounds that start with an idle GPU."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, time.perf_counter() - start)
+    synchronize(device)
+    return best / calls * 1e6
+
+
+def nothing(*arguments: object) -> None:
+    """Stands for a launch."""
+
+
+def stages(name: str, device: str, calls: int) -> dict[str, Any]:
+    """Return the parts of a warm call in microseconds."""
+    inputs = BY_NAME[name].inputs(*SHAPE, torch.bfloat16, device)
+    fd = BY_NAME[name].definition(torch.bfloat16)
+    for _ in range(3):
+        fd.execute(inputs)
+    caller = fd.fec._caller
+    (prepared,) = caller._prepared.values()
+    run, execute = prepared.run, fd.fec.execute
+    arguments = [*inputs, *caller._pointers(inputs)]
+    names = run.__globals__
+    row: dict[str, Any] = {"case": name, "inputs": len(inputs), "outputs": len(fd.fusion.outputs())}
+    row["call"] = smallest_us(lambda: fd.execute(inputs), device, calls)
+    through_fec = smallest_us(lambda: execute(inputs), device, calls)
+    whole = smallest_us(lambda: run(*arguments), device, calls)
+    launch = names["launch0"]
+    seen: list[Any] = []
+    names["launch0"] = lambda *given: seen.append(given)
+    kept = run(*arguments)  # until the launch has been measured alone: the addresses are those of these outputs
+    names["launch0"] = nothing
+    without_launch = smallest_us(lambda: run(*arguments), device, calls)
+    allocate = names["empty"]
+    names["empty"] = lambda *given, **named: kept[0]
+    neither = smallest_us(lambda: run(*arguments), device, calls)
+    names |= {"launch0": launch, "empty": allocate}
+    row |= {
+        "method": row["call"] - through_fec, "find": through_fec - whole, "allocate": without_launch - neither, "launch": whole - without_launch,
+        "rest": neither, "launch alone": smallest_us(lambda: launch(*seen[0]), device, calls),
+    }  # fmt: skip
+    return {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--profile", default="", help="a case to run under cProfile as well")
+    a = arguments.parse_args()
+    device = device_of(a)
+    calls = 20 if a.cpu_smoke else CALLS
+    rows = [stages(name, device, calls) for name in NAMES]
+    print(table(list(rows[0]), [list(row.values()) for row in rows]))
+    if a.profile:
+        inputs, fd = BY_NAME[a.profile].inputs(*SHAPE, torch.bfloat16, device), BY_NAME[a.profile].definition(torch.bfloat16)
+        fd.execute(inputs)
+        profile = cProfile.Profile()
+        profile.enable()
+        for _ in range(100 * calls):
+            fd.execute(inputs)
+        profile.disable()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(12)
+    write(a, __file__, device, rows, shape=list(SHAPE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The scripts of bench/ work without a GPU, their cases compute what they say, and the page of benchmarks is the one made from the results."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "bench"
+TOLERANCE = {torch.bfloat16: 2e-3, torch.float32: 5e-7}
+"""Rounding to bfloat16 has a relative error (L2 norm) of 1.7e-3, twice in a tensor that is rounded and used again; float32: a row of some hundred sums."""
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+CASES = script("cases").CASES
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype)[6:])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_computes_what_torch_does(case, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    inputs = case.inputs(13, 200, dtype, "cpu")
+    outputs = case.definition(dtype).execute(inputs)
+    assert case.error(inputs, outputs) < TOLERANCE[dtype]
+    assert len(outputs) == len(case.math(*inputs))
+
+
+@pytest.mark.parametrize("name", ["first_call", "widths", "profile_warm"])
+def test_a_script_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WEFT_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, str(BENCH / f"{name}.py"), "--cpu-smoke", str(out)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    data = json.loads(out.read_text(encoding="utf-8"))
+    assert data["rows"] and data["chip"].startswith("emulator")
+
+
+def test_the_page_is_made_from_the_results() -> None:
+    made = script("make_benchmarks_page")
+    assert made.TARGET.read_text(encoding="utf-8") == made.page(), "run: python bench/make_benchmarks_page.py"
+
+
+def test_every_result_says_where_and_when_it_was_measured() -> None:
+    for path in sorted((BENCH / "results").glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        records = data["checks"].values() if "checks" in data else [data]
+        assert all(record.get("chip") and record.get("date") for record in records), path.name
