@@ -2,6 +2,7 @@
 
     python bench/make_benchmarks_page.py            write docs/benchmarks.md
     python bench/make_benchmarks_page.py --print    print it
+    python bench/make_benchmarks_page.py --take OUT.json [--chip "NVIDIA H200" --date 2026-11-20]    keep what fusion_cases.py wrote, then write the page
 
 Owns the page's words, its tables, and the comparison with the bars. It measures nothing: the files come from the scripts of this folder and from
 `fusion_cases.py`, which runs the same definitions through any module with nvFuser's API. A file that is missing leaves its section with the command
@@ -10,11 +11,12 @@ that makes it. Read first: `page`, `bars`.
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import json
 import math
 import re
 import statistics
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -374,8 +376,31 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-if __name__ == "__main__":
-    if "--print" in sys.argv:
+def take(path: Path, chip: str, date: str) -> None:
+    """Keep the output of fusion_cases.py, with the machine and the date that it does not name."""
+    known = load("fusion_cases") or {"command": "python fusion_cases.py weft OUT.json"}
+    about = {name: known[name] for name in ("command", "chip", "torch", "cuda", "driver") if name in known}
+    data = {**about, **({"chip": chip} if chip else {}), "date": date, **json.loads(path.read_text(encoding="utf-8"))}
+    for row in data["rows"]:
+        if "fail" in row:
+            row["fail"] = row["fail"][:160]
+    (RESULTS / "fusion_cases.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--print", action="store_true")
+    parser.add_argument("--take", type=Path, help="output of fusion_cases.py")
+    parser.add_argument("--chip", default="", help="where it was measured; default: where the last one was")
+    parser.add_argument("--date", default=datetime.date.today().isoformat())
+    arguments = parser.parse_args()
+    if arguments.take:
+        take(arguments.take, arguments.chip, arguments.date)
+    if arguments.print:
         print(page())
     else:
         TARGET.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
