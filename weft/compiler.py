@@ -86,9 +86,12 @@ def prepare(fusion: Fusion) -> Prepared:
     return found
 
 
-def propose(fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch, only: SchedulerType | None = None) -> Proposal:
+def propose(
+    fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch, only: SchedulerType | None = None, variant: str = "auto"
+) -> Proposal:  # fmt: skip
     """Return the first scheduler that takes the fusion at these sizes, with its parameters.
 
+    variant: how a scheduler that knows several ways is to do it (the setting `rows`); where that way is impossible, its own choice stands.
     sizes: values of the fusion's size and stride variables. alignment_bits: "T3" -> alignment of the tensor's first element in bits.
     Errors: NoScheduler with every scheduler's reason.
     """
@@ -106,7 +109,7 @@ def propose(fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping
         if declined is not None:
             reasons[scheduler.name.name] = declined.reason
             continue
-        params, trace = scheduler.choose(analysis, sizes, alignments, arch)  # type: ignore[arg-type]
+        params, trace = scheduler.choose_variant(analysis, sizes, alignments, arch, variant)  # type: ignore[arg-type]
         proposal = Proposal(scheduler.name, params, trace, tuple(reasons.items()))
         Dump.scheduler(proposal)
         return proposal

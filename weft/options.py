@@ -217,6 +217,11 @@ class Options:
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
     ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")
     fast_math: bool = _setting(_switch, False, "approximate division, square root and exponentials, and flush denormals", changes_code=True)
+    rows: str = _setting(
+        _one_of("auto", "register", "tma", "specialized"), "auto",
+        "how normalizations keep their rows: auto = as predicted to be fastest, register, tma = loaded by TMA, specialized = by warps that only load",
+        changes_code=True,
+    )  # fmt: skip
     nvrtc: str = _setting(_text, "", "path of the NVRTC library to use; empty: find one")
 
     @property

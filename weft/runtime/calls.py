@@ -240,4 +240,6 @@ def _with_names(options: Options, enable: Sequence[str], disable: Sequence[str])
         changed["fast_math"] = True
     if "kernel_lineinfo" in enable:
         changed["device_line_info"] = True
+    if "ws_normalization" in enable or "tma_inner_persistent" in enable:
+        changed["rows"] = "specialized" if "ws_normalization" in enable else "tma"
     return options.with_values(changed) if changed else options

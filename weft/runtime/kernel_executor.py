@@ -37,7 +37,10 @@ class NotCompiledYet(UserError):
 
 
 class _Fixed:
-    """What a user fixed. block, grid: dimensions by place, -1 for free ones. compute: the block without async warps. index_type: None for what the sizes allow."""
+    """What a user fixed. block, grid: dimensions by place, -1 for free ones. compute: the block without async warps.
+
+    index_type: None for what the sizes allow.
+    """
 
     def __init__(self, constraints: Any, params: Any) -> None:
         self.grid = tuple(getattr(constraints, name, UNSET) for name in ("gdimx", "gdimy", "gdimz"))

@@ -252,7 +252,7 @@ class Request:
 def propose(template: Template, part: Part, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
     """Ask the schedulers, and return what they want compiled. Errors: NoScheduler with every scheduler's reason."""
     index_type = index_type_for(part, sizes)
-    proposal = compiler.propose(part.fusion, sizes.env, alignments_bits(template, part, sizes), engine.arch)
+    proposal = compiler.propose(part.fusion, sizes.env, alignments_bits(template, part, sizes), engine.arch, variant=options.rows)
     key = (part, proposal.scheduler, proposal.params, index_type)
 
     def make() -> KernelProgram:

@@ -55,3 +55,7 @@ class Scheduler(ABC):
     @abstractmethod
     def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
         """Schedule `fusion`, a clone of the analysed one, in place."""
+    def choose_variant(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
+        """Return params of the way named `variant` where the scheduler has it and it is possible, else those of `choose`."""
+        return self.choose(analysis, sizes, alignment_bits, arch)
+

@@ -44,7 +44,20 @@ class InnerPersistent(Scheduler):
         params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)  # type: ignore[arg-type]
         return params, str(trace)
 
-    def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: PersistentParams) -> Launch:
+    def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
+        from .async_rows import AsyncRowsParams, choose_async_rows
+
+        found = choose_async_rows(analysis.facts(sizes, alignment_bits), arch, variant) if variant in ("tma", "specialized") else None  # type: ignore[arg-type]
+        if isinstance(found, AsyncRowsParams):
+            return found, f"forced: {found}"
+        params, trace = self.choose(analysis, sizes, alignment_bits, arch)
+        return params, trace if found is None else f"not {variant}: {found.reason}\n{trace}"
+
+    def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:
+        from .async_rows import AsyncRowsParams, apply_async_rows
+
+        if isinstance(params, AsyncRowsParams):
+            return apply_async_rows(fusion, analysis, params)
         return apply_persistent(fusion, analysis, params)
 
 
