@@ -14,7 +14,7 @@ from weft import compiler
 from weft.api.definition import FusionDefinition
 from weft.check.explore import own_copies
 from weft.dtypes import DataType
-from weft.ir.enums import MemoryType, ParallelType
+from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from weft.ir.fusion import Fusion
 from weft.ir.values import ReductionOp, TensorView
 from weft.lower.program import KernelProgram
@@ -24,6 +24,7 @@ from weft.runtime.calls import Caller
 from weft.runtime.engines import EmulatedCall
 from weft.runtime.runtimes import Kernels, Part, Request, Sizes, Template, index_type_for
 from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_inputs
+from weft.schedule.circular import warp_specialize
 from weft.schedule.inline import inline_to
 from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, split
 from weft.schedule.propagate import parallelize_like, transform_like
@@ -180,13 +181,51 @@ def transpose() -> tuple[Fusion, Launch]:
     return fusion, Launch()
 
 
-def _bf16(*shape: int) -> Callable[[], Sequence[Any]]:
-    def make() -> Sequence[Any]:
-        import torch
+def pipeline_rows() -> tuple[Fusion, Launch]:
+    """[steps, BIDx, TIDy | TIDx, vector]: two roles bring rows by bulk copies through rings of 3 stages, two groups compute, the result leaves in bulk."""
+    with FusionDefinition() as fd:
+        xs = [fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16) for _ in range(2)]
+        h = fd.ops.mul(fd.ops.add(*(fd.ops.cast(x, DataType.Float) for x in xs)), 0.5)
+        y = fd.ops.cast(fd.ops.mul(h, fd.ops.sum(fd.ops.mul(h, h), [1], True)), DataType.BFloat16)
+        fd.add_output(y)
+    fusion = fd.fusion
+    assert fusion is not None
+    loaded = [x.cache_after(LoadStoreOpType.tma) for x in xs]
+    copies = [t.cache_after() for t in loaded]
+    stored = y.cache_before(LoadStoreOpType.tma)
+    stored.cache_before()
+    for t in (*loaded, stored):
+        t.set_memory_type(MemoryType.shared)
+    total: TensorView = next(e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp))  # type: ignore[assignment]
+    split(total, 0, 2)
+    split(total, 0, 2)
+    total.axis(1).parallelize(P.grid_x)
+    transform_like(total)
+    parallelize_like(total)
+    for t in (*loaded, y):
+        t.axis(-1).parallelize(P.tma)
+    y.axis(2).parallelize(P.block_y)
+    others = [t for t in fusion.tensors() if t not in (*xs, *loaded, y)]
+    split(total, -1, 8)
+    split(total, -2, 1, False)
+    total.axis(2).parallelize(P.block_y)
+    total.axis(-2).parallelize(P.block_x)
+    rank = len(total.get_loop_domain())
+    partial = rfactor(total, [rank - 3, rank - 1])
+    transform_like(partial, others)
+    parallelize_like(partial, -1, others, [P.grid_x, P.block_x, P.block_y, P.block_z])
+    for t in (*copies, stored):
+        t.axis(-1).parallelize(P.vectorize)
+    shallow = {*loaded, stored}
+    inline_to(fusion, {t: 2 if t in shallow else 3 if t in copies else len(t.get_loop_domain()) for t in fusion.tensors()})
+    for warp, t in enumerate(loaded):
+        warp_specialize(t, 3, 2, P.block_y, (40, 232), warp, None)
+    return fusion, Launch(((P.block_x, 128),))
 
-        return [torch.randn(*shape, generator=torch.Generator().manual_seed(0)).bfloat16()]
 
-    return make
+def _bf16(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
+    floats = _floats(*shapes)
+    return lambda: [x.bfloat16() for x in floats()]
 
 
 def _floats(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
@@ -200,11 +239,12 @@ def _floats(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
 
 KERNELS = {
     "pointwise": Generated(pointwise, _floats((9, 64), (64,))),
-    "softmax_registers": Generated(softmax_registers, _bf16(3, 3000)),
-    "softmax_shared": Generated(softmax_shared, _bf16(3, 1000)),
-    "softmax_cluster": Generated(softmax_cluster, _bf16(2, 2000)),
+    "softmax_registers": Generated(softmax_registers, _bf16((3, 3000))),
+    "softmax_shared": Generated(softmax_shared, _bf16((3, 1000))),
+    "softmax_cluster": Generated(softmax_cluster, _bf16((2, 2000))),
     "column_sum": Generated(column_sum, _floats((150, 70))),
     "row_sums": Generated(row_sums, _floats((11, 300))),
+    "pipeline_rows": Generated(pipeline_rows, _bf16((26, 1000), (26, 1000))),
     "transpose": Generated(transpose, _floats((70, 130))),
 }
 

@@ -145,7 +145,33 @@ PIPELINES = (
     pipeline("setmaxnreg in half of a warpgroup", r"weft::setmaxnreg_dec<40>\(\);", "if (warp < 2) weft::setmaxnreg_dec<40>();", "setmaxnreg-not-uniform|deadlock", "setmaxnreg"),
 )
 
-MISTAKES = (*GENERATED, *PIPELINES)
+RING = "pipeline_rows"
+EMPTY_0 = r"weft::mbarrier_wait_phase\(empty_0 \+ stage_0, \((i\d+) / 3\) \+ -1\);"
+EXPECT = r"mbarrier_expect_tx\(full_0 \+ stage_0, (p\d+)\);"
+GENERATED_PIPELINES = (
+    generated(RING, "two roles share a full barrier", r"(full_1 = reinterpret_cast<unsigned long long\*>\(shared \+) p\d+(?=\))", r"\1 ((unsigned char*)full_0 - shared)", "mbarrier-reinitialised|too-many-arrivals", "full_1"),
+    generated(RING, "wait for an empty stage dropped", EMPTY_0, ";", "data-race|too-many-arrivals", "bulk_load|full_0"),
+    generated(RING, "prefetch too far: a lap ahead of what is free", EMPTY_0, r"weft::mbarrier_wait_phase(empty_0 + stage_0, (\1 / 3) + -2);", "wrong-phase|data-race", "empty_0|bulk_load"),
+    generated(RING, "parity that never flips", EMPTY_0, "weft::mbarrier_wait_parity(empty_0 + stage_0, 1);", "data-race|too-many-arrivals", "bulk_load|full_0"),
+    generated(RING, "first phase off by one", EMPTY_0, r"weft::mbarrier_wait_phase(empty_0 + stage_0, \1 / 3);", "deadlock", "empty_0"),
+    generated(RING, "rings of different lengths on the two sides", r"(const int stage_0 = i\d+ %) 3(;\n\s*weft::mbarrier_wait_phase\(empty_0)", r"\1 2\2", "wrong-phase|data-race|deadlock|too-many-arrivals", "_0"),
+    generated(RING, "wrong byte count: 16 too many announced", EXPECT, r"mbarrier_expect_tx(full_0 + stage_0, \1 + 16);", "deadlock|tx-count-out-of-range", "full_0"),
+    generated(RING, "bytes not announced before the arrival", "weft::" + EXPECT, ";", "deadlock|phase-completes-early|data-race|uninitialised-read", "full_0|load_shared"),
+    generated(RING, "wait for a full stage dropped", r"weft::mbarrier_wait_phase\(full_0 \+ stage_0, i\d+ / 3\);", ";", "data-race|uninitialised-read", "load_shared_vector|bulk_load"),
+    generated(RING, "early release: a stage handed back before it is read", r"(weft::mbarrier_wait_phase\(full_0 \+ stage_0, i\d+ / 3\);[^\n]*)((?:\n(?!\s*weft::release)[^\n]*)*\n\s*)weft::release_stage\(empty_0 \+ stage_0\);", r"weft::mbarrier_wait_phase(full_0 + stage_0, i1 / 3); weft::release_stage(empty_0 + stage_0);\2;", "data-race", "load_shared_vector|bulk_load"),
+    generated(RING, "release dropped", r"weft::release_stage\(empty_0 \+ stage_0\);", ";", "deadlock", "empty_0"),
+    library(RING, "released by lane 0 before its warp has read", r"warp_sync\(0xffffffffu\);(\n  if \(lane\(\) == 0\) mbarrier_arrive)", r";\1", "data-race", "load_shared_vector|bulk_load"),
+    generated(RING, "an arrival too many expected", r"mbarrier_init\(empty_0 \+ stage, 8\)", "mbarrier_init(empty_0 + stage, 9)", "deadlock", "empty_0"),
+    generated(RING, "no barrier after the barriers' init", r"weft::block_sync\(\);(  // the barriers are initialised)", r";\1", "data-race|mbarrier-not-initialised", "mbarrier"),
+    generated(RING, "missing proxy fence before a bulk store", r"weft::fence_proxy_async\(\);", ";", "missing-proxy-fence", "bulk_store"),
+    generated(RING, "named barrier shared by two groups", r"1 \+ \(int\)threadIdx\.y(\);\n\s*T\d+ = value)", r"1\1", "data-race|divergent-barrier|too-many-at-barrier|deadlock|uninitialised-read", "reduce_group"),
+    generated(RING, "barrier dropped before a bulk store", r"weft::named_sync\(1 \+ \(int\)threadIdx\.y, 128\);(  // T)", r";\1", "data-race|uninitialised-read|missing-proxy-fence", "bulk_store|store_shared_vector"),
+    generated(RING, "staging buffer reused before its store has read it", r"if \(threadIdx\.x == 0\) weft::bulk_wait_read<0>\(\);", ";", "data-race", "bulk_store|store_shared_vector"),
+    generated(RING, "exit before the store has ended", r"if \(threadIdx\.x == 0\) weft::bulk_wait<0>\(\);", ";", "exit-with-pending-store", "bulk_store"),
+    generated(RING, "more registers than the pool holds", r"setmaxnreg_inc<232>", "setmaxnreg_inc<240>", "deadlock", "setmaxnreg"),
+)
+
+MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *PIPELINES)
 
 
 # ---------------------------------------------------------------- planting and running

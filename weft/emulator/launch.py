@@ -21,6 +21,10 @@ from weft.emulator.timeline import write_chrome_trace
 from weft.lower.program import LineOrigin
 
 
+REGISTERS, REGISTER_STEP, MOST_REGISTERS = 65536, 8, 248
+"""Of a multiprocessor; what the compiler gives a thread is a multiple of 8, at most 255. Source: CUDA C++ Programming Guide, technical specifications."""
+
+
 class EmulatedKernel:
     """A kernel built for the host.
 
@@ -86,7 +90,7 @@ class EmulatedKernel:
         `sample_blocks`: run only these (linear indices of clusters, or how many, spread evenly); then unwritten outputs
         are no findings.
         `extra_buffers`: memory reached through pointers that are no arguments.
-        `registers_per_thread`: at launch, for setmaxnreg; 0 leaves registers out.
+        `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.
         `isolate`: run in a child process, whose end by a signal is a finding and not this process's end; pointers in
         scalars are not translated then. `trace`: write a timeline of the roles there, for chrome://tracing.
         """
@@ -97,6 +101,8 @@ class EmulatedKernel:
             raise BadLaunch(kernel=self.entry, problem=f"{geometry.block_threads} threads per block; its __launch_bounds__ are {self._max_threads}")
         if len(args) != len(self.parameter_bytes):
             raise BadLaunch(kernel=self.entry, problem=f"{len(args)} arguments for {len(self.parameter_bytes)} parameters")
+        if not registers_per_thread and self._max_threads and "weft::setmaxnreg" in self.source:
+            registers_per_thread = min(REGISTERS // self._max_threads // REGISTER_STEP * REGISTER_STEP, MOST_REGISTERS)
         options = LaunchOptions(cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings)
         runner = isolated.run_in_child if isolate else run
         outcome = runner(self._native, geometry, args, extra_buffers, options, self.limits, trace is not None)

@@ -94,7 +94,7 @@ class SourceMap:
         return [p for p in places if p is not None]
 
 
-REDUCTION_CALL = re.compile(r"\bweft::(reduce|arrive|fold)_\w+<")
+LIBRARY_CALL = re.compile(r"\bweft::((reduce|arrive|fold)_\w+<|release_stage\()")
 NOBODY = re.compile(r"(waits for phase \d+ of shared )'(\w+)'( \+ \d+ <- needs )nobody has arrived at it so far")
 SCALAR = re.compile(r"^(\s*)((?:unsigned |signed )?(?:bool|char|short|int|long long|float|double)|weft::bf16|weft::f16) (T\d+)( = .*)?;$", re.MULTILINE)
 
@@ -117,16 +117,18 @@ def with_checked_scalars(text: str) -> str:
 
 
 def noted(text: str, origins: Sequence[LineOrigin]) -> str:
-    """Return a kernel's text with a note before each call of the library for a reduction; line numbers stay.
+    """Return a generated kernel's text with a note before each call of the library that accesses memory or meets other threads; line numbers stay.
 
     Findings inside the library then tell which call it was.
     """
+    if not origins:
+        return text
     lines = text.split("\n")
-    for origin in origins:
-        for number in range(origin.first_line - 1, origin.last_line) if origin.kind == "reduction" else ():
-            if REDUCTION_CALL.search(lines[number]):
-                quoted = origin.text.replace("\\", "\\\\").replace('"', '\\"')
-                lines[number] = f'WEFT_LINE_NOTE("{quoted}"); {lines[number]}'
+    computed = {number: o.text for o in origins if o.kind == "reduction" for number in range(o.first_line - 1, o.last_line)}
+    for number, line in enumerate(lines):
+        if LIBRARY_CALL.search(line):
+            quoted = computed.get(number, line.strip()).replace("\\", "\\\\").replace('"', '\\"')
+            lines[number] = f'WEFT_LINE_NOTE("{quoted}"); {line}'
     return "\n".join(lines)
 
 
