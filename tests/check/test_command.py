@@ -162,3 +162,24 @@ def test_memory_that_is_not_left_zero_is_a_finding() -> None:
     verdict = planted.run(next(m for m in planted.MISTAKES if m.claim == "semaphore not reset"), range(1))
     assert [f.finding.kind for f in verdict.exploration.found] == ["work-memory-not-zero"]
     assert "'semaphores_T3' is not zero after the launch" in verdict.exploration.found[0].text()
+
+
+def test_a_picture_shows_roles_and_stages(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.svg"
+    kernel, launch = str(EXAMPLES / "rmsnorm.cu"), str(EXAMPLES / "rmsnorm.toml")
+    assert main(["check", kernel, "--launch", launch, "--seeds", "1", "--trace", str(trace)]) == 0
+    text = trace.read_text()
+    for row in ("load T0", "load T1", "compute 0", "compute 1", "stage 0[2]", "stage 1[0]", "bulk stores"):
+        assert f">{row}</text>" in text
+    uses = [t for t in text.split("<title>") if t.startswith("full_0[1], use ")]
+    assert [t.partition("<")[0] for t in uses] == [f"full_0[1], use {use}: {what}" for use in (0, 1) for what in ("loading", "being read")]
+
+
+def test_a_generated_pipeline_has_a_timeline(tmp_path: Path) -> None:
+    from weft.check.explore import explore
+    from weft.check.kernels import captured
+
+    found, trace = captured("pipeline_rows"), tmp_path / "trace.json"
+    assert explore(found.call.kernel, found.geometry, found.arguments, [0], trace=trace).is_clean
+    names = {e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["name"] == "thread_name"}
+    assert {"warp 08 load T11", "warp 09 load T12", "warp 00 compute", "full_0[0]", "empty_1[2]"} <= names

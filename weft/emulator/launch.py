@@ -17,7 +17,7 @@ from weft.emulator.build import build_kernel
 from weft.emulator.native import NativeKernel, run
 from weft.emulator.report import Finding, KernelFault, LaunchReport, parse_findings
 from weft.emulator.source_map import SourceMap, unit_for_emulator
-from weft.emulator.timeline import write_chrome_trace
+from weft.emulator.timeline import write_timeline
 from weft.lower.program import LineOrigin
 
 
@@ -92,7 +92,7 @@ class EmulatedKernel:
         `extra_buffers`: memory reached through pointers that are no arguments.
         `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.
         `isolate`: run in a child process, whose end by a signal is a finding and not this process's end; pointers in
-        scalars are not translated then. `trace`: write a timeline of the roles there, for chrome://tracing.
+        scalars are not translated then. `trace`: write a timeline of the roles there, as JSON for trace viewers, or as a picture (.svg).
         """
         geometry = Geometry(_dim3(grid), _dim3(block), shared_bytes, _dim3(cluster))
         if problem := geometry.problem(self.limits):
@@ -107,7 +107,7 @@ class EmulatedKernel:
         runner = isolated.run_in_child if isolate else run
         outcome = runner(self._native, geometry, args, extra_buffers, options, self.limits, trace is not None)
         if trace is not None:
-            write_chrome_trace(outcome.trace, Path(trace))
+            write_timeline(outcome.trace, Path(trace))
         findings = parse_findings(outcome.findings, self.source_map) if outcome.findings else ()
         if not findings:  # a kernel that was stopped leaves more than it should
             findings = tuple(self._not_zero(b) for b in args if isinstance(b, Buffer) and b.left_zero and sample_blocks is None and _has_bits(b))

@@ -1,35 +1,68 @@
-"""A timeline of what each role of a kernel does, for the Chrome trace viewer (chrome://tracing, ui.perfetto.dev).
+"""A timeline of what each role of a kernel does: for the Chrome trace viewer (chrome://tracing, ui.perfetto.dev), or as a picture.
 
-A block is a process, a role of a warp (or a copy) a track. Time counts the steps of the scheduler, shown as microseconds:
-it tells who waits for whom, not how long anything takes on a GPU. Read first: `write_chrome_trace`.
+A block is a process, a role of a warp (or a copy, or an mbarrier) a track. Time counts what happened, shown as microseconds: it tells who waits for
+whom, not how long anything takes on a GPU. Read first: `read_timeline`, `write_timeline`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 
-def write_chrome_trace(text: str, path: Path) -> None:
-    """Write the runtime's records (`time, kind, block, track, name, detail, line`, separated by tabs) as JSON."""
-    events: list[dict[str, Any]] = []
+@dataclass(frozen=True)
+class Span:
+    """What a track did from `start` to `end` ("run", or what it waited for), or a moment (`is_mark`): an mbarrier's phase was complete."""
+
+    block: int
+    track: str
+    name: str
+    detail: str
+    start: int
+    end: int
+    line: int
+    is_mark: bool = False
+
+
+def read_timeline(text: str) -> list[Span]:
+    """Return the spans of the runtime's records (`time, kind, block, track, name, detail, line`, separated by tabs)."""
+    spans: list[Span] = []
     since: dict[tuple[str, str], tuple[int, str, str]] = {}
     for record in text.splitlines():
         time, kind, block, track, name, detail, line = record.split("\t")
         key = (block, track)
-        if kind == "begin":
+        if kind == "mark":
+            spans.append(Span(int(block), track, name, detail, int(time), int(time), int(line), True))
+        elif kind == "begin":
             since[key] = (int(time), name, detail)
-            continue
-        start, begun_name, begun_detail = since.pop(key, (0, name, detail))
-        events.append({
-            "ph": "X", "name": begun_name, "pid": int(block), "tid": track, "ts": start, "dur": max(int(time) - start, 1),
-            "args": {"detail": begun_detail or detail, "line": int(line)},
-        })  # fmt: skip
-    names = sorted({(e["pid"], e["tid"]) for e in events})
+        else:
+            start, begun_name, begun_detail = since.pop(key, (0, name, detail))
+            spans.append(Span(int(block), track, begun_name, begun_detail or detail, start, max(int(time), start + 1), int(line)))
+    return spans
+
+
+def write_timeline(text: str, path: Path) -> None:
+    """Write the runtime's records: a picture of block 0 for a path that ends in .svg, else JSON for trace viewers."""
+    spans = read_timeline(text)
+    if path.suffix == ".svg":
+        from weft.emulator.timeline_picture import picture
+
+        path.write_text(picture(spans), encoding="utf-8")
+    else:
+        path.write_text(json.dumps(chrome_trace(spans)), encoding="utf-8")
+
+
+def chrome_trace(spans: Sequence[Span]) -> dict[str, Any]:
+    """Return the object that a Chrome trace is."""
+    names = sorted({(s.block, s.track) for s in spans})
     numbers = {key: i + 1 for i, key in enumerate(names)}
-    for event in events:
-        event["tid"] = numbers[(event["pid"], event["tid"])]
+    events: list[dict[str, Any]] = []
+    for s in spans:
+        event = {"name": s.name, "pid": s.block, "tid": numbers[(s.block, s.track)], "ts": s.start, "args": {"detail": s.detail, "line": s.line}}
+        events.append({"ph": "i", "s": "t", **event} if s.is_mark else {"ph": "X", "dur": s.end - s.start, **event})
     meta = [{"ph": "M", "name": "process_name", "pid": b, "args": {"name": f"block {b}"}} for b in sorted({b for b, _ in names})]
     meta += [{"ph": "M", "name": "thread_name", "pid": b, "tid": numbers[(b, t)], "args": {"name": t}} for b, t in names]
-    path.write_text(json.dumps({"traceEvents": meta + events, "displayTimeUnit": "ms"}))
+    return {"traceEvents": meta + events, "displayTimeUnit": "ms"}

@@ -115,7 +115,7 @@ static int free_slot(const Fiber* f) {
   return any;
 }
 
-static Copy* new_copy(Fiber* f, Copy::Kind kind, u32 bytes, int line) {
+static Copy* new_copy(Fiber* f, Copy::Kind kind, u32 bytes, int line, Mbarrier* barrier = nullptr) {
   int slot = free_slot(f);
   while (slot < 0) {
     step_copies(true);
@@ -133,6 +133,7 @@ static Copy* new_copy(Fiber* f, Copy::Kind kind, u32 bytes, int line) {
   c->kind = kind;
   c->unit = unit;
   c->issuer = f;
+  c->barrier = barrier;
   c->bytes = bytes;
   c->line = line;
   c->slot = (u32)slot;
@@ -286,7 +287,7 @@ EXPORT void weft_emu_bulk_load(void* to, const void* from, unsigned bytes, void*
   check_alignment(to, from, bytes, BULK_ALIGNMENT, line);
   Mbarrier* barrier = use_mbarrier(f->block, bar, "bulk_load", line);
   if (!bytes) return;
-  Copy* c = new_copy(f, Copy::LOAD, bytes, line);
+  Copy* c = new_copy(f, Copy::LOAD, bytes, line, barrier);
   check_global((u64)from, bytes, WEFT_READ, line, accessor_of(c, 0), " (bulk load)");
   check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED, line, accessor_of(c, 0), " (bulk load)");
   c->from = (const u8*)from;
@@ -310,7 +311,7 @@ EXPORT void weft_emu_tensor_load(void* to, const WeftTensorMap* map, const int* 
   const u32 bytes = tensor_box_bytes(*map);
   check_alignment(to, (void*)map->base, bytes, TENSOR_ALIGNMENT, line);
   Mbarrier* barrier = use_mbarrier(f->block, bar, "tensor_load", line);
-  Copy* c = new_copy(f, Copy::TENSOR_LOAD, bytes, line);
+  Copy* c = new_copy(f, Copy::TENSOR_LOAD, bytes, line, barrier);
   c->map = *map;
   memcpy(c->at, at, sizeof(int) * (u32)rank);
   tensor_rows(*map, c->at,

@@ -5,6 +5,7 @@
 #include "mbarrier.h"
 #include "memory.h"
 #include "report.h"
+#include "trace.h"
 
 namespace weft_rt {
 
@@ -45,6 +46,7 @@ static void complete_phase(Mbarrier* m, int line) {
   if (UNLIKELY(m->bytes_in_flight))
     REPORT("phase-completes-early", line, m->init_line, "announce exactly the bytes that are copied",
            "phase %u of the %s completes while bytes copied to it are still in flight", m->phase, describe_mbarrier(m));
+  if (UNLIKELY(machine.config.trace)) trace_phase(m, line);
   m->phase++;
   m->pending = m->expected;
   m->observed = false;
