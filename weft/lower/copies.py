@@ -261,14 +261,14 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         place.index = first
     extent = product(g.extent for g in groups)
     predicate, elems, ends = _cut(op_predicate(state, indexer, expr, output), start, lane, extent, output)
-    for end in ends:
-        require_multiple(state, output, end, "what is left of it at its end")
     for what, text, tensor in (
         ("its tile", extent, output),
         ("its place in global memory", at_far.index, far),
         ("its place in shared memory", at_near.index, near),
     ):
         require_multiple(state, tensor, text, what)
+    for end in ends:
+        require_multiple(state, output, end, "what is left of it at its end")
     if near in state.feeds and state.feeds[near].all_stages > 1:
         require_multiple(state, near, per_stage(state, near), "its stage")
     ops = [at_near, at_far] if is_load else [at_far, at_near]
