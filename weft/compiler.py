@@ -141,7 +141,10 @@ def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, lau
 def _finish(scheduled: Fusion, launch: Launch, index_type: DataType, name: str, schedule_s: float) -> KernelProgram:
     start = time.perf_counter()
     dump = Dump.passes(name)
-    kernel = lower(scheduled, name=name, index_type=index_type, static_block=dict(launch.static_block), cluster_blocks=launch.cluster_blocks, dump=dump)
+    kernel = lower(
+        scheduled, name=name, index_type=index_type, static_block=dict(launch.static_block), cluster_blocks=launch.cluster_blocks, full_rows=launch.full_rows,
+        dump=dump,
+    )  # fmt: skip
     program = generate(scheduled, kernel, launch.max_registers)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}
     program.scheduled_text = str(scheduled) if dump else ""

@@ -384,7 +384,7 @@ def lower_bound(sym: Sym) -> int:
     return -(1 << 62) if sym.op in EVALUATORS else 0
 
 
-def _largest(sym: Sym) -> Sym | None:
+def largest(sym: Sym) -> Sym | None:
     """A Sym that is >= `sym` (each index variable replaced by its last value), or None when not known."""
     out: Sym = ZERO
     for factors, coefficient in terms(sym).items():
@@ -407,7 +407,7 @@ def _last_value(factor: Sym) -> Sym:
         return sub(factor.extent, 1)  # type: ignore[arg-type]
     if factor.op == "mod":
         return sub(factor.args[1], 1)
-    numerator, divisor = _largest(factor.args[0]) or factor.args[0], factor.args[1]
+    numerator, divisor = largest(factor.args[0]) or factor.args[0], factor.args[1]
     whole, rest = _split_multiple(numerator, divisor)
     left = from_terms(rest)
     if left.is_const and 0 < -left.value <= lower_bound(divisor):  # type: ignore[operator]
@@ -422,8 +422,8 @@ def proves_le(a: Sym, b: Sym) -> bool:
     difference = sub(b, a)
     if lower_bound_of_difference(difference) >= 0:
         return True
-    largest = _largest(a)
-    return largest is not None and lower_bound_of_difference(sub(b, largest)) >= 0
+    most = largest(a)
+    return most is not None and lower_bound_of_difference(sub(b, most)) >= 0
 
 
 def proves_lt(a: Sym, b: Sym) -> bool:

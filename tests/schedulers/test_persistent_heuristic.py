@@ -154,6 +154,13 @@ def test_rms_norm_shapes_that_share_a_kernel():
     assert first not in others and others[0] != others[1]
 
 
+def test_odd_rows_say_which_batches_are_full():
+    """Not wider ones, to which the bounds cost nothing."""
+    fills = {n: choose(replace(rms_norm(2048, n), vector_limit_elems=1), H200).fill for n in (4096, 4093)}
+    assert fills == {4096: "whole", 4093: "leading"}
+    assert choose(rms_norm(2048, 4096), H200).fill == "partial"
+
+
 @by_name
 def test_the_number_of_rows_does_not_make_new_kernels(arch):
     """From a few rounds of blocks on, all row counts share a kernel."""

@@ -63,7 +63,7 @@ class CudaWriter:
         if isinstance(s, Loop):
             index, extent = s.index.payload, self.scalars.index(s.extent)
             self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
-            self.emit(depth, f"for ({self.scalars.index_ctype} {index} = 0; {index} < {extent}; ++{index}) {{  // {s.label}")
+            self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
             self.body(s.body, depth + 1)
             self.emit(depth, "}")
         elif isinstance(s, If):
@@ -469,6 +469,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
         writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,
         tuple(str(v).split("_")[0] for v in fusion.outputs()), origins=tuple(_origin(above + a, above + b - 1, s) for a, b, s in writer.origins),
+        assumptions=tuple(kernel.assumptions),
     )  # fmt: skip
 
 

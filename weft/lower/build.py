@@ -15,6 +15,7 @@ from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, Par
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
+from ..schedule.full_rows import FullRows
 from ..schedule.inline import consumer_axis
 from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
 from .indexing import Indexer, TransformTable
@@ -51,6 +52,7 @@ class BuildState:
         self.divisors = vector_divisors(fusion)
         self.buffers: dict[TensorView, Buffer] = {}
         self.feeds: dict[TensorView, Feed] = plan_feeds(self)
+        self.full_rows: FullRows | None = None
 
     def positions(self, tensor: TensorView) -> list[int]:
         """Loop positions of `tensor` that its buffer (registers or shared memory) has storage for."""

@@ -47,13 +47,14 @@ class Statement:
 
 @dataclass(eq=False)
 class Loop(Statement):
-    """for index in [0, extent): body. `unroll`: the count is constant and the body indexes registers with it."""
+    """for index in [start, extent): body. `unroll`: the count is constant and the body indexes registers with it."""
 
     index: Sym
     extent: Sym
     body: list[Statement]
     unroll: bool = False
     label: str = ""
+    start: Sym = ZERO
 
 
 @dataclass(eq=False)
@@ -187,7 +188,7 @@ class WorkBuffer:
 
 @dataclass
 class Kernel:
-    """A kernel between two passes."""
+    """A kernel between two passes. assumptions: (a, b): a <= b was taken for granted, and the host checks it."""
 
     name: str
     body: list[Statement]
@@ -198,6 +199,7 @@ class Kernel:
     shared_bytes: Sym = ZERO
     work_buffers: list[WorkBuffer] = field(default_factory=list)
     facts: dict[Sym, int] = field(default_factory=dict)  # extent -> a number that divides it, checked on the host
+    assumptions: list[tuple[Sym, Sym]] = field(default_factory=list)
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
     notes: dict[str, object] = field(default_factory=dict)
@@ -227,7 +229,7 @@ def body_text(body: list[Statement], indent: int = 0) -> str:
     pad = "  " * indent
     for s in body:
         if isinstance(s, Loop):
-            lines.append(f"{pad}for {s.index} in {s.extent}{' unroll' if s.unroll else ''}:  # {s.label}")
+            lines.append(f"{pad}for {s.index} in {'' if s.start is ZERO else f'{s.start} to '}{s.extent}{' unroll' if s.unroll else ''}:  # {s.label}")
             lines.append(body_text(s.body, indent + 1))
         elif isinstance(s, If):
             lines.append(f"{pad}if {s.predicate}:")

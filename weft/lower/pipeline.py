@@ -7,9 +7,11 @@ from collections.abc import Callable
 from ..dtypes import DataType
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
+from ..schedule.full_rows import FullRows
 from . import passes
 from .build import BuildState, build_kernel_state
 from .circular import run_pipelines
+from .full_rows import drop_row_bounds
 from .kernel_ir import Kernel, body_text
 
 Pass = Callable[[Kernel, BuildState], Kernel]
@@ -20,6 +22,7 @@ PIPELINE: tuple[Pass, ...] = (
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final
     passes.repack_kept,  # reductions stand where they stay
+    drop_row_bounds,  # before the predicates it changes are grouped
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
 )
@@ -27,15 +30,17 @@ PIPELINE: tuple[Pass, ...] = (
 
 def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
-    dump: Callable[[str, str], None] | None = None,
+    full_rows: FullRows | None = None, dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
+    full_rows: what the schedule knows of the row's length.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
+    state.full_rows = full_rows
     kernel.cluster = (cluster_blocks, 1, 1)
     if dump:
         dump("build_kernel", body_text(kernel.body))

@@ -101,3 +101,4 @@ class KernelProgram:
     seconds: dict[str, float] = field(default_factory=dict)  # time of each stage
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on
     origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
+    assumptions: tuple[tuple[Sym, Sym], ...] = ()  # (a, b): a <= b, checked on the host for every new shape

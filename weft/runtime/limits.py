@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import arch as chips
-from ..errors import UserError
+from ..errors import InternalError, UserError
 from ..expr import Number, Sym, evaluate
 from ..ir.values import TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
@@ -46,10 +46,25 @@ class Misaligned(UserError):
     fix = "choose a narrower vector, or pass a tensor whose first element and strides are aligned"
 
 
+class WrongAssumption(InternalError):
+    code = "W922"
+    what = "kernel {kernel} was made for {least} <= {most}, which does not hold"
+    fix = "report it with the definition and the sizes of the inputs"
+
+
+class ChipTooOld(UserError):
+    code = "W799"
+    what = "kernel {kernel} copies in bulk (TMA); {chip} has compute capability {major}.{minor}, and it takes 9.0"
+    fix = "load with LoadStoreOpType.cp_async or plain copies there"
+
+
 def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str, Any], arch: chips.Arch) -> None:
     """Raise when a launch is beyond what the chip allows, or vectors do not fit the sizes; before anything is compiled."""
     grid, block, shared = plan["grid"], plan["block"], plan["shared_bytes"]
     threads = block[0] * block[1] * block[2]
+    if "weft::bulk_" in program.text and not arch.has_tma:
+        major, minor = arch.compute_capability
+        raise ChipTooOld(kernel=program.name, chip=arch.name, major=major, minor=minor)
     if threads > arch.max_threads_per_block or block[2] > chips.MAX_BLOCK_Z:
         axes = ", ".join(f"threadIdx.{letter}: {sym}{'' if sym.is_const else f' = {n}'}" for letter, sym, n in zip("xyz", program.block, block) if n != 1)
         raise TooManyThreads(kernel=program.name, threads=threads, axes=axes, chip=arch.name, limit=arch.max_threads_per_block)
@@ -63,6 +78,9 @@ def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str,
         value = evaluate(check.extent, env)
         if value % check.divisor:  # type: ignore[operator]
             raise NotDivisible(kernel=program.name, what_=check.what, sym=check.extent, value=value, divisor=check.divisor)
+    for least, most in program.assumptions:
+        if evaluate(least, env) > evaluate(most, env):  # type: ignore[operator]
+            raise WrongAssumption(kernel=program.name, least=least, most=most)
 
 
 def launch_sizes(program: KernelProgram, env: dict[Sym, Number]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..arch import Arch
 from ..expr import Sym
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
+from ..schedule.full_rows import FullRows
 
 Sizes = Mapping[Sym, int]
 Alignments = Mapping[int, int]
@@ -28,11 +29,13 @@ class Decline:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, and the blocks of a cluster (along x)."""
+    """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
+    what it knows of the length of rows."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
     cluster_blocks: int = 1
+    full_rows: FullRows | None = None
 
 
 class Scheduler(ABC):
@@ -52,10 +55,10 @@ class Scheduler(ABC):
     def choose(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
         """Return frozen, hashable parameters and a trace of the candidates. Pure: nothing but the arguments matters."""
 
-    @abstractmethod
-    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
-        """Schedule `fusion`, a clone of the analysed one, in place."""
     def choose_variant(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
         """Return params of the way named `variant` where the scheduler has it and it is possible, else those of `choose`."""
         return self.choose(analysis, sizes, alignment_bits, arch)
 
+    @abstractmethod
+    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
+        """Schedule `fusion`, a clone of the analysed one, in place."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..arch import Arch
+from ..expr import variables
 from ..ir.enums import MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, LoadStoreOp, ReductionOp, TensorView
 from ..schedule.caching import cache_after
+from ..schedule.full_rows import FullRows
 from ..schedule.primitives import set_memory_type
 from ..schedule.recompute import recompute_chain
 from ..schedule.rfactor import rfactor
@@ -83,7 +85,16 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
-    return Launch(tuple(static), params.max_registers, params.cluster_blocks)
+    return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis, params))
+
+
+def full_rows(analysis: Any, params: PersistentParams) -> FullRows | None:
+    """Return what `params.fill` says of rows, in the sizes of the fusion."""
+    if params.fill == "partial":
+        return None
+    axes = analysis.shape.reference.get_logical_domain()
+    row, others = ({v for a in axes if a.is_reduction() is kind for v in variables(a.sym)} for kind in (True, False))
+    return FullRows(frozenset(row - others), params.batches, params.fill == "whole")
 
 
 def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> list[IterDomain]:
