@@ -79,7 +79,8 @@ def prepare(folder: Path, chosen: Sequence[tuple[str, str]]) -> None:
             _put(argument, held)
         launch = {**geometry, **mistake.geometry}
         found = verdict.naming[0].finding.kind if verdict.is_found else "missed"
-        says = f"{found}, line `{verdict.line}`, {len(verdict.seeds)} of {len(verdict.exploration.reports)} orders"
+        line = verdict.line if len(verdict.line) < 60 else verdict.line[:57] + "..."
+        says = f"{found}, line `{line}`, {len(verdict.seeds)} of {len(verdict.exploration.reports)} orders"
         (case / "case.json").write_text(
             json.dumps({"kernel": kernel, "claim": claim, "entry": at.entry, "launch": launch, "arguments": arguments, "emulator": says})
         )
