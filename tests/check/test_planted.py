@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from weft.check.explore import SEEDS
@@ -35,3 +37,9 @@ def test_a_pattern_that_no_longer_fits_is_an_error() -> None:
 def test_the_table_says_which_are_missed() -> None:
     verdict = run(Mistake("pointwise", "no mistake at all", "$^", "", "data-race", "x"), range(2))
     assert table([verdict]).endswith("| pointwise | no mistake at all | **missed** |  | 0 of 2 |")
+
+
+def test_the_page_lists_them_all() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "planted.md").read_text(encoding="utf-8")
+    absent = [m.claim for m in MISTAKES if f"| {m.kernel} | {m.claim} |" not in page]
+    assert not absent and "missed" not in page.partition("\n|")[2], f"run: python docs/make_planted.py ({absent})"
