@@ -90,6 +90,29 @@ def test_the_seed_of_the_settings_reaches_the_launch(monkeypatch: pytest.MonkeyP
     assert seeds == [11, 12, 13]
 
 
+def test_which_calls_with_tensors_on_a_gpu_are_emulated() -> None:
+    from weft.options import Options
+    from weft.runtime.calls import _is_emulated
+
+    cases = {("auto", ""): False, ("auto", "races"): True, ("off", "races"): False, ("on", ""): True}
+    for (emulate, check), expected in cases.items():
+        assert _is_emulated(Options().with_values({"emulate": emulate, "check": check})) is expected
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_gpu_are_copied_and_checked() -> None:
+    from weft.runtime.calls import CheckedOnCpu
+
+    fd, x = row_sum(), torch.randn(3, 400, device="cuda")
+    with pytest.warns(CheckedOnCpu, match=r"checks \(races\) are on: the tensors of cuda:0 are copied to the CPU"):
+        (y,) = fd.execute([x], check="races")
+    assert y.is_cuda
+    torch.testing.assert_close(y, x.sum(1))
+    assert [r.engine.key[0] for r in fd.fec.kernel_runtimes] == ["emulator"]
+    (y,) = fd.execute([x])
+    assert fd.fec.kernel_runtimes[-1].engine.device == 0
+
+
 def test_a_script_is_checked_in_many_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -84,9 +84,9 @@ def load(text_path: Path, spec_path: Path, *, text: str | None = None) -> HandWr
         if key not in spec:
             raise BadSpec(path=spec_path, problem=f"the launch has no `{key}`")
     kernel = EmulatedKernel.of_text(text, spec.get("blocks", ()), spec["entry"], check=spec.get("check", "races"), limits=ChipLimits())
-    geometry = {name: _dim3(spec_path, name, spec[name]) for name in ("grid", "block", "cluster") if name in spec}
+    geometry: dict[str, Any] = {name: _dim3(spec_path, name, spec[name]) for name in ("grid", "block", "cluster") if name in spec}
     geometry |= {"shared_bytes": spec.get("shared_bytes", 0), "cooperative": spec.get("cooperative", False)}
-    options = {name: spec[name] for name in ("registers_per_thread", "sample_blocks", "timeout_s") if name in spec}
+    options: dict[str, Any] = {name: spec[name] for name in ("registers_per_thread", "sample_blocks", "timeout_s") if name in spec}
     made = HandWritten(kernel, geometry, [], options, spec.get("seeds", SEEDS))
     generator = torch.Generator().manual_seed(0)
     for number, given in enumerate(spec.get("argument", ())):
@@ -119,8 +119,9 @@ def _argument(path: Path, number: int, given: Mapping[str, Any], generator: torc
     if values is None and not written:
         raise BadSpec(path=path, problem=f"argument {name} is neither written nor has it values")
     tensor = keep[name] = _filled(path, name, given["shape"], DTYPES[given["dtype"]], values, generator)
-    kinds = {key: bool(given.get(key, False)) for key in ("workspace", "left_zero", "constant")}
-    return replace(Buffer.of(tensor, name, written=written, initialised=values is not None), **kinds)
+    workspace, left_zero, constant = (bool(given.get(key, False)) for key in ("workspace", "left_zero", "constant"))
+    buffer = Buffer.of(tensor, name, written=written, initialised=values is not None, workspace=workspace, constant=constant)
+    return replace(buffer, left_zero=left_zero)
 
 
 def _filled(path: Path, name: str, shape: list[int], dtype: torch.dtype, values: Any, generator: torch.Generator) -> torch.Tensor:

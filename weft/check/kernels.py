@@ -23,7 +23,7 @@ from weft.runtime import engines
 from weft.runtime.calls import Caller
 from weft.runtime.engines import EmulatedCall
 from weft.runtime.runtimes import Kernels, Part, Request, Sizes, Template, index_type_for
-from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_inputs
+from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_before, cache_inputs
 from weft.schedule.circular import warp_specialize
 from weft.schedule.inline import inline_to
 from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, split
@@ -190,12 +190,12 @@ def pipeline_rows() -> tuple[Fusion, Launch]:
         fd.add_output(y)
     fusion = fd.fusion
     assert fusion is not None
-    loaded = [x.cache_after(LoadStoreOpType.tma) for x in xs]
-    copies = [t.cache_after() for t in loaded]
-    stored = y.cache_before(LoadStoreOpType.tma)
-    stored.cache_before()
+    loaded = [cache_after(x, LoadStoreOpType.tma) for x in xs]
+    copies = [cache_after(t) for t in loaded]
+    stored = cache_before(y, LoadStoreOpType.tma)
+    cache_before(stored)
     for t in (*loaded, stored):
-        t.set_memory_type(MemoryType.shared)
+        set_memory_type(t, MemoryType.shared)
     total: TensorView = next(e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp))  # type: ignore[assignment]
     split(total, 0, 2)
     split(total, 0, 2)
