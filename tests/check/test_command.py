@@ -146,6 +146,13 @@ def test_a_hand_written_kernel_is_checked(tmp_path: Path, capsys: pytest.Capture
     assert any("load T0" in name for name in names) and any("compute 1" in name for name in names)
 
 
+def test_a_hand_written_kernel_that_crashes_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text((EXAMPLES / "rmsnorm.cu").read_text().replace("  const int tiles =", "  *(volatile int*)64 = 1; const int tiles ="))
+    assert main(["check", str(kernel), "--launch", str(EXAMPLES / "rmsnorm.toml"), "--seeds", "1"]) == 1
+    assert "memory-fault: thread (" in capsys.readouterr().out
+
+
 def test_a_deadlock_shows_who_waits_for_whom_by_role(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernel = tmp_path / "kernel.cu"
     kernel.write_text((EXAMPLES / "rmsnorm.cu").read_text().replace("mbarrier_init(empty_0 + s, 8)", "mbarrier_init(empty_0 + s, 9)"))

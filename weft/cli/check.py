@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from weft.check.explore import SEEDS
 from weft.errors import UserError
@@ -64,7 +65,7 @@ def _kernel(given: argparse.Namespace) -> int:
     from weft.check.handwritten import load
 
     made = load(given.file, given.launch)
-    options = {} if given.blocks is None else {"sample_blocks": given.blocks}
+    options: dict[str, Any] = {"isolate": True} | ({} if given.blocks is None else {"sample_blocks": given.blocks})
     result = made.explore(given.seeds, **options)
     print(f"{result.kernel}: grid {made.geometry['grid']}, block {made.geometry['block']}, {len(result.reports)} orders: {_verdict(len(result.found))}")
     for found in result.found:
