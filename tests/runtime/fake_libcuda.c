@@ -14,7 +14,7 @@ int fake_launch_count, fake_arg_count, fake_map_slot = -1, fake_fail_next, fake_
 int fake_needs_context, fake_function_attributes[32], fake_attribute_sets, fake_capture_mode = 0, fake_load_capture_mode = -1;
 u64 fake_context_stack[16]; int fake_context_depth, fake_current_context;
 static int device_attributes[160] = {
-  [1] = 1024, [10] = 32, [12] = 65536, [13] = 1980000, [16] = 132, [36] = 3201000, [37] = 6144, [38] = 62914560, [39] = 2048,
+  [1] = 1024, [10] = 32, [12] = 65536, [13] = 1980000, [16] = 132, [36] = 3201000, [37] = 6016, [38] = 62914560, [39] = 2048,
   [75] = 9, [76] = 0, [81] = 233472, [82] = 65536, [97] = 232448, [106] = 32, [120] = 1 };
 
 int cuInit(u32 flags) { return 0; }

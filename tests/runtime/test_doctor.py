@@ -42,7 +42,7 @@ def test_every_part_is_looked_at_and_what_lacks_has_a_remedy(no_driver: None) ->
 def test_gpus_are_listed(fake_driver: Any) -> None:
     found = by_subject(doctor())
     assert found["driver"].detail.startswith("CUDA 13.0")
-    assert found["GPU 1"].detail == "H200, sm_90a, 132 multiprocessors, 60 MiB L2, 4.80 TB/s"
+    assert found["GPU 1"].detail == "H200, sm_90a, 132 multiprocessors, 60 MiB L2, 4.81 TB/s"
 
 
 def test_an_nvrtc_newer_than_the_driver(fake_driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
