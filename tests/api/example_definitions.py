@@ -183,7 +183,7 @@ CASES = {
     "squeeze expanded": lambda fd: fd.add_output(fd.ops.squeeze(fd.define_tensor([3, -1], contiguity=[None, True]), [0], squeeze_expanded=True)),
     "expand keeps": lambda fd: fd.add_output(fd.ops.expand(fd.define_tensor([1, -1], contiguity=True), [7, -1])),
     "rank padding": lambda fd: fd.add_output(fd.ops.add(fd.define_tensor([-1, -1, 4]), fd.define_tensor([4]))),
-    "fp8": lambda fd: fd.add_output(fd.ops.cast(fd.define_tensor([-1], contiguity=True, dtype=D.Float8_e4m3fn), D.Float)),
+    "fp8": lambda fd: fd.add_output(fd.ops.set(fd.define_tensor([-1], contiguity=True, dtype=D.Float8_e4m3fn))),
     "input is output": lambda fd: fd.add_output(fd.define_tensor([-1])),
     "iota of size": lambda fd: rows(fd, lambda x: [fd.ops.iota(x.size(0), 0, 1, D.Int32)]),
 }
