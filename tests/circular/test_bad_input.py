@@ -108,7 +108,7 @@ def test_what_a_bulk_copy_is() -> None:
         t.split(0, 64)
         t.axis(0).parallelize(P.tma if t is copy else P.block_x)  # neighbours of axis 0 are 64 elements apart
     inline_to(fd.fusion, {copy: 0})  # type: ignore[arg-type]
-    with pytest.raises(BadBulkCopy, match="does not run over neighbours in global memory"):
+    with pytest.raises(BadBulkCopy, match="does not run over neighbours in shared memory"):
         program(fd)
     fd, x, copy, y = copy_of()
     for t in (copy, y):

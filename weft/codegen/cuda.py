@@ -14,11 +14,11 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import (
-    Access, Allocate, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scope, Statement, Sync, ThreadGroup, walk,
+    Access, Allocate, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scope, Statement, Sync, TensorTile, ThreadGroup, walk,
 )  # fmt: skip
 from ..lower.copies import BULK_BYTES
 from ..lower.passes import reduction_form
-from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorParam, WorkParam
+from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .scalars import ScalarPrinter, literal
@@ -42,6 +42,7 @@ class CudaWriter:
         self.alignment_bytes: dict[str, int] = {}
         self.random_ops: set[int] = set()
         self.cluster_started = False
+        self.maps: dict[str, TensorMapParam] = {}
         self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
         self._used = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in (*s.outputs, *s.operands) if isinstance(o, Access)}
 
@@ -259,6 +260,9 @@ class CudaWriter:
         target, source = s.outputs[0], s.operands[0]
         far = source if target.buffer.memory is MemoryType.shared else target
         self.require_alignment(far.buffer, BULK_BYTES)  # type: ignore[union-attr]
+        if s.tile is not None:
+            self.tile_copy(s, s.tile, depth)
+            return
         bytes_ = self.scalars.index(mul(s.elems, target.buffer.dtype.bits // 8))
         if far is target:
             self.emit(depth, f"weft::bulk_store({self.address(target)}, {self.address(source)}, {bytes_});")  # type: ignore[arg-type]
@@ -267,6 +271,21 @@ class CudaWriter:
         if s.counts_itself:
             self.emit(depth, f"weft::mbarrier_expect_tx({s.barrier}, {bytes_});")
         self.emit(depth, f"weft::bulk_load({self.address(target)}, {self.address(source)}, {bytes_}, {s.barrier});")  # type: ignore[arg-type]
+
+    def tile_copy(self, s: BulkCopy, tile: TensorTile, depth: int) -> None:
+        """Write the copy of a tile of a tensor map, issued by one thread."""
+        self.maps[tile.map.name] = tile.map
+        target, source = s.outputs[0], s.operands[0]
+        places = ", ".join(f"(int)({self.scalars.index(p)})" for p in tile.places)
+        rank, map_ = len(tile.places), f"&{tile.map.name}"
+        if target.buffer.memory is not MemoryType.shared:
+            self.emit(depth, f"weft::tensor_store<{rank}>({map_}, {self.address(source)}, {places});")  # type: ignore[arg-type]
+            self.emit(depth, "weft::bulk_commit();")
+            return
+        if s.counts_itself:
+            bytes_ = self.scalars.index(mul(s.elems, target.buffer.dtype.bits // 8))
+            self.emit(depth, f"weft::mbarrier_expect_tx({s.barrier}, {bytes_});")
+        self.emit(depth, f"weft::tensor_load<{rank}>({self.address(target)}, {map_}, {places}, {s.barrier});")
 
     def async_copy(self, s: Op, depth: int) -> None:
         """Write what one thread copies by cp.async."""
@@ -488,6 +507,7 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
     out += [WorkParam(w.name, w.dtype, w.elems, w.zeroed) for w in kernel.work_buffers]
     if writer.random_ops:
         out += [RandomParam("philox_seed", "seed"), RandomParam("philox_offset", "offset")]
+    out += list(writer.maps.values())
     out += list(writer.scalars.params.values())
     return tuple(out)
 
@@ -498,6 +518,8 @@ def _declare(param: Param) -> str:
         return f"{ctype}* __restrict__ {param.name}" if param.written else f"const {ctype}* __restrict__ {param.name}"
     if isinstance(param, WorkParam):
         return f"{CUDA_NAMES[param.dtype]}* {param.name}"
+    if isinstance(param, TensorMapParam):
+        return f"const __grid_constant__ weft::TensorMap {param.name}"
     if isinstance(param, RandomParam):
         return f"const unsigned long long {param.name}"
     return f"const {param.ctype} {param.name}"

@@ -57,3 +57,10 @@ def encode_tensor_map(
     strides = padded([element_bytes, *strides_bytes])
     tail = (rank, element_bytes, swizzle_bytes, MAGIC, int(fill_nan), 0)
     return struct.pack("<Q5Q5I5I6I", address, *strides, *padded(extents_elems), *padded(box_elems), *tail).ljust(128, b"\0")
+
+
+def at_address(encoded: bytes, address: int) -> bytes:
+    """Return the map of a tensor that begins at `address`. Errors: BadTensorMap."""
+    if address % 16:
+        raise BadTensorMap(problem=f"address 0x{address:x} is not a multiple of 16")
+    return struct.pack("<Q", address) + encoded[8:]

@@ -22,6 +22,7 @@ from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .loops import LoopGroup, LoopPlan, order_exprs
 from .prepare import prepare_reductions
+from .tiles import swizzled
 from .validate import check_parallel
 
 LANE_TYPES = (ParallelType.vectorize, ParallelType.group, ParallelType.tma)
@@ -270,7 +271,7 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
     index: Sym = ZERO
     for k, extent in zip(state.positions(tensor), buffer.extents):
         index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
-    return Access(buffer, index + stage_offset(state, tensor))
+    return Access(buffer, swizzled(tensor, index + stage_offset(state, tensor)))
 
 
 def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: int, expr: Expr, writing: bool) -> Sym:

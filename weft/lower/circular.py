@@ -129,6 +129,8 @@ def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym]
         )  # fmt: skip
         if isinstance(statement, BulkCopy):
             changed["elems"] = sym(statement.elems)
+            if statement.tile is not None:
+                changed["tile"] = replace(statement.tile, places=tuple(map(sym, statement.tile.places)))
         return replace(statement, **changed)  # type: ignore[arg-type]
     return statement
 

@@ -20,6 +20,7 @@ from ..schedule.inline import consumer_axis
 from .indexing import Indexer
 from .kernel_ir import Access, BulkCopy, Buffer
 from .loops import LoopGroup
+from .tiles import swizzle_bytes, tile_of
 
 if TYPE_CHECKING:
     from .build import BuildState
@@ -251,16 +252,28 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     at_far = access(state, indexer, far, expr, writing=not is_load)
     at_near = Access(state.buffer(near), add(_shared_index(state, indexer, near, expr, is_load), stage_offset(state, near)))
     assert isinstance(at_far, Access)
-    for place, where in ((at_far, "global"), (at_near, "shared")):
+    extent = product(g.extent for g in groups)
+    is_tile = swizzle_bytes(near) > 0
+    for place, where in ((at_near, "shared"), (at_far, "global")):
         first = recombine(substitute(place.index, start))
         if sub(recombine(place.index), first) is not lane:
+            if where == "global" and len(far.get_allocation_domain()) > 1:
+                is_tile = True
+                continue
             raise BadBulkCopy(
-                tensor=output, reason=f"axis {groups[0].axis} does not run over neighbours in {where} memory, where element {lane} of it is at "
-                f"{sub(recombine(place.index), first)}", remedy="bind only the innermost contiguous axes to ParallelType.tma, merged into one",
-            )  # fmt: skip
+                tensor=output,
+                reason=f"axis {groups[0].axis} does not run over neighbours in {where} memory, where element {lane} of it is at "
+                f"{sub(recombine(place.index), first)}",
+                remedy="bind only the innermost contiguous axes to ParallelType.tma, merged into one",
+            )
         place.index = first
-    extent = product(g.extent for g in groups)
-    predicate, elems, ends = _cut(op_predicate(state, indexer, expr, output), start, lane, extent, output)
+    predicate = op_predicate(state, indexer, expr, output)
+    ops = [at_near, at_far] if is_load else [at_far, at_near]
+    if is_tile:
+        tile = tile_of(state, indexer, far, near, expr, {g.index: g.extent for g in groups if g.index is not ZERO})
+        predicate = conjunction(substitute(atom, start) for atom in (predicate.args if predicate.op == "and" else (predicate,)))
+        return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=extent, tile=tile)
+    predicate, elems, ends = _cut(predicate, start, lane, extent, output)
     for what, text, tensor in (
         ("its tile", extent, output),
         ("its place in global memory", at_far.index, far),
@@ -271,7 +284,6 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         require_multiple(state, output, end, "what is left of it at its end")
     if near in state.feeds and state.feeds[near].all_stages > 1:
         require_multiple(state, near, per_stage(state, near), "its stage")
-    ops = [at_near, at_far] if is_load else [at_far, at_near]
     return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=elems)
 
 
@@ -336,9 +348,12 @@ def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: st
         needed = BULK_BYTES // math.gcd(BULK_BYTES, bytes_)
         if needed == 1:
             continue
-        size = next((f for f in factors if f.is_var and f.extent is None), None)
+        sizes = [f for f in factors if f.is_var and f.extent is None and str(f.payload).startswith("T")]
+        if any(state.divisors.get(f, 1) % needed == 0 for f in sizes):
+            continue
+        size = max(sizes, key=lambda f: str(f.payload), default=None)  # the innermost
         known = state.divisors.get(size, 1) if size is not None else 1
-        if size is None or not str(size.payload).startswith("T"):
+        if size is None:
             raise BulkMisaligned(tensor=tensor, what_=what, text=elems, bytes=math.gcd(BULK_BYTES, bytes_), needed=BULK_BYTES)
         state.divisors[size] = math.lcm(known, needed)
 

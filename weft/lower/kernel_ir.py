@@ -12,6 +12,7 @@ from ..dtypes import DataType
 from ..expr import TRUE, ZERO, Sym, const
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
+from .program import TensorMapParam
 
 
 @dataclass(eq=False)
@@ -30,6 +31,7 @@ class Buffer:
     extents: tuple[Sym, ...] = ()
     offset_bytes: Sym | None = None
     fill: str | None = None  # C++ text of the value that every element starts with
+    align_bytes: int = 128  # of a buffer in shared memory
 
 
 @dataclass(eq=False)
@@ -142,12 +144,21 @@ class Reduce(Op):
 class BulkCopy(Op):
     """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: text of the mbarrier that a load completes on.
 
-    counts_itself: the load adds its bytes to what the barrier waits for.
+    tile: for a piece that is not contiguous. counts_itself: the load adds its bytes to what the barrier waits for.
     """
 
     elems: Sym = ZERO
     barrier: str = ""
     counts_itself: bool = True
+    tile: "TensorTile | None" = None
+
+
+@dataclass(frozen=True, eq=False)
+class TensorTile:
+    """A tile of a tensor map. places: where it begins, innermost axis first."""
+
+    map: TensorMapParam
+    places: tuple[Sym, ...]
 
 
 @dataclass(eq=False)

@@ -231,6 +231,8 @@ def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
     offset: Sym = ZERO
     buffers = [b for b in kernel.buffers.values() if b.memory is MemoryType.shared] + list(kernel.notes.get("workspaces", []))  # type: ignore[call-overload]
     for buffer in buffers:
+        if buffer.align_bytes > SHARED_ALIGNMENT_BYTES:
+            offset = mul(ceildiv(offset, buffer.align_bytes), buffer.align_bytes)
         buffer.offset_bytes = offset
         bytes_ = ceildiv(mul(buffer.elems, buffer.dtype.bits), 8)
         aligned = mul(ceildiv(bytes_, SHARED_ALIGNMENT_BYTES), SHARED_ALIGNMENT_BYTES)

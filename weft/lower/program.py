@@ -48,7 +48,20 @@ class RandomParam:
     what: str
 
 
-Param = TensorParam | WorkParam | ScalarParam | RandomParam
+@dataclass(frozen=True, eq=False)
+class TensorMapParam:
+    """A tensor map of the tensor parameter `tensor`, encoded on the host. Shapes: innermost axis first; strides of all axes but that."""
+
+    name: str
+    tensor: str
+    element_bits: int
+    extents_elems: tuple[Sym, ...]
+    strides_bytes: tuple[Sym, ...]
+    box_elems: tuple[int, ...]
+    swizzle_bytes: int = 0
+
+
+Param = TensorParam | WorkParam | ScalarParam | RandomParam | TensorMapParam
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from ..dump import Dump
 from ..errors import InternalError
 from ..expr import Sym, const, evaluate, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
-from ..lower.program import RandomParam, ScalarParam, TensorParam, WorkParam
+from ..lower.program import RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
 from ..reference.torch_types import torch_dtype
 from . import engines, host_scalars, philox_state, warm_path, work_memory
 from .binding import cpu_scalar_var
@@ -25,6 +25,10 @@ from .launch import ParamSlot
 from .limits import launch_sizes
 from .outputs import AliasShape, loads
 from .runtimes import Runtime, Sizes, Template
+
+
+NO_ADDRESS = 1 << 20
+"""What a tensor map is encoded with before the first launch."""
 
 
 class CallerFacts(Protocol):
@@ -166,6 +170,9 @@ class _CallWriter:
                     zeroed_bytes += -(-size // work_memory.PIECE_BYTES) * work_memory.PIECE_BYTES
                 else:
                     expression = self._scratch(parts, size)
+            elif isinstance(param, TensorMapParam):
+                slots.append(("tensor_map", next(n for n, m in enumerate(memory) if m.name == param.tensor), self._tensor_map(param)))
+                continue
             else:
                 slots.append(self._scalar(parts, text, slot, param))
                 continue
@@ -218,6 +225,16 @@ class _CallWriter:
 
     def _place(self) -> torch.device:
         return torch.device("cpu") if self.engine.device is None else torch.device("cuda", self.engine.device)
+
+    def _tensor_map(self, param: TensorMapParam) -> bytes:
+        """Return the map for these sizes, once per signature; a launch puts in the tensor's address."""
+        from ..emulator.tensor_map import encode_tensor_map as encode_emulated
+        from .driver import encode_tensor_map
+
+        extents, strides = ([int(evaluate(s, self.sizes.env)) for s in syms] for syms in (param.extents_elems, param.strides_bytes))
+        if self.engine.device is None:
+            return encode_emulated(NO_ADDRESS, extents, strides, param.box_elems, param.element_bits // 8, swizzle_bytes=param.swizzle_bytes)
+        return encode_tensor_map(NO_ADDRESS, param.element_bits, extents, strides, param.box_elems, param.swizzle_bytes)
 
     def _scalar(self, parts: warm_path.RunParts, text: warm_path.LaunchText, slot: int, param: ScalarParam | RandomParam) -> ParamSlot:
         """Return the slot of a scalar, and write its computation when it changes from call to call."""

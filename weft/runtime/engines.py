@@ -184,6 +184,7 @@ class _EmulatedLaunch:
 
     def __call__(self, pointers: Sequence[int], stream: int, scalars: Sequence[tuple[int, Any]] = ()) -> None:
         from ..emulator import Buffer, Scalar
+        from ..emulator.tensor_map import at_address
 
         plan = self._plan
         if not all((*plan.grid, *plan.block)):
@@ -195,6 +196,8 @@ class _EmulatedLaunch:
                 memory = plan.memory[slot[1]]
                 kind = {"workspace": memory.workspace, "left_zero": memory.zeroed}
                 args.append(Buffer(pointers[slot[1]], memory.bytes, memory.name, memory.written, memory.initialised, **kind))
+            elif slot[0] == "tensor_map":
+                args.append(Scalar("tensor_map", at_address(slot[2], pointers[slot[1]])))
             else:
                 args.append(Scalar(slot[1], replaced.get(number, slot[2])))  # type: ignore[arg-type]
         for watch in watchers:

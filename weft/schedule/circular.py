@@ -20,6 +20,15 @@ FEWEST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
 """What setmaxnreg takes. Source: PTX ISA, setmaxnreg."""
 
 
+SWIZZLES_BYTES = (0, 32, 64, 128)
+
+
+class BadSwizzleBytes(UserError):
+    code = "W684"
+    what = "cannot swizzle {tensor} by {bytes} bytes"
+    fix = "swizzle a tensor in shared memory that TMA loads or stores, by {allowed} bytes"
+
+
 class NotACopy(UserError):
     code = "W680"
     what = "cannot circular buffer {tensor}: {reason}"
@@ -102,6 +111,19 @@ def warp_specialize(
     return circular_buffer(tv, number_of_stages, prefetch_distance, WarpSpecialized(parallel_type, registers, group_position), async_warp)
 
 
+def swizzle_tile(tv: TensorView, swizzle_bytes: int) -> TensorView:
+    """Spread the rows of a tile of `tv`, in shared memory, over the banks, as TMA does: 32, 64 or 128 bytes, what a row of the tile has. 0: not.
+
+    Call it after the caches are made. Errors: BadSwizzleBytes.
+    """
+    copies = [e for e in (tv.definition(), *tv.uses()) if isinstance(e, LoadStoreOp) and e.kind is LoadStoreOpType.tma]
+    if swizzle_bytes not in SWIZZLES_BYTES or not copies or tv.memory_type is not MemoryType.shared:
+        raise BadSwizzleBytes(tensor=tv, bytes=swizzle_bytes, allowed=", ".join(map(str, SWIZZLES_BYTES)))
+    for copy in copies:
+        copy.attributes["swizzle_bytes"] = swizzle_bytes
+    return tv
+
+
 def _check_copy(tv: TensorView) -> None:
     definition = tv.definition()
     if not isinstance(definition, LoadStoreOp):
@@ -164,5 +186,5 @@ def split_registers(per_thread: int, compute_threads: int, async_threads: int, a
 
 __all__ = [
     "BadRegisters", "BadSpecialization", "BadStages", "CircularBuffer", "NotACopy", "Pipelined", "WarpSpecialized", "check_registers", "circular_buffer",
-    "split_registers", "warp_specialize",
+    "split_registers", "swizzle_tile", "warp_specialize",
 ]  # fmt: skip

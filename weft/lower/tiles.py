@@ -1,0 +1,130 @@
+"""Tiles of tensors that lie in pieces: copies by a tensor map, which the host encodes.
+
+A map names every axis of the tensor in global memory: its extent and stride, how much of it a tile has (its box), and where the tile begins. What of a tile
+lies outside of the tensor is read as zero and never written, so that no tile is cut. With a swizzle, 16-byte chunks of shared memory change places:
+chunk c of the tile lies at c ^ (c / 8 % n), n = 2, 4 or 8 for 32, 64 or 128 bytes, and every other access to the tile does the same.
+Read first: `tile_of`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+from ..expr import ONE, Sym, add, floordiv, mod, mul, op, sub, variables
+from ..ir.enums import LoadStoreOpType
+from ..ir.values import IterDomain, LoadStoreOp, TensorView
+from .indexing import Indexer
+from .kernel_ir import TensorTile
+from .program import TensorMapParam
+
+if TYPE_CHECKING:
+    from .build import BuildState
+
+MOST_RANK, MOST_BOX_ELEMS, CHUNK_BYTES = 5, 256, 16
+"""Source: CUDA driver API, cuTensorMapEncodeTiled."""
+STAGE_BYTES = 128
+"""What the place of a tile in shared memory is a multiple of. Source: PTX ISA, cp.async.bulk.tensor."""
+SWIZZLE_ROWS = 8
+"""Rows of 128 bytes after which a swizzle repeats."""
+
+
+class BadTile(UserError):
+    code = "W544"
+    what = "{tensor} cannot be copied as a tile by TMA: {reason}"
+    fix = "{remedy}"
+
+
+def swizzle_bytes(tensor: TensorView) -> int:
+    """The swizzle of a tensor in shared memory, that its load or its store asks for; 0 for none."""
+    exprs = [tensor.definition(), *tensor.uses()]
+    asked = [e.attributes.get("swizzle_bytes", 0) for e in exprs if isinstance(e, LoadStoreOp) and e.kind is LoadStoreOpType.tma]
+    return max(asked, default=0)
+
+
+def swizzled(tensor: TensorView, index: Sym) -> Sym:
+    """Return where element `index` of a tensor in shared memory lies."""
+    bytes_ = swizzle_bytes(tensor)
+    if not bytes_:
+        return index
+    elems = CHUNK_BYTES * 8 // tensor.dtype().bits
+    chunk = floordiv(index, elems)
+    moved = op("bitwise_xor", (chunk, mod(floordiv(chunk, SWIZZLE_ROWS), bytes_ // CHUNK_BYTES)), index.dtype)
+    return add(mul(moved, elems), mod(index, elems))
+
+
+def tile_of(state: BuildState, indexer: Indexer, far: TensorView, near: TensorView, expr: LoadStoreOp, lanes: dict[Sym, Sym]) -> TensorTile:
+    """Return the tile of `far` that `expr` copies; lanes: index of each axis bound to ParallelType.tma -> its extent, outermost first.
+
+    Errors: BadTile, and BulkMisaligned for strides.
+    """
+    from .copies import require_multiple
+
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    strides = far.strides()
+    axes = [a for a in far.get_allocation_domain() if not a.is_reduction() and not a.is_broadcast()]
+    if len(axes) > MOST_RANK:
+        raise BadTile(tensor=output, reason=f"{far} has {len(axes)} axes; a tensor map has up to {MOST_RANK}", remedy="merge axes before the fusion (reshape)")
+    boxes: list[int] = []
+    places: list[Sym] = []
+    order: list[Sym] = []
+    for axis in axes:
+        index = indexer.axis_index(axis, far)
+        inside = [lane for lane in lanes if lane in variables(index)]
+        place = index
+        for lane in inside:
+            place = sub(place, lane)
+        if len(inside) > 1 or lanes.keys() & variables(place):
+            reason = f"the tile does not run over neighbours of axis {axis}, whose index is {index}"
+            raise BadTile(tensor=output, reason=reason, remedy="split the axis once, and bind the inner part")
+        boxes.append(_box(output, axis, lanes[inside[0]]) if inside else 1)
+        places.append(place)
+        order += inside
+    if order != [lane for lane in lanes if lane in order] or len(order) < len(lanes):
+        reason = f"its axes bound to ParallelType.tma are not in the order of {far} in memory"
+        raise BadTile(tensor=output, reason=reason, remedy="reorder the loop axes of the copy")
+    _check_rows(output, far, axes, strides, boxes)
+    elem_bytes = far.dtype().bits // 8
+    for axis in axes[:-1]:
+        require_multiple(state, far, strides[axis], f"the stride of axis {axis}")
+    _check_place(state, near, boxes, elem_bytes, swizzle_bytes(near), output)
+    extents = tuple(a.sym for a in reversed(axes))
+    strides_bytes = tuple(mul(strides[a], elem_bytes) for a in reversed(axes[:-1]))
+    boxes_inward = tuple(reversed(boxes))
+    param = TensorMapParam(f"map_T{output.name}", f"T{far.name}", far.dtype().bits, extents, strides_bytes, boxes_inward, swizzle_bytes(near))
+    return TensorTile(param, tuple(reversed(places)))
+
+
+def _box(output: TensorView, axis: IterDomain, extent: Sym) -> int:
+    if not extent.is_const:
+        raise BadTile(tensor=output, reason=f"the tile's extent {extent} along {axis} is symbolic", remedy="split the axis by a constant")
+    if extent.value > MOST_BOX_ELEMS:  # type: ignore[operator]
+        reason = f"the tile has {extent} elements along {axis}; up to {MOST_BOX_ELEMS} are copied at once"
+        raise BadTile(tensor=output, reason=reason, remedy="split the axis again")
+    return int(extent.value)  # type: ignore[arg-type]
+
+
+def _check_rows(output: TensorView, far: TensorView, axes: list[IterDomain], strides: dict[IterDomain, Sym], boxes: list[int]) -> None:
+    if not axes or strides[axes[-1]] is not ONE:
+        raise BadTile(tensor=output, reason=f"the innermost axis of {far} is not contiguous", remedy="copy it with loads and stores")
+    row = boxes[-1] * far.dtype().bits // 8
+    if row % CHUNK_BYTES:
+        raise BadTile(tensor=output, reason=f"a row of the tile has {row} bytes, no multiple of {CHUNK_BYTES}", remedy="use a wider tile")
+
+
+def _check_place(state: BuildState, near: TensorView, boxes: list[int], elem_bytes: int, swizzle: int, output: TensorView) -> None:
+    row = boxes[-1] * elem_bytes
+    if swizzle and row != swizzle:
+        raise BadTile(tensor=output, reason=f"a row of the tile has {row} bytes, and the swizzle is of {swizzle}", remedy="let them be the same")
+    feed = state.feeds.get(near)
+    tile = elem_bytes
+    for n in boxes:
+        tile *= n
+    unit = STAGE_BYTES * (SWIZZLE_ROWS if swizzle else 1)
+    buffer = state.buffer(near)
+    is_single = buffer.elems.is_const and buffer.elems.value * elem_bytes == tile  # type: ignore[operator]
+    has_many = feed is not None and feed.all_stages > 1 or not is_single
+    if has_many and tile % unit:
+        reason = f"tiles of {tile} bytes follow each other in shared memory, where each begins at a multiple of {unit}"
+        raise BadTile(tensor=output, reason=reason, remedy="use larger tiles")
+    buffer.align_bytes = max(buffer.align_bytes, unit)
