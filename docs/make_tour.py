@@ -30,7 +30,6 @@ from weft.dtypes import DataType
 from weft.expr import evaluate
 from weft.ir.fusion import Fusion
 from weft.ir.values import TensorView
-from weft.lower import passes
 from weft.lower.pipeline import PIPELINE, lower
 from weft.lower.program import KernelProgram, ScalarParam
 from weft.options import options
@@ -139,8 +138,9 @@ def lowering(scheduled: Fusion, launch: Launch, bound: Bound) -> Iterator[Stop]:
     """Yield the kernel IR after each pass, the text, the launch and the machine code."""
     dumps: list[tuple[str, str]] = []
     kernel = lower(
-        scheduled, name=NAME, index_type=DataType.Int32, static_block=dict(launch.static_block), dump=lambda step, text: dumps.append((step, text))
-    )
+        scheduled, name=NAME, index_type=DataType.Int32, static_block=dict(launch.static_block), cluster_blocks=launch.cluster_blocks,
+        full_rows=launch.full_rows, dump=lambda step, text: dumps.append((step, text)),
+    )  # fmt: skip
     program = generate(scheduled, kernel, launch.max_registers)
     dumps = [(step, with_parameters(text, program)) for step, text in dumps]
     yield Stop(
@@ -150,10 +150,10 @@ def lowering(scheduled: Fusion, launch: Launch, bound: Bound) -> Iterator[Stop]:
         host will evaluate; stage 9 lists them.""",
         [("text", dumps[0][1])],
     )
+    contracts = {step.__name__: (inspect.getdoc(step) or "").partition("\n")[0] for step in PIPELINE}
     changes = []
     for (_, before), (step, after) in zip(dumps, dumps[1:]):
-        contract = (inspect.getdoc(getattr(passes, step, None)) or "").splitlines()
-        changes.append(f"== {step}{' (unchanged)' if before == after else ''}\n   {contract[0] if contract else ''}")
+        changes.append(f"== {step}{' (unchanged)' if before == after else ''}\n   {contracts[step]}")
         if before != after:
             changes.append(difference(before, after))
     yield Stop(
