@@ -239,6 +239,28 @@ def test_random_facts_give_legal_params(arch):
         assert trace.candidates[0].params == params
 
 
+@by_fusion
+@pytest.mark.parametrize("bits", [16, 32])
+def test_what_is_said_of_the_rows_length_holds_for_every_vector(make, bits):
+    """fill "whole": every vector of every thread exists; "leading": those of all batches but the last do, as far as the row's end is concerned."""
+    seen = set()
+    for n in [*range(1, 700), *range(701, 70_000, 211)]:
+        facts = make(64, n, bits)
+        params = choose(facts, H200)
+        seen.add(params.fill)
+        if params.fill == "partial":
+            continue
+        vectors = -(-n // params.vector_elems)
+        share = -(-vectors // params.cluster_blocks)
+        batch = -(-share // params.batches)
+        threads = params.threads_x(facts) if params.pad_to_warp else batch
+        batches = params.batches if params.fill == "whole" else params.batches - 1
+        last = (batches - 1) * batch + threads  # one beyond the largest position in a block's share
+        assert last <= share and (params.cluster_blocks - 1) * share + last <= vectors, (n, params)
+        assert params.fill != "whole" or threads == batch, (n, params)
+    assert "leading" in seen and "partial" in seen
+
+
 @by_name
 @by_fusion
 @pytest.mark.parametrize("bits", [16, 32])
