@@ -47,9 +47,14 @@ class InnerPersistent(Scheduler):
         return params, str(trace)
 
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
-        from .async_rows import AsyncRowsParams, choose_async_rows
+        from .async_rows import AsyncRowsParams, can_load, choose_async_rows, is_best_by_tma
 
-        found = choose_async_rows(analysis.facts(sizes, alignment_bits), arch, variant) if variant in ("tma", "specialized") else None  # type: ignore[arg-type]
+        facts = analysis.facts(sizes, alignment_bits)  # type: ignore[arg-type]
+        if variant == "auto" and is_best_by_tma(facts, arch) and all(can_load(t) for t in analysis.row_inputs):
+            by_tma = choose_async_rows(facts, arch, "tma")
+            if isinstance(by_tma, AsyncRowsParams):
+                return by_tma, f"rows of one input that registers would spread over a cluster: {by_tma}"
+        found = choose_async_rows(facts, arch, variant) if variant in ("tma", "specialized") else None
         if isinstance(found, AsyncRowsParams):
             return found, f"forced: {found}"
         params, trace = self.choose(analysis, sizes, alignment_bits, arch)
