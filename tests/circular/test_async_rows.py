@@ -11,6 +11,7 @@ import torch
 from weft import DataType, FusionDefinition
 from weft.arch import arch_by_name
 from weft.options import options
+from weft.runtime.limits import BlockTooSmall
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 from pipelines_on_gpu import FUSIONS, Kernel, error_of, inputs_of  # noqa: E402
@@ -81,7 +82,19 @@ def test_where_the_forced_way_is_impossible_another_is_taken(way: str) -> None:
         assert error_of(fd.execute([x]), FUSIONS["softmax"][1](x)) <= 1
 
 
-def test_one_kernel_serves_rows_that_its_block_can_hold() -> None:
+def test_a_kernel_serves_rows_that_its_block_can_hold() -> None:
+    """Rows that fill their threads, that fill all batches but the last, and any others have kernels of their own."""
     kernel = Kernel("softmax", BF16, 4096, 2048, H200, "specialized", blocks=2, stages=2)
-    check(kernel, "softmax", BF16, [(9, 2048), (2, 1032), (17, 2040), (1, 8)])
-    assert len(kernel.executor.kernel_runtimes) == 1
+    check(kernel, "softmax", BF16, [(9, 2048), (2, 2048), (2, 1032), (17, 1040), (1, 8)])
+    runtimes = kernel.definition.fec.kernel_runtimes
+    assert ["threadIdx.x) <" in r.program.text or "threadIdx.x <" in r.program.text for r in runtimes] == [False, True, True]  # whole, all but the last, any
+    with options(chip="H200"), pytest.raises(BlockTooSmall, match="compiled for 128 threads along threadIdx.x"):
+        kernel(inputs_of("softmax", BF16, 2, 4096, "cpu"))
+
+
+@pytest.mark.parametrize("cols", [2048, 1536, 1544])
+@pytest.mark.parametrize("way", ["tma", "specialized"])
+@pytest.mark.parametrize("name", FUSIONS)
+def test_rows_that_fill_their_threads(name: str, way: str, cols: int) -> None:
+    changed = {"blocks": 2, "stages": 2} if way == "specialized" else {}
+    check(Kernel(name, BF16, 4096, cols, H200, way, **changed), name, BF16, [(19, cols)])

@@ -32,9 +32,11 @@ from weft.arch import Arch, arch_by_name, arch_of_device  # noqa: E402
 from weft.compiler import prepare, program_of_scheduled  # noqa: E402
 from weft.device.library import translation_unit  # noqa: E402
 from weft.ir.values import TensorView  # noqa: E402
+from weft.lower.program import KernelProgram  # noqa: E402
 from weft.options import options  # noqa: E402
 from weft.runtime.nvrtc import compile_or_load  # noqa: E402
 from weft.schedule.circular import split_registers  # noqa: E402
+from weft.schedulers import async_rows  # noqa: E402
 from weft.schedulers.async_rows import AsyncRowsParams, apply_async_rows, choose_async_rows  # noqa: E402
 from weft.schedulers.facts import analyze_persistent  # noqa: E402
 
@@ -122,36 +124,45 @@ def inputs_of(name: str, dtype: DataType, rows: int, cols: int, device: str, see
 
 
 class Kernel:
-    """A fusion with the params that `choose_async_rows` gives for one row length, some of them changed."""
+    """A fusion with the params that `choose_async_rows` gives for one row length, some of them changed; it runs as any other, through the executor cache."""
 
     def __init__(self, name: str, dtype: DataType, rows: int, cols: int, arch: Arch, kind: str, warps: int = 0, bulk: bool = False, **changed: Any) -> None:
         with FusionDefinition() as fd:
             FUSIONS[name][0](fd, dtype)
-        prepared = prepare(fd.fusion)
-        analysis = analyze_persistent(prepared.fusion)
+        self.definition, self.kind = fd, kind
+        self.prepared = prepare(fd.fusion)
+        self.analysis = analyze_persistent(self.prepared.fusion)
+        facts = self.facts(rows, cols)
+        found = choose_async_rows(facts, arch, kind, async_warps=warps, is_stored_in_bulk=bulk)
+        self.declined = "" if isinstance(found, AsyncRowsParams) else found.reason
+        if not self.declined:
+            self.params: AsyncRowsParams = replace(found, **changed).filled(facts)  # type: ignore[type-var]
+
+    def facts(self, rows: int, cols: int) -> Any:
         env = {}
-        for tensor in prepared.fusion.inputs():
+        for tensor in self.prepared.fusion.inputs():
             assert isinstance(tensor, TensorView)
             axes = tensor.get_logical_domain()
             env |= {a.sym: rows if len(axes) == 2 and n == 0 else cols for n, a in enumerate(axes) if a.sym.is_var}
-        found = choose_async_rows(analysis.facts(env, {}), arch, kind, async_warps=warps, is_stored_in_bulk=bulk)
-        self.declined = "" if isinstance(found, AsyncRowsParams) else found.reason
-        if self.declined:
-            return
-        self.params: AsyncRowsParams = replace(found, **changed)  # type: ignore[type-var]
-        self.fusion, _ = prepared.fusion.clone()
-        self.launch = apply_async_rows(self.fusion, analysis, self.params)
-        self.executor = KernelExecutor()
+        return self.analysis.facts(env, {})
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        if not self.executor.is_compiled():
-            self.executor.compile(self.fusion, inputs, LaunchParams(bdimx=self.params.bdimx))
-        return self.executor.run(inputs)
+        chosen = async_rows.choose_async_rows
+        async_rows.choose_async_rows = lambda facts, *_, **__: self.params.filled(facts)  # these params, not those for these sizes
+        try:
+            with options(rows=self.kind):
+                return self.definition.execute(inputs)
+        finally:
+            async_rows.choose_async_rows = chosen
+
+    def program(self) -> KernelProgram:
+        clone, _ = self.prepared.fusion.clone()
+        launch = apply_async_rows(clone, self.analysis, self.params)
+        return program_of_scheduled(clone, DataType.Int32, name="pipeline", launch=launch)
 
     def resources(self) -> str:
-        program = program_of_scheduled(self.fusion, DataType.Int32, name="pipeline", launch=self.launch)
-        unit = translation_unit(program.text, program.blocks)
-        return str(compile_or_load(unit, program.name, "sm_90a", max_registers=program.max_registers).resources)
+        made = self.program()
+        return str(compile_or_load(translation_unit(made.text, made.blocks), made.name, "sm_90a", max_registers=made.max_registers).resources)
 
 
 # ---------------------------------------------------------------- right

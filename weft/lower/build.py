@@ -166,6 +166,8 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
         grid=tuple(dims.get(p, ONE) for p in GRID_TYPES), block=tuple(dims.get(p, ONE) for p in BLOCK_TYPES),  # type: ignore[arg-type]
         index_type=index_type, facts=state.divisors,
     )  # fmt: skip
+    wanted = launch_sizes(state.plan, {})
+    kernel.block_limits = [(kind.value, wanted[kind], threads) for kind, threads in static_block.items() if kind in wanted]
     return kernel, state
 
 

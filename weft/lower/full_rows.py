@@ -11,7 +11,7 @@ import copy
 
 from ..expr import Sym, add, conjunction, const, largest, substitute, variables
 from .build import BuildState
-from .kernel_ir import Allocate, If, Kernel, Loop, Op, Reduce, Statement, walk
+from .kernel_ir import Allocate, If, Kernel, Loop, Op, Reduce, Scope, Statement, walk
 
 
 def drop_row_bounds(kernel: Kernel, state: BuildState) -> Kernel:
@@ -39,6 +39,8 @@ class _Dropper:
         if isinstance(s, Loop):
             if not self.full.is_whole and self.is_over_batches(s):
                 return self.two_loops(s)
+            s.body = self.body(s.body)
+        elif isinstance(s, Scope):
             s.body = self.body(s.body)
         elif isinstance(s, Op) and self.full.is_whole:
             s.predicate = self.without(s.predicate, None)

@@ -211,6 +211,7 @@ class Kernel:
     work_buffers: list[WorkBuffer] = field(default_factory=list)
     facts: dict[Sym, int] = field(default_factory=dict)  # extent -> a number that divides it, checked on the host
     assumptions: list[tuple[Sym, Sym]] = field(default_factory=list)
+    block_limits: list[tuple[str, Sym, int]] = field(default_factory=list)  # (thread index, threads wanted, threads fixed)
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
     notes: dict[str, object] = field(default_factory=dict)

@@ -114,4 +114,5 @@ class KernelProgram:
     seconds: dict[str, float] = field(default_factory=dict)  # time of each stage
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on
     origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
+    block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads that these sizes want, threads that the kernel was made for)
     assumptions: tuple[tuple[Sym, Sym], ...] = ()  # (a, b): a <= b, checked on the host for every new shape

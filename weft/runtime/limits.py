@@ -58,6 +58,12 @@ class ChipTooOld(UserError):
     fix = "load with LoadStoreOpType.cp_async or plain copies there"
 
 
+class BlockTooSmall(UserError):
+    code = "W788"
+    what = "kernel {kernel} was compiled for {limit} threads along {axis}; for these sizes {wanted} = {value} are wanted"
+    fix = "compile it for more threads (bdim{letter}, compute_bdim{letter}), or split the axis by a constant"
+
+
 def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str, Any], arch: chips.Arch) -> None:
     """Raise when a launch is beyond what the chip allows, or vectors do not fit the sizes; before anything is compiled."""
     grid, block, shared = plan["grid"], plan["block"], plan["shared_bytes"]
@@ -78,6 +84,10 @@ def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str,
         value = evaluate(check.extent, env)
         if value % check.divisor:  # type: ignore[operator]
             raise NotDivisible(kernel=program.name, what_=check.what, sym=check.extent, value=value, divisor=check.divisor)
+    for index, wanted, limit in program.block_limits:
+        value = evaluate(wanted, env)
+        if value > limit:  # type: ignore[operator]
+            raise BlockTooSmall(kernel=program.name, limit=limit, axis=index, wanted=wanted, value=value, letter=index[-1])
     for least, most in program.assumptions:
         if evaluate(least, env) > evaluate(most, env):  # type: ignore[operator]
             raise WrongAssumption(kernel=program.name, least=least, most=most)

@@ -10,7 +10,7 @@ Read first: `AsyncRowsParams`, `apply_async_rows`, `choose_async_rows`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arch import Arch
@@ -26,7 +26,7 @@ from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.rfactor import rfactor
 from .base import Decline, Launch
 from .facts import PersistentAnalysis, PersistentFacts
-from .inner_persistent import Passes
+from .inner_persistent import Passes, full_rows
 from .rows import BOUND, Template, arrange, class_order, merge_axes_at
 from .throughput_heuristic import ceil_div, round_up, vector_elems
 
@@ -47,7 +47,7 @@ class AsyncRowsParams:
 
     kind: "tma" or "specialized". bdimx: threads of a row. groups: compute groups of a block, on TIDy (1: along TIDx). grouped_rows: rows that a group takes
     at once. blocks: of the grid, which stay. stages: per group. async_warps: roles that share the inputs. registers: of async and compute threads.
-    is_stored_in_bulk: results leave through shared memory. project_to_inputs, vector_elems, batches: as for rows in registers.
+    is_stored_in_bulk: results leave through shared memory. project_to_inputs, vector_elems, batches, fill: as for rows in registers.
     """
 
     kind: str
@@ -63,6 +63,17 @@ class AsyncRowsParams:
     registers: tuple[int, int] | None = None
     is_stored_in_bulk: bool = False
     max_registers: int | None = None
+    fill: str = "partial"
+
+    def filled(self, facts: PersistentFacts) -> AsyncRowsParams:
+        """Return the params with `fill` for rows of these sizes."""
+        vectors = facts.reduction_elems // self.vector_elems
+        part = ceil_div(vectors, self.batches)
+        if part == self.bdimx and part * self.batches == vectors:
+            fill = "whole"
+        else:
+            fill = "leading" if self.batches > 1 and (self.batches - 2) * part + self.bdimx <= vectors else "partial"
+        return replace(self, fill=fill)
 
 
 def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> Launch:
@@ -105,7 +116,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
         for number, tensor in enumerate(loaded):
             warp_specialize(tensor, params.stages, params.stages - 1, axis, params.registers, number % params.async_warps, position)
     static = [(ParallelType.block_x, params.bdimx)]
-    return Launch(tuple(static), params.max_registers)
+    return Launch(tuple(static), params.max_registers, full_rows=full_rows(analysis, params))  # type: ignore[arg-type]
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:
@@ -194,6 +205,20 @@ def is_weight(source: TensorView) -> bool:
 
 
 # ---------------------------------------------------------------- the choice
+TMA_ROW_BYTES = (64 * 1024, 128 * 1024)
+"""More than the first and at most the second: rows that registers would spread over a cluster. One H200, fractions of a copy, registers against "tma":
+float32 24K layer norm 0.63 and 0.78, softmax 0.80 and 0.84, RMS norm 0.82 and 0.88; float32 32K 0.58 and 0.77, 0.80 and 0.88, 0.83 and 0.84;
+bf16 64K layer norm 0.71 and 0.72, but softmax 0.73 and 0.63, RMS norm 0.87 and 0.82; of 160 KiB, layer norm 0.57 and 0.55."""
+
+
+def is_best_by_tma(facts: PersistentFacts, arch: Arch) -> bool:
+    """True where a block that loads its whole row by TMA was measured to be faster than a cluster with the row in its registers."""
+    row_bytes = facts.reduction_elems * facts.max_dtype_bits // 8
+    is_wide = facts.max_dtype_bits >= 32 or facts.reductions > 1 and not facts.has_exp
+    is_alone = facts.vectorizable_inputs == 1 and not facts.has_rng
+    return is_alone and is_wide and TMA_ROW_BYTES[0] < row_bytes <= TMA_ROW_BYTES[1] and facts.iteration_elems >= arch.sm_count
+
+
 def choose_async_rows(facts: PersistentFacts, arch: Arch, kind: str, *, async_warps: int = 0, is_stored_in_bulk: bool = False) -> AsyncRowsParams | Decline:
     """Return params of kind "tma" or "specialized", or why there are none. async_warps: 0 for one per input, up to 4."""
     if not arch.has_tma:
@@ -217,7 +242,8 @@ def choose_async_rows(facts: PersistentFacts, arch: Arch, kind: str, *, async_wa
         batches = min(batches, max(1, ceil_div(vectors, 32)))
         bdimx = round_up(ceil_div(vectors, batches), 32)
         registers = min(255, REGISTER_FILE // bdimx // 8 * 8)
-        return AsyncRowsParams("tma", projected, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, max_registers=registers)
+        made = AsyncRowsParams("tma", projected, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, max_registers=registers)
+        return made.filled(facts)
     warps = async_warps or max(1, min(MOST_ASYNC_WARPS, facts.vectorizable_inputs))
     for groups, bdimx in ((2, GROUP_THREADS), (1, 256), (1, 384), (1, 512)):
         batches = ceil_div(vectors, bdimx)
@@ -227,9 +253,10 @@ def choose_async_rows(facts: PersistentFacts, arch: Arch, kind: str, *, async_wa
             threads = compute + ASYNC_THREADS
             each = min(255, REGISTER_FILE // threads) // 8 * 8
             split_ = split_registers(each, compute, ASYNC_THREADS) if each < 248 else None
-            return AsyncRowsParams(
+            made = AsyncRowsParams(
                 "specialized", projected, vector, batches, bdimx, groups, 1, arch.sm_count, stages, warps, split_, is_stored_in_bulk,
             )  # fmt: skip
+            return made.filled(facts)
     return Decline(f"two rows of {row_bytes} bytes do not fit into shared memory, or one not into the registers of a block")
 
 
