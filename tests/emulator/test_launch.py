@@ -287,9 +287,13 @@ def test_bf16_helpers_round_to_even() -> None:
 
 
 def test_ctrl_c_ends_a_launch() -> None:
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        run_rule("for (;;) weft::block_sync();", check="bounds", timeout_s=20)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background are started with the signal ignored
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            run_rule("for (;;) weft::block_sync();", check="bounds", timeout_s=20)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert run_rule("weft::block_sync();", check="bounds")[0].findings == ()
 
 
