@@ -2,8 +2,8 @@
 
     python bench/checks.py [OUT.json] [--count 1000] [--only NAME] [--sanitizer PATH]
 
-Each check is a command that can be run by itself; what is kept is the command, its exit status, its time and the lines that say the outcome. Results of
-checks that are not run again are taken over from the file.
+Without a GPU only the emulator's check runs. Each check is a command that can be run by itself; what is kept is the command, its exit status, its time and
+the lines that say the outcome. Results of checks that are not run again are taken over from the file, or from bench/results.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measure import HERE, RESULTS, about, device_of, parser
+import torch
+from measure import HERE, RESULTS, about, parser
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 OUTCOME = re.compile(r"^\d+ fusions in|^taken by|^declined by family|^seed \d+ |ERROR SUMMARY|RACECHECK SUMMARY|^WRONG|\d+ (passed|failed)")
@@ -61,9 +62,10 @@ def main() -> None:
     arguments.add_argument("--sanitizer", default=shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer")
     arguments.add_argument("--timeout", type=float, default=600, help="seconds for each check")
     a = arguments.parse_args()
-    device = device_of(a)
+    device = "cuda" if torch.cuda.is_available() and not a.cpu_smoke else "cpu"
     path = Path(a.out) if a.out else None if a.cpu_smoke else RESULTS / "checks.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["checks"] if path and path.exists() else {}
+    known = next((p for p in (path, RESULTS / "checks.json") if p and p.exists()), None)
+    found: dict[str, Any] = json.loads(known.read_text(encoding="utf-8"))["checks"] if known else {}
     for name, command in commands(20 if a.cpu_smoke else a.count, a.sanitizer, device == "cuda").items():
         if a.only in name:
             found[name] = {**run(command, a.timeout), **about(device)}
