@@ -349,13 +349,12 @@ def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: st
         if needed == 1:
             continue
         sizes = [f for f in factors if f.is_var and f.extent is None and str(f.payload).startswith("T")]
-        if any(state.divisors.get(f, 1) % needed == 0 for f in sizes):
+        size = product(sizes)  # of axes that were merged, together
+        if any(state.divisors.get(f, 1) % needed == 0 for f in (*sizes, size)):
             continue
-        size = max(sizes, key=lambda f: str(f.payload), default=None)  # the innermost
-        known = state.divisors.get(size, 1) if size is not None else 1
-        if size is None:
+        if not sizes:
             raise BulkMisaligned(tensor=tensor, what_=what, text=elems, bytes=math.gcd(BULK_BYTES, bytes_), needed=BULK_BYTES)
-        state.divisors[size] = math.lcm(known, needed)
+        state.divisors[size] = math.lcm(state.divisors.get(size, 1), needed)
 
 
 def check_async(expr: LoadStoreOp, tensor: TensorView, vector_elems: int) -> None:

@@ -223,6 +223,8 @@ def choose_async_rows(facts: PersistentFacts, arch: Arch, kind: str, *, async_wa
     """Return params of kind "tma" or "specialized", or why there are none. async_warps: 0 for one per input, up to 4."""
     if not arch.has_tma:
         return Decline(f"{arch.name} has no TMA")
+    if all(is_reduced for is_reduced, _ in facts.runs):
+        return Decline("all axes are reduced: there is one row")
     if len(facts.runs) > 2:
         return Decline("the reduced axes are in several runs")
     vector = vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
@@ -241,7 +243,7 @@ def choose_async_rows(facts: PersistentFacts, arch: Arch, kind: str, *, async_wa
             return Decline("a row has more vectors than a block can hold")
         batches = min(batches, max(1, ceil_div(vectors, 32)))
         bdimx = round_up(ceil_div(vectors, batches), 32)
-        registers = min(255, REGISTER_FILE // bdimx // 8 * 8)
+        registers = arch.registers_per_thread(bdimx)
         made = AsyncRowsParams("tma", projected, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, max_registers=registers)
         return made.filled(facts)
     warps = async_warps or max(1, min(MOST_ASYNC_WARPS, facts.vectorizable_inputs))
