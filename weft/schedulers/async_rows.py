@@ -17,7 +17,7 @@ from ..arch import Arch
 from ..expr import is_int
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.values import TensorView
+from ..ir.values import IterDomain, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.circular import split_registers, warp_specialize
 from ..schedule.inline import inline_to
@@ -87,7 +87,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
     transform_like(reference)
     in_bulk = [*loaded, *stored.values()]
     for tensor in in_bulk:
-        tensor.axis(-1).parallelize(ParallelType.tma)
+        row_of(tensor).parallelize(ParallelType.tma)
     split(reference, -1, params.vector_elems)
     split(reference, -2, params.batches, False)
     reference.axis(-2).parallelize(ParallelType.block_x)
@@ -108,7 +108,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
         template.group_reductions(row_axes - 1)
     template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, [*stored])
     for tensor in stored.values():
-        tensor.axis(-1).parallelize(ParallelType.tma)
+        row_of(tensor).parallelize(ParallelType.tma)
     inline(template, params, row_axes, loaded, list(stored))
     if params.kind == "specialized":
         axis = ParallelType.block_x if params.groups == 1 else ParallelType.block_y
@@ -171,6 +171,11 @@ def split_rows(reference: TensorView, analysis: PersistentAnalysis, params: Asyn
     split(reference, 0, params.blocks)
     reference.axis(1).parallelize(ParallelType.grid_x)
     return count
+
+
+def row_of(tensor: TensorView) -> IterDomain:
+    """The innermost loop axis that has elements."""
+    return next(a for a in reversed(tensor.get_loop_domain()) if not a.is_broadcast())
 
 
 def bind_groups(tensor: TensorView, params: AsyncRowsParams) -> None:
