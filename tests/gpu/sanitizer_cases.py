@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from weft import DataType, FusionDefinition
+from weft.options import options
 
 FLOAT, BFLOAT16 = DataType.Float, DataType.BFloat16
 
@@ -57,11 +58,12 @@ def softmax(dim: int) -> Callable:
     return lambda x: torch.softmax(x, dim)
 
 
-CASES: list[tuple[str, Callable, list[torch.Tensor], Callable]] = []
+CASES: list[tuple[str, Callable, list[torch.Tensor], Callable, str]] = []
 
 
-def case(name: str, define: Callable, inputs: list[torch.Tensor], reference: Callable) -> None:
-    CASES.append((name, define, inputs, reference))
+def case(name: str, define: Callable, inputs: list[torch.Tensor], reference: Callable, rows: str = "auto") -> None:
+    """rows: how a normalization is to keep its rows, see docs/settings.md."""
+    CASES.append((name, define, inputs, reference, rows))
 
 
 def collect() -> None:
@@ -76,6 +78,11 @@ def collect() -> None:
     for shape, dims in (((33, 1000), [1]), ((3000, 64), [0]), ((1, 50000), [1]), ((130, 7), [0]), ((9, 300, 20), [0, 2]), ((40000,), [0])):
         reference = lambda x, dims=dims: x.sum(dims)  # noqa: E731
         case(f"sum {shape} over {dims}", lambda fd, s=shape, d=dims: total(fd, len(s), d, BFLOAT16), [torch.randn(*shape).to(bf16)], reference)
+    for rows in ("tma", "specialized"):
+        for shape, dtype, data in (((300, 1000), BFLOAT16, bf16), ((140, 4096), FLOAT, torch.float32)):
+            x = torch.randn(*shape).to(data)
+            case(f"softmax {shape} {rows}", lambda fd, dtype=dtype: normalization(fd, 1, dtype), [x], softmax(1), rows)
+    case("softmax float32 140x20000", lambda fd: normalization(fd, 1, FLOAT), [torch.randn(140, 20000)], softmax(1))  # a row by TMA, unasked
     case("bias 2-D", bias, [torch.randn(500, 2048).to(bf16), torch.randn(2048).to(bf16)], lambda x, b: torch.tanh(x + b))
     case("bias odd", bias, [torch.randn(5, 33).to(bf16), torch.randn(33).to(bf16)], lambda x, b: torch.tanh(x + b))
     case("permute", permuted, [torch.randn(17, 33, 65)], lambda x: torch.exp(x.permute(2, 0, 1)))
@@ -84,10 +91,11 @@ def collect() -> None:
 def main() -> int:
     collect()
     wrong = 0
-    for name, define, inputs, reference in CASES:
+    for name, define, inputs, reference, rows in CASES:
         with FusionDefinition() as fd:
             define(fd)
-        (result,) = fd.execute([t.cuda() for t in inputs])
+        with options(rows=rows):
+            (result,) = fd.execute([t.cuda() for t in inputs])
         expected = reference(*[t.double() for t in inputs])
         error = float((result.cpu().double() - expected).norm() / expected.norm())
         runtime = fd.fec.kernel_runtimes[-1]

@@ -68,3 +68,14 @@ def test_the_result_is_right(columns):
     (out,) = fd.execute([x.float()])
     assert isinstance(fd.fec.kernel_runtimes[-1].proposal.params, AsyncRowsParams)
     torch.testing.assert_close(out.double(), torch.nn.functional.layer_norm(x, (columns,)), rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_fit_the_chip_with_the_registers_that_the_compiler_may_use():
+    """A block of 800 threads with 80 registers each does not: registers come in steps, to warps in fours."""
+    fd = normalization(DataType.Float)
+    tensor = fd.fusion.inputs()[0]
+    for columns in range(16388, 32769, 148):
+        env = {axis.sym: n for axis, n in zip(tensor.get_logical_domain(), (4096, columns))}
+        params = compiler.propose(fd.fusion, env, {}, H200).params
+        assert isinstance(params, AsyncRowsParams) and params.max_registers is not None
+        assert H200.threads_per_sm_for(params.max_registers) >= params.bdimx, (columns, params)
