@@ -21,7 +21,7 @@ from weft.options import current
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
-MAX_CACHED_KERNELS = 4000  # about 30 KiB each
+MAX_CACHED_KERNELS = 8000  # about 30 KiB each
 
 # Both sides: no C++ library is used, so neither exceptions nor type information are needed.
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
