@@ -59,7 +59,7 @@ def test_every_end_of_a_run_has_words(cases: Path, tmp_path: Path, monkeypatch: 
     assert all(r["correct text"] == "right result" for r in rows.values())
     said = {tool: rows["benign"][tool] for tool in gpu.TOOLS}
     assert said == {
-        "memcheck": "Invalid __global__ read of size 16 bytes (and 1 more)", "racecheck": "nothing", "synccheck": "nothing; hangs",
+        "memcheck": "Invalid __global__ read of size 16 bytes (and 1 more) — of the correct text too", "racecheck": "nothing", "synccheck": "nothing; hangs",
         "initcheck": "no verdict (status 3): something else",
     }  # fmt: skip
     table = gpu.markdown(list(rows.values()))

@@ -46,6 +46,7 @@ MORE = (
 PLAIN_S, TOOL_S = 30.0, 60.0
 """Time limits of a run. A run of a correct kernel takes 3 to 10 seconds, most of it importing torch and starting the tool."""
 POISON = 0x7F  # what outputs hold before the launch
+TOOL_SAYS = re.compile(r"(?!nothing|no verdict|not run)")
 TOOL_WORDS = re.compile(r"=========\s+(Invalid .*|Error: .*|Warning: .*[Rr]ace.*|Barrier error.*|Uninitialized .*|Program hit .*|Misaligned .*|Target application returned an error)")
 
 
@@ -228,6 +229,9 @@ def compare(folder: Path, worker: Sequence[str], sanitizer: str | None, seconds:
                 continue
             command = [sanitizer, "--tool", tool, "--target-processes", "all", "--print-limit", "5", *worker, "--worker", str(case)]
             row[tool] = _limited(end, TOOL_S, lambda limit, command=command: said_by_tool(run(command, limit)))
+            if TOOL_SAYS.match(row[tool]):  # does the tool say so of the mistake, or of any kernel like it?
+                same = _limited(end, TOOL_S, lambda limit, command=command: said_by_tool(run([*command, "--text", "correct.cu"], limit)))
+                row[tool] += " — of the correct text too" if TOOL_SAYS.match(same) else "" if same.startswith("nothing") else f" — correct text: {same}"
         rows.append(row)
         print(f"{row['kernel']}: {row['mistake']}", *(f"  {name:12s} {text}" for name, text in list(row.items())[2:]), sep="\n", flush=True)
     return rows
