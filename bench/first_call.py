@@ -2,7 +2,7 @@
 
     python bench/first_call.py [OUT.json] [--shape 16384,4096] [--only NAME]
 
-weft: the disk cache is off and every kernel of the process is forgotten before each case. The first row is the first kernel of the process, which also
+weft: the disk cache and NVRTC's own cache are off, and every kernel of the process is forgotten before each case. The first row is the first kernel of the process, which also
 loads NVRTC, reads the chip's figures and imports what is imported late. definition: building the graph; binding: checks of the inputs and output shapes;
 schedule: choice and application; lowering: kernel IR and text; NVRTC; load: the machine code into the context; rest: arguments, launch, waiting for the
 kernel. first: all but the definition, as a caller sees it. torch.compile: default mode, static shapes, dynamo reset and empty caches before each case.
@@ -18,6 +18,7 @@ from typing import Any
 
 FOLDER = tempfile.TemporaryDirectory()  # caches that start empty; inductor reads these variables when it is imported
 os.environ |= {"TORCHINDUCTOR_CACHE_DIR": f"{FOLDER.name}/inductor", "TRITON_CACHE_DIR": f"{FOLDER.name}/triton"}
+os.environ["CUDA_CACHE_DISABLE"] = "1"  # NVRTC keeps what it compiled in the driver's cache, and finds it there in 20 ms
 
 import torch  # noqa: E402
 from cases import BY_NAME, Case  # noqa: E402

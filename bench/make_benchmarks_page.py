@@ -285,7 +285,7 @@ def first_calls(found: list[Case]) -> list[str]:
         compiled = f"{r['compile_first_s']:.2f}" if "compile_first_s" in r else "-"
         rows.append((r["case"], *(f"{r[f'{s}_ms']:.1f}" for s in stages), f"{r['first_s']:.3f}", two(case.nvfuser_first) if case else "-", compiled))
     head = ("case", *(f"{s} ms" for s in stages), "first s", "nvFuser first s", "torch.compile first s")
-    return out + [machine(data), "", *prose(f"{data['dtype']} {shape}. {FIRST_WORDS}"), *table(head, rows)]
+    return out + [machine(data), "", *prose(f"{data['dtype']} {shape}. {FIRST_WORDS} {data.get('note', '')}"), *table(head, rows)]
 
 
 WARM_WORDS = """Microseconds on the host per call, smallest of nine rounds of 200 calls with an idle GPU before each. call is `fd.execute`; find: addresses and
