@@ -59,7 +59,8 @@ def _finish(fusion: Fusion, reference: TensorView, *vectors: TensorView, inlined
     return fusion, launch
 
 
-def _softmax(fd: FusionDefinition, columns: int = -1) -> None:
+def softmax(fd: FusionDefinition, columns: int = -1) -> None:
+    """Define the softmax of the rows of a bf16 matrix."""
     x = fd.ops.cast(fd.define_tensor([-1, columns], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
     e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
     fd.add_output(fd.ops.cast(fd.ops.div(e, fd.ops.sum(e, [1], True)), DataType.BFloat16))
@@ -82,7 +83,7 @@ def pointwise() -> tuple[Fusion, Launch]:
 def softmax_registers() -> tuple[Fusion, Launch]:
     """[BIDx | batches, TIDx, vector]: a row per block, in registers."""
     with FusionDefinition() as fd:
-        _softmax(fd)
+        softmax(fd)
     fusion, inputs, outputs, (first, second) = _parts(fd)
     split(first, 1, 8)
     split(first, 1, 4, False)
@@ -97,7 +98,7 @@ def softmax_registers() -> tuple[Fusion, Launch]:
 def softmax_shared() -> tuple[Fusion, Launch]:
     """[BIDx | serial, TIDx]: a row per block, kept in shared memory."""
     with FusionDefinition() as fd:
-        _softmax(fd)
+        softmax(fd)
     fusion, inputs, _, (first, second) = _parts(fd)
     set_memory_type(inputs[0][1], MemoryType.shared)
     row = first.definition().tensor_inputs[0]  # type: ignore[union-attr]
@@ -117,7 +118,7 @@ def softmax_shared() -> tuple[Fusion, Launch]:
 def softmax_cluster() -> tuple[Fusion, Launch]:
     """[BIDy | BIDx, serial, TIDx]: a row per cluster of 4 blocks."""
     with FusionDefinition() as fd:
-        _softmax(fd, 2000)
+        softmax(fd, 2000)
     fusion, _, _, (first, second) = _parts(fd)
     split(first, 1, 4, False)
     split(first, 2, 128)
