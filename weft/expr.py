@@ -344,11 +344,16 @@ def equal(a: Sym | int, b: Sym | int) -> Sym:
     return _intern("eq", (a, b), None, DataType.Bool)
 
 
+def conjuncts(predicate: Sym) -> tuple[Sym, ...]:
+    """The parts of a logical and; the predicate itself when it is none."""
+    return predicate.args if predicate.op == "and" else (predicate,)
+
+
 def conjunction(parts: Iterable[Sym]) -> Sym:
     """Logical and of the parts, without TRUE and without repetition, in the order given."""
     seen: dict[Sym, None] = {}
     for part in parts:
-        for atom in part.args if part.op == "and" else (part,):
+        for atom in conjuncts(part):
             if atom is FALSE:
                 return FALSE
             if atom is not TRUE:

@@ -8,6 +8,7 @@ from example_definitions import aliases, unary
 
 from weft import DataType, FusionDefinition
 from weft.api import executors
+from weft.runtime.arguments import flattened
 
 
 class RecordingExecutor:
@@ -110,7 +111,7 @@ def test_manual_execute_passes_heuristic_params(fd):
 
 
 def test_flattening_is_one_level_deep():
-    assert executors.flattened([1, [2, 3], (4, [5])]) == [1, 2, 3, 4, [5]]
+    assert flattened([1, [2, 3], (4, [5])]) == [1, 2, 3, 4, [5]]
 
 
 def test_a_warm_call_costs_less_than_half_a_microsecond(fd):

@@ -17,8 +17,8 @@ from ..options import current
 from ..schedule.welford import translate_welford
 from ..schedulers import SCHEDULERS
 from ..schedulers.base import Launch
+from ..runtime.arguments import flattened
 from .arguments import check_arguments
-from .executors import flattened
 from .params import CompileParams, HeuristicParams, LaunchParams
 
 

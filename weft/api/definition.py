@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
 from ..options import check_option_names
+from ..runtime.arguments import flattened
 from . import executors, inputs as inputs_module
 from .ops import OpNames
 
@@ -217,7 +218,7 @@ class FusionDefinition:
         fusion = self._checked_fusion()
         if "ke" not in self.__dict__:
             self.ke = executors.kernel_executor()
-        return compile_and_run(self.ke, fusion, executors.flattened(inputs), heuristic_params)
+        return compile_and_run(self.ke, fusion, flattened(inputs), heuristic_params)
 
     # -- validation
     def validate(

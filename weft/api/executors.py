@@ -5,7 +5,6 @@ Owns nothing of the runtime. Importing it does not import the runtime, so defini
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..ir.fusion import Fusion
@@ -23,14 +22,3 @@ def kernel_executor() -> Any:
     from ..runtime.kernel_executor import KernelExecutor
 
     return KernelExecutor()
-
-
-def flattened(inputs: Sequence[Any]) -> list[Any]:
-    """Return the inputs with lists and tuples among them replaced by their items (one level)."""
-    out: list[Any] = []
-    for value in inputs:
-        if isinstance(value, (list, tuple)):
-            out.extend(value)
-        else:
-            out.append(value)
-    return out

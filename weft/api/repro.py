@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import UserError
-from .executors import flattened
+from ..runtime.arguments import flattened
 from .translate_values import number_text
 from .version import version
 

@@ -18,8 +18,8 @@ from ..ir.values import TensorView
 from ..reference import tolerance
 from ..reference.interpreter import evaluate
 from ..reference.torch_types import torch_dtype
+from ..runtime.arguments import flattened
 from ..runtime.philox_state import OFFSET_PER_OP, generator_of
-from .executors import flattened
 
 
 class ResultMismatch(UserError, AssertionError):

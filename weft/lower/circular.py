@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ..dtypes import DataType
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, const, less, mul, substitute, var, variables
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjuncts, const, less, mul, substitute, var, variables
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.values import TensorView
 from .build import BuildState
@@ -371,8 +371,8 @@ def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> l
 def _issuer(predicate: Sym) -> str:
     """`if (...) ` for the threads that issue a bulk store, "" when all of them do."""
     names = {p.value for p in BLOCK_TYPES}
-    atoms = predicate.args if predicate.op == "and" else (predicate,)
-    chosen = [str(a.args[0].payload) for a in atoms if a.op == "eq" and a.args[0].is_var and str(a.args[0].payload) in names and a.args[1] is ZERO]
+    equalities = [a for a in conjuncts(predicate) if a.op == "eq"]
+    chosen = [str(a.args[0].payload) for a in equalities if a.args[0].is_var and str(a.args[0].payload) in names and a.args[1] is ZERO]
     return f"if ({' && '.join(f'{name} == 0' for name in chosen)}) " if chosen else ""
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, minimum, mod, mul, product, recombine, sub, substitute, terms, var, variables
+from ..expr import (
+    ONE, TRUE, ZERO, Sym, add, conjunction, conjuncts, const, floordiv, minimum, mod, mul, product, recombine, sub, substitute, terms, var, variables,
+)  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import Expr, LoadStoreOp, TensorView
 from ..schedule.circular import CircularBuffer, WarpSpecialized
@@ -271,7 +273,7 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     ops = [at_near, at_far] if is_load else [at_far, at_near]
     if is_tile:
         tile = tile_of(state, indexer, far, near, expr, {g.index: g.extent for g in groups if g.index is not ZERO})
-        predicate = conjunction(substitute(atom, start) for atom in (predicate.args if predicate.op == "and" else (predicate,)))
+        predicate = conjunction(substitute(atom, start) for atom in conjuncts(predicate))
         return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=extent, tile=tile)
     predicate, elems, ends = _cut(predicate, start, lane, extent, output)
     for what, text, tensor in (
@@ -328,7 +330,7 @@ def _shared_index(state: BuildState, indexer: Indexer, tensor: TensorView, expr:
 def _cut(predicate: Sym, start: dict[Sym, Sym], lane: Sym, extent: Sym, tensor: TensorView) -> tuple[Sym, Sym, list[Sym]]:
     """Return when the first element is inside, how many are, and what bounds their number."""
     elems, kept, ends = extent, [], []
-    for atom in predicate.args if predicate.op == "and" else (predicate,):
+    for atom in conjuncts(predicate):
         if start.keys() & variables(atom):
             first = sub(atom.args[0], lane) if atom.op == "lt" else lane
             if start.keys() & variables(first) or start.keys() & variables(atom.args[1]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 
-from ..expr import Sym, add, conjunction, const, largest, substitute, variables
+from ..expr import Sym, add, conjunction, conjuncts, const, largest, substitute, variables
 from .build import BuildState
 from .kernel_ir import Allocate, If, Kernel, Loop, Op, Reduce, Scope, Statement, walk
 
@@ -65,8 +65,7 @@ class _Dropper:
 
     def bounds(self, predicate: Sym) -> list[Sym]:
         """The parts of a predicate that bound a position in the row by its length."""
-        atoms = predicate.args if predicate.op == "and" else (predicate,)
-        return [a for a in atoms if a.op == "lt" and variables(a.args[1]) and variables(a.args[1]) <= self.full.sizes]
+        return [a for a in conjuncts(predicate) if a.op == "lt" and variables(a.args[1]) and variables(a.args[1]) <= self.full.sizes]
 
     def without(self, predicate: Sym, loop: Loop | None) -> Sym:
         """Return the predicate less the bounds that hold: all, or those in which `loop` runs over full batches."""
@@ -84,8 +83,7 @@ class _Dropper:
             if assumed not in self.kernel.assumptions:
                 self.kernel.assumptions.append(assumed)
             dropped.add(atom)
-        atoms = predicate.args if predicate.op == "and" else (predicate,)
-        return conjunction(a for a in atoms if a not in dropped)
+        return conjunction(a for a in conjuncts(predicate) if a not in dropped)
 
 
 def _copies(body: list[Statement]) -> list[Statement]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, equal, is_divisible, mul, product, var, variables
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, equal, is_divisible, mul, product, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
@@ -148,9 +148,8 @@ def _predicate_last_block(kernel: Kernel, state: BuildState) -> None:
                 _check_not_spread(state, out.buffer.tensor, flag[5:], types_of[flag])
             flag_of[out.buffer.tensor] = flag
             if out.buffer.memory is MemoryType.global_:
-                atoms = statement.predicate.args if statement.predicate.op == "and" else (statement.predicate,)
                 repeated = {first_block[p] for p in types_of[flag]}  # the flag leaves one block of those that share a reduction already
-                statement.predicate = conjunction([*(a for a in atoms if a not in repeated), var(flag, DataType.Bool)])
+                statement.predicate = conjunction([*(a for a in conjuncts(statement.predicate) if a not in repeated), var(flag, DataType.Bool)])
 
 
 def _check_not_spread(state: BuildState, reader: TensorView, reduced: str, kinds: tuple[ParallelType, ...]) -> None:

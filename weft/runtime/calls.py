@@ -20,6 +20,7 @@ from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
 from . import engines, profile, warm_path
+from .arguments import flattened
 from .binding import Bound, InputPlan
 from .call_writer import Prepared, prepare_call
 from .engines import Engine
@@ -207,17 +208,6 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy on the CPU with the sizes, strides and offset of `tensor`; a plain copy would lose overlapping strides (expanded tensors)."""
     storage = tensor.detach().untyped_storage().cpu()
     return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
-
-
-def flattened(inputs: Sequence[Any]) -> list[Any]:
-    """Return the values with lists and tuples among them replaced by their items (one level)."""
-    out: list[Any] = []
-    for value in inputs:
-        if isinstance(value, (list, tuple)):
-            out.extend(value)
-        else:
-            out.append(value)
-    return out
 
 
 def _is_emulated(options: Options) -> bool:

@@ -207,7 +207,7 @@ class _EmulatedLaunch:
                 plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S,
                 seed=current().seed,
             )  # fmt: skip
-        except BaseException:
+        except BaseException:  # Ctrl-C too: scratch memory that a launch left half-way is not zero, as the next one expects
             work_memory.forget()
             raise
 

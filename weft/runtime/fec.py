@@ -18,7 +18,8 @@ from ..errors import Unsupported, UserError
 from ..ir.fusion import Fusion
 from ..options import Options, current
 from . import runtimes
-from .calls import Caller, flattened
+from .arguments import flattened
+from .calls import Caller
 from .engines import Engine
 from .profile import report
 from .runtimes import Part, Request, Runtime, Sizes

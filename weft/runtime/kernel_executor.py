@@ -20,7 +20,8 @@ from ..ir.fusion import Fusion
 from ..lower.program import KernelProgram
 from ..options import Options, current
 from ..schedulers.base import Launch
-from .calls import Caller, flattened
+from .arguments import flattened
+from .calls import Caller
 from .engines import Engine
 from .profile import report
 from .runtimes import Kernels, Part, Request, Sizes, Template, index_type_for, named

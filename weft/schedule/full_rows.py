@@ -17,3 +17,17 @@ class FullRows:
     sizes: frozenset[Sym]
     batches: int
     is_whole: bool
+
+
+def fill_of_parts(vectors: int, batches: int, threads: int, shares: int = 1) -> str:
+    """Return what is known of rows of `vectors` vectors, cut among `shares` blocks, each share into `batches` parts, a part among `threads` threads.
+
+    "whole": every vector of every thread exists; "leading": those of all parts but the last; "partial": not known.
+    """
+    share = -(-vectors // shares)
+    part = -(-share // batches)
+    if threads == part and part * batches == share and share * shares == vectors:
+        return "whole"
+    last_full = (batches - 2) * part + threads
+    is_leading = batches > 1 and last_full <= share and (shares - 1) * share + last_full <= vectors
+    return "leading" if is_leading else "partial"

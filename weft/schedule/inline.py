@@ -30,6 +30,14 @@ class BadInlinePosition(UserError):
     fix = "give a position between 0 and {rank}, or count from the end: -1 is behind the last axis"
 
 
+def loop_position(tensor: TensorView, pos: int) -> int:
+    """Return `pos` counted from the left: -1 is behind the last loop axis. Errors: BadInlinePosition."""
+    rank = len(tensor.get_loop_domain())
+    if not -rank - 1 <= pos <= rank:
+        raise BadInlinePosition(position=pos, tensor=tensor, rank=rank)
+    return pos + rank + 1 if pos < 0 else pos
+
+
 def consumer_axis(maps: AxisMaps, producer: TensorView, k: int, consumer: TensorView) -> IterDomain | None:
     """Return the loop axis of `consumer` that is one loop with loop axis `k` of `producer` if that is inlined past it, or None."""
     return maps.loop_match(producer, consumer).get(producer.get_loop_domain()[k])
@@ -56,11 +64,7 @@ def inline_at(reference: TensorView, pos: int = -1, best_effort: bool = False, s
 
     Without best_effort a tensor that cannot be inlined there is an error.
     """
-    loop = reference.get_loop_domain()
-    rank = len(loop)
-    if not -rank - 1 <= pos <= rank:
-        raise BadInlinePosition(position=pos, tensor=reference, rank=rank)
-    pos = pos + rank + 1 if pos < 0 else pos
+    pos = loop_position(reference, pos)
     fusion: Fusion = reference.fusion  # type: ignore[assignment]
     maps = AxisMaps(fusion)
     wanted = mapped_positions(maps, reference, pos)

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, Merge, TensorView
-from .inline import BadInlinePosition
+from .inline import loop_position
 from .primitives import shared_positions
 from .transforms import can_merge, copy_transform
 
@@ -41,10 +41,7 @@ def bounded_transform_backward(
 ) -> None:  # fmt: skip
     """Replay the first `pos` loop axes of `from_` on the tensors between it and its producers `to`, these included."""
     fusion: Fusion = from_.fusion  # type: ignore[assignment]
-    rank = len(from_.get_loop_domain())
-    if not -rank - 1 <= pos <= rank:
-        raise BadInlinePosition(position=pos, tensor=from_, rank=rank)
-    pos = pos + rank + 1 if pos < 0 else pos
+    pos = loop_position(from_, pos)
     between: set[TensorView] = set()
     for tensor in to:
         path = _tensors_between(fusion, tensor, from_)
@@ -64,15 +61,11 @@ def parallelize_like(
 
     selected_parallel_types: only these are passed on; without it all but serial. Inputs of the fusion have no loops and stay as they are.
     """
-    loop = reference.get_loop_domain()
-    rank = len(loop)
-    if not -rank - 1 <= pos <= rank:
-        raise BadInlinePosition(position=pos, tensor=reference, rank=rank)
-    pos = pos + rank + 1 if pos < 0 else pos
+    pos = loop_position(reference, pos)
     fusion: Fusion = reference.fusion  # type: ignore[assignment]
     maps = AxisMaps(fusion)
     types = set(selected_parallel_types)
-    like = {maps.permissive(axis): axis for axis in reversed(loop[:pos])}
+    like = {maps.permissive(axis): axis for axis in reversed(reference.get_loop_domain()[:pos])}
     for tensor in list(selected_tensors) or maps.tensors:
         if tensor.is_fusion_input or tensor is reference:
             continue

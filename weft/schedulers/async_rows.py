@@ -20,6 +20,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.circular import split_registers, warp_specialize
+from ..schedule.full_rows import fill_of_parts
 from ..schedule.inline import inline_to
 from ..schedule.primitives import set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
@@ -38,7 +39,6 @@ MOST_STAGES = 12
 MOST_BATCHES = 16
 GROUP_THREADS = 128
 """Threads of a compute group on TIDy: with the async ones they are whole warpgroups."""
-REGISTER_FILE = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,7 @@ class AsyncRowsParams:
 
     def filled(self, facts: PersistentFacts) -> AsyncRowsParams:
         """Return the params with `fill` for rows of these sizes."""
-        vectors = facts.reduction_elems // self.vector_elems
-        part = ceil_div(vectors, self.batches)
-        if part == self.bdimx and part * self.batches == vectors:
-            fill = "whole"
-        else:
-            fill = "leading" if self.batches > 1 and (self.batches - 2) * part + self.bdimx <= vectors else "partial"
-        return replace(self, fill=fill)
+        return replace(self, fill=fill_of_parts(facts.reduction_elems // self.vector_elems, self.batches, self.bdimx))
 
 
 def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> Launch:
@@ -258,7 +252,7 @@ def choose_async_rows(facts: PersistentFacts, arch: Arch, kind: str, *, async_wa
         if batches <= (8 if groups > 1 else MOST_BATCHES) and stages >= 2:
             compute = groups * bdimx
             threads = compute + ASYNC_THREADS
-            each = min(255, REGISTER_FILE // threads) // 8 * 8
+            each = arch.registers_per_thread(threads)
             split_ = split_registers(each, compute, ASYNC_THREADS) if each < 248 else None
             made = AsyncRowsParams(
                 "specialized", projected, vector, batches, bdimx, groups, 1, arch.sm_count, stages, warps, split_, is_stored_in_bulk,

@@ -56,8 +56,34 @@ class PointwiseFacts:
         return math.prod(self.extents_elems)
 
 
+class RowShape:
+    """What the sizes of rows and their runs say, for both kinds of facts below."""
+
+    __slots__ = ()
+    iteration_elems: int
+    reduction_elems: int
+    runs: tuple[tuple[bool, int], ...]
+
+    @property
+    def is_inner(self) -> bool:
+        return self.runs[-1][0]
+
+    @property
+    def inner_run_elems(self) -> int:
+        return self.runs[-1][1]
+
+    @property
+    def dimensions(self) -> int:
+        """2: one reduced run and at most one other; 3: the reduced loops, or the others, are in several runs."""
+        return 2 if len(self.runs) <= 2 else 3
+
+    @property
+    def total_elems(self) -> int:
+        return self.iteration_elems * self.reduction_elems
+
+
 @dataclass(frozen=True, slots=True)
-class ReductionFacts:
+class ReductionFacts(RowShape):
     """A fusion whose reductions fold the same loops, once.
 
     runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
@@ -83,26 +109,9 @@ class ReductionFacts:
     min_vector_elems: int
     results_meet: bool = False
 
-    @property
-    def is_inner(self) -> bool:
-        return self.runs[-1][0]
-
-    @property
-    def inner_run_elems(self) -> int:
-        return self.runs[-1][1]
-
-    @property
-    def dimensions(self) -> int:
-        """2: one reduced run and at most one other; 3: the reduced loops, or the others, are in several runs."""
-        return 2 if len(self.runs) <= 2 else 3
-
-    @property
-    def total_elems(self) -> int:
-        return self.iteration_elems * self.reduction_elems
-
 
 @dataclass(frozen=True, slots=True)
-class PersistentFacts:
+class PersistentFacts(RowShape):
     """A fusion that uses the result of a reduction over the axes that it reduced.
 
     As in `ReductionFacts`, and:
@@ -136,22 +145,6 @@ class PersistentFacts:
     has_exp: bool
     has_rng: bool
     min_vector_elems: int
-
-    @property
-    def is_inner(self) -> bool:
-        return self.runs[-1][0]
-
-    @property
-    def inner_run_elems(self) -> int:
-        return self.runs[-1][1]
-
-    @property
-    def dimensions(self) -> int:
-        return 2 if len(self.runs) <= 2 else 3
-
-    @property
-    def total_elems(self) -> int:
-        return self.iteration_elems * self.reduction_elems
 
 
 # ---------------------------------------------------------------- from a fusion

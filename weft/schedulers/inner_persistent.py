@@ -43,8 +43,7 @@ class InnerPersistent(Scheduler):
         return found
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
-        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)  # type: ignore[arg-type]
-        return params, str(trace)
+        return self.choose_variant(analysis, sizes, alignment_bits, arch, "register")
 
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
         from .async_rows import AsyncRowsParams, can_load, choose_async_rows, is_best_by_tma
@@ -57,8 +56,8 @@ class InnerPersistent(Scheduler):
         found = choose_async_rows(facts, arch, variant) if variant in ("tma", "specialized") else None
         if isinstance(found, AsyncRowsParams):
             return found, f"forced: {found}"
-        params, trace = self.choose(analysis, sizes, alignment_bits, arch)
-        return params, trace if found is None else f"not {variant}: {found.reason}\n{trace}"
+        params, trace = choose_with_trace(facts, arch)
+        return params, str(trace) if found is None else f"not {variant}: {found.reason}\n{trace}"
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:
         from .async_rows import AsyncRowsParams, apply_async_rows

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
+from ..schedule.full_rows import fill_of_parts
 from .facts import PersistentFacts
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
@@ -171,13 +172,7 @@ class PersistentParams:
         vectors, threads = facts.reduction_elems // self.vector_elems, self.threads_x(facts)
         if threads * self.rows_per_block % 32:
             threads = round_up(threads, 32)  # as the launch does
-        share = ceil_div(vectors, self.cluster_blocks)
-        batch = ceil_div(share, self.batches)
-        if threads == batch and batch * self.batches == share and share * self.cluster_blocks == vectors:
-            return "whole"
-        last_full = (self.batches - 2) * batch + threads
-        is_leading = self.batches > 1 and last_full <= share and (self.cluster_blocks - 1) * share + last_full <= vectors
-        return "leading" if is_leading else "partial"
+        return fill_of_parts(vectors, self.batches, threads, self.cluster_blocks)
 
     def threads_per_block(self, facts: PersistentFacts) -> int:
         return self.threads_x(facts) * self.rows_per_block * self.bdimz
