@@ -27,8 +27,8 @@ from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.rfactor import rfactor
 from .base import Decline, Launch
 from .facts import PersistentAnalysis, PersistentFacts
-from .inner_persistent import Passes, full_rows
-from .rows import BOUND, Template, arrange, class_order, merge_axes_at
+from .row_passes import Passes
+from .rows import BOUND, Template, arrange, class_order, full_rows, merge_axes_at
 from .throughput_heuristic import ceil_div, round_up, vector_elems
 
 ASYNC_THREADS = 128
@@ -110,7 +110,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
         for number, tensor in enumerate(loaded):
             warp_specialize(tensor, params.stages, params.stages - 1, axis, params.registers, number % params.async_warps, position)
     static = [(ParallelType.block_x, params.bdimx)]
-    return Launch(tuple(static), params.max_registers, full_rows=full_rows(analysis, params))  # type: ignore[arg-type]
+    return Launch(tuple(static), params.max_registers, full_rows=full_rows(analysis.shape, params.fill, params.batches))
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:

@@ -16,8 +16,8 @@ from ..ir.fusion import Fusion
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
-from .inner_persistent import Passes, read_again
 from .reduction import schedule_outer
+from .row_passes import Passes, read_again
 from .rows import Template, positions
 from .throughput_heuristic import ceil_div, previous_power_of_two, tree_workspace_bytes
 

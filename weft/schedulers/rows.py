@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from ..analysis.axes import AxisMaps
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
+from ..expr import variables
 from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, TensorView
 from ..schedule.caching import cache_and_fork_outputs, cache_inputs
+from ..schedule.full_rows import FullRows
 from ..schedule.inline import inline_to
 from ..schedule.primitives import merge, reorder, split
 from ..schedule.propagate import parallelize_like, transform_like
@@ -161,6 +163,15 @@ def canonical_rows(tensor: TensorView, shape: ReductionShape, axes: LoopAxes, ve
     return Rows(rows, outer, domain.loop[-2], domain.loop[-1])
 
 
+def full_rows(shape: ReductionShape, fill: str, batches: int) -> FullRows | None:
+    """Return what the `fill` of parameters says of rows kept in `batches`, in the sizes of the fusion."""
+    if fill == "partial":
+        return None
+    axes = shape.reference.get_logical_domain()
+    row, others = ({v for a in axes if a.is_reduction() is kind for v in variables(a.sym)} for kind in (True, False))
+    return FullRows(frozenset(row - others), batches, fill == "whole")
+
+
 def class_order(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> list[int]:
     """Positions of the loop axes of `tensor` in the order of `shape`; axes of one iteration first."""
     reference = shape.reference.get_logical_domain()
@@ -219,4 +230,3 @@ def merge_run(tensor: TensorView, first: int, count: int) -> None:
     """Merge `count` neighbouring loop axes from position `first` on into one."""
     for _ in range(count - 1):
         merge(tensor, first, first + 1)
-

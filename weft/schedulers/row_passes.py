@@ -1,0 +1,118 @@
+"""The passes of a normalization over a row: which expression belongs to which, and how a later pass gets the row again.
+
+Owns what is computed again (`Passes`) and what is kept in shared memory or read once more (`keep_elsewhere`); what is kept is found in
+`analysis/persistent.py`. Read first: `Passes`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.enums import MemoryType
+from ..ir.values import Expr, LoadStoreOp, ReductionOp, TensorView
+from ..schedule.caching import cache_after
+from ..schedule.primitives import set_memory_type
+from ..schedule.recompute import recompute_chain
+from .persistent_heuristic import PersistentParams
+from .rows import Template
+
+
+class Passes:
+    """The walks over a row: which expression belongs to which, and what each computes again instead of keeping."""
+
+    def __init__(self, template: Template, analysis: Any, *, is_projected: bool) -> None:
+        self.template = template
+        buffers = analysis.buffers
+        chosen = buffers.projected if is_projected and buffers.projected is not None else buffers.buffers
+        self.kept_names = {b.tensor.name for b in chosen}
+        self.first: dict[int, int] = {t.name: p for t, p in buffers.first_pass.items()}
+        for source, cache in template.inputs:
+            self.first[cache.name] = self.first.get(source.name, 0)
+        for local, output in template.outputs:
+            self.first.setdefault(local.name, self.first.get(output.name, 0))
+        self.varying = {t.name for t in analysis.axes.tensors if analysis.axes.stored(t) & analysis.shape.reduced}
+
+    def of_use(self, use: Expr) -> int:
+        """The pass in which an expression runs; a reduction runs as soon as its operand can be computed."""
+        if isinstance(use, ReductionOp):
+            return self.first.get(use.inputs[0].name, 0)
+        return self.first.get(use.outputs[0].name, 0)
+
+    def separate(self) -> list[TensorView]:
+        """Let later passes compute again what is not kept; return what is kept between passes (caches of inputs, or computed tensors)."""
+        template = self.template
+        cache_of = {source.name: cache for source, cache in template.inputs}
+        kept: list[TensorView] = []
+        for tensor in template.fusion.tensors():
+            if tensor.name in self.kept_names:
+                kept.append(cache_of.get(tensor.name, tensor))
+        memos: dict[int, dict[TensorView, TensorView]] = {}
+        for tensor in template.fusion.tensors():
+            if tensor.name not in self.varying or tensor.name in self.kept_names or tensor.is_fusion_input or tensor.is_fusion_output:
+                continue
+            for use in tensor.uses():
+                at = self.of_use(use)
+                if at > self.first.get(tensor.name, 0):
+                    memo = memos.setdefault(at, {k: k for k in kept})
+                    clone = recompute_chain(tensor, use, memo)
+                    self.first[clone.name] = at
+                    for made in memo.values():
+                        self.first.setdefault(made.name, at)
+        return kept
+
+    def operands(self, kept: list[TensorView]) -> list[TensorView]:
+        """Return the caches of inputs that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
+        return [cache for source, cache in self.template.inputs if source.name in self.varying and cache not in kept and cache.uses()]
+
+
+def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentParams) -> tuple[list[TensorView], list[TensorView]]:
+    """Where rows are not kept in registers, give later passes their copies; return (register copies, tensors in shared memory)."""
+    copies: list[TensorView] = []
+    in_shared: list[TensorView] = []
+    for tensor in kept:
+        if params.storage == "shared":
+            made = keep_in_shared(tensor, passes)
+            copies += made
+            in_shared += [c.definition().tensor_inputs[0] for c in made[:1]]  # type: ignore[union-attr]
+        elif params.storage == "reread":
+            copies += read_again(tensor, passes)
+    if params.storage != "register":
+        copies += [copy for cache in passes.operands(kept) for copy in read_again(cache, passes)]
+    return copies, in_shared
+
+
+def later_uses(tensor: TensorView, passes: Passes) -> dict[int, list[Expr]]:
+    """Uses of `tensor` in passes after the first that reads it, by pass."""
+    uses: dict[int, list[Expr]] = {}
+    start = min(passes.of_use(u) for u in tensor.uses())
+    for use in tensor.uses():
+        if passes.of_use(use) > start:
+            uses.setdefault(passes.of_use(use), []).append(use)
+    return uses
+
+
+def keep_in_shared(tensor: TensorView, passes: Passes) -> list[TensorView]:
+    """Store `tensor` to shared memory as it is made; later passes read it from there. Return the register copies."""
+    later = later_uses(tensor, passes)
+    if not later:
+        return []
+    every = [use for uses in later.values() for use in uses]
+    stored = cache_after(tensor, cached_uses=every)
+    set_memory_type(stored, MemoryType.shared)
+    return [cache_after(stored, cached_uses=uses) for uses in later.values()]
+
+
+def read_again(tensor: TensorView, passes: Passes) -> list[TensorView]:
+    """Let each later pass load `tensor` from global memory itself. Return the new register caches."""
+    definition = tensor.definition()
+    if not isinstance(definition, LoadStoreOp) or not definition.tensor_inputs[0].is_fusion_input:
+        return []
+    source, copies = definition.tensor_inputs[0], []
+    for uses in later_uses(tensor, passes).values():
+        copy = cache_after(source, cached_uses=[definition])
+        fusion = tensor.fusion
+        fusion.replace_input(definition, copy, source)  # type: ignore[union-attr]
+        for use in uses:
+            fusion.replace_input(use, tensor, copy)  # type: ignore[union-attr]
+        copies.append(copy)
+    return copies
