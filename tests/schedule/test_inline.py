@@ -318,3 +318,18 @@ def test_two_loops_that_need_each_other_are_not_made():
     inline_most(fusion=fusion)
     assert sorted(positions(x, z)) == [0, 1]
     check_schedule(fusion)
+
+
+def test_bound_axes_around_several_loops_are_no_loop():
+    """A chain over columns is drawn into the loop over rows of blocks: its loop may stand beside others of the same blocks, which need its results."""
+    fusion = Fusion()
+    bias = op("neg", op("exp", tensor(fusion, "m")))
+    total = fold("sum", op("add", op("neg", tensor(fusion, "n", "m")), spread(bias, True, False)), 1)
+    fusion.add_output(op("neg", total))
+    for t in computed(fusion):
+        if t.get_loop_domain()[0].sym is not bias.axis(0).sym:
+            t.axis(0).parallelize(ParallelType.grid_x)
+    inline_most(fusion=fusion)
+    chain = bias.definition().tensor_inputs[0]
+    assert positions(chain, bias) == [1, 1]
+    check_schedule(fusion)

@@ -299,7 +299,8 @@ class _Planner:
     def _cycle(self, column: list[_Loop], around: set[int]) -> str:
         """Return why the merged loop cannot stand before or after another one that needs its results and makes its operands, or "".
 
-        around: the loops that the merged loop is in. Inside the innermost of them, other loops run before it or after it as a whole.
+        around: the loops that the merged loop is in. Inside the innermost of them, other loops run before it or after it as a whole; bound axes are no
+        loops, so what they have in common may stand on both sides.
         """
         members = unfinished = 0
         for loop in column:
@@ -312,7 +313,7 @@ class _Planner:
                 if self.bit[consumer] & members:
                     return f"T{consumer.name} reads T{tensor.name}, whose loop can only stand after that loop"
                 if not self.bit[consumer] & seen:
-                    unit = next((r for r in (x.root() for x in self.nests[consumer]) if id(r) not in around), None)
+                    unit = next((r for r in (x.root() for x in self.nests[consumer]) if not r.bound and id(r) not in around), None)
                     new = (self.bit[consumer] if unit is None else unit.members) & ~seen
                     seen |= new
                     stack.extend(self._in(new))

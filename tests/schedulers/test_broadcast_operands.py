@@ -1,0 +1,79 @@
+"""Operands that lack axes of what is reduced: a bias on any subset of axes, beside reductions along, across and on both sides of memory."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.ir.values import TensorView
+
+TORCH = {DataType.Float: torch.float32, DataType.Half: torch.float16, DataType.BFloat16: torch.bfloat16}
+SUBSETS = [axes for count in (1, 2) for axes in combinations(range(3), count)]
+SIZES = [(5, 6, 70), (1, 1, 1), (9, 1, 33), (1, 64, 8), (3, 0, 4)]
+
+
+def numbers(dtype: DataType, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(TORCH[dtype])
+
+
+def check(fd: FusionDefinition, *inputs: torch.Tensor) -> None:
+    """Compare with torch in float64; what a kernel does not write is NaN."""
+    with poisoned_outputs():
+        fd.validate(list(inputs))
+
+
+def spread_bias(fd: FusionDefinition, axes: tuple[int, ...], dtype: DataType) -> TensorView:
+    """A bias over `axes` of three: two ops on its own elements stand between its load and the broadcast."""
+    bias = fd.ops.cast(fd.define_tensor([-1] * len(axes), contiguity=True, dtype=dtype), DataType.Float)
+    return fd.ops.broadcast(fd.ops.abs(bias), [d not in axes for d in range(3)])
+
+
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.Half], ids=str)
+@pytest.mark.parametrize("dims", [[2], [1, 2], [0, 1, 2], [0], [0, 1], [0, 2]], ids=str)
+@pytest.mark.parametrize("axes", SUBSETS, ids=str)
+def test_a_bias_on_some_axes_beside_a_reduction(axes: tuple[int, ...], dims: list[int], dtype: DataType) -> None:
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1, -1, -1], contiguity=True, dtype=dtype), DataType.Float)
+        fold = fd.ops.sum if dtype is DataType.Float else fd.ops.max
+        fd.add_output(fold(fd.ops.add(x, spread_bias(fd, axes, dtype)), dims))
+    for sizes in SIZES:
+        if dtype is DataType.Float or 0 not in sizes:  # nothing has no largest element
+            check(fd, numbers(dtype, *sizes), numbers(dtype, *(sizes[d] for d in axes)))
+
+
+@pytest.mark.parametrize("dims", [[1, 2], [0, 1], [0, 2]], ids=str)
+@pytest.mark.parametrize("axes", SUBSETS, ids=str)
+def test_a_bias_on_some_axes_of_a_normalization(axes: tuple[int, ...], dims: list[int]) -> None:
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1, -1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        y = fd.ops.add(x, spread_bias(fd, axes, DataType.BFloat16))
+        var, mean = fd.ops.var_mean(y, dims, correction=0, keepdim=True)
+        fd.add_output(fd.ops.mul(fd.ops.sub(y, mean), fd.ops.rsqrt(fd.ops.add(var, 0.5))))
+    for sizes in [(5, 6, 70), (9, 1, 33), (3, 0, 4)]:
+        check(fd, numbers(DataType.BFloat16, *sizes), numbers(DataType.BFloat16, *(sizes[d] for d in axes)))
+
+
+def test_an_axis_in_the_middle_of_a_merged_row() -> None:
+    """The bias has one of the three axes that are merged to a row, and the row is one element long where the schedule is chosen."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1, -1, -1], contiguity=True)
+        bias = fd.define_tensor([-1, 1], contiguity=[True, None])
+        fd.add_output(fd.ops.max(fd.ops.addcmul(x, bias, x, 0.5), [1, 2, 3]))
+    for sizes in [(1, 1, 1, 1), (3, 4, 5, 6), (2, 1, 7, 1), (65, 2, 3, 4)]:
+        check(fd, numbers(DataType.Float, *sizes), numbers(DataType.Float, sizes[2], 1))
+
+
+@pytest.mark.parametrize("dims", [[0], [1]], ids=str)
+def test_a_bias_that_is_cast_before_it_is_broadcast(dims: list[int]) -> None:
+    """Rows that do not lie behind one another, and operands that start one element after a multiple of 16 bytes."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=[False, True])
+        bias = fd.define_tensor([-1], contiguity=True, dtype=DataType.Half)
+        fd.add_output(fd.ops.min(fd.ops.maximum(bias, x), dims, True))
+    for rows, columns in [(1, 1), (30, 40), (7, 129), (1, 64), (64, 1)]:
+        x_ = numbers(DataType.Float, rows, columns + 3)[:, 1 : columns + 1]
+        check(fd, x_, numbers(DataType.Half, columns + 1)[1:])
