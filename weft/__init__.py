@@ -52,6 +52,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
+    if name == "FusionDefinition":
+        importlib.import_module(".runtime.preload", __name__).start()
     return value
 
 

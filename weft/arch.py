@@ -269,6 +269,7 @@ _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
 _MAX_BLOCKS_PER_MULTIPROCESSOR = 106
 _CLUSTER_LAUNCH = 120
 
+_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _lock = threading.Lock()
 _device_archs: dict[int, Arch] = {}
 
@@ -279,16 +280,23 @@ def driver_library() -> ctypes.CDLL:
 
     Errors: DriverMissing.
     """
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        library = ctypes.CDLL(name)
-    except OSError as error:
-        raise DriverMissing(library=name, reason=error) from None
+    library = open_driver()
     status = library.cuInit(0)
     if status == 100:  # CUDA_ERROR_NO_DEVICE: an installed driver with nothing to drive
-        raise DriverMissing(library=name, reason="it finds no GPU")
+        raise DriverMissing(library=_DRIVER, reason="it finds no GPU")
     check(library, "cuInit", status)
     return library
+
+
+def open_driver() -> ctypes.CDLL:
+    """Load the CUDA driver and leave it uninitialised: a process whose driver is initialised cannot use CUDA in its forked children.
+
+    Errors: DriverMissing.
+    """
+    try:
+        return ctypes.CDLL(_DRIVER)
+    except OSError as error:
+        raise DriverMissing(library=_DRIVER, reason=error) from None
 
 
 def check(library: ctypes.CDLL, call: str, status: int, remedy: str = "") -> None:

@@ -100,6 +100,7 @@ def fake_driver(fake_driver_source: Path, tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copy(fake_driver_source, path)  # another path is another library, with variables of its own
     fake = FakeDriver(path)
     monkeypatch.setattr(chips, "driver_library", lambda: fake.library)
+    monkeypatch.setattr(chips, "open_driver", lambda: fake.library)
     monkeypatch.setattr(chips, "_device_archs", {})
     monkeypatch.setattr(driver, "_contexts", {})
     version = nvrtc.driver_cuda_version  # kept, since a test may put something else in its place

@@ -19,7 +19,7 @@ import torch
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
-from . import engines, profile, warm_path
+from . import collector, engines, profile, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan
 from .call_writer import Prepared, prepare_call
@@ -155,6 +155,7 @@ class Caller(ABC):
     def _pointers(self, values: Sequence[Any]) -> list[int]:
         return [v.data_ptr() for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
 
+    @collector.paused
     def _prepare(self, values: Sequence[Any], device: Any, options: Options, disable: frozenset[str], keep: bool) -> Prepared | None:
         """Prepare a call, and put it into the table; None for tensors on a GPU that are to be emulated."""
         start = time.perf_counter()

@@ -116,9 +116,9 @@ def _preference(candidate: Candidate) -> tuple[bool, int]:
 
 @functools.cache
 def driver_cuda_version() -> tuple[int, int] | None:
-    """The CUDA version of the driver, such as (13, 0); None without a driver."""
+    """The CUDA version of the driver, such as (13, 0); None without a driver. The driver tells it before it is initialised."""
     try:
-        library = chips.driver_library()
+        library = chips.open_driver()
     except chips.DriverMissing:
         return None
     version = ctypes.c_int()
@@ -180,13 +180,22 @@ def _load(setting: str) -> Nvrtc:
     looked = []
     for candidate in candidates(setting):
         try:
-            library = ctypes.CDLL(candidate.path)
+            library = _open(candidate.path)
         except OSError as error:
             looked.append(f"{candidate.path} ({error})")
             continue
         _first_choice[setting] = candidate
         return Nvrtc(candidate, library)
     raise NvrtcMissing(looked="; ".join(looked) or "no place")
+
+
+def _open(path: str) -> ctypes.CDLL:
+    """Load a library without the interpreter lock, which CDLL holds: NVRTC's 140 MB take 0.1 s when they are not in memory yet, and other threads go on."""
+    dlopen = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "dlopen", None)
+    if dlopen is not None:
+        dlopen.argtypes, dlopen.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+        dlopen(os.fsencode(path), os.RTLD_NOW)  # a failure repeats below, where the reason is told
+    return ctypes.CDLL(path)
 
 
 def identity(setting: str | None = None) -> str:
