@@ -488,7 +488,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
         writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,
         tuple(str(v).split("_")[0] for v in fusion.outputs()), origins=tuple(_origin(above + a, above + b - 1, s) for a, b, s in writer.origins),
-        assumptions=tuple(kernel.assumptions), block_limits=tuple(kernel.block_limits),
+        assumptions=tuple(kernel.assumptions), block_limits=tuple(kernel.block_limits), in_place=kernel.in_place,
     )  # fmt: skip
 
 

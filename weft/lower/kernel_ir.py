@@ -199,7 +199,10 @@ class WorkBuffer:
 
 @dataclass
 class Kernel:
-    """A kernel between two passes. assumptions: (a, b): a <= b was taken for granted, and the host checks it."""
+    """A kernel between two passes.
+
+    assumptions: (a, b): a <= b was taken for granted, and the host checks it. in_place: positions of outputs that may overwrite the input they alias.
+    """
 
     name: str
     body: list[Statement]
@@ -212,6 +215,7 @@ class Kernel:
     facts: dict[Sym, int] = field(default_factory=dict)  # extent -> a number that divides it, checked on the host
     assumptions: list[tuple[Sym, Sym]] = field(default_factory=list)
     block_limits: list[tuple[str, Sym, int]] = field(default_factory=list)  # (thread index, threads wanted, threads fixed)
+    in_place: tuple[int, ...] = ()
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
     notes: dict[str, object] = field(default_factory=dict)

@@ -115,4 +115,5 @@ class KernelProgram:
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on
     origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
     block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads that these sizes want, threads that the kernel was made for)
+    in_place: tuple[int, ...] = ()  # positions of the outputs that the kernel may write into the inputs they alias, as far as its loads go
     assumptions: tuple[tuple[Sym, Sym], ...] = ()  # (a, b): a <= b, checked on the host for every new shape

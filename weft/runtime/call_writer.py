@@ -23,7 +23,7 @@ from .binding import cpu_scalar_var
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
 from .limits import launch_sizes
-from .outputs import AliasShape, loads
+from .outputs import AliasShape
 from .runtimes import Runtime, Sizes, Template
 
 
@@ -88,19 +88,21 @@ class _CallWriter:
     def _in_place(self) -> list[bool]:
         """Per computed output: may the kernel write it into the input's buffer right away?"""
         out = [False] * len(self.outputs.computed)
-        taken: set[int] = set()
-        for kernel in self.kernels:
-            for position in kernel.part.outputs:
+        taken = {source for _, source in self.outputs.copies}  # copied as it was before
+        for number, kernel in enumerate(self.kernels):
+            read_later = {value.name for later in self.kernels[number + 1 :] for value in later.part.fusion.inputs()}
+            for index, position in enumerate(kernel.part.outputs):
                 alias = self.outputs.alias[position]
-                if alias is not None and alias not in taken and self._is_safe(kernel, position, alias):
+                if alias is None or alias in taken or self.inputs[alias].name in read_later:
+                    continue
+                if index in kernel.program.in_place and self._is_safe(kernel, position, alias):
                     taken.add(alias)
                     out[position] = True
         return out
 
     def _is_safe(self, kernel: Runtime, position: int, alias: int) -> bool:
         tensor = self.sizes.bound.tensors[alias]
-        is_read_once = loads(kernel.program.text, f"T{self.inputs[alias].name}") <= 1
-        return is_read_once and position not in kernel.part.hazards and self.sizes.layouts[position].is_like(tensor.sizes, tensor.strides)
+        return position not in kernel.part.hazards and self.sizes.layouts[position].is_like(tensor.sizes, tensor.strides)
 
     def _overlap_test(self, in_place: Sequence[bool]) -> str:
         """Return the condition that an input that is written lies across another input."""
@@ -129,10 +131,7 @@ class _CallWriter:
         for number, kernel in enumerate(self.kernels):
             self._launch(parts, number, kernel, buffers, in_place)
         self._share_work(parts)
-        for number, (alias, ok) in enumerate(zip(self.outputs.alias, in_place)):
-            if alias is not None and not ok:
-                parts.after.append(f"a{alias}.detach().copy_(o{number})")
-        parts.after += [f"a{to}.detach().copy_(a{source})" for to, source in self.outputs.copies]
+        parts.after += self._copies_back(in_place)
         parts.returned = [f"a{index}" if kind == "input" else f"o{index}" for kind, index in self.outputs.returned]
         if self.engine.device is not None:
             parts.constants.update(stream=engines.stream_reader(self.engine.device), device=self.engine.device)
@@ -151,6 +150,16 @@ class _CallWriter:
             parts.constants.update({f"size{n}": layout.sizes, f"stride{n}": layout.strides, f"dtype{n}": layout.dtype})
             addresses.append(f"o{n}.data_ptr()")
         return addresses
+
+    def _copies_back(self, in_place: Sequence[bool]) -> list[str]:
+        """Return what fills inputs after the launches: first those that another input is written into, which is what it was before the call."""
+        copies = self.outputs.copies
+        overwritten = {to for to, _ in copies}
+        kept = [source for _, source in copies if source in overwritten]
+        lines = [f"c{source} = a{source}.detach().clone()" for source in dict.fromkeys(kept)]
+        lines += [f"a{to}.detach().copy_({'c' if source in kept else 'a'}{source})" for to, source in copies]
+        pairs = enumerate(zip(self.outputs.alias, in_place))
+        return lines + [f"a{alias}.detach().copy_(o{number})" for number, (alias, ok) in pairs if alias is not None and not ok]
 
     # -- the launches
     def _launch(self, parts: warm_path.RunParts, number: int, kernel: Runtime, buffers: Sequence[str], in_place: Sequence[bool]) -> None:

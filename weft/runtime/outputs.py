@@ -6,7 +6,6 @@ Read first: `OutputPlan`, then `hazard`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -145,7 +144,7 @@ def hazard(fusion: Fusion, source: TensorView, output: TensorView) -> str | None
     """Return why `output` must not be written into the buffer of input `source` while the kernel runs, or None.
 
     None means that each element is read only to compute elements at its own position, and before it is written: the output depends on what was
-    read (together with `loads` == 1, which the text of the kernel tells: nothing reads it again).
+    read. That nothing else loads the element is what lowering proves (`KernelProgram.in_place`).
     """
     needed = set(fusion.exprs())
     stack, seen = [source], {source}
@@ -169,9 +168,3 @@ def hazard(fusion: Fusion, source: TensorView, output: TensorView) -> str | None
 def _is_permuted(tensor: TensorView) -> bool:
     domain = tensor.domain()
     return domain.root is not None and domain.root != domain.logical
-
-
-def loads(text: str, name: str) -> int:
-    """Return how often a kernel's text names a tensor after its declaration."""
-    body = re.sub(r"//.*", "", text)
-    return len(re.findall(rf"\b{name}\b", body)) - 1
