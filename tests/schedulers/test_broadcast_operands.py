@@ -77,3 +77,16 @@ def test_a_bias_that_is_cast_before_it_is_broadcast(dims: list[int]) -> None:
     for rows, columns in [(1, 1), (30, 40), (7, 129), (1, 64), (64, 1)]:
         x_ = numbers(DataType.Float, rows, columns + 3)[:, 1 : columns + 1]
         check(fd, x_, numbers(DataType.Half, columns + 1)[1:])
+
+
+@pytest.mark.parametrize("extent", [2, -1])
+def test_a_bias_that_is_read_again_where_the_result_varies_over_its_axis(extent: int) -> None:
+    """After the reduction over two merged axes the loops run over one of them: the second load of the bias has those loops, not the first ones."""
+    with FusionDefinition() as fd:
+        bias = fd.define_tensor([1, extent, 1, 1], contiguity=[None, True, None, None])
+        x = fd.define_tensor([-1, -1, -1, -1], contiguity=True)
+        total = fd.ops.sum(fd.ops.minimum(x, bias), [0, 1])
+        fd.add_output(fd.ops.add(bias, total))
+    for rows, columns in [(1, (1, 1)), (5, (3, 7)), (300, (1, 5)), (2, (8, 33))]:
+        count = 2 if extent == 2 else 3
+        check(fd, numbers(DataType.Float, 1, count, 1, 1), numbers(DataType.Float, rows, count, *columns))
