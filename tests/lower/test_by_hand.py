@@ -291,3 +291,28 @@ def test_random_numbers_that_lack_the_lanes_are_no_vectors():
     with FusionDefinition() as fd:
         define(fd)
     fd.validate([torch.randn(3, 5, 8)])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4])
+@pytest.mark.parametrize("binding", [P.block_x, P.block_y])
+def test_shared_memory_made_by_more_threads_than_read_it(rows, binding):
+    """The bias is spread over the threads of two rows and kept by all of them; what the others of a column make of it is read once."""
+
+    def define(fd):
+        x, b = fd.define_tensor([rows, 7], contiguity=[None if rows == 1 else True, True]), fd.define_tensor([7], contiguity=True)
+        fd.add_output(fd.ops.neg(fd.ops.sin(b)))
+        fd.add_output(fd.ops.add(x, fd.ops.broadcast(fd.ops.neg(b), [True, False])))
+
+    fusion = defined(define)
+    cache_inputs(fusion)
+    column, spread_out = fusion.outputs()
+    split(spread_out, 0, 2)
+    merge(spread_out, 1, 2)
+    transform_like(spread_out)
+    for tensor in fusion.tensors():
+        if tensor.definition() is not None:
+            tensor.axis(-1).parallelize(binding)
+    shared = column.definition().tensor_inputs[0]
+    set_memory_type(shared, MemoryType.shared)
+    inline_most([t for t in fusion.tensors() if t is not shared])
+    run(fusion, [torch.randn(rows, 7), torch.randn(7)], defined(define))

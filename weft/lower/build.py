@@ -288,6 +288,10 @@ def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: in
         other = state.plan.groups[consumer][position]
         if other is group or state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis):
             return lane_or_index(state, consumer, position)
+    if tensor.memory_type is MemoryType.shared:  # threads may have made each element more than once; a reader that lacks their axes takes the first
+        covered = frozenset().union(*(state.plan.coverage(g.axis) for g in indexer.groups))
+        absent = _missing(state, group, covered)
+        indexer = indexer.at_first(absent) if absent else indexer
     return indexer.axis_index(group.axis, tensor)  # a loop that also runs over what the tensor lacks
 
 

@@ -36,10 +36,10 @@ class Indexer:
     ) -> None:  # fmt: skip
         """fixed: axes whose index is 0 (the lanes of a vector); launch: iterations per bound parallel type."""
         self.maps, self.table, self.divisors = maps, table, divisors
-        self.groups = list(groups)
+        self.groups, self.launch = list(groups), launch
         self.known: dict[IterDomain, Sym] = {}
         self.bounds: dict[IterDomain, list[Sym]] = {}
-        lanes = set(fixed)
+        self.lanes = lanes = set(fixed)
         for group in self.groups:
             key = maps.almost_exact(group.axis)
             self.known.setdefault(key, ZERO if group.axis.is_broadcast() or group.axis in lanes else group.index)
@@ -58,6 +58,13 @@ class Indexer:
     def find(self, axis: IterDomain) -> Sym | None:
         """Return the index of `axis`, or None when the loops do not determine it."""
         return ZERO if axis.is_broadcast() else self._solve(self.maps.almost_exact(axis))
+
+    def at_first(self, absent: Iterable[IterDomain]) -> "Indexer":
+        """Return an indexer of the same loops where the classes of `absent`, over which these do not run, have index 0."""
+        made = Indexer(self.maps, self.table, self.groups, self.divisors, self.launch, self.lanes)
+        for axis in absent:
+            made.known[self.maps.almost_exact(axis)] = ZERO
+        return made
 
     def guard(self, axes: Iterable[IterDomain]) -> Sym:
         """Return the predicate that the loops' overrun needs for the classes of `axes`, which have been solved."""
