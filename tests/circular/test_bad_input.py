@@ -96,7 +96,7 @@ def test_all_specialized_tensors_agree() -> None:
 def test_bytes_of_bulk_copies() -> None:
     with pytest.raises(BulkMisaligned, match="its tile is 6, in bytes a multiple of 8 only; a bulk copy needs multiples of 16"):
         program(flat(tile=6, threads=6))
-    with pytest.raises(NotDivisible, match=r"T0.size\[0\] is 130, which 4 does not divide"):
+    with pytest.raises(NotDivisible, match=r"size of bulk copies \(16 bytes and multiples\) T0.size\[0\] is 130, which 4 does not divide"):
         run(flat(), [torch.randn(130)])
     with pytest.raises(Misaligned, match="T0|16 bytes"):
         run(flat(), [torch.randn(129)[1:]])

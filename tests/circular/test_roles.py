@@ -6,6 +6,8 @@ import pytest
 from scheduled import P, Rows, check, compiles, rows_for
 
 from weft import DataType
+from weft.arch import CHIPS, Arch
+from weft.lower.roles import CHIP
 
 CASES = {
     "one role": (Rows(warps=(0, 0)), 1024, (128,)),
@@ -69,3 +71,9 @@ def test_sizes_may_change_from_run_to_run() -> None:
     for rows, cols in ((17, 1024), (1, 8), (40, 504), (2, 1016), (3, 16)):
         xs, expected = case.data(rows, cols)
         check(fd, xs, expected, (128,))
+
+
+@pytest.mark.parametrize("chip", [c for c in CHIPS.values() if c.has_tma], ids=lambda c: c.name)
+def test_what_is_checked_of_one_chip_holds_for_all_that_specialize(chip: Arch) -> None:
+    assert chip.max_threads_per_block == CHIP.max_threads_per_block
+    assert [chip.registers_per_thread(n) for n in range(32, 1025, 32)] == [CHIP.registers_per_thread(n) for n in range(32, 1025, 32)]

@@ -483,7 +483,10 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *shared])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
     above = head.count("\n") + 2  # line number of the body's first line
-    checks = tuple(HostCheck(extent, divisor, "vectorized axis") for extent, divisor in kernel.facts.items())
+    checks = tuple(
+        HostCheck(extent, divisor, "size of bulk copies (16 bytes and multiples)" if extent in kernel.bulk_sizes else "vectorized axis")
+        for extent, divisor in kernel.facts.items()
+    )
     return KernelProgram(
         kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
         writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,

@@ -51,6 +51,7 @@ class BuildState:
         self.exprs = order_exprs(self.plan)
         self.launch = launch_sizes(self.plan, static_block)
         self.divisors = vector_divisors(fusion)
+        self.bulk_sizes: set[Sym] = set()
         self.buffers: dict[TensorView, Buffer] = {}
         self.feeds: dict[TensorView, Feed] = plan_feeds(self)
         self.full_rows: FullRows | None = None
@@ -164,7 +165,7 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
     kernel = Kernel(
         name, nest.body, state.buffers,
         grid=tuple(dims.get(p, ONE) for p in GRID_TYPES), block=tuple(dims.get(p, ONE) for p in BLOCK_TYPES),  # type: ignore[arg-type]
-        index_type=index_type, facts=state.divisors,
+        index_type=index_type, facts=state.divisors, bulk_sizes=state.bulk_sizes,
     )  # fmt: skip
     wanted = launch_sizes(state.plan, {})
     kernel.block_limits = [(kind.value, wanted[kind], threads) for kind, threads in static_block.items() if kind in wanted]

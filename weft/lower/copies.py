@@ -357,6 +357,7 @@ def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: st
         if not sizes:
             raise BulkMisaligned(tensor=tensor, what_=what, text=elems, bytes=math.gcd(BULK_BYTES, bytes_), needed=BULK_BYTES)
         state.divisors[size] = math.lcm(state.divisors.get(size, 1), needed)
+        state.bulk_sizes.add(size)
 
 
 def check_async(expr: LoadStoreOp, tensor: TensorView, vector_elems: int) -> None:

@@ -213,6 +213,7 @@ class Kernel:
     shared_bytes: Sym = ZERO
     work_buffers: list[WorkBuffer] = field(default_factory=list)
     facts: dict[Sym, int] = field(default_factory=dict)  # extent -> a number that divides it, checked on the host
+    bulk_sizes: set[Sym] = field(default_factory=set)  # those of `facts` that bulk copies need
     assumptions: list[tuple[Sym, Sym]] = field(default_factory=list)
     block_limits: list[tuple[str, Sym, int]] = field(default_factory=list)  # (thread index, threads wanted, threads fixed)
     in_place: tuple[int, ...] = ()

@@ -66,7 +66,7 @@ Param = TensorParam | WorkParam | ScalarParam | RandomParam | TensorMapParam
 
 @dataclass(frozen=True, eq=False)
 class HostCheck:
-    """`divisor` must divide `extent` (vector access); checked on the host for every new shape."""
+    """`divisor` must divide `extent`, which is a `what` (of vector access or bulk copies); checked on the host for every new shape."""
 
     extent: Sym
     divisor: int

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..arch import H100, WARP_THREADS
 from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, add, const, is_divisible, mod, mul, var, variables
 from ..ir.enums import BLOCK_TYPES, ParallelType
@@ -26,9 +27,9 @@ from .passes import reduction_form
 
 ASYNC_THREADS = 128
 """The threads that a block is padded by: a warpgroup, the unit of setmaxnreg."""
-WARP, WARPGROUP = 32, 128
-MOST_THREADS = 1024
-REGISTER_FILE = 65536
+WARP, WARPGROUP = WARP_THREADS, 128
+CHIP = H100
+"""What is needed of a chip here (the threads of a block, the registers of a thread) is the same for all that can specialize warps."""
 NAMED_BARRIERS = 16
 """Of a block, number 0 is that of the whole block. Source: PTX ISA, bar."""
 
@@ -153,8 +154,8 @@ def plan_block(state: BuildState, feeds: list[Feed]) -> Specialization:
     x, y, z = shape.block
     if shape.compute_threads % WARP:
         raise refuse(f"is {shape.compute_threads} threads, no whole warps", "make it a multiple of 32 threads")
-    if x * y * z > MOST_THREADS:
-        raise refuse(f"has {x * y * z} threads with the async ones; {MOST_THREADS} are allowed", "use fewer compute threads")
+    if x * y * z > CHIP.max_threads_per_block:
+        raise refuse(f"has {x * y * z} threads with the async ones; {CHIP.max_threads_per_block} are allowed", "use fewer compute threads")
     members = list(shape.threads())
     unit = WARPGROUP if kind.registers is not None else WARP
     for start in range(0, len(members), unit):
@@ -169,7 +170,7 @@ def plan_block(state: BuildState, feeds: list[Feed]) -> Specialization:
 
 def _check_registers(registers: tuple[int, int], shape: Specialization) -> None:
     threads = shape.compute_threads + ASYNC_THREADS
-    each = min(255, REGISTER_FILE // threads) // 8 * 8
+    each = CHIP.registers_per_thread(threads) // 8 * 8
     wanted = registers[0] * ASYNC_THREADS + registers[1] * shape.compute_threads
     reason = ""
     if wanted > each * threads:

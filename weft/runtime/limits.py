@@ -37,7 +37,7 @@ class GridTooLarge(UserError):
 class NotDivisible(UserError):
     code = "W795"
     what = "kernel {kernel}: {what_} {sym} is {value}, which {divisor} does not divide"
-    fix = "choose a vector width that divides the size, or pad the tensor"
+    fix = "choose a vector width that divides the size, or another kind of copy, or pad the tensor"
 
 
 class Misaligned(UserError):
