@@ -195,30 +195,23 @@ WEFT_DEVICE void store_global_vector(T* p, const Array<T, M>& src, int src_offse
   check_access<N * sizeof(T), WEFT_WRITE>(p, line);
   copy_bytes(p, src.source(src_offset, N, line), N * sizeof(T));
 }
-template <class T> WEFT_DEVICE T load_global_volatile(const T* p, WEFT_LINE) {
+// acquires, releases: 0 for accesses that other threads see at once, but that order nothing else
+template <class T> WEFT_DEVICE T load_strong(const T* p, int acquires, int line) {
   check_access<sizeof(T), WEFT_READ | WEFT_STRONG>(p, line);
-  weft_emu_sync_read(p, sizeof(T), 0, line);
+  weft_emu_sync_read(p, sizeof(T), acquires, line);
   T v = read_memory(p);
   weft_emu_poll(p, to_bits(v), line);
   return v;
 }
-template <class T> WEFT_DEVICE void store_global_volatile(T* p, same<T> v, WEFT_LINE) {
+template <class T> WEFT_DEVICE void store_strong(T* p, T v, int releases, int line) {
   check_access<sizeof(T), WEFT_WRITE | WEFT_STRONG>(p, line);
-  weft_emu_sync_write(p, sizeof(T), 0, line);
+  weft_emu_sync_write(p, sizeof(T), releases, line);
   write_memory(p, v);
 }
-template <class T> WEFT_DEVICE T load_acquire(const T* p, WEFT_LINE) {
-  check_access<sizeof(T), WEFT_READ | WEFT_STRONG>(p, line);
-  weft_emu_sync_read(p, sizeof(T), 1, line);
-  T v = read_memory(p);
-  weft_emu_poll(p, to_bits(v), line);
-  return v;
-}
-template <class T> WEFT_DEVICE void store_release(T* p, same<T> v, WEFT_LINE) {
-  check_access<sizeof(T), WEFT_WRITE | WEFT_STRONG>(p, line);
-  weft_emu_sync_write(p, sizeof(T), 1, line);
-  write_memory(p, v);
-}
+template <class T> WEFT_DEVICE T load_global_volatile(const T* p, WEFT_LINE) { return load_strong(p, 0, line); }
+template <class T> WEFT_DEVICE void store_global_volatile(T* p, same<T> v, WEFT_LINE) { store_strong(p, (T)v, 0, line); }
+template <class T> WEFT_DEVICE T load_acquire(const T* p, WEFT_LINE) { return load_strong(p, 1, line); }
+template <class T> WEFT_DEVICE void store_release(T* p, same<T> v, WEFT_LINE) { store_strong(p, (T)v, 1, line); }
 
 WEFT_DEVICE int atomic_add(int* p, int v, WEFT_LINE) { return from_bits<int>(weft_emu_atomic(p, to_bits(v), WEFT_ADD_I32, 0, line)); }
 WEFT_DEVICE unsigned atomic_add(unsigned* p, unsigned v, WEFT_LINE) { return (unsigned)weft_emu_atomic(p, v, WEFT_ADD_U32, 0, line); }
