@@ -37,7 +37,8 @@ from weft.options import options  # noqa: E402
 from weft.runtime.nvrtc import compile_or_load  # noqa: E402
 from weft.schedule.circular import split_registers  # noqa: E402
 from weft.schedulers import inner_persistent  # noqa: E402
-from weft.schedulers.async_rows import AsyncRowsParams, apply_async_rows, choose_async_rows  # noqa: E402
+from weft.schedulers.async_rows import apply_async_rows  # noqa: E402
+from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows  # noqa: E402
 from weft.schedulers.facts import analyze_persistent  # noqa: E402
 
 BF16, FLOAT = DataType.BFloat16, DataType.Float
@@ -147,13 +148,13 @@ class Kernel:
         return self.analysis.facts(env, {})
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        chosen = inner_persistent.choose_async_rows
-        inner_persistent.choose_async_rows = lambda facts, *_, **__: self.params.filled(facts)  # these params, not those for these sizes
+        chosen = inner_persistent.choose_rows
+        inner_persistent.choose_rows = lambda facts, *_, **__: (self.params.filled(facts), "given")  # these params, not those for these sizes
         try:
             with options(rows=self.kind):
                 return self.definition.execute(inputs)
         finally:
-            inner_persistent.choose_async_rows = chosen
+            inner_persistent.choose_rows = chosen
 
     def program(self) -> KernelProgram:
         clone, _ = self.prepared.fusion.clone()

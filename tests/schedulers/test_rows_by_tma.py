@@ -8,7 +8,7 @@ import torch
 import weft.compiler as compiler
 from weft import DataType, FusionDefinition
 from weft.arch import A100, H200
-from weft.schedulers.async_rows import AsyncRowsParams
+from weft.schedulers.async_rows_heuristic import AsyncRowsParams
 
 
 def normalization(dtype: DataType, inputs: int = 1, contiguity: bool = True, is_softmax: bool = False) -> FusionDefinition:

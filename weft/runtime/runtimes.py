@@ -251,8 +251,12 @@ class Request:
 
 def propose(template: Template, part: Part, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
     """Ask the schedulers, and return what they want compiled. Errors: NoScheduler with every scheduler's reason."""
-    index_type = index_type_for(part, sizes)
     proposal = compiler.propose(part.fusion, sizes.env, alignments_bits(template, part, sizes), engine.arch, variant=options.rows)
+    return request_for(proposal, part, index_type_for(part, sizes), engine, options, fmad=fmad)
+
+
+def request_for(proposal: "compiler.Proposal", part: Part, index_type: DataType, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
+    """Return the request for the kernel that a proposal describes."""
     key = (part, proposal.scheduler, proposal.params, index_type)
 
     def make() -> KernelProgram:

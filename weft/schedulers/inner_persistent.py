@@ -18,11 +18,13 @@ from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.rfactor import rfactor
-from .async_rows import AsyncRowsParams, apply_async_rows, can_load, choose_async_rows, is_best_by_tma
+from .async_rows import apply_async_rows, can_load
+from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
-from .persistent_heuristic import PersistentParams, choose_with_trace
+from .persistent_heuristic import PersistentParams
 from .row_passes import Passes, keep_elsewhere
+from .row_ways import choose_rows
 from .rows import Rows, Template, canonical_rows, full_rows, positions, split_axis, whole_warps
 
 
@@ -44,15 +46,7 @@ class InnerPersistent(Scheduler):
 
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
         facts = analysis.facts(sizes, alignment_bits)  # type: ignore[arg-type]
-        if variant == "auto" and is_best_by_tma(facts, arch) and all(can_load(t) for t in analysis.row_inputs):
-            by_tma = choose_async_rows(facts, arch, "tma")
-            if isinstance(by_tma, AsyncRowsParams):
-                return by_tma, f"rows of one input that registers would spread over a cluster: {by_tma}"
-        found = choose_async_rows(facts, arch, variant) if variant in ("tma", "specialized") else None
-        if isinstance(found, AsyncRowsParams):
-            return found, f"forced: {found}"
-        params, trace = choose_with_trace(facts, arch)
-        return params, str(trace) if found is None else f"not {variant}: {found.reason}\n{trace}"
+        return choose_rows(facts, arch, is_loadable=all(can_load(t) for t in analysis.row_inputs), variant=variant)
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:
         if isinstance(params, AsyncRowsParams):
