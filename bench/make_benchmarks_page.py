@@ -14,16 +14,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import re
 import statistics
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-RESULTS, TARGET = HERE / "results", HERE.parent / "docs" / "benchmarks.md"
+from page_text import FUSION_CASE_NAMES, RESULTS, load, machine, mean, missing, prose, table, two
+from ways_page import way_bars, ways
+
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 FAMILIES = {
     "softmax forward": r"^softmax_fwd ", "softmax backward": r"^softmax_bwd ", "RMS norm forward": r"^rmsnorm_fwd ", "layer norm forward": r"^layernorm_fwd ",
@@ -33,11 +33,6 @@ FAMILIES = {
 LISTED = re.compile(r"^(softmax_fwd|softmax_bwd|rmsnorm_fwd|layernorm_fwd|add_rmsnorm|silu_mul|gelu_bias|row_sum|col_sum) ")
 """The cases that the bar on nvFuser's fraction and on the geometric mean names."""
 SEVERAL_OUTPUTS = ("layernorm", "add_rmsnorm", "dropout")
-FUSION_CASE_NAMES = {
-    "softmax": "softmax_fwd", "rms_norm": "rmsnorm_fwd", "layer_norm": "layernorm_fwd", "add_rms_norm": "add_rmsnorm",
-    "dropout_layer_norm": "dropout_layernorm",
-}  # fmt: skip
-"""Cases of bench/cases.py as fusion_cases.py calls them, where they differ."""
 MEAN_BAR, DROPOUT_BAR, WARM_BAR_US, FIRST_FACTOR = 0.93, 0.80, 12.0, 1.5
 ERROR_BARS = {"bfloat16": 2e-3, "float32": 5e-7}
 ROUNDING = 0.005
@@ -45,11 +40,6 @@ ROUNDING = 0.005
 
 
 # ---------------------------------------------------------------- data
-def load(name: str) -> dict[str, Any] | None:
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
 class Case:
     """A row of fusion_cases with its peers."""
 
@@ -79,36 +69,6 @@ def cases() -> list[Case]:
 
 def reached(ours: float, theirs: float) -> bool:
     return ours >= theirs - ROUNDING
-
-
-def mean(values: Iterable[float]) -> float:
-    """Return the geometric mean."""
-    logs = [math.log(v) for v in values]
-    return math.exp(sum(logs) / len(logs)) if logs else float("nan")
-
-
-# ---------------------------------------------------------------- text
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(str(c) for c in row) + " |" for row in rows), ""]
-
-
-def prose(text: str) -> list[str]:
-    """Return a paragraph, wrapped."""
-    return [*textwrap.wrap(" ".join(text.split()), 150, break_long_words=False, break_on_hyphens=False), ""]
-
-
-def two(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def machine(data: dict[str, Any]) -> str:
-    """Return the machine and date of a file in a sentence."""
-    parts = [data.get("chip", ""), *(f"{name} {data[name]}" for name in ("driver", "cuda", "torch", "python") if data.get(name))]
-    return f"{', '.join(p for p in parts if p)}; {data.get('date', 'no date')}."
-
-
-def missing(name: str, command: str) -> list[str]:
-    return [f"Not measured yet: `{command}` makes `bench/results/{name}.json`.", ""]
 
 
 def yes(is_met: bool | None) -> str:
@@ -199,7 +159,7 @@ def check_bars() -> list[Bar]:
 
 def bars(found: list[Case]) -> list[str]:
     """Return the table of bars."""
-    rows = [*speed_bars(found), *error_bars(found), *host_bars(found), width_bar(), *check_bars()]
+    rows = [*speed_bars(found), *error_bars(found), *host_bars(found), width_bar(), *way_bars(), *check_bars()]
     return ["## The bars", "", *table(("bar", "figure", ""), [(what, figure, yes(is_met)) for what, figure, is_met in rows])]
 
 
@@ -354,31 +314,6 @@ def correctness() -> list[str]:
     for name, check in data["checks"].items():
         out += [f"**{name}**: {outcome_of(check)}, {check['seconds']} s. {machine(check)}", "", "```text", f"$ {check['command']}", *check["lines"], "```", ""]
     return out
-
-
-WAYS = ("registers", "tma", "tma stored in bulk", "specialized", "specialized stored in bulk")
-
-
-def ways() -> list[str]:
-    """Return the section of the three ways to keep rows, from ways.json."""
-    data = load("ways")
-    if not data:
-        return ["## Three ways to keep rows", "", *missing("ways", "python tests/gpu/pipelines_on_gpu.py speed --out FILE.json")]
-    found: dict[str, dict[str, float]] = {}
-    for row in data["rows"]:
-        case, way = re.fullmatch(r"(\S+ \S+ \S+) (.+)", row["label"]).groups()  # type: ignore[union-attr]
-        found.setdefault(case, {})[way] = row["fraction"]
-    rows = [(case, *(two(by[way]) if way in by else "-" for way in WAYS), max(by, key=by.__getitem__)) for case, by in found.items()]
-    words = """Fractions of a copy of the same bytes. registers: what is chosen where nothing else is asked for, which spreads rows of more than 64 KiB over
-    a cluster; tma: a block loads its row by one bulk copy; specialized: blocks that stay, two compute groups, one async warp per input, as many stages as
-    fit; stored in bulk: results leave through shared memory. A dash: it does not fit. Rows of one input between 64 and 128 KiB come by TMA unasked, where
-    this table says that it wins: float32, and bf16 layer norm. Where "specialized" is the fastest it is not chosen yet."""
-    right = data["right"]
-    return [
-        "## Three ways to keep rows", "", "```bash", data["command"], right["command"], "```", "", machine(data), "", *prose(words),
-        *table(("case", *WAYS, "fastest"), rows), "", "```text", *right["lines"], "```", "",
-        *prose("The one failure is open: the emulator finds neither a wrong element nor a race in the same shapes. Nothing chooses that kernel unasked."),
-    ]  # fmt: skip
 
 
 def tried() -> list[str]:

@@ -64,15 +64,21 @@ def about(device: str) -> dict[str, str]:
     return out
 
 
-def write(arguments: argparse.Namespace, script: str, device: str, rows: list[dict[str, Any]], **more: Any) -> None:
-    """Write the rows as JSON, with the command and what `about` says."""
+def write(arguments: argparse.Namespace, script: str, device: str, rows: list[dict[str, Any]], *, is_row_a_line: bool = False, **more: Any) -> None:
+    """Write the rows as JSON, with the command and what `about` says. is_row_a_line: for rows that hold much."""
     path = Path(arguments.out) if arguments.out else None if arguments.cpu_smoke else RESULTS / f"{Path(script).stem}.json"
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {"command": f"python bench/{Path(script).name}", **about(device), **more, "rows": rows}
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    path.write_text((line_per_row(data) if is_row_a_line else json.dumps(data, indent=1)) + "\n", encoding="utf-8")
     print(f"wrote {path}")
+
+
+def line_per_row(data: dict[str, Any]) -> str:
+    """Return JSON with a line for each of its rows."""
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in data["rows"])
+    return json.dumps({**data, "rows": []}, indent=1).replace('"rows": []', f'"rows": [\n{lines}\n ]')
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -15,6 +15,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "bench"
+sys.path.insert(0, str(BENCH))  # its scripts import each other
 TOLERANCE = {torch.bfloat16: 2e-3, torch.float32: 5e-7}
 """Rounding to bfloat16 has a relative error (L2 norm) of 1.7e-3, twice in a tensor that is rounded and used again; float32: a row of some hundred sums."""
 
@@ -41,7 +42,7 @@ def test_a_case_computes_what_torch_does(case, dtype: torch.dtype) -> None:
     assert len(outputs) == len(case.math(*inputs))
 
 
-@pytest.mark.parametrize("name", ["first_call", "widths", "profile_warm"])
+@pytest.mark.parametrize("name", ["first_call", "widths", "profile_warm", "ways"])
 def test_a_script_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WEFT_CACHE_DIR": str(tmp_path / "cache")}

@@ -1,11 +1,9 @@
-"""Pipelines on a GPU: every variant right against float64 over many shapes, under a watchdog; times against a copy; registers and spills.
+"""Pipelines on a GPU: every variant right against float64 over many shapes, under a watchdog.
 
-    PYTHONPATH=. python tests/gpu/pipelines_on_gpu.py right   --repeat 200      each case in a child process that is killed when it stands still
-    PYTHONPATH=. python tests/gpu/pipelines_on_gpu.py speed   --out FILE.json   the three ways to keep rows, and what is varied in them
-    PYTHONPATH=. python tests/gpu/pipelines_on_gpu.py variants --cols 4096      stages, roles, groups, registers, bulk stores of one row length
+    PYTHONPATH=. python tests/gpu/pipelines_on_gpu.py right --repeat 200    each case in a child process that is killed when it stands still
     (--cpu-smoke: tiny sizes in the emulator, to see that the script works; --only PATTERN: some cases)
 
-Read first: `CASES`, `measure`.
+Times are in bench/ways.py. Read first: `cases`.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +32,6 @@ from weft.ir.values import TensorView  # noqa: E402
 from weft.lower.program import KernelProgram  # noqa: E402
 from weft.options import options  # noqa: E402
 from weft.runtime.nvrtc import compile_or_load  # noqa: E402
-from weft.schedule.circular import split_registers  # noqa: E402
 from weft.schedulers import inner_persistent  # noqa: E402
 from weft.schedulers.async_rows import apply_async_rows  # noqa: E402
 from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows  # noqa: E402
@@ -348,119 +344,11 @@ def _reports(worker: subprocess.Popen, patience_s: float) -> Iterator[dict | Non
         yield json.loads(line)
 
 
-# ---------------------------------------------------------------- speed
-def median_us(call: Callable[[], object], device: str) -> float:
-    if device == "cpu":
-        start = time.perf_counter()
-        call()
-        return (time.perf_counter() - start) * 1e6
-    from triton.testing import do_bench
-
-    return do_bench(call, warmup=10, rep=40, return_mode="median") * 1e3
-
-
-_copies: dict[int, float] = {}
-
-
-def copy_us(count: int, device: str) -> float:
-    """The time of a copy that reads and writes `count` bytes in all."""
-    if count not in _copies:
-        source = torch.empty(count // 2, dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        _copies[count] = median_us(lambda: target.copy_(source), device)
-    return _copies[count]
-
-
-def measure(label: str, call: Callable[[list[torch.Tensor]], list[torch.Tensor]], xs: list[torch.Tensor], device: str, found: list[dict], **facts: Any) -> None:
-    """Time a kernel as a fraction of a copy of the same bytes."""
-    try:
-        outs = call(xs)
-        count = sum(t.numel() * t.element_size() for t in (*xs, *outs))
-        del outs
-        us = median_us(lambda: call(xs), device)
-    except Exception as error:  # noqa: BLE001 - one kernel of many
-        print(f"{label}: {type(error).__name__}: {str(error).splitlines()[0][:200]}", flush=True)
-        return
-    fraction = copy_us(count, device) / us
-    found.append({"label": label, "us": round(us, 2), "fraction": round(fraction, 4), **facts})
-    print(f"{label:78s} {us:9.1f} us  {fraction:.3f}  {facts.get('resources', '')}", flush=True)
-
-
-def registers_kernel(name: str, dtype: DataType) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-    with FusionDefinition() as fd:
-        FUSIONS[name][0](fd, dtype)
-
-    def call(xs: list[torch.Tensor]) -> list[torch.Tensor]:
-        with options(rows="register"):
-            return fd.execute(xs)
-
-    return call
-
-
-def speed(arguments: argparse.Namespace) -> list[dict]:
-    """The three ways to keep rows, for rows of 1K to 32K elements."""
-    found: list[dict] = []
-    device = arguments.device
-    arch = arch_by_name("H200") if device == "cpu" else arch_of_device(0)
-    for name in FUSIONS:
-        for dtype in (BF16, FLOAT):
-            for cols in arguments.cols or (1024, 2048, 4096, 8192, 16384, 32768):
-                rows = 8 if device == "cpu" else max(1, (1 << 27) * 16 // dtype.bits // cols)
-                label = f"{name} {dtype.name} {rows}x{cols}"
-                if not fnmatch.fnmatch(label, arguments.only):
-                    continue
-                xs = inputs_of(name, dtype, rows, cols, device)
-                measure(f"{label} registers", registers_kernel(name, dtype), xs, device, found)
-                for kind in ("tma", "specialized"):
-                    for bulk in (False, True):
-                        kernel = Kernel(name, dtype, rows, cols, arch, kind, bulk=bulk)
-                        if kernel.declined:
-                            print(f"{label} {kind}: {kernel.declined}", flush=True)
-                            continue
-                        what = f"{kind}{' stored in bulk' if bulk else ''}"
-                        measure(f"{label} {what}", kernel, xs, device, found, resources=kernel.resources().split(",")[0], params=str(kernel.params))
-    return found
-
-
-def variants(arguments: argparse.Namespace) -> list[dict]:
-    """One row length at a time: stages, roles, groups, registers, blocks that stay, bulk stores."""
-    found: list[dict] = []
-    device = arguments.device
-    arch = arch_by_name("H200") if device == "cpu" else arch_of_device(0)
-    for name in FUSIONS:
-        for dtype in (BF16,):
-            for cols in arguments.cols or (4096,):
-                rows = 8 if device == "cpu" else max(1, (1 << 27) // cols)
-                label = f"{name} {dtype.name} {rows}x{cols}"
-                if not fnmatch.fnmatch(label, arguments.only):
-                    continue
-                xs = inputs_of(name, dtype, rows, cols, device)
-                base = Kernel(name, dtype, rows, cols, arch, "specialized")
-                if base.declined:
-                    continue
-                p = base.params
-                compute = p.groups * p.bdimx
-                plain = split_registers(min(255, 65536 // (compute + 128)) // 8 * 8, compute, 128)
-                tried: dict[str, dict[str, Any]] = {"as chosen": {}, "registers alike": {"registers": None}, "one role": {"warps": 1}}
-                tried |= {f"{s} stages": {"stages": s} for s in (2, 3, 4, 6, 8) if s < p.stages}
-                tried |= {"grouped rows": {"grouped_rows": 2, "stages": max(2, p.stages // 2)}, "stored in bulk": {"bulk": True}}
-                tried["two blocks per multiprocessor"] = {"blocks": 2 * arch.sm_count, "registers": None, "stages": max(2, p.stages // 2 - 1), "max_registers": 80}
-                tried["registers 24"] = {"registers": (24, min(plain[1] + 8, 240))}
-                tried["stored in bulk, grouped rows"] = {"bulk": True, "grouped_rows": 2, "stages": max(2, p.stages // 2 - 1)}
-                for what, changed in tried.items():
-                    kernel = Kernel(name, dtype, rows, cols, arch, "specialized", **changed)
-                    if not kernel.declined:
-                        measure(f"{label} {what}", kernel, xs, device, found, params=str(kernel.params))
-    return found
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("right", "speed", "variants", "child"))
+    parser.add_argument("part", choices=("right", "child"))
     parser.add_argument("--repeat", type=int, default=200)
     parser.add_argument("--only", default="*")
-    parser.add_argument("--cols", type=int, nargs="*")
-    parser.add_argument("--out")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cpu-smoke", action="store_true")
     arguments = parser.parse_args()
@@ -469,12 +357,7 @@ def main() -> int:
     if arguments.part == "child":
         child(arguments)
         return 0
-    if arguments.part == "right":
-        return right(arguments)
-    found = (speed if arguments.part == "speed" else variants)(arguments)
-    if arguments.out:
-        Path(arguments.out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return 0
+    return right(arguments)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,11 @@ BULK_BITS = 128
 MOST_ASYNC_WARPS = 4
 MOST_STAGES = 12
 MOST_BATCHES = 16
-GROUP_THREADS = 128
-"""Threads of a compute group on TIDy: with the async ones they are whole warpgroups."""
+MOST_GROUP_BATCHES = 8
+BLOCKS = ((2, 128), (1, 256), (1, 384), (1, 512))
+"""Groups of a block and threads of each, in order of preference. Two groups of 128 on TIDy: with the async threads they are whole warpgroups."""
+MOST_SHARED_REGISTERS = 248
+"""Of a thread, from which on there is nothing to move from async threads to the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +56,85 @@ class AsyncRowsParams:
         return replace(self, fill=fill_of_parts(facts.reduction_elems // self.vector_elems, self.batches, self.bdimx))
 
 
-def choose_async_rows(facts: PersistentFacts, arch: Arch, kind: str, *, async_warps: int = 0, is_stored_in_bulk: bool = False) -> AsyncRowsParams | Decline:
-    """Return params of kind "tma" or "specialized", or why there are none. async_warps: 0 for one per input, up to 4."""
-    if not arch.has_tma:
-        return Decline(f"{arch.name} has no TMA")
-    if all(is_reduced for is_reduced, _ in facts.runs):
-        return Decline("all axes are reduced: there is one row")
-    if len(facts.runs) > 2:
-        return Decline("the reduced axes are in several runs")
-    vector = vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
-    if vector * facts.max_dtype_bits < BULK_BITS or facts.reduction_elems * facts.min_dtype_bits % BULK_BITS:
-        return Decline("the bytes of a row are no multiple of 16")
-    vectors = facts.reduction_elems // vector
-    row_bytes = facts.reduction_elems * facts.input_bits // 8
-    staging = facts.reduction_elems * facts.output_bits // 8 if is_stored_in_bulk else 0
-    shared = arch.shared_per_block_optin_bytes - 4096  # barriers, workspaces, alignment
-    projected = facts.projected_bits is not None and facts.projected_bits <= facts.persistent_bits
+def choose_async_rows(
+    facts: PersistentFacts, arch: Arch, kind: str, *, async_warps: int = 0, is_stored_in_bulk: bool = False, groups: int = 0
+) -> AsyncRowsParams | Decline:  # fmt: skip
+    """Return params of kind "tma" or "specialized", or why there are none.
+
+    async_warps: 0 for one per input, up to 4. groups: of a specialized block; 0 for as many as suit the row.
+    """
+    reason = why_no_bulk_copy(facts, arch)
+    if reason:
+        return Decline(reason)
     if kind == "tma":
-        if row_bytes + staging > shared:
-            return Decline(f"a row of {row_bytes} bytes does not fit into shared memory")
-        batches = next((b for b in (4, 8, MOST_BATCHES) if ceil_div(vectors, b) <= 1024), None)
-        if batches is None:
-            return Decline("a row has more vectors than a block can hold")
-        batches = min(batches, max(1, ceil_div(vectors, 32)))
-        bdimx = round_up(ceil_div(vectors, batches), 32)
-        registers = arch.registers_per_thread(bdimx)
-        made = AsyncRowsParams("tma", projected, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, max_registers=registers)
-        return made.filled(facts)
+        return row_per_block(facts, arch, is_stored_in_bulk)
+    return specialized_rows(facts, arch, async_warps, is_stored_in_bulk, groups)
+
+
+def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
+    """Return why no bulk copy can bring rows of these facts; empty when one can."""
+    if not arch.has_tma:
+        return f"{arch.name} has no TMA"
+    if all(is_reduced for is_reduced, _ in facts.runs):
+        return "all axes are reduced: there is one row"
+    if len(facts.runs) > 2:
+        return "the reduced axes are in several runs"
+    if _vector(facts, arch) * facts.max_dtype_bits < BULK_BITS or facts.reduction_elems * facts.min_dtype_bits % BULK_BITS:
+        return "the bytes of a row are no multiple of 16"
+    return ""
+
+
+def row_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -> AsyncRowsParams | Decline:
+    """Return params of kind "tma": few batches, as many threads as they need."""
+    row_bytes, staging_bytes = _row_bytes(facts, is_stored_in_bulk)
+    if row_bytes + staging_bytes > _usable_shared_bytes(arch):
+        return Decline(f"a row of {row_bytes} bytes does not fit into shared memory")
+    vector = _vector(facts, arch)
+    vectors = facts.reduction_elems // vector
+    batches = next((b for b in (4, 8, MOST_BATCHES) if ceil_div(vectors, b) <= 1024), None)
+    if batches is None:
+        return Decline("a row has more vectors than a block can hold")
+    batches = min(batches, max(1, ceil_div(vectors, 32)))
+    bdimx = round_up(ceil_div(vectors, batches), 32)
+    registers = arch.registers_per_thread(bdimx)
+    made = AsyncRowsParams("tma", _is_projected(facts), vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, max_registers=registers)
+    return made.filled(facts)
+
+
+def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_stored_in_bulk: bool, groups: int) -> AsyncRowsParams | Decline:
+    """Return params of kind "specialized": two groups where the row is short enough, as many stages as fit."""
+    row_bytes, staging_bytes = _row_bytes(facts, is_stored_in_bulk)
+    vector = _vector(facts, arch)
     warps = async_warps or max(1, min(MOST_ASYNC_WARPS, facts.vectorizable_inputs))
-    for groups, bdimx in ((2, GROUP_THREADS), (1, 256), (1, 384), (1, 512)):
-        batches = ceil_div(vectors, bdimx)
-        stages = min(MOST_STAGES, (shared - groups * staging) // (groups * row_bytes))
-        if batches <= (8 if groups > 1 else MOST_BATCHES) and stages >= 2:
-            compute = groups * bdimx
-            threads = compute + ASYNC_THREADS
-            each = arch.registers_per_thread(threads)
-            split_ = split_registers(each, compute, ASYNC_THREADS) if each < 248 else None
+    for count, bdimx in BLOCKS:
+        batches = ceil_div(facts.reduction_elems // vector, bdimx)
+        stages = min(MOST_STAGES, (_usable_shared_bytes(arch) - count * staging_bytes) // (count * row_bytes))
+        has_own_stores = count == 1 or not is_stored_in_bulk or vector * facts.min_dtype_bits >= BULK_BITS  # each group's staged row starts at 16 bytes
+        if has_own_stores and groups in (0, count) and batches <= (MOST_GROUP_BATCHES if count > 1 else MOST_BATCHES) and stages >= 2:
+            compute = count * bdimx
+            each = arch.registers_per_thread(compute + ASYNC_THREADS)
+            registers = split_registers(each, compute, ASYNC_THREADS) if each < MOST_SHARED_REGISTERS else None
             made = AsyncRowsParams(
-                "specialized", projected, vector, batches, bdimx, groups, 1, arch.sm_count, stages, warps, split_, is_stored_in_bulk,
+                "specialized", _is_projected(facts), vector, batches, bdimx, count, 1, arch.sm_count, stages, warps, registers, is_stored_in_bulk,
             )  # fmt: skip
             return made.filled(facts)
-    return Decline(f"two rows of {row_bytes} bytes do not fit into shared memory, or one not into the registers of a block")
+    many = f" in {groups} group{'s' * (groups > 1)}" if groups else ""
+    return Decline(f"two rows of {row_bytes} bytes do not fit into shared memory, or one not into the registers of a block{many}")
+
+
+def _vector(facts: PersistentFacts, arch: Arch) -> int:
+    return vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+
+
+def _row_bytes(facts: PersistentFacts, is_stored_in_bulk: bool) -> tuple[int, int]:
+    """Return the bytes of a row of all inputs, and those of a row of all outputs that leave through shared memory."""
+    return facts.reduction_elems * facts.input_bits // 8, facts.reduction_elems * facts.output_bits // 8 if is_stored_in_bulk else 0
+
+
+def _usable_shared_bytes(arch: Arch) -> int:
+    """What barriers, workspaces and alignment leave."""
+    return arch.shared_per_block_optin_bytes - 4096
+
+
+def _is_projected(facts: PersistentFacts) -> bool:
+    return facts.projected_bits is not None and facts.projected_bits <= facts.persistent_bits

@@ -1,0 +1,114 @@
+"""The section of docs/benchmarks.md on the ways to keep a normalization's rows, from ways.json and peers.json. Read first: `ways`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from page_text import FUSION_CASE_NAMES, load, machine, missing, prose, table, two
+from regret import MOST, MOST_MEAN, mean_regret, regret_of, times_of
+
+NAMES = ("registers", "tma", "tma, bulk stores", "specialized", "specialized, bulk stores")
+TITLES = {
+    "tall": "Many rows", "odd": "Rows that are no multiple of 16 bytes: TMA declines", "short": "Few rows",
+    "earlier": "By an earlier script (no registers of rows in registers, no errors)",
+}  # fmt: skip
+WORDS = """Fractions of a copy of the same bytes, in the same process, all ways in turn, the better of two medians. registers: no pipeline; rows too long for
+    a block's registers are spread over a cluster, kept in shared memory or read again. tma: a block loads its row by one bulk copy. specialized: blocks that
+    stay, compute groups, one async warp per input, as many stages as fit. bulk stores: results leave through shared memory. A dash: it does not fit, or TMA
+    declines. The regret is what the automatic choice loses to the fastest of the five. Registers per thread are ptxas's, in the order of the columns, with
+    the bytes spilled where there are any. Peer: the best one of the table above with the same rows and columns."""
+
+
+def measured() -> list[dict[str, Any]]:
+    data = load("ways")
+    return [row for row in (data or {"rows": []})["rows"] if row["part"] != "variants"]
+
+
+def way_bars() -> list[tuple[str, str, bool | None]]:
+    """Return the bars on the choice among the ways: what was asked, the figure, is it met."""
+    regrets = [(regret_of(row, row["chosen"]), row["label"]) for row in measured()]
+    if not regrets:
+        return [(f"the choice among ways to keep rows loses at most {MOST * 100:.0f} %, {MOST_MEAN * 100} % in the mean", "-", None)]
+    worst, where = max(regrets)
+    mean = mean_regret(r for r, _ in regrets)
+    above = sum(r > MOST for r, _ in regrets)
+    return [
+        (
+            f"the choice among ways to keep rows is at most {MOST * 100:.0f} % slower than the best of them",
+            f"{len(regrets) - above} of {len(regrets)} cases; at most {worst * 100:.1f} % ({where})", above == 0,
+        ),
+        (f"and at most {MOST_MEAN * 100} % in the geometric mean", f"{mean * 100:.2f} %", mean <= MOST_MEAN),
+    ]  # fmt: skip
+
+
+def peer_of(row: dict[str, Any], peers: dict[str, dict[str, float]]) -> str:
+    name = f"{FUSION_CASE_NAMES.get(row['case'], row['case'])} {row['dtype']} {row['rows']}x{row['columns']}"
+    who, fraction = max(peers.get(name, {}).items(), key=lambda item: item[1], default=("", math.nan))
+    return f"{fraction:.2f} {who}" if who else ""
+
+
+def registers_of(way: dict[str, Any]) -> str:
+    if "registers" not in way:
+        return "-"
+    return f"{way['registers']}" + (f" ({way['spill_bytes']} B spilled)" if way.get("spill_bytes") else "")
+
+
+def case_row(row: dict[str, Any], peers: dict[str, dict[str, float]]) -> list[str]:
+    ways, times = row["ways"], times_of(row)
+    fastest = min(times, key=times.__getitem__)
+    cells = []
+    for name in NAMES:
+        way = ways.get(name, {})
+        text = "wrong" if way.get("wrong") else two(way.get("fraction"))
+        cells.append(f"**{text}**" if name == fastest else text)
+    registers = " / ".join(registers_of(ways.get(name, {})) for name in NAMES)
+    return [row["label"], *cells, row["chosen"], f"{regret_of(row, row['chosen']) * 100:.1f} %", peer_of(row, peers), registers]
+
+
+def variants(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the tables of what was varied in specialized kernels: one row per change, one column per case."""
+    if not rows:
+        return []
+    names = list(dict.fromkeys(name for row in rows for name in row["ways"]))
+    out = ["### Specialized kernels, one thing changed at a time", ""]
+    out += prose("""Fractions of a copy, and registers per thread. One role loads the rows of all inputs, of two roles each loads one. Registers shared: async
+        warps give theirs to compute warps (setmaxnreg); alike: every thread has what a block of this size leaves it.""")
+    for title, keep in (
+        ("Roles", lambda n: "role" in n), ("Registers", lambda n: n.startswith("registers")),
+        ("Stages, groups, rows at once, bulk stores", lambda n: "role" not in n and not n.startswith("registers")),
+    ):  # fmt: skip
+        body = [(name, *(variant_cell(row["ways"].get(name, {})) for row in rows)) for name in names if keep(name)]
+        shown = [line for line in body if any(cell != "-" for cell in line[1:])]
+        out += table((title, *(row["label"] for row in rows)), shown)
+    return out
+
+
+def variant_cell(way: dict[str, Any]) -> str:
+    return f"{way['fraction']:.3f} ({registers_of(way)})" if "fraction" in way else "-"
+
+
+def ways() -> list[str]:
+    """Return the section."""
+    data, out = (
+        load("ways"),
+        ["## Ways to keep rows", "", "```bash", "python bench/ways.py", "python bench/ways.py --regret bench/results/ways.json", "```", ""],
+    )
+    if not data:
+        return out + missing("ways", "python bench/ways.py")
+    peers = {row["case"]: row["fractions"] for row in (load("peers") or {"rows": []})["rows"]}
+    out += [machine(data), "", *prose(WORDS)]
+    for part, title in TITLES.items():
+        rows = [row for row in data["rows"] if row["part"] == part]
+        if rows:
+            out += [f"### {title}", ""]
+            out += table(("case", *NAMES, "chosen", "regret", "peer", "registers"), [case_row(row, peers) for row in rows])
+    out += variants([row for row in data["rows"] if row["part"] == "variants"])
+    right = data.get("right")
+    if right:
+        out += ["### Right results", "", "```bash", right["command"], "```", "", "```text", *right["lines"], "```", ""]
+        if any("FAILED" in line for line in right["lines"]):
+            out += prose(
+                "The one failure is open: the emulator finds neither a wrong element nor a race in the same shapes. Nothing chooses that kernel unasked."
+            )
+    return out
