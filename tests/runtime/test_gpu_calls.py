@@ -11,7 +11,7 @@ from calls_on_cpu import add, assert_same, define, relu, tensor
 
 from weft import DataType, FusionDefinition
 from weft.options import options
-from weft.runtime import philox_state, profile, runtimes
+from weft.runtime import profile, runtimes
 
 pytestmark = pytest.mark.gpu
 
@@ -107,13 +107,40 @@ def test_gpu_random_numbers_follow_torchs_generator() -> None:
     assert torch.equal(fd.execute([])[0], first) and torch.equal(fd.execute([])[0], second)
 
 
-def test_gpu_random_numbers_cannot_be_captured() -> None:
-    fd = uniform([8])
+def test_gpu_random_numbers_are_drawn_anew_at_each_replay() -> None:
+    fd = uniform([4096])
     fd.execute([])
-    graph, x = torch.cuda.CUDAGraph(), randn(4)
-    with pytest.raises(philox_state.RandomInGraph, match="captured into a CUDA graph"), torch.cuda.graph(graph):
-        x.add_(1)
+    torch.randint(0, 2, (1,), device="cuda")  # loads what the capture needs
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = [fd.execute([])[0] for _ in range(2)]
+
+    def replayed() -> list[torch.Tensor]:
+        for out in outputs:
+            out.fill_(float("nan"))
+        graph.replay()
+        return [out.clone() for out in outputs]
+
+    torch.manual_seed(11)
+    drawn = [*replayed(), *replayed()]
+    for n, one in enumerate(drawn):
+        assert bool(((one >= 0) & (one < 1)).all()) and abs(one.mean().item() - 0.5) < 0.03  # 6 standard deviations of a mean of 4096
+        assert not any(torch.equal(one, other) for other in drawn[:n])
+    torch.manual_seed(11)
+    assert all(torch.equal(a, b) for a, b in zip(drawn, [*replayed(), *replayed()]))
+    torch.manual_seed(12)
+    assert not torch.equal(replayed()[0], drawn[0])
+
+
+def test_gpu_a_call_after_a_capture_goes_on_with_the_generator() -> None:
+    fd = uniform([8])
+    torch.manual_seed(3)
+    expected = fd.execute([])[0]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         fd.execute([])
+    torch.manual_seed(3)
+    assert torch.equal(fd.execute([])[0], expected)
 
 
 def test_gpu_tensors_can_be_emulated() -> None:

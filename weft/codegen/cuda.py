@@ -476,11 +476,13 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         writer.emit(1, "weft::cluster_arrive();  // every block of the cluster has started; waited for before the first exchange")
     writer.body(kernel.body, 1)
     params = _parameters(writer)
-    shared = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []
+    first = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []
     signature = ",\n    ".join(_declare(p) for p in params)
+    if writer.random_ops:
+        first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
     bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
     bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
-    head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *shared])
+    head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
     above = head.count("\n") + 2  # line number of the body's first line
     checks = tuple(
@@ -509,7 +511,7 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
         out.append(TensorParam(f"T{tensor.name}", tensor.dtype(), tensor in writer._written))
     out += [WorkParam(w.name, w.dtype, w.elems, w.zeroed) for w in kernel.work_buffers]
     if writer.random_ops:
-        out += [RandomParam("philox_seed", "seed"), RandomParam("philox_offset", "offset")]
+        out += [RandomParam("philox_seed", "seed"), RandomParam("philox_offset", "offset"), RandomParam("philox_seed_at", "seed_at")]
     out += list(writer.maps.values())
     out += list(writer.scalars.params.values())
     return tuple(out)
@@ -524,7 +526,8 @@ def _declare(param: Param) -> str:
     if isinstance(param, TensorMapParam):
         return f"const __grid_constant__ weft::TensorMap {param.name}"
     if isinstance(param, RandomParam):
-        return f"const unsigned long long {param.name}"
+        ctype = {"seed": "unsigned long long", "offset": "const unsigned long long", "seed_at": "const unsigned long long* __restrict__"}[param.what]
+        return f"{ctype} {param.name}"
     return f"const {param.ctype} {param.name}"
 
 

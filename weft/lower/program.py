@@ -42,7 +42,7 @@ class ScalarParam:
 
 @dataclass(frozen=True, eq=False)
 class RandomParam:
-    """The Philox seed or offset of torch's generator, as unsigned long long. what: "seed" or "offset"."""
+    """The Philox seed or offset of torch's generator, as unsigned long long. what: "seed" or "offset"; "seed_at": where a CUDA graph draws the seed, or 0."""
 
     name: str
     what: str

@@ -208,7 +208,7 @@ class _CallWriter:
         random_ops = sum(kernel.program.random_ops for kernel in self.kernels)
         if random_ops:
             parts.constants["take"] = philox_state.taker(self.engine.device, random_ops, self.kernels[0].program.name)
-            parts.before.append("seed, offset = take()")
+            parts.before.append("seed, offset, seed_at, drawn = take()")  # drawn: memory that has to stay until all kernels are launched
 
     def _tensor(
         self, parts: warm_path.RunParts, kernel: Runtime, param: TensorParam, buffers: Sequence[str], in_place: Sequence[bool]
@@ -248,7 +248,7 @@ class _CallWriter:
     def _scalar(self, parts: warm_path.RunParts, text: warm_path.LaunchText, slot: int, param: ScalarParam | RandomParam) -> ParamSlot:
         """Return the slot of a scalar, and write its computation when it changes from call to call."""
         if isinstance(param, RandomParam):
-            text.scalars.append((slot, param.what))  # seed, offset: variables of the function
+            text.scalars.append((slot, param.what))  # seed, offset, seed_at: variables of the function
             return ("scalar", "unsigned long long", 0)
         kind = host_scalars.parameter_type(param.ctype)
         varying = self._varying(param.sym)

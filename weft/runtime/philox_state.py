@@ -1,7 +1,8 @@
 """Seed and offset of random kernels: torch's CUDA generator, and one of our own for kernels on the CPU.
 
 A kernel computes Philox numbers from the seed and from offset / 4 plus the number of the random op; each execution moves the offset on by
-4 for each random op, as torch's own kernels do. Read first: `generator_of`.
+4 for each random op, as torch's own kernels do. While a CUDA graph is captured torch tells nobody its seed and offset, as they change from replay
+to replay: then an operation of the graph itself draws a seed, and the kernels read it from memory. Read first: `generator_of`, `TakeState`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ OFFSET_PER_OP = 4
 
 class RandomInGraph(UserError):
     code = "W790"
-    what = "kernel {kernel} takes its seed and offset from torch's generator, and the current stream is being captured into a CUDA graph: {reason}"
-    fix = "pass rng_seed and rng_offset to the random op, or run the fusion outside the capture; a graph would repeat the same numbers"
+    what = "kernel {kernel} takes its seed from torch's generator, which draws none for the CUDA graph that is being captured: {reason}"
+    fix = "capture with torch.cuda.graph, pass rng_seed and rng_offset to the random op, or run the fusion outside the capture"
 
 
 class Generator(Protocol):
@@ -75,25 +76,43 @@ def generator_of(device: int | None) -> Generator:
 
 
 def taker(device: int | None, random_ops: int, kernel: str) -> "TakeState":
-    """Return a function that gives the seed and the offset for one execution, and moves the generator on."""
-    return TakeState(generator_of(device), random_ops * OFFSET_PER_OP, kernel)
+    """Return a function that gives the state for one execution, and moves the generator on."""
+    return TakeState(device, random_ops * OFFSET_PER_OP, kernel)
+
+
+Taken = tuple[int, int, int, "torch.Tensor | None"]
+"""Seed, offset; while a graph is captured, the address of the seed instead, and the tensor that it is in."""
 
 
 class TakeState:
     """See `taker`."""
 
-    __slots__ = ("generator", "kernel", "step")
+    __slots__ = ("generator", "device", "kernel", "step")
 
-    def __init__(self, generator: Generator, step: int, kernel: str) -> None:
-        self.generator, self.step, self.kernel = generator, step, kernel
+    def __init__(self, device: int | None, step: int, kernel: str) -> None:
+        self.generator, self.device, self.step, self.kernel = generator_of(device), device, step, kernel
 
-    def __call__(self) -> tuple[int, int]:
+    def __call__(self) -> Taken:
         generator = self.generator
         try:
             offset = generator.get_offset()
             generator.set_offset(offset + self.step)
-            return generator.initial_seed(), offset
-        except RuntimeError as error:  # torch forbids these during a capture
-            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-                raise RandomInGraph(kernel=self.kernel, reason=str(error).splitlines()[0]) from None
-            raise
+            return generator.initial_seed(), offset, 0, None
+        except RuntimeError:  # torch forbids these during a capture
+            if not is_capturing():
+                raise
+        try:
+            drawn = seed_of_graph(self.device)
+        except RuntimeError as error:
+            raise RandomInGraph(kernel=self.kernel, reason=str(error).splitlines()[0]) from None
+        return 0, 0, drawn.data_ptr(), drawn
+
+
+def is_capturing() -> bool:
+    """True while the current stream is being captured into a CUDA graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def seed_of_graph(device: int | None) -> torch.Tensor:
+    """Record the drawing of a seed into the graph that is being captured: each replay draws another, from torch's generator as it then is."""
+    return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64, device=None if device is None else torch.device("cuda", device))
