@@ -260,6 +260,34 @@ def test_tensor_copies_move_boxes_and_fill_what_lies_outside(x: int, y: int, iso
     assert (copy == expected[100 : 100 + rows, 100 : 100 + cols]).all()
 
 
+CUT = """extern "C" __global__ void cut(const __grid_constant__ weft::TensorMap to, int rows, int columns, int x, int swizzle) {
+  float* s = (float*)weft::dynamic_shared();
+  for (int i = threadIdx.x; i < rows * columns; i += 32) {
+    const int at = i / columns * 8 + i % columns;
+    weft::store_shared(s + (swizzle ? at ^ ((at >> 5 & 1) << 2) : at), (float)i);
+  }
+  weft::fence_proxy_async_shared();
+  weft::block_sync();
+  if (threadIdx.x == 0) { weft::tensor_store<2>(&to, s, x, 0); weft::bulk_commit(); weft::bulk_wait<0>(); }
+}"""
+
+
+@pytest.mark.parametrize("swizzle_bytes", [0, 32])
+@pytest.mark.parametrize(("rows", "columns", "found"), [(3, 5, set()), (2, 5, {"uninitialised-read"}), (3, 4, {"uninitialised-read"}), (16, 8, set())])
+def test_of_a_cut_tile_only_what_is_stored_must_be_written(rows: int, columns: int, found: set[str], swizzle_bytes: int) -> None:
+    """The tensor has 3 rows, of which 5 columns lie in the box: what lies in the rest of the box's shared memory goes nowhere."""
+    target = aligned((3, 28), np.float32, -1)
+    map_ = encode_tensor_map(target.ctypes.data, (28, 3), (112,), (8, 16), 4, swizzle_bytes=swizzle_bytes)
+    args = [Scalar("tensor_map", map_), *(Scalar("int", v) for v in (rows, columns, 23, swizzle_bytes))]
+    kernel = EmulatedKernel(translation_unit(CUT), "cut", check="races")
+    report = kernel.launch((1, 1, 1), (32, 1, 1), 512, args, extra_buffers=[Buffer.of(target, "T0", written=True)], raise_findings=False)
+    assert report.kinds() == found, [f.text() for f in report.findings]
+    if not found:
+        expected = np.full((3, 28), -1, np.float32)
+        expected[:, 23:] = np.arange(rows * columns).reshape(rows, columns)[:3, :5]
+        assert (target == expected).all()
+
+
 def test_swizzled_boxes_exchange_chunks_by_row() -> None:
     source, dense = aligned((16, 32), np.float32), aligned((16, 32), np.float32, -1)
     source[...] = np.arange(512).reshape(16, 32)

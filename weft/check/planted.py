@@ -133,7 +133,8 @@ PIPELINES = (
     pipeline("released by lane 0 before its warp has read", r"weft::warp_sync\(0xffffffffu\);   // release", ";", "data-race", "load_shared_vector|bulk_load"),
     pipeline("an arrival too many expected", r"mbarrier_init\(empty_0 \+ s, 8\)", "mbarrier_init(empty_0 + s, 9)", "deadlock", "empty_0|full_0"),
     pipeline("no barrier after the barriers' init", r"weft::block_sync\(\);   // init", ";", "data-race|mbarrier-not-initialised", "mbarrier_init|mbarrier_wait|arrive"),
-    pipeline("missing proxy fence before a bulk store", r"weft::fence_proxy_async\(\);", ";", "missing-proxy-fence", "bulk_store"),
+    pipeline("missing proxy fence before a bulk store", r"weft::fence_proxy_async_shared\(\);\n", ";\n", "missing-proxy-fence", "bulk_store"),
+    pipeline("missing proxy fence between reading a slot and loading over it", r"weft::fence_proxy_async_shared\(\);(   // reads)", r";\1", "missing-proxy-fence", "bulk_load", of=2),
     pipeline("staging buffer reused before its store has read it", r"if \(t == 0\) weft::bulk_wait_read<0>\(\);", ";", "data-race", "bulk_store|store_shared_vector"),
     pipeline("exit before the store has ended", r"if \(t == 0\) weft::bulk_wait<0>\(\);", ";", "exit-with-pending-store", "bulk_store"),
     pipeline("named barrier shared by two groups", r"named_sync\(1 \+ group, 128\);   // reduction", "named_sync(1, 128);   // reduction", "data-race|divergent-barrier|deadlock|too-many-at-barrier|uninitialised-read", "named_sync|load_shared|store_shared"),
@@ -163,12 +164,16 @@ GENERATED_PIPELINES = (
     library(RING, "released by lane 0 before its warp has read", r"warp_sync\(0xffffffffu\);(\n  if \(lane\(\) == 0\) mbarrier_arrive)", r";\1", "data-race", "load_shared_vector|bulk_load"),
     generated(RING, "an arrival too many expected", r"mbarrier_init\(empty_0 \+ stage, 8\)", "mbarrier_init(empty_0 + stage, 9)", "deadlock", "empty_0"),
     generated(RING, "no barrier after the barriers' init", r"weft::block_sync\(\);(  // the barriers are initialised)", r";\1", "data-race|mbarrier-not-initialised", "mbarrier"),
-    generated(RING, "missing proxy fence before a bulk store", r"weft::fence_proxy_async\(\);", ";", "missing-proxy-fence", "bulk_store"),
+    generated(RING, "missing proxy fence before a bulk store", r"weft::fence_proxy_async_shared\(\);\n", ";\n", "missing-proxy-fence", "bulk_store"),
+    generated(RING, "missing proxy fence between reading a stage and loading over it", r"weft::fence_proxy_async_shared\(\);(  // after)", r";\1", "missing-proxy-fence", "bulk_load", of=2),
     generated(RING, "named barrier shared by two groups", r"1 \+ \(int\)threadIdx\.y(\);\n\s*T\d+ = value)", r"1\1", "data-race|divergent-barrier|too-many-at-barrier|deadlock|uninitialised-read", "reduce_group"),
     generated(RING, "barrier dropped before a bulk store", r"weft::named_sync\(1 \+ \(int\)threadIdx\.y, 128\);(  // T)", r";\1", "data-race|uninitialised-read|missing-proxy-fence", "bulk_store|store_shared_vector"),
     generated(RING, "staging buffer reused before its store has read it", r"if \(threadIdx\.x == 0\) weft::bulk_wait_read<0>\(\);", ";", "data-race", "bulk_store|store_shared_vector"),
     generated(RING, "exit before the store has ended", r"if \(threadIdx\.x == 0\) weft::bulk_wait<0>\(\);", ";", "exit-with-pending-store", "bulk_store"),
     generated(RING, "more registers than the pool holds", r"setmaxnreg_inc<232>", "setmaxnreg_inc<240>", "deadlock", "setmaxnreg"),
+    generated(RING, "fewer registers given back than are taken", r"setmaxnreg_dec<40>", "setmaxnreg_dec<56>", "deadlock", "setmaxnreg"),
+    generated(RING, "setmaxnreg in half of a warpgroup", r"weft::setmaxnreg_dec<40>\(\);", "if (threadIdx.x < 64) weft::setmaxnreg_dec<40>();", "setmaxnreg-not-uniform|deadlock", "setmaxnreg"),
+    generated(RING, "setmaxnreg in a kernel without launch bounds", r" __launch_bounds__\(384, 1\)", "", "bad-setmaxnreg", "setmaxnreg"),
 )
 
 MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *PIPELINES)

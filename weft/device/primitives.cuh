@@ -384,6 +384,7 @@ WEFT_DEVICE void mbarrier_wait_parity(unsigned long long* bar, unsigned parity) 
 WEFT_DEVICE void mbarrier_wait_phase(unsigned long long* bar, long long phase) { mbarrier_wait_parity(bar, (unsigned)phase & 1); }
 WEFT_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 WEFT_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+WEFT_DEVICE void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- bulk copies --------------------------------------------------------------------------------------------------
 

@@ -303,6 +303,7 @@ WEFT_DEVICE void mbarrier_wait_parity(weft_u64* bar, unsigned parity, WEFT_LINE)
 WEFT_DEVICE void mbarrier_wait_phase(weft_u64* bar, long long phase, WEFT_LINE) { weft_emu_mbarrier_wait(bar, phase, 1, line); }
 WEFT_DEVICE void fence_mbarrier_init(WEFT_LINE) { weft_emu_fence_mbarrier_init(line); }
 WEFT_DEVICE void fence_proxy_async(WEFT_LINE) { weft_emu_fence_proxy_async(line); }
+WEFT_DEVICE void fence_proxy_async_shared(WEFT_LINE) { weft_emu_fence_proxy_async(line); }
 WEFT_DEVICE void bulk_load(void* shared_dst, const void* global_src, unsigned bytes, weft_u64* bar, WEFT_LINE) {
   weft_emu_bulk_load(shared_dst, global_src, bytes, bar, line);
 }

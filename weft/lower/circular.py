@@ -200,7 +200,16 @@ def wait_full(feed: Feed, mapping: dict[Sym, Sym]) -> Call:
 
 
 def issue_bulk(feed: Feed, units: list[Statement]) -> list[Statement]:
-    """One thread's loads of a stage: the barrier hears how many bytes come, then the copies start."""
+    """One thread's loads of a stage: the barrier hears how many bytes come, then the copies start.
+
+    Where a stage is used again, threads have read it in the generic proxy, and a barrier alone does not order that before a write of the async proxy.
+    The thread that issues has waited for them, so that its fence serves all; it is out of their way.
+    """
+    fence = [Call("weft::fence_proxy_async_shared();", (), "after what has been read there")] if feed.loops else []
+    return [*fence, *_issue(feed, units)]
+
+
+def _issue(feed: Feed, units: list[Statement]) -> list[Statement]:
     totals = [_bytes_of(u) for u in units]
     for unit in units:
         for copy in walk([unit]):
@@ -357,7 +366,7 @@ def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> l
         raise BadRing(tensor=tensor, reason="its bulk store stands outside of its loop", remedy="inline it less deep")
     sync = Sync(f"T{tensor.name}: written by threads, stored in bulk", tensors=(tensor,))
     body[readers[0] : readers[0]] = [sync]
-    body[writers[-1] + 1 : writers[-1] + 1] = [Call("weft::fence_proxy_async();")]
+    body[writers[-1] + 1 : writers[-1] + 1] = [Call("weft::fence_proxy_async_shared();")]
     if loops:
         meeting = next((n for n in range(writers[0] - 1, -1, -1) if isinstance(body[n], Reduce) and body[n].workspace is not None), None)  # type: ignore[attr-defined]
         wait = Call(f"{issuer}weft::bulk_wait_read<0>();", (), f"the last store has read T{tensor.name}")

@@ -49,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
             {
               const int stage_0 = ((i1 % 3) * 2) + i20;
               weft::mbarrier_wait_phase(empty_0 + stage_0, (i1 / 3) + -1);  // a stage for T11
+              weft::fence_proxy_async_shared();  // after what has been read there
               weft::mbarrier_arrive_expect_tx(full_0 + stage_0, ((((int)blockIdx.x * 2) + (i1 * 4) + i20) < p7 ? p8 : 0));
               if ((((int)blockIdx.x * 2) + (i1 * 4) + i20) < p7) {
                 weft::bulk_load(T11 + stage_0 * p9, T0 + ((int)blockIdx.x * p8) + (i1 * p10) + (i20 * p9), p8, full_0 + stage_0);
@@ -68,6 +69,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
             {
               const int stage_1 = ((i1 % 3) * 2) + i16;
               weft::mbarrier_wait_phase(empty_1 + stage_1, (i1 / 3) + -1);  // a stage for T12
+              weft::fence_proxy_async_shared();  // after what has been read there
               weft::mbarrier_arrive_expect_tx(full_1 + stage_1, ((((int)blockIdx.x * 2) + (i1 * 4) + i16) < p7 ? p8 : 0));
               if ((((int)blockIdx.x * 2) + (i1 * 4) + i16) < p7) {
                 weft::bulk_load(T12 + stage_1 * p9, T1 + ((int)blockIdx.x * p8) + (i1 * p10) + (i16 * p9), p8, full_1 + stage_1);
@@ -141,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
       if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
         weft::store_shared_vector<8>(T15 + ((int)threadIdx.y * p13) + ((int)threadIdx.x * 8), T16, 0);
       }
-      weft::fence_proxy_async();
+      weft::fence_proxy_async_shared();
       weft::named_sync(1 + (int)threadIdx.y, 128);  // T15: written by threads, stored in bulk
       if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x == 0)) {
         weft::bulk_store(T10 + ((int)blockIdx.x * p8) + (i1 * p10) + ((int)threadIdx.y * p9), T15 + (int)threadIdx.y * p13, p8);

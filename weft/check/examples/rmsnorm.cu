@@ -43,6 +43,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) rmsnorm(const weft::bf16* _
       for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, k++) {
         const int stage = k % STAGES, round = k / STAGES, tile_rows = rows - tile * 2 < 2 ? rows - tile * 2 : 2;
         weft::mbarrier_wait_phase(empty_0 + stage, round - 1);
+        weft::fence_proxy_async_shared();   // reads before a copy
         weft::mbarrier_arrive_expect_tx(full_0 + stage, tile_rows * ROW_BYTES);
         weft::bulk_load(T0_s + stage * 2 * COLS, T0 + (long long)tile * 2 * COLS, tile_rows * ROW_BYTES, full_0 + stage);
       }
@@ -52,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) rmsnorm(const weft::bf16* _
       for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, k++) {
         const int stage = k % STAGES, round = k / STAGES, tile_rows = rows - tile * 2 < 2 ? rows - tile * 2 : 2;
         weft::mbarrier_wait_phase(empty_1 + stage, round - 1);
+        weft::fence_proxy_async_shared();   // reads before a copy
         weft::mbarrier_arrive_expect_tx(full_1 + stage, tile_rows * ROW_BYTES);
         weft::bulk_load(T1_s + stage * 2 * COLS, T1 + (long long)tile * 2 * COLS, tile_rows * ROW_BYTES, full_1 + stage);
       }
@@ -103,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) rmsnorm(const weft::bf16* _
           weft::convert_vector<8>(packed, 0, T3, i * 8);
           weft::store_shared_vector<8>(T5_s + group * COLS + (i * 128 + t) * 8, packed, 0);
         }
-        weft::fence_proxy_async();
+        weft::fence_proxy_async_shared();
         weft::named_sync(1 + group, 128);   // output
         if (t == 0) {
           weft::bulk_store(T5 + (long long)row * COLS, T5_s + group * COLS, ROW_BYTES);

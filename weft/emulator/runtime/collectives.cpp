@@ -219,7 +219,11 @@ static void change_registers(Fiber* f, bool increase, u32 registers, int line) {
   Warp* warp = f->warp;
   Block* b = f->block;
   warp->register_changes.push((u32)increase << 16 | registers);
-  if (!machine.config.registers_per_thread) return;
+  if (!machine.config.registers_per_thread) {
+    REPORT("bad-setmaxnreg", line, 0, "give the kernel __launch_bounds__(threads, 1), or the launch registers_per_thread",
+           "setmaxnreg by %s, and nothing says how many registers a thread starts with; ptxas ignores it then", describe_fiber(f));
+    return;
+  }
   if (increase ? registers < warp->registers : registers > warp->registers) {
     REPORT("bad-setmaxnreg", line, 0, "increase to more and decrease to fewer than the launch gave",
            "setmaxnreg_%s<%u> by %s, which owns %u registers", increase ? "inc" : "dec", registers, describe_fiber(f), warp->registers);

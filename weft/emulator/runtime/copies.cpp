@@ -285,7 +285,7 @@ using namespace weft_rt;
 EXPORT void weft_emu_bulk_load(void* to, const void* from, unsigned bytes, void* bar, int line) {
   Fiber* f = machine.current;
   check_alignment(to, from, bytes, BULK_ALIGNMENT, line);
-  Mbarrier* barrier = use_mbarrier(f->block, bar, "bulk_load", line);
+  Mbarrier* barrier = use_mbarrier_by_copy(f->block, bar, "bulk_load", line);
   if (!bytes) return;
   Copy* c = new_copy(f, Copy::LOAD, bytes, line, barrier);
   check_global((u64)from, bytes, WEFT_READ, line, accessor_of(c, 0), " (bulk load)");
@@ -310,7 +310,7 @@ EXPORT void weft_emu_tensor_load(void* to, const WeftTensorMap* map, const int* 
   check_tensor_map(map, rank, line);
   const u32 bytes = tensor_box_bytes(*map);
   check_alignment(to, (void*)map->base, bytes, TENSOR_ALIGNMENT, line);
-  Mbarrier* barrier = use_mbarrier(f->block, bar, "tensor_load", line);
+  Mbarrier* barrier = use_mbarrier_by_copy(f->block, bar, "tensor_load", line);
   Copy* c = new_copy(f, Copy::TENSOR_LOAD, bytes, line, barrier);
   c->map = *map;
   memcpy(c->at, at, sizeof(int) * (u32)rank);
@@ -328,9 +328,12 @@ EXPORT void weft_emu_tensor_store(const WeftTensorMap* map, const void* from, co
   Copy* c = new_copy(f, Copy::TENSOR_STORE, bytes, line);
   c->map = *map;
   memcpy(c->at, at, sizeof(int) * (u32)rank);
-  check_shared((u64)from, bytes, WEFT_READ | WEFT_SHARED, line, accessor_of(c, 0), " (tensor store)");
-  tensor_rows(*map, c->at,
-              [&](u64 global, u32, u32 row_bytes) { check_global(global, row_bytes, WEFT_WRITE, line, accessor_of(c, 1), " (tensor store)"); });
+  check_shared_bounds((u64)from, bytes, WEFT_READ | WEFT_SHARED, line, " (tensor store)");
+  tensor_rows(*map, c->at, [&](u64 global, u32 offset, u32 row_bytes) {
+    tensor_chunks(*map, (u64)from + offset, row_bytes,
+                  [&](u64 at, u32 n) { check_shared(at, n, WEFT_READ | WEFT_SHARED, line, accessor_of(c, 0), " (tensor store)"); });
+    check_global(global, row_bytes, WEFT_WRITE, line, accessor_of(c, 1), " (tensor store)");
+  });
   start_store(c, from);
 }
 
@@ -361,6 +364,7 @@ EXPORT void weft_emu_bulk_wait(int groups, int read_only, int line) {
 EXPORT void weft_emu_fence_proxy_async(int) {
   if (!machine.config.check_races) return;
   Fiber* f = machine.current;
+  fence_mbarriers(f);
   assign(f->base, clocks.fence(f->base, PROXY_FENCED));
   f->fenced_clock[PROXY_FENCED] = f->clock++;
 }

@@ -125,6 +125,7 @@ struct NamedBarrier {
 
 struct Mbarrier {
   bool valid, observed;
+  bool is_fenced;                // its init is visible to copies
   Block* block;
   u32 offset;                    // in the block's shared memory
   u32 expected, pending;

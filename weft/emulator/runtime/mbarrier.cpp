@@ -5,6 +5,7 @@
 #include "mbarrier.h"
 #include "memory.h"
 #include "report.h"
+#include "shadow.h"
 #include "trace.h"
 
 namespace weft_rt {
@@ -39,6 +40,22 @@ Mbarrier* use_mbarrier(Block* b, void* p, const char* operation, int line) {
       REPORT("data-race", line, m->init_line, "block_sync() between mbarrier_init() and the first use",
              "%s by %s is not ordered after the init of the %s", operation, describe_fiber(f), describe_mbarrier(m));
   }
+  return m;
+}
+
+// The inits that the thread knows of become visible to the async proxy.
+void fence_mbarriers(const Fiber* f) {
+  if (!machine.config.check_races) return;
+  const Accessor by = {f, own_epoch(f), false};
+  for (Mbarrier* m : f->block->mbarriers) m->is_fenced |= knows(by, m->init_epoch);
+}
+
+Mbarrier* use_mbarrier_by_copy(Block* b, void* p, const char* operation, int line) {
+  Mbarrier* m = use_mbarrier(b, p, operation, line);
+  if (UNLIKELY(!m->is_fenced && machine.config.check_races))
+    REPORT("missing-proxy-fence", line, m->init_line, "fence_mbarrier_init() by the thread that makes the mbarrier, before the barrier that shows it to others",
+           "%s issued by %s completes on the %s, whose init no fence has made visible to copies", operation, describe_fiber(machine.current),
+           describe_mbarrier(m));
   return m;
 }
 
@@ -196,4 +213,4 @@ EXPORT void weft_emu_mbarrier_wait(void* p, long long phase, int exact, int line
         describe_fiber(f), f->phase, describe_mbarrier(m));
 }
 
-EXPORT void weft_emu_fence_mbarrier_init(int) {}
+EXPORT void weft_emu_fence_mbarrier_init(int) { fence_mbarriers(machine.current); }

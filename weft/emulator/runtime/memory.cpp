@@ -87,11 +87,15 @@ static Block* block_holding(u64 address, u32 access) {
   return own;
 }
 
-void check_shared(u64 address, u32 bytes, u32 access, int line, const Accessor& by, const char* how) {
-  Block* b = block_holding(address, access);
-  const u64 offset = address - (u64)b->shared;
+void check_shared_bounds(u64 address, u32 bytes, u32 access, int line, const char* how) {
+  const u64 offset = address - (u64)block_holding(address, access)->shared;
   if (UNLIKELY(offset >= machine.config.shared_bytes || offset + bytes > machine.config.shared_bytes))
     out_of_bounds(address, bytes, access, line, how);
+}
+
+void check_shared(u64 address, u32 bytes, u32 access, int line, const Accessor& by, const char* how) {
+  check_shared_bounds(address, bytes, access, line, how);
+  Block* b = block_holding(address, access);
   if (UNLIKELY(!b->unit->live || !b->live_threads))
     REPORT("remote-access-after-exit", line, 0, "cluster_sync() before a block exits whose shared memory others use",
            "%s touches shared memory of a block that exited", describe_fiber(by.fiber));

@@ -189,11 +189,12 @@ static COLD void report_race(u64 address, const Accessor& by, u32 line, bool wri
          by.copy ? "a bulk copy issued by " : "", describe_fiber(by.fiber), here, other_writes ? "write" : "read", describe_party(other), there);
 }
 
-static COLD void report_unfenced(u64 address, const Accessor& by, u32 line, Epoch other, u32 other_line) {
+static COLD void report_unfenced(u64 address, const Accessor& by, u32 line, Epoch other, u32 other_line, bool other_writes) {
   REPORT("missing-proxy-fence", (int)(line & ~STRONG_LINE), (int)(other_line & ~STRONG_LINE),
-         "fence_proxy_async() by the writing thread, before the barrier that orders the two",
-         "bulk copy issued by %s at line %u touches %s, written at line %u by %s without a fence_proxy_async between", describe_fiber(by.fiber),
-         line & ~STRONG_LINE, describe_address(address), other_line & ~STRONG_LINE, describe_party(other));
+         other_writes ? "fence_proxy_async() by the writing thread, before the barrier that orders the two"
+                      : "fence_proxy_async() by the thread that issues the copy, after the barrier or the wait that orders the two",
+         "bulk copy issued by %s at line %u touches %s, %s at line %u by %s without a fence_proxy_async between", describe_fiber(by.fiber),
+         line & ~STRONG_LINE, describe_address(address), other_writes ? "written" : "read", other_line & ~STRONG_LINE, describe_party(other));
 }
 
 static COLD void report_uninitialised(u64 address, const Accessor& by, u32 line) {
@@ -210,7 +211,7 @@ static ALWAYS_INLINE void check_last_write(Cell& c, const Accessor& by, u32 line
   if (UNLIKELY(!knows(by, c.write))) {
     if (!both_strong(c.write_line, line)) report_race(address, by, line, write, c.write, c.write_line, true);
   } else if (UNLIKELY(by.copy && !is_fenced(by, c.write))) {
-    report_unfenced(address, by, line, c.write, c.write_line);
+    report_unfenced(address, by, line, c.write, c.write_line, true);
   }
 }
 
@@ -252,20 +253,26 @@ static ALWAYS_INLINE void read_cell(Shadow* s, Cell& c, const Accessor& by, u32 
   c.read_line = line;
 }
 
+// A write after a read: true when the two are in order, also across proxies.
+static ALWAYS_INLINE bool check_read(const Accessor& by, u32 line, u64 address, Epoch read, u32 read_line) {
+  if (UNLIKELY(!knows(by, read))) {
+    if (both_strong(read_line, line)) return true;
+    report_race(address, by, line, true, read, read_line, false);
+    return false;
+  }
+  if (UNLIKELY(by.copy && !is_fenced(by, read))) {
+    report_unfenced(address, by, line, read, read_line, false);
+    return false;
+  }
+  return true;
+}
+
 static COLD void check_readers(Cell& c, const Accessor& by, u32 line, u64 address) {
   Readers* r = readers[epoch_clock(c.read)];
-  for (u32 i = 0; i < r->width; i++) {
-    if (!r->clock[i]) continue;
-    Epoch e = make_epoch(r->unit, i, r->clock[i]);
-    if (knows(by, e) || both_strong(r->line[i], line)) continue;
-    report_race(address, by, line, true, e, r->line[i], false);
-    return;
-  }
+  for (u32 i = 0; i < r->width; i++)
+    if (r->clock[i] && !check_read(by, line, address, make_epoch(r->unit, i, r->clock[i]), r->line[i])) return;
   for (OtherReader& other : r->others)
-    if (!knows(by, other.epoch) && !both_strong(other.line, line)) {
-      report_race(address, by, line, true, other.epoch, other.line, false);
-      return;
-    }
+    if (!check_read(by, line, address, other.epoch, other.line)) return;
 }
 
 static ALWAYS_INLINE void write_cell(Cell& c, const Accessor& by, u32 line, u64 address) {
@@ -273,8 +280,8 @@ static ALWAYS_INLINE void write_cell(Cell& c, const Accessor& by, u32 line, u64 
   if (c.read) {
     if (UNLIKELY(has_readers(c)))
       check_readers(c, by, line, address);
-    else if (c.read != by.epoch && UNLIKELY(!knows(by, c.read)) && !both_strong(c.read_line, line))
-      report_race(address, by, line, true, c.read, c.read_line, false);
+    else if (c.read != by.epoch)
+      check_read(by, line, address, c.read, c.read_line);
     drop_read(c);
   }
   c.write = by.epoch;

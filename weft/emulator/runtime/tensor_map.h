@@ -38,6 +38,19 @@ inline u64 swizzled(const WeftTensorMap& map, u64 address) {
   return chunks ? address ^ ((address >> 7 & (chunks - 1)) << 4) : address;
 }
 
+// Calls chunk(address in shared memory, bytes) for the pieces that `bytes` of a dense box from `address` on lie in.
+template <class Chunk> void tensor_chunks(const WeftTensorMap& map, u64 address, u32 bytes, Chunk chunk) {
+  if (!map.swizzle_bytes) {
+    chunk(address, bytes);
+    return;
+  }
+  for (u32 done = 0; done < bytes;) {
+    const u32 n = min_of(bytes - done, (u32)(16 - (address + done) % 16));
+    chunk(swizzled(map, address + done), n);
+    done += n;
+  }
+}
+
 inline void tensor_box_to_shared(const WeftTensorMap& map, const int* at, u8* to) {
   const u32 bytes = tensor_box_bytes(map);
   memset(to, map.fill_nan ? 0xff : 0, bytes);
