@@ -166,11 +166,17 @@ COLLECTIVES = [
     Rule("one leader per warp", "if (weft::elect()) weft::atomic_add(flags, 1u);"),
 ]  # fmt: skip
 
+ASYNC_READY = INIT % 1 + "if (t == 0) weft::mbarrier_arrive_expect_tx(bar, 256); weft::fence_mbarrier_init(); weft::cluster_arrive_relaxed(); weft::cluster_wait(); "
+STORE_ASYNC = ASYNC_READY + "weft::store_async_remote(s + t, weft::cluster_rank() ^ 1, (float)t, bar); %s weft::load_shared(s + t); %s"
 CLUSTERS = [
     Rule("remote writes, ordered", "weft::cluster_sync(); weft::store_shared_remote(s + t, weft::cluster_rank() ^ 1, (float)t); weft::cluster_sync(); weft::load_shared(s + t);", "", CLUSTER),
     Rule("remote writes, not ordered", "weft::cluster_sync(); weft::store_shared_remote(s + t, weft::cluster_rank() ^ 1, (float)t); weft::block_sync(); weft::load_shared(s + t); weft::cluster_sync();", "data-race uninitialised-read?", CLUSTER),
     Rule("remote reads, ordered", FILL + "weft::cluster_sync(); weft::store_global(T1 + b * 64 + t, weft::load_shared_remote(s + t, weft::cluster_rank() ^ 1)); weft::cluster_sync();", "", CLUSTER),
     Rule("a block exits while another reads its memory", FILL + "weft::cluster_sync(); if (weft::cluster_rank() == 0) { for (int i = 0; i < 3; i++) weft::block_sync(); weft::load_shared_remote(s + t, 1); }", "remote-access-after-exit", dict(cluster=(2, 1, 1), seed=None)),
+    Rule("asynchronous stores, awaited", STORE_ASYNC % ("weft::mbarrier_wait_phase(bar, 0);", ""), "", CLUSTER),
+    Rule("asynchronous stores, not awaited", STORE_ASYNC % ("", "weft::mbarrier_wait_phase(bar, 0);"), "data-race uninitialised-read?", CLUSTER),
+    Rule("a block exits before what it is sent", ASYNC_READY + "weft::store_async_remote(s + t, weft::cluster_rank() ^ 1, 1.f, bar);", "exit-with-pending-load remote-access-after-exit", CLUSTER | dict(copy_timing="late")),
+    Rule("asynchronous stores publish their own bytes only", ASYNC_READY + "weft::store_shared_remote(s + t, weft::cluster_rank() ^ 1, 1.f); weft::store_async_remote(s + 512 + t, weft::cluster_rank() ^ 1, 1.f, bar); weft::mbarrier_wait_phase(bar, 0); weft::load_shared(s + t); weft::cluster_sync();", "data-race uninitialised-read?", CLUSTER),
     Rule("no such rank", "weft::load_shared_remote(s + t, 2);", "out-of-bounds", CLUSTER),
     Rule("arrive and wait apart", FILL + "weft::cluster_arrive(); weft::warp_sync(); weft::cluster_wait(); weft::load_shared_remote(s + t, weft::cluster_rank() ^ 1); weft::cluster_sync();", "", CLUSTER),
 ]  # fmt: skip

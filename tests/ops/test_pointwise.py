@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 from engines import first_entry, run_emulated, run_on_gpu
@@ -9,7 +12,7 @@ from pointwise_kernels import COMPUTE_TYPES, STORAGE, Case, all_cases, operands,
 
 from weft.dtypes import DataType
 from weft.emulator import EmulatedKernel
-from weft.ops.registry import lookup
+from weft.ops.registry import OPS, lookup
 from weft.runtime.nvrtc import compile_cubin
 
 NUMERIC = [case for case in all_cases() if case.compute in STORAGE]
@@ -110,6 +113,34 @@ OWN_FUNCTIONS = ("tanh", "sigmoid", "silu", "reciprocal", "rsqrt", "exp", "expm1
 def test_accuracy_over_all_magnitudes_in_the_emulator(name: str) -> None:
     case, inputs = Case(lookup(name), DataType.Float), [every_float(1 << 14)]
     check_values(case, inputs, run_emulated(case, inputs))
+
+
+NARROW_FUNCTIONS = [name for name, op in OPS.items() if "narrow" in op.text]
+NARROW_ERROR = 1e-5
+"""Relative, what `OpDef.text["narrow"]` promises: a thousandth of what rounding to bfloat16 leaves, a fiftieth of what rounding to half leaves."""
+
+
+def check_narrow(name: str, run: Callable[[Case, list[torch.Tensor]], torch.Tensor], step: int) -> None:
+    """Run the narrow formula over floats of all magnitudes; denormal results may be flushed."""
+    op, x = lookup(name), every_float(step)
+    given = run(Case(replace(op, text={"real": op.text["narrow"]}), DataType.Float), [x]).double()
+    exact = op.ref(x.double())
+    is_finite = exact.abs() < 3.3e38
+    error = (given - exact).abs() / (NARROW_ERROR * exact.abs() + 1.2e-38 * x.double().abs().clamp(min=1))
+    assert float(error[is_finite].max()) <= 1
+    assert torch.equal(given[exact.isinf()], exact[exact.isinf()])
+
+
+@pytest.mark.parametrize("name", NARROW_FUNCTIONS)
+def test_accuracy_of_narrow_formulas_in_the_emulator(name: str) -> None:
+    check_narrow(name, run_emulated, 1 << 14)
+
+
+@pytest.mark.gpu
+@ON_GPU
+@pytest.mark.parametrize("name", NARROW_FUNCTIONS)
+def test_accuracy_of_narrow_formulas_on_the_gpu(name: str) -> None:
+    check_narrow(name, run_on_gpu, 1 << 9)
 
 
 @pytest.mark.gpu

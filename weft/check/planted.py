@@ -101,9 +101,11 @@ generated("row_sums", "redundant writers: all threads store the sum", r" && \(\(
     generated("column_sum", "redundant writers: every row of threads stores", r" && \(\(int\)threadIdx\.y == 0\)", "", "data-race", "store_global"),
     # ---- clusters
     generated("softmax_cluster", "cluster wait dropped at the start", r"weft::cluster_wait\(\);", ";", "bad-cluster-barrier|remote-access-before-start|data-race", "weft::reduce_cluster"),
-    generated("softmax_cluster", "two exchanges in one place", r"shared \+ 128\)", "shared + 0)", "data-race", "weft::reduce_cluster"),
-    library("softmax_cluster", "cluster barrier dropped in an exchange", r"cluster_sync\(\);(\n#pragma unroll\n[^\n]*\n    T value = identity;)", r";\1", "data-race|uninitialised-read", "weft::reduce_cluster_rows"),
-    library("softmax_cluster", "a block leaves while its peers read its results", r"(value = Op::combine\(value, )load_shared\(exchange \+ entry \* N \+ n\)", r"\1load_shared_remote(exchange + entry * N + n, (rank + 1) % blocks)", "remote-access-after-exit|data-race", "weft::reduce_cluster_rows"),
+    generated("softmax_cluster", "two exchanges in one place", r"(weft::Sum, 1>\(value, 0\.f, reinterpret_cast<float\*>\()shared \+ 128\)", r"\1shared + 0)", "data-race|wrong-phase", "weft::reduce_cluster"),
+    library("softmax_cluster", "wait dropped in an exchange", r"mbarrier_wait_phase\(reinterpret_cast<unsigned long long\*>\(exchange\), 0\);", ";", "data-race|uninitialised-read|exit-with-pending-load", "weft::reduce_cluster_rows"),
+    library("softmax_cluster", "one warp too few announced in an exchange", r"\(blockDim\.x \* blockDim\.y \* blockDim\.z / 32\) \* N \*", "(blockDim.x * blockDim.y * blockDim.z / 32 - 1) * N *", "phase-completes-early|data-race|uninitialised-read|tx-count", "weft::expect_cluster_rows|weft::reduce_cluster_rows"),
+    library("softmax_cluster", "stores of an exchange counted by a barrier that nobody made", r"(store_async_remote\(place, lane, values\[n\], )reinterpret_cast<unsigned long long\*>\(exchange\)\)", r"\1reinterpret_cast<unsigned long long*>(exchange) + 1)", "mbarrier-not-initialised|deadlock", "weft::reduce_cluster_rows"),
+    library("softmax_cluster", "a block leaves while its peers read its results", r"(value = Op::combine\(value, )load_shared\(exchange_values\(exchange\) \+ entry \* N \+ n\)", r"\1load_shared_remote(exchange_values(exchange) + entry * N + n, (rank + 1) % blocks)", "remote-access-after-exit|data-race", "weft::reduce_cluster_rows"),
     # ---- shared memory
     generated("transpose", "barrier dropped between writing and reading a tile", r"weft::block_sync\(\);(  // T3: written)", r";\1", "data-race|uninitialised-read", "load_shared"),
     generated("transpose", "barrier dropped at the end of a loop", r"weft::block_sync\(\);(  // the next iteration)", r";\1", "data-race", "store_shared"),

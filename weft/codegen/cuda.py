@@ -5,6 +5,7 @@ Owns names and layout of the text. What an op computes is said by the op itself 
 
 from __future__ import annotations
 
+from ..analysis.precision import wide_tensors
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mul, product, var
@@ -33,6 +34,7 @@ class CudaWriter:
 
     def __init__(self, fusion: Fusion, kernel: Kernel) -> None:
         self.fusion, self.kernel = fusion, kernel
+        self.wide = wide_tensors(fusion)
         self.scalars = ScalarPrinter(kernel.index_type)
         self.blocks: dict[str, None] = {"cast": None}
         self.lines: list[str] = []
@@ -51,8 +53,7 @@ class CudaWriter:
         self.lines.append("  " * depth + text)
 
     def body(self, statements: list[Statement], depth: int) -> None:
-        """Write statements, and note the lines of each op and barrier."""
-        """Write statements, one after the other."""
+        """Write statements, one after the other, and note the lines of each op and barrier."""
         for statement in statements:
             first = len(self.lines)
             self.statement(statement, depth)
@@ -184,7 +185,7 @@ class CudaWriter:
         out = s.outputs[0].buffer.dtype
         self.blocks.update(dict.fromkeys(definition.blocks_for(compute)))
         args = [self.read(o, definition.fixed.get(n, compute)) for n, o in enumerate(s.operands)]
-        return definition.cuda(args, compute, out)
+        return definition.cuda(args, compute, out, is_narrow=s.outputs[0].buffer.tensor not in self.wide)
 
     def iota_text(self, s: Op) -> str:
         dtype = s.outputs[0].buffer.dtype
@@ -377,7 +378,7 @@ class CudaWriter:
         if not s.is_fused_cluster:
             self.fold_threads(s, workspace, identity, depth + 1)
         if s.is_cluster:
-            exchange = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.exchange.offset_bytes)})"  # type: ignore[union-attr, arg-type]
+            exchange = self.exchange_text(s)
             if not self.cluster_started:
                 self.emit(depth + 1, "weft::cluster_wait();")
                 self.cluster_started = True
@@ -409,6 +410,20 @@ class CudaWriter:
         else:
             flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
+
+    def exchange_text(self, s: Reduce) -> str:
+        ctype = CUDA_NAMES[s.outputs[0].buffer.dtype]
+        return f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.exchange.offset_bytes)})"  # type: ignore[union-attr, arg-type]
+
+    def start_exchanges(self, reductions: list[Reduce]) -> None:
+        """Let one thread of the block prepare the barriers of exchanges in the cluster."""
+        if not reductions:
+            return
+        self.emit(1, "if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {")
+        for s in reductions:
+            self.emit(2, f"weft::expect_cluster_rows<{s.group_elems}>({self.exchange_text(s)});")
+        self.emit(2, "weft::fence_mbarrier_init();")
+        self.emit(1, "}")
 
     def fold_cluster(self, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
         """Fold `value` over the blocks of a cluster."""
@@ -472,8 +487,10 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     for statement in walk(kernel.body):
         if isinstance(statement, Reduce) and statement.last_flag:
             writer.emit(1, f"bool {statement.last_flag} = false;")
-    if any(isinstance(s, Reduce) and s.is_cluster for s in kernel.body):
-        writer.emit(1, "weft::cluster_arrive();  // every block of the cluster has started; waited for before the first exchange")
+    across = [s for s in kernel.body if isinstance(s, Reduce) and s.is_cluster]
+    if across:
+        writer.start_exchanges([s for s in across if s.is_fused_cluster])
+        writer.emit(1, "weft::cluster_arrive_relaxed();  // every block of the cluster has started; waited for before the first exchange")
     writer.body(kernel.body, 1)
     params = _parameters(writer)
     first = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []

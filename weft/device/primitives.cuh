@@ -325,6 +325,7 @@ WEFT_DEVICE unsigned cluster_size() {
   return v;
 }
 WEFT_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+WEFT_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }  // orders no memory: no fence to wait for
 WEFT_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 WEFT_DEVICE void cluster_sync() {
   cluster_arrive();
@@ -341,6 +342,15 @@ template <class T> WEFT_DEVICE void store_shared_remote(T* local_address, unsign
   else if constexpr (sizeof(T) == 4) asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(p), "r"(to_bits(v)) : "memory");
   else if constexpr (sizeof(T) == 2) asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(p), "h"(to_bits(v)) : "memory");
   else asm volatile("st.shared::cluster.u8 [%0], %1;" ::"r"(p), "r"((unsigned)to_bits(v)) : "memory");
+}
+// A store of 4 or 8 bytes that runs beside the thread; the barrier at `local_barrier` in the same block of the cluster counts its bytes when they are there.
+template <class T> WEFT_DEVICE void store_async_remote(T* local_address, unsigned rank, same<T> v, unsigned long long* local_barrier) {
+  const unsigned p = remote_address(local_address, rank), bar = remote_address(local_barrier, rank);
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "store_async_remote stores 4 or 8 bytes");
+  if constexpr (sizeof(T) == 8)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(p), "l"(to_bits(v)), "r"(bar) : "memory");
+  else
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(p), "r"(to_bits(v)), "r"(bar) : "memory");
 }
 template <class T> WEFT_DEVICE T load_shared_remote(const T* local_address, unsigned rank) {
   const unsigned p = remote_address(local_address, rank);

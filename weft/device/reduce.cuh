@@ -20,9 +20,23 @@ struct Prod {
 };
 struct Max {  // a NaN wins, as in torch
   template <class T> WEFT_DEVICE T combine(T a, T b) { return a > b || a != a ? a : b; }
+#ifndef WEFT_EMULATOR
+  WEFT_DEVICE float combine(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+  }
+#endif
 };
 struct Min {
   template <class T> WEFT_DEVICE T combine(T a, T b) { return a < b || a != a ? a : b; }
+#ifndef WEFT_EMULATOR
+  WEFT_DEVICE float combine(float a, float b) {
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+  }
+#endif
 };
 struct Or {
   template <class T> WEFT_DEVICE T combine(T a, T b) { return a | b; }
@@ -181,21 +195,37 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster(T (&values)[
   }
 }
 
-// The same for blocks of whole warps that fold all their threads: every warp hands its result to every block, and one barrier, the cluster's, serves all.
-// exchange: N values per block and warp.
+// The same for blocks of whole warps that fold all their threads: every warp hands its result to every block by an asynchronous store, and each block waits
+// for the bytes of all. exchange: a header of 16 bytes, whose first 8 are the barrier, and N values per block and warp.
+template <class T> WEFT_DEVICE constexpr bool is_sent_async() { return sizeof(T) == 4 || sizeof(T) == 8; }
+template <class T> WEFT_DEVICE T* exchange_values(T* exchange) { return exchange + 16 / sizeof(T); }
+// One thread of each block, before the blocks of the cluster meet.
+template <int N, class T> WEFT_DEVICE void expect_cluster_rows(T* exchange) {
+  if constexpr (is_sent_async<T>()) {
+    unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
+    mbarrier_init(arrived, 1);
+    mbarrier_arrive_expect_tx(arrived, cluster_size() * (blockDim.x * blockDim.y * blockDim.z / 32) * N * (unsigned)sizeof(T));
+  }
+}
 template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&values)[N], T identity, T* exchange) {
   const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
   const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32, count = blocks * warps;
 #pragma unroll
   for (int n = 0; n < N; n++) {
     values[n] = reduce_lanes<Op, 32>(values[n]);
-    if (lane < blocks) store_shared_remote(exchange + (rank * warps + warp) * N + n, lane, values[n]);
+    T* const place = exchange_values(exchange) + (rank * warps + warp) * N + n;
+    if constexpr (is_sent_async<T>()) {
+      if (lane < blocks) store_async_remote(place, lane, values[n], reinterpret_cast<unsigned long long*>(exchange));
+    } else if (lane < blocks) {
+      store_shared_remote(place, lane, values[n]);
+    }
   }
-  cluster_sync();
+  if constexpr (is_sent_async<T>()) mbarrier_wait_phase(reinterpret_cast<unsigned long long*>(exchange), 0);
+  else cluster_sync();
 #pragma unroll
   for (int n = 0; n < N; n++) {
     T value = identity;
-    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(exchange + entry * N + n));
+    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(exchange_values(exchange) + entry * N + n));
     values[n] = reduce_lanes<Op, 32>(value);
   }
 }

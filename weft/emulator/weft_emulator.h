@@ -278,12 +278,17 @@ template <int N> WEFT_DEVICE void setmaxnreg_dec(WEFT_LINE) { weft_emu_setmaxnre
 WEFT_DEVICE unsigned cluster_rank() { return weft_emu_cluster_rank(); }
 WEFT_DEVICE unsigned cluster_size() { return weft_emu_cluster_size(); }
 WEFT_DEVICE void cluster_arrive(WEFT_LINE) { weft_emu_cluster_arrive(line); }
+WEFT_DEVICE void cluster_arrive_relaxed(WEFT_LINE) { weft_emu_cluster_arrive(line); }
 WEFT_DEVICE void cluster_wait(WEFT_LINE) { weft_emu_cluster_wait(line); }
 WEFT_DEVICE void cluster_sync(WEFT_LINE) { weft_emu_cluster_arrive(line); weft_emu_cluster_wait(line); }
 template <class T> WEFT_DEVICE void store_shared_remote(T* local_address, unsigned rank, same<T> v, WEFT_LINE) {
   T* p = (T*)weft_emu_remote_address(local_address, rank, line);
   weft_emu_access(p, sizeof(T), WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line);
   write_memory(p, v);
+}
+template <class T> WEFT_DEVICE void store_async_remote(T* local_address, unsigned rank, same<T> v, weft_u64* local_barrier, WEFT_LINE) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "store_async_remote stores 4 or 8 bytes");
+  weft_emu_store_async_remote(local_address, rank, to_bits(v), sizeof(T), local_barrier, line);
 }
 template <class T> WEFT_DEVICE T load_shared_remote(const T* local_address, unsigned rank, WEFT_LINE) {
   const T* p = (const T*)weft_emu_remote_address(local_address, rank, line);

@@ -138,11 +138,11 @@ _LITERAL = re.compile(r"\(?(-?\d+(\.\d*)?(e[+-]?\d+)?)f?\)?")
 class PowDef(OpDef):
     """The op `pow`: an exponent that is a literal of a special value has a text of its own."""
 
-    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None) -> str:
+    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         """Return one C++ expression; see `OpDef.cuda`."""
         literal = _LITERAL.fullmatch(args[1]) if compute in (DataType.Float, DataType.Double) else None
         special = _SPECIAL_POWERS.get(float(literal[1])) if literal else None
-        return special.format(args[0], T=CUDA_NAMES[compute]) if special else super().cuda(args, compute, out)
+        return special.format(args[0], T=CUDA_NAMES[compute]) if special else super().cuda(args, compute, out, is_narrow=is_narrow)
 
 
 define(

@@ -18,7 +18,7 @@ from .registry import OpDef, define
 class CastDef(OpDef):
     """The op `cast`: computes in the type of its operand, returns the type of its attribute `dtype`."""
 
-    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None) -> str:
+    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         assert out is not None, "cast needs the type of its result"
         return f"weft::convert<{CUDA_NAMES.get(out, 'long long')}>({args[0]})"
 

@@ -67,7 +67,7 @@ class OpDef:
 
     arity: operands. rule: which types it computes in. result: the type of the result. fixed: operands of a type of their own.
     text: C++ by class of types (`type_class`, or real = float and double, number = real and int, any); {0}, {1}, {2} are the operands, each used once,
-        {T} the type computed in, {O} the type of the result.
+        {T} the type computed in, {O} the type of the result. narrow: for float where results are seen in 16 bits at most, relative error below 1e-5.
     reference: the op on torch tensors of the type computed in. python: the op on Python numbers (None: go through `reference`).
     blocks: device library blocks that the text needs.
     flops, is_exp, is_mufu: cost per element; is_exp: goes through an exponential, logarithm or trigonometric function; is_mufu: uses the special function unit.
@@ -89,12 +89,14 @@ class OpDef:
     ulp: int = 0
     source: str = ""
 
-    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None) -> str:
+    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         """Return one C++ expression over the texts `args`, which already have the type that the op computes in.
 
-        Errors: UnsupportedDtype when the op has no text for `compute`.
+        is_narrow: the result is seen in 16 bits at most. Errors: UnsupportedDtype when the op has no text for `compute`.
         """
         template = self._template(compute)
+        if is_narrow and compute is DataType.Float:
+            template = self.text.get("narrow", template)
         if template is None:
             raise UnsupportedDtype(self.name, compute)
         out = out if out is not None else self.result.dtype(compute)

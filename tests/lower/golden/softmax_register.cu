@@ -46,7 +46,7 @@ extern "C" __global__ void softmax_register(
       T3 = T2;
       if (((int)threadIdx.x < p0) && (((i8 * p0) + (int)threadIdx.x) < p1)) {
         T4 = (T1[(i8 * 8) + i9] - T3);
-        T5[(i8 * 8) + i9] = weft::exp(T4);
+        T5[(i8 * 8) + i9] = weft::narrow_exp(T4);
       }
     }
   }

@@ -44,7 +44,7 @@ extern "C" __global__ void softmax_shared(
     T3 = T2;
     if (((i5 * 128) + (int)threadIdx.x) < p1) {
       T4 = (T12 - T3);
-      T5 = weft::exp(T4);
+      T5 = weft::narrow_exp(T4);
       weft::store_shared(T13 + (i5 * 128) + (int)threadIdx.x, T5);
       T15 = (T15 + T5);
     }

@@ -294,6 +294,23 @@ EXPORT void weft_emu_bulk_load(void* to, const void* from, unsigned bytes, void*
   start_load(c, (u8*)to, barrier);
 }
 
+// A load as to order and barrier: it writes shared memory and completes bytes there; its source is a value. It is of the generic proxy.
+EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 value, unsigned bytes, void* local_barrier, int line) {
+  Fiber* f = machine.current;
+  u8* to = (u8*)weft_emu_remote_address(local, rank, line);
+  if ((u64)to % bytes)
+    fatal("misaligned-copy", line, 0, "a store needs an address that is a multiple of its bytes", "store_async_remote by %s to %s: not aligned",
+          describe_fiber(f), describe_address((u64)to));
+  Mbarrier* barrier = use_mbarrier(f->block->unit->blocks[rank], weft_emu_remote_address(local_barrier, rank, line), "store_async_remote", line);
+  Copy* c = new_copy(f, Copy::LOAD, bytes, line, barrier);
+  Accessor by = accessor_of(c, 0);
+  by.copy = false;
+  check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line, by, " (asynchronous store)");
+  c->value = value;
+  c->from = (const u8*)&c->value;
+  start_load(c, to, barrier);
+}
+
 EXPORT void weft_emu_bulk_store(void* to, const void* from, unsigned bytes, int line) {
   Fiber* f = machine.current;
   check_alignment(from, to, bytes, BULK_ALIGNMENT, line);

@@ -174,6 +174,7 @@ struct Copy {
   int line;
   u64 due;
   u8* staged;                    // a store's source, read before its destination is written
+  u64 value;                     // what a store to another block of the cluster carries
   WeftTensorMap map;
   int at[5];
 };

@@ -1,0 +1,67 @@
+"""Which values are seen in more than 16 bits."""
+
+from __future__ import annotations
+
+from weft import DataType, FusionDefinition
+from weft.analysis.precision import wide_tensors
+from weft.arch import H200
+from weft.compiler import compile_program, prepare, propose
+
+
+def texts_of(define) -> list[str]:  # type: ignore[no-untyped-def]
+    """Names of the ops whose result is seen in more than 16 bits."""
+    with FusionDefinition() as fd:
+        define(fd)
+    fusion = prepare(fd.fusion).fusion
+    wide = wide_tensors(fusion)
+    return [e.op_name for e in fusion.exprs() if e.outputs[0] in wide]
+
+
+def vector(fd: FusionDefinition, dtype: DataType = DataType.BFloat16):  # type: ignore[no-untyped-def]
+    return fd.define_tensor(shape=[-1], contiguity=True, dtype=dtype)
+
+
+def test_what_only_reaches_a_narrow_output_is_narrow() -> None:
+    def define(fd: FusionDefinition) -> None:
+        e = fd.ops.exp(fd.ops.cast(vector(fd), dtype=DataType.Float))
+        fd.add_output(fd.ops.cast(e, dtype=DataType.BFloat16))
+
+    assert texts_of(define) == []
+
+
+def test_a_second_output_in_float_makes_what_it_needs_wide() -> None:
+    def define(fd: FusionDefinition) -> None:
+        e = fd.ops.exp(fd.ops.cast(vector(fd), dtype=DataType.Float))
+        fd.add_output(fd.ops.cast(fd.ops.sin(e), dtype=DataType.Half))
+        fd.add_output(fd.ops.cos(e))
+
+    assert texts_of(define) == ["cast", "exp", "cos"]
+
+
+def test_comparisons_and_integers_may_turn_on_the_last_bit() -> None:
+    def define(fd: FusionDefinition) -> None:
+        x = fd.ops.cast(vector(fd), dtype=DataType.Float)
+        chosen = fd.ops.where(fd.ops.gt(fd.ops.exp(x), 1.0), fd.ops.neg(x), fd.ops.cos(x))
+        fd.add_output(fd.ops.cast(chosen, dtype=DataType.BFloat16))
+
+    assert "exp" in texts_of(define)
+    assert not {"neg", "cos"} & set(texts_of(define))
+
+
+def test_rounding_on_the_way_hides_what_was_before() -> None:
+    def define(fd: FusionDefinition) -> None:
+        e = fd.ops.cast(fd.ops.exp(fd.ops.cast(vector(fd), dtype=DataType.Float)), dtype=DataType.Half)
+        fd.add_output(fd.ops.sin(fd.ops.cast(e, dtype=DataType.Float)))
+
+    assert "exp" not in texts_of(define)
+    assert "sin" in texts_of(define)
+
+
+def test_the_kernel_takes_the_narrow_formula_only_where_it_may() -> None:
+    for dtype, is_narrow in ((DataType.BFloat16, True), (DataType.Float, False)):
+        with FusionDefinition() as fd:
+            e = fd.ops.exp(fd.ops.cast(vector(fd), dtype=DataType.Float))
+            fd.add_output(fd.ops.cast(e, dtype=dtype) if is_narrow else e)
+        sizes = {a.sym: 1000 for t in fd.fusion.inputs() for a in t.get_logical_domain()}
+        program = compile_program(fd.fusion, propose(fd.fusion, sizes, {}, H200), DataType.Int32, name="exponential")
+        assert ("weft::narrow_exp" in program.text) is is_narrow
