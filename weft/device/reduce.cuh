@@ -20,7 +20,7 @@ struct Prod {
 };
 struct Max {  // a NaN wins, as in torch
   template <class T> WEFT_DEVICE T combine(T a, T b) { return a > b || a != a ? a : b; }
-#ifndef WEFT_EMULATOR
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && !defined(WEFT_EMULATOR)
   WEFT_DEVICE float combine(float a, float b) {
     float larger;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
@@ -30,7 +30,7 @@ struct Max {  // a NaN wins, as in torch
 };
 struct Min {
   template <class T> WEFT_DEVICE T combine(T a, T b) { return a < b || a != a ? a : b; }
-#ifndef WEFT_EMULATOR
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && !defined(WEFT_EMULATOR)
   WEFT_DEVICE float combine(float a, float b) {
     float smaller;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));

@@ -39,7 +39,10 @@ _function("log", lambda x: torch.log(x), math.log, flops=16, is_exp=True, ulp=2,
 _function("log10", lambda x: torch.log10(x), math.log10, flops=16, is_exp=True, ulp=3, source=_CUDA)
 _function("log1p", lambda x: torch.log1p(x), math.log1p, flops=16, is_exp=True, ulp=2, source=_CUDA)
 _function("log2", lambda x: torch.log2(x), math.log2, flops=14, is_exp=True, ulp=2, source=_CUDA)
-_function("sigmoid", lambda x: torch.sigmoid(x), has_narrow=True, flops=11, is_exp=True, is_mufu=True, ulp=4, source="1 / (1 + exp(-x)); exp 2 ulp, reciprocal 1, sum 0.5")
+_function(
+    "sigmoid", lambda x: torch.sigmoid(x), has_narrow=True, flops=11, is_exp=True, is_mufu=True, ulp=4,
+    source="1 / (1 + exp(-x)); exp 2 ulp, reciprocal 1, sum 0.5",
+)  # fmt: skip
 _function("silu", lambda x: x * torch.sigmoid(x), has_narrow=True, flops=12, is_exp=True, is_mufu=True, ulp=5, source="x * sigmoid(x)")
 # ---- powers
 _function("sqrt", lambda x: torch.sqrt(x), math.sqrt, flops=8, is_mufu=True, ulp=1, source=_CUDA)
