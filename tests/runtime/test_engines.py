@@ -104,8 +104,8 @@ def test_grid_reductions_share_memory_that_they_leave_zero() -> None:
         assert total.item() == 2_000_000
     (kernel,) = fd.fec.kernel_runtimes
     zeroed = [p for p in kernel.program.params if getattr(p, "zeroed", False)]
-    piece = work_memory.zeroed(None, 0, 1)
-    assert not zeroed or not piece.any()
+    piece, address = work_memory.zeroed(None, 0, 1)
+    assert address == piece.data_ptr() and (not zeroed or not piece.any())
 
 
 def _has_nvrtc() -> bool:

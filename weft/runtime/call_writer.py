@@ -204,7 +204,7 @@ class _CallWriter:
         """Write what the launches have in common: zeroed memory, of which each leaves all zero, and the state of the random generator."""
         if self.kernels and self._zeroed_bytes:
             parts.constants.update(zeroed_memory=work_memory.zeroed, gpu=self.engine.device)
-            parts.before += [f"memory = zeroed_memory(gpu, queue, {self._zeroed_bytes})", "zeroed = memory.data_ptr()"]
+            parts.before += [f"memory, zeroed = zeroed_memory(gpu, queue, {self._zeroed_bytes})"]
         random_ops = sum(kernel.program.random_ops for kernel in self.kernels)
         if random_ops:
             parts.constants["take"] = philox_state.taker(self.engine.device, random_ops, self.kernels[0].program.name)
@@ -227,13 +227,13 @@ class _CallWriter:
         raise InternalError(f"kernel {kernel.program.name} has a parameter {param.name} that is no input, output or tensor of the fusion")
 
     def _scratch(self, parts: warm_path.RunParts, size_bytes: int) -> str:
-        name = f"w{len(parts.before)}"
-        parts.constants.update(scratch=torch.empty, byte=torch.uint8, place=self._place())
-        parts.before.append(f"{name} = scratch({size_bytes}, dtype=byte, device=place)")
-        return f"{name}.data_ptr()"
-
-    def _place(self) -> torch.device:
-        return torch.device("cpu") if self.engine.device is None else torch.device("cuda", self.engine.device)
+        """Write the allocation of scratch memory; return the expression of its address."""
+        number = f"_w{len(parts.before)}"
+        text, constants = warm_path.allocator(self.engine.device)
+        parts.constants.update(constants)
+        parts.constants.update({f"size{number}": (size_bytes,), f"stride{number}": (1,), f"dtype{number}": torch.uint8})
+        parts.before.append(f"w{number} = {text.format(n=number)}")
+        return f"w{number}.data_ptr()"
 
     def _tensor_map(self, param: TensorMapParam) -> bytes:
         """Return the map for these sizes, once per signature; a launch puts in the tensor's address."""

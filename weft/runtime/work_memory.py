@@ -6,33 +6,36 @@ Kernels of a stream run one after the other and leave the memory zero, so they c
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import torch
 
 _lock = threading.Lock()
-_pool: dict[tuple[int | None, int], torch.Tensor] = {}
+_pool: dict[tuple[int | None, int], tuple[torch.Tensor, int]] = {}
+_is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 PIECE_BYTES = 256
 """Several zeroed buffers of a kernel lie in one piece at multiples of this."""
 
 
-def zeroed(device: int | None, stream: int, size_bytes: int) -> torch.Tensor:
-    """Return memory of at least `size_bytes` that is zero when the stream's earlier work is done.
+def zeroed(device: int | None, stream: int, size_bytes: int) -> tuple[torch.Tensor, int]:
+    """Return memory of at least `size_bytes` that is zero when the stream's earlier work is done, and its address.
 
     While a CUDA graph is captured the memory is fresh, and the capture holds the command that clears it: replays may run beside other work.
     """
-    if device is not None and torch.cuda.is_current_stream_capturing():
+    if device is not None and _is_capturing():
         return _new(device, size_bytes)
     found = _pool.get((device, stream))
-    if found is None or found.numel() < size_bytes:
+    if found is None or found[0].numel() < size_bytes:
         with _lock:
             found = _pool.get((device, stream))
-            if found is None or found.numel() < size_bytes:
+            if found is None or found[0].numel() < size_bytes:
                 found = _pool[(device, stream)] = _new(device, max(size_bytes, 1 << 16))
     return found
 
 
-def _new(device: int | None, size_bytes: int) -> torch.Tensor:
-    return torch.zeros(size_bytes, dtype=torch.uint8, device="cpu" if device is None else torch.device("cuda", device))
+def _new(device: int | None, size_bytes: int) -> tuple[torch.Tensor, int]:
+    memory = torch.zeros(size_bytes, dtype=torch.uint8, device="cpu" if device is None else torch.device("cuda", device))
+    return memory, memory.data_ptr()
 
 
 def forget(device: int | None = None) -> None:
