@@ -30,11 +30,12 @@ class Sym:
     lower: a proved lower bound of an integer variable.
     """
 
-    __slots__ = ("op", "args", "payload", "dtype", "extent", "lower", "_text", "__weakref__")
+    __slots__ = ("op", "args", "payload", "dtype", "extent", "lower", "_text", "_terms", "__weakref__")
 
     def __init__(self, op: str, args: tuple["Sym", ...], payload: object, dtype: DataType, extent: "Sym | None", lower: int) -> None:
         self.op, self.args, self.payload, self.dtype, self.extent, self.lower = op, args, payload, dtype, extent, lower
         self._text: str | None = None
+        self._terms: dict[tuple[Sym, ...], int] | None = None
 
     @property
     def is_const(self) -> bool:
@@ -67,9 +68,10 @@ class Sym:
 
 
 def _intern(op: str, args: tuple[Sym, ...], payload: object, dtype: DataType, extent: Sym | None = None, lower: int = 0) -> Sym:
-    key = (op, tuple(map(id, args)), payload, type(payload), dtype, id(extent), lower)
     if isinstance(payload, float):
-        key = (op, (), repr(payload), float, dtype, 0, 0)
+        key: tuple[object, ...] = (op, (), repr(payload), float, dtype, 0, 0)
+    else:
+        key = (op, tuple(map(id, args)), payload, type(payload), dtype, id(extent), lower)
     found = _TABLE.get(key)
     if found is None:
         found = Sym(op, args, payload, dtype, extent, lower)
@@ -119,25 +121,45 @@ def _order(sym: Sym) -> tuple[str, int]:
     return to_text(sym), id(sym)
 
 
+def _constants_last(sym: Sym) -> tuple[bool, str, int]:
+    return sym.op == "const", to_text(sym), id(sym)
+
+
 def terms(sym: Sym) -> dict[tuple[Sym, ...], int]:
-    """Return `sym` as a polynomial: product of factors (in normal order, () for the constant) -> integer coefficient."""
+    """Return `sym` as a polynomial: product of factors (in normal order, () for the constant) -> integer coefficient.
+
+    Sums and products keep theirs: do not change it.
+    """
     if sym.op == "const":
         return {(): sym.payload} if sym.payload else {}  # type: ignore[dict-item]
+    if sym.op not in ("add", "mul"):
+        return {(sym,): 1}
+    if sym._terms is None:
+        sym._terms = _terms_of(sym)
+    return sym._terms
+
+
+def _terms_of(sym: Sym) -> dict[tuple[Sym, ...], int]:
+    """Return `terms` of a sum or a product."""
     if sym.op == "add":
         out: dict[tuple[Sym, ...], int] = {}
         for arg in sym.args:
             for key, coefficient in terms(arg).items():
                 out[key] = out.get(key, 0) + coefficient
         return {k: c for k, c in out.items() if c}
-    if sym.op == "mul":
-        coefficient, factors = 1, []
-        for arg in sym.args:
-            if arg.op == "const":
-                coefficient *= arg.payload  # type: ignore[operator]
-            else:
-                factors.append(arg)
-        return {tuple(sorted(factors, key=_order)): coefficient} if coefficient else {}
-    return {(sym,): 1}
+    coefficient, factors = 1, []
+    for arg in sym.args:
+        if arg.op == "const":
+            coefficient *= arg.payload  # type: ignore[operator]
+        else:
+            factors.append(arg)
+    return {_sorted(factors): coefficient} if coefficient else {}
+
+
+def _sorted(factors: Iterable[Sym]) -> tuple[Sym, ...]:
+    """Put factors into normal order."""
+    factors = tuple(factors)
+    return factors if len(factors) < 2 else tuple(sorted(factors, key=_order))
 
 
 def from_terms(poly: Mapping[tuple[Sym, ...], int]) -> Sym:
@@ -147,7 +169,7 @@ def from_terms(poly: Mapping[tuple[Sym, ...], int]) -> Sym:
         return ZERO
     if len(parts) == 1:
         return parts[0]
-    parts.sort(key=lambda s: (s.is_const, *_order(s)))
+    parts.sort(key=_constants_last)
     return _intern("add", tuple(parts), None, DataType.Int)
 
 
@@ -156,7 +178,7 @@ def _product(factors: tuple[Sym, ...], coefficient: int) -> Sym:
         return const(coefficient)
     if coefficient == 1 and len(factors) == 1:
         return factors[0]
-    args = tuple(sorted(factors, key=_order))
+    args = _sorted(factors)
     return _intern("mul", args if coefficient == 1 else (*args, const(coefficient)), None, DataType.Int)
 
 
@@ -174,7 +196,15 @@ def add(a: Sym | int, b: Sym | int) -> Sym:
 
 
 def sub(a: Sym | int, b: Sym | int) -> Sym:
-    return add(a, mul(b, -1))
+    return from_terms(_difference(as_sym(a), as_sym(b)))
+
+
+def _difference(a: Sym, b: Sym) -> dict[tuple[Sym, ...], int]:
+    """Return a - b as a polynomial."""
+    poly = dict(terms(a))
+    for key, coefficient in terms(b).items():
+        poly[key] = poly.get(key, 0) - coefficient
+    return {key: coefficient for key, coefficient in poly.items() if coefficient}
 
 
 def mul(a: Sym | int, b: Sym | int) -> Sym:
@@ -187,7 +217,7 @@ def mul(a: Sym | int, b: Sym | int) -> Sym:
     poly: dict[tuple[Sym, ...], int] = {}
     for ka, ca in terms(a).items():
         for kb, cb in terms(b).items():
-            key = tuple(sorted((*ka, *kb), key=_order))
+            key = _sorted((*ka, *kb))
             poly[key] = poly.get(key, 0) + ca * cb
     return from_terms(poly)
 
@@ -279,7 +309,7 @@ def ceildiv(a: Sym | int, b: Sym | int) -> Sym:
 
 def recombine(sym: Sym) -> Sym:
     """Return `sym` with (a / b) * b * s + (a % b) * s written as a * s: the linear index of axes that were merged and lie contiguously."""
-    poly = terms(sym)
+    poly = dict(terms(sym))
     changed = True
     while changed:
         changed = False
@@ -424,21 +454,20 @@ def proves_le(a: Sym, b: Sym) -> bool:
     """True when a <= b for all values of the variables, as far as bounds show."""
     if a is b:
         return True
-    difference = sub(b, a)
-    if lower_bound_of_difference(difference) >= 0:
+    if _least(_difference(b, a)) >= 0:
         return True
     most = largest(a)
-    return most is not None and lower_bound_of_difference(sub(b, most)) >= 0
+    return most is not None and _least(_difference(b, most)) >= 0
 
 
 def proves_lt(a: Sym, b: Sym) -> bool:
     return proves_le(add(a, 1), b)
 
 
-def lower_bound_of_difference(difference: Sym) -> int:
+def _least(difference: Mapping[tuple[Sym, ...], int]) -> int:
     """Lower bound of a polynomial whose negative terms are constants only (else a very small number)."""
     total = 0
-    for factors, coefficient in terms(difference).items():
+    for factors, coefficient in difference.items():
         if not factors:
             total += coefficient
         elif coefficient < 0:
