@@ -294,8 +294,9 @@ def test_random_numbers_that_lack_the_lanes_are_no_vectors():
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4])
+@pytest.mark.parametrize("rows_inside", [False, True])
 @pytest.mark.parametrize("binding", [P.block_x, P.block_y])
-def test_shared_memory_made_by_more_threads_than_read_it(rows, binding):
+def test_shared_memory_made_by_more_threads_than_read_it(rows, rows_inside, binding):
     """The bias is spread over the threads of two rows and kept by all of them; what the others of a column make of it is read once."""
 
     def define(fd):
@@ -307,6 +308,8 @@ def test_shared_memory_made_by_more_threads_than_read_it(rows, binding):
     cache_inputs(fusion)
     column, spread_out = fusion.outputs()
     split(spread_out, 0, 2)
+    if rows_inside:  # what a thread reads was made by another
+        reorder(spread_out, {1: 2})
     merge(spread_out, 1, 2)
     transform_like(spread_out)
     for tensor in fusion.tensors():
