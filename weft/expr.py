@@ -343,8 +343,10 @@ def maximum(a: Sym | int, b: Sym | int) -> Sym:
 
 
 def _extremum(name: str, a: Sym, b: Sym) -> Sym:
-    if a is b:
+    if a is b or a.op == name and b in a.args:
         return a
+    if b.op == name and a in b.args:
+        return b
     small, large = (a, b) if proves_le(a, b) else (b, a) if proves_le(b, a) else (None, None)
     if small is not None:
         return small if name == "min" else large  # type: ignore[return-value]

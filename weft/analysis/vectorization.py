@@ -27,6 +27,7 @@ class VectorLimits:
 
     vectorizable: tensors whose neighbouring elements the innermost loop visits. The others are read element by element, or once for a
     whole vector when they lack the axis, and limit nothing.
+    phased: tensors that the loops walk from end to end without a gap, so that all have the same alignment at the same place.
     """
 
     def __init__(self, axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView]) -> None:
@@ -37,6 +38,7 @@ class VectorLimits:
             if run and not tensor.is_cpu_scalar:
                 self._runs[tensor] = run
         self._strided = {t: strided_positions(t) for t in self._runs}
+        self.phased = [t for t, run in self._runs.items() if len(run) == len(self.order)]
 
     @property
     def vectorizable(self) -> list[TensorView]:
@@ -68,6 +70,18 @@ class VectorLimits:
                 if _value(tensor.domain().maybe_allocation[index].sym, env) > 1:
                     limit = min(limit, largest_power_of_two_divisor(_stride(tensor, index, env)))
         return 1 << (limit.bit_length() - 1)
+
+    def phased_limit_elems(self, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
+        """Return the widest vector of which rows of any length can be made when vectors need not begin with a row; 1 when there is none.
+
+        Tensors that are read again by every row (weights) are then read element by element and limit nothing; one that has a stride of its own per
+        row has other phases than the rest, so that there is no such vector.
+        """
+        if not self.phased or any(self._strided.values()):
+            return 1
+        widest = max(t.dtype().bits for t in self.phased)
+        aligned = min(largest_power_of_two_divisor(alignment_bits.get(t.name, max_vector_bits)) for t in self.phased)
+        return max(1, min(max_vector_bits, aligned) // widest)
 
 
 def _value(sym: Sym, env: Mapping[Sym, int]) -> int:

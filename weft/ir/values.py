@@ -154,11 +154,15 @@ class Expr(Statement):
 
 # ---- expressions between axes
 class Split(Expr):
-    """outer, inner = split(input, factor): inner has `factor` iterations (or outer, with inner_split False)."""
+    """outer, inner = split(input, factor): inner has `factor` iterations (or outer, with inner_split False).
 
-    def __init__(self, source: IterDomain, outer: IterDomain, inner: IterDomain, factor: Sym, inner_split: bool) -> None:
+    is_phased: position p = outer * factor + inner of the loops is element p + skipped of the input, where `skipped` < factor differs from row to row; what
+    is in front of it, and what is left behind the last whole part, is done apart (`weft.schedule.phased_rows`).
+    """
+
+    def __init__(self, source: IterDomain, outer: IterDomain, inner: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False) -> None:
         super().__init__([source], [outer, inner])
-        self.factor, self.inner_split = factor, inner_split
+        self.factor, self.inner_split, self.is_phased = factor, inner_split, is_phased
 
     def outer(self) -> IterDomain:
         return self.outputs[0]  # type: ignore[return-value]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..analysis.axes import AxisMaps
 from ..dtypes import DataType
-from ..errors import UserError
+from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
@@ -17,6 +17,7 @@ from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, Po
 from ..ops.monoids import MONOIDS
 from ..schedule.full_rows import FullRows
 from ..schedule.inline import consumer_axis
+from ..schedule.phased_rows import PhasedRows
 from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
@@ -55,6 +56,7 @@ class BuildState:
         self.buffers: dict[TensorView, Buffer] = {}
         self.feeds: dict[TensorView, Feed] = plan_feeds(self)
         self.full_rows: FullRows | None = None
+        self.phased: PhasedRows | None = None
 
     def positions(self, tensor: TensorView) -> list[int]:
         """Loop positions of `tensor` that its buffer (registers or shared memory) has storage for."""
@@ -144,7 +146,7 @@ def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
             transform = axis.definition()
             if axis.parallel is ParallelType.vectorize and isinstance(transform, Split) and axis.sym.is_const and axis is transform.inner():
                 source = transform.source().sym
-                if not source.is_const:
+                if not source.is_const and not transform.is_phased:
                     out[source] = max(out.get(source, 1), int(axis.sym.value))  # type: ignore[arg-type]
     return out
 
@@ -225,13 +227,9 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.tma:
         return bulk_copy(state, expr, lanes), open_groups
     indexer = Indexer(state.maps, state.table, nest, state.divisors, state.launch, [groups[k].axis for k in lanes])
-    outputs = [access(state, indexer, t, expr, writing=True) for t in expr.outputs]  # type: ignore[arg-type]
-    operands = [access(state, indexer, v, expr, writing=False) if isinstance(v, TensorView) else v.sym for v in expr.inputs]  # type: ignore[attr-defined]
-    predicate = op_predicate(state, indexer, expr, output)
+    fields = op_fields(state, indexer, expr)
     vector = product(groups[k].extent for k in lanes)
     check_lanes(expr, output, lanes, vector)
-    element = linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO
-    fields = dict(expr=expr, outputs=outputs, operands=operands, predicate=predicate, element=element)
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
     if bound:
         op: Op = Reduce(
@@ -240,9 +238,23 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
         )  # fmt: skip
     else:
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
+        if indexer.is_phased:
+            op.at_row_end = Op(**op_fields(state, Indexer(state.maps, state.table, nest, state.divisors, state.launch, at_row_end=True), expr))  # type: ignore[arg-type]
         if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
             check_async(expr, output, op.vector_elems)
     return op, open_groups
+
+
+def op_fields(state: BuildState, indexer: Indexer, expr: Expr) -> dict[str, object]:
+    """Return where an op of `expr` reads and writes, and when it runs."""
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    return dict(
+        expr=expr,
+        outputs=[access(state, indexer, t, expr, writing=True) for t in expr.outputs],  # type: ignore[arg-type]
+        operands=[access(state, indexer, v, expr, writing=False) if isinstance(v, TensorView) else v.sym for v in expr.inputs],  # type: ignore[attr-defined]
+        predicate=op_predicate(state, indexer, expr, output),
+        element=linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO,
+    )
 
 
 def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym) -> None:
@@ -271,10 +283,19 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
         for axis, stride in tensor.strides().items():
             parts = parts + mul(indexer.axis_index(axis, tensor), stride)
         return Access(buffer, recombine(parts))
+    if indexer.at_row_end:
+        return row_end_access(buffer)
     index: Sym = ZERO
     for k, extent in zip(state.positions(tensor), buffer.extents):
         index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
     return Access(buffer, swizzled(tensor, index + stage_offset(state, tensor)))
+
+
+def row_end_access(buffer: Buffer) -> Access:
+    """Return where a thread keeps its element at the ends of a row: one place behind those of its vectors. Errors: InternalError for shared memory."""
+    if buffer.memory is not MemoryType.local:
+        raise InternalError(f"{buffer.name} is in {buffer.memory.value} memory, which has no place for the ends of rows")
+    return Access(buffer, ZERO if buffer.elems is ONE else buffer.elems)
 
 
 def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: int, expr: Expr, writing: bool) -> Sym:

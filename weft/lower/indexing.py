@@ -12,9 +12,10 @@ from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, conjunction, floordiv, is_divisible, less, mod, mul, op, var
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, floordiv, is_divisible, less, mod, mul, op, sub, var
 from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
+from ..schedule.phased_rows import END, skipped_variable
 from .loops import LoopGroup
 
 
@@ -32,10 +33,14 @@ class Indexer:
 
     def __init__(
         self, maps: AxisMaps, table: "TransformTable", groups: Iterable[LoopGroup], divisors: dict[Sym, int],
-        launch: dict[ParallelType, Sym], fixed: Iterable[IterDomain] = (),
+        launch: dict[ParallelType, Sym], fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False,
     ) -> None:  # fmt: skip
-        """fixed: axes whose index is 0 (the lanes of a vector); launch: iterations per bound parallel type."""
-        self.maps, self.table, self.divisors = maps, table, divisors
+        """fixed: axes whose index is 0 (the lanes of a vector); launch: iterations per bound parallel type.
+
+        at_row_end: not for the loops over a phased row, but for this thread's element at the ends of that row.
+        """
+        self.maps, self.table, self.divisors, self.at_row_end = maps, table, divisors, at_row_end
+        self.is_phased = False  # an index depends on a phased split
         self.groups, self.launch = list(groups), launch
         self.known: dict[IterDomain, Sym] = {}
         self.bounds: dict[IterDomain, list[Sym]] = {}
@@ -61,7 +66,7 @@ class Indexer:
 
     def at_first(self, absent: Iterable[IterDomain]) -> "Indexer":
         """Return an indexer of the same loops where the classes of `absent`, over which these do not run, have index 0."""
-        made = Indexer(self.maps, self.table, self.groups, self.divisors, self.launch, self.lanes)
+        made = Indexer(self.maps, self.table, self.groups, self.divisors, self.launch, self.lanes, at_row_end=self.at_row_end)
         for axis in absent:
             made.known[self.maps.almost_exact(axis)] = ZERO
         return made
@@ -118,6 +123,8 @@ class Indexer:
 
     def _through_split(self, split: Split, role: str, key: IterDomain) -> Sym | None:
         outer, inner, source = split.outer(), split.inner(), split.source()
+        if split.is_phased:
+            return self._through_phased_split(split, key) if role == "source" else None
         if role == "source":
             a = self._value(outer, key)
             b = self._value(inner, key) if a is not None else None
@@ -131,6 +138,21 @@ class Indexer:
         if value is None:
             return None
         return floordiv(value, inner.sym) if role == "outer" else mod(value, inner.sym)
+
+    def _through_phased_split(self, split: Split, key: IterDomain) -> Sym | None:
+        """The index of the source; it is bounded by the last lane of the vector, so that vectors are whole."""
+        self.is_phased = True
+        if self.at_row_end:
+            self.bounds[key] = [less(END, split.source().sym)]
+            return END
+        outer = self._value(split.outer(), key)
+        lane = self._value(split.inner(), key) if outer is not None else None
+        if outer is None or lane is None:
+            return None
+        first = add(mul(outer, split.factor), skipped_variable(split.factor))
+        last = add(first, sub(split.factor, 1))
+        self._bound_source(key, last, split.source().sym, less(outer, split.outer().sym))
+        return add(first, lane)
 
     def _bound_source(self, key: IterDomain, value: Sym, extent: Sym, implied: Sym) -> None:
         """Guard a split's source; an outer part beyond its own extent puts the source beyond its extent too, so that bound goes."""

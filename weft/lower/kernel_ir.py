@@ -99,6 +99,7 @@ class Op(Statement):
     predicate: Sym = TRUE
     vector_elems: int = 1
     element: Sym = ZERO  # random ops and iota: the linear logical index of the element
+    at_row_end: "Op | None" = None  # the same on this thread's element at the ends of a phased row
 
 
 @dataclass(eq=False)

@@ -8,12 +8,14 @@ from ..dtypes import DataType
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..schedule.full_rows import FullRows
+from ..schedule.phased_rows import PhasedRows
 from . import passes
 from .build import BuildState, build_kernel_state
 from .circular import run_pipelines
 from .full_rows import drop_row_bounds
 from .in_place import restrict_aliased_loads
 from .kernel_ir import Kernel, body_text
+from .row_ends import add_row_ends
 
 Pass = Callable[[Kernel, BuildState], Kernel]
 
@@ -24,6 +26,7 @@ PIPELINE: tuple[Pass, ...] = (
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final
     passes.repack_kept,  # reductions stand where they stay
+    add_row_ends,  # loops over rows stand where they stay, and the predicates of what it adds are grouped with the rest
     drop_row_bounds,  # before the predicates it changes are grouped
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
@@ -32,17 +35,17 @@ PIPELINE: tuple[Pass, ...] = (
 
 def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
-    full_rows: FullRows | None = None, dump: Callable[[str, str], None] | None = None,
+    full_rows: FullRows | None = None, phased: PhasedRows | None = None, dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
-    full_rows: what the schedule knows of the row's length.
+    full_rows: what the schedule knows of the row's length. phased: what its phased splits depend on.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
-    state.full_rows = full_rows
+    state.full_rows, state.phased = full_rows, phased
     kernel.cluster = (cluster_blocks, 1, 1)
     if dump:
         dump("build_kernel", body_text(kernel.body))

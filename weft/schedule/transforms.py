@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..expr import Sym, ceildiv, mul
+from ..expr import Sym, ceildiv, floordiv, mul
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle
@@ -22,21 +22,22 @@ def _link(transform: Expr) -> Expr:
     return transform
 
 
-def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool) -> Split:
+def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False) -> Split:
     """Return the split of `axis` into (outer, inner); both are of its kind.
 
     A broadcast axis is split too, to (ceildiv(1, factor), factor), so that its loops correspond to those of the axes that it meets.
+    A phased split counts whole parts only.
     """
-    other = ceildiv(axis.sym, factor)
+    other = floordiv(axis.sym, factor) if is_phased and not axis.is_broadcast() else ceildiv(axis.sym, factor)
     outer_extent, inner_extent = (other, factor) if inner_split else (factor, other)
     expanded = axis.expanded_extent
     outer_expanded = inner_expanded = None
     if expanded is not None:
-        rest = ceildiv(expanded, factor)
+        rest = floordiv(expanded, factor) if is_phased else ceildiv(expanded, factor)
         outer_expanded, inner_expanded = (rest, factor) if inner_split else (factor, rest)
     outer = fusion.new_axis(outer_extent, axis.iter_type, expanded_extent=outer_expanded)
     inner = fusion.new_axis(inner_extent, axis.iter_type, expanded_extent=inner_expanded)
-    return _link(Split(axis, outer, inner, factor, inner_split))  # type: ignore[return-value]
+    return _link(Split(axis, outer, inner, factor, inner_split, is_phased))  # type: ignore[return-value]
 
 
 def can_merge(outer: IterDomain, inner: IterDomain) -> bool:
@@ -62,7 +63,7 @@ def swizzle_axes(fusion: Fusion, x: IterDomain, y: IterDomain) -> Swizzle:
 def copy_transform(fusion: Fusion, transform: Expr, inputs: list[IterDomain]) -> Expr:
     """Return the same transform of other axes."""
     if isinstance(transform, Split):
-        return split_axis(fusion, inputs[0], transform.factor, transform.inner_split)
+        return split_axis(fusion, inputs[0], transform.factor, transform.inner_split, transform.is_phased)
     if isinstance(transform, Merge):
         return merge_axes(fusion, inputs[0], inputs[1])
     return swizzle_axes(fusion, inputs[0], inputs[1])

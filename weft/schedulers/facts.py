@@ -87,8 +87,9 @@ class ReductionFacts(RowShape):
     """A fusion whose reductions fold the same loops, once.
 
     runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
-    vector_limit_elems: along the last run. input_bits, output_bits: bits per element of the loops of the inputs and outputs that vary over all
-    loops' kinds (both reduced and not). reductions: results per row; accumulator_bits: their state. results_meet: an expression uses two of them.
+    vector_limit_elems: along the last run. phased_limit_elems: the same for vectors that need not begin with a row. input_bits, output_bits: bits per
+    element of the loops of the inputs and outputs that vary over all loops' kinds (both reduced and not). reductions: results per row;
+    accumulator_bits: their state. results_meet: an expression uses two of them.
     """
 
     iteration_elems: int
@@ -108,6 +109,7 @@ class ReductionFacts(RowShape):
     has_rng: bool
     min_vector_elems: int
     results_meet: bool = False
+    phased_limit_elems: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class PersistentFacts(RowShape):
     has_exp: bool
     has_rng: bool
     min_vector_elems: int
+    phased_limit_elems: int = 1
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -250,6 +253,7 @@ class RowAnalysis:
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
             vector_limit_elems=self.limits.limit_elems(shape.inner_position, env, alignment_bits),
+            phased_limit_elems=self.limits.phased_limit_elems(alignment_bits),
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
             vectorizable_inputs=self.vectorizable_inputs,

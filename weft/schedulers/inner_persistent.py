@@ -17,6 +17,7 @@ from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
+from ..schedule.phased_rows import PhasedRows
 from ..schedule.rfactor import rfactor
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
@@ -60,7 +61,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     passes = Passes(template, analysis, is_projected=params.project_to_inputs)
     kept = passes.separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
-    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d")
+    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
+    phased = phased_rows(reference, rows, params)
     serial = split_row(reference, rows, params)
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
@@ -70,13 +72,22 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1)
-    template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, [*copies, *in_shared])
+    in_vectors = analysis.limits.phased if params.is_phased else analysis.limits.vectorizable
+    template.vectorize([t.name for t in in_vectors], params.vector_elems, [*copies, *in_shared])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
-    return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, params.fill, params.batches))
+    return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, params.fill, params.batches), phased)
+
+
+def phased_rows(reference: TensorView, rows: Rows, params: PersistentParams) -> PhasedRows | None:
+    """Return what the phase of a row depends on, when rows have one."""
+    if not params.is_phased:
+        return None
+    row = rows.row.definition().inputs[0]  # type: ignore[union-attr]
+    return PhasedRows(rows.rows, row.sym, params.vector_elems)  # type: ignore[union-attr]
 
 
 def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> list[IterDomain]:

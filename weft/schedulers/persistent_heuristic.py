@@ -73,6 +73,8 @@ NARROW_ACCESS_BITS = 32
 """Of an access, up to which bounds that are known to hold are left out: odd rows of bf16 gain 1.3 to 2 times (softmax of 4093: 0.43 to 0.67 of a copy, 65
 instructions per element to 36), of float32 1.1 to 1.6. With 16-byte vectors the bounds cost nothing, and the straight code without them makes the
 compiler spill: layer norm of 4096 falls from 0.93 to 0.48."""
+PHASED_ROW_VECTORS = 8
+"""Of a row that begins anywhere, from which aligned vectors with ends of their own are better than narrow accesses. An estimate."""
 FEW_BATCHES_BYTES = 16 * 1024
 """Bytes of a tensor's row up to which two barriers are not worth longer threads (256 threads of 4 vectors)."""
 MAX_BATCHES = 32
@@ -124,6 +126,18 @@ LONG_ROW_THREADS_PER_SM = 1536
 """Threads of a multiprocessor to plan registers for: 40 each."""
 
 
+def has_phase(facts: PersistentFacts) -> bool:
+    """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors."""
+    is_narrow = facts.vector_limit_elems * facts.max_dtype_bits <= NARROW_ACCESS_BITS
+    is_long = facts.reduction_elems >= PHASED_ROW_VECTORS * facts.phased_limit_elems
+    return is_narrow and is_long and facts.phased_limit_elems > facts.vector_limit_elems and facts.dimensions == 2 and facts.min_vector_elems == 1
+
+
+def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
+    """Return the vectors of a row for which loops are made: all, or with a phase those that may be whole."""
+    return row_elems // vector_elems if is_phased else ceil_div(row_elems, vector_elems)
+
+
 @dataclass(frozen=True, slots=True)
 class PersistentParams:
     """A schedule of a normalization; equal params (with equal structure, index type and device) mean the same kernel.
@@ -136,6 +150,7 @@ class PersistentParams:
     bdimz, outer_batches: 3-D only, threads and static iterations along the outer reduced run.
     is_warp_only: the threads of a row are in one warp, so that no barrier is needed. max_registers: per thread, for the compiler.
     cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
+    is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one.
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
     """
 
@@ -155,13 +170,14 @@ class PersistentParams:
     max_registers: int
     cluster_blocks: int = 1
     fill: str = "partial"
+    is_phased: bool = False
 
     def threads_x(self, facts: PersistentFacts, warp_threads: int = 32) -> int:
         """Threads of one row at launch."""
         if self.bdimx is not None:
             return self.bdimx
         row = facts.inner_run_elems if self.kind == "3d" else facts.reduction_elems
-        threads = ceil_div(ceil_div(ceil_div(row, self.vector_elems), self.cluster_blocks), self.batches)
+        threads = ceil_div(ceil_div(row_vectors(row, self.vector_elems, self.is_phased), self.cluster_blocks), self.batches)
         return round_up(threads, warp_threads) if self.pad_to_warp else threads
 
     def fill_of(self, facts: PersistentFacts) -> str:
@@ -230,6 +246,8 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
         note = f"a row of more than {ONE_BLOCK_BYTES} bytes is spread over a cluster"
     if not ranked:
         ranked, note = _ranked(model.register_candidates()), ""
+    if not ranked and model.is_phased:
+        return choose_with_trace(dataclasses.replace(facts, phased_limit_elems=1), arch)
     if not ranked:
         ranked = _ranked((*model.shared_candidates(), *model.reread_candidates()))
         criterion, note = STREAMED, "registers cannot hold a row"
@@ -246,8 +264,10 @@ class _Model:
 
     def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
-        self.vector = vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
-        self.row_vectors = ceil_div(facts.reduction_elems, self.vector)
+        self.is_phased = has_phase(facts)
+        limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
+        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+        self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         self.share = share_bytes_per_ns(arch)
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.levels = max(1, facts.passes - 1)
@@ -288,7 +308,7 @@ class _Model:
         threads = ceil_div(self.row_vectors, batches)
         bdimx = None
         if threads <= arch.warp_threads // 2:  # rows shorter than a warp share one: lanes in powers of two, for shuffles
-            padded = bdimx = next_power_of_two(threads)
+            padded = bdimx = max(next_power_of_two(threads), 2 * self.vector * self.is_phased)
             if padded < FEW_LANES and batches > 1:
                 return
         else:
@@ -330,7 +350,7 @@ class _Model:
             kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
             pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
             max_registers=min(limit, arch.registers_per_thread(block)),  # with more, the block could not be launched
-            cluster_blocks=cluster_blocks,
+            cluster_blocks=cluster_blocks, is_phased=self.is_phased,
         )  # fmt: skip
         params = dataclasses.replace(params, fill=params.fill_of(facts))
         lanes = facts.reduction_elems / (row_threads * vectors * self.vector * cluster_blocks)

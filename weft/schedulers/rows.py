@@ -140,17 +140,20 @@ class Rows:
     vector: IterDomain
 
 
-def canonical_rows(tensor: TensorView, shape: ReductionShape, axes: LoopAxes, vector_elems: int, *, keep_outer: bool) -> Rows:
+def canonical_rows(
+    tensor: TensorView, shape: ReductionShape, axes: LoopAxes, vector_elems: int, *, keep_outer: bool, is_phased: bool = False
+) -> Rows:  # fmt: skip
     """Bring the loops of a reduction over the innermost run into canonical order.
 
     Before: loops are the logical axes.   After: [rows?, outer?, row, vector], in memory order, each run merged.
+    is_phased: vectors are aligned in memory wherever rows begin.
     """
     domain = tensor.domain()
     order = class_order(tensor, shape, axes)
     arrange(tensor, order)
     run = len(shape.runs[-1].classes)
     merge_run(tensor, len(domain.loop) - run, run)
-    split(tensor, -1, vector_elems)
+    split(tensor, -1, vector_elems, is_phased=is_phased)
     reduced = [a for a in domain.loop[:-2] if a.is_reduction()]
     kept = [a for a in domain.loop[:-2] if not a.is_reduction()]
     arrange_axes(tensor, [*kept, *reduced, *domain.loop[-2:]])

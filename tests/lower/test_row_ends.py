@@ -1,0 +1,216 @@
+"""Rows whose length is no multiple of a vector, in vectors that are aligned in memory: results of every width and fusion, and what falls back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import weft.compiler as compiler
+from weft import DataType, FusionDefinition
+from weft.arch import H200
+from weft.runtime.limits import WrongAssumption, check_limits, launch_sizes
+
+TYPES = {torch.bfloat16: DataType.BFloat16, torch.float16: DataType.Half, torch.float32: DataType.Float}
+ERROR = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2e-6}
+"""Half a unit in the last place of the result, and for float32 what sums of up to 50,000 terms in float lose."""
+by_dtype = pytest.mark.parametrize("dtype", TYPES, ids=lambda d: str(d)[6:])
+
+
+def matrix(fd: FusionDefinition, dtype: torch.dtype, rank: int = 2):
+    return fd.define_tensor(shape=[-1] * rank, contiguity=True, dtype=TYPES[dtype])
+
+
+def softmax(dtype: torch.dtype, rank: int = 2, *, in_place: bool = False, out: torch.dtype | None = None) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        source = matrix(fd, dtype, rank)
+        x = fd.ops.cast(source, DataType.Float)
+        e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, dims=[-1], keepdim=True)))
+        result = fd.ops.cast(fd.ops.div(e, fd.ops.sum(e, dims=[-1], keepdim=True)), TYPES[out or dtype])
+        fd.add_output(result, source) if in_place else fd.add_output(result)
+    return fd
+
+
+def add_rms_norm(dtype: torch.dtype) -> FusionDefinition:
+    """The sum of two inputs, and its norm times a weight."""
+    with FusionDefinition() as fd:
+        total = fd.ops.add(fd.ops.cast(matrix(fd, dtype), DataType.Float), fd.ops.cast(matrix(fd, dtype), DataType.Float))
+        weight = fd.ops.cast(matrix(fd, dtype, 1), DataType.Float)
+        columns = fd.ops.cast(fd.ops.size(total, 1), DataType.Float)
+        mean = fd.ops.div(fd.ops.sum(fd.ops.mul(total, total), dims=[1], keepdim=True), columns)
+        norm = fd.ops.mul(fd.ops.mul(total, fd.ops.rsqrt(fd.ops.add(mean, fd.define_scalar(1e-5)))), weight)
+        fd.add_output(fd.ops.cast(total, TYPES[dtype]))
+        fd.add_output(fd.ops.cast(norm, TYPES[dtype]))
+    return fd
+
+
+def add_rms_norm_of(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    total = x.double() + y.double()
+    return [total, total * (total.square().mean(1, keepdim=True) + 1e-5).rsqrt() * weight.double()]
+
+
+def layer_norm(dtype: torch.dtype, *, dropout: bool = False) -> FusionDefinition:
+    """Of the input, or of what dropout leaves of it, whose random numbers are an output too."""
+    with FusionDefinition() as fd:
+        source = matrix(fd, dtype)
+        x = fd.ops.cast(source, DataType.Float)
+        if dropout:
+            random = fd.ops.uniform(fd.define_scalar(0.0), fd.define_scalar(1.0), shape=fd.ops.shape(source), dtype=DataType.Float)
+            x = fd.ops.where(fd.ops.gt(random, fd.define_scalar(0.25)), x, fd.define_scalar(0.0))
+            fd.add_output(random)
+        weight, bias = (fd.ops.cast(matrix(fd, dtype, 1), DataType.Float) for _ in range(2))
+        var, mean = fd.ops.var_mean(x, dims=[1], correction=0, keepdim=True)
+        norm = fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(var, fd.define_scalar(1e-5))))
+        fd.add_output(fd.ops.cast(fd.ops.add(fd.ops.mul(norm, weight), bias), TYPES[dtype]))
+    return fd
+
+
+def is_phased(fd: FusionDefinition) -> bool:
+    """Tell whether the last call read its rows in aligned vectors."""
+    return fd.fec.kernel_runtimes[-1].proposal.params.is_phased
+
+
+def assert_close(out: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    torch.testing.assert_close(out.double(), expected, rtol=ERROR[dtype], atol=ERROR[dtype] * float(expected.abs().max()))
+
+
+@by_dtype
+def test_every_odd_width(dtype):
+    """Of few lanes, some have no vector, and yet an element at the ends."""
+    fd = softmax(dtype)
+    for rows, columns in zip([9, 8, 7, 6, 5, 4, 3, 2, 1] * 6, range(1, 101, 2)):
+        x = torch.randn(rows, columns).to(dtype)
+        (out,) = fd.execute([x])
+        assert is_phased(fd) == (columns >= (32 if dtype is torch.float32 else 64))
+        assert_close(out, torch.softmax(x.double(), 1), dtype)
+
+
+@by_dtype
+@pytest.mark.parametrize(("rows", "columns"), [(9, 65), (8, 127), (5, 257), (3, 513), (4, 1009), (3, 4093), (2, 10007), (2, 24593)])
+def test_fusions_of_several_tensors(dtype, rows, columns):
+    x, y = torch.randn(2, rows, columns).to(dtype)
+    weight, bias = torch.randn(2, columns).to(dtype)
+    fd = add_rms_norm(dtype)
+    outs = fd.execute([x, y.clone(), weight])
+    assert is_phased(fd)
+    for out, expected in zip(outs, add_rms_norm_of(x, y, weight)):
+        assert_close(out, expected, dtype)
+    fd = layer_norm(dtype)
+    (out,) = fd.execute([x, weight, bias.clone()])
+    assert_close(out, torch.nn.functional.layer_norm(x.double(), (columns,), weight.double(), bias.double(), 1e-5), dtype)
+
+
+@pytest.mark.parametrize("columns", [513, 2049, 40009, 65537])
+def test_rows_of_a_block_and_of_a_cluster(columns):
+    """Of a cluster, the first block has the ends."""
+    dtype = torch.bfloat16
+    fd = softmax(dtype)
+    x = torch.randn(3, columns).to(dtype)
+    (out,) = fd.execute([x])
+    assert is_phased(fd) and (fd.fec.kernel_runtimes[-1].proposal.params.cluster_blocks > 1) == (columns > 40000)
+    assert_close(out, torch.softmax(x.double(), 1), dtype)
+
+
+@pytest.mark.parametrize("columns", [129, 1009, 4097])
+def test_random_numbers_are_those_of_any_other_schedule(columns):
+    dtype = torch.bfloat16
+    weight, bias = torch.randn(2, columns).to(dtype)
+    base = torch.randn(7 * columns + 8).to(dtype)
+    aligned, apart = base[: 7 * columns].view(7, columns), base[1 : 7 * columns + 1].view(7, columns)
+    fd, found = layer_norm(dtype, dropout=True), []
+    for x in (aligned, apart):
+        torch.manual_seed(7)
+        random, out = fd.execute([x, weight, bias.clone()])
+        found.append(random)
+        assert is_phased(fd) == (x is aligned)
+        kept = torch.where(random.double() > 0.25, x.double(), 0.0)
+        assert_close(out, torch.nn.functional.layer_norm(kept, (columns,), weight.double(), bias.double(), 1e-5), dtype)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("columns", [65, 1025, 5001])
+def test_rows_that_are_written_over_their_input(columns):
+    fd = softmax(torch.bfloat16, in_place=True)
+    x = torch.randn(5, columns).bfloat16()
+    expected = torch.softmax(x.double(), 1)
+    fd.execute([x])
+    assert is_phased(fd)
+    assert_close(x, expected, torch.bfloat16)
+
+
+def test_rows_of_several_axes_and_outputs_wider_than_inputs():
+    fd = softmax(torch.bfloat16, 3, out=torch.float32)
+    x = torch.randn(3, 5, 131).bfloat16()
+    (out,) = fd.execute([x])
+    assert is_phased(fd) and fd.fec.kernel_runtimes[-1].proposal.params.vector_elems == 4
+    assert_close(out, torch.softmax(x.double(), 2), torch.float32)
+
+
+def test_an_axis_left_of_the_reduced_ones_that_an_input_lacks():
+    """The input without the rows' outer axis has a phase of its own: it is read element by element."""
+    with FusionDefinition() as fd:
+        x, y = fd.define_tensor(shape=[-1, -1, -1], contiguity=True), fd.define_tensor(shape=[1, -1, -1], contiguity=[None, True, True])
+        total = fd.ops.add(x, y)
+        fd.add_output(fd.ops.sub(total, fd.ops.max(total, dims=[2], keepdim=True)))
+    x, y = torch.randn(3, 5, 137), torch.randn(1, 5, 137)
+    (out,) = fd.execute([x, y])
+    assert is_phased(fd)
+    assert torch.equal(out, (x + y) - (x + y).amax(2, keepdim=True))
+
+
+def test_rows_of_several_reduced_axes():
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(matrix(fd, torch.bfloat16, 4), DataType.Float)
+        fd.add_output(fd.ops.cast(fd.ops.sub(x, fd.ops.max(x, dims=[1, 2, 3], keepdim=True)), DataType.BFloat16))
+    x = torch.randn(4, 3, 7, 11).bfloat16()
+    (out,) = fd.execute([x])
+    assert is_phased(fd)
+    assert torch.equal(out, x - x.amax((1, 2, 3), keepdim=True))
+
+
+def strided() -> tuple[FusionDefinition, torch.Tensor]:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[False, True])
+        fd.add_output(fd.ops.sub(x, fd.ops.max(x, dims=[1], keepdim=True)))
+    return fd, torch.randn(4, 512)[:, :301]
+
+
+def misaligned() -> tuple[FusionDefinition, torch.Tensor]:
+    with FusionDefinition() as fd:
+        x = matrix(fd, torch.float32)
+        fd.add_output(fd.ops.sub(x, fd.ops.max(x, dims=[1], keepdim=True)))
+    return fd, torch.randn(1 + 4 * 301)[1:].view(4, 301)
+
+
+def empty() -> tuple[FusionDefinition, torch.Tensor]:
+    return misaligned()[0], torch.randn(0, 301)
+
+
+@pytest.mark.parametrize("case", [strided, misaligned], ids=lambda c: c.__name__)
+def test_what_has_no_phase_is_read_as_before(case: Callable):
+    fd, x = case()
+    (out,) = fd.execute([x])
+    assert not is_phased(fd)
+    assert torch.equal(out, x - x.amax(1, keepdim=True))
+
+
+def test_no_rows():
+    fd, x = empty()
+    (out,) = fd.execute([x])
+    assert out.shape == (0, 301)
+
+
+def test_interior_vectors_are_whole_and_ends_are_one_element_each():
+    """No access of the loops over a row is narrow, and nothing asks for single elements there."""
+    fd = softmax(torch.bfloat16)
+    axes = fd.fusion.inputs()[0].get_logical_domain()
+    env = {axis.sym: n for axis, n in zip(axes, (1000, 4097))}
+    proposal = compiler.propose(fd.fusion, env, {}, H200)
+    program = compiler.compile_program(fd.fusion, proposal, DataType.Int32, name="kernel")
+    assert program.text.count("load_global_vector<8,") == program.text.count("store_global_vector<8,") == 1
+    assert program.text.count("load_global<") == program.text.count("store_global<") == 1
+    assert program.text.count("if (row_end <") == 4  # the load, two sums, the store
+    shorter = {axes[0].sym: 1000, axes[1].sym: 15}
+    with pytest.raises(WrongAssumption, match="kernel was made for"):
+        check_limits(program, shorter, launch_sizes(program, shorter), H200)
