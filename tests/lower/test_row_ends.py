@@ -148,15 +148,16 @@ def test_rows_of_several_axes_and_outputs_wider_than_inputs():
 
 
 def test_an_axis_left_of_the_reduced_ones_that_an_input_lacks():
-    """The input without the rows' outer axis has a phase of its own: it is read element by element."""
+    """The input without the rows' outer axis has a phase of its own."""
+    bf16 = DataType.BFloat16
     with FusionDefinition() as fd:
-        x, y = fd.define_tensor(shape=[-1, -1, -1], contiguity=True), fd.define_tensor(shape=[1, -1, -1], contiguity=[None, True, True])
+        x, y = fd.define_tensor(shape=[-1, -1, -1], contiguity=True, dtype=bf16), fd.define_tensor(shape=[1, -1, -1], contiguity=[None, True, True], dtype=bf16)
         total = fd.ops.add(x, y)
         fd.add_output(fd.ops.sub(total, fd.ops.max(total, dims=[2], keepdim=True)))
-    x, y = torch.randn(3, 5, 137), torch.randn(1, 5, 137)
+    x, y = torch.randn(3, 5, 137).bfloat16(), torch.randn(1, 5, 137).bfloat16()
     (out,) = fd.execute([x, y])
     assert is_phased(fd)
-    assert torch.equal(out, (x + y) - (x + y).amax(2, keepdim=True))
+    assert_close(out, (x.double() + y.double()) - (x.double() + y.double()).amax(2, keepdim=True), torch.bfloat16)
 
 
 def test_rows_of_several_reduced_axes():
@@ -181,6 +182,19 @@ def misaligned() -> tuple[FusionDefinition, torch.Tensor]:
         x = matrix(fd, torch.float32)
         fd.add_output(fd.ops.sub(x, fd.ops.max(x, dims=[1], keepdim=True)))
     return fd, torch.randn(1 + 4 * 301)[1:].view(4, 301)
+
+
+@pytest.mark.parametrize(("first", "expected"), [(0, True), (1, False), (2, True)])
+def test_weights_begin_with_a_word(first, expected):
+    """They are read in words of 32 bits, of which the first must not begin in front of them."""
+    dtype, columns = torch.bfloat16, 259
+    x, y = torch.randn(2, 3, columns).to(dtype)
+    weight = torch.randn(columns + 2).to(dtype)[first : first + columns]
+    fd = add_rms_norm(dtype)
+    outs = fd.execute([x.clone(), y.clone(), weight])
+    assert is_phased(fd) == expected
+    for out, wanted in zip(outs, add_rms_norm_of(x, y, weight)):
+        assert_close(out, wanted, dtype)
 
 
 def empty() -> tuple[FusionDefinition, torch.Tensor]:

@@ -16,6 +16,9 @@ from .loop_axes import LoopAxes
 MAX_VECTOR_BITS = 128
 """Widest access of one thread (CUDA C++ Programming Guide, device memory accesses)."""
 
+SHIFTED_WORD_BITS = 32
+"""Words in which vectors that begin anywhere are read (device/shifted.cuh)."""
+
 
 def largest_power_of_two_divisor(value: int) -> int:
     """Return the largest power of two that divides `value`; 0 is divided by all, so a large one."""
@@ -74,10 +77,12 @@ class VectorLimits:
     def phased_limit_elems(self, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest vector of which rows of any length can be made when vectors need not begin with a row; 1 when there is none.
 
-        Tensors that are read again by every row (weights) are then read element by element and limit nothing; one that has a stride of its own per
-        row has other phases than the rest, so that there is no such vector.
+        Tensors that every row reads from their start (weights) are then read in words of 32 bits, and must begin with one; one that has a stride of its
+        own per row has other phases than the rest, so that there is no such vector.
         """
         if not self.phased or any(self._strided.values()):
+            return 1
+        if any(alignment_bits.get(t.name, max_vector_bits) % SHIFTED_WORD_BITS for t in self._runs if t not in self.phased):
             return 1
         widest = max(t.dtype().bits for t in self.phased)
         aligned = min(largest_power_of_two_divisor(alignment_bits.get(t.name, max_vector_bits)) for t in self.phased)

@@ -6,9 +6,10 @@ Owns names and layout of the text. What an op computes is said by the op itself 
 from __future__ import annotations
 
 from ..analysis.precision import wide_tensors
+from ..analysis.vectorization import SHIFTED_WORD_BITS
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mul, product, var
+from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.values import (
@@ -225,6 +226,9 @@ class CudaWriter:
         if isinstance(expr, PointwiseOp):
             self.emit(depth, f"weft::convert_vector<{n}>({out.name}, {self.scalars.index(target.index)}, {src.name}, {self.scalars.index(source.index)});")
             return
+        if s.is_shifted:
+            self.shifted_load(s, depth)
+            return
         widest = MAX_ACCESS_BITS // max(out.dtype.bits, 1)
         if n > widest:  # wider than one instruction: several
             for lane in range(0, n, widest):
@@ -250,6 +254,16 @@ class CudaWriter:
             self.emit(depth, f"for (int lane = 0; lane < {n}; ++lane) {to} = {from_};")
         else:
             self.through_registers(s, depth, cache)
+
+    def shifted_load(self, s: Op, depth: int) -> None:
+        """Write the load of a vector that begins at any element."""
+        self.blocks["shifted"] = None
+        target, source = s.outputs[0], s.operands[0]
+        self.require_alignment(source.buffer, SHIFTED_WORD_BITS // 8)  # type: ignore[union-attr]
+        cache = f"weft::Cache::{_CACHE[s.expr.cache_op]}"  # type: ignore[attr-defined]
+        odd = self.scalars.index(mod(source.index, 2))  # type: ignore[union-attr]
+        place = f"{target.buffer.name}, {self.scalars.index(target.index)}, {self.address(source)}, {odd}"  # type: ignore[arg-type]
+        self.emit(depth, f"weft::load_global_shifted<{s.vector_elems}, {cache}>({place});")
 
     # -- copies by other units, and the barriers around them
     def filled(self, text: str, args: tuple[Sym, ...]) -> str:

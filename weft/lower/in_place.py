@@ -78,7 +78,9 @@ def _restrict(ops: list[Placed], source: TensorView, flags: dict[str, Placed]) -
             readers = [r for r in ops if any(r.reads(t) for t in tensors)]
             shared = [c for c in readers[0].choices if all(c in r.choices for r in readers)] if readers else []
             known = [c for c in shared if _is_known(c, placed, readers, indices, flags)]
-            placed.op.predicate = conjunction([placed.op.predicate, *known])
+            for op in (placed.op, placed.op.at_row_end):
+                if op is not None:
+                    op.predicate = conjunction([op.predicate, *known])
 
 
 def _is_known(choice: Sym, placed: Placed, readers: list[Placed], indices: set[Sym], flags: dict[str, Placed]) -> bool:

@@ -100,6 +100,7 @@ class Op(Statement):
     vector_elems: int = 1
     element: Sym = ZERO  # random ops and iota: the linear logical index of the element
     at_row_end: "Op | None" = None  # the same on this thread's element at the ends of a phased row
+    is_shifted: bool = False  # a load of a vector that begins at any element
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..errors import InternalError
 from ..expr import ZERO, Sym, add, conjunction, conjuncts, const, floordiv, mul, sub, var, variables
-from ..ir.enums import ParallelType
+from ..ir.enums import MemoryType, ParallelType
 from ..schedule.phased_rows import PhasedRows, skipped_variable
 from .build import BuildState
 from .indexing import Indexer
@@ -19,7 +19,8 @@ def add_row_ends(kernel: Kernel, state: BuildState) -> Kernel:
     """Let the first threads of a row do its ends.
 
     Before: the loops over a phased row run over whole vectors; their ops know what they do at a row's end.   After: behind each of these loops stand
-    its ops on one element, with a place for it in the arrays; the kernel begins with what is skipped and this thread's element.
+    its ops on one element, with a place for it in the arrays; the kernel begins with what is skipped and this thread's element. Vectors of inputs that
+    all rows read from their start, as weights, are marked: these do not begin where an aligned vector does.
     Here because: loops over rows stand where they stay, and predicates are not grouped yet.
     """
     if state.phased is not None:
@@ -29,6 +30,9 @@ def add_row_ends(kernel: Kernel, state: BuildState) -> Kernel:
         for s in walk(kernel.body):
             if isinstance(s, Reduce):
                 s.predicate = _of_all_threads(s)
+            elif isinstance(s, Op) and s.vector_elems > 1 and isinstance(s.operands[0], Access):
+                source = s.operands[0].buffer
+                s.is_shifted = source.memory is MemoryType.global_ and source.tensor.name not in state.phased.aligned
         kernel.assumptions += [(const(state.phased.min_threads), most) for most in (state.phased.length, state.launch[ParallelType.block_x])]
     return kernel
 

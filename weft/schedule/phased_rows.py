@@ -19,11 +19,13 @@ class PhasedRows:
     """What the phased splits of a schedule depend on.
 
     rows: the axis that counts the rows in memory order; None when there is one row. length: elements of a row. vector_elems: factor of the splits.
+    aligned: names of the inputs whose vectors are aligned.
     """
 
     rows: IterDomain | None
     length: Sym
     vector_elems: int
+    aligned: frozenset[int] = frozenset()
 
     @property
     def min_threads(self) -> int:

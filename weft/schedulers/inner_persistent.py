@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.vectorization import VectorLimits
 from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
@@ -62,7 +63,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     kept = passes.separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
-    phased = phased_rows(reference, rows, params)
+    phased = phased_rows(reference, rows, params, analysis.limits)
     serial = split_row(reference, rows, params)
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
@@ -72,7 +73,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1)
-    in_vectors = analysis.limits.phased if params.is_phased else analysis.limits.vectorizable
+    in_vectors = [t for t in analysis.limits.vectorizable if not params.is_phased or t.is_fusion_input or t in analysis.limits.phased]
     template.vectorize([t.name for t in in_vectors], params.vector_elems, [*copies, *in_shared])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
@@ -82,12 +83,12 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, params.fill, params.batches), phased)
 
 
-def phased_rows(reference: TensorView, rows: Rows, params: PersistentParams) -> PhasedRows | None:
+def phased_rows(reference: TensorView, rows: Rows, params: PersistentParams, limits: VectorLimits) -> PhasedRows | None:
     """Return what the phase of a row depends on, when rows have one."""
     if not params.is_phased:
         return None
     row = rows.row.definition().inputs[0]  # type: ignore[union-attr]
-    return PhasedRows(rows.rows, row.sym, params.vector_elems)  # type: ignore[union-attr]
+    return PhasedRows(rows.rows, row.sym, params.vector_elems, frozenset(t.name for t in limits.phased))  # type: ignore[union-attr]
 
 
 def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> list[IterDomain]:
