@@ -141,14 +141,14 @@ class Indexer:
 
     def _through_phased_split(self, split: Split, key: IterDomain) -> Sym | None:
         """The index of the source; it is bounded by the last lane of the vector, so that vectors are whole."""
+        outer = self._value(split.outer(), key)
+        lane = self._value(split.inner(), key) if outer is not None else None
+        if outer is None or lane is None:  # a split of another tensor, whose loops these are not
+            return None
         self.is_phased = True
         if self.at_row_end:
             self.bounds[key] = [less(END, split.source().sym)]
             return END
-        outer = self._value(split.outer(), key)
-        lane = self._value(split.inner(), key) if outer is not None else None
-        if outer is None or lane is None:
-            return None
         first = add(mul(outer, split.factor), skipped_variable(split.factor))
         last = add(first, sub(split.factor, 1))
         self._bound_source(key, last, split.source().sym, less(outer, split.outer().sym))
