@@ -345,3 +345,41 @@ def test_the_choice_is_among_the_best_measured(make, n):
 def test_the_cluster_is_among_the_best_measured(make, n):
     params, fractions = choose(make((1 << 26) // n, n), H200), MEASURED_CLUSTERS[make, n]
     assert fractions[params.cluster_blocks, params.batches] >= max(fractions.values()) - 0.01
+
+
+# ---- rows that begin anywhere
+def phased(facts: PersistentFacts) -> PersistentFacts:
+    """The facts of tensors whose rows follow one another in memory, from an aligned address on."""
+    return replace(facts, phased_limit_elems=128 // facts.max_dtype_bits)
+
+
+@by_fusion
+@pytest.mark.parametrize("n", [65, 127, 257, 1009, 4097, 10007, 16385, 24593, 32767, 65537, 131073])
+def test_odd_rows_are_read_in_wide_vectors_as_the_rows_beside_them(make, n):
+    rows = (1 << 26) // n
+    params, beside = choose(phased(make(rows, n)), H200), choose(make(rows, n // 8 * 8), H200)
+    assert params.is_phased and params.vector_elems == 8 and not beside.is_phased
+    assert params.threads_x(make(rows, n)) >= 16  # of which each does one element at the ends
+    if n > 1000:
+        assert params == replace(beside, is_phased=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (phased(rms_norm(1000, 4096)), "rows are aligned"),
+        (phased(rms_norm(1000, 4100)), "accesses of 8 bytes are wide enough"),
+        (rms_norm(1000, 4097), "strides or addresses are in the way"),
+        (phased(rms_norm(1000, 63)), "few vectors"),
+        (phased(replace(rms_norm(1000, 4097), min_vector_elems=2)), "no access of one element"),
+        (phased(replace(rms_norm(1000, 4097), runs=((True, 17), (False, 1000), (True, 241)))), "rows are in pieces"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_is_read_from_the_start_of_each_row(facts, why):
+    assert not choose(facts, H200).is_phased, why
+
+
+def test_rows_that_registers_cannot_hold_are_read_again_from_their_start():
+    params = choose(phased(rms_norm(1000, 3_000_001)), H200)
+    assert params.storage == "reread" and not params.is_phased and params.vector_elems == 1
