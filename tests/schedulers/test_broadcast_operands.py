@@ -90,3 +90,37 @@ def test_a_bias_that_is_read_again_where_the_result_varies_over_its_axis(extent:
     for rows, columns in [(1, (1, 1)), (5, (3, 7)), (300, (1, 5)), (2, (8, 33))]:
         count = 2 if extent == 2 else 3
         check(fd, numbers(DataType.Float, 1, count, 1, 1), numbers(DataType.Float, rows, count, *columns))
+
+
+@pytest.mark.parametrize("dims", [[0, 1], [1], [0]], ids=str)
+def test_a_bias_whose_own_result_is_an_output_too(dims: list[int]) -> None:
+    """The threads that keep the bias for the rows compute its own result, which lacks their axes."""
+    with FusionDefinition() as fd:
+        x, bias = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True)
+        fd.add_output(fd.ops.neg(bias))
+        fd.add_output(fd.ops.sum(fd.ops.div(bias, fd.ops.exp(x)), dims))
+    for rows, columns in [(1, 2), (3, 7), (9, 128), (1, 1)]:
+        check(fd, numbers(DataType.Float, rows, columns), numbers(DataType.Float, columns))
+
+
+def test_a_weight_of_a_normalization_whose_own_result_is_an_output_too() -> None:
+    with FusionDefinition() as fd:
+        x, weight = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1, -1], contiguity=[None, True])
+        y = fd.ops.minimum(x, fd.ops.min(x, [0, 1], True))
+        fd.add_output(fd.ops.abs(weight))
+        fd.add_output(fd.ops.mul(y, weight))
+    for rows, columns in [(1, 2), (3, 64), (5, 7)]:
+        check(fd, numbers(DataType.Float, rows, columns), numbers(DataType.Float, columns).expand(1, columns))
+
+
+def test_random_numbers_that_are_an_output_and_spread_over_an_axis() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1, -1], contiguity=True)
+        rows, middle, columns = (fd.ops.size(x, d) for d in range(3))
+        number = fd.ops.uniform(0.0, 1.0, [rows, columns], rng_seed=7, rng_offset=8, dtype=DataType.Float)
+        fd.add_output(
+            fd.ops.maximum(fd.ops.broadcast_in_dim(number, [rows, middle, columns], [0, 2]), fd.ops.full([rows, middle, columns], 0.5, DataType.Float))
+        )
+        fd.add_output(number)
+    for sizes in [(11, 3, 512), (1, 1, 4), (2, 3, 7)]:
+        check(fd, numbers(DataType.Float, *sizes))

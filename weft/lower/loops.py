@@ -152,27 +152,44 @@ class LoopPlan:
         return LoopGroup(index, axis, parallel, extent)
 
     def _groups_of(self, tensor: TensorView) -> list[LoopGroup]:
-        """Return the loops of a tensor. Where one is promoted, those that it does not share are promoted, too, to the loops of what reads it."""
+        """Return the loops of a tensor. Where one is promoted, all of them are those of the tensors that it was promoted to."""
         loop = tensor.get_loop_domain()
         roots = [self._sets.find(axis) for axis in loop]
         sources = [self._by_root[root].axis if root in self._by_root else self._promotion(root) for root in roots]
-        is_promoted = any(not source.is_broadcast() and (axis.is_broadcast() or not self.maps.are_exact(source, axis)) for axis, source in zip(loop, sources))
-        for k, (root, source) in enumerate(zip(roots, sources)):
+        promoters: dict[TensorView, None] = {}
+        for axis, root, source in zip(loop, roots, sources):
+            if not source.is_broadcast() and (axis.is_broadcast() or not self.maps.are_exact(source, axis)):
+                promoters.update(dict.fromkeys(self._promoters(tensor, root, source)))
+        for root, source in zip(roots, sources):
             if root not in self._by_root:
-                if is_promoted and not source.is_broadcast():
-                    source = self._counterpart(source, tensor, k)
+                if promoters and not source.is_broadcast():
+                    source = self._counterpart(source, promoters)
                 self._by_root[root] = self._new_group(source, self._parallel(root))
         return [self._by_root[root] for root in roots]
 
-    def _counterpart(self, axis: IterDomain, tensor: TensorView, k: int) -> IterDomain:
-        """Return the axis that the loop of a consumer iterates where it reads loop axis `k` of `tensor`, if that runs over more than `axis`, or `axis`."""
+    def _promoters(self, tensor: TensorView, root: IterDomain, source: IterDomain) -> list[TensorView]:
+        """Return the tensors whose loops `tensor` is computed in where its loop `root` iterates `source`.
+
+        Several members of a loop may cover all of it and have different loops inside (before a reduction over rows, and after it): those that read the
+        tensor count, directly before through others; any of them only where what reads the tensor lacks the axis, too.
+        """
+        covering = {self._axis_tensor[m] for m in self._members[root] if self.coverage(m) == self.coverage(source)}
+        readers, seen = [tensor], {tensor}
+        while readers:
+            readers = [t for t in dict.fromkeys(t for r in readers for use in r.uses() for t in use.outputs) if t not in seen]  # type: ignore[misc]
+            found = [t for t in readers if t in covering]
+            if found:
+                return found
+            seen.update(readers)
+        return [self._axis_tensor[source]]
+
+    def _counterpart(self, axis: IterDomain, promoters: dict[TensorView, None]) -> IterDomain:
+        """Return the loop axis of one of `promoters` that stands for `axis` there and runs over most; `axis` itself when none runs over more."""
         best = axis
-        for use in tensor.uses():
-            for consumer in use.outputs:
-                other = consumer_axis(self.maps, tensor, k, consumer)  # type: ignore[arg-type]
-                promoted = other and self._by_root[self._sets.find(other)].axis
-                if promoted and not promoted.is_broadcast() and self.coverage(best) < self.coverage(promoted):
-                    best = promoted
+        for promoter in promoters:
+            for other in promoter.get_loop_domain():
+                if not other.is_broadcast() and self.maps.are_permissive(axis, other) and self.coverage(best) < self.coverage(other):
+                    best = other
         return best
 
     # -- order
