@@ -10,6 +10,7 @@ from weft.analysis.loop_axes import Obstacle
 from weft.arch import H200
 from weft.ir.fusion import Fusion
 from weft.schedulers import persistent_heuristic, pointwise_heuristic, reduction_heuristic
+from weft.dtypes import DataType
 from weft.schedulers.facts import analyze_persistent, analyze_pointwise, analyze_reduction
 
 
@@ -29,7 +30,10 @@ def test_rms_norm():
 def test_softmax_shows_what_projection_costs():
     facts = persistent(ex.softmax(), m=8, n=100)
     assert (facts.persistent_bits, facts.projected_bits, facts.passes) == (3200, 1600, 3)
-    assert facts.recompute_has_exp and facts.has_exp and facts.mufu == 1
+    assert facts.has_exp and facts.mufu == 1
+    assert not facts.recompute_has_exact_exp  # of what is seen in 16 bits two instructions are enough
+    exact = persistent(ex.softmax(DataType.Float), m=8, n=100)
+    assert exact.recompute_has_exact_exp and exact.instructions > facts.instructions
 
 
 def test_late_inputs_are_told_apart():

@@ -6,10 +6,10 @@ Read first: `cost_of`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from ..ir.values import Expr, PointwiseOp, RandomOp, ReductionOp, WelfordOp
+from ..ir.values import Expr, PointwiseOp, RandomOp, ReductionOp, TensorView, WelfordOp
 from ..ops import binary, cast, ternary, unary  # noqa: F401  (they fill the registry)
 from ..ops.registry import OPS
 
@@ -19,18 +19,22 @@ RANDOM_INSTRUCTIONS = 40
 
 @dataclass(frozen=True)
 class OpCost:
-    """instructions: issue slots per element, about. mufu: special-function instructions per element (they have a pipe of their own)."""
+    """instructions: issue slots per element, about. mufu: special-function instructions per element (they have a pipe of their own).
+
+    has_exp: there are exponentials and the like; has_exact_exp: such with the full accuracy of float, which take four times the instructions.
+    """
 
     instructions: int
     mufu: int
     has_exp: bool
     has_rng: bool
+    has_exact_exp: bool
 
 
-def cost_of(exprs: Iterable[Expr]) -> OpCost:
-    """Sum the cost per element of `exprs`."""
+def cost_of(exprs: Iterable[Expr], wide: Container[TensorView]) -> OpCost:
+    """Sum the cost per element of `exprs`. wide: the tensors that are seen in more than 16 bits, see `precision.wide_tensors`."""
     instructions = mufu = 0
-    has_exp = has_rng = False
+    has_exp = has_rng = has_exact_exp = False
     for expr in exprs:
         if isinstance(expr, RandomOp):
             has_rng = True
@@ -44,7 +48,9 @@ def cost_of(exprs: Iterable[Expr]) -> OpCost:
             if definition is None:
                 instructions += 1
                 continue
-            instructions += max(1, definition.flops)
+            is_narrow = definition.narrow_flops > 0 and expr.outputs[0] not in wide
+            instructions += max(1, definition.narrow_flops if is_narrow else definition.flops)
             mufu += definition.is_mufu
             has_exp = has_exp or definition.is_exp
-    return OpCost(instructions, mufu, has_exp, has_rng)
+            has_exact_exp = has_exact_exp or definition.is_exp and not is_narrow
+    return OpCost(instructions, mufu, has_exp, has_rng, has_exact_exp)

@@ -23,6 +23,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Expr, PointwiseOp, TensorView
 from .loop_axes import LoopAxes, Obstacle
 from .op_cost import OpCost, cost_of
+from .precision import wide_tensors
 from .reduction_shape import ReductionShape
 
 
@@ -183,7 +184,7 @@ def _project(found, axes: LoopAxes, reduced: frozenset[int], members: set[int], 
                 if source not in seen:
                     seen.add(source)
                     stack.append(source)
-    cost = cost_of(recomputed.values())
+    cost = cost_of(recomputed.values(), wide_tensors(axes.fusion))
     if cost.has_rng:
         obstacle = "a kept tensor depends on random numbers"
     elif found and not inputs:

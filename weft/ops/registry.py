@@ -70,7 +70,8 @@ class OpDef:
         {T} the type computed in, {O} the type of the result. narrow: for float where results are seen in 16 bits at most, relative error below 1e-5.
     reference: the op on torch tensors of the type computed in. python: the op on Python numbers (None: go through `reference`).
     blocks: device library blocks that the text needs.
-    flops, is_exp, is_mufu: cost per element; is_exp: goes through an exponential, logarithm or trigonometric function; is_mufu: uses the special function unit.
+    flops, narrow_flops (of the narrow text), is_exp, is_mufu: cost per element; is_exp: goes through an exponential, logarithm or trigonometric function;
+        is_mufu: uses the special function unit.
     ulp: largest float32 error against `reference` in float64. source: where the formula comes from.
     """
 
@@ -84,6 +85,7 @@ class OpDef:
     python: Callable[..., expr.Number] | None = None
     blocks: tuple[str, ...] = ()
     flops: int = 1
+    narrow_flops: int = 0
     is_exp: bool = False
     is_mufu: bool = False
     ulp: int = 0

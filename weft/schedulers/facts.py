@@ -16,6 +16,7 @@ from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
 from ..analysis.connected import is_connected
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order, pointwise_reference
 from ..analysis.op_cost import OpCost, cost_of
+from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
 from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes
 from ..analysis.vectorization import VectorLimits
@@ -120,7 +121,7 @@ class PersistentFacts(RowShape):
     input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
     broadcast_operand_bits, broadcast_operands: inputs that vary over the reduced loops only (weights), read by every row, from L2.
     persistent_bits: kept per row between passes. projected_bits: kept when inputs are kept instead; None when that is impossible.
-    passes: walks over the row. recompute_instructions, recompute_has_exp: what projection computes again, per element.
+    passes: walks over the row. recompute_instructions, recompute_has_exact_exp: what projection computes again, per element; has_exact_exp as in `OpCost`.
     """
 
     iteration_elems: int
@@ -138,7 +139,7 @@ class PersistentFacts(RowShape):
     persistent_bits: int
     projected_bits: int | None
     recompute_instructions: int
-    recompute_has_exp: bool
+    recompute_has_exact_exp: bool
     passes: int
     reductions: int
     accumulator_bits: int
@@ -190,7 +191,7 @@ class PointwiseAnalysis:
         self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in inputs)
         self.vectorizable_outputs = sum(any(t is v for v in vectorizable) for t in outputs)
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
-        self.cost = cost_of(fusion.tensor_exprs())
+        self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.min_vector_elems = _min_vector_elems([*inputs, *outputs])
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
@@ -240,7 +241,7 @@ class RowAnalysis:
         self.broadcast_inputs = [t for t in inputs if axes.stored(t) & reduced and not any(t is r for r in self.row_inputs)]
         self.max_dtype_bits, self.min_dtype_bits = _dtype_bits(vectorizable, [*inputs, *outputs])
         self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
-        self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced))
+        self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced), wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.min_vector_elems = _min_vector_elems([*inputs, *outputs])
@@ -305,7 +306,7 @@ class PersistentAnalysis(RowAnalysis):
             persistent_bits=buffers.live_bits(extents, is_projected=False),
             projected_bits=None if buffers.projected is None else buffers.live_bits(extents, is_projected=True),
             recompute_instructions=buffers.recomputed.instructions,
-            recompute_has_exp=buffers.recomputed.has_exp,
+            recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
             passes=buffers.passes,
             **self.shared_facts(env, alignment_bits, extents),
         )

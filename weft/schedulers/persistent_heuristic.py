@@ -93,7 +93,8 @@ FULL_BLOCK_WARPS = 32
 """Of a single block, from which it loses nothing with one barrier per row (RMS norm of 32K: 0.96)."""
 FEW_WARPS_LOSS = 0.1
 RECOMPUTED_EXP_LOSS = 0.07
-"""What computing exponentials again costs where keeping them is possible (softmax 8192x8192: 0.89 for 0.96)."""
+"""What computing exponentials of full accuracy again costs where keeping them is possible (softmax 8192x8192: 0.89 for 0.96). Those whose results are seen in
+16 bits are two instructions, and the kept row is half as long: softmax 4096x16384 is 0.97 projected, 0.95 with the exponentials kept."""
 SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 256
 SHORT_ROW_BYTES = 512
@@ -102,8 +103,14 @@ FEW_LANES = 8
 """Fewer lanes than these hold a row only when they hold all of it at once: pieces of many rows in one access are not contiguous. An estimate."""
 
 # Rows in the registers of a cluster.
-ONE_BLOCK_BYTES = 64 * 1024
-"""Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8)."""
+ONE_BLOCK_BYTES, SOFTMAX_BLOCK_BYTES = 64 * 1024, 32 * 1024
+"""Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
+between two barriers: bf16 softmax of 16K 0.971 for 0.967, of 24K 0.974 for 0.962, of 32K 0.962 for 0.946; float32 of 12K 0.978 for 0.971, of 16K 0.979
+for 0.962. Layer norm of 32K is 0.87 for 0.90, RMS norm 0.944 for 0.944."""
+CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_KEPT_REGISTERS = 16, 24, 24
+"""Registers beside those that keep a thread's part of the row; the second where these are more than the third. One H200: softmax 64K bf16 with 4 batches 0.946
+with 32 registers, 0.897 with 40; with 8 batches 0.942 with 56, 0.934 with 48; 64K float32 with 8 0.952 with 56, 0.80 with 48, 0.916 with 80. RMS norm
+64K float32 with 4 batches 0.934 with 32, 0.90 with 40."""
 CLUSTER_SHARE_BYTES, SMALL_CLUSTER_SHARE_BYTES = 32 * 1024, 16 * 1024
 """Bytes of each block of a cluster, more where the largest cluster is not large enough; the second when two reductions without exponentials wait for the
 cluster (layer norm of 64K: 0.71 for 0.70)."""
@@ -241,9 +248,9 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
     model = _Model(facts, arch)
     criterion, note = IN_REGISTERS, ""
     ranked: tuple[Candidate, ...] = ()
-    if facts.reduction_elems * facts.max_dtype_bits > ONE_BLOCK_BYTES * 8:
+    if facts.reduction_elems * facts.max_dtype_bits > model.one_block_bytes * 8:
         ranked = _ranked(model.cluster_candidates())
-        note = f"a row of more than {ONE_BLOCK_BYTES} bytes is spread over a cluster"
+        note = f"a row of more than {model.one_block_bytes} bytes is spread over a cluster"
     if not ranked:
         ranked, note = _ranked(model.register_candidates()), ""
     if not ranked and model.is_phased:
@@ -271,6 +278,7 @@ class _Model:
         self.share = share_bytes_per_ns(arch)
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.levels = max(1, facts.passes - 1)
+        self.one_block_bytes = SOFTMAX_BLOCK_BYTES if facts.has_exp and self.levels > 1 else ONE_BLOCK_BYTES
         self.overhead = OVERHEAD_REGISTERS + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng
 
     def workspace_bytes(self, block: int) -> int:
@@ -285,7 +293,7 @@ class _Model:
         if facts.projected_bits is None or facts.projected_bits >= facts.persistent_bits:
             return (plain,)
         projected = (True, facts.projected_bits / facts.reduction_elems)
-        return (projected, plain) if facts.recompute_has_exp else (projected,)
+        return (projected, plain) if facts.recompute_has_exact_exp else (projected,)
 
     def register_candidates(self) -> Iterator[Candidate]:
         facts = self.facts
@@ -363,11 +371,14 @@ class _Model:
 
     def registers(self, kept: int, is_warp_row: bool, is_cluster: bool) -> tuple[int, int]:
         """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
+        if is_cluster:
+            overhead = LONG_CLUSTER_OVERHEAD_REGISTERS if kept > LONG_CLUSTER_KEPT_REGISTERS else CLUSTER_OVERHEAD_REGISTERS
+            wanted = max(MIN_REGISTERS, round_up(kept + overhead, 8))
+            return wanted, wanted
         if self.facts.max_dtype_bits >= 32:
             wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS, 8))
             return wanted, wanted + WIDE_SLACK_REGISTERS
-        overhead = OVERHEAD_REGISTERS if is_cluster else self.overhead  # in clusters more blocks are worth a few reloads
-        wanted = max(MIN_REGISTERS, (kept + overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
+        wanted = max(MIN_REGISTERS, (kept + self.overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
         return wanted, wanted
 
     def rows_per_block(self, row_threads: int) -> int:
@@ -387,7 +398,7 @@ class _Model:
     def wanted_batches(self, share_vectors: int, is_cluster: bool) -> int:
         """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
 
-        Source for clusters: rows of 64K and 128K, bf16: layer norm 0.72 with 4 batches (0.70 with 8), softmax, recomputed, 0.70 with 8 (0.64 with 4).
+        Source for clusters: rows of 64K and 128K, bf16: layer norm 0.82 with 4 batches (0.80 with 8), softmax, recomputed, 0.94 with 8 (0.93 with 4).
         """
         narrow = min(MOST_NARROW, self.full_vectors())
         if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
@@ -406,7 +417,7 @@ class _Model:
         doublings = math.log2(vectors / self.wanted_batches(ceil_div(self.row_vectors, params.cluster_blocks), is_cluster))
         other_batches = -doublings * FEWER_CLUSTER_BATCHES_LOSS if is_cluster and doublings < 0 else abs(doublings) * OTHER_BATCHES_LOSS
         has_few_warps = warps < TARGET_WARPS or blocks < 2 and (warps < FULL_BLOCK_WARPS or self.levels > 1)
-        again = params.project_to_inputs and self.facts.recompute_has_exp and not is_cluster
+        again = params.project_to_inputs and self.facts.recompute_has_exact_exp and not is_cluster
         return round(lanes * 16) / 16 - other_batches - FEW_WARPS_LOSS * has_few_warps - RECOMPUTED_EXP_LOSS * again
 
     def cluster_candidates(self) -> Iterator[Candidate]:
@@ -432,7 +443,7 @@ class _Model:
         facts, clock = self.facts, clocks_per_ns(self.arch)
         again = projected and facts.projected_bits is not None and facts.projected_bits < facts.persistent_bits
         ops = facts.instructions + (facts.recompute_instructions if again else 0)
-        mufu = facts.mufu + (again and facts.recompute_has_exp)
+        mufu = facts.mufu + (again and facts.recompute_has_exact_exp)
         tensors = max(1, facts.vectorizable_inputs) + facts.broadcast_operands + (facts.output_bits > 0)
         instructions = self.vector * max(ops * INSTRUCTIONS_PER_OP, mufu * MUFU_CLOCKS / 2) + tensors * ACCESS_INSTRUCTIONS
         clocks = vectors * max(vector_latency_clocks(self.vector, facts.passes), instructions * warps / 4)
