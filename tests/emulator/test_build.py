@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,11 +68,35 @@ def test_kernels_used_longest_ago_are_forgotten(tmp_path: Path, monkeypatch: pyt
     assert {p.name for p in folder.glob("kernel-?.so")} == {f"kernel-{age}.so" for age in range(6)}
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="the ziglang wheel is not installed")
-def test_zig_builds_runtime_and_kernels(tmp_path: Path) -> None:
-    script = "import weft.emulator.build as b; b.shutil.which = lambda c: None; import row_kernels as r; assert r.run_rmsnorm(seed=1)[1] < 1.1"
+ZIG = importlib.util.find_spec("ziglang")
+OTHERS = {
+    "clang++": None if shutil.which("clang++") else "clang++ is not installed",
+    "the ziglang wheel": None if ZIG else "the ziglang wheel is not installed",
+    "zig by CXX": None if ZIG else "the ziglang wheel is not installed",
+}
+RUNS = """
+import row_kernels, rule_kernels
+for check in ("bounds", "races"):
+    assert row_kernels.run_softmax(check=check)[1] < 1.1
+    assert row_kernels.run_rmsnorm(seed=1, check=check)[1] < 1.1
+report, _ = rule_kernels.run_rule("weft::store_shared(s, 1.f);")
+assert report.kinds() == {"data-race"}, report
+"""
+
+
+@pytest.mark.parametrize("compiler", OTHERS)
+def test_other_compilers_build_the_runtime_and_kernels(compiler: str, tmp_path: Path) -> None:
+    """Right results, and a race found, with each compiler that g++ is not."""
+    if OTHERS[compiler]:
+        pytest.skip(OTHERS[compiler])
+    script = RUNS
     folders = [str(Path(__file__).parent), str(Path(build.__file__).parents[2]), *sys.path]
     environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(folders)}
+    if compiler == "the ziglang wheel":
+        environment.pop("CXX", None)
+        script = "import weft.emulator.build as b; b.shutil.which = lambda c: None\n" + RUNS
+    else:
+        environment["CXX"] = "clang++" if compiler == "clang++" else f"{Path(ZIG.origin).parent / 'zig'} c++"  # type: ignore[union-attr, arg-type]
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
 
 

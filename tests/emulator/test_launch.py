@@ -260,6 +260,27 @@ def test_tensor_copies_move_boxes_and_fill_what_lies_outside(x: int, y: int, iso
     assert (copy == expected[100 : 100 + rows, 100 : 100 + cols]).all()
 
 
+WATCHED_LOAD = """
+  if (t == 0) { weft::mbarrier_init(bar, 1); weft::fence_mbarrier_init(); }
+  weft::block_sync();
+  if (t == 0) { weft::mbarrier_arrive_expect_tx(bar, 256); weft::bulk_load(s, T0 + 64, 256, bar); }
+  for (int i = 0; i < 128; i++) {
+    weft::block_sync();
+    if (t == 0) { weft::store_global(T1 + 2 * i, weft::load_shared(s)); weft::store_global(T1 + 2 * i + 1, weft::load_shared(s + 63)); }
+  }
+  weft::mbarrier_wait_phase(bar, 0);
+"""
+
+
+def test_the_pieces_of_a_load_come_in_any_order() -> None:
+    """What thread 0 sees of the first and the last element before it has waited, in 30 orders: neither, either of them alone, both."""
+    seen = set()
+    for seed in range(30):
+        _, t1 = run_rule(WATCHED_LOAD, check="bounds", blocks=1, seed=seed)
+        seen |= {(bool(first == 64.0), bool(last == 127.0)) for first, last in t1[:256].reshape(-1, 2)}
+    assert seen == {(False, False), (True, False), (False, True), (True, True)}
+
+
 CUT = """extern "C" __global__ void cut(const __grid_constant__ weft::TensorMap to, int rows, int columns, int x, int swizzle) {
   float* s = (float*)weft::dynamic_shared();
   for (int i = threadIdx.x; i < rows * columns; i += 32) {

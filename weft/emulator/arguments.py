@@ -138,7 +138,7 @@ class LaunchOptions:
     timeout_s: float = 60.0
     schedule: str | None = None
     copy_timing: str | None = None
-    copy_pieces: int = 2  # a phase that ends early shows only between two pieces
+    copy_pieces: int = 2  # a phase that ends early shows only between two pieces, of which either may come first
     registers_per_thread: int = 0
     stack_kib: int = 64
     max_findings: int = 20

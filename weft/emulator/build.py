@@ -84,18 +84,22 @@ def _machine_flags() -> tuple[str, ...]:
     return ("-fstack-clash-protection", *(["-march=x86-64-v3"] if wanted <= set(features) else []))
 
 
+def _toolchain(command: list[str]) -> Toolchain:
+    if Path(command[0]).stem == "zig":  # names processors in its own way; its default is this very one, which suits a kernel that is built here and runs here
+        return Toolchain(tuple(command), (), target=_digest(*_processor_features()))
+    return Toolchain(tuple(command), _machine_flags())
+
+
 @functools.lru_cache(maxsize=None)
 def find_toolchain(cxx: str | None = None) -> Toolchain:
     """Return the compiler to use: `cxx` or $CXX, g++, clang++, else the ziglang wheel."""
-    flags = _machine_flags()
     asked = cxx or os.environ.get("CXX")
     for command in ([asked.split()] if asked else []) + [["g++"], ["clang++"]]:
         if shutil.which(command[0]):
-            return Toolchain(tuple(command), flags)
+            return _toolchain(command)
     spec = importlib.util.find_spec("ziglang")
     if spec and spec.origin:
-        # zig's default target is this very processor, which suits a kernel that is built here and runs here.
-        return Toolchain((str(Path(spec.origin).parent / "zig"), "c++"), (), target=_digest(*_processor_features()))
+        return _toolchain([str(Path(spec.origin).parent / "zig"), "c++"])
     raise NoCompiler(tried=", ".join(([asked] if asked else []) + ["g++", "clang++", "ziglang"]))
 
 

@@ -11,7 +11,7 @@
 namespace weft_rt {
 
 static const u32 BULK_ALIGNMENT = 16, TENSOR_ALIGNMENT = 128;
-static const u32 RANDOM_DELAY = 256, RANDOM_PIECE_DELAY = 64;  // scheduler steps
+static const u32 RANDOM_DELAY = 256, RANDOM_PIECE_DELAY = 64, NEVER_BY_ITSELF = 1u << 30;  // scheduler steps
 
 // ---- running ------------------------------------------------------------------------------------------------------
 
@@ -31,22 +31,30 @@ static void end_copy(Copy* c) {
 
 static u32 piece_bytes(const Copy* c) {
   const u32 left = c->bytes - c->done_bytes;
-  if (c->kind != Copy::LOAD || machine.config.copy_pieces <= 1) return left;
+  if (machine.config.copy_pieces <= 1) return left;
   return min_of(left, max_of(c->bytes / machine.config.copy_pieces / BULK_ALIGNMENT * BULK_ALIGNMENT, BULK_ALIGNMENT));
 }
 
+// Pieces come from the front, or from either end when the schedule is random: no order among the bytes of a copy is promised.
 static void load_piece(Copy* c) {
+  if (c->kind == Copy::TENSOR_LOAD && !c->staged) {
+    c->staged = (u8*)malloc(c->bytes);
+    tensor_box_to_image(c->map, c->at, c->staged, (u64)c->to);
+    c->from = c->staged;
+  }
   const u32 n = piece_bytes(c);
-  if (c->kind == Copy::TENSOR_LOAD)
-    tensor_box_to_shared(c->map, c->at, c->to);
-  else
-    memcpy(c->to + c->done_bytes, c->from + c->done_bytes, n);
+  const bool from_back = machine.config.copy_timing == COPY_RANDOM && machine.random.next() & 256;
+  const u32 at = from_back ? c->bytes - c->back_bytes - n : c->done_bytes - c->back_bytes;
+  memcpy(c->to + at, c->from + at, n);
   c->done_bytes += n;
+  if (from_back) c->back_bytes += n;
   const bool last = c->done_bytes == c->bytes;
   Mbarrier* barrier = c->barrier;
   const u32 slot = c->slot, clock = c->slot_clock;
   const int line = c->line;
   if (last) {
+    free(c->staged);
+    c->staged = nullptr;
     end_copy(c);
     c->kind = Copy::FREE;
   }
@@ -68,6 +76,13 @@ static void store_step(Copy* c) {
   free(c->staged);
   c->staged = nullptr;
   end_copy(c);
+}
+
+// When a copy moves: most within some steps, some at once, and some only when nothing else can run.
+static u64 due_tick() {
+  if (machine.config.copy_timing != COPY_RANDOM) return machine.tick;
+  const u32 kind = machine.random.below(8);
+  return machine.tick + (kind == 0 ? 0 : kind == 1 ? NEVER_BY_ITSELF : machine.random.below(RANDOM_DELAY));
 }
 
 static bool in_flight(const Copy* c) { return c->kind != Copy::FREE && c->state != Copy::DONE; }
@@ -140,7 +155,7 @@ static Copy* new_copy(Fiber* f, Copy::Kind kind, u32 bytes, int line, Mbarrier* 
   c->slot_clock = unit->slot_clock[slot] + 1;  // of the source read; a store's write has the next
   unit->slot_clock[slot] += 2;
   unit->slot_used[slot] = true;
-  c->due = machine.tick + (machine.config.copy_timing == COPY_RANDOM ? machine.random.below(RANDOM_DELAY) : 0);
+  c->due = due_tick();
   machine.copies_in_flight++;
   if (UNLIKELY(machine.config.trace)) trace_copy(c, true);
   return c;
@@ -254,6 +269,8 @@ void finish_copies_of(Unit* unit) {
       machine.current_block = c->issuer->block;
       REPORT("exit-with-pending-load", c->line, 0, "wait for the mbarrier of every load before the block exits",
              "a load issued by %s is still in flight when its block has exited", describe_fiber(c->issuer));
+      free(c->staged);
+      c->staged = nullptr;
       end_copy(c);
     }
     while (in_flight(c)) step_copy(c);

@@ -139,8 +139,8 @@ static COLD void report_timeout() {
   if (machine.interrupted) return;  // Python raises KeyboardInterrupt
   const Fiber* f = machine.current ? machine.current : machine.last_running;
   if (f)
-    REPORT("timeout", f->line, 0, "look for a loop that cannot end, or raise timeout_s", "still running after %u ms; %s has not waited since line %d",
-           machine.config.timeout_ms, describe_fiber(f), f->line);
+    REPORT("timeout", f->line, 0, "look for a loop that cannot end, or raise timeout_s", "still running after %u ms; %s has not waited %s",
+           machine.config.timeout_ms, describe_fiber(f), f->line ? format_text("since line %d", f->line) : "at all");
   else
     REPORT("timeout", 0, 0, "run fewer blocks, or raise timeout_s", "still running after %u ms, with %u of %u clusters started",
            machine.config.timeout_ms, machine.next_unit, machine.unit_order.count);

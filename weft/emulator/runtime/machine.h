@@ -169,11 +169,11 @@ struct Copy {
   Mbarrier* barrier;
   u8* to;
   const u8* from;
-  u32 bytes, done_bytes;
+  u32 bytes, done_bytes, back_bytes;  // back_bytes: of done_bytes, those that came from the end
   u32 slot, slot_clock;
   int line;
   u64 due;
-  u8* staged;                    // a store's source, read before its destination is written
+  u8* staged;                    // a store's source, read before its destination is written; a tensor load's box
   u64 value;                     // what a store to another block of the cluster carries
   WeftTensorMap map;
   int at[5];

@@ -51,15 +51,14 @@ template <class Chunk> void tensor_chunks(const WeftTensorMap& map, u64 address,
   }
 }
 
-inline void tensor_box_to_shared(const WeftTensorMap& map, const int* at, u8* to) {
-  const u32 bytes = tensor_box_bytes(map);
-  memset(to, map.fill_nan ? 0xff : 0, bytes);
+// What a box becomes in the shared memory that begins at `shared`, whose address decides the swizzle.
+inline void tensor_box_to_image(const WeftTensorMap& map, const int* at, u8* image, u64 shared) {
+  memset(image, map.fill_nan ? 0xff : 0, tensor_box_bytes(map));
   tensor_rows(map, at, [&](u64 global, u32 offset, u32 row_bytes) {
-    if (!map.swizzle_bytes) {
-      memcpy(to + offset, (const u8*)global, row_bytes);
-      return;
-    }
-    for (u32 i = 0; i < row_bytes; i += map.element_bytes) memcpy((u8*)swizzled(map, (u64)to + offset + i), (const u8*)global + i, map.element_bytes);
+    tensor_chunks(map, shared + offset, row_bytes, [&](u64 to, u32 n) {
+      memcpy(image + (to - shared), (const u8*)global, n);
+      global += n;
+    });
   });
 }
 
