@@ -23,7 +23,6 @@ from weft.runtime import engines  # noqa: E402
 WITHOUT = ("check", "emulator", "style", "docs")
 KNOWN = (
     "runtime/test_engines.py::test_a_failed_emulated_launch_forgets_the_zeroed_memory",  # of a launch that is none
-    "runtime/test_aliasing.py::test_running_statistics_are_updated_beside_a_reduction",  # a true report; the test says of what
 )
 LARGE_BYTES = 16 << 20
 SAMPLED_BLOCKS = 8
