@@ -175,6 +175,7 @@ CLUSTERS = [
     Rule("a block exits while another reads its memory", FILL + "weft::cluster_sync(); if (weft::cluster_rank() == 0) { for (int i = 0; i < 3; i++) weft::block_sync(); weft::load_shared_remote(s + t, 1); }", "remote-access-after-exit", dict(cluster=(2, 1, 1), seed=None)),
     Rule("asynchronous stores, awaited", STORE_ASYNC % ("weft::mbarrier_wait_phase(bar, 0);", ""), "", CLUSTER),
     Rule("asynchronous stores, not awaited", STORE_ASYNC % ("", "weft::mbarrier_wait_phase(bar, 0);"), "data-race uninitialised-read?", CLUSTER),
+    Rule("asynchronous stores counted by a barrier whose init is not fenced", (INIT % 1).replace("weft::fence_mbarrier_init();", "") + "if (t == 0) weft::mbarrier_arrive_expect_tx(bar, 256); weft::cluster_sync(); weft::store_async_remote(s + t, weft::cluster_rank() ^ 1, 1.f, bar); weft::mbarrier_wait_phase(bar, 0);", "missing-proxy-fence", CLUSTER),
     Rule("a block exits before what it is sent", ASYNC_READY + "weft::store_async_remote(s + t, weft::cluster_rank() ^ 1, 1.f, bar);", "exit-with-pending-load remote-access-after-exit", CLUSTER | dict(copy_timing="late")),
     Rule("asynchronous stores publish their own bytes only", ASYNC_READY + "weft::store_shared_remote(s + t, weft::cluster_rank() ^ 1, 1.f); weft::store_async_remote(s + 512 + t, weft::cluster_rank() ^ 1, 1.f, bar); weft::mbarrier_wait_phase(bar, 0); weft::load_shared(s + t); weft::cluster_sync();", "data-race uninitialised-read?", CLUSTER),
     Rule("no such rank", "weft::load_shared_remote(s + t, 2);", "out-of-bounds", CLUSTER),

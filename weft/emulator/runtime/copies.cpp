@@ -318,7 +318,7 @@ EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 val
   if ((u64)to % bytes)
     fatal("misaligned-copy", line, 0, "a store needs an address that is a multiple of its bytes", "store_async_remote by %s to %s: not aligned",
           describe_fiber(f), describe_address((u64)to));
-  Mbarrier* barrier = use_mbarrier(f->block->unit->blocks[rank], weft_emu_remote_address(local_barrier, rank, line), "store_async_remote", line);
+  Mbarrier* barrier = use_mbarrier_by_copy(f->block->unit->blocks[rank], weft_emu_remote_address(local_barrier, rank, line), "store_async_remote", line);
   Copy* c = new_copy(f, Copy::LOAD, bytes, line, barrier);
   Accessor by = accessor_of(c, 0);
   by.copy = false;

@@ -54,7 +54,7 @@ Mbarrier* use_mbarrier_by_copy(Block* b, void* p, const char* operation, int lin
   Mbarrier* m = use_mbarrier(b, p, operation, line);
   if (UNLIKELY(!m->is_fenced && machine.config.check_races))
     REPORT("missing-proxy-fence", line, m->init_line, "fence_mbarrier_init() by the thread that makes the mbarrier, before the barrier that shows it to others",
-           "%s issued by %s completes on the %s, whose init no fence has made visible to copies", operation, describe_fiber(machine.current),
+           "%s issued by %s completes on the %s, whose init no fence has made visible to copies and other blocks", operation, describe_fiber(machine.current),
            describe_mbarrier(m));
   return m;
 }
