@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.device.used import only_used
 from weft.errors import InternalError
 
 FOLDER = Path(__file__).resolve().parent
@@ -81,13 +82,16 @@ def _primitives() -> str:
     return (FOLDER / f"{PRIMITIVES}.cuh").read_text()
 
 
-def translation_unit(kernel_text: str, blocks: Iterable[str] = ()) -> str:
+def translation_unit(kernel_text: str, blocks: Iterable[str] = (), *, shortened: bool = False) -> str:
     """Put a kernel and the blocks that it uses into one text, which NVRTC and the emulator both compile.
 
+    shortened: without the library's functions that the kernel does not use, which takes the compiler less time and gives the same machine code.
     A `WEFT_ENTRY(NAME)` is added for each kernel whose text brings none.
     """
-    parts = ["#if defined(WEFT_EMULATOR)", '#include "weft_emulator.h"', "#else", _primitives().rstrip(), "#endif"]
-    parts += [block.text.rstrip() for block in in_order(blocks)]
+    head = '#if defined(WEFT_EMULATOR)\n#include "weft_emulator.h"\n#else'
+    parts = [head, _primitives().rstrip(), "#endif", *(block.text.rstrip() for block in in_order(blocks))]
+    if shortened:
+        parts = only_used(parts, kernel_text)
     parts.append(kernel_text.rstrip())
     for name in dict.fromkeys(KERNEL_NAME.findall(kernel_text)):
         if not re.search(rf"\bWEFT_ENTRY\(\s*{name}\s*\)", kernel_text):

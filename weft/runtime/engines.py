@@ -113,7 +113,7 @@ class _GpuKernel:
         from .driver import load_kernel
         from .nvrtc import compile_or_load
 
-        unit = translation_unit(program.text, program.blocks)
+        unit = translation_unit(program.text, program.blocks, shortened=True)
         start = time.perf_counter()
         compiled = compile_or_load(unit, program.name, engine.arch.nvrtc_target, max_registers=program.max_registers, fmad=fmad, options=options)
         middle = time.perf_counter()

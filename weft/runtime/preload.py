@@ -68,10 +68,12 @@ def _find_driver() -> None:
 
 
 def _load_compiler() -> None:
-    """Load NVRTC, and let it compile a kernel: it loads its second library, and sets up what it keeps, at the first one."""
+    """Load NVRTC, and let it compile a kernel: it loads its second library, and sets up what it keeps, at the first one. Then read the device library."""
+    from ..device.library import registry, translation_unit
     from . import nvrtc
 
     nvrtc.compile_cubin(EMPTY_KERNEL, "empty", f"sm_{nvrtc.load().capabilities[0]}")
+    translation_unit("", registry(), shortened=True)
 
 
 def _import_runtime() -> None:
