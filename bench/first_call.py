@@ -3,10 +3,10 @@
     python bench/first_call.py [OUT.json] [--shape 16384,4096] [--only NAME]
 
 weft: the disk cache and NVRTC's own cache are off, and every kernel of the process is forgotten before each case. The first row is the first kernel of the
-process, which also loads NVRTC, reads the chip's figures and imports what is imported late. definition: building the graph; binding: checks of the inputs
-and output shapes; schedule: choice and application; lowering: kernel IR and text; NVRTC; load: the machine code into the context; rest: arguments, launch,
-waiting for the kernel. first: all but the definition, as a caller sees it. torch.compile: default mode, static shapes, dynamo reset and empty caches before
-each case.
+process, which also reads the chip's figures, and loads and imports what a thread has not by then (with WEFT_PRELOAD=off: all of it). definition: building the
+graph; binding: checks of the inputs and output shapes; schedule: choice and application; lowering: kernel IR and text; NVRTC; load: the machine code into the
+context; rest: arguments, launch, waiting for the kernel. first: all but the definition, as a caller sees it. torch.compile: default mode, static shapes,
+dynamo reset and empty caches before each case.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _load_all() -> None:
 def _succeeds(step: Callable[[], None]) -> bool:
     try:
         step()
-    except (WeftError, ImportError, OSError, AttributeError):  # no driver, no NVRTC, one without a function: told when a kernel is made
+    except (WeftError, ImportError, OSError, AttributeError, ValueError, RuntimeError):  # told by the call that needs it: no driver, no NVRTC, ...
         return False
     return True
 
