@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,9 +36,12 @@ def printed(text: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_compiler_is_loaded_and_the_driver_is_left_alone() -> None:
-    text = START + "weft.FusionDefinition\nfrom weft.runtime import nvrtc, preload\npreload.wait()\nprint(len(nvrtc._loaded), Driver.initialised)"
-    assert printed(text) == "1 0"
+def test_the_compiler_is_loaded_and_the_driver_is_left_alone(fake_driver_source: Path, tmp_path: Path) -> None:
+    """NVRTC would load and initialise the driver for its own cache; then a forked child could not use CUDA."""
+    shutil.copy(fake_driver_source, tmp_path / "libcuda.so.1")
+    text = START + "weft.FusionDefinition\nfrom weft.runtime import nvrtc, preload\npreload.wait()\nmaps = open('/proc/self/maps').read()\n"
+    shown = printed(text + "print(len(nvrtc._loaded), Driver.initialised, 'nvrtc-builtins' in maps, 'libcuda.so' in maps)", LD_LIBRARY_PATH=str(tmp_path))
+    assert shown == "1 0 True False"
 
 
 @pytest.mark.parametrize("imports_torch", [True, False])

@@ -19,7 +19,6 @@ from ..options import current
 LONGEST_WAIT_S = 10.0
 """How long a fork waits for the thread: a child must not start while another thread of its parent is in the middle of a load or of an import."""
 
-EMPTY_KERNEL = 'extern "C" __global__ void empty() {}'
 MODULES = ("fec", "driver", "kernel_executor")
 
 _lock = threading.Lock()
@@ -68,11 +67,11 @@ def _find_driver() -> None:
 
 
 def _load_compiler() -> None:
-    """Load NVRTC, and let it compile a kernel: it loads its second library, and sets up what it keeps, at the first one. Then read the device library."""
+    """Load NVRTC, let it compile something, and read the device library."""
     from ..device.library import registry, translation_unit
     from . import nvrtc
 
-    nvrtc.compile_cubin(EMPTY_KERNEL, "empty", f"sm_{nvrtc.load().capabilities[0]}")
+    nvrtc.compile_nothing()
     translation_unit("", registry(), shortened=True)
 
 
