@@ -30,7 +30,7 @@ TENSOR_BYTES = 64 * 10**6
 CLIFF = 0.6
 USUAL = {
     "kind": "2d", "project_to_inputs": False, "unroll": 1, "bdimx": None, "rows_per_block": 1, "row_unroll": 1, "bdimz": 1, "outer_batches": 1,
-    "cluster_blocks": 1,
+    "cluster_blocks": 1, "is_phased": False,
 }  # fmt: skip
 FOLLOWING = ("pad_to_warp", "is_warp_only")
 """Params that most kernels have, and those that follow from others."""
