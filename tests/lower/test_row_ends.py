@@ -160,6 +160,20 @@ def test_an_axis_left_of_the_reduced_ones_that_an_input_lacks():
     assert_close(out, (x.double() + y.double()) - (x.double() + y.double()).amax(2, keepdim=True), torch.bfloat16)
 
 
+@pytest.mark.parametrize("columns", [17, 46])
+def test_a_weight_that_is_repeated_along_the_row_is_read_element_by_element(columns):
+    """A vector of the row would leave it at its end."""
+    with FusionDefinition() as fd:
+        x, weight = matrix(fd, torch.bfloat16, 3), matrix(fd, torch.bfloat16, 1)
+        x = fd.ops.mul(fd.ops.cast(x, DataType.Float), fd.ops.broadcast(fd.ops.cast(weight, DataType.Float), [True, True, False]))
+        fd.add_output(fd.ops.cast(fd.ops.sub(x, fd.ops.max(x, dims=[1, 2], keepdim=True)), DataType.BFloat16))
+    x, weight = torch.randn(4, 9, columns).bfloat16(), torch.randn(columns).bfloat16()
+    (out,) = fd.execute([x, weight])
+    assert is_phased(fd)
+    product = x.double() * weight.double()
+    assert_close(out, product - product.amax((1, 2), keepdim=True), torch.bfloat16)
+
+
 def test_rows_of_several_reduced_axes():
     with FusionDefinition() as fd:
         x = fd.ops.cast(matrix(fd, torch.bfloat16, 4), DataType.Float)
@@ -228,3 +242,19 @@ def test_interior_vectors_are_whole_and_ends_are_one_element_each():
     shorter = {axes[0].sym: 1000, axes[1].sym: 15}
     with pytest.raises(WrongAssumption, match="kernel was made for"):
         check_limits(program, shorter, launch_sizes(program, shorter), H200)
+
+
+@by_dtype
+@pytest.mark.parametrize(("rows", "columns"), [(9, 65), (3, 513), (7, 1009), (2, 24593), (1, 70001)])
+def test_sums_and_extrema_of_rows(dtype, rows, columns):
+    """Also of a row that several blocks share: the first of them has the ends."""
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(matrix(fd, dtype), DataType.Float)
+        fd.add_output(fd.ops.sum(fd.ops.mul(x, x), dims=[1]))
+        fd.add_output(fd.ops.max(x, dims=[1]))
+    x = torch.randn(rows, columns).to(dtype)
+    total, most = fd.execute([x])
+    params = fd.fec.kernel_runtimes[-1].proposal.params
+    assert params.is_phased and (params.grid_split > 1) == (rows * columns > 10**5 / 2 and rows == 1)
+    torch.testing.assert_close(total.double(), x.double().square().sum(1), rtol=1e-5, atol=0)
+    assert torch.equal(most, x.float().amax(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from weft.arch import A100, B200, H100, H200
@@ -145,3 +146,14 @@ def test_a_choice_is_quick():
             choose(f, H200)
             times.append(time.perf_counter() - start)
         assert min(times) < 1e-3
+
+
+@pytest.mark.parametrize("n", [67, 1025, 4097, 65537])
+def test_odd_rows_are_read_in_wide_vectors(n):
+    m = (1 << 26) // n
+    params = choose(replace(rows(m, n, vector=1), phased_limit_elems=8), H200)
+    assert params.is_phased and params.vector_elems == 8 and params.bdimx >= 16
+    if n > 1000:
+        assert params == replace(choose(rows(m, n // 8 * 8), H200), is_phased=True)
+    assert not choose(rows(m, n, vector=1), H200).is_phased
+    assert not choose(replace(columns(m, n, vector=1), phased_limit_elems=8), H200).is_phased

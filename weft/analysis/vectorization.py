@@ -74,15 +74,19 @@ class VectorLimits:
                     limit = min(limit, largest_power_of_two_divisor(_stride(tensor, index, env)))
         return 1 << (limit.bit_length() - 1)
 
-    def phased_limit_elems(self, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
-        """Return the widest vector of which rows of any length can be made when vectors need not begin with a row; 1 when there is none.
+    def shifted(self, position: int) -> list[TensorView]:
+        """Return the tensors other than the phased ones that lie without a gap along all loops from `position` on, so that no vector leaves them."""
+        return [t for t, run in self._runs.items() if t not in self.phased and len(run) >= len(self.order) - position]
+
+    def phased_limit_elems(self, position: int, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
+        """Return the widest vector of which rows, the loops from `position` on, can be made when vectors need not begin with them; 1 when there is none.
 
         Tensors that every row reads from their start (weights) are then read in words of 32 bits, and must begin with one; one that has a stride of its
         own per row has other phases than the rest, so that there is no such vector.
         """
         if not self.phased or any(self._strided.values()):
             return 1
-        if any(alignment_bits.get(t.name, max_vector_bits) % SHIFTED_WORD_BITS for t in self._runs if t not in self.phased):
+        if any(alignment_bits.get(t.name, max_vector_bits) % SHIFTED_WORD_BITS for t in self.shifted(position)):
             return 1
         widest = max(t.dtype().bits for t in self.phased)
         aligned = min(largest_power_of_two_divisor(alignment_bits.get(t.name, max_vector_bits)) for t in self.phased)

@@ -26,7 +26,7 @@ def add_row_ends(kernel: Kernel, state: BuildState) -> Kernel:
     if state.phased is not None:
         for buffer in _arrays(kernel):
             buffer.elems = add(buffer.elems, 1)
-        kernel.body = [*_head(kernel, state, state.phased), *_body(kernel.body)]
+        kernel.body = [*_head(state, state.phased), *_body(kernel.body)]
         for s in walk(kernel.body):
             if isinstance(s, Reduce):
                 s.predicate = _of_all_threads(s)
@@ -53,14 +53,14 @@ def _of_all_threads(reduce: Reduce) -> Sym:
     return conjunction(a for a in conjuncts(reduce.predicate) if not (a.op == "lt" and a.args[0].payload == ParallelType.block_x.value))
 
 
-def _head(kernel: Kernel, state: BuildState, phased: PhasedRows) -> list[Statement]:
+def _head(state: BuildState, phased: PhasedRows) -> list[Statement]:
     """Return the statements that compute the phase."""
     skipped = skipped_variable(const(phased.vector_elems))
     row = _row_index(state, phased)
     whole = mul(floordiv(sub(phased.length, skipped), phased.vector_elems), phased.vector_elems)
     thread = var(ParallelType.block_x.value, extent=state.launch[ParallelType.block_x])
-    if kernel.cluster[0] > 1:  # the ends are for the threads of the first block: the others count from beyond them
-        thread = add(thread, mul(var(ParallelType.grid_x.value, extent=state.launch[ParallelType.grid_x]), phased.min_threads))
+    if phased.blocks is not None:  # the ends are for the threads of the first block: the others count from beyond them
+        thread = add(thread, mul(var(phased.blocks.value, extent=state.launch[phased.blocks]), phased.min_threads))
     return [
         Let(skipped, ZERO if row is None else phased.skipped(row)),
         Call("const int row_end = {0} < {1} ? {0} : {0} + {2};", (thread, skipped, whole), "this thread's element at the ends of the row, if any"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..expr import Sym, mod, mul, sub, var
+from ..ir.enums import ParallelType
 from ..ir.values import IterDomain
 
 
@@ -19,13 +20,14 @@ class PhasedRows:
     """What the phased splits of a schedule depend on.
 
     rows: the axis that counts the rows in memory order; None when there is one row. length: elements of a row. vector_elems: factor of the splits.
-    aligned: names of the inputs whose vectors are aligned.
+    aligned: names of the inputs whose vectors are aligned. blocks: the parallel type of the blocks that share a row, if any.
     """
 
     rows: IterDomain | None
     length: Sym
     vector_elems: int
     aligned: frozenset[int] = frozenset()
+    blocks: ParallelType | None = None
 
     @property
     def min_threads(self) -> int:

@@ -254,7 +254,7 @@ class RowAnalysis:
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
             vector_limit_elems=self.limits.limit_elems(shape.inner_position, env, alignment_bits),
-            phased_limit_elems=self.limits.phased_limit_elems(alignment_bits),
+            phased_limit_elems=self.limits.phased_limit_elems(shape.inner_position, alignment_bits),
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
             vectorizable_inputs=self.vectorizable_inputs,

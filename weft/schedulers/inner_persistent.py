@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..analysis.vectorization import VectorLimits
 from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
-from ..schedule.phased_rows import PhasedRows
 from ..schedule.rfactor import rfactor
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
@@ -27,7 +25,7 @@ from .facts import Obstacle, PersistentAnalysis, analyze_persistent
 from .persistent_heuristic import PersistentParams
 from .row_passes import Passes, keep_elsewhere
 from .row_ways import choose_rows
-from .rows import Rows, Template, canonical_rows, full_rows, positions, split_axis, whole_warps
+from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps
 
 
 class InnerPersistent(Scheduler):
@@ -63,7 +61,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     kept = passes.separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
-    phased = phased_rows(reference, rows, params, analysis.limits)
+    shared = ParallelType.grid_x if params.cluster_blocks > 1 else None
+    phased = phased_rows(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
     serial = split_row(reference, rows, params)
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
@@ -73,22 +72,13 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1)
-    in_vectors = [t for t in analysis.limits.vectorizable if not params.is_phased or t.is_fusion_input or t in analysis.limits.phased]
-    template.vectorize([t.name for t in in_vectors], params.vector_elems, [*copies, *in_shared])
+    template.vectorize(names_in_vectors(analysis.limits, analysis.shape, params.is_phased), params.vector_elems, [*copies, *in_shared])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
     return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, params.fill, params.batches), phased)
-
-
-def phased_rows(reference: TensorView, rows: Rows, params: PersistentParams, limits: VectorLimits) -> PhasedRows | None:
-    """Return what the phase of a row depends on, when rows have one."""
-    if not params.is_phased:
-        return None
-    row = rows.row.definition().inputs[0]  # type: ignore[union-attr]
-    return PhasedRows(rows.rows, row.sym, params.vector_elems, frozenset(t.name for t in limits.phased))  # type: ignore[union-attr]
 
 
 def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> list[IterDomain]:

@@ -35,6 +35,7 @@ from .throughput_heuristic import (
     best_first,
     ceil_div,
     clocks_per_ns,
+    has_phase,
     l2_bytes_per_ns,
     next_power_of_two,
     previous_power_of_two,
@@ -42,6 +43,7 @@ from .throughput_heuristic import (
     rereads_from_memory,
     roof_fraction,
     round_up,
+    row_vectors,
     share_bytes_per_ns,
     vector_elems,
     vector_latency_clocks,
@@ -73,8 +75,6 @@ NARROW_ACCESS_BITS = 32
 """Of an access, up to which bounds that are known to hold are left out: odd rows of bf16 gain 1.3 to 2 times (softmax of 4093: 0.43 to 0.67 of a copy, 65
 instructions per element to 36), of float32 1.1 to 1.6. With 16-byte vectors the bounds cost nothing, and the straight code without them makes the
 compiler spill: layer norm of 4096 falls from 0.93 to 0.48."""
-PHASED_ROW_VECTORS = 8
-"""Of a row that begins anywhere, from which aligned vectors with ends of their own are better than narrow accesses. An estimate."""
 FEW_BATCHES_BYTES = 16 * 1024
 """Bytes of a tensor's row up to which two barriers are not worth longer threads (256 threads of 4 vectors)."""
 MAX_BATCHES = 32
@@ -131,18 +131,6 @@ REREAD_FACTOR = 0.92
 """Rows read again against the model, which knows nothing of what the second reading costs in L1 and L2 (measured: 0.85 against 0.93 at 32K elements)."""
 LONG_ROW_THREADS_PER_SM = 1536
 """Threads of a multiprocessor to plan registers for: 40 each."""
-
-
-def has_phase(facts: PersistentFacts) -> bool:
-    """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors."""
-    is_narrow = facts.vector_limit_elems * facts.max_dtype_bits <= NARROW_ACCESS_BITS
-    is_long = facts.reduction_elems >= PHASED_ROW_VECTORS * facts.phased_limit_elems
-    return is_narrow and is_long and facts.phased_limit_elems > facts.vector_limit_elems and facts.dimensions == 2 and facts.min_vector_elems == 1
-
-
-def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
-    """Return the vectors of a row for which loops are made: all, or with a phase those that may be whole."""
-    return row_elems // vector_elems if is_phased else ceil_div(row_elems, vector_elems)
 
 
 @dataclass(frozen=True, slots=True)

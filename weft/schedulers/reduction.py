@@ -15,12 +15,15 @@ from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
+from ..schedule.phased_rows import PhasedRows
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, ReductionAnalysis, RowAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, choose_with_trace
-from .rows import Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, positions, split_axis, whole_warps
+from .rows import (
+    Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phased_rows, positions, split_axis, whole_warps,
+)  # fmt: skip
 
 _STATIC = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
 
@@ -42,15 +45,18 @@ class Reduction(Scheduler):
         template = Template(fusion)
         template.stream(analysis.axes, analysis.shape.order)
         reference = template.reduction_behind(analysis.shape.reference.name)
-        schedule = schedule_outer if params.kind == "outer" else schedule_inner
-        serial, loads_at = schedule(reference, analysis, params)
+        phased: PhasedRows | None = None
+        if params.kind == "outer":
+            serial, loads_at = schedule_outer(reference, analysis, params)
+        else:
+            serial, loads_at, phased = schedule_inner(reference, analysis, params)
         partial = rfactor(reference, positions(reference, serial))
         template.propagate(partial)
         template.bind(partial)
         template.rfactor_others(reference, partial)
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
-        names = [t.name for t in analysis.limits.vectorizable]
+        names = names_in_vectors(analysis.limits, analysis.shape, params.is_phased)
         if params.kind == "outer":
             names += results_along_columns(analysis)
         template.vectorize(names, params.vector_elems)
@@ -58,7 +64,7 @@ class Reduction(Scheduler):
         template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        return Launch(static, params.max_registers)
+        return Launch(static, params.max_registers, phased=phased)
 
 
 def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
@@ -72,9 +78,11 @@ def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
     return out
 
 
-def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int]:
-    """Transform and bind a reduction along memory; return its serial axes and how many axes stand left of the unrolled loads."""
-    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d")
+def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int, PhasedRows | None]:
+    """Transform and bind a reduction along memory; return its serial axes, how many axes stand left of the unrolled loads, and the phase of its rows."""
+    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
+    shared = ParallelType.grid_y if params.grid_split > 1 else None
+    phased = phased_rows(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
     front: list[IterDomain] = []
     if rows.rows is not None:
         blocks = rows.rows
@@ -99,7 +107,7 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
         loop, middle = _share(reference, loop, params)
         serial[0] = loop
     arrange_axes(reference, [*front, *middle, loop, unroll, threads, rows.vector])
-    return serial, len(front) + len(middle) + 1
+    return serial, len(front) + len(middle) + 1, phased
 
 
 def _share(reference: TensorView, loop: IterDomain, params: ReductionParams) -> tuple[IterDomain, list[IterDomain]]:

@@ -32,10 +32,12 @@ from .throughput_heuristic import (
     bytes_in_flight_per_sm,
     ceil_div,
     clocks_per_ns,
+    has_phase,
     next_power_of_two,
     previous_power_of_two,
     reduction_clocks,
     roof_fraction,
+    row_vectors,
     share_bytes_per_ns,
     tree_workspace_bytes,
     vector_elems,
@@ -86,6 +88,7 @@ class ReductionParams:
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
+    is_phased: vectors are aligned in memory although rows are not ("inner" only).
     """
 
     kind: str
@@ -97,6 +100,7 @@ class ReductionParams:
     grid_split: int
     is_warp_only: bool
     max_registers: int
+    is_phased: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -162,7 +166,9 @@ class _Model:
 
     def __init__(self, facts: ReductionFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
-        self.vector = vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+        self.is_phased = facts.is_inner and has_phase(facts)
+        limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
+        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
         self.share = share_bytes_per_ns(arch)
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.inputs = max(1, facts.vectorizable_inputs)
@@ -245,9 +251,10 @@ class _Model:
 
     def inner_merged(self) -> Iterator[Candidate]:
         facts, arch = self.facts, self.arch
-        row = ceil_div(facts.reduction_elems, self.vector)
+        row = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
+        fewest = 2 * self.vector if self.is_phased else 1  # threads that do the ends of a row
         for bdimx in INNER_THREADS:
-            if bdimx > 1 and bdimx // 2 >= row or ceil_div(row, bdimx) > 16 and bdimx < 32:
+            if bdimx < fewest or bdimx > fewest and bdimx // 2 >= row or ceil_div(row, bdimx) > 16 and bdimx < 32:
                 continue
             bdimy = max(1, min(INNER_BLOCK_THREADS // bdimx, next_power_of_two(facts.iteration_elems)))
             rows = ceil_div(facts.iteration_elems, bdimy)
@@ -257,7 +264,7 @@ class _Model:
                 vectors = ceil_div(share, bdimx * unroll) * unroll
                 params = ReductionParams(
                     kind="inner", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
-                    is_warp_only=bdimx <= arch.warp_threads, max_registers=self.registers(bdimx * bdimy),
+                    is_warp_only=bdimx <= arch.warp_threads, max_registers=self.registers(bdimx * bdimy), is_phased=self.is_phased,
                 )  # fmt: skip
                 lanes = share / (vectors * bdimx)
                 yield self.candidate(params, vectors, ceil_div(bdimx, 32), lanes, rows * split, 512)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..analysis.axes import AxisMaps
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
+from ..analysis.vectorization import VectorLimits
 from ..expr import variables
 from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
@@ -19,6 +20,7 @@ from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, RandomOp, Reductio
 from ..schedule.caching import cache_and_fork_outputs, cache_inputs
 from ..schedule.full_rows import FullRows
 from ..schedule.inline import inline_to
+from ..schedule.phased_rows import PhasedRows
 from ..schedule.primitives import merge, reorder, split
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.rfactor import rfactor
@@ -173,6 +175,19 @@ def full_rows(shape: ReductionShape, fill: str, batches: int) -> FullRows | None
     axes = shape.reference.get_logical_domain()
     row, others = ({v for a in axes if a.is_reduction() is kind for v in variables(a.sym)} for kind in (True, False))
     return FullRows(frozenset(row - others), batches, fill == "whole")
+
+
+def phased_rows(rows: Rows, vector_elems: int, limits: VectorLimits, blocks: ParallelType | None) -> PhasedRows:
+    """Return what the phase of a row depends on. Before: the row is not split among threads. blocks: the blocks that share a row."""
+    row: IterDomain = rows.row.definition().inputs[0]  # type: ignore[union-attr, assignment]
+    return PhasedRows(rows.rows, row.sym, vector_elems, frozenset(t.name for t in limits.phased), blocks)
+
+
+def names_in_vectors(limits: VectorLimits, shape: ReductionShape, is_phased: bool) -> list[int]:
+    """Return the names of the inputs and outputs that move in vectors. With a phase, these are whole rows; of outputs those whose vectors are aligned."""
+    if not is_phased:
+        return [t.name for t in limits.vectorizable]
+    return [t.name for t in (*limits.phased, *limits.shifted(shape.inner_position)) if t.is_fusion_input or t in limits.phased]
 
 
 def class_order(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> list[int]:

@@ -22,7 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..arch import Arch
+from .facts import PersistentFacts, ReductionFacts
 
+PHASED_ACCESS_BITS = 32
+"""Of an access, up to which rows that begin anywhere are rather read in aligned vectors: accesses of 64 bits are nearly as fast as those of 128."""
+PHASED_ROW_VECTORS = 8
+"""Of a row that begins anywhere, from which aligned vectors with ends of their own are better than narrow accesses. An estimate."""
 ROOF = 0.95
 """Of `Arch.roof_bytes_per_s`, what the best kernels reach; a plain copy kernel reaches 0.97."""
 SHARPNESS = 3.25
@@ -149,6 +154,18 @@ def previous_power_of_two(value: int) -> int:
 def next_power_of_two(value: int) -> int:
     """Smallest power of two from `value` on."""
     return 1 << (max(1, value) - 1).bit_length()
+
+
+def has_phase(facts: ReductionFacts | PersistentFacts) -> bool:
+    """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors."""
+    is_narrow = facts.vector_limit_elems * facts.max_dtype_bits <= PHASED_ACCESS_BITS
+    is_long = facts.reduction_elems >= PHASED_ROW_VECTORS * facts.phased_limit_elems
+    return is_narrow and is_long and facts.phased_limit_elems > facts.vector_limit_elems and facts.dimensions == 2 and facts.min_vector_elems == 1
+
+
+def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
+    """Return the vectors of a row for which loops are made: all, or with a phase those that may be whole."""
+    return row_elems // vector_elems if is_phased else ceil_div(row_elems, vector_elems)
 
 
 def vector_elems(limit_elems: int, max_dtype_bits: int, min_vector_elems: int, max_vector_bits: int) -> int:
