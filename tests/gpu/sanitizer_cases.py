@@ -69,13 +69,13 @@ def case(name: str, define: Callable, inputs: list[torch.Tensor], reference: Cal
 def collect() -> None:
     torch.manual_seed(0)
     bf16 = torch.bfloat16
-    for rows, columns in ((33, 1000), (40, 77), (3, 8192), (3, 20000), (2, 70000), (300, 24)):
+    for rows, columns in ((33, 1000), (40, 77), (3, 8192), (3, 20000), (2, 70000), (300, 24), (37, 4093), (5, 33333)):
         case(f"softmax {rows}x{columns}", lambda fd: normalization(fd, 1, BFLOAT16), [torch.randn(rows, columns).to(bf16)], softmax(1))
     case("softmax float32 2x40000", lambda fd: normalization(fd, 1, FLOAT), [torch.randn(2, 40000)], softmax(1))
     case("softmax 1x600000", lambda fd: normalization(fd, 1, BFLOAT16), [torch.randn(1, 600000).to(bf16)], softmax(1))
     case("softmax over rows", lambda fd: normalization(fd, 0, BFLOAT16), [torch.randn(300, 130).to(bf16)], softmax(0))
     case("layer norm of two axes", layer_norm, [torch.randn(7, 12, 50)], lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]))
-    for shape, dims in (((33, 1000), [1]), ((3000, 64), [0]), ((1, 50000), [1]), ((130, 7), [0]), ((9, 300, 20), [0, 2]), ((40000,), [0])):
+    for shape, dims in (((33, 1000), [1]), ((33, 1001), [1]), ((3000, 64), [0]), ((1, 50000), [1]), ((130, 7), [0]), ((9, 300, 20), [0, 2]), ((40000,), [0])):
         reference = lambda x, dims=dims: x.sum(dims)  # noqa: E731
         case(f"sum {shape} over {dims}", lambda fd, s=shape, d=dims: total(fd, len(s), d, BFLOAT16), [torch.randn(*shape).to(bf16)], reference)
     for rows in ("tma", "specialized"):
