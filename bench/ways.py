@@ -2,6 +2,7 @@
 
     python bench/ways.py [OUT.json] [--part tall odd short variants] [--only "softmax * x4096"] [--seconds 200]
     python bench/ways.py --regret OUT.json [--every]     choose again, by the code as it is now, from the recorded facts; needs no GPU
+    python bench/ways.py --fit OUT.json                  the constants of the model with which the choice loses least; needs no GPU
 
 Softmax, RMS norm, layer norm, add + RMS norm and dropout + layer norm forward, bf16 and float32. Rows that are measured again replace those in OUT.json, so
 that it can be filled in pieces. All ways of a case run in turn, twice, beside a copy of the same bytes; the better median counts.
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from cases import BY_NAME
+from fit_ways import print_fit
 from forced import WAYS, Forced, Seen, ways_of
 from measure import RESULTS, compile_ahead, device_of, median_us, moved_bytes, parser, table, write
 from rechoose import print_regret
@@ -257,8 +259,11 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=220, help="measure no more cases after this long; those left are named")
     arguments.add_argument("--regret", type=Path, help="a file of results to choose for again")
     arguments.add_argument("--every", action="store_true", help="print the regret of every case, not only where it is above 0.5 %%")
+    arguments.add_argument("--fit", type=Path, help="a file of results to fit the model's constants to")
     a = arguments.parse_args()
-    if a.regret:
+    if a.fit:
+        print_fit([row for row in json.loads(a.fit.read_text(encoding="utf-8"))["rows"] if row["part"] != "variants"], arch_by_name("H200"))
+    elif a.regret:
         rows = json.loads(a.regret.read_text(encoding="utf-8"))["rows"]
         print_regret([row for row in rows if row["part"] != "variants"], arch_by_name("H200"), every=a.every)
     else:

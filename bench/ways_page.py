@@ -11,7 +11,7 @@ from regret import MOST, MOST_MEAN, mean_regret, regret_of, times_of
 NAMES = ("registers", "tma", "tma, bulk stores", "specialized", "specialized, bulk stores")
 TITLES = {
     "tall": "Many rows", "odd": "Rows that are no multiple of 16 bytes: TMA declines", "short": "Few rows",
-    "earlier": "By an earlier script (no registers of rows in registers, no errors)",
+    "earlier": "By an earlier script, before clusters were improved (no registers of rows in registers, no errors)",
 }  # fmt: skip
 WORDS = """Fractions of a copy of the same bytes, in the same process, all ways in turn, the better of two medians. registers: no pipeline; rows too long for
     a block's registers are spread over a cluster, kept in shared memory or read again. tma: a block loads its row by one bulk copy. specialized: blocks that

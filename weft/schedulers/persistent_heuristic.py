@@ -56,6 +56,8 @@ OVERHEAD_REGISTERS = 16
 not spill with these: RMS norm (16 kept + 16) is best with 32, layer norm (16 + 24) with 40, softmax (32 + 16) with 48: 8192x8192 is 0.96, with 56 0.91."""
 OPERAND_REGISTERS = 4
 """For the vector of each weight."""
+USUAL_TENSORS, TENSOR_REGISTERS = 2, 2
+"""Tensors with rows that the overhead above counts, and the address of each one more (add + RMS norm spills with 48 registers, and not with 56)."""
 RANDOM_REGISTERS = 8
 """For the state of Philox (dropout + layer norm is best with 64)."""
 WARP_ROW_REGISTERS = 16
@@ -267,7 +269,8 @@ class _Model:
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.levels = max(1, facts.passes - 1)
         self.one_block_bytes = SOFTMAX_BLOCK_BYTES if facts.has_exp and self.levels > 1 else ONE_BLOCK_BYTES
-        self.overhead = OVERHEAD_REGISTERS + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng
+        tensors = max(0, ceil_div(self.moved_bits, facts.max_dtype_bits) - USUAL_TENSORS)
+        self.overhead = OVERHEAD_REGISTERS + TENSOR_REGISTERS * tensors + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng
 
     def workspace_bytes(self, block: int) -> int:
         """Shared memory in which the warps of a block exchange partial results."""
@@ -364,7 +367,8 @@ class _Model:
             wanted = max(MIN_REGISTERS, round_up(kept + overhead, 8))
             return wanted, wanted
         if self.facts.max_dtype_bits >= 32:
-            wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS, 8))
+            random = self.overhead - OVERHEAD_REGISTERS if self.facts.has_rng else 0
+            wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + random, 8))
             return wanted, wanted + WIDE_SLACK_REGISTERS
         wanted = max(MIN_REGISTERS, (kept + self.overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
         return wanted, wanted

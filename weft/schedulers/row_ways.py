@@ -1,41 +1,77 @@
 """Which way to keep a normalization's rows: in registers (or what is chosen where they are too long), by TMA a row per block, or by specialized warps.
 
-Pure: facts and arch in, params out. Owns the choice among the ways; each way's params are chosen in `persistent_heuristic.py` and `async_rows_heuristic.py`.
-Read first: `choose_rows`.
+Pure: facts and arch in, params out. Owns the choice among the ways; each way's params are chosen in `persistent_heuristic.py` and `async_rows_heuristic.py`,
+and how fast each will be is predicted in `row_model.py`. Read first: `choose_rows`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from ..arch import Arch
 from .async_rows_heuristic import AsyncRowsParams, choose_async_rows
+from .base import Decline
 from .facts import PersistentFacts
 from .persistent_heuristic import PersistentParams, choose_with_trace
+from .row_model import CONSTANTS, Constants, predicted_registers, predicted_specialized, predicted_tma
 
-TMA_ROW_BYTES = (64 * 1024, 128 * 1024)
-"""More than the first and at most the second: rows that registers would spread over a cluster. One H200, fractions of a copy, registers against "tma":
-float32 24K layer norm 0.63 and 0.78, softmax 0.80 and 0.84, RMS norm 0.82 and 0.88; float32 32K 0.58 and 0.77, 0.80 and 0.88, 0.83 and 0.84;
-bf16 64K layer norm 0.71 and 0.72, but softmax 0.73 and 0.63, RMS norm 0.87 and 0.82; of 160 KiB, layer norm 0.57 and 0.55."""
+Params = PersistentParams | AsyncRowsParams
 
 
-def is_best_by_tma(facts: PersistentFacts, arch: Arch) -> bool:
-    """True where a block that loads its whole row by TMA was measured to be faster than a cluster with the row in its registers."""
-    row_bytes = facts.reduction_elems * facts.max_dtype_bits // 8
-    is_wide = facts.max_dtype_bits >= 32 or facts.reductions > 1 and not facts.has_exp
-    is_alone = facts.vectorizable_inputs == 1 and not facts.has_rng
-    return is_alone and is_wide and TMA_ROW_BYTES[0] < row_bytes <= TMA_ROW_BYTES[1] and facts.iteration_elems >= arch.sm_count
+@dataclass(frozen=True)
+class Ways:
+    """The params of every way that is possible, the model's prediction for each, and why others are not possible."""
+
+    params: Mapping[str, Params]
+    predict: Mapping[str, Callable[[Constants], float]]
+    declined: Mapping[str, str]
+    trace: Any
+
+    def best(self, constants: Constants) -> str:
+        """Return the way that is predicted to be fastest; rows in registers where a pipeline gains little."""
+        return max(self.params, key=lambda way: self.predict[way](constants) * (1.0 - constants.preference * (way != "registers")))
+
+    def __str__(self) -> str:
+        lines = [f"  {way}: predicted {self.predict[way](CONSTANTS):.3f} of the roof: {params}" for way, params in self.params.items()]
+        return "\n".join(["ways to keep rows", *lines, *(f"  not {way}: {reason}" for way, reason in self.declined.items()), str(self.trace)])
 
 
-def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, variant: str = "auto") -> tuple[PersistentParams | AsyncRowsParams, str]:
+def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
+    """Return the ways to keep rows. is_loadable: rows of all inputs lie contiguously."""
+    in_registers, trace = choose_with_trace(facts, arch)
+    params: dict[str, Params] = {"registers": in_registers}
+    predict: dict[str, Callable[[Constants], float]] = {"registers": lambda c: predicted_registers(trace.candidates[0], facts, arch, c)}
+    declined: dict[str, str] = {}
+    for kind, predicted in (("tma", predicted_tma), ("specialized", predicted_specialized)):
+        found = pipeline(facts, arch, kind) if is_loadable else Decline("the rows of an input do not lie contiguously")
+        if isinstance(found, Decline):
+            declined[kind] = found.reason
+        else:
+            params[kind] = found
+            predict[kind] = lambda c, found=found, predicted=predicted: predicted(found, facts, arch, c)  # type: ignore[misc]
+    return Ways(params, predict, declined, trace)
+
+
+def pipeline(facts: PersistentFacts, arch: Arch, kind: str) -> AsyncRowsParams | Decline:
+    """Return the params of a pipeline worth comparing."""
+    if facts.iteration_elems < arch.sm_count:
+        return Decline(f"{facts.iteration_elems} rows leave multiprocessors idle, which a cluster per row would use")
+    return choose_async_rows(facts, arch, kind)
+
+
+def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, variant: str = "auto") -> tuple[Params, str]:
     """Return the params of a normalization and why.
 
     is_loadable: rows of all inputs lie contiguously. variant: the way that is asked for; where that is impossible, the params of rows in registers.
     """
-    if variant == "auto" and is_loadable and is_best_by_tma(facts, arch):
-        by_tma = choose_async_rows(facts, arch, "tma")
-        if isinstance(by_tma, AsyncRowsParams):
-            return by_tma, f"rows of one input that registers would spread over a cluster: {by_tma}"
-    found = choose_async_rows(facts, arch, variant) if variant in ("tma", "specialized") else None
-    if isinstance(found, AsyncRowsParams):
-        return found, f"forced: {found}"
-    params, trace = choose_with_trace(facts, arch)
-    return params, str(trace) if found is None else f"not {variant}: {found.reason}\n{trace}"
+    if variant == "auto":
+        ways = find_ways(facts, arch, is_loadable=is_loadable)
+        best = ways.best(CONSTANTS)
+        return ways.params[best], f"{best} of the {ways}"
+    in_registers, trace = choose_with_trace(facts, arch)
+    if variant == "register":
+        return in_registers, str(trace)
+    found = choose_async_rows(facts, arch, variant)
+    return (in_registers, f"not {variant}: {found.reason}\n{trace}") if isinstance(found, Decline) else (found, f"forced: {found}")

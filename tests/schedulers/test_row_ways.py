@@ -1,0 +1,98 @@
+"""The choice among the ways to keep rows, and the model behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from weft.arch import A100, H200
+from weft.compiler import prepare
+from weft.dtypes import DataType
+from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows, tma_blocks_per_sm
+from weft.schedulers.facts import PersistentAnalysis, PersistentFacts, analyze_persistent
+from weft.schedulers.persistent_heuristic import choose_with_trace
+from weft.schedulers.row_model import CONSTANTS, predicted_registers, predicted_specialized, predicted_tma
+from weft.schedulers.row_ways import choose_rows, find_ways
+
+from .test_rows_by_tma import normalization
+
+
+def facts_of(rows: int, columns: int, dtype: DataType = DataType.Float, is_softmax: bool = True) -> PersistentFacts:
+    fusion = prepare(normalization(dtype, is_softmax=is_softmax).fusion).fusion
+    analysis = analyze_persistent(fusion)
+    assert isinstance(analysis, PersistentAnalysis)
+    env = {axis.sym: n for tensor in fusion.inputs() for axis, n in zip(tensor.get_logical_domain(), (rows, columns))}  # type: ignore[attr-defined]
+    return analysis.facts(env, {})
+
+
+def test_each_way_is_taken_where_the_others_are_slow() -> None:
+    slow_clusters = replace(CONSTANTS, cluster_ns=50_000.0)
+    assert find_ways(facts_of(4096, 4096), H200, is_loadable=True).best(slow_clusters) == "registers"
+    ways = find_ways(facts_of(4096, 24576), H200, is_loadable=True)
+    assert ways.best(replace(slow_clusters, specialized_chain=50.0)) == "tma"
+    assert ways.best(replace(slow_clusters, tma_latency_ns=50_000.0)) == "specialized"
+
+
+@pytest.mark.parametrize(
+    ("facts", "arch", "is_loadable", "reason"),
+    [
+        (facts_of(4096, 32768), H200, False, "the rows of an input do not lie contiguously"),
+        (facts_of(4096, 32768), A100, True, "A100 has no TMA"),
+        (facts_of(131, 32768), H200, True, "131 rows leave multiprocessors idle, which a cluster per row would use"),
+        (facts_of(4096, 32769), H200, True, "the bytes of a row are no multiple of 16"),
+        (facts_of(4096, 65536), H200, True, "a row of 262144 bytes does not fit into shared memory"),
+    ],
+)
+def test_where_a_row_per_block_is_impossible_the_trace_says_why(facts: PersistentFacts, arch, is_loadable: bool, reason: str) -> None:
+    ways = find_ways(facts, arch, is_loadable=is_loadable)
+    assert ways.declined["tma"] == reason
+    params, trace = choose_rows(facts, arch, is_loadable=is_loadable)
+    assert not isinstance(params, AsyncRowsParams)
+    assert f"not tma: {reason}" in trace
+
+
+def test_a_pipeline_must_be_faster_by_more_than_the_preference() -> None:
+    ways = find_ways(facts_of(4096, 32768), H200, is_loadable=True)
+    slow_clusters = replace(CONSTANTS, cluster_ns=50_000.0)
+    assert ways.best(slow_clusters) == "tma"
+    assert ways.best(replace(slow_clusters, preference=0.99)) == "registers"
+
+
+def test_what_costs_time_lowers_the_prediction() -> None:
+    """Clusters by what they wait for, a row per block by its latency, specialized warps by the part of the chain that they do not hide."""
+    facts = facts_of(4096, 24576)
+    ways = find_ways(facts, H200, is_loadable=True)
+    candidate = choose_with_trace(facts, H200)[1].candidates[0]
+    assert candidate.params.cluster_blocks > 1
+    slower = replace(
+        CONSTANTS, cluster_ns=CONSTANTS.cluster_ns * 2, tma_latency_ns=CONSTANTS.tma_latency_ns * 4, specialized_chain=CONSTANTS.specialized_chain * 2
+    )
+    for way in ("registers", "tma", "specialized"):
+        assert ways.predict[way](slower) < ways.predict[way](CONSTANTS) < 1.0
+    assert predicted_registers(candidate, facts, H200) == ways.predict["registers"](CONSTANTS)
+
+
+def test_rows_that_do_not_fill_the_last_wave_lower_the_prediction() -> None:
+    for predicted, kind in ((predicted_tma, "tma"), (predicted_specialized, "specialized")):
+        fractions = []
+        for rows in (132 * 4, 132 * 4 + 1):
+            facts = facts_of(rows, 24576)
+            params = choose_async_rows(facts, H200, kind)
+            assert isinstance(params, AsyncRowsParams)
+            fractions.append(predicted(params, facts, H200))
+        assert fractions[1] < 0.9 * fractions[0]
+
+
+@pytest.mark.parametrize("columns", [1024, 4096, 8192, 16384, 24576, 32768, 40960])
+@pytest.mark.parametrize("is_softmax", [False, True])
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=lambda dtype: dtype.name)
+def test_a_row_per_block_leaves_registers_for_the_rows_in_work(dtype: DataType, is_softmax: bool, columns: int) -> None:
+    facts = facts_of(4096, columns, dtype, is_softmax)
+    params = choose_async_rows(facts, H200, "tma")
+    assert isinstance(params, AsyncRowsParams) and params.max_registers is not None
+    assert params.max_registers % 8 == 0 and params.fill == "partial"
+    blocks = tma_blocks_per_sm(facts, H200, params)
+    assert blocks >= 1
+    assert H200.blocks_per_sm(params.bdimx, params.max_registers, 0) >= blocks
+    assert params.batches * params.bdimx * params.vector_elems >= columns
