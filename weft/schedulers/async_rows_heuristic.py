@@ -25,8 +25,8 @@ MOST_BATCHES = 16
 TMA_BATCHES = (4, 8, MOST_BATCHES)
 BULK_STORE_REGISTERS = 8
 """Of a thread, for the place of its results in shared memory."""
-WIDE_INPUT_REGISTERS = 8
-"""Of a thread, for each row input of 32 bits after the first: add + RMS norm spills with 48 registers, and not with 56."""
+WIDE_INPUT_REGISTERS = 16
+"""Of a thread, for each row input of 32 bits after the first: add + RMS norm spills with 56 registers, and not with 64."""
 SMALL_SHARED_BYTES = 1024
 """Barriers, workspaces, alignment of a row per block."""
 MOST_GROUP_BATCHES = 8
