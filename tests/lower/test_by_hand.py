@@ -25,6 +25,10 @@ def add_bias(fd):
     fd.add_output(fd.ops.add(x, bias))
 
 
+def row_doubled(fd):
+    fd.add_output(fd.ops.mul(fd.define_tensor([5, 12], contiguity=True), 2.0))
+
+
 def row_sum(fd):
     fd.add_output(fd.ops.sum(fd.define_tensor([5, 12], contiguity=True), [1]))
 
@@ -261,6 +265,19 @@ def test_only_copies_and_conversions_take_vectors():
     with pytest.raises(UserError) as error:
         run(fusion, [X, torch.randn(12)], defined(add_bias))
     assert message(error).startswith(f"W521: axis {local.axis(2)} of {local} is vectorized, but add computes one element at a time")
+
+
+def test_a_vector_takes_neighbours_in_memory_only():
+    """Rows are split into lanes: the elements of one vector would lie a row apart."""
+    fusion = defined(row_doubled)
+    ((source, copy),) = cache_inputs(fusion)
+    reorder(copy, {0: 1})
+    split(copy, 1, 5)
+    copy.axis(2).parallelize(P.vectorize)
+    lanes = str(copy.axis(2))
+    with pytest.raises(UserError) as error:
+        run(fusion, [X], defined(row_doubled))
+    assert message(error).startswith(f"W521: axis {lanes} of {copy} is vectorized, but neighbouring elements along it lie 12 elements apart in {source}")
 
 
 @pytest.mark.parametrize("shape", [(1, 300_001), (130, 6)])

@@ -13,7 +13,7 @@ from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
+from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
 from ..schedule.full_rows import FullRows
 from ..schedule.inline import consumer_axis
@@ -21,6 +21,7 @@ from ..schedule.phased_rows import PhasedRows
 from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
+from .lanes import check_lanes
 from .loops import LoopGroup, LoopPlan, order_exprs
 from .prepare import prepare_reductions
 from .tiles import swizzled
@@ -33,12 +34,6 @@ class SymbolicRegisters(UserError):
     code = "W520"
     what = "{tensor} is kept in registers, and its axis {axis} has the symbolic extent {extent}"
     fix = "split the axis by a constant and inline the tensor, bind the axis to a thread, or set_memory_type(MemoryType.shared)"
-
-
-class NotVectorizable(UserError):
-    code = "W521"
-    what = "axis {axis} of {tensor} is vectorized, but {reason}"
-    fix = "vectorize only the innermost axis of a copy, a cast or a random op, with a constant extent, contiguous in memory"
 
 
 class BuildState:
@@ -229,7 +224,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     indexer = Indexer(state.maps, state.table, nest, state.divisors, state.launch, [groups[k].axis for k in lanes])
     fields = op_fields(state, indexer, expr)
     vector = product(groups[k].extent for k in lanes)
-    check_lanes(expr, output, lanes, vector)
+    check_lanes(expr, output, lanes, vector, state.maps, state.table)
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
     if bound:
         op: Op = Reduce(
@@ -255,22 +250,6 @@ def op_fields(state: BuildState, indexer: Indexer, expr: Expr) -> dict[str, obje
         predicate=op_predicate(state, indexer, expr, output),
         element=linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO,
     )
-
-
-def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym) -> None:
-    """Check the vectorized axes of an op. Errors: NotVectorizable."""
-    if not lanes:
-        return
-    axis = output.get_loop_domain()[lanes[-1]]
-    if not vector.is_const:
-        raise NotVectorizable(axis=axis, tensor=output, reason=f"its extent {vector} is symbolic")
-    grouped = isinstance(expr, ReductionOp)
-    cast = isinstance(expr, PointwiseOp) and expr.op_name == "cast"
-    if not (grouped or cast or isinstance(expr, (LoadStoreOp, RandomOp)) or int(vector.value) == 1):  # type: ignore[arg-type]
-        raise NotVectorizable(axis=axis, tensor=output, reason=f"{expr.op_name} computes one element at a time")
-    trailing = [a for a in output.get_loop_domain()[lanes[-1] + 1 :] if not a.is_broadcast() and not (a.sym.is_const and a.sym.value == 1)]
-    if trailing and not all(a.parallel.is_bound for a in trailing):
-        raise NotVectorizable(axis=axis, tensor=output, reason=f"axis {trailing[0]} stands right of it")
 
 
 def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, *, writing: bool) -> Access | Sym:

@@ -71,12 +71,17 @@ class Template:
         parallelize_like(reference, selected_parallel_types=set(BOUND))
 
     def vectorize(self, names: Iterable[int], lanes: int, also: Iterable[TensorView] = ()) -> None:
-        """Let loads and stores of the named inputs and outputs move `lanes` elements at once; also casts to narrow floats and random numbers beside them."""
+        """Let loads and stores of the named inputs and outputs move `lanes` elements at once; also casts to narrow floats and random numbers beside them.
+
+        also: copies made by the template. One that loads an input again moves vectors only where the input is named: the others do not lie along the lanes.
+        """
         if lanes == 1:
             return
         wanted = set(names)
         for copy in also:
-            set_lanes(copy)
+            source = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
+            if not source.is_fusion_input or source.name in wanted:
+                set_lanes(copy)
         for source, cache in self.inputs:
             if source.name in wanted:
                 set_lanes(cache)

@@ -1,0 +1,67 @@
+"""Which axes may be lanes: those that one instruction moves together, or that a reduction across threads folds together.
+
+Owns the checks of a vectorized axis before its op is made. Whether extents and addresses are multiples of a vector is asked on the host, per launch.
+Read first: `check_lanes`.
+"""
+
+from __future__ import annotations
+
+from ..analysis.axes import AxisMaps
+from ..errors import UserError
+from ..expr import ONE, Sym
+from ..ir.enums import MemoryType
+from ..ir.values import Expr, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Split, TensorView
+from .indexing import TransformTable
+
+
+class NotVectorizable(UserError):
+    code = "W521"
+    what = "axis {axis} of {tensor} is vectorized, but {reason}"
+    fix = "vectorize only the innermost axis of a copy, a cast or a random op, with a constant extent, contiguous in memory"
+
+
+def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, maps: AxisMaps, table: TransformTable) -> None:
+    """Check the vectorized axes of an op. Errors: NotVectorizable."""
+    if not lanes:
+        return
+    axis = output.get_loop_domain()[lanes[-1]]
+    if not vector.is_const:
+        raise NotVectorizable(axis=axis, tensor=output, reason=f"its extent {vector} is symbolic")
+    grouped = isinstance(expr, ReductionOp)
+    cast = isinstance(expr, PointwiseOp) and expr.op_name == "cast"
+    if not (grouped or cast or isinstance(expr, (LoadStoreOp, RandomOp)) or vector is ONE):
+        raise NotVectorizable(axis=axis, tensor=output, reason=f"{expr.op_name} computes one element at a time")
+    trailing = [a for a in output.get_loop_domain()[lanes[-1] + 1 :] if not a.is_broadcast() and not (a.sym.is_const and a.sym.value == 1)]
+    if trailing and not all(a.parallel.is_bound for a in trailing):
+        raise NotVectorizable(axis=axis, tensor=output, reason=f"axis {trailing[0]} stands right of it")
+    if isinstance(expr, LoadStoreOp) and vector is not ONE:
+        for tensor in (*expr.tensor_inputs, output):
+            stride = lane_stride(axis, tensor, maps, table) if tensor.memory_type is MemoryType.global_ else ONE
+            if stride is not None and stride is not ONE:
+                raise NotVectorizable(axis=axis, tensor=output, reason=f"neighbouring elements along it lie {stride} elements apart in {tensor}")
+
+
+def lane_stride(lane: IterDomain, tensor: TensorView, maps: AxisMaps, table: TransformTable) -> Sym | None:
+    """Return how many elements lie from one lane to the next in `tensor`, which is in global memory; None when its axes are not found.
+
+    A lane is the innermost part of what it was split from, and this of what it was merged into, up to an axis of the tensor.
+    """
+    strides = {maps.almost_exact(axis): stride for axis, stride in tensor.strides().items() if not axis.is_broadcast()}
+    waiting, seen = [maps.almost_exact(lane)], set()
+    while waiting:
+        key = waiting.pop()
+        if key in strides:
+            return strides[key]
+        if key in seen:
+            continue
+        seen.add(key)
+        for transform, role in table.touching(key):
+            if isinstance(transform, Split) and role == "inner":
+                waiting.append(maps.almost_exact(transform.source()))
+            elif isinstance(transform, Merge) and role == "out":
+                inner = transform.inner()
+                waiting.append(maps.almost_exact(transform.outer() if inner.is_broadcast() else inner))
+    return None
+
+
+__all__ = ["NotVectorizable", "check_lanes"]
