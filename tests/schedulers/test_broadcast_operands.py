@@ -124,3 +124,19 @@ def test_random_numbers_that_are_an_output_and_spread_over_an_axis() -> None:
         fd.add_output(number)
     for sizes in [(11, 3, 512), (1, 1, 4), (2, 3, 7)]:
         check(fd, numbers(DataType.Float, *sizes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims"), [("reduced", [0]), *((kind, dims) for kind in ("reduced", "normalized", "variance") for dims in ([1], [0, 1]))], ids=str
+)
+def test_no_input_varies_over_rows_and_columns(kind: str, dims: list[int]) -> None:
+    """An outer product, one input per row and one per column: of each element of the loops nothing is read."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=[None, True])
+        y = fd.define_tensor([-1, 1], contiguity=[True, None])
+        product = fd.ops.mul(y, x)
+        total = fd.ops.sum(product, dims, True)
+        results = {"reduced": lambda: total, "normalized": lambda: fd.ops.sub(product, total), "variance": lambda: fd.ops.var(product, dims, 0)}
+        fd.add_output(results[kind]())
+    for rows, columns in [(1, 1), (3, 7), (65, 1), (1, 129), (300, 130), (0, 3)]:
+        check(fd, numbers(DataType.Float, columns).expand(rows, columns), numbers(DataType.Float, rows, 1))

@@ -226,7 +226,7 @@ def test_random_facts_give_legal_params(arch):
         bits = rng.choice([16, 32, 64])
         facts = rng.choice(FUSIONS)(m, n, bits)
         facts = replace(
-            facts, input_bits=bits * rng.randint(1, 4), vectorizable_inputs=rng.randint(1, 4), passes=rng.randint(2, 4), instructions=rng.randint(3, 60),
+            facts, input_bits=bits * rng.randint(0, 4), vectorizable_inputs=rng.randint(0, 4), passes=rng.randint(2, 4), instructions=rng.randint(3, 60),
             projected_bits=rng.choice([None, facts.projected_bits, 2 * facts.projected_bits]), has_rng=rng.random() < 0.2,
         )  # fmt: skip
         if rng.random() < 0.2:

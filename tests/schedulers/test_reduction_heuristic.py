@@ -112,7 +112,7 @@ def test_random_facts_give_legal_params(arch):
         runs = tuple((bool(k), rng.choice(sizes)) for k in kinds)
         bits = rng.choice([16, 32, 64])
         vector = rng.choice([v for v in (1, 2, 4, 8) if v * bits <= 128])
-        f = facts(runs, bits=bits, vector=vector, inputs=rng.randint(1, 5), accumulators=rng.randint(1, 3), instructions=rng.randint(1, 60))
+        f = facts(runs, bits=bits, vector=vector, inputs=rng.randint(0, 5), accumulators=rng.randint(1, 3), instructions=rng.randint(1, 60))
         params, trace = choose_with_trace(f, arch)
         assert params.threads_per_block <= arch.max_threads_per_block
         assert params.bdimz <= 64 and 1 <= params.grid_split <= 65535

@@ -41,6 +41,7 @@ def test_each_way_is_taken_where_the_others_are_slow() -> None:
         (facts_of(4096, 32768), A100, True, "A100 has no TMA"),
         (facts_of(131, 32768), H200, True, "131 rows leave multiprocessors idle, which a cluster per row would use"),
         (facts_of(4096, 32769), H200, True, "the bytes of a row are no multiple of 16"),
+        (replace(facts_of(4096, 4096), input_bits=0, output_bits=0), H200, True, "no input has rows of its own that could be loaded"),
         (facts_of(4096, 65536), H200, True, "a row of 262144 bytes does not fit into shared memory"),
     ],
 )

@@ -95,6 +95,8 @@ def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
         return f"{arch.name} has no TMA"
     if all(is_reduced for is_reduced, _ in facts.runs):
         return "all axes are reduced: there is one row"
+    if not facts.input_bits:
+        return "no input has rows of its own that could be loaded"
     if len(facts.runs) > 2:
         return "the reduced axes are in several runs"
     if _vector(facts, arch) * facts.max_dtype_bits < BULK_BITS or facts.reduction_elems * facts.min_dtype_bits % BULK_BITS:

@@ -203,6 +203,8 @@ class _Model:
         one_block_in_flight = threads * min(vectors, params.unroll) * self.vector * facts.input_bits / 8 * lanes
 
         def fraction(resident: int) -> float:
+            if not facts.input_bits:  # every input varies over rows alone or columns alone: few bytes, that wait for nothing
+                return roof_fraction(resident, transfer, rest, issue)
             in_flight = resident * one_block_in_flight / (bytes_in_flight_per_sm(arch) * read_part)
             if vectors > params.unroll:
                 factor = LOOP_FACTOR * min(1.0, (in_flight / LOOP_FLIGHT) ** SHORT_OF_FLIGHT_POWER)

@@ -14,6 +14,7 @@ Read first: `predicted`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..arch import Arch
@@ -159,7 +160,8 @@ class _Cost:
         self.clock = clocks_per_ns(arch)
         self.warps = how.threads / arch.warp_threads
         self.levels = max(1, facts.passes - 1)
-        self.transfer_ns = how.share * facts.reduction_elems * (facts.input_bits + facts.output_bits) / 8 / share_bytes_per_ns(arch)
+        moved_bits = max(1, facts.input_bits + facts.output_bits)  # none where inputs vary over rows or columns alone and no row is stored
+        self.transfer_ns = how.share * facts.reduction_elems * moved_bits / 8 / share_bytes_per_ns(arch)
         again = facts.projected_bits is not None and how.is_projected
         ops = facts.instructions + (facts.recompute_instructions if again else 0)
         mufu = facts.mufu + (again and facts.recompute_has_exact_exp)
@@ -205,4 +207,4 @@ class _Cost:
         facts = self.facts
         weights = facts.reduction_elems * facts.broadcast_operand_bits / 8
         read = facts.reduction_elems * facts.input_bits / 8 + (0.0 if self.has_weights_in_l1() else weights)
-        return self.transfer_ns / (self.how.share * read / (c.l2 * l2_bytes_per_ns(self.arch)))
+        return self.transfer_ns / (self.how.share * read / (c.l2 * l2_bytes_per_ns(self.arch))) if read else math.inf
