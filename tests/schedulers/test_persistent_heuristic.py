@@ -384,3 +384,27 @@ def test_what_is_read_from_the_start_of_each_row(facts, why):
 def test_rows_that_registers_cannot_hold_are_read_again_from_their_start():
     params = choose(phased(rms_norm(1000, 3_000_001)), H200)
     assert params.storage == "reread" and not params.is_phased and params.vector_elems == 1
+
+
+# ---- few rows
+@by_fusion
+@pytest.mark.parametrize("arch", (A100, H200), ids=lambda a: a.name)
+def test_few_rows_take_as_few_vectors_per_thread_as_blocks_hold_at_once(make, arch):
+    for rows in (1, 5, arch.sm_count, 2 * arch.sm_count):
+        facts = make(rows, 4096)
+        params = choose(facts, arch)
+        assert params.batches == 1 and params.rows_per_block == 1
+        per_sm = -(-rows // arch.sm_count)
+        assert arch.blocks_per_sm(params.threads_per_block(facts), params.max_registers, 0) >= per_sm
+        assert params.weights_first is (facts.broadcast_operands > 0)
+    assert choose(make(8 * arch.sm_count, 4096), arch).batches > 1
+
+
+def test_few_rows_share_kernels():
+    """Kernels differ for 1, 2 and 4 rows per multiprocessor, not for each number of rows."""
+    assert len({choose(layer_norm(rows, 4096), H200) for rows in range(1, 4 * 132 + 1)}) <= 3
+
+
+def test_weights_come_first_only_where_registers_hold_them():
+    params = choose(layer_norm(4 * 132, 16384), H200)
+    assert not params.weights_first or params.max_registers >= 4 * params.batches * 3 + 16

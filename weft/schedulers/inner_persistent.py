@@ -75,6 +75,9 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.vectorize(names_in_vectors(analysis.limits, analysis.shape, params.is_phased), params.vector_elems, [*copies, *in_shared])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
+    if params.weights_first:
+        weights = {t.name for t in analysis.broadcast_inputs}
+        loads |= {cache: 0 for source, cache in template.inputs if source.name in weights}
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]

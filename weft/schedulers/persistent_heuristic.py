@@ -104,6 +104,11 @@ SHORT_ROW_BYTES = 512
 FEW_LANES = 8
 """Fewer lanes than these hold a row only when they hold all of it at once: pieces of many rows in one access are not contiguous. An estimate."""
 
+MOST_ROWS_AT_ONCE = 4
+"""Rows per multiprocessor. One H200, bf16, 4096 columns, the choice for many rows and this one, fractions of a copy: layer norm of 1 row 0.66 and 0.95, of
+132 0.91 and 1.1 to 1.27, of 512 0.99 and 1.13; RMS norm 0.72 and 1.0, 0.66 and 0.92, 0.78 and 0.93; 16384 columns, layer norm of 1 row 0.40 and 0.65."""
+MOST_REGISTERS_AT_ONCE = 128
+
 # Rows in the registers of a cluster.
 ONE_BLOCK_BYTES, SOFTMAX_BLOCK_BYTES = 64 * 1024, 32 * 1024
 """Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
@@ -148,6 +153,7 @@ class PersistentParams:
     is_warp_only: the threads of a row are in one warp, so that no barrier is needed. max_registers: per thread, for the compiler.
     cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
     is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one.
+    weights_first: inputs that all rows share are loaded before the reductions, not behind them.
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
     """
 
@@ -168,6 +174,7 @@ class PersistentParams:
     cluster_blocks: int = 1
     fill: str = "partial"
     is_phased: bool = False
+    weights_first: bool = False
 
     def threads_x(self, facts: PersistentFacts, warp_threads: int = 32) -> int:
         """Threads of one row at launch."""
@@ -238,7 +245,10 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
     model = _Model(facts, arch)
     criterion, note = IN_REGISTERS, ""
     ranked: tuple[Candidate, ...] = ()
-    if facts.reduction_elems * facts.max_dtype_bits > model.one_block_bytes * 8:
+    at_once = model.at_once()
+    if at_once is not None:
+        ranked, note = (at_once,), "all rows are in work at once: as few vectors per thread and as many registers as that allows"
+    elif facts.reduction_elems * facts.max_dtype_bits > model.one_block_bytes * 8:
         ranked = _ranked(model.cluster_candidates())
         note = f"a row of more than {model.one_block_bytes} bytes is spread over a cluster"
     if not ranked:
@@ -250,6 +260,11 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
         criterion, note = STREAMED, "registers cannot hold a row"
     chosen = ranked[0].params
     return chosen, Trace("persistent", facts, (criterion, FEWER_THREADS), ranked[:24], chosen, (note,) if note else ())
+
+
+def are_at_once(facts: PersistentFacts, arch: Arch) -> bool:
+    """True when the rows are so few that blocks hold all of them at once."""
+    return _Model(facts, arch).at_once() is not None
 
 
 def _ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
@@ -294,6 +309,30 @@ class _Model:
                 yield from self.in_registers(projected, bits, batches)
             if has_outer_run:
                 yield from self.in_registers_3d(projected, bits)
+
+    def at_once(self) -> Candidate | None:
+        """The candidate for so few rows that all are in work at once: nothing hides a row's latency, so its chain of operations is what counts."""
+        facts, arch = self.facts, self.arch
+        rows = next_power_of_two(ceil_div(facts.iteration_elems, arch.sm_count))  # so that not every number of rows has a kernel of its own
+        is_kept = facts.dimensions == 2 and facts.reduction_elems * facts.max_dtype_bits <= self.one_block_bytes * 8
+        if rows > MOST_ROWS_AT_ONCE or not is_kept or self.row_vectors <= FEW_BATCHES * arch.warp_threads:
+            return None
+        for projected, bits in self.projections():
+            for batches in self.batch_range(self.row_vectors):
+                for found in self.in_registers(projected, bits, batches):
+                    threads = found.threads_per_block * rows
+                    limit = min(MOST_REGISTERS_AT_ONCE, arch.registers_per_thread(threads) // 8 * 8) if threads <= arch.max_threads_per_sm else 0
+                    if limit >= self.registers(found.kept_registers, False, False)[0]:
+                        return self.with_limit(found, limit)
+        return None
+
+    def with_limit(self, found: Candidate, limit: int) -> Candidate:
+        """The candidate with up to `limit` registers, and its weights loaded first when these hold them."""
+        p, facts = found.params, self.facts
+        weights = ceil_div(p.batches * p.vector_elems * facts.broadcast_operand_bits, 32)
+        held = found.kept_registers + OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng + weights
+        params = dataclasses.replace(p, max_registers=limit, weights_first=weights > 0 and held <= limit and not p.is_phased)
+        return dataclasses.replace(found, params=params)
 
     def batch_range(self, vectors: int) -> Iterator[int]:
         """Batches worth trying: every number up to 12, then in coarser steps."""

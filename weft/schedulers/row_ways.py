@@ -14,7 +14,7 @@ from ..arch import Arch
 from .async_rows_heuristic import AsyncRowsParams, choose_async_rows
 from .base import Decline
 from .facts import PersistentFacts
-from .persistent_heuristic import PersistentParams, choose_with_trace
+from .persistent_heuristic import PersistentParams, are_at_once, choose_with_trace
 from .row_model import CONSTANTS, Constants, predicted_registers, predicted_specialized, predicted_tma
 
 Params = PersistentParams | AsyncRowsParams
@@ -56,6 +56,8 @@ def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
 
 def pipeline(facts: PersistentFacts, arch: Arch, kind: str) -> AsyncRowsParams | Decline:
     """Return the params of a pipeline worth comparing."""
+    if are_at_once(facts, arch):
+        return Decline("all rows are in work at once: there is nothing to load ahead of")
     if facts.iteration_elems < arch.sm_count:
         return Decline(f"{facts.iteration_elems} rows leave multiprocessors idle, which a cluster per row would use")
     return choose_async_rows(facts, arch, kind)

@@ -1,0 +1,76 @@
+"""Normalizations of so few rows that all are in work at once, and of many: the schedules differ, the results must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.ir.values import TensorView
+
+TORCH = {DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16}
+FEW, MANY = (1, 7, 133), (530,)
+"""Rows: of 132 multiprocessors one each or fewer, two, and more than four."""
+
+
+def numbers(dtype: DataType, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(TORCH[dtype])
+
+
+def wide(fd: FusionDefinition, x: TensorView) -> TensorView:
+    return fd.ops.cast(x, DataType.Float)
+
+
+def weight(fd: FusionDefinition, dtype: DataType, like: TensorView) -> TensorView:
+    return fd.ops.broadcast_in_dim(wide(fd, fd.define_tensor([-1], contiguity=True, dtype=dtype)), like.shape(), [1])
+
+
+def softmax(fd: FusionDefinition, dtype: DataType) -> TensorView:
+    x = wide(fd, fd.define_tensor([-1, -1], contiguity=True, dtype=dtype))
+    e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
+    return fd.ops.div(e, fd.ops.sum(e, [1], True))
+
+
+def rms_norm(fd: FusionDefinition, dtype: DataType) -> TensorView:
+    x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
+    y = wide(fd, x)
+    mean = fd.ops.div(fd.ops.sum(fd.ops.mul(y, y), [1], True), x.size(1))
+    return fd.ops.mul(fd.ops.mul(y, fd.ops.rsqrt(fd.ops.add(mean, 1e-6))), weight(fd, dtype, x))
+
+
+def layer_norm(fd: FusionDefinition, dtype: DataType) -> TensorView:
+    x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
+    y = wide(fd, x)
+    var, mean = fd.ops.var_mean(y, [1], correction=0, keepdim=True)
+    z = fd.ops.mul(fd.ops.sub(y, mean), fd.ops.rsqrt(fd.ops.add(var, 1e-5)))
+    return fd.ops.add(fd.ops.mul(z, weight(fd, dtype, x)), weight(fd, dtype, x))
+
+
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16], ids=str)
+@pytest.mark.parametrize("make", [softmax, rms_norm, layer_norm], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("columns", [1056, 2049, 4096, 8000], ids=str)
+def test_rows_few_and_many(make: Callable, dtype: DataType, columns: int) -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cast(make(fd, dtype), dtype))
+    vectors = {"softmax": 0, "rms_norm": 1, "layer_norm": 2}[make.__name__]
+    for rows in (*FEW, *MANY):
+        with poisoned_outputs():
+            fd.validate([numbers(dtype, rows, columns), *(numbers(dtype, columns) + 1 for _ in range(vectors))])
+    chosen = [runtime.proposal.params for runtime in fd.fec.kernel_runtimes]
+    assert len({(p.batches, p.max_registers) for p in chosen}) > 1  # else this test sees one schedule only
+
+
+def test_strided_and_misaligned_rows() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=[False, True], dtype=DataType.BFloat16)
+        y = wide(fd, x)
+        scaled = fd.ops.mul(fd.ops.sub(y, fd.ops.max(y, [1], True)), weight(fd, DataType.BFloat16, x))
+        fd.add_output(fd.ops.cast(scaled, DataType.BFloat16))
+    for columns in (4096, 4091):
+        whole = numbers(DataType.BFloat16, 9, columns + 24)
+        for first in (0, 1, 8):
+            with poisoned_outputs():
+                fd.validate([whole[:, first : first + columns], numbers(DataType.BFloat16, columns + 1)[1:]])
