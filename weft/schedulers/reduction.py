@@ -106,7 +106,7 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
     else:
         loop, middle = _share(reference, loop, params)
         serial[0] = loop
-    arrange_axes(reference, [*front, *middle, loop, unroll, threads, rows.vector])
+    arrange_axes(reference, [*front, *middle, loop, unroll, threads, *rows.single, rows.vector])
     return serial, len(front) + len(middle) + 1, phased
 
 

@@ -135,15 +135,18 @@ def whole_warps(bdimx: int, bdimy: int = 1, bdimz: int = 1) -> int:
 
 @dataclass
 class Rows:
-    """The canonical loops of a reduction's output, as axes: [rows | outer | row | vector].
+    """The canonical loops of a reduction's output, as axes: [rows | outer | row | single | vector].
 
     rows: the axes that are not reduced, merged; None when there are none. outer: the outer reduced runs, merged, when kept apart.
     row: the (inner) reduced run without its vector, with the outer ones merged into it when these are not kept apart.
+    single: axes of one iteration (expanded ones, too) where there are no rows to merge them with. A tensor that lacks them, as what an expanded input is
+    squeezed to, shares the loops left of them only.
     """
 
     rows: IterDomain | None
     outer: IterDomain | None
     row: IterDomain
+    single: list[IterDomain]
     vector: IterDomain
 
 
@@ -152,7 +155,7 @@ def canonical_rows(
 ) -> Rows:  # fmt: skip
     """Bring the loops of a reduction over the innermost run into canonical order.
 
-    Before: loops are the logical axes.   After: [rows?, outer?, row, vector], in memory order, each run merged.
+    Before: loops are the logical axes.   After: [rows?, outer?, row, single, vector], in memory order, each run merged.
     is_phased: vectors are aligned in memory wherever rows begin.
     """
     domain = tensor.domain()
@@ -161,16 +164,18 @@ def canonical_rows(
     run = len(shape.runs[-1].classes)
     merge_run(tensor, len(domain.loop) - run, run)
     split(tensor, -1, vector_elems, is_phased=is_phased)
+    row, vector = domain.loop[-2:]
     reduced = [a for a in domain.loop[:-2] if a.is_reduction()]
     kept = [a for a in domain.loop[:-2] if not a.is_reduction()]
-    arrange_axes(tensor, [*kept, *reduced, *domain.loop[-2:]])
+    kept, single = ([], kept) if all(a.is_broadcast() for a in kept) else (kept, [])
+    arrange_axes(tensor, [*kept, *reduced, row, *single, vector])
     rows = merge_axes_at(tensor, 0, len(kept))
     at = 1 if kept else 0
     outer = merge_axes_at(tensor, at, len(reduced))
     if outer is not None and not keep_outer:
         merge(tensor, at, at + 1)
-        outer = None
-    return Rows(rows, outer, domain.loop[-2], domain.loop[-1])
+        outer, row = None, tensor.axis(at)
+    return Rows(rows, outer, row, single, vector)
 
 
 def full_rows(shape: ReductionShape, fill: str, batches: int) -> FullRows | None:
