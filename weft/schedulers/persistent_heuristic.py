@@ -118,6 +118,8 @@ CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_KEPT_R
 """Registers beside those that keep a thread's part of the row; the second where these are more than the third. One H200: softmax 64K bf16 with 4 batches 0.946
 with 32 registers, 0.897 with 40; with 8 batches 0.942 with 56, 0.934 with 48; 64K float32 with 8 0.952 with 56, 0.80 with 48, 0.916 with 80. RMS norm
 64K float32 with 4 batches 0.934 with 32, 0.90 with 40."""
+PHASE_REGISTERS = 8
+"""For the ends of rows of odd length in such a cluster: softmax of 10007 float32 columns spills 28 bytes with 56."""
 CLUSTER_SHARE_BYTES, SMALL_CLUSTER_SHARE_BYTES = 32 * 1024, 16 * 1024
 """Bytes of each block of a cluster, more where the largest cluster is not large enough; the second when two reductions without exponentials wait for the
 cluster (layer norm of 64K: 0.71 for 0.70)."""
@@ -322,7 +324,7 @@ class _Model:
                 for found in self.in_registers(projected, bits, batches):
                     threads = found.threads_per_block * rows
                     limit = min(MOST_REGISTERS_AT_ONCE, arch.registers_per_thread(threads) // 8 * 8) if threads <= arch.max_threads_per_sm else 0
-                    if limit >= self.registers(found.kept_registers, False, False)[0]:
+                    if limit >= self.registers(found.kept_registers, False)[0]:
                         return self.with_limit(found, limit)
         return None
 
@@ -380,7 +382,8 @@ class _Model:
         block = row_threads * rows
         vectors = batches * outer_batches
         kept = math.ceil(self.vector * bits / 32) * vectors
-        wanted, limit = self.registers(kept, is_warp_row, cluster_blocks > 1)
+        loaded = ceil_div(self.vector * vectors * (facts.input_bits - facts.late_input_bits), 32)
+        wanted, limit = self.registers(kept, is_warp_row) if cluster_blocks == 1 else self.cluster_registers(kept, loaded)
         blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
         if not blocks:
             return
@@ -399,17 +402,23 @@ class _Model:
         score = self.score(params, vectors, lanes, blocks * warps, blocks)
         yield Candidate(params, score, lanes, block, kept, blocks, resident * warps, in_flight, 0, grid / (arch.sm_count * blocks))
 
-    def registers(self, kept: int, is_warp_row: bool, is_cluster: bool) -> tuple[int, int]:
+    def registers(self, kept: int, is_warp_row: bool) -> tuple[int, int]:
         """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
-        if is_cluster:
-            overhead = LONG_CLUSTER_OVERHEAD_REGISTERS if kept > LONG_CLUSTER_KEPT_REGISTERS else CLUSTER_OVERHEAD_REGISTERS
-            wanted = max(MIN_REGISTERS, round_up(kept + overhead, 8))
-            return wanted, wanted
         if self.facts.max_dtype_bits >= 32:
             random = self.overhead - OVERHEAD_REGISTERS if self.facts.has_rng else 0
             wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + random, 8))
             return wanted, wanted + WIDE_SLACK_REGISTERS
         wanted = max(MIN_REGISTERS, (kept + self.overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
+        return wanted, wanted
+
+    def cluster_registers(self, kept: int, loaded: int) -> tuple[int, int]:
+        """The same for a thread of a cluster, whose inputs take `loaded` registers when they arrive."""
+        held = max(kept, loaded)
+        is_long = held > LONG_CLUSTER_KEPT_REGISTERS
+        beside = CLUSTER_OVERHEAD_REGISTERS  # more blocks are worth more than a register or two of the weights
+        if is_long:
+            beside = LONG_CLUSTER_OVERHEAD_REGISTERS + OPERAND_REGISTERS * self.facts.broadcast_operands + PHASE_REGISTERS * self.is_phased
+        wanted = max(MIN_REGISTERS, round_up(held + beside, 8))
         return wanted, wanted
 
     def rows_per_block(self, row_threads: int) -> int:
