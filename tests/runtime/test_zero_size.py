@@ -10,6 +10,8 @@ import torch
 from calls_on_cpu import assert_same, define, relu, tensor
 
 from weft import DataType, FusionDefinition
+from weft.errors import UserError
+from weft.reference.torch_types import torch_dtype
 from weft.runtime.zero_size import identity_value
 
 
@@ -70,6 +72,48 @@ def test_a_mean_by_division_through_a_zero_size() -> None:
         fd.add_output(fd.ops.div(fd.ops.sum(x, [1]), fd.ops.cast(fd.ops.size(x, 1), DataType.Double)))
 
     assert_same(define(build).execute([torch.zeros(3, 0)]), [torch.full((3,), math.nan)])
+
+
+EMPTY_ROWS = torch.ones(3).expand(0, 3)
+"""No rows of three columns, without a stride between rows: a fold over the rows reads one row, and there is none in memory."""
+
+
+def rows_without_stride(fd: FusionDefinition, dtype: DataType = DataType.Float) -> Any:
+    return fd.define_tensor(shape=[-1, -1], contiguity=[None, True], dtype=dtype)
+
+
+@pytest.mark.parametrize("dims", [[0], [0, 1]], ids=str)
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.Int32, DataType.Half], ids=str)
+@pytest.mark.parametrize("kind", ["sum", "prod"])
+def test_a_fold_over_an_expanded_axis_without_elements_reads_nothing(kind: str, dtype: DataType, dims: list[int]) -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = rows_without_stride(fd, dtype)
+        fd.add_output(fd.ops.add(getattr(fd.ops, kind)(fd.ops.neg(x), dims), 2))
+        fd.add_output(fd.ops.neg(x))
+
+    fd = define(build)
+    for rows in (0, 2, 0):
+        x = torch.ones(3).to(torch_dtype(dtype)).expand(rows, 3)
+        fd.validate([x])
+        folded, negated = fd.execute([x])
+        if not rows:
+            assert_same([folded.to(torch.float64)], [torch.full((3,) if dims == [0] else (), 2 if kind == "sum" else 3, dtype=torch.float64)])
+            assert negated.shape == (0, 3)
+
+
+def test_a_mean_over_an_expanded_axis_without_elements_is_no_number() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = rows_without_stride(fd)
+        fd.add_output(fd.ops.div(fd.ops.sum(x, [0]), fd.ops.cast(fd.ops.size(x, 0), DataType.Double)))
+
+    assert_same(define(build).execute([EMPTY_ROWS]), [torch.full((3,), math.nan)])
+
+
+def test_an_element_of_an_expanded_axis_without_elements_is_an_error() -> None:
+    fd = define(lambda fd: fd.add_output(fd.ops.max(rows_without_stride(fd), [0])))
+    with pytest.raises(UserError, match="(?s)W743: .* keeps one element along each axis that .* loses, and at these sizes axis .* of that has none.*fix: give"):
+        fd.execute([EMPTY_ROWS])
+    assert_same(fd.execute([torch.ones(3).expand(2, 3)]), [torch.ones(3)])
 
 
 def test_a_definition_with_a_constant_zero() -> None:

@@ -19,7 +19,7 @@ def check(fd: FusionDefinition, *inputs: torch.Tensor) -> None:
         fd.validate(list(inputs))
 
 
-COLUMNS = [(1, 1), (3, 5), (2, 8), (1, 10_000), (5, 4097), (2, 70_001)]
+COLUMNS = [(1, 1), (3, 5), (2, 8), (1, 10_000), (5, 4097), (2, 70_001), (0, 3)]
 
 
 @pytest.mark.parametrize("keepdim", [False, True])

@@ -178,7 +178,8 @@ def _broadcast(m: _Machine, node: Expr) -> torch.Tensor:
 def _squeeze(m: _Machine, node: Expr) -> torch.Tensor:
     x = m.tensors[node.inputs[0]]
     for position in reversed([i for i, dropped in enumerate(node.attributes["flags"]) if dropped]):
-        x = x.select(position, 0)
+        rest = [n for axis, n in enumerate(x.shape) if axis != position]
+        x = x.select(position, 0) if x.shape[position] else x.new_zeros(rest)  # only sums and products of no elements are asked for
     return x
 
 

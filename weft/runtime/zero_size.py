@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dtypes import DataType
-from ..errors import InternalError
+from ..errors import InternalError, UserError
 from ..expr import Number, Sym, const
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, FullOp, ReductionOp, TensorDomain, TensorView, WelfordOp, no_reductions
+from ..ir.values import Expr, FullOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView, WelfordOp, no_reductions
 
 IsZero = Callable[[Sym], bool]
+
+
+class NothingToKeep(UserError):
+    code = "W743"
+    what = "{tensor} keeps one element along each axis that {source} loses, and at these sizes axis {axis} of that has none"
+    fix = "give the expanded axis at least one element, or fold it with sum or prod, which are defined for none"
 
 
 def extents(fusion: Fusion) -> list[Sym]:
@@ -44,6 +50,9 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
         if old in fusion.aliases:
             fusion.aliases[new] = fusion.aliases.pop(old)
     fusion._outputs = list(dict.fromkeys(v for v in left if v is not None))
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, SqueezeOp):
+            _squeeze_nothing(fusion, expr, is_zero)
     fusion.aliases = {out: source for out, source in fusion.aliases.items() if out in fusion._outputs}
     fusion.hidden_outputs = set()
     return left
@@ -54,8 +63,44 @@ def _folds_nothing(expr: Expr, is_zero: IsZero) -> bool:
     return any(axis.is_reduction() and is_zero(axis.sym) for axis in output.get_logical_domain())
 
 
+def _squeeze_nothing(fusion: Fusion, squeeze: SqueezeOp, is_zero: IsZero) -> None:
+    """Put 0 in the place of what an empty tensor is squeezed to: its sum is 0 times that, its product that to the power of 0.
+
+    Errors: NothingToKeep where another op reads it, since there is no element.
+    """
+    source: TensorView = squeeze.inputs[0]  # type: ignore[assignment]
+    result: TensorView = squeeze.outputs[0]  # type: ignore[assignment]
+    axes = no_reductions(source.get_logical_domain())
+    empty = next((a for a, dropped in zip(axes, squeeze.attributes["flags"]) if dropped and is_zero(a.logical_extent)), None)
+    if empty is None:
+        return
+    readers = [e for e in fusion.tensor_exprs() if result in e.tensor_inputs]
+    if result in fusion._outputs or not all(map(_repeats, readers)):
+        raise NothingToKeep(tensor=result, source=source, axis=empty)
+    for reader in readers:
+        if isinstance(reader, ReductionOp):
+            _identity(fusion, reader, 0, reader.outputs[0])  # type: ignore[arg-type]
+    _constant(fusion, result, identity_value("sum", result.dtype()))
+
+
+def _repeats(expr: Expr) -> bool:
+    """True for a fold with as many equal terms or factors as an expanded axis has elements, or for one of other axes before it."""
+    if isinstance(expr, ReductionOp):
+        uses = expr.outputs[0].uses()
+        return expr.attributes["kind"] in ("sum", "prod") and bool(uses) and all(map(_repeats, uses))
+    return isinstance(expr, PointwiseOp) and expr.attributes["op"] in ("mul", "pow") and isinstance(expr.inputs[1], Scalar)
+
+
 def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> TensorView:
     """Put a constant in the place of output `number` of a reduction."""
+    if isinstance(expr, ReductionOp):
+        return _constant(fusion, old, identity_value(expr.attributes["kind"], old.dtype()))
+    # Welford: the average of nothing is no number, its squares and count are 0
+    return _constant(fusion, old, float("nan") if number == 0 else identity_value("sum", old.dtype()))
+
+
+def _constant(fusion: Fusion, old: TensorView, number: Number) -> TensorView:
+    """Let what reads `old` read a tensor of one number instead; return that."""
     domain = old.domain()
     copies = {axis: fusion.copy_axis(axis) for axis in no_reductions(domain.logical)}
     new = fusion.new_tensor(list(copies.values()), old.dtype())
@@ -63,11 +108,7 @@ def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> Tenso
         kept = [(copies[axis], c) for axis, c in zip(domain.allocation, domain.contiguity) if axis in copies]
         new._domain = TensorDomain(None, list(copies.values()), [c for _, c in kept], [axis for axis, _ in kept])
     new.memory_type = old.memory_type
-    if isinstance(expr, ReductionOp):
-        number_of_nothing = identity_value(expr.attributes["kind"], old.dtype())
-    else:  # Welford: the average of nothing is no number, its squares and count are 0
-        number_of_nothing = float("nan") if number == 0 else identity_value("sum", old.dtype())
-    value = fusion.new_scalar(const(number_of_nothing, old.dtype()), old.dtype())
+    value = fusion.new_scalar(const(number, old.dtype()), old.dtype())
     fusion.register(FullOp([value], [new], op="full"))
     for use in list(old.uses()):
         fusion.replace_input(use, old, new)
