@@ -431,11 +431,11 @@ class CudaWriter:
 
     def start_exchanges(self, reductions: list[Reduce]) -> None:
         """Let one thread of the block prepare the barriers of exchanges in the cluster."""
-        if not reductions:
-            return
         self.emit(1, "if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {")
         for s in reductions:
-            self.emit(2, f"weft::expect_cluster_rows<{s.group_elems}>({self.exchange_text(s)});")
+            kept = [p for p in BLOCK_TYPES if self.launch[p] is not ONE and p not in s.thread_types]
+            senders = "blockDim.x * blockDim.y * blockDim.z / 32" if s.is_fused_cluster else self.linear(kept, "blockDim")[1]
+            self.emit(2, f"weft::expect_cluster({self.exchange_text(s)}, {senders} * {s.group_elems});")
         self.emit(2, "weft::fence_mbarrier_init();")
         self.emit(1, "}")
 
@@ -503,7 +503,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
             writer.emit(1, f"bool {statement.last_flag} = false;")
     across = [s for s in kernel.body if isinstance(s, Reduce) and s.is_cluster]
     if across:
-        writer.start_exchanges([s for s in across if s.is_fused_cluster])
+        writer.start_exchanges(across)
         writer.emit(1, "weft::cluster_arrive_relaxed();  // every block of the cluster has started; waited for before the first exchange")
     writer.body(kernel.body, 1)
     params = _parameters(writer)

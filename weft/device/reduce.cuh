@@ -178,54 +178,60 @@ WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, un
 }
 
 #if defined(WEFT_EMULATOR) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-// Fold N values over the blocks of a cluster. Each block's result is held by all threads that it was folded over: thread `folded` of them, of which there
-// are at least as many as blocks, hands it to block `folded`. kept: which of kept_threads results this thread holds. exchange: N values per block and kept
-// thread, in shared memory; each call has its own. The blocks have all started (cluster_arrive at the top of the kernel, cluster_wait before the first call).
+// ---- across the blocks of a cluster: each hands its results to every block by asynchronous stores, and waits for the bytes of all.
+// exchange: a header of 16 bytes, whose first 8 are the barrier, and the values, in shared memory; each call has its own. The blocks have all started
+// (cluster_arrive_relaxed at the top of the kernel, cluster_wait before the first call).
+template <class T> WEFT_DEVICE constexpr bool is_sent_async() { return sizeof(T) == 4 || sizeof(T) == 8; }
+template <class T> WEFT_DEVICE T* exchange_values(T* exchange) { return exchange + 16 / sizeof(T); }
+// The barrier awaits `values` values of each block. One thread of each block, before the blocks of the cluster meet.
+template <class T> WEFT_DEVICE void expect_cluster(T* exchange, unsigned values) {
+  if constexpr (is_sent_async<T>()) {
+    unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
+    mbarrier_init(arrived, 1);
+    mbarrier_arrive_expect_tx(arrived, cluster_size() * values * (unsigned)sizeof(T));
+  }
+}
+template <class T> WEFT_DEVICE void send_to_block(T* exchange, unsigned place, unsigned block, same<T> value) {
+  if constexpr (is_sent_async<T>()) store_async_remote(exchange_values(exchange) + place, block, value, reinterpret_cast<unsigned long long*>(exchange));
+  else store_shared_remote(exchange_values(exchange) + place, block, value);
+}
+template <class T> WEFT_DEVICE void await_cluster(T* exchange) {
+  if constexpr (is_sent_async<T>()) mbarrier_wait_phase(reinterpret_cast<unsigned long long*>(exchange), 0);
+  else cluster_sync();
+}
+
+// Fold N values. A block's results are held by all threads that they were folded over: thread `folded` of them, of which there are at least as many as
+// blocks, hands them to block `folded`. kept: which of kept_threads results this thread holds. exchange: N values per block and kept thread.
 template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster(T (&values)[N], T* exchange, unsigned folded, unsigned kept, unsigned kept_threads) {
   const unsigned blocks = cluster_size(), rank = cluster_rank();
   if (folded < blocks) {
 #pragma unroll
-    for (int n = 0; n < N; n++) store_shared_remote(exchange + (rank * kept_threads + kept) * N + n, folded, values[n]);
+    for (int n = 0; n < N; n++) send_to_block(exchange, (rank * kept_threads + kept) * N + n, folded, values[n]);
   }
-  cluster_sync();
+  await_cluster(exchange);
+  const T* const all = exchange_values(exchange);
 #pragma unroll
   for (int n = 0; n < N; n++) {
-    values[n] = load_shared(exchange + kept * N + n);
-    for (unsigned block = 1; block < blocks; block++) values[n] = Op::combine(values[n], load_shared(exchange + (block * kept_threads + kept) * N + n));
+    values[n] = load_shared(all + kept * N + n);
+    for (unsigned block = 1; block < blocks; block++) values[n] = Op::combine(values[n], load_shared(all + (block * kept_threads + kept) * N + n));
   }
 }
 
-// The same for blocks of whole warps that fold all their threads: every warp hands its result to every block by an asynchronous store, and each block waits
-// for the bytes of all. exchange: a header of 16 bytes, whose first 8 are the barrier, and N values per block and warp.
-template <class T> WEFT_DEVICE constexpr bool is_sent_async() { return sizeof(T) == 4 || sizeof(T) == 8; }
-template <class T> WEFT_DEVICE T* exchange_values(T* exchange) { return exchange + 16 / sizeof(T); }
-// One thread of each block, before the blocks of the cluster meet.
-template <int N, class T> WEFT_DEVICE void expect_cluster_rows(T* exchange) {
-  if constexpr (is_sent_async<T>()) {
-    unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
-    mbarrier_init(arrived, 1);
-    mbarrier_arrive_expect_tx(arrived, cluster_size() * (blockDim.x * blockDim.y * blockDim.z / 32) * N * (unsigned)sizeof(T));
-  }
-}
+// The same for blocks of whole warps that fold all their threads: every warp hands its result to every block. exchange: N values per block and warp.
 template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&values)[N], T identity, T* exchange) {
   const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
   const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32, count = blocks * warps;
 #pragma unroll
   for (int n = 0; n < N; n++) {
     values[n] = reduce_lanes<Op, 32>(values[n]);
-    T* const place = exchange_values(exchange) + (rank * warps + warp) * N + n;
-    if constexpr (is_sent_async<T>()) {
-      if (lane < blocks) store_async_remote(place, lane, values[n], reinterpret_cast<unsigned long long*>(exchange));
-    } else if (lane < blocks) {
-      store_shared_remote(place, lane, values[n]);
-    }
+    if (lane < blocks) send_to_block(exchange, (rank * warps + warp) * N + n, lane, values[n]);
   }
-  if constexpr (is_sent_async<T>()) mbarrier_wait_phase(reinterpret_cast<unsigned long long*>(exchange), 0);
-  else cluster_sync();
+  await_cluster(exchange);
+  const T* const all = exchange_values(exchange);
 #pragma unroll
   for (int n = 0; n < N; n++) {
     T value = identity;
-    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(exchange_values(exchange) + entry * N + n));
+    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(all + entry * N + n));
     values[n] = reduce_lanes<Op, 32>(value);
   }
 }

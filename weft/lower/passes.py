@@ -16,7 +16,7 @@ from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, R
 
 SHARED_ALIGNMENT_BYTES = 128
 CLUSTER_HEADER_BYTES = 16
-"""Before the values that the warps of a cluster exchange: their barrier. See `reduce_cluster_rows` in device/reduce.cuh."""
+"""Before the values that the blocks of a cluster exchange: their barrier. See device/reduce.cuh."""
 PACKED = (DataType.BFloat16, DataType.Half)  # weft::Array holds two to a register
 
 
@@ -66,8 +66,7 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
             kept = product(launch[p] for p in BLOCK_TYPES if p in launch and p not in statement.thread_types)
             senders = ceildiv(threads, 32) if statement.is_fused_cluster else kept
             elems = mul(senders, kernel.cluster[0] * statement.group_elems)
-            if statement.is_fused_cluster:
-                elems = add(elems, CLUSTER_HEADER_BYTES * 8 // dtype.bits)
+            elems = add(elems, CLUSTER_HEADER_BYTES * 8 // dtype.bits)
             statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.notes.setdefault("workspaces", []).append(statement.exchange)  # type: ignore[union-attr]
         if across_grid:
