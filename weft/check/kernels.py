@@ -144,6 +144,20 @@ def column_sum() -> tuple[Fusion, Launch]:
     return _finish(fusion, partial)
 
 
+def column_sum_cluster() -> tuple[Fusion, Launch]:
+    """columns [BIDy, TIDx], rows [BIDx, serial, TIDy]: the 4 blocks of a cluster share the rows."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [0]))
+    fusion, _, _, (total,) = _parts(fd)
+    split(total, 1, 32)
+    split(total, 0, 16)
+    split(total, 0, 4, False)
+    partial = rfactor(total, [1])
+    for position, kind in ((0, P.grid_x), (2, P.block_y), (3, P.grid_y), (4, P.block_x)):
+        partial.axis(position).parallelize(kind)
+    return _finish(fusion, partial, launch=Launch(cluster_blocks=4))
+
+
 def row_sums() -> tuple[Fusion, Launch]:
     """[BIDx, serial | TIDx]: a block folds several rows, one after another, with one workspace."""
     with FusionDefinition() as fd:
@@ -244,6 +258,7 @@ KERNELS = {
     "softmax_shared": Generated(softmax_shared, _bf16((3, 1000))),
     "softmax_cluster": Generated(softmax_cluster, _bf16((2, 2000))),
     "column_sum": Generated(column_sum, _floats((150, 70))),
+    "column_sum_cluster": Generated(column_sum_cluster, _floats((150, 70))),
     "row_sums": Generated(row_sums, _floats((11, 300))),
     "pipeline_rows": Generated(pipeline_rows, _bf16((26, 1000), (26, 1000))),
     "transpose": Generated(transpose, _floats((70, 130))),
