@@ -2,7 +2,7 @@
 
     python bench/make_benchmarks_page.py            write docs/benchmarks.md
     python bench/make_benchmarks_page.py --print    print it
-    python bench/make_benchmarks_page.py --take OUT.json [--chip "NVIDIA H200" --date 2026-11-20]    keep what fusion_cases.py wrote, then write the page
+    python bench/make_benchmarks_page.py --take OUT.json ... [--chip "NVIDIA H200" --date 2026-11-20]    keep what fusion_cases.py wrote, then write the page
 
 Owns the page's words, its tables, and the comparison with the bars. It measures nothing: the files come from the scripts of this folder and from
 `fusion_cases.py`, which runs the same definitions through any module with nvFuser's API. A file that is missing leaves its section with the command
@@ -198,6 +198,9 @@ def kernels(found: list[Case]) -> list[str]:
     words = """A figure is the time of a device-to-device copy of the same bytes (inputs once, outputs once) over the time of the call, both medians of
         triton.testing.do_bench with a flushed L2: 1.00 is as fast as a copy, which moves 4.0 to 4.1 TB/s from 64 MB on. Above 1.00 the end of what was
         written is still in L2. Host: Python and C per warm call, 200 calls in a row."""
+    if data.get("runs", 1) > 1:
+        words += f""" Of {data["runs"]} runs of the whole script on one machine: medians, the lowest and highest fraction in brackets; first calls of the first
+            run, which alone finds no compiled kernels."""
     out += ["```bash", data.get("command", "python fusion_cases.py weft OUT.json"), "```", "", machine(data), "", *prose(words)]
     out += prose(f"Peers, on one H200 too (torch {peers.get('torch')}, CUDA {peers.get('cuda')}, {peers.get('date')}): {versions}. {' '.join(peers['notes'])}")
     out += [*families(found), "### Every case", ""]
@@ -215,9 +218,10 @@ def kernels(found: list[Case]) -> list[str]:
 
 
 def case_row(c: Case) -> tuple[str, ...]:
+    spread = f" ({two(c.row['lowest'])}-{two(c.row['highest'])})" if "lowest" in c.row else ""
     is_behind = c.nvfuser is not None and LISTED.match(c.name) and not reached(c.fraction, c.nvfuser)
     return (
-        c.name, f"**{two(c.fraction)}**" if is_behind else two(c.fraction), two(c.nvfuser), f"{two(c.best[1])} {c.best[0]}" if c.best else "-", winner(c),
+        c.name, (f"**{two(c.fraction)}**" if is_behind else two(c.fraction)) + spread, two(c.nvfuser), f"{two(c.best[1])} {c.best[0]}" if c.best else "-", winner(c),
         f"{c.row['call_ms'] * 1e3:.1f}", f"{c.row['first_s']:.2f}", two(c.nvfuser_first), f"{c.row['host_us']:.0f}",
         "-" if c.nvfuser_host is None else f"{c.nvfuser_host:.0f}", f"{c.error:.1e}" if c.error is not None and c.error >= 0 else "-",
     )  # fmt: skip
@@ -280,8 +284,8 @@ def widths() -> list[str]:
         shown = ["-" if r is None else f"**{r['fraction']:.2f}**" if r["is_cliff"] else f"{r['fraction']:.2f}" for r in cells]
         rows.append((n, *shown, cells[0]["params"] if cells[0] else ""))
     words = f"""Forward, rows that make {data["tensor_bytes"] // 10**6} MB per tensor, {len(data["rows"])} calls by {data["kernels"]} kernels. A cliff (bold) is
-        a width below {data["cliff"]} of the median of its four neighbours in the list. Multiples of 8 allow accesses of 16 bytes in bf16; other widths are read
-        in narrower vectors, odd ones element by element. {data.get("note", "")}"""
+        a width below {data["cliff"]} of the median of its four neighbours in the list. Rows of odd length are read and written in
+        vectors that are aligned in memory, their ends element by element. {data.get("note", "")}"""
     head = ("fusion", "widths", "mean, multiples of 8", "mean, others", "lowest", "cliffs", "largest error")
     return out + [
         machine(data), "", *prose(words), *table(head, summary),
@@ -336,11 +340,25 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def take(path: Path, chip: str, date: str) -> None:
-    """Keep the output of fusion_cases.py, with the machine and the date that it does not name."""
+def middle_of_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one output for several of fusion_cases.py: medians of the times, the largest error, first calls of the first run, which alone finds no kernels."""
+    rows = []
+    for row in runs[0]["rows"]:
+        same = [r for run in runs for r in run["rows"] if r["case"] == row["case"] and "fail" not in r]
+        times = {name: statistics.median(r[name] for r in same) for name in ("call_ms", "copy_ms", "host_us") if same and name in row}
+        fractions = sorted(r["copy_ms"] / r["call_ms"] for r in same)
+        spread = {"lowest": fractions[0], "highest": fractions[-1]} if same else {}
+        rows.append({**row, **times, **({"err": max(r["err"] for r in same)} if same else {}), **spread})
+        if same:
+            rows[-1]["call_ms"] = times["copy_ms"] / statistics.median(fractions)
+    return {**runs[0], "runs": len(runs), "rows": rows}
+
+
+def take(paths: Sequence[Path], chip: str, date: str) -> None:
+    """Keep the output of one or several runs of fusion_cases.py, with the machine and the date that it does not name."""
     known = load("fusion_cases") or {"command": "python fusion_cases.py weft OUT.json"}
     about = {name: known[name] for name in ("command", "chip", "torch", "cuda", "driver") if name in known}
-    data = {**about, **({"chip": chip} if chip else {}), "date": date, **json.loads(path.read_text(encoding="utf-8"))}
+    data = {**about, **({"chip": chip} if chip else {}), "date": date, **middle_of_runs([json.loads(path.read_text(encoding="utf-8")) for path in paths])}
     for row in data["rows"]:
         if "fail" in row:
             row["fail"] = row["fail"][:160]
@@ -350,7 +368,7 @@ def take(path: Path, chip: str, date: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--print", action="store_true")
-    parser.add_argument("--take", type=Path, help="output of fusion_cases.py")
+    parser.add_argument("--take", type=Path, nargs="+", help="output of fusion_cases.py, of the first run of a process without a cache, then of others")
     parser.add_argument("--chip", default="", help="where it was measured; default: where the last one was")
     parser.add_argument("--date", default=datetime.date.today().isoformat())
     arguments = parser.parse_args()
