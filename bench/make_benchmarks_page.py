@@ -221,7 +221,8 @@ def case_row(c: Case) -> tuple[str, ...]:
     spread = f" ({two(c.row['lowest'])}-{two(c.row['highest'])})" if "lowest" in c.row else ""
     is_behind = c.nvfuser is not None and LISTED.match(c.name) and not reached(c.fraction, c.nvfuser)
     return (
-        c.name, (f"**{two(c.fraction)}**" if is_behind else two(c.fraction)) + spread, two(c.nvfuser), f"{two(c.best[1])} {c.best[0]}" if c.best else "-", winner(c),
+        c.name, (f"**{two(c.fraction)}**" if is_behind else two(c.fraction)) + spread,
+        two(c.nvfuser), f"{two(c.best[1])} {c.best[0]}" if c.best else "-", winner(c),
         f"{c.row['call_ms'] * 1e3:.1f}", f"{c.row['first_s']:.2f}", two(c.nvfuser_first), f"{c.row['host_us']:.0f}",
         "-" if c.nvfuser_host is None else f"{c.nvfuser_host:.0f}", f"{c.error:.1e}" if c.error is not None and c.error >= 0 else "-",
     )  # fmt: skip
@@ -348,7 +349,8 @@ def middle_of_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         times = {name: statistics.median(r[name] for r in same) for name in ("call_ms", "copy_ms", "host_us") if same and name in row}
         fractions = sorted(r["copy_ms"] / r["call_ms"] for r in same)
         spread = {"lowest": fractions[0], "highest": fractions[-1]} if same else {}
-        rows.append({**row, **times, **({"err": max(r["err"] for r in same)} if same else {}), **spread})
+        errors = {"err": max(r["err"] for r in same if "err" in r)} if "err" in row else {}
+        rows.append({**row, **times, **errors, **spread})
         if same:
             rows[-1]["call_ms"] = times["copy_ms"] / statistics.median(fractions)
     return {**runs[0], "runs": len(runs), "rows": rows}
