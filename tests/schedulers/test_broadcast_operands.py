@@ -140,3 +140,17 @@ def test_no_input_varies_over_rows_and_columns(kind: str, dims: list[int]) -> No
         fd.add_output(results[kind]())
     for rows, columns in [(1, 1), (3, 7), (65, 1), (1, 129), (300, 130), (0, 3)]:
         check(fd, numbers(DataType.Float, columns).expand(rows, columns), numbers(DataType.Float, rows, 1))
+
+
+@pytest.mark.parametrize("bias_axis", [0, 1])
+@pytest.mark.parametrize("dims", [[0, 1], [1]], ids=str)
+def test_a_bias_is_broadcast_for_a_merged_row_and_for_an_output(dims: list[int], bias_axis: int) -> None:
+    """Both broadcasts of the bias have the loops of the merged row, though only one of them is reduced."""
+    with FusionDefinition() as fd:
+        x, bias = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True)
+        spread = [fd.ops.broadcast(bias, [axis != bias_axis for axis in range(2)]) for _ in range(2)]
+        fd.add_output(fd.ops.minimum(spread[0], x))
+        fd.add_output(fd.ops.max(fd.ops.maximum(spread[1], x), dims))
+    for rows, columns in [(1, 1), (3, 5), (64, 8), (7, 1030), (1, 129), (300, 1)]:
+        sizes = (rows, columns)
+        check(fd, numbers(DataType.Float, *sizes), numbers(DataType.Float, sizes[bias_axis]))

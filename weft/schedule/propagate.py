@@ -120,7 +120,8 @@ def _spanning_order(fusion: Fusion, reference: TensorView, allowed: set[TensorVi
     A path over a reduced tensor loses the reduced axes; one around it does not, so a tensor is reached around it when that can be.
     """
     near = _neighbours(fusion, backward_only)
-    info: dict[TensorView, Info] = {reference: _spread(reference, {a: frozenset([a]) for a in reference.get_logical_domain()})}
+    own = reference.get_maybe_root_domain()  # rfactor makes logical axes that each lie over all of a merged row: these would not tell a part of it from all
+    info: dict[TensorView, Info] = {reference: _spread(reference, {a: frozenset([a]) for a in own})}
     hops = {reference: 0}
     frontier: dict[TensorView, tuple[tuple, TensorView, Info]] = {}
     steps: list[Step] = []
