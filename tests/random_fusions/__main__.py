@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         found.append((seed, family, outcome))
         if outcome.is_failure:
             print(f"seed {seed} ({family}): {outcome.kind}: {outcome.detail[:400]}", flush=True)
+            print(f"    in the emulator: python -m tests.random_fusions --seed {seed} --count 1 --elems {largest}", flush=True)  # the sizes depend on it
     report(found, time.monotonic() - start)
     failures = [(seed, outcome) for seed, _, outcome in found if outcome.is_failure]
     if not args.no_shrink:
