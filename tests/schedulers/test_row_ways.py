@@ -9,7 +9,7 @@ import pytest
 from weft.arch import A100, H200
 from weft.compiler import prepare
 from weft.dtypes import DataType
-from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows, tma_blocks_per_sm
+from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows, needed_registers, tma_blocks_per_sm, tma_registers
 from weft.schedulers.facts import PersistentAnalysis, PersistentFacts, analyze_persistent
 from weft.schedulers.persistent_heuristic import choose_with_trace
 from weft.schedulers.row_model import CONSTANTS, predicted_registers, predicted_specialized, predicted_tma
@@ -28,7 +28,7 @@ def facts_of(rows: int, columns: int, dtype: DataType = DataType.Float, is_softm
 
 def test_each_way_is_taken_where_the_others_are_slow() -> None:
     slow_clusters = replace(CONSTANTS, cluster_ns=50_000.0)
-    assert find_ways(facts_of(4096, 4096), H200, is_loadable=True).best(slow_clusters) == "registers"
+    assert find_ways(facts_of(4096, 4096), H200, is_loadable=True).best(replace(CONSTANTS, tma_latency_ns=5_000.0)) == "registers"
     ways = find_ways(facts_of(4096, 24576), H200, is_loadable=True)
     assert ways.best(replace(slow_clusters, specialized_chain=50.0)) == "tma"
     assert ways.best(replace(slow_clusters, tma_latency_ns=50_000.0)) == "specialized"
@@ -92,8 +92,45 @@ def test_a_row_per_block_leaves_registers_for_the_rows_in_work(dtype: DataType, 
     facts = facts_of(4096, columns, dtype, is_softmax)
     params = choose_async_rows(facts, H200, "tma")
     assert isinstance(params, AsyncRowsParams) and params.max_registers is not None
-    assert params.max_registers % 8 == 0 and params.fill == "partial"
     blocks = tma_blocks_per_sm(facts, H200, params)
     assert blocks >= 1
-    assert H200.blocks_per_sm(params.bdimx, params.max_registers, 0) >= blocks
+    assert H200.blocks_per_sm(params.bdimx, tma_registers(facts, H200, params), 0) >= blocks
+    assert needed_registers(facts, params) <= tma_registers(facts, H200, params)
     assert params.batches * params.bdimx * params.vector_elems >= columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "fill", "max_registers", "rows"),
+    [
+        (4096, "whole", 255, 10),  # short rows: many in work with what the compiler takes without a limit
+        (8192, "whole", 255, 5),
+        (10000, "leading", 64, 3),  # a limit where without one there would be fewer than three
+        (16384, "partial", 32, 4),  # without bounds there would be two
+        (32768, "partial", 32, 2),
+        (65536, "whole", 64, 1),  # one with or without
+        (81920, "partial", 96, 1),
+    ],
+)
+def test_a_row_per_block_has_no_bounds_where_enough_rows_are_in_work_without(columns: int, fill: str, max_registers: int, rows: int) -> None:
+    """A layer norm of bf16 without weights, whose thread needs 48 registers for 32 elements without bounds, and 32 with them."""
+    facts = facts_of(4096, columns, DataType.BFloat16, is_softmax=False)
+    params = choose_async_rows(facts, H200, "tma")
+    assert isinstance(params, AsyncRowsParams)
+    assert (params.fill, params.max_registers, tma_blocks_per_sm(facts, H200, params)) == (fill, max_registers, rows)
+
+
+def test_long_rows_have_no_bounds_where_two_are_in_work() -> None:
+    facts = facts_of(4096, 12288, is_softmax=False)
+    params = choose_async_rows(facts, H200, "tma")
+    assert isinstance(params, AsyncRowsParams)
+    assert (params.batches, params.fill, params.max_registers, tma_blocks_per_sm(facts, H200, params)) == (4, "whole", 40, 2)
+
+
+def test_bounds_are_kept_for_other_sizes_and_what_is_known_of_them_is_not() -> None:
+    """Params without bounds are made for sizes that they hold for; the same params with bounds hold for any."""
+    facts = facts_of(4096, 4096, DataType.BFloat16)
+    params = choose_async_rows(facts, H200, "tma")
+    assert isinstance(params, AsyncRowsParams) and params.fill == "whole"
+    shorter = facts_of(4096, 4088, DataType.BFloat16)
+    assert params.filled(shorter).fill == "leading" and params.filled(facts_of(4096, 1024, DataType.BFloat16)).fill == "partial"
+    assert replace(params, fill="partial").filled(facts).fill == "partial"

@@ -25,8 +25,28 @@ MOST_BATCHES = 16
 TMA_BATCHES = (4, 8, MOST_BATCHES)
 BULK_STORE_REGISTERS = 8
 """Of a thread, for the place of its results in shared memory."""
-WIDE_INPUT_REGISTERS = 16
-"""Of a thread, for each row input of 32 bits after the first: add + RMS norm spills with 56 registers, and not with 64."""
+WIDE_INPUT_ROWS = 2
+"""With bounds, rows that a thread keeps for each row input of 32 bits after the first (add + RMS norm of float32 with 32 elements of a
+thread spills with 96 registers and not with 112)."""
+LEAST_ROWS, MOST_ROWS = 2, 3
+BYTES_IN_WORK = 96 * 1024
+"""Rows of kind "tma" that a multiprocessor should have in work: the least and most, and the bytes of all of them. Source: one H200, November 2026: softmax of
+16K bf16 (32 KiB) with two rows without bounds 75.5 us, with four with bounds 71.1; of 12K (24 KiB) with three without bounds 100.6, with four with bounds
+102.0; dropout + layer norm of 8K float32 (64 KiB) with two without bounds 214, with more with bounds 242; layer norm of 16K bf16 with one 114, with three 74."""
+MOST_UNBOUNDED_BATCHES = 8
+"""Of a row without bounds."""
+USUAL_KEPT = 32
+"""Elements of a thread, up to which the compiler keeps them unpacked. With bounds, a thread needs an eighth of the registers above that beside them (softmax
+of 48K bf16 in 16 batches), without bounds a quarter of the elements above that (of 64: softmax 56 registers, RMS norm 64, layer norm 72)."""
+WIDE_USUAL_KEPT, LAST_BATCH_REGISTERS = 16, 8
+"""For types of 32 bits without bounds: elements from which on that quarter is needed; and for bounds of the last batch. Layer norm of 20K float32 spills
+with 56 registers and not with 64, of 10000 with 64 and not with 72."""
+LIMIT_SPARE = 8
+"""Registers of a limit above what a row without bounds needs: with many more, the compiler loads the weights of all batches first, and spills in the end
+(layer norm of 24K float32: none with 64 or 72 registers, 32 bytes with 80)."""
+USUAL_LIMIT = 64
+UNLIMITED_REGISTERS = 72
+"""Of a thread whose row has no bounds, what the compiler takes without a limit, with some to spare."""
 SMALL_SHARED_BYTES = 1024
 """Barriers, workspaces, alignment of a row per block."""
 MOST_GROUP_BATCHES = 8
@@ -65,11 +85,8 @@ class AsyncRowsParams:
     fill: str = "partial"
 
     def filled(self, facts: PersistentFacts) -> AsyncRowsParams:
-        """Return the params with `fill` for rows of these sizes.
-
-        A row per block keeps its bounds: in the straight code without them the compiler keeps what it has unpacked (layer norm of bf16: 62 registers for 40).
-        """
-        if self.kind == "tma":
+        """Return the params with `fill` for rows of these sizes; a row per block that was chosen with all its bounds keeps them."""
+        if self.kind == "tma" and self.fill == "partial":
             return self
         return replace(self, fill=fill_of_parts(facts.reduction_elems // self.vector_elems, self.batches, self.bdimx))
 
@@ -105,45 +122,85 @@ def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
 
 
 def row_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -> AsyncRowsParams | Decline:
-    """Return params of kind "tma": the fewest batches with which a multiprocessor has two rows in work, and as many registers as leave it these rows."""
+    """Return params of kind "tma": the fewest batches with which a multiprocessor has enough rows in work, or the most rows that are possible."""
     row_bytes, staging_bytes = _row_bytes(facts, is_stored_in_bulk)
     if row_bytes + staging_bytes > _usable_shared_bytes(arch):
         return Decline(f"a row of {row_bytes} bytes does not fit into shared memory")
     found = [(tma_blocks_per_sm(facts, arch, params), params) for params in _rows_per_block(facts, arch, is_stored_in_bulk)]
     if not found:
         return Decline("a row is too long for the registers of a block")
-    most = min(2, max(blocks for blocks, _ in found))
+    wanted = max(LEAST_ROWS, min(MOST_ROWS, ceil_div(BYTES_IN_WORK, row_bytes)))
+    most = min(wanted, max(blocks for blocks, _ in found))
     blocks, params = next((blocks, params) for blocks, params in found if blocks >= most)
-    registers = arch.registers_per_thread(max(1, blocks) * params.bdimx)
-    return replace(params, max_registers=registers if registers < 8 else registers // 8 * 8).filled(facts)
+    return replace(params, max_registers=_limit(facts, params, blocks if params.fill == "partial" else max(1, most), arch))
+
+
+def _limit(facts: PersistentFacts, params: AsyncRowsParams, rows: int, arch: Arch) -> int:
+    """Most registers of a thread that leave so many rows in work; the hardware's where a row without bounds needs no limit.
+
+    A limit makes the compiler take more than without one, as far as that goes (layer norm of bf16: 62 registers without, 87 with 128).
+    """
+    if params.fill != "partial" and arch.blocks_per_sm(params.bdimx, UNLIMITED_REGISTERS) >= MOST_ROWS:
+        return arch.max_registers_per_thread
+    registers = arch.registers_per_thread(rows * params.bdimx)
+    if params.fill != "partial":
+        registers = min(registers, max(USUAL_LIMIT, needed_registers(facts, params) + LIMIT_SPARE))
+    return registers if registers < 8 else registers // 8 * 8
 
 
 def _rows_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -> Iterator[AsyncRowsParams]:
-    """Params of kind "tma" with the registers that the row needs, those that compute no exponential twice first."""
+    """Params of kind "tma" with the registers that the row needs: few batches first, and of these no bounds first, and no exponential twice."""
     vector = _vector(facts, arch)
     vectors = facts.reduction_elems // vector
-    for is_projected in dict.fromkeys((_is_projected(facts) and not facts.recompute_has_exact_exp, _is_projected(facts))):
-        kept_bits = (facts.projected_bits if is_projected else facts.persistent_bits) or 0
-        for batches in dict.fromkeys(min(b, max(1, ceil_div(vectors, arch.warp_threads))) for b in TMA_BATCHES):
-            bdimx = round_up(ceil_div(vectors, batches), arch.warp_threads)
-            kept = ceil_div(batches * vector * kept_bits, 32 * facts.reduction_elems)
-            needed = registers_for_row(facts, kept, is_stored_in_bulk)
-            if bdimx <= arch.max_threads_per_block and needed <= arch.registers_per_thread(bdimx):
-                yield AsyncRowsParams("tma", is_projected, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, max_registers=needed)
+    projections = tuple(dict.fromkeys((_is_projected(facts) and not facts.recompute_has_exact_exp, _is_projected(facts))))
+    for batches in dict.fromkeys(min(b, max(1, ceil_div(vectors, arch.warp_threads))) for b in TMA_BATCHES):
+        bdimx = round_up(ceil_div(vectors, batches), arch.warp_threads)
+        known = fill_of_parts(vectors, batches, bdimx) if batches <= MOST_UNBOUNDED_BATCHES else "partial"
+        for fill in dict.fromkeys((known, "partial")):
+            for is_projected in projections:
+                made = AsyncRowsParams("tma", is_projected, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, fill=fill)
+                needed = needed_registers(facts, made)
+                if bdimx <= arch.max_threads_per_block and needed <= arch.registers_per_thread(bdimx):
+                    yield replace(made, max_registers=needed)
 
 
 def tma_blocks_per_sm(facts: PersistentFacts, arch: Arch, params: AsyncRowsParams) -> int:
     """Blocks of kind "tma", which have a row each, that a multiprocessor has in work."""
     shared = sum(_row_bytes(facts, params.is_stored_in_bulk)) + SMALL_SHARED_BYTES
-    return arch.blocks_per_sm(params.bdimx, params.max_registers or arch.max_registers_per_thread, shared)
+    return arch.blocks_per_sm(params.bdimx, tma_registers(facts, arch, params), shared)
+
+
+def tma_registers(facts: PersistentFacts, arch: Arch, params: AsyncRowsParams) -> int:
+    """Registers that the compiler takes for a thread of kind "tma": up to the limit, or what the row needs where there is none."""
+    is_limited = params.max_registers is not None and params.max_registers < arch.max_registers_per_thread
+    return params.max_registers if is_limited else needed_registers(facts, params)  # type: ignore[return-value]
+
+
+def needed_registers(facts: PersistentFacts, params: AsyncRowsParams) -> int:
+    """Registers with which a thread of kind "tma" does not spill.
+
+    Without bounds the compiler runs the batches side by side: it keeps what it has unpacked, and a vector of each weight (bf16: layer norm and dropout
+    + layer norm spill with 56, RMS norm and add + RMS norm do not, softmax does not with 48; float32: layer norm spills with 32, and not with 40).
+    """
+    kept_bits = (facts.projected_bits if params.project_to_inputs else facts.persistent_bits) or 0
+    elems = params.batches * params.vector_elems
+    if params.fill == "partial":
+        return registers_for_row(facts, ceil_div(elems * kept_bits, 32 * facts.reduction_elems), params.is_stored_in_bulk)
+    kept = ceil_div(elems * kept_bits, 32 * facts.reduction_elems)
+    if facts.max_dtype_bits >= 32:
+        beside = WIDE_REGISTERS + max(0, elems - WIDE_USUAL_KEPT) // 4 + LAST_BATCH_REGISTERS * (params.fill == "leading")
+    else:
+        kept = max(kept, min(elems, USUAL_KEPT))
+        beside = OVERHEAD_REGISTERS + params.vector_elems * facts.broadcast_operands + max(0, elems - USUAL_KEPT) // 4
+    return max(MIN_REGISTERS, round_up(kept + beside + BULK_STORE_REGISTERS * params.is_stored_in_bulk, 8))
 
 
 def registers_for_row(facts: PersistentFacts, kept: int, is_stored_in_bulk: bool = False) -> int:
     """Registers of a thread that keeps `kept` of them for its part of a row, with what it needs beside as in `persistent_heuristic`."""
     beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else OVERHEAD_REGISTERS
-    inputs = WIDE_INPUT_REGISTERS * (facts.vectorizable_inputs - 1) if facts.max_dtype_bits >= 32 else 0
+    inputs = WIDE_INPUT_ROWS * kept * max(0, facts.vectorizable_inputs - 1) if facts.max_dtype_bits >= 32 else 0
     operands = inputs + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng + BULK_STORE_REGISTERS * is_stored_in_bulk
-    return max(MIN_REGISTERS, round_up(kept + beside + operands, 8))
+    return max(MIN_REGISTERS, round_up(kept + max(0, kept - USUAL_KEPT) // 8 + beside + operands, 8))
 
 
 def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_stored_in_bulk: bool, groups: int) -> AsyncRowsParams | Decline:

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 from ..arch import Arch
-from .async_rows_heuristic import AsyncRowsParams, registers_for_row, tma_blocks_per_sm
+from .async_rows_heuristic import AsyncRowsParams, registers_for_row, tma_blocks_per_sm, tma_registers
 from .facts import PersistentFacts
 from .persistent_heuristic import Candidate
 from .throughput_heuristic import (
@@ -53,23 +53,25 @@ class Constants:
     waits for, in all and per reduction. weight_ns: latency of one vector of a weight that a thread loads after its row. l2: over the estimate of L2's rate.
     roof, specialized_roof: what the best kernels reach. specialized_chain: of the chain, the part that a compute group of a specialized block cannot hide.
     specialized_setup_ns: barriers and roles at the start. preference: how much faster a pipeline must be to be taken instead of registers.
-    Source: 80 cases of bench/results/ways.json of one H200, November 2026, with the figures in `persistent_heuristic` in place of those of older clusters.
+    bounds_instructions: of a warp for a batch that asks in every pass whether it exists.
+    Source: 140 cases with more than four rows per multiprocessor, of one H200, November 2026.
     """
 
-    roof: float = 0.988
+    roof: float = 1.02
     specialized_roof: float = 0.95
-    latency_ns: float = 113.0
-    tma_latency_ns: float = 111.0
-    vector_clocks: float = 0.212
-    element_clocks: float = 8.36
-    own_transfer: float = 0.474
-    cluster_ns: float = 1100.0
-    cluster_level_ns: float = 785.0
-    weight_ns: float = 292.0
-    l2: float = 0.792
-    specialized_chain: float = 1.76
-    specialized_setup_ns: float = 394.0
-    preference: float = 0.02
+    latency_ns: float = 301.0
+    tma_latency_ns: float = 152.0
+    vector_clocks: float = 0.445
+    element_clocks: float = 10.3
+    own_transfer: float = 0.412
+    cluster_ns: float = 919.0
+    cluster_level_ns: float = 157.0
+    weight_ns: float = 58.4
+    l2: float = 1.28
+    specialized_chain: float = 1.17
+    specialized_setup_ns: float = 78.8
+    preference: float = 0.00918
+    bounds_instructions: float = 96.9
 
 
 CONSTANTS = Constants()
@@ -80,6 +82,7 @@ class Running:
     """How a way runs.
 
     rows: in work at once on a multiprocessor (or parts of them). share: part of a row in one block. threads: of a row in one block. batches: vectors of each.
+    has_bounds: each batch asks whether it exists, so that nothing is shared with the batch before.
     """
 
     rows: float
@@ -91,6 +94,7 @@ class Running:
     registers: int
     cluster_blocks: int = 1
     shared_bytes: float = 0.0
+    has_bounds: bool = True
 
 
 def in_registers(candidate: Candidate) -> Running:
@@ -98,22 +102,25 @@ def in_registers(candidate: Candidate) -> Running:
     p = candidate.params
     rows = candidate.blocks_per_sm * p.rows_per_block
     threads = candidate.threads_per_block // p.rows_per_block
-    return Running(rows, 1 / p.cluster_blocks, threads, p.batches * p.outer_batches, p.vector_elems, p.project_to_inputs, p.max_registers, p.cluster_blocks)
+    return Running(
+        rows, 1 / p.cluster_blocks, threads, p.batches * p.outer_batches, p.vector_elems, p.project_to_inputs, p.max_registers, p.cluster_blocks,
+        has_bounds=p.fill == "partial",
+    )  # fmt: skip
 
 
 def by_tma(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch) -> Running:
     """Return how blocks run that load a row each."""
     blocks = tma_blocks_per_sm(facts, arch, params)
-    registers = params.max_registers or arch.max_registers_per_thread
+    registers = tma_registers(facts, arch, params)
     return Running(
         blocks, 1.0, params.bdimx, params.batches, params.vector_elems, params.project_to_inputs, registers,
-        shared_bytes=blocks * facts.reduction_elems * facts.input_bits / 8,
+        shared_bytes=blocks * facts.reduction_elems * facts.input_bits / 8, has_bounds=params.fill == "partial",
     )  # fmt: skip
 
 
 def specialized(params: AsyncRowsParams) -> Running:
     """Return how the compute groups of a block run."""
-    return Running(params.groups, 1.0, params.bdimx, params.batches, params.vector_elems, params.project_to_inputs, 0)
+    return Running(params.groups, 1.0, params.bdimx, params.batches, params.vector_elems, params.project_to_inputs, 0, has_bounds=params.fill == "partial")
 
 
 def predicted_registers(candidate: Candidate, facts: PersistentFacts, arch: Arch, c: Constants = CONSTANTS) -> float:
@@ -144,7 +151,7 @@ def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch:
     rows_per_group = ceil_div(facts.iteration_elems, params.blocks * params.groups)
     filled = facts.iteration_elems / (params.blocks * params.groups * rows_per_group)
     lasting = rows_per_group * max(cost.transfer_ns * params.groups, rest)
-    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(), in_flight / bytes_in_flight_per_sm(arch))
+    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(c), in_flight / bytes_in_flight_per_sm(arch))
     return c.specialized_roof * _fraction(limits) * filled * lasting / (lasting + c.specialized_setup_ns)
 
 
@@ -172,7 +179,7 @@ class _Cost:
     def chain_ns(self, c: Constants) -> float:
         """Arithmetic of a row in a block alone: the chain of a warp, or the issue slots of its warps."""
         chain = (c.vector_clocks + c.element_clocks * self.how.vector) * self.facts.passes
-        return self.how.batches * max(chain, self.alone * self.warps / 4) / self.clock
+        return self.how.batches * max(chain, (self.alone + self.bounds(c)) * self.warps / 4) / self.clock
 
     def has_weights_in_l1(self) -> bool:
         """True when the blocks of a multiprocessor find the weights of their parts of a row in L1."""
@@ -192,15 +199,19 @@ class _Cost:
     def barriers_ns(self) -> float:
         return self.levels * reduction_clocks(max(1, round(self.warps))) / self.clock
 
-    def issue_ns(self) -> float:
-        slots = self.how.batches * self.slots + self.levels * BLOCK_REDUCTION_INSTRUCTIONS + WARP_INSTRUCTIONS
+    def bounds(self, c: Constants) -> float:
+        """Instructions of the bounds of a batch."""
+        return c.bounds_instructions * self.how.has_bounds
+
+    def issue_ns(self, c: Constants) -> float:
+        slots = self.how.batches * (self.slots + self.bounds(c)) + self.levels * BLOCK_REDUCTION_INSTRUCTIONS + WARP_INSTRUCTIONS
         return self.warps / 4 * slots / self.clock
 
     def block_limits(self, rest_ns: float, c: Constants) -> tuple[float, float, float]:
         """Memory, issue and launch of blocks that take a row each; no more rows are in work than there are."""
         rows = min(self.how.rows, ceil_div(self.facts.iteration_elems * self.how.cluster_blocks, self.arch.sm_count))
         memory = rows * self.transfer_ns / (rest_ns + c.own_transfer * self.transfer_ns)
-        return memory, self.transfer_ns / self.issue_ns(), self.transfer_ns / LAUNCH_NS
+        return memory, self.transfer_ns / self.issue_ns(c), self.transfer_ns / LAUNCH_NS
 
     def l2_limit(self, c: Constants) -> float:
         """L2 gives the inputs of a row, and its weights where L1 does not keep them."""
