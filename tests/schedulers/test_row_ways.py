@@ -104,6 +104,7 @@ def test_a_row_per_block_leaves_registers_for_the_rows_in_work(dtype: DataType, 
     [
         (4096, "whole", 255, 10),  # short rows: many in work with what the compiler takes without a limit
         (8192, "whole", 255, 5),
+        (9216, "whole", 64, 3),  # without a limit the compiler may take more than 288 threads can have
         (10000, "leading", 64, 3),  # a limit where without one there would be fewer than three
         (16384, "partial", 32, 4),  # without bounds there would be two
         (32768, "partial", 32, 2),

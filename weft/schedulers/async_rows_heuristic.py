@@ -130,7 +130,7 @@ def row_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -
     found = [(tma_blocks_per_sm(facts, arch, params), params) for params in _rows_per_block(facts, arch, is_stored_in_bulk)]
     if not found:
         return Decline("a row is too long for the registers of a block")
-    wanted = max(LEAST_ROWS, min(MOST_ROWS, ceil_div(BYTES_IN_WORK, row_bytes)))
+    wanted = max(LEAST_ROWS, min(MOST_ROWS, ceil_div(BYTES_IN_WORK, max(1, row_bytes))))
     most = min(wanted, max(blocks for blocks, _ in found))
     blocks, params = next((blocks, params) for blocks, params in found if blocks >= most)
     return replace(params, max_registers=_limit(facts, params, blocks if params.fill == "partial" else max(1, most), arch))
@@ -141,11 +141,14 @@ def _limit(facts: PersistentFacts, params: AsyncRowsParams, rows: int, arch: Arc
 
     A limit makes the compiler take more than without one, as far as that goes (layer norm of bf16: 62 registers without, 87 with 128).
     """
-    if params.fill != "partial" and arch.blocks_per_sm(params.bdimx, UNLIMITED_REGISTERS) >= MOST_ROWS:
-        return arch.max_registers_per_thread
     registers = arch.registers_per_thread(rows * params.bdimx)
     if params.fill != "partial":
-        registers = min(registers, max(USUAL_LIMIT, needed_registers(facts, params) + LIMIT_SPARE))
+        needed = needed_registers(facts, params)
+        usual = max(UNLIMITED_REGISTERS, needed + LIMIT_SPARE)
+        can_have_all = arch.registers_per_thread(params.bdimx) == arch.max_registers_per_thread
+        if can_have_all and arch.blocks_per_sm(params.bdimx, usual) >= MOST_ROWS:
+            return arch.max_registers_per_thread
+        registers = min(registers, max(USUAL_LIMIT, needed + LIMIT_SPARE))
     return registers if registers < 8 else registers // 8 * 8
 
 
