@@ -4,11 +4,9 @@
 namespace weft {
 
 #if defined(WEFT_EMULATOR) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-// Every lane of the warp has read (or written) what it needs of a stage: one arrival for the warp.
-WEFT_DEVICE void release_stage(unsigned long long* barrier) {
-  warp_sync(0xffffffffu);
-  if (lane() == 0) mbarrier_arrive(barrier);
-}
+// This thread has read (or written) what it needs of a stage. All lanes arrive: one for all, after a warp sync, is as fast (one H200, bf16 rows of 4096),
+// and racecheck takes it for a race of the other lanes' reads with the next copy.
+WEFT_DEVICE void release_stage(unsigned long long* barrier) { mbarrier_arrive(barrier); }
 #endif
 
 // Fold N values over `Threads` threads (whole warps) that meet at named barrier `barrier`; `thread` counts them. All get the result. One barrier.

@@ -211,7 +211,7 @@ def _body_of(body: list[Statement], feed: Feed) -> list[Statement]:
 
 
 def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: Specialization) -> None:
-    """Who arrives how often at each barrier: a warp that is done with a stage once, a role that loads once."""
+    """Who arrives how often at each barrier: each thread of a warp that is done with a stage, the thread that announces a role's bytes."""
     arrivals: dict[str, int] = kernel.notes.setdefault("arrivals", {})  # type: ignore[assignment]
     for feed in feeds:
         body = _body_of(kernel.body, feed)
@@ -227,8 +227,8 @@ def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: Specialization) ->
         if any(is_reader(s, feed.tensors) and not touched(s)[1] & produced for s in body):
             count += warps
         chained = {f.number for f in feeds if f is not feed and any(is_reader(s, feed.tensors) and is_writer(s, f.tensors) for s in body)}
-        arrivals[f"full_{feed.number}"] = 1
-        arrivals[f"empty_{feed.number}"] = count + len(chained)
+        arrivals[f"full_{feed.number}"] = 1 if feed.style == "tma" else WARP
+        arrivals[f"empty_{feed.number}"] = WARP * (count + len(chained))
 
 
 def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: list[Feed]) -> Scope:

@@ -27,11 +27,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
   if (threadIdx.x == 0 && threadIdx.y == 0) {
     for (int stage = 0; stage < 6; ++stage) weft::mbarrier_init(full_0 + stage, 1);
     WEFT_NAME(full_0, 48, "full_0");
-    for (int stage = 0; stage < 6; ++stage) weft::mbarrier_init(empty_0 + stage, 4);
+    for (int stage = 0; stage < 6; ++stage) weft::mbarrier_init(empty_0 + stage, 128);
     WEFT_NAME(empty_0, 48, "empty_0");
     for (int stage = 0; stage < 6; ++stage) weft::mbarrier_init(full_1 + stage, 1);
     WEFT_NAME(full_1, 48, "full_1");
-    for (int stage = 0; stage < 6; ++stage) weft::mbarrier_init(empty_1 + stage, 4);
+    for (int stage = 0; stage < 6; ++stage) weft::mbarrier_init(empty_1 + stage, 128);
     WEFT_NAME(empty_1, 48, "empty_1");
     weft::fence_mbarrier_init();
   }
