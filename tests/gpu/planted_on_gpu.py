@@ -40,7 +40,7 @@ MORE = (
     ("softmax_registers", "no identity for lanes beyond the last warp's result"),
     ("row_sums", "loop bound one too small: outputs never written"),
     ("column_sum", "semaphore not reset"),
-    ("pipeline_rows", "released by lane 0 before its warp has read"),
+    ("pipeline_rows", "only lane 0 of a warp hands a stage back"),
     ("softmax_cluster", "two exchanges in one place"),
 )
 PLAIN_S, TOOL_S = 30.0, 60.0
