@@ -324,7 +324,7 @@ class _Model:
                 for found in self.in_registers(projected, bits, batches):
                     threads = found.threads_per_block * rows
                     limit = min(MOST_REGISTERS_AT_ONCE, arch.registers_per_thread(threads) // 8 * 8) if threads <= arch.max_threads_per_sm else 0
-                    if limit >= self.registers(found.kept_registers, False)[0]:
+                    if limit >= max(MIN_REGISTERS, self.held_at_once(found)):
                         return self.with_limit(found, limit)
         return None
 
@@ -332,9 +332,13 @@ class _Model:
         """The candidate with up to `limit` registers, and its weights loaded first when these hold them."""
         p, facts = found.params, self.facts
         weights = ceil_div(p.batches * p.vector_elems * facts.broadcast_operand_bits, 32)
-        held = found.kept_registers + OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng + weights
-        params = dataclasses.replace(p, max_registers=limit, weights_first=weights > 0 and held <= limit and not p.is_phased)
-        return dataclasses.replace(found, params=params)
+        is_first = weights > 0 and self.held_at_once(found) + weights <= limit and not p.is_phased
+        return dataclasses.replace(found, params=dataclasses.replace(p, max_registers=limit, weights_first=is_first))
+
+    def held_at_once(self, found: Candidate) -> int:
+        """Registers of a thread: its part of the row, or of all inputs when that is more, and what is beside."""
+        beside = WIDE_REGISTERS if self.facts.max_dtype_bits >= 32 else OVERHEAD_REGISTERS
+        return max(found.kept_registers, self.loaded_registers(found.params.batches)) + beside + RANDOM_REGISTERS * self.facts.has_rng
 
     def batch_range(self, vectors: int) -> Iterator[int]:
         """Batches worth trying: every number up to 12, then in coarser steps."""
@@ -382,8 +386,7 @@ class _Model:
         block = row_threads * rows
         vectors = batches * outer_batches
         kept = math.ceil(self.vector * bits / 32) * vectors
-        loaded = ceil_div(self.vector * vectors * (facts.input_bits - facts.late_input_bits), 32)
-        wanted, limit = self.registers(kept, is_warp_row) if cluster_blocks == 1 else self.cluster_registers(kept, loaded)
+        wanted, limit = self.registers(kept, is_warp_row) if cluster_blocks == 1 else self.cluster_registers(kept, self.loaded_registers(vectors))
         blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
         if not blocks:
             return
@@ -420,6 +423,10 @@ class _Model:
             beside = LONG_CLUSTER_OVERHEAD_REGISTERS + OPERAND_REGISTERS * self.facts.broadcast_operands + PHASE_REGISTERS * self.is_phased
         wanted = max(MIN_REGISTERS, round_up(held + beside, 8))
         return wanted, wanted
+
+    def loaded_registers(self, vectors: int) -> int:
+        """Registers that `vectors` vectors of all inputs take when they arrive."""
+        return ceil_div(self.vector * vectors * (self.facts.input_bits - self.facts.late_input_bits), 32)
 
     def rows_per_block(self, row_threads: int) -> int:
         """Rows side by side: enough for a small block, fewer when the chip would lack blocks; never a block below a warp when there are rows for one."""
