@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ncu_page import reasons
 from page_text import FUSION_CASE_NAMES, RESULTS, load, machine, mean, missing, prose, table, two
 from ways_page import way_bars, ways
 
@@ -337,7 +338,8 @@ def page() -> str:
     words = """Made by `python bench/make_benchmarks_page.py` from the files in `bench/results`: run a script named below and then that one to renew it. Every
         script has `--cpu-smoke`, which runs tiny sizes in the emulator to see that it works. All commands are for the root of this repository, with
         `PYTHONPATH=.` where the package is not installed."""
-    lines = ["# Benchmarks", "", *prose(words), *bars(found), *kernels(found), *first_calls(found), *warm_calls(), *widths(), *ways(), *correctness(), *tried()]
+    lines = ["# Benchmarks", "", *prose(words), *bars(found), *kernels(found), *first_calls(found), *warm_calls(), *widths(), *ways()]
+    lines += [*reasons(), *correctness(), *tried()]
     return "\n".join(lines).rstrip() + "\n"
 
 

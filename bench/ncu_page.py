@@ -1,0 +1,20 @@
+"""The section of docs/benchmarks.md that ncu_reasons.py fills. Read first: `reasons`."""
+
+from __future__ import annotations
+
+from page_text import load, machine, missing, prose, table
+
+WORDS = """One launch of each kernel under Nsight Compute, caches flushed. memory, issue, resident warps: percent of what the chip can do (a copy keeps memory
+    at about 80); waves: of blocks; instructions per element of the tensor. What was tried against it stands under "What was tried"."""
+
+
+def reasons() -> list[str]:
+    """Return the section."""
+    data = load("ncu_reasons")
+    out = ["## Why not as fast as a copy", "", "```bash", "python bench/ncu_reasons.py", "```", ""]
+    if not data:
+        return out + missing("ncu_reasons", "python bench/ncu_reasons.py")
+    head = ("case", "us", "memory %", "issue %", "warps %", "waves", "registers", "instructions", "reason")
+    keys = ("us", "memory", "issue", "warps", "waves", "registers", "instructions", "reason")
+    rows = [(f"{r['case']} {r['dtype']} {r['rows']}x{r['columns']}", *(f"{r[k]:g}" if isinstance(r[k], float) else r[k] for k in keys)) for r in data["rows"]]
+    return out + [machine(data), "", *prose(WORDS), *table(head, rows)]
