@@ -18,12 +18,21 @@ from weft.arch import Arch
 from weft.schedulers.row_model import CONSTANTS, Constants
 from weft.schedulers.row_ways import Ways, find_ways
 
-BOUNDS = {"roof": (0.95, 1.05), "specialized_roof": (0.9, 1.0), "own_transfer": (0.3, 1.0), "l2": (0.7, 1.6), "preference": (0.0, 0.05)}
+BOUNDS = {
+    "roof": (0.95, 1.05),
+    "specialized_roof": (0.9, 1.0),
+    "own_transfer": (0.3, 1.0),
+    "l2": (0.7, 1.6),
+    "preference": (0.0, 0.05),
+    "weight_ns": (20.0, 1500.0),
+}
 OTHERS = (0.2, 5.0)
 """Least and most of a constant over its present value, where BOUNDS does not name it."""
 ERROR_WEIGHT = 0.1
 """What an error of a prediction counts beside a regret of the same size."""
 STEPS = 3000
+LAUNCH_BOUND_ROWS = 4
+"""Rows per multiprocessor up to which most of the time is that of the launch, for a copy too: their fractions are not compared, only the choice is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +59,8 @@ def cases_of(rows: list[dict[str, Any]], arch: Arch) -> list[Case]:
     for row in rows:
         seen = Seen.from_json(row["seen"])
         times = times_of(row)
-        fractions = {way: row["ways"][way]["fraction"] for way in times}
+        is_compared = seen.facts.iteration_elems > LAUNCH_BOUND_ROWS * arch.sm_count
+        fractions = {way: row["ways"][way]["fraction"] for way in times if is_compared}
         out.append(Case(row["label"], find_ways(seen.facts, arch, is_loadable=seen.is_loadable), times, fractions))
     return out
 

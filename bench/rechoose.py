@@ -26,18 +26,26 @@ def choice_now(row: dict[str, Any], arch: Arch) -> tuple[str, str]:
     return way, f"its time is that of other params, now {params}" if way in recorded else f"not measured: {params}"
 
 
+def regret_now(row: dict[str, Any], arch: Arch) -> tuple[str, float]:
+    """Return the way that is taken and its regret: infinite where it was measured with other params, whose time says nothing of it."""
+    way, remark = choice_now(row, arch)
+    return way, math.inf if remark else regret_of(row, way)
+
+
 def print_regret(rows: list[dict[str, Any]], arch: Arch, *, every: bool) -> None:
     """Print the regret of each case above 0.5 % (or of every case), the largest, and the geometric mean."""
     lines, remarks, regrets = [], [], []
     for row in rows:
         way, remark = choice_now(row, arch)
-        regret, times = regret_of(row, way), times_of(row)
+        regret, times = math.inf if remark else regret_of(row, way), times_of(row)
         best = min(times, key=times.__getitem__)
         regrets.append((regret, row["label"]))
         if remark:
             remarks.append(f"{row['label']}: {remark}")
         if every or regret > MOST_MEAN:
-            lines.append([row["label"], way, best, f"{times.get(way, math.nan):.2f}", f"{times[best]:.2f}", f"{regret * 100:.1f} %"])
+            lines.append(
+                [row["label"], way, best, f"{times.get(way, math.nan):.2f}", f"{times[best]:.2f}", "not measured" if remark else f"{regret * 100:.1f} %"]
+            )
     if lines:
         print(table(["case", "chosen", "fastest", "chosen us", "fastest us", "regret"], lines))
     if remarks:

@@ -15,7 +15,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import ways  # noqa: E402
 from fit_ways import Case, cases_of, loss  # noqa: E402
-from rechoose import choice_now  # noqa: E402
+from rechoose import regret_now  # noqa: E402
 from regret import MOST_MEAN, mean_regret, regret_of  # noqa: E402
 
 from weft.arch import H200  # noqa: E402
@@ -36,9 +36,16 @@ def test_the_choice_loses_little_on_what_was_measured() -> None:
     rows = [row for row in ROWS if "params" in row["ways"]["registers"]]  # others say nothing of the kernel that was measured
     if not rows:
         pytest.skip("bench/results/ways.json is older than bench/ways.py: run that on an H200")
-    regrets = [regret_of(row, choice_now(row, H200)[0]) for row in rows]
-    assert all(math.isfinite(r) for r in regrets)
+    regrets = [regret for _, regret in (regret_now(row, H200) for row in rows) if math.isfinite(regret)]
+    assert len(regrets) >= 0.9 * len(rows)  # else the file says too little of the code as it is: run bench/ways.py on an H200
     assert mean_regret(regrets) <= MOST_MEAN
+
+
+def test_a_choice_with_params_that_were_not_measured_has_no_regret() -> None:
+    row = next(row for row in ROWS if math.isfinite(regret_now(row, H200)[1]))
+    way, _ = regret_now(row, H200)
+    other = {**row, "ways": {**row["ways"], way: {**row["ways"][way], "params": "others"}}}
+    assert regret_now(other, H200) == (way, math.inf)
 
 
 def untouched_inputs(shape: ways.Shape) -> list[torch.Tensor]:

@@ -18,8 +18,8 @@ from weft.schedulers.row_ways import choose_rows, find_ways
 from .test_rows_by_tma import normalization
 
 
-def facts_of(rows: int, columns: int, dtype: DataType = DataType.Float, is_softmax: bool = True) -> PersistentFacts:
-    fusion = prepare(normalization(dtype, is_softmax=is_softmax).fusion).fusion
+def facts_of(rows: int, columns: int, dtype: DataType = DataType.Float, is_softmax: bool = True, inputs: int = 1) -> PersistentFacts:
+    fusion = prepare(normalization(dtype, inputs, is_softmax=is_softmax).fusion).fusion
     analysis = analyze_persistent(fusion)
     assert isinstance(analysis, PersistentAnalysis)
     env = {axis.sym: n for tensor in fusion.inputs() for axis, n in zip(tensor.get_logical_domain(), (rows, columns))}  # type: ignore[attr-defined]
@@ -51,6 +51,27 @@ def test_where_a_row_per_block_is_impossible_the_trace_says_why(facts: Persisten
     params, trace = choose_rows(facts, arch, is_loadable=is_loadable)
     assert not isinstance(params, AsyncRowsParams)
     assert f"not tma: {reason}" in trace
+
+
+@pytest.mark.parametrize(
+    ("columns", "inputs", "batches", "ways"), [(16384, 2, 2, {"registers", "tma"}), (16384, 1, 2, {"registers"}), (4096, 2, 1, {"registers"})]
+)
+def test_rows_that_are_all_in_work_at_once_are_compared_where_several_loads_have_bounds(columns: int, inputs: int, batches: int, ways: set[str]) -> None:
+    """One copy brings several batches of several inputs; a single batch, or a single input, is loaded as soon in registers."""
+    found = find_ways(facts_of(16, columns, DataType.BFloat16, is_softmax=False, inputs=inputs), H200, is_loadable=True)
+    assert found.params["registers"].batches == batches  # type: ignore[union-attr]
+    assert {*found.params} == ways
+    assert found.declined["specialized"] == "all rows are in work at once: there is nothing to load ahead of"
+
+
+def test_weights_cost_a_row_in_registers_nothing_when_they_are_loaded_first() -> None:
+    facts = replace(facts_of(4096, 8192, DataType.BFloat16, is_softmax=False), broadcast_operands=1, broadcast_operand_bits=16, iteration_elems=16)
+    candidate = choose_with_trace(facts, H200)[1].candidates[0]
+    assert candidate.params.weights_first
+    later = replace(candidate, params=replace(candidate.params, weights_first=False))
+    slow = replace(CONSTANTS, weight_ns=1000.0)
+    assert predicted_registers(later, facts, H200, slow) < predicted_registers(candidate, facts, H200, slow)
+    assert predicted_registers(candidate, facts, H200, slow) == predicted_registers(candidate, facts, H200)
 
 
 def test_a_pipeline_must_be_faster_by_more_than_the_preference() -> None:

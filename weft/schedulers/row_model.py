@@ -50,28 +50,26 @@ class Constants:
 
     latency_ns: of a row in registers; tma_latency_ns: what the barrier of a bulk copy adds. vector_clocks, element_clocks: chain of dependent operations of a
     warp for a vector in one pass. own_transfer: of a lone block over its multiprocessor's share. cluster_ns, cluster_level_ns: what a block of a cluster
-    waits for, in all and per reduction. weight_ns: latency of one vector of a weight that a thread loads after its row. l2: over the estimate of L2's rate.
+    waits for, in all and per reduction. weight_ns: of one vector of a weight that a thread loads from L2 after its row. l2: over the estimate of L2's rate.
     roof, specialized_roof: what the best kernels reach. specialized_chain: of the chain, the part that a compute group of a specialized block cannot hide.
-    specialized_setup_ns: barriers and roles at the start. preference: how much faster a pipeline must be to be taken instead of registers.
-    bounds_instructions: of a warp for a batch that asks in every pass whether it exists.
-    Source: 140 cases with more than four rows per multiprocessor, of one H200, November 2026.
+    preference: how much faster a pipeline must be to be taken instead of registers. bounds_instructions: of a warp for a batch that asks in every pass
+    whether it exists. Source: 230 cases of bench/results/ways.json of one H200, November 2026.
     """
 
-    roof: float = 1.02
-    specialized_roof: float = 0.95
-    latency_ns: float = 301.0
-    tma_latency_ns: float = 152.0
-    vector_clocks: float = 0.445
-    element_clocks: float = 10.3
-    own_transfer: float = 0.412
-    cluster_ns: float = 919.0
-    cluster_level_ns: float = 157.0
-    weight_ns: float = 58.4
-    l2: float = 1.28
-    specialized_chain: float = 1.17
-    specialized_setup_ns: float = 78.8
+    roof: float = 0.988
+    specialized_roof: float = 0.954
+    latency_ns: float = 272.0
+    tma_latency_ns: float = 166.0
+    vector_clocks: float = 0.125
+    element_clocks: float = 8.99
+    own_transfer: float = 0.424
+    cluster_ns: float = 1130.0
+    cluster_level_ns: float = 215.0
+    weight_ns: float = 20.0
+    l2: float = 1.43
+    specialized_chain: float = 1.31
     preference: float = 0.00918
-    bounds_instructions: float = 96.9
+    bounds_instructions: float = 96.8
 
 
 CONSTANTS = Constants()
@@ -82,7 +80,7 @@ class Running:
     """How a way runs.
 
     rows: in work at once on a multiprocessor (or parts of them). share: part of a row in one block. threads: of a row in one block. batches: vectors of each.
-    has_bounds: each batch asks whether it exists, so that nothing is shared with the batch before.
+    has_weights_first: they are loaded while the row is on its way. has_bounds: each batch asks whether it exists, and shares nothing with the one before.
     """
 
     rows: float
@@ -95,6 +93,7 @@ class Running:
     cluster_blocks: int = 1
     shared_bytes: float = 0.0
     has_bounds: bool = True
+    has_weights_first: bool = False
 
 
 def in_registers(candidate: Candidate) -> Running:
@@ -104,7 +103,7 @@ def in_registers(candidate: Candidate) -> Running:
     threads = candidate.threads_per_block // p.rows_per_block
     return Running(
         rows, 1 / p.cluster_blocks, threads, p.batches * p.outer_batches, p.vector_elems, p.project_to_inputs, p.max_registers, p.cluster_blocks,
-        has_bounds=p.fill == "partial",
+        has_bounds=p.fill == "partial", has_weights_first=p.weights_first,
     )  # fmt: skip
 
 
@@ -152,7 +151,8 @@ def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch:
     filled = facts.iteration_elems / (params.blocks * params.groups * rows_per_group)
     lasting = rows_per_group * max(cost.transfer_ns * params.groups, rest)
     limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(c), in_flight / bytes_in_flight_per_sm(arch))
-    return c.specialized_roof * _fraction(limits) * filled * lasting / (lasting + c.specialized_setup_ns)
+    first = c.latency_ns + c.tma_latency_ns + c.weight_ns * (facts.broadcast_operands > 0)
+    return c.specialized_roof * _fraction(limits) * filled * lasting / (lasting + first)
 
 
 def _fraction(ratios: tuple[float, ...]) -> float:
@@ -182,13 +182,17 @@ class _Cost:
         return self.how.batches * max(chain, (self.alone + self.bounds(c)) * self.warps / 4) / self.clock
 
     def has_weights_in_l1(self) -> bool:
-        """True when the blocks of a multiprocessor find the weights of their parts of a row in L1."""
+        """True when the blocks of a multiprocessor find the weights of their parts of a row in L1: the first do not."""
+        if self.facts.iteration_elems <= self.how.rows * self.how.share * self.arch.sm_count:
+            return False
         weights = self.facts.reduction_elems * self.facts.broadcast_operand_bits / 8 * min(1.0, self.how.share * self.how.rows)
         return weights <= L1_PART * (self.arch.shared_per_sm_bytes - self.how.shared_bytes)
 
     def weights_ns(self, c: Constants) -> float:
         """Latency of the weights, which a thread loads after its row, as many vectors at once as its free registers take."""
         how, facts = self.how, self.facts
+        if how.has_weights_first:
+            return 0.0
         bits = how.vector * facts.broadcast_operand_bits / max(1, facts.broadcast_operands)
         kept_bits = facts.projected_bits if how.is_projected and facts.projected_bits is not None else facts.persistent_bits
         kept = ceil_div(how.batches * how.vector * kept_bits, 32 * facts.reduction_elems)
