@@ -112,3 +112,20 @@ def _has_nvrtc() -> bool:
     from weft.runtime import nvrtc
 
     return bool(nvrtc.candidates())
+
+
+def test_kernels_run_in_a_child_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.emulator import isolate
+    from weft.options import options
+
+    children: list[str] = []
+    run = isolate.run_in_child
+    monkeypatch.setattr(isolate, "run_in_child", lambda *arguments, **rest: (children.append("one"), run(*arguments, **rest))[1])
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.sum(fd.ops.exp(x), [1]))
+    value = torch.randn(5, 300)
+    with options(isolate=True, check="races"):
+        (given,) = fd.execute([value])
+    assert children == ["one"]
+    torch.testing.assert_close(given.double(), value.double().exp().sum(1), rtol=1e-6, atol=0)

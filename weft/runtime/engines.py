@@ -172,6 +172,12 @@ class EmulatedCall:
     arguments: list[Any]
 
 
+class IsolatedTensorMap(UserError):
+    code = "W748"
+    what = "kernel {kernel} reads a tensor map, whose address a child process cannot follow"
+    fix = "leave WEFT_ISOLATE off for it"
+
+
 watchers: list[Callable[[EmulatedCall], None]] = []
 """Called before each launch in the emulator: `weft check` runs the kernel in other orders there. They leave memory as they found it."""
 
@@ -200,12 +206,15 @@ class _EmulatedLaunch:
                 args.append(Scalar("tensor_map", at_address(slot[2], pointers[slot[1]])))
             else:
                 args.append(Scalar(slot[1], replaced.get(number, slot[2])))  # type: ignore[arg-type]
+        is_isolated = current().isolate
+        if is_isolated and any(slot[0] == "tensor_map" for slot in plan.slots):
+            raise IsolatedTensorMap(kernel=self._built.program.name)
         for watch in watchers:
             watch(EmulatedCall(self._built.program, self._built.kernel, plan, args))
         try:
             self._built.kernel.launch(
                 plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S,
-                seed=current().seed,
+                seed=current().seed, isolate=is_isolated,
             )  # fmt: skip
         except BaseException:  # Ctrl-C too: scratch memory that a launch left half-way is not zero, as the next one expects
             work_memory.forget()
