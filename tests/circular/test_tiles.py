@@ -54,6 +54,20 @@ def tiled(rank: int, box: tuple[int, ...], *, store: bool = False, stages: int =
     return fd
 
 
+def swizzled(swizzle: int, dtype: DataType, store: bool) -> FusionDefinition:
+    """Two stages of tiles whose rows fill the swizzle."""
+    return tiled(2, (max(16, 1024 // swizzle), swizzle * 8 // dtype.bits), store=store, swizzle=swizzle, dtype=dtype, stages=2)
+
+
+def ring(stages: int) -> FusionDefinition:
+    return tiled(2, (8, 16), stages=stages, store=True)
+
+
+def by_async_warp(swizzle: int) -> FusionDefinition:
+    """Three stages of tiles that a warp of its own loads."""
+    return tiled(2, (16, 32 if swizzle else 16), stages=3, kind=WarpSpecialized(P.block_x), swizzle=swizzle, store=True, threads=128)
+
+
 def check(fd, x: torch.Tensor) -> None:  # noqa: ANN001
     (out,) = run(fd, [x])
     torch.testing.assert_close(out, x + x)
@@ -78,7 +92,7 @@ def test_tiles_of_every_rank_with_parts_outside(rank: int, store: bool) -> None:
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
 @pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16], ids=["float", "bf16"])
 def test_swizzles(swizzle: int, store: bool, dtype: DataType) -> None:
-    fd = tiled(2, (max(16, 1024 // swizzle), swizzle * 8 // dtype.bits), store=store, swizzle=swizzle, dtype=dtype, stages=2)
+    fd = swizzled(swizzle, dtype, store)
     x = torch.randn(133, 4 * swizzle)
     check(fd, x if dtype is DataType.Float else x.bfloat16())
     compiles(fd)
@@ -86,12 +100,12 @@ def test_swizzles(swizzle: int, store: bool, dtype: DataType) -> None:
 
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_rings_of_tiles(stages: int) -> None:
-    check(tiled(2, (8, 16), stages=stages, store=True), torch.randn(16 * (2 * stages + 1) - 3, 48))
+    check(ring(stages), torch.randn(16 * (2 * stages + 1) - 3, 48))
 
 
 @pytest.mark.parametrize("swizzle", [0, 128])
 def test_tiles_loaded_by_an_async_warp(swizzle: int) -> None:
-    fd = tiled(2, (16, 32 if swizzle else 16), stages=3, kind=WarpSpecialized(P.block_x), swizzle=swizzle, store=True, threads=128)
+    fd = by_async_warp(swizzle)
     check(fd, torch.randn(32 * 7 - 5, 64))
     compiles(fd)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scheduled import P
-from test_tiles import BOXES, SHAPES, STORED, tiled
+from test_tiles import BOXES, SHAPES, STORED, by_async_warp, ring, swizzled, tiled
 
 from weft import DataType, FusionDefinition, KernelExecutor
-from weft.schedule.circular import WarpSpecialized
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -19,8 +17,7 @@ def check(fd: FusionDefinition, *inputs: torch.Tensor) -> None:
     executor.compile(fd.fusion, [inputs[0].cuda()])
     for x in inputs:
         given = x.cuda()
-        del_me = torch.full_like(given, float("nan"))
-        del del_me
+        torch.full_like(given, float("nan"))  # freed at once: the output takes its place
         (out,) = executor.run([given])
         torch.testing.assert_close(out, given + given, rtol=0, atol=0)
 
@@ -37,20 +34,18 @@ def test_tiles_of_every_rank(rank: int, store: bool) -> None:
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
 @pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16], ids=["float", "bf16"])
 def test_swizzles(swizzle: int, store: bool, dtype: DataType) -> None:
-    fd = tiled(2, (max(16, 1024 // swizzle), swizzle * 8 // dtype.bits), store=store, swizzle=swizzle, dtype=dtype, stages=2)
     x = torch.randn(1333, 4 * swizzle)
-    check(fd, x if dtype is DataType.Float else x.bfloat16())
+    check(swizzled(swizzle, dtype, store), x if dtype is DataType.Float else x.bfloat16())
 
 
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_rings_of_tiles(stages: int) -> None:
-    check(tiled(2, (8, 16), stages=stages, store=True), torch.randn(16 * (2 * stages + 1) - 3, 48), torch.randn(3000, 48))
+    check(ring(stages), torch.randn(16 * (2 * stages + 1) - 3, 48), torch.randn(3000, 48))
 
 
 @pytest.mark.parametrize("swizzle", [0, 128])
 def test_tiles_loaded_by_an_async_warp(swizzle: int) -> None:
-    fd = tiled(2, (16, 32 if swizzle else 16), stages=3, kind=WarpSpecialized(P.block_x), swizzle=swizzle, store=True, threads=128)
-    check(fd, torch.randn(32 * 7 - 5, 64), torch.randn(2000, 64))
+    check(by_async_warp(swizzle), torch.randn(32 * 7 - 5, 64), torch.randn(2000, 64))
 
 
 def test_rows_may_be_strided() -> None:

@@ -130,8 +130,8 @@ def softmax_cluster() -> tuple[Fusion, Launch]:
     return _finish(fusion, partial, launch=Launch(cluster_blocks=4))
 
 
-def column_sum() -> tuple[Fusion, Launch]:
-    """columns [BIDx, TIDx], rows [BIDy, serial, TIDy]: the last block of a column adds what all found."""
+def _columns(rows_on: P, columns_on: P, launch: Launch = Launch()) -> tuple[Fusion, Launch]:
+    """Sums over rows [`rows_on`, serial, TIDy] of columns [`columns_on`, TIDx]: 4 blocks share the rows of a column."""
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [0]))
     fusion, _, _, (total,) = _parts(fd)
@@ -139,23 +139,19 @@ def column_sum() -> tuple[Fusion, Launch]:
     split(total, 0, 16)
     split(total, 0, 4, False)
     partial = rfactor(total, [1])
-    for position, kind in ((0, P.grid_y), (2, P.block_y), (3, P.grid_x), (4, P.block_x)):
+    for position, kind in ((0, rows_on), (2, P.block_y), (3, columns_on), (4, P.block_x)):
         partial.axis(position).parallelize(kind)
-    return _finish(fusion, partial)
+    return _finish(fusion, partial, launch=launch)
+
+
+def column_sum() -> tuple[Fusion, Launch]:
+    """columns [BIDx, TIDx], rows [BIDy, serial, TIDy]: the last block of a column adds what all found."""
+    return _columns(P.grid_y, P.grid_x)
 
 
 def column_sum_cluster() -> tuple[Fusion, Launch]:
     """columns [BIDy, TIDx], rows [BIDx, serial, TIDy]: the 4 blocks of a cluster share the rows."""
-    with FusionDefinition() as fd:
-        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [0]))
-    fusion, _, _, (total,) = _parts(fd)
-    split(total, 1, 32)
-    split(total, 0, 16)
-    split(total, 0, 4, False)
-    partial = rfactor(total, [1])
-    for position, kind in ((0, P.grid_x), (2, P.block_y), (3, P.grid_y), (4, P.block_x)):
-        partial.axis(position).parallelize(kind)
-    return _finish(fusion, partial, launch=Launch(cluster_blocks=4))
+    return _columns(P.grid_x, P.grid_y, Launch(cluster_blocks=4))
 
 
 def row_sums() -> tuple[Fusion, Launch]:

@@ -98,12 +98,15 @@ class CudaWriter:
         else:
             raise InternalError(f"statement {type(s).__name__} has no CUDA text")
 
+    def in_shared(self, buffer: Buffer, ctype: str) -> str:
+        """A pointer to where the buffer lies in the block's shared memory."""
+        return f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(buffer.offset_bytes)})"  # type: ignore[arg-type]
+
     def allocate(self, buffer: Buffer, depth: int) -> None:
         """Declare a register, a register array, or a pointer into shared memory."""
         ctype = CUDA_NAMES[buffer.dtype]
         if buffer.memory is MemoryType.shared:
-            offset = self.scalars.index(buffer.offset_bytes)  # type: ignore[arg-type]
-            self.emit(depth, f"{ctype}* const {buffer.name} = reinterpret_cast<{ctype}*>(shared + {offset});")
+            self.emit(depth, f"{ctype}* const {buffer.name} = {self.in_shared(buffer, ctype)};")
         elif is_scalar(buffer):
             self.emit(depth, f"{ctype} {buffer.name}{' = ' + buffer.fill if buffer.fill else ''};")
         else:
@@ -326,7 +329,7 @@ class CudaWriter:
         offset: Sym = mul(group.turn, floordiv(workspace.elems, 2)) if group.turn is not ZERO else ZERO  # type: ignore[union-attr]
         if rows:
             offset = add(offset, mul(group.index, group.threads // 32 * n))
-        place = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(workspace.offset_bytes)})"  # type: ignore[union-attr, arg-type]
+        place = self.in_shared(workspace, ctype)  # type: ignore[arg-type]
         place += "" if offset is ZERO else f" + {self.scalars.index(offset)}"
         folded, kept = ([p for p in BLOCK_TYPES if p in live and (p in s.thread_types) is wanted] for wanted in (True, False))
         if rows:
@@ -386,9 +389,7 @@ class CudaWriter:
             if guard is not TRUE:
                 source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
             self.emit(depth + 1, f"value[{lane}] = {source};")
-        workspace = "nullptr"
-        if s.workspace is not None:
-            workspace = f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.workspace.offset_bytes)})"  # type: ignore[arg-type]
+        workspace = "nullptr" if s.workspace is None else self.in_shared(s.workspace, ctype)
         if not s.is_fused_cluster:
             self.fold_threads(s, workspace, identity, depth + 1)
         if s.is_cluster:
@@ -426,8 +427,7 @@ class CudaWriter:
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
 
     def exchange_text(self, s: Reduce) -> str:
-        ctype = CUDA_NAMES[s.outputs[0].buffer.dtype]
-        return f"reinterpret_cast<{ctype}*>(shared + {self.scalars.index(s.exchange.offset_bytes)})"  # type: ignore[union-attr, arg-type]
+        return self.in_shared(s.exchange, CUDA_NAMES[s.outputs[0].buffer.dtype])  # type: ignore[arg-type]
 
     def start_exchanges(self, reductions: list[Reduce]) -> None:
         """Let one thread of the block prepare the barriers of exchanges in the cluster."""
@@ -511,7 +511,6 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     signature = ",\n    ".join(_declare(p) for p in params)
     if writer.random_ops:
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
-    bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
     bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
     head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"

@@ -332,17 +332,21 @@ class _Model:
         """The candidate with up to `limit` registers, and its weights loaded first when these hold them."""
         p, facts = found.params, self.facts
         weights = ceil_div(p.batches * p.vector_elems * facts.broadcast_operand_bits, 32)
-        held = max(found.kept_registers, self.loaded_registers(p.batches)) + OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
+        held = self.data_registers(found) + OVERHEAD_REGISTERS
         more_inputs = TENSOR_REGISTERS * (facts.vectorizable_inputs - 1)
         is_first = weights > 0 and held + more_inputs + weights <= limit and not p.is_phased
         return dataclasses.replace(found, params=dataclasses.replace(p, max_registers=limit, weights_first=is_first))
 
     def held_at_once(self, found: Candidate) -> int:
-        """Registers of a thread: its part of the row, or of all inputs when that is more, and what is beside."""
-        facts, batches = self.facts, found.params.batches
+        """Registers of a thread: what it holds of the row and what is beside."""
+        facts = self.facts
         beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else OVERHEAD_REGISTERS
-        operands = OPERAND_REGISTERS * facts.broadcast_operands if batches > 1 and facts.max_dtype_bits < 32 else 0
-        return max(found.kept_registers, self.loaded_registers(batches)) + beside + operands + RANDOM_REGISTERS * facts.has_rng
+        operands = OPERAND_REGISTERS * facts.broadcast_operands if found.params.batches > 1 and facts.max_dtype_bits < 32 else 0
+        return self.data_registers(found) + beside + operands
+
+    def data_registers(self, found: Candidate) -> int:
+        """Registers of a thread for its part of the row, or of all inputs when that is more, and for random numbers."""
+        return max(found.kept_registers, self.loaded_registers(found.params.batches)) + RANDOM_REGISTERS * self.facts.has_rng
 
     def batch_range(self, vectors: int) -> Iterator[int]:
         """Batches worth trying: every number up to 12, then in coarser steps."""
