@@ -28,6 +28,8 @@ from weft.lower.program import KernelProgram
 from weft.options import current
 from weft.runtime.runtimes import Request
 
+FLUSHED_BYTES = 256 << 20
+"""More than any L2 holds, as `do_bench` writes."""
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 
@@ -118,6 +120,28 @@ def median_us(call: Callable[[], object], device: str, rep_ms: int = 60) -> floa
         call()
         times.append((time.perf_counter() - start) * 1e6)
     return statistics.median(times)
+
+
+def medians_in_turn(calls: Sequence[Callable[[], object]], device: str, samples: int) -> list[list[float]]:
+    """Return the times of each call in us, `samples` of them, all calls in turn and each time another one first, L2 flushed before each.
+
+    What changes with time (clocks, neighbours) or with the call before then changes all alike, which medians of one call after the other do not say.
+    """
+    if device != "cuda":
+        return [[median_us(call, device)] for call in calls]
+    flushed = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device)
+    events = [[(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls] for _ in range(samples)]
+    for call in calls:
+        call()
+    for sample, row in enumerate(events):
+        for turn in range(len(calls)):
+            which = (sample + turn) % len(calls)
+            flushed.zero_()
+            row[which][0].record()
+            calls[which]()
+            row[which][1].record()
+    synchronize(device)
+    return [[row[n][0].elapsed_time(row[n][1]) * 1e3 for row in events] for n in range(len(calls))]
 
 
 def host_us(call: Callable[[], object], device: str, calls: int = 200) -> float:

@@ -13,7 +13,7 @@ from ..schedule.circular import split_registers
 from ..schedule.full_rows import fill_of_parts
 from .base import Decline
 from .facts import PersistentFacts
-from .persistent_heuristic import MIN_REGISTERS, OPERAND_REGISTERS, OVERHEAD_REGISTERS, RANDOM_REGISTERS, WIDE_REGISTERS
+from .register_rows import MIN_REGISTERS, OPERAND_REGISTERS, OVERHEAD_REGISTERS, RANDOM_REGISTERS, WIDE_REGISTERS
 from .throughput_heuristic import ceil_div, round_up, vector_elems
 
 ASYNC_THREADS = 128
@@ -200,7 +200,7 @@ def needed_registers(facts: PersistentFacts, params: AsyncRowsParams) -> int:
 
 
 def registers_for_row(facts: PersistentFacts, kept: int, is_stored_in_bulk: bool = False) -> int:
-    """Registers of a thread that keeps `kept` of them for its part of a row, with what it needs beside as in `persistent_heuristic`."""
+    """Registers of a thread that keeps `kept` of them for its part of a row, with what it needs beside as in `register_rows`."""
     beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else OVERHEAD_REGISTERS
     inputs = WIDE_INPUT_ROWS * kept * max(0, facts.vectorizable_inputs - 1) if facts.max_dtype_bits >= 32 else 0
     operands = inputs + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng + BULK_STORE_REGISTERS * is_stored_in_bulk

@@ -22,7 +22,7 @@ from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
-from .persistent_heuristic import PersistentParams
+from .persistent_params import PersistentParams
 from .row_passes import Passes, keep_elsewhere
 from .row_ways import choose_rows
 from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps

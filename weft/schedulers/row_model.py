@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ..arch import Arch
 from .async_rows_heuristic import AsyncRowsParams, registers_for_row, tma_blocks_per_sm, tma_registers
 from .facts import PersistentFacts
-from .persistent_heuristic import Candidate
+from .persistent_params import Candidate
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
     BLOCK_REDUCTION_INSTRUCTIONS,

@@ -13,7 +13,7 @@ from ..ir.values import Expr, LoadStoreOp, ReductionOp, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.recompute import recompute_chain
-from .persistent_heuristic import PersistentParams
+from .persistent_params import PersistentParams
 from .rows import Template
 
 

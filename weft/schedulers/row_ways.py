@@ -14,7 +14,8 @@ from ..arch import Arch
 from .async_rows_heuristic import AsyncRowsParams, choose_async_rows
 from .base import Decline
 from .facts import PersistentFacts
-from .persistent_heuristic import PersistentParams, are_at_once, choose_with_trace
+from .persistent_heuristic import are_at_once, choose_with_trace
+from .persistent_params import PersistentParams
 from .row_model import CONSTANTS, Constants, predicted_registers, predicted_specialized, predicted_tma
 
 Params = PersistentParams | AsyncRowsParams

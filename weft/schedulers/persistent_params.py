@@ -1,0 +1,139 @@
+"""What a normalization is scheduled by when its rows are kept in registers, in shared memory, or read again.
+
+Owns `PersistentParams`, the record of a candidate, and what all ways to choose them see of a row. Pure. Read first: `PersistentParams`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..arch import Arch
+from ..schedule.full_rows import fill_of_parts
+from .facts import PersistentFacts
+from .throughput_heuristic import ceil_div, has_phase, round_up, row_vectors, share_bytes_per_ns, vector_elems
+
+NARROW_ACCESS_BITS = 32
+"""Of an access, up to which bounds that are known to hold are left out: odd rows of bf16 gain 1.3 to 2 times (softmax of 4093: 0.43 to 0.67 of a copy, 65
+instructions per element to 36), of float32 1.1 to 1.6. With 16-byte vectors the bounds cost nothing, and the straight code without them makes the
+compiler spill: layer norm of 4096 falls from 0.93 to 0.48."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentParams:
+    """A schedule of a normalization; equal params (with equal structure, index type and device) mean the same kernel.
+
+    kind: "2d" or "3d". storage: "register", "shared" or "reread". project_to_inputs: keep inputs instead of what is computed from them.
+    vector_elems: elements of one access. batches: vectors per thread along the (inner) row, static; 0 when the loop count is known at launch only.
+    unroll: vectors whose loads are issued together in such a loop (1 for registers: all of them are).
+    bdimx: threads of a row; None: ceil(inner row / (vector_elems * batches)) at launch. pad_to_warp: rounded up to whole warps.
+    rows_per_block: rows side by side in a block, on TIDy. row_unroll: rows of one thread, loaded together.
+    bdimz, outer_batches: 3-D only, threads and static iterations along the outer reduced run.
+    is_warp_only: the threads of a row are in one warp, so that no barrier is needed. max_registers: per thread, for the compiler.
+    cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
+    is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one.
+    weights_first: inputs that all rows share are loaded before the reductions, not behind them.
+    fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
+    """
+
+    kind: str
+    storage: str
+    project_to_inputs: bool
+    vector_elems: int
+    batches: int
+    unroll: int
+    bdimx: int | None
+    pad_to_warp: bool
+    rows_per_block: int
+    row_unroll: int
+    bdimz: int
+    outer_batches: int
+    is_warp_only: bool
+    max_registers: int
+    cluster_blocks: int = 1
+    fill: str = "partial"
+    is_phased: bool = False
+    weights_first: bool = False
+
+    def threads_x(self, facts: PersistentFacts, warp_threads: int = 32) -> int:
+        """Threads of one row at launch."""
+        if self.bdimx is not None:
+            return self.bdimx
+        row = facts.inner_run_elems if self.kind == "3d" else facts.reduction_elems
+        threads = ceil_div(ceil_div(row_vectors(row, self.vector_elems, self.is_phased), self.cluster_blocks), self.batches)
+        return round_up(threads, warp_threads) if self.pad_to_warp else threads
+
+    def fill_of(self, facts: PersistentFacts) -> str:
+        """Return `fill` for these sizes; "partial" also where accesses are wider than NARROW_ACCESS_BITS."""
+        is_narrow = self.vector_elems * facts.max_dtype_bits <= NARROW_ACCESS_BITS
+        if not is_narrow or self.storage != "register" or self.kind != "2d" or facts.reduction_elems % self.vector_elems:
+            return "partial"
+        vectors, threads = facts.reduction_elems // self.vector_elems, self.threads_x(facts)
+        if threads * self.rows_per_block % 32:
+            threads = round_up(threads, 32)  # as the launch does
+        return fill_of_parts(vectors, self.batches, threads, self.cluster_blocks)
+
+    def threads_per_block(self, facts: PersistentFacts) -> int:
+        return self.threads_x(facts) * self.rows_per_block * self.bdimz
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run the rows. score: the first of the criteria that it was compared by. kept_registers: of a thread, for its part of the row."""
+
+    params: PersistentParams
+    score: float
+    lane_fraction: float
+    threads_per_block: int
+    kept_registers: int
+    blocks_per_sm: int
+    warps_per_sm: int
+    bytes_in_flight_per_sm: float
+    shared_bytes: int
+    waves: float
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """Of two candidates, the one with the larger key is taken."""
+        return round(self.score, 3), -self.threads_per_block
+
+    def __str__(self) -> str:
+        p = self.params
+        where = p.storage + (f" of {p.cluster_blocks} blocks" if p.cluster_blocks > 1 else "") + (" projected" if p.project_to_inputs else "")
+        batches = f"{p.batches}x{p.outer_batches}" if p.kind == "3d" else f"{p.batches}"
+        return (
+            f"{p.kind} {where} vector {p.vector_elems} batches {batches} threads {self.threads_per_block} ({p.rows_per_block} rows) "
+            f"score {self.score:.3f} lanes {self.lane_fraction:.3f} registers {p.max_registers} ({self.kept_registers} kept) "
+            f"blocks/SM {self.blocks_per_sm} warps/SM {self.warps_per_sm} in flight {self.bytes_in_flight_per_sm / 1024:.0f} KiB/SM "
+            f"shared {self.shared_bytes} bytes waves {self.waves:.1f}"
+        )
+
+
+class RowsOf:
+    """What the candidates of one set of facts have in common."""
+
+    def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
+        self.facts, self.arch = facts, arch
+        self.is_phased = has_phase(facts)
+        limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
+        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+        self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
+        self.share = share_bytes_per_ns(arch)
+        self.moved_bits = max(1, facts.input_bits + facts.output_bits)
+        self.levels = max(1, facts.passes - 1)
+
+    def projections(self) -> tuple[tuple[bool, float], ...]:
+        """(is projected, kept bits per element) worth considering."""
+        facts = self.facts
+        plain = (False, facts.persistent_bits / facts.reduction_elems)
+        if facts.projected_bits is None or facts.projected_bits >= facts.persistent_bits:
+            return (plain,)
+        projected = (True, facts.projected_bits / facts.reduction_elems)
+        return (projected, plain) if facts.recompute_has_exact_exp else (projected,)
+
+    def full_vectors(self) -> int:
+        """Vectors that have the bytes of the widest access."""
+        return max(1, self.arch.max_vector_bits // (self.vector * self.facts.max_dtype_bits))
+
+    def workspace_bytes(self, block: int) -> int:
+        """Shared memory in which the warps of a block exchange partial results."""
+        return round_up(ceil_div(block, 32) * ceil_div(self.facts.accumulator_bits, 8) * self.levels, 128)

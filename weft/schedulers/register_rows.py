@@ -1,0 +1,382 @@
+"""Rows in the registers of a block, or of the blocks of a cluster.
+
+Owns what was measured of them and their candidates, which are ranked by the lanes that hold data, less the losses that were measured. Pure: facts and arch in,
+candidates out. Read first: `RegisterRows.candidates`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
+from .facts import PersistentFacts
+from .persistent_params import Candidate, PersistentParams, RowsOf
+from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up
+
+# Rows in registers. Source of what follows, where no other is named: all combinations of batches, rows per block, limits from 32 to 128 registers and
+# clusters of 1 to 16 blocks, measured with the generated kernels on one H200 (driver 580, November 2026, L2 flushed, bf16), as fractions of a copy.
+OVERHEAD_REGISTERS = 16
+"""Registers beside the kept row: addresses, loop, one vector in the type computed in. Fewer registers let more blocks in, and the generated kernels do
+not spill with these: RMS norm (16 kept + 16) is best with 32, layer norm (16 + 24) with 40, softmax (32 + 16) with 48: 8192x8192 is 0.96, with 56 0.91."""
+OPERAND_REGISTERS = 4
+"""For the vector of each weight."""
+USUAL_TENSORS, TENSOR_REGISTERS = 2, 2
+"""Tensors with rows that the overhead above counts, and the address of each one more (add + RMS norm spills with 48 registers, and not with 56)."""
+RANDOM_REGISTERS = 8
+"""For the state of Philox where all rows are in work at once; otherwise none of its own for types of 16 bits (dropout + layer norm of 4096 bf16 0.85 with 56
+registers, 0.82 with 64), and twice as many for those of 32 bits, without slack (of 8192 float32 0.98 with 56, 0.92 with 88)."""
+WARP_ROW_REGISTERS = 16
+"""For rows in one warp, where blocks are small and many: RMS norm of 1024 columns is 1.09 with 64 registers, 0.58 with 32."""
+WIDE_REGISTERS, WIDE_SLACK_REGISTERS = 24, 24
+"""Beside the row for types of 32 bits, and what the limit lies above that: a tight limit makes the compiler load one vector after the other, without a
+spill to show for it. Softmax of float32 4096x16384: 0.98 with a limit of 80, of which it uses 64, and 0.71 with 64; with 128 it uses 72, and one
+block fewer fits: 0.80."""
+MIN_REGISTERS = 32
+"""2048 threads of a multiprocessor can have as many."""
+FEW_BATCHES, MANY_BATCHES = 4, 8
+"""16-byte vectors of a thread, where the row and its reductions allow the first: four loads per tensor. Eight for rows of more than 256 threads that wait
+at two barriers or more: softmax 4096x16384 is 0.92 with 8 batches and 0.86 with 4; RMS norm, with one barrier, the other way round."""
+MOST_NARROW = 4
+"""Narrower vectors are taken in as many bytes, up to this many times the batches: softmax of 1023 columns is 0.58 with 4 elements per thread."""
+FEW_BATCHES_BYTES = 16 * 1024
+"""Bytes of a tensor's row up to which two barriers are not worth longer threads (256 threads of 4 vectors)."""
+MAX_BATCHES = 32
+MANY_BYTES_PER_THREAD = 192
+"""Of a tensor, beyond which more batches are tried only when the row needs them (nvFuser stops at 10 to 12 vectors)."""
+MAX_ELEMS_PER_THREAD = 256
+"""Straight-line code of one thread; beyond that compile time and instruction cache suffer."""
+OTHER_BATCHES_LOSS = 0.06
+"""What each doubling away from the wanted batches costs; idle lanes cost their part."""
+FEWER_CLUSTER_BATCHES_LOSS = 0.15
+"""The same for each halving in a cluster: with 2 batches for 4, RMS norm of 64K falls from 0.84 to 0.71, layer norm from 0.71 to 0.54."""
+TARGET_WARPS = 20
+"""Resident warps per multiprocessor below which a kernel loses time, as it does with a single block, which overlaps with none (softmax of 16K: 24 warps
+in 3 blocks reach 0.92; of 32K with 16 in one: 0.80)."""
+FULL_BLOCK_WARPS = 32
+"""Of a single block, from which it loses nothing with one barrier per row (RMS norm of 32K: 0.96)."""
+FEW_WARPS_LOSS = 0.1
+RECOMPUTED_EXP_LOSS = 0.07
+"""What computing exponentials of full accuracy again costs where keeping them is possible (softmax 8192x8192: 0.89 for 0.96). Those whose results are seen in
+16 bits are two instructions, and the kept row is half as long: softmax 4096x16384 is 0.97 projected, 0.95 with the exponentials kept."""
+SMALL_BLOCK_THREADS = 64
+NARROW_BLOCK_THREADS = 256
+SHORT_ROW_BYTES = 512
+"""Threads to which rows in one warp are gathered in a block; the second for rows that give a lane one 16-byte vector or less."""
+FEW_LANES = 8
+"""Fewer lanes than these hold a row only when they hold all of it at once: pieces of many rows in one access are not contiguous. An estimate."""
+
+# Few rows. Source: batches of 1 to 8, clusters of 1 to 8 blocks, with and without weights first, 1 to 1024 rows of 2K to 32K elements, all in turn sample by
+# sample on one H200, November 2026; times in us.
+MOST_ROWS_AT_ONCE, MANY_ROWS_AT_ONCE = 8, 4
+"""Rows per multiprocessor; more than the second only where registers hold the weights, too: 1024 rows of 2048 bf16: RMS norm 7.0 for 8.1 with the choice for
+many rows, dropout + layer norm 9.3 for 11.2; of 4096, layer norm without weights first 10 % slower than that choice."""
+MOST_REGISTERS_AT_ONCE = 128
+MOST_THREADS_AT_ONCE, CLUSTER_THREADS_AT_ONCE = 512, 256
+"""Of a block: softmax of 512 float32 rows of 4096 9.5 in 256 threads, 9.8 in 1024; of one bf16 row of 16K in eight blocks 5.6 in 128 and 6.3 in 256, of one
+float32 row of 32K 6.2 in 256 and 6.5 in 512."""
+LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
+"""Vectors of a row from which it is spread over a cluster, of each of its blocks, and of a row from which two blocks may share a multiprocessor: dropout +
+layer norm of one bf16 row of 32K 6.5 in eight blocks and 13.7 in one, of 16 float32 rows of 16K 7.3 and 11.4, RMS norm of one float32 row of 4096 4.8 in
+four blocks and 5.0 in one; of 132 rows of 32K bf16 9.4 in two and 10.1 in one, but layer norm of 132 rows of 16K 5 % slower in two."""
+
+# Weights before rows.
+WEIGHTS_FIRST_BLOCK_VECTORS = 1024
+"""Of a row in one block: 256 threads of four vectors; longer ones are spread over a cluster. One H200, bf16, 64 Mi elements, of a copy: add + RMS norm of
+16K 0.97 for 0.94, of 32K 0.96 for 0.91, of 64K 0.96 for 0.89, of 128K 0.96 for 0.83; RMS norm of float32 16K 0.99 for 0.95."""
+WEIGHTS_FIRST_LEAST_VECTORS = 256
+SHORT_ROW_ELEMS = 4096
+"""Up to which two vectors of a thread are as good as four where the row waits at one barrier: RMS norm of 4096 float32 0.99 for 0.98, bf16 0.98 for 0.97."""
+WEIGHTS_FIRST_LEAST_REGISTERS = 48
+WEIGHTS_FIRST_WIDE_REGISTERS = 32
+"""Beside row and weights for types of 32 bits and one barrier: RMS norm of 16K float32 in clusters of four is 0.99 with 64 registers, 0.92 with 48."""
+WEIGHTS_FIRST_GAIN = 0.05
+LEAST_RANDOM_CLUSTER = 4
+"""Blocks of a cluster that draws random numbers: dropout + layer norm of 1024 x 16K float32 62 us for 93, of 8192 columns slower than one block."""
+
+# Rows in the registers of a cluster.
+ONE_BLOCK_BYTES, SHORT_BLOCK_BYTES = 64 * 1024, 32 * 1024
+"""Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
+between two barriers: bf16 softmax of 16K 0.971 for 0.967, of 24K 0.974 for 0.962, of 32K 0.962 for 0.946; float32 of 12K 0.978 for 0.971, of 16K 0.979
+for 0.962. Layer norm of 32K is 0.87 for 0.90, RMS norm 0.944 for 0.944. And for rows with random numbers: dropout + layer norm of 32K 0.74 for 0.57."""
+CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_KEPT_REGISTERS = 16, 24, 24
+"""Registers beside those that keep a thread's part of the row; the second where these are more than the third. One H200: softmax 64K bf16 with 4 batches 0.946
+with 32 registers, 0.897 with 40; with 8 batches 0.942 with 56, 0.934 with 48; 64K float32 with 8 0.952 with 56, 0.80 with 48, 0.916 with 80. RMS norm
+64K float32 with 4 batches 0.934 with 32, 0.90 with 40."""
+PHASE_REGISTERS = 8
+"""For the ends of rows of odd length in such a cluster: softmax of 10007 float32 columns spills 28 bytes with 56."""
+CLUSTER_SHARE_BYTES = 32 * 1024
+"""Bytes of each block of a cluster, more where the largest cluster is not large enough (layer norm of float32 32K: 0.89 in four blocks, 0.87 in eight)."""
+PORTABLE_CLUSTER_BLOCKS = 8
+"""Larger clusters leave parts of a GPC unused: layer norm of 128K is 0.70 with 8 blocks, 0.67 with 16."""
+CLUSTER_BLOCK_THREADS = (128, 512)
+"""Fewest and most threads of a block of a cluster."""
+CLUSTER_BATCHES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+MAX_CLUSTER_ELEMS_PER_THREAD = 128
+
+
+class RegisterRows(RowsOf):
+    """Candidates of one set of facts."""
+
+    def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
+        super().__init__(facts, arch)
+        is_short = facts.has_exp and self.levels > 1 or facts.has_rng
+        self.one_block_bytes = SHORT_BLOCK_BYTES if is_short else ONE_BLOCK_BYTES
+        tensors = max(0, ceil_div(self.moved_bits, facts.max_dtype_bits) - USUAL_TENSORS)
+        self.overhead = OVERHEAD_REGISTERS + TENSOR_REGISTERS * tensors + OPERAND_REGISTERS * facts.broadcast_operands
+
+    # ---- in the registers of a block
+    def candidates(self) -> Iterator[Candidate]:
+        """Rows of every number of batches in one block; those of two reduced runs also with threads along the outer one."""
+        facts = self.facts
+        has_outer_run = facts.dimensions == 3 and facts.runs[0][0] and facts.runs[-1][0] and len(facts.runs) == 3
+        for projected, bits in self.projections():
+            for batches in self.batch_range(self.row_vectors):
+                yield from self.in_registers(projected, bits, batches)
+            if has_outer_run:
+                yield from self.in_registers_3d(projected, bits)
+
+    # ---- all rows at once
+    def at_once(self) -> Candidate | None:
+        """The candidate for so few rows that all are in work at once: nothing hides a row's latency, so its chain of operations is what counts."""
+        facts, arch = self.facts, self.arch
+        blocks = self.cluster_at_once()
+        share = ceil_div(self.row_vectors, blocks)
+        resident = next_power_of_two(ceil_div(facts.iteration_elems * blocks, arch.sm_count))  # so that not every number of rows has a kernel of its own
+        is_kept = facts.dimensions == 2 and ceil_div(facts.reduction_elems, blocks) * facts.max_dtype_bits <= self.one_block_bytes * 8
+        if resident > MOST_ROWS_AT_ONCE or not is_kept or self.row_vectors <= FEW_BATCHES * arch.warp_threads:
+            return None
+        for projected, bits in self.projections():
+            for batches in self.batches_at_once(share, blocks > 1):
+                for found in self.in_registers(projected, bits, batches) if blocks == 1 else self.in_cluster(projected, bits, batches, blocks):
+                    threads = found.threads_per_block * resident
+                    limit = min(MOST_REGISTERS_AT_ONCE, arch.registers_per_thread(threads) // 8 * 8) if threads <= arch.max_threads_per_sm else 0
+                    if limit >= max(MIN_REGISTERS, self.held_at_once(found)):
+                        made = self.with_limit(found, limit)
+                        return made if resident <= MANY_ROWS_AT_ONCE or made.params.weights_first or not facts.broadcast_operands else None
+        return None
+
+    def batches_at_once(self, share: int, is_cluster: bool) -> range:
+        """Vectors of a thread for `share` of them in a block. In a cluster, where every warp hands its results to every block, fewer warps are better."""
+        if is_cluster:
+            wanted = ceil_div(share, CLUSTER_THREADS_AT_ONCE)
+            return range(max(2, wanted if wanted <= FEW_BATCHES else ceil_div(share, MOST_THREADS_AT_ONCE)), MANY_BATCHES + 1)
+        return range(ceil_div(share, MOST_THREADS_AT_ONCE), FEW_BATCHES + 1)
+
+    def cluster_at_once(self) -> int:
+        """Blocks that share a row where rows are too few for all multiprocessors: as many as have something to do."""
+        if self.row_vectors < LEAST_CLUSTER_VECTORS:
+            return 1
+        of_each = 2 if self.row_vectors >= LONG_ROW_VECTORS else 1
+        idle = max(1, of_each * self.arch.sm_count // self.facts.iteration_elems)
+        most = min(PORTABLE_CLUSTER_BLOCKS, self.arch.max_cluster_blocks)
+        return previous_power_of_two(min(most, idle, self.row_vectors // LEAST_SHARE_VECTORS))
+
+    def with_limit(self, found: Candidate, limit: int) -> Candidate:
+        """The candidate with up to `limit` registers, and its weights loaded first when these hold them."""
+        p, facts = found.params, self.facts
+        weights = self.weight_registers(p.batches)
+        held = self.data_registers(found) + OVERHEAD_REGISTERS
+        more_inputs = TENSOR_REGISTERS * (facts.vectorizable_inputs - 1)
+        is_first = weights > 0 and held + more_inputs + weights <= limit and not p.is_phased and not (facts.has_rng and p.batches == 1)
+        return dataclasses.replace(found, params=dataclasses.replace(p, max_registers=limit, weights_first=is_first))
+
+    def held_at_once(self, found: Candidate) -> int:
+        """Registers of a thread: what it holds of the row and what is beside."""
+        facts = self.facts
+        beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else OVERHEAD_REGISTERS
+        operands = OPERAND_REGISTERS * facts.broadcast_operands if found.params.batches > 1 and facts.max_dtype_bits < 32 else 0
+        return self.data_registers(found) + beside + operands
+
+    def data_registers(self, found: Candidate) -> int:
+        """Registers of a thread for its part of the row, or of all inputs when that is more, and for random numbers."""
+        return max(found.kept_registers, self.loaded_registers(found.params.batches)) + RANDOM_REGISTERS * self.facts.has_rng
+
+    def batch_range(self, vectors: int) -> Iterator[int]:
+        """Batches worth trying: every number up to 12, then in coarser steps."""
+        fewest = max(1, ceil_div(vectors, self.arch.max_threads_per_block))
+        usual = MANY_BYTES_PER_THREAD * 8 // (self.vector * self.facts.max_dtype_bits)
+        most = min(MAX_BATCHES, max(1, MAX_ELEMS_PER_THREAD // self.vector), vectors, max(usual, 2 * fewest))
+        return (b for b in range(fewest, most + 1) if b == fewest or b <= 12 or b % 4 == 0)
+
+    def in_registers(self, projected: bool, bits: float, batches: int) -> Iterator[Candidate]:
+        """A row in the threads of one block, if it has so many."""
+        arch = self.arch
+        threads = ceil_div(self.row_vectors, batches)
+        bdimx = None
+        if threads <= arch.warp_threads // 2:  # rows shorter than a warp share one: lanes in powers of two, for shuffles
+            padded = bdimx = max(next_power_of_two(threads), 2 * self.vector * self.is_phased)
+            if padded < FEW_LANES and batches > 1:
+                return
+        else:
+            padded = round_up(threads, arch.warp_threads)
+        if padded <= arch.max_threads_per_block:
+            yield from self.with_threads("2d", projected, bits, batches, padded, bdimx, 1, 1)
+
+    def in_registers_3d(self, projected: bool, bits: float) -> Iterator[Candidate]:
+        """Threads along x stay within the inner run, so that no index is divided; only where that wastes few lanes."""
+        arch, facts = self.arch, self.facts
+        inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.runs[0][1]
+        for batches in self.batch_range(inner):
+            padded = round_up(ceil_div(inner, batches), arch.warp_threads)
+            if inner < 0.85 * padded * batches:
+                continue
+            for bdimz in (1, 2, 4, 8, 16, 32, MAX_BLOCK_Z):
+                outer_batches = ceil_div(outer, bdimz)
+                bdimz = ceil_div(outer, outer_batches)
+                if padded * bdimz > arch.max_threads_per_block or outer_batches * batches > MAX_BATCHES:
+                    continue
+                yield from self.with_threads("3d", projected, bits, batches, padded, None, bdimz, outer_batches)
+
+    def with_threads(
+        self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int, cluster_blocks: int = 1,
+        is_weights_first: bool = False,
+    ) -> Iterator[Candidate]:  # fmt: skip
+        """The candidate with as few registers as the kept row needs, when a block fits with them."""
+        arch, facts = self.arch, self.facts
+        row_threads = padded * bdimz
+        is_warp_row = row_threads <= arch.warp_threads
+        rows = self.rows_per_block(row_threads) if cluster_blocks == 1 else 1
+        block = row_threads * rows
+        vectors = batches * outer_batches
+        kept = math.ceil(self.vector * bits / 32) * vectors
+        if is_weights_first:
+            wanted = limit = self.weights_first_registers(kept, vectors)
+        elif cluster_blocks > 1:
+            wanted = limit = self.cluster_registers(kept, self.loaded_registers(vectors))
+        else:
+            wanted, limit = self.registers(kept, block, is_warp_row)
+        blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
+        if not blocks:
+            return
+        params = PersistentParams(
+            kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
+            pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
+            max_registers=min(limit, arch.registers_per_thread(block)),  # with more, the block could not be launched
+            cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights_first=is_weights_first,
+        )  # fmt: skip
+        params = dataclasses.replace(params, fill=params.fill_of(facts))
+        lanes = facts.reduction_elems / (row_threads * vectors * self.vector * cluster_blocks)
+        grid = ceil_div(facts.iteration_elems, rows) * cluster_blocks
+        resident = min(blocks, ceil_div(grid, arch.sm_count))
+        warps = ceil_div(block, 32)
+        in_flight = resident * block * vectors * self.vector * (facts.input_bits - facts.late_input_bits) / 8 * lanes
+        score = self.score(params, vectors, lanes, blocks * warps, blocks)
+        yield Candidate(params, score, lanes, block, kept, blocks, resident * warps, in_flight, 0, grid / (arch.sm_count * blocks))
+
+    def registers(self, kept: int, block: int, is_warp_row: bool) -> tuple[int, int]:
+        """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
+        facts, arch = self.facts, self.arch
+        if facts.max_dtype_bits < 32:
+            wanted = max(MIN_REGISTERS, (kept + self.overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
+            return wanted, wanted
+        tight = max(MIN_REGISTERS, round_up(kept + OVERHEAD_REGISTERS, 8))
+        if block == arch.max_threads_per_block and not facts.has_exp and not facts.has_rng and arch.blocks_per_sm(block, tight) > 1:
+            return tight, tight
+        wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng, 8))
+        return wanted, wanted + WIDE_SLACK_REGISTERS * (not facts.has_rng)
+
+    def weights_first_registers(self, kept: int, vectors: int) -> int:
+        """The same for a thread that holds its part of the row and of the weights."""
+        facts = self.facts
+        held = max(kept, self.loaded_registers(vectors) * (not facts.has_rng)) + self.weight_registers(vectors)
+        beside = WEIGHTS_FIRST_WIDE_REGISTERS if facts.max_dtype_bits >= 32 and self.levels == 1 else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
+        return max(WEIGHTS_FIRST_LEAST_REGISTERS, round_up(held + beside, 8))
+
+    def cluster_registers(self, kept: int, loaded: int) -> int:
+        """The same for a thread of a cluster, whose inputs take `loaded` registers when they arrive."""
+        held = max(kept, loaded)
+        is_long = held > LONG_CLUSTER_KEPT_REGISTERS
+        beside = CLUSTER_OVERHEAD_REGISTERS  # more blocks are worth more than a register or two of the weights
+        if is_long:
+            beside = LONG_CLUSTER_OVERHEAD_REGISTERS + OPERAND_REGISTERS * self.facts.broadcast_operands + PHASE_REGISTERS * self.is_phased
+        return max(MIN_REGISTERS, round_up(held + beside, 8))
+
+    def loaded_registers(self, vectors: int) -> int:
+        """Registers that `vectors` vectors of all inputs take when they arrive."""
+        return ceil_div(self.vector * vectors * (self.facts.input_bits - self.facts.late_input_bits), 32)
+
+    def weight_registers(self, vectors: int) -> int:
+        """Registers that `vectors` vectors of all weights take."""
+        return ceil_div(self.vector * vectors * self.facts.broadcast_operand_bits, 32)
+
+    def rows_per_block(self, row_threads: int) -> int:
+        """Rows side by side: enough for a small block, fewer when the chip would lack blocks; never a block below a warp when there are rows for one."""
+        arch, facts = self.arch, self.facts
+        is_short = facts.reduction_elems * facts.max_dtype_bits <= SHORT_ROW_BYTES * 8
+        rows = max(1, (NARROW_BLOCK_THREADS if is_short else SMALL_BLOCK_THREADS) // row_threads)
+        rows = min(rows, next_power_of_two(facts.iteration_elems))
+        while rows > 1 and rows * row_threads > arch.warp_threads and ceil_div(facts.iteration_elems, rows) < arch.sm_count * 4:
+            rows //= 2
+        return rows
+
+    def wanted_batches(self, share_vectors: int, is_cluster: bool, is_weights_first: bool) -> int:
+        """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
+
+        Source for clusters: rows of 64K and 128K, bf16: layer norm 0.81 with 8 batches as with 4, whose weights spill; softmax, recomputed, 0.94 with 8 (0.93
+        with 4); layer norm of 32K float32 0.89 with 4 (0.82 with 8).
+        """
+        facts = self.facts
+        narrow = min(MOST_NARROW, self.full_vectors())
+        is_wide = facts.max_dtype_bits >= 32
+        if is_weights_first:
+            return FEW_BATCHES // 2 if self.levels == 1 and facts.reduction_elems <= SHORT_ROW_ELEMS else FEW_BATCHES
+        if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
+            return max(ceil_div(share_vectors, self.arch.warp_threads), min(share_vectors, self.full_vectors()))
+        if is_cluster:
+            return narrow * (MANY_BATCHES if facts.has_exp or self.levels > 1 and not is_wide and not facts.has_rng else FEW_BATCHES)
+        is_short = share_vectors * self.vector * facts.max_dtype_bits <= FEW_BATCHES_BYTES * 8
+        is_few = is_short or self.levels == 1 or facts.has_rng or is_wide and not facts.has_exp
+        return narrow * FEW_BATCHES if is_few else min(narrow * MANY_BATCHES, MOST_NARROW * FEW_BATCHES)
+
+    def score(self, params: PersistentParams, vectors: int, lanes: float, warps: int, blocks: int) -> float:
+        """Order of the candidates in registers: lanes that hold data, less what the measured losses say.
+
+        Lanes count in sixteenths, so that neighbouring row lengths share a kernel.
+        """
+        is_cluster = params.cluster_blocks > 1
+        wanted = self.wanted_batches(ceil_div(self.row_vectors, params.cluster_blocks), is_cluster, params.weights_first)
+        doublings = math.log2(vectors / wanted)
+        other_batches = -doublings * FEWER_CLUSTER_BATCHES_LOSS if is_cluster and doublings < 0 else abs(doublings) * OTHER_BATCHES_LOSS
+        has_few_warps = warps < TARGET_WARPS or blocks < 2 and (warps < FULL_BLOCK_WARPS or self.levels > 1)
+        again = params.project_to_inputs and self.facts.recompute_has_exact_exp and not is_cluster
+        losses = other_batches + FEW_WARPS_LOSS * has_few_warps + RECOMPUTED_EXP_LOSS * again
+        return round(lanes * 16) / 16 - losses + WEIGHTS_FIRST_GAIN * params.weights_first
+
+    # ---- in the registers of a cluster
+    def cluster_candidates(self) -> Iterator[Candidate]:
+        """Rows too long for the registers of one block, spread over the blocks of a cluster."""
+        row_bytes = self.row_vectors * self.vector * self.facts.max_dtype_bits // 8
+        blocks = min(next_power_of_two(ceil_div(row_bytes, CLUSTER_SHARE_BYTES)), self.arch.max_cluster_blocks)
+        if blocks == 1:
+            return
+        for projected, bits in self.projections():
+            for batches in (b for b in CLUSTER_BATCHES if b * self.vector <= MAX_CLUSTER_ELEMS_PER_THREAD):
+                yield from (c for c in self.in_cluster(projected, bits, batches, blocks) if c.threads_per_block >= CLUSTER_BLOCK_THREADS[0])
+
+    def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, is_weights_first: bool = False) -> Iterator[Candidate]:
+        """A row in so many blocks of a cluster (or in one), of up to 512 threads each."""
+        padded = round_up(ceil_div(ceil_div(self.row_vectors, blocks), batches), self.arch.warp_threads)
+        if padded <= CLUSTER_BLOCK_THREADS[1] and (blocks == 1 or self.facts.iteration_elems <= MAX_GRID[1]):
+            yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks, is_weights_first)
+
+    # ---- weights before rows
+    def weights_first_candidates(self) -> Iterator[Candidate]:
+        """Rows whose weights are on their way together with them: in one block, or spread over a cluster where the row waits for it once only."""
+        facts = self.facts
+        blocks = next_power_of_two(ceil_div(self.row_vectors, WEIGHTS_FIRST_BLOCK_VECTORS))
+        is_usual = facts.dimensions == 2 and not self.is_phased and self.full_vectors() == 1 and self.row_vectors >= WEIGHTS_FIRST_LEAST_VECTORS
+        if not facts.broadcast_operand_bits or not is_usual or blocks not in self.weights_first_blocks():
+            return
+        for projected, bits in self.projections():
+            for batches in range(1, FEW_BATCHES + 1):
+                yield from self.in_cluster(projected, bits, batches, blocks, True)
+
+    def weights_first_blocks(self) -> range:
+        """Numbers of blocks that may share a row: one where it waits for the cluster twice. With random numbers, only long rows of 32 bits gain."""
+        facts, arch = self.facts, self.arch
+        most = arch.max_cluster_blocks if facts.vectorizable_inputs > 1 else min(PORTABLE_CLUSTER_BLOCKS, arch.max_cluster_blocks)
+        if facts.has_rng:
+            return range(LEAST_RANDOM_CLUSTER, most + 1) if facts.max_dtype_bits >= 32 else range(0)
+        return range(1, most + 1 if self.levels == 1 else 2)
