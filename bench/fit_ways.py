@@ -23,7 +23,7 @@ BOUNDS = {
     "specialized_roof": (0.9, 1.0),
     "own_transfer": (0.3, 1.0),
     "l2": (0.7, 1.6),
-    "preference": (0.0, 0.05),
+    "preference": (0.0, 0.15),
     "weight_ns": (20.0, 1500.0),
 }
 OTHERS = (0.2, 5.0)

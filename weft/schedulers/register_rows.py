@@ -85,7 +85,9 @@ four blocks and 5.0 in one; of 132 rows of 32K bf16 9.4 in two and 10.1 in one, 
 WEIGHTS_FIRST_BLOCK_VECTORS = 1024
 """Of a row in one block: 256 threads of four vectors; longer ones are spread over a cluster. One H200, bf16, 64 Mi elements, of a copy: add + RMS norm of
 16K 0.97 for 0.94, of 32K 0.96 for 0.91, of 64K 0.96 for 0.89, of 128K 0.96 for 0.83; RMS norm of float32 16K 0.99 for 0.95."""
-WEIGHTS_FIRST_LEAST_VECTORS = 256
+WEIGHTS_FIRST_LEAST_VECTORS = (128, 256)
+"""Of rows that wait at one barrier, and at two: RMS norm of 1024 bf16 1.13 for 1.07, add + RMS norm 1.04 for 0.98; layer norm of 64K rows of these is 2 %
+slower."""
 SHORT_ROW_ELEMS = 4096
 """Up to which two vectors of a thread are as good as four where the row waits at one barrier: RMS norm of 4096 float32 0.99 for 0.98, bf16 0.98 for 0.97."""
 WEIGHTS_FIRST_LEAST_REGISTERS = 48
@@ -168,7 +170,8 @@ class RegisterRows(RowsOf):
         """Blocks that share a row where rows are too few for all multiprocessors: as many as have something to do."""
         if self.row_vectors < LEAST_CLUSTER_VECTORS:
             return 1
-        of_each = 2 if self.row_vectors >= LONG_ROW_VECTORS else 1
+        loaded = self.row_vectors * max(1, self.facts.vectorizable_inputs) if not self.facts.has_rng else self.row_vectors
+        of_each = 2 if loaded >= LONG_ROW_VECTORS else 1
         idle = max(1, of_each * self.arch.sm_count // self.facts.iteration_elems)
         most = min(PORTABLE_CLUSTER_BLOCKS, self.arch.max_cluster_blocks)
         return previous_power_of_two(min(most, idle, self.row_vectors // LEAST_SHARE_VECTORS))
@@ -366,7 +369,7 @@ class RegisterRows(RowsOf):
         """Rows whose weights are on their way together with them: in one block, or spread over a cluster where the row waits for it once only."""
         facts = self.facts
         blocks = next_power_of_two(ceil_div(self.row_vectors, WEIGHTS_FIRST_BLOCK_VECTORS))
-        is_usual = facts.dimensions == 2 and not self.is_phased and self.full_vectors() == 1 and self.row_vectors >= WEIGHTS_FIRST_LEAST_VECTORS
+        is_usual = facts.dimensions == 2 and not self.is_phased and self.full_vectors() == 1 and self.row_vectors >= WEIGHTS_FIRST_LEAST_VECTORS[self.levels > 1]
         if not facts.broadcast_operand_bits or not is_usual or blocks not in self.weights_first_blocks():
             return
         for projected, bits in self.projections():

@@ -53,23 +53,24 @@ class Constants:
     waits for, in all and per reduction. weight_ns: of one vector of a weight that a thread loads from L2 after its row. l2: over the estimate of L2's rate.
     roof, specialized_roof: what the best kernels reach. specialized_chain: of the chain, the part that a compute group of a specialized block cannot hide.
     preference: how much faster a pipeline must be to be taken instead of registers. bounds_instructions: of a warp for a batch that asks in every pass
-    whether it exists. Source: 230 cases of bench/results/ways.json of one H200, November 2026.
+    whether it exists; random_bounds_instructions: more of them where it draws random numbers, whose rounds it then shares with no other. Source: 230 cases of bench/results/ways.json of one H200, November 2026.
     """
 
-    roof: float = 0.988
-    specialized_roof: float = 0.954
-    latency_ns: float = 272.0
-    tma_latency_ns: float = 166.0
-    vector_clocks: float = 0.125
-    element_clocks: float = 8.99
-    own_transfer: float = 0.424
-    cluster_ns: float = 1130.0
-    cluster_level_ns: float = 215.0
-    weight_ns: float = 20.0
-    l2: float = 1.43
-    specialized_chain: float = 1.31
-    preference: float = 0.00918
-    bounds_instructions: float = 96.8
+    roof: float = 1.01
+    specialized_roof: float = 0.947
+    latency_ns: float = 317.0
+    tma_latency_ns: float = 266.0
+    vector_clocks: float = 0.079
+    element_clocks: float = 8.49
+    own_transfer: float = 0.352
+    cluster_ns: float = 905.0
+    cluster_level_ns: float = 146.0
+    weight_ns: float = 106.0
+    l2: float = 1.25
+    specialized_chain: float = 1.32
+    preference: float = 0.0553
+    bounds_instructions: float = 51.6
+    random_bounds_instructions: float = 195.0
 
 
 CONSTANTS = Constants()
@@ -205,7 +206,7 @@ class _Cost:
 
     def bounds(self, c: Constants) -> float:
         """Instructions of the bounds of a batch."""
-        return c.bounds_instructions * self.how.has_bounds
+        return (c.bounds_instructions + c.random_bounds_instructions * self.facts.has_rng) * self.how.has_bounds
 
     def issue_ns(self, c: Constants) -> float:
         slots = self.how.batches * (self.slots + self.bounds(c)) + self.levels * BLOCK_REDUCTION_INSTRUCTIONS + WARP_INSTRUCTIONS

@@ -20,9 +20,6 @@ from .row_model import CONSTANTS, Constants, predicted_registers, predicted_spec
 
 Params = PersistentParams | AsyncRowsParams
 
-PLAIN_PREFERENCE = 0.07
-"""How much faster a pipeline must be for rows of one input that wait at one barrier, as in RMS norm: there is little to hide, and the model errs by as much.
-One H200, rows by the thousand: registers were the fastest but for bf16 rows of 1024 (by 4 %) and float32 rows of 16K (by 3 %)."""
 LEAST_PIPELINE_ROW_BYTES = 2048
 """Of a tensor. A block has one such row, and a multiprocessor up to 32 blocks: bf16 rows of 512 elements are 0.82 of a copy by TMA and 0.98 in registers, of
 256 0.44 and 0.94 (one H200)."""
@@ -36,12 +33,10 @@ class Ways:
     predict: Mapping[str, Callable[[Constants], float]]
     declined: Mapping[str, str]
     trace: Any
-    preference: float = 0.0
 
     def best(self, constants: Constants) -> str:
         """Return the way that is predicted to be fastest; rows in registers where a pipeline gains little."""
-        handicap = max(constants.preference, self.preference)
-        return max(self.params, key=lambda way: self.predict[way](constants) * (1.0 - handicap * (way != "registers")))
+        return max(self.params, key=lambda way: self.predict[way](constants) * (1.0 - constants.preference * (way != "registers")))
 
     def __str__(self) -> str:
         lines = [f"  {way}: predicted {self.predict[way](CONSTANTS):.3f} of the roof: {params}" for way, params in self.params.items()]
@@ -56,26 +51,21 @@ def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
     declined: dict[str, str] = {}
     at_once = are_at_once(facts, arch)
     for kind, predicted in (("tma", predicted_tma), ("specialized", predicted_specialized)):
-        found = pipeline(facts, arch, kind, in_registers, at_once=at_once) if is_loadable else Decline("the rows of an input do not lie contiguously")
+        found = pipeline(facts, arch, kind, at_once=at_once) if is_loadable else Decline("the rows of an input do not lie contiguously")
         if isinstance(found, Decline):
             declined[kind] = found.reason
         else:
             params[kind] = found
             predict[kind] = lambda c, found=found, predicted=predicted: predicted(found, facts, arch, c)  # type: ignore[misc]
-    is_plain = facts.vectorizable_inputs == 1 and facts.passes == 2 and not facts.has_rng
-    return Ways(params, predict, declined, trace, PLAIN_PREFERENCE if is_plain else 0.0)
+    return Ways(params, predict, declined, trace)
 
 
-def pipeline(facts: PersistentFacts, arch: Arch, kind: str, in_registers: PersistentParams, *, at_once: bool) -> AsyncRowsParams | Decline:
-    """Return the params of a pipeline worth comparing. at_once: blocks hold all rows at once.
-
-    With all rows in work at once, a row per block is where a thread would load several inputs in several batches, each with bounds of its own: a bulk copy
-    brings them together. One H200, November 2026: add + RMS norm of 16 x 16K bf16 7.1 us by TMA and 7.6 in registers, RMS norm 7.1 and 5.8.
-    """
+def pipeline(facts: PersistentFacts, arch: Arch, kind: str, *, at_once: bool) -> AsyncRowsParams | Decline:
+    """Return the params of a pipeline worth comparing. at_once: blocks hold all rows at once, so that none could be loaded ahead."""
     if facts.reduction_elems * facts.max_dtype_bits < LEAST_PIPELINE_ROW_BYTES * 8:
         return Decline(f"rows of less than {LEAST_PIPELINE_ROW_BYTES} bytes are too short for a block each")
     if at_once:
-        if kind != "tma" or in_registers.batches == 1 or facts.vectorizable_inputs == 1:
+        if kind != "tma":
             return Decline("all rows are in work at once: there is nothing to load ahead of")
     elif facts.iteration_elems < arch.sm_count:
         return Decline(f"{facts.iteration_elems} rows leave multiprocessors idle, which a cluster per row would use")
