@@ -16,13 +16,12 @@ TITLES = {
     "tall": "Many rows", "odd": "Rows that are no multiple of 16 bytes: TMA declines", "short": "Few rows",
     "earlier": "By an earlier script, before clusters were improved (no registers of rows in registers, no errors)",
 }  # fmt: skip
-WORDS = """Fractions of a copy of the same bytes, in the same process, all ways in turn, sample by sample; medians, of short tensors over seven placements in memory. registers: no pipeline; rows too long for
-    a block's registers are spread over a cluster, kept in shared memory or read again. tma: a block loads its row by one bulk copy. specialized: blocks that
-    stay, compute groups, one async warp per input, as many stages as fit. bulk stores: results leave through shared memory. A dash: it does not fit, or TMA
-    declines. Chosen is what the code takes as it is with this page, from the recorded facts; the regret is what that loses to the fastest of the five
-    (other params: that way has other params by now than were measured).
-    Registers per thread are ptxas's, in the order of the columns, with the bytes spilled where there are any. Peer: the best one of the table above with the
-    same rows and columns."""
+WORDS = """Fractions of a copy of the same bytes, in the same process, all ways in turn, sample by sample; medians, of short tensors over seven placements in
+memory. registers: no pipeline; rows too long for a block's registers are spread over a cluster, kept in shared memory or read again. tma: a block loads its
+row by one bulk copy. specialized: blocks that stay, compute groups, one async warp per input, as many stages as fit. bulk stores: results leave through
+shared memory. A dash: it does not fit, or TMA declines. Chosen is what the code takes as it is with this page, from the recorded facts; the regret is what
+that loses to the fastest of the five (other params: that way has other params by now than were measured). Registers per thread are ptxas's, in the order of
+the columns, with the bytes spilled where there are any. Peer: the best one of the table above with the same rows and columns."""
 
 
 def chosen(row: dict[str, Any]) -> tuple[str, float]:

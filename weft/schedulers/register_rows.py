@@ -369,7 +369,8 @@ class RegisterRows(RowsOf):
         """Rows whose weights are on their way together with them: in one block, or spread over a cluster where the row waits for it once only."""
         facts = self.facts
         blocks = next_power_of_two(ceil_div(self.row_vectors, WEIGHTS_FIRST_BLOCK_VECTORS))
-        is_usual = facts.dimensions == 2 and not self.is_phased and self.full_vectors() == 1 and self.row_vectors >= WEIGHTS_FIRST_LEAST_VECTORS[self.levels > 1]
+        is_long = self.row_vectors >= WEIGHTS_FIRST_LEAST_VECTORS[self.levels > 1]
+        is_usual = facts.dimensions == 2 and not self.is_phased and self.full_vectors() == 1 and is_long
         if not facts.broadcast_operand_bits or not is_usual or blocks not in self.weights_first_blocks():
             return
         for projected, bits in self.projections():

@@ -53,7 +53,8 @@ class Constants:
     waits for, in all and per reduction. weight_ns: of one vector of a weight that a thread loads from L2 after its row. l2: over the estimate of L2's rate.
     roof, specialized_roof: what the best kernels reach. specialized_chain: of the chain, the part that a compute group of a specialized block cannot hide.
     preference: how much faster a pipeline must be to be taken instead of registers. bounds_instructions: of a warp for a batch that asks in every pass
-    whether it exists; random_bounds_instructions: more of them where it draws random numbers, whose rounds it then shares with no other. Source: 230 cases of bench/results/ways.json of one H200, November 2026.
+    whether it exists; random_bounds_instructions: more of them where it draws random numbers, whose rounds it then shares with no other.
+    Source: 230 cases of bench/results/ways.json of one H200, November 2026.
     """
 
     roof: float = 1.01
