@@ -10,6 +10,7 @@ import math
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
 from ..expr import Sym, op, variables
+from ..lower.kernel_ir import is_host_variable
 from ..lower.program import ScalarParam
 
 _THREAD_VARS = ("threadIdx.", "blockIdx.")
@@ -123,12 +124,7 @@ def is_host(sym: Sym) -> bool:
     """True when `sym` is no constant and depends only on what the host knows at launch."""
     if sym.is_const:
         return False
-    return all(_is_host_var(v) for v in variables(sym))
-
-
-def _is_host_var(v: Sym) -> bool:
-    name = str(v.payload)
-    return name.startswith(("T", "S")) and v.extent is None
+    return all(map(is_host_variable, variables(sym)))
 
 
 def _convert(value: object, dtype: DataType) -> object:

@@ -191,7 +191,7 @@ class NestBuilder:
             depth += 1
         del self._open[depth:]
         for group in groups[depth:]:
-            loop = Loop(group.index, group.extent, [], label=str(group.axis))
+            loop = Loop(group.index, group.extent, [], label=str(group.axis), is_unswitched=group.is_unswitched)
             self._innermost().append(loop)
             self._open.append((group, loop))
         for buffer, scope in allocations:
@@ -218,7 +218,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     lanes = [k for k, axis in enumerate(loop) if axis.parallel in LANE_TYPES]
     lane_ids = {id(groups[k]) for k in lanes}
     nest = plan.nest(expr)
-    open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and not (g.extent.is_const and g.extent.value == 1)]
+    open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and (g.extent is not ONE or g.is_unswitched)]
     if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.tma:
         return bulk_copy(state, expr, lanes), open_groups
     indexer = Indexer(state.maps, state.table, nest, state.divisors, state.launch, [groups[k].axis for k in lanes])
@@ -229,7 +229,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     if bound:
         op: Op = Reduce(
             **fields, thread_types=tuple(p for p in BLOCK_TYPES if p in bound), grid_types=tuple(p for p in GRID_TYPES if p in bound),  # type: ignore[arg-type]
-            group_elems=int(vector.value), in_loop=bool(open_groups),  # type: ignore[arg-type]
+            group_elems=int(vector.value), in_loop=any(g.extent is not ONE for g in open_groups),  # type: ignore[arg-type]
         )  # fmt: skip
     else:
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, add, conjuncts, const, less, mul, subst
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.values import TensorView
 from .build import BuildState
-from .copies import BadRing, Feed, stage_position
+from .copies import BadRing, Feed, stage_nest, stage_position
 from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, walk
 
 
@@ -92,13 +92,15 @@ def is_reader(statement: Statement, tensors: Iterable[TensorView]) -> bool:
 
 
 def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[TensorView]) -> tuple[list[Statement], Loop | None, list[Statement]]:
-    """Return the body inside the loops `path` in which `tensors` are written, its loop, and the body around that."""
+    """Return the body inside the loops `path` in which `tensors` are written, the innermost loop that goes round, and the body around that."""
     tensors, loop, around = list(tensors), None, body
     for index in path:
-        loop = next((s for s in body if isinstance(s, Loop) and s.index is index and is_writer(s, tensors)), None)
-        if loop is None:
+        found = next((s for s in body if isinstance(s, Loop) and s.index is index and is_writer(s, tensors)), None)
+        if found is None:
             raise InternalError(f"no loop over {index} writes {tensors}")
-        around, body = body, loop.body
+        if not found.is_once:
+            loop, around = found, body
+        body = found.body
     return body, loop, around
 
 
@@ -249,13 +251,13 @@ def _batches(feeds: Iterable[Feed]) -> list[list[Feed]]:
     """Feeds by the loops that they are in, the innermost first."""
     by_loops: dict[tuple[int, ...], list[Feed]] = {}
     for feed in feeds:
-        by_loops.setdefault(tuple(id(g) for g in feed.loops), []).append(feed)
-    return sorted(by_loops.values(), key=lambda batch: -len(batch[0].loops))
+        by_loops.setdefault(tuple(id(g) for g in feed.nest), []).append(feed)
+    return sorted(by_loops.values(), key=lambda batch: -len(batch[0].nest))
 
 
 def place_batch(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> None:
     """Place the loads of feeds that are in the same loops."""
-    path = [g.index for g in feeds[0].loops]
+    path = [g.index for g in feeds[0].nest]
     body, loop, around = find_body(kernel.body, path, feeds[0].tensors)
     for feed in feeds:
         check_readers(kernel, feed, body)
@@ -354,10 +356,8 @@ def _when(condition: Sym, body: list[Statement]) -> list[Statement]:
 # ---------------------------------------------------------------- bulk stores
 def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> list[Statement]:
     """Fence what threads write of `tensor` before it is stored in bulk, and keep it until the store has read it; return the wait at the kernel's end."""
-    from .copies import _stage_loops
-
-    loops, _ = _stage_loops(state, tensor.definition(), tensor)  # type: ignore[arg-type]
-    body, _, _ = find_body(kernel.body, [g.index for g in loops], [tensor])
+    nest, _ = stage_nest(state, tensor.definition(), tensor)  # type: ignore[arg-type]
+    body, loop, _ = find_body(kernel.body, [g.index for g in nest], [tensor])
     store = next(s for s in walk(body) if isinstance(s, BulkCopy) and s.operands[0].buffer.tensor is tensor)  # type: ignore[union-attr]
     issuer = _issuer(store.predicate)
     writers = [n for n, s in enumerate(body) if is_writer(s, [tensor])]
@@ -367,7 +367,7 @@ def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> l
     sync = Sync(f"T{tensor.name}: written by threads, stored in bulk", tensors=(tensor,))
     body[readers[0] : readers[0]] = [sync]
     body[writers[-1] + 1 : writers[-1] + 1] = [Call("weft::fence_proxy_async_shared();")]
-    if loops:
+    if loop is not None:
         meeting = next((n for n in range(writers[0] - 1, -1, -1) if isinstance(body[n], Reduce) and body[n].workspace is not None), None)  # type: ignore[attr-defined]
         wait = Call(f"{issuer}weft::bulk_wait_read<0>();", (), f"the last store has read T{tensor.name}")
         if meeting is not None:  # its barrier tells the others

@@ -62,7 +62,7 @@ class Feed:
     """How some tensors come into shared memory, together: the pipeline.
 
     style: "tma", "cp_async" or "plain" (loads and stores of threads). stages: 1 where each load is waited for at once. warp: the async warp, None for the
-    threads that compute. loops: the loops around a load, outermost first. groups: index of such a loop of the tensors -> thread index of the readers that
+    threads that compute. nest: the loops around a load, outermost first, with unswitched ones of one iteration; `loops`: without these. groups: index of such a loop of the tensors -> thread index of the readers that
     have it bound: compute groups, each with `stages` of its own. The other loops count the uses of a stage; the last of them is that of the ring.
     stage: the variable that the tensors' addresses use. full, empty: barriers, one per stage; None where there are none.
     """
@@ -72,11 +72,15 @@ class Feed:
     stages: int
     prefetch: int
     warp: int | None
-    loops: tuple[LoopGroup, ...]
+    nest: tuple[LoopGroup, ...]
     groups: dict[Sym, Sym]
     tensors: list[TensorView] = field(default_factory=list)
     full: Buffer | None = None
     empty: Buffer | None = None
+
+    @property
+    def loops(self) -> tuple[LoopGroup, ...]:
+        return _repeated(self.nest)
 
     @property
     def all_stages(self) -> int:
@@ -122,6 +126,10 @@ class Feed:
         return ", ".join(f"T{t.name}" for t in self.tensors)
 
 
+def _repeated(nest: tuple[LoopGroup, ...]) -> tuple[LoopGroup, ...]:
+    return tuple(g for g in nest if g.extent is not ONE)
+
+
 def stage_position(tensor: TensorView) -> int:
     """The loop position of `tensor` from which on its axes lie within one stage."""
     ring = tensor.circular
@@ -144,21 +152,21 @@ def plan_feeds(state: BuildState) -> dict[TensorView, Feed]:
         if not style:
             continue
         ring = tensor.circular if isinstance(tensor.circular, CircularBuffer) else None
-        loops, groups = _stage_loops(state, expr, tensor)
+        nest, groups = stage_nest(state, expr, tensor)
         warp = ring.async_warp if ring is not None and isinstance(ring.kind, WarpSpecialized) else None
         stages, prefetch = (ring.stages, ring.prefetch) if ring is not None else (1, 0)
-        if ring is not None and not loops:
+        if ring is not None and not _repeated(nest):
             if tensor.compute_at == 0:
                 raise BadRing(tensor=tensor, reason="it is not inlined into any loop", remedy="inline it (inline_at) behind the loop of the stages")
             if warp is None:
                 stages, prefetch = 1, 0  # the loop has one iteration
                 if style == "plain":
                     continue
-        key = (style, stages, prefetch, warp, tuple(id(g) for g in loops), tuple(groups.items()), id(tensor) if warp is None and style == "plain" else 0)
+        key = (style, stages, prefetch, warp, tuple(id(g) for g in nest), tuple(groups.items()), id(tensor) if warp is None and style == "plain" else 0)
         if style == "plain" and warp is not None:
             key = (*key, id(tensor))  # what another role hands on has a barrier of its own
         if key not in by_key:
-            by_key[key] = Feed(len(by_key), style, stages, prefetch, warp, loops, groups)
+            by_key[key] = Feed(len(by_key), style, stages, prefetch, warp, nest, groups)
         by_key[key].tensors.append(tensor)
         out[tensor] = by_key[key]
     return out
@@ -185,11 +193,12 @@ def _style(expr: Expr, tensor: TensorView) -> str:
     return "plain" if tensor.circular is not None else ""
 
 
-def _stage_loops(state: BuildState, expr: Expr, tensor: TensorView) -> tuple[tuple[LoopGroup, ...], dict[Sym, Sym]]:
-    """Return the loops around one load of `tensor`, and which of them its readers have bound to threads instead."""
+def stage_nest(state: BuildState, expr: Expr, tensor: TensorView) -> tuple[tuple[LoopGroup, ...], dict[Sym, Sym]]:
+    """Return the loops around one load of `tensor`, as `Feed.nest`, and which of them its readers have bound to threads instead."""
     position = stage_position(tensor)
     inside = {id(g) for g in state.plan.groups[tensor][position:]}
-    loops = tuple(g for g in state.plan.nest(expr) if not g.parallel.is_bound and g.extent is not ONE and id(g) not in inside)
+    around = [g for g in state.plan.nest(expr) if not g.parallel.is_bound and id(g) not in inside]
+    nest = tuple(g for g in around if g.extent is not ONE or g.is_unswitched)
     groups: dict[Sym, Sym] = {}
     for k in range(tensor.compute_at, position):
         group = state.plan.groups[tensor][k]
@@ -210,7 +219,7 @@ def _stage_loops(state: BuildState, expr: Expr, tensor: TensorView) -> tuple[tup
         if not group.extent.is_const:
             raise BadRing(tensor=tensor, reason=f"the number of its compute groups is {group.extent}", remedy="split the axis of the groups by a constant")
         groups[group.index] = var(kind.value, extent=state.launch.get(kind, ONE))
-    return loops, groups
+    return nest, groups
 
 
 def is_handed_on(tensor: TensorView) -> bool:

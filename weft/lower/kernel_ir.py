@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..dtypes import DataType
-from ..expr import TRUE, ZERO, Sym, const
+from ..expr import ONE, TRUE, ZERO, Sym, const
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from .program import TensorMapParam
@@ -49,7 +49,10 @@ class Statement:
 
 @dataclass(eq=False)
 class Loop(Statement):
-    """for index in [start, extent): body. `unroll`: the count is constant and the body indexes registers with it."""
+    """for index in [start, extent): body. `unroll`: the count is constant and the body indexes registers with it.
+
+    is_unswitched: the nest from here inwards may be written twice, with and without its bounds (`unswitch_loops`); only such a loop may have one iteration.
+    """
 
     index: Sym
     extent: Sym
@@ -57,6 +60,12 @@ class Loop(Statement):
     unroll: bool = False
     label: str = ""
     start: Sym = ZERO
+    is_unswitched: bool = False
+
+    @property
+    def is_once(self) -> bool:
+        """True for what is no loop in the text: one iteration, there for what is unswitched."""
+        return self.extent is ONE
 
 
 @dataclass(eq=False)
@@ -224,6 +233,11 @@ class Kernel:
     notes: dict[str, object] = field(default_factory=dict)
 
 
+def is_host_variable(v: Sym) -> bool:
+    """True for what the host knows at launch: sizes, strides and scalars of inputs."""
+    return v.extent is None and str(v.payload).startswith(("T", "S"))
+
+
 def walk(body: list[Statement]) -> Iterator[Statement]:
     """Yield every statement in program order, parents first."""
     for statement in body:
@@ -248,7 +262,7 @@ def body_text(body: list[Statement], indent: int = 0) -> str:
     pad = "  " * indent
     for s in body:
         if isinstance(s, Loop):
-            lines.append(f"{pad}for {s.index} in {'' if s.start is ZERO else f'{s.start} to '}{s.extent}{' unroll' if s.unroll else ''}:  # {s.label}")
+            lines.append(f"{pad}for {s.index} in {'' if s.start is ZERO else f'{s.start} to '}{s.extent}{' unroll' if s.unroll else ''}{' unswitch' if s.is_unswitched else ''}:  # {s.label}")
             lines.append(body_text(s.body, indent + 1))
         elif isinstance(s, If):
             lines.append(f"{pad}if {s.predicate}:")

@@ -39,12 +39,13 @@ class CyclicNest(UserError):
 
 @dataclass(eq=False)
 class LoopGroup:
-    """One loop: its index, what it iterates (`axis`, a promotion), and who runs it."""
+    """One loop: its index, what it iterates (`axis`, a promotion), and who runs it. is_unswitched: the nest from it inwards is tested for its bounds once."""
 
     index: Sym
     axis: IterDomain
     parallel: ParallelType
     extent: Sym
+    is_unswitched: bool = False
 
 
 class LoopPlan:
@@ -140,7 +141,8 @@ class LoopPlan:
             chosen, owner = kind, member
         return chosen
 
-    def _new_group(self, axis: IterDomain, parallel: ParallelType) -> LoopGroup:
+    def _new_group(self, root: IterDomain, axis: IterDomain) -> LoopGroup:
+        parallel = self._parallel(root)
         self._count += 1
         extent = ONE if axis.is_broadcast() else axis.sym
         if extent.is_const and extent.value == 1:
@@ -149,7 +151,8 @@ class LoopPlan:
             index = var(parallel.value, extent=extent)
         else:
             index = var(f"i{self._count}", extent=extent)
-        return LoopGroup(index, axis, parallel, extent)
+        is_unswitched = not parallel.is_bound and any(m.parallel is ParallelType.unswitch for m in self._members[root])
+        return LoopGroup(index, axis, parallel, extent, is_unswitched)
 
     def _groups_of(self, tensor: TensorView) -> list[LoopGroup]:
         """Return the loops of a tensor. Where one is promoted, all of them are those of the tensors that it was promoted to."""
@@ -164,7 +167,7 @@ class LoopPlan:
             if root not in self._by_root:
                 if promoters and not source.is_broadcast():
                     source = self._counterpart(source, promoters)
-                self._by_root[root] = self._new_group(source, self._parallel(root))
+                self._by_root[root] = self._new_group(root, source)
         return [self._by_root[root] for root in roots]
 
     def _promoters(self, tensor: TensorView, root: IterDomain, source: IterDomain) -> list[TensorView]:

@@ -81,7 +81,7 @@ def _with_loops(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
     for statement in body:
         yield statement, loops
         if isinstance(statement, (Loop, If)):
-            yield from _with_loops(statement.body, (*loops, statement) if isinstance(statement, Loop) else loops)
+            yield from _with_loops(statement.body, (*loops, statement) if isinstance(statement, Loop) and not statement.is_once else loops)
 
 
 def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
@@ -204,22 +204,31 @@ def _touches(statement: Statement, crossing: set[TensorView]) -> tuple[set[Tenso
 
 
 def _sync_body(body: list[Statement], crossing: set[TensorView], pending: set[TensorView], *, in_loop: bool) -> list[Statement]:
-    out: list[Statement] = []
     written_here: set[TensorView] = set()
     read_since: set[TensorView] = set()
-    for statement in body:
-        reads, writes = _touches(statement, crossing)
-        if reads & pending or writes & read_since:
-            names = ", ".join(f"T{t.name}" for t in reads & pending | writes & read_since)
-            out.append(Sync(f"{names}: written and read by different threads"))
-            pending.clear()
-            read_since.clear()
-        if isinstance(statement, Loop):
-            statement.body = _sync_body(statement.body, crossing, set(pending), in_loop=True)
-        out.append(statement)
-        pending |= writes
-        written_here |= writes
-        read_since |= reads
+
+    def placed(body: list[Statement]) -> list[Statement]:
+        out: list[Statement] = []
+        for statement in body:
+            if isinstance(statement, Loop) and statement.is_once:
+                statement.body = placed(statement.body)
+                out.append(statement)
+                continue
+            reads, writes = _touches(statement, crossing)
+            if reads & pending or writes & read_since:
+                names = ", ".join(f"T{t.name}" for t in reads & pending | writes & read_since)
+                out.append(Sync(f"{names}: written and read by different threads"))
+                pending.clear()
+                read_since.clear()
+            if isinstance(statement, Loop):
+                statement.body = _sync_body(statement.body, crossing, set(pending), in_loop=True)
+            out.append(statement)
+            pending.update(writes)
+            written_here.update(writes)
+            read_since.update(reads)
+        return out
+
+    out = placed(body)
     if in_loop and read_since & written_here:
         out.append(Sync("the next iteration writes what this one read"))
     return out

@@ -16,6 +16,7 @@ from .full_rows import drop_row_bounds
 from .in_place import restrict_aliased_loads
 from .kernel_ir import Kernel, body_text
 from .row_ends import add_row_ends
+from .unswitch import unswitch_loops
 
 Pass = Callable[[Kernel, BuildState], Kernel]
 
@@ -28,6 +29,7 @@ PIPELINE: tuple[Pass, ...] = (
     passes.repack_kept,  # reductions stand where they stay
     add_row_ends,  # loops over rows stand where they stay, and the predicates of what it adds are grouped with the rest
     drop_row_bounds,  # before the predicates it changes are grouped
+    unswitch_loops,  # every barrier, wait and load stands where it stays, so both branches have them; bounds are still parts of predicates
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
 )

@@ -196,8 +196,8 @@ def _async_thread(shape: Specialization) -> str:
 
 # ---------------------------------------------------------------- roles
 def _compute_path(feed: Feed) -> tuple[Sym, ...]:
-    """The loops of a feed that its readers have as loops."""
-    return tuple(g.index for g in feed.loops if g.index not in feed.groups)
+    """The loops of a feed that its readers have as loops, with unswitched ones of one iteration."""
+    return tuple(g.index for g in feed.nest if g.index not in feed.groups)
 
 
 def _body_of(body: list[Statement], feed: Feed) -> list[Statement]:
@@ -248,8 +248,9 @@ def _project(state: BuildState, body: list[Statement], own: list[Feed], feeds: l
     units: dict[Feed, list[Statement]] = {}
     for s in body:
         here = [f for f in own if is_writer(s, f.tensors)]
-        if here and isinstance(s, Loop) and any(s.index is g.index for f in here for g in f.loops):
-            out.append(Loop(s.index, s.extent, _project(state, s.body, own, feeds), label=s.label))
+        if here and isinstance(s, Loop) and any(s.index is g.index for f in here for g in f.nest):
+            inside = _project(state, s.body, own, feeds)
+            out += inside if s.is_once else [Loop(s.index, s.extent, inside, label=s.label)]
             continue
         for feed in here:
             if feed not in units:
@@ -357,7 +358,7 @@ def _statements(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
     for s in body:
         yield s, loops
         if isinstance(s, (Loop, If, Scope)):
-            yield from _statements(s.body, (*loops, s) if isinstance(s, Loop) else loops)
+            yield from _statements(s.body, (*loops, s) if isinstance(s, Loop) and not s.is_once else loops)
 
 
 def _stays_in_group(tensor: TensorView, kind: ParallelType) -> bool:

@@ -1,0 +1,185 @@
+"""Nests that are written twice, under one test: without the bounds that hold in all of it, and as they were.
+
+    for i in n:  if i < m: load;  compute          for i last, and in the last thread:  if (last < m) { for i: load; compute } else { as before }
+
+The test has one answer for a block, so barriers and waits may stand in both branches: indices of the loops inside are their last ones, thread indices those
+of the last thread, and what is known around the nest stays. A bound goes into it only where its position provably does not fall when an index rises. Bounds
+of bare thread indices, that keep out threads a block is padded with, stay with the ops, and what these guard is tested for the last thread let in.
+Read first: `unswitch_loops`, `raised`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..expr import FALSE, TRUE, Sym, conjunction, conjuncts, less, lower_bound, rebuild, sub, variables
+from ..ir.enums import BLOCK_TYPES, GRID_TYPES
+from .build import BuildState
+from .circular import copied
+from .kernel_ir import Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, is_host_variable, walk
+
+GRID_NAMES = {p.value for p in GRID_TYPES}
+MONOTONE = ("add", "mul", "floordiv", "ceildiv", "min", "max")
+
+
+def unswitch_loops(kernel: Kernel, state: BuildState) -> Kernel:
+    """Write the nests that the schedule unswitches without bounds where a test finds that all of them hold, else as they are.
+
+    Before: predicates hang on ops; an unswitched loop says so, also one of one iteration.   After: no loop is unswitched, and none of these has one
+    iteration. Of unswitched loops inside each other the outermost is tested. A nest without bounds to test, or with an exchange between the blocks of a
+    cluster, whose start is prepared in the text once, is written once.
+    Here because: loads, waits and barriers have their places, so that both branches have them; bounds are still parts of predicates.
+    """
+    block = kernel.notes.get("compute_block", kernel.block)
+    last_thread = {p.value: sub(threads, 1) for p, threads in zip(BLOCK_TYPES, block)}  # type: ignore[call-overload]
+    kernel.body = _body(kernel.body, Ranges(frozenset(), {}, last_thread))
+    return kernel
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What the variables of a nest run up to.
+
+    fixed: indices of the loops around the nest. last: index of a loop inside -> its last value. last_thread: name of a thread index -> its last value.
+    """
+
+    fixed: frozenset[Sym]
+    last: Mapping[Sym, Sym]
+    last_thread: Mapping[str, Sym]
+
+    def largest(self, v: Sym) -> Sym | None:
+        """The last value of a variable, which is itself where it has one value in the nest and in the block; None when not known."""
+        name = str(v.payload)
+        if v in self.last:
+            return self.last[v]
+        if name in self.last_thread:
+            return self.last_thread[name]
+        if v in self.fixed or name in GRID_NAMES or is_host_variable(v):
+            return v
+        return None if v.extent is None else sub(v.extent, 1)
+
+    def is_uniform(self, sym: Sym) -> bool:
+        """True for what has one value in the nest and in the block."""
+        return all(self.largest(v) is v for v in variables(sym))
+
+    def within(self, loop: Loop) -> "Ranges":
+        return replace(self, last={**self.last, loop.index: sub(loop.extent, 1)})
+
+    def where(self, condition: Sym) -> "Ranges":
+        """The ranges where `condition` holds: of i + c < n, i is at most n - 1 - c, whatever its loop runs to."""
+        last = dict(self.last)
+        for atom in conjuncts(condition):
+            for v in variables(atom) & self.last.keys() if atom.op == "lt" else ():
+                rest = sub(atom.args[0], v)
+                if self.is_uniform(rest) and self.is_uniform(atom.args[1]):
+                    last[v] = sub(sub(atom.args[1], 1), rest)
+        return replace(self, last=last)
+
+    def is_guard(self, atom: Sym) -> bool:
+        """True for a bound of a thread index itself: it chooses threads."""
+        return atom.op == "lt" and atom.args[0].is_var and str(atom.args[0].payload) in self.last_thread and self.is_uniform(atom.args[1])
+
+    def guarded(self, predicate: Sym) -> "Ranges":
+        """The ranges in the threads that the guards of `predicate` let in."""
+        guards = [a for a in conjuncts(predicate) if self.is_guard(a)]
+        return replace(self, last_thread={**self.last_thread, **{str(a.args[0].payload): sub(a.args[1], 1) for a in guards}})
+
+
+def raised(sym: Sym, ranges: Ranges) -> Sym | None:
+    """Return `sym` with every variable at its last value, where it provably is the largest there; else None (a remainder, a difference of indices)."""
+    if sym.is_var:
+        return ranges.largest(sym)
+    if ranges.is_uniform(sym):
+        return sym
+    if sym.op not in MONOTONE:
+        return None
+    if sym.op in ("floordiv", "ceildiv") and not ranges.is_uniform(sym.args[1]):
+        return None
+    if sym.op in ("mul", "floordiv", "ceildiv") and any(lower_bound(a) < 0 for a in sym.args):
+        return None
+    args = [raised(a, ranges) for a in sym.args]
+    return None if None in args else rebuild(sym, args)  # type: ignore[arg-type]
+
+
+def _body(statements: list[Statement], around: Ranges) -> list[Statement]:
+    """Return the statements with their unswitched nests written twice."""
+    out: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Loop) and s.is_unswitched:
+            out += _both(s, around)
+            continue
+        if isinstance(s, Loop):
+            s.body = _body(s.body, replace(around, fixed=around.fixed | {s.index}))
+        elif isinstance(s, (If, Scope)):
+            s.body = _body(s.body, around)
+        out.append(s)
+    return out
+
+
+def _both(loop: Loop, around: Ranges) -> list[Statement]:
+    """Return the nest of an unswitched loop with and without bounds, and the test between."""
+    nest = _plain([loop])
+    if any(isinstance(s, Reduce) and s.is_cluster for s in walk(nest)):
+        return nest
+    free = _Free()
+    fast = free.body([copied(s, {}) for s in nest], around)
+    if not free.tests:
+        return fast
+    return [Scope("if ({0})", fast, (conjunction(free.tests),)), Scope("else", nest)]
+
+
+def _plain(statements: list[Statement]) -> list[Statement]:
+    """Return the statements with nothing unswitched in them; what stood there for it alone is taken out."""
+    out: list[Statement] = []
+    for s in statements:
+        if isinstance(s, (Loop, If, Scope)):
+            s.body = _plain(s.body)
+        if isinstance(s, Loop):
+            s.is_unswitched = False
+        out += s.body if isinstance(s, Loop) and s.is_once else [s]
+    return out
+
+
+class _Free:
+    """Takes bounds out of statements. `tests`: what must hold for that."""
+
+    def __init__(self) -> None:
+        self.tests: dict[Sym, None] = {}
+
+    def body(self, statements: list[Statement], ranges: Ranges) -> list[Statement]:
+        for s in statements:
+            if isinstance(s, Loop):
+                self.body(s.body, ranges.within(s))
+            elif isinstance(s, If):
+                self.body(s.body, ranges.where(s.predicate))
+            elif isinstance(s, Scope):
+                self.body(s.body, ranges.where(s.args[0]) if s.header == "if ({0})" else ranges)
+            elif isinstance(s, Op):
+                s.predicate = self.without(s.predicate, ranges)
+            elif isinstance(s, Call):
+                s.args = tuple(self.without(a, ranges) if a.dtype.is_bool else a for a in s.args)
+        return statements
+
+    def without(self, predicate: Sym, ranges: Ranges) -> Sym:
+        """Return what is left of a predicate. A bound that never holds at the last index would make the whole test false, and is left, too."""
+        kept = []
+        inside = ranges.guarded(predicate)
+        for atom in conjuncts(predicate):
+            test = None if ranges.is_guard(atom) else _test(atom, inside)
+            if test is None or test is FALSE:
+                kept.append(atom)
+            elif test is not TRUE:
+                self.tests.setdefault(test)
+        return conjunction(kept)
+
+
+def _test(atom: Sym, ranges: Ranges) -> Sym | None:
+    """Return the condition of which a bound follows wherever it is asked; None for what is no bound, or is not known to rise with its indices."""
+    if atom.op != "lt" or not ranges.is_uniform(atom.args[1]):
+        return None
+    position = raised(atom.args[0], ranges)
+    return None if position is None else less(position, atom.args[1])
+
+
+__all__ = ["Ranges", "raised", "unswitch_loops"]
