@@ -62,8 +62,9 @@ class Feed:
     """How some tensors come into shared memory, together: the pipeline.
 
     style: "tma", "cp_async" or "plain" (loads and stores of threads). stages: 1 where each load is waited for at once. warp: the async warp, None for the
-    threads that compute. nest: the loops around a load, outermost first, with unswitched ones of one iteration; `loops`: without these. groups: index of such a loop of the tensors -> thread index of the readers that
-    have it bound: compute groups, each with `stages` of its own. The other loops count the uses of a stage; the last of them is that of the ring.
+    threads that compute. nest: the loops around a load, outermost first, with unswitched ones of one iteration; `loops`: without these. groups: index of
+    such a loop of the tensors -> thread index of the readers that have it bound: compute groups, each with `stages` of its own. The other loops count the
+    uses of a stage; the last of them is that of the ring.
     stage: the variable that the tensors' addresses use. full, empty: barriers, one per stage; None where there are none.
     """
 

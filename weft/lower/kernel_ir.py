@@ -262,7 +262,8 @@ def body_text(body: list[Statement], indent: int = 0) -> str:
     pad = "  " * indent
     for s in body:
         if isinstance(s, Loop):
-            lines.append(f"{pad}for {s.index} in {'' if s.start is ZERO else f'{s.start} to '}{s.extent}{' unroll' if s.unroll else ''}{' unswitch' if s.is_unswitched else ''}:  # {s.label}")
+            kind = f"{' unroll' if s.unroll else ''}{' unswitch' if s.is_unswitched else ''}"
+            lines.append(f"{pad}for {s.index} in {'' if s.start is ZERO else f'{s.start} to '}{s.extent}{kind}:  # {s.label}")
             lines.append(body_text(s.body, indent + 1))
         elif isinstance(s, If):
             lines.append(f"{pad}if {s.predicate}:")

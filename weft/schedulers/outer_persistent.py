@@ -37,6 +37,7 @@ class OuterParams:
     bdimy: int
     max_registers: int
     grid_split: int = 1
+    unswitch: bool = False
 
 
 class OuterPersistent(Scheduler):

@@ -1,8 +1,10 @@
 """Reduction: results are not used over the axes that were reduced. Inner, outer and 3-D, within a block and across blocks.
 
-    inner   rows: [BIDx, TIDy]           row: [BIDy, serial, unroll, TIDx, vector]
-    outer   columns: [BIDx, TIDx, vector]   reduced: [BIDy, serial, unroll, TIDy]
+    inner   rows: [BIDx, TIDy]           row: [BIDy, serial, unswitch, unroll, TIDx, vector]
+    outer   columns: [BIDx, TIDx, vector]   reduced: [BIDy, serial, unswitch, unroll, TIDy]
     3d      rows: [BIDx, TIDy]           outer run: [BIDy, serial, TIDz]   inner run: [serial, unroll, TIDx, vector]
+
+The unswitched axis, where there is one, has extent 1: the bounds of all unrolled loads are one test in each iteration of the serial loop.
 
 Owns the template; parameters are chosen in `reduction_heuristic.py`. Read first: `Reduction.apply`.
 """
@@ -94,8 +96,8 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
         front = [blocks, *front]
     loop, threads = split_axis(reference, rows.row, params.bdimx)
     threads.parallelize(ParallelType.block_x)
-    loop, unroll = split_axis(reference, loop, params.unroll)
-    serial = [loop, unroll, rows.vector]
+    loop, *unrolled = unswitched(reference, *split_axis(reference, loop, params.unroll), params)
+    serial = [loop, *unrolled, rows.vector]
     middle: list[IterDomain] = []
     if rows.outer is not None:
         outer, outer_threads = split_axis(reference, rows.outer, params.bdimz)
@@ -106,8 +108,17 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
     else:
         loop, middle = _share(reference, loop, params)
         serial[0] = loop
-    arrange_axes(reference, [*front, *middle, loop, unroll, threads, *rows.single, rows.vector])
-    return serial, len(front) + len(middle) + 1, phased
+    arrange_axes(reference, [*front, *middle, loop, *unrolled, threads, *rows.single, rows.vector])
+    return serial, len(front) + len(middle) + len(unrolled), phased
+
+
+def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, params: Any) -> list[IterDomain]:
+    """Return the serial and the unrolled axis, with an unswitched one between where the parameters ask for it."""
+    if not params.unswitch:
+        return [loop, unroll]
+    switch, unroll = split_axis(reference, unroll, 1, False)
+    switch.parallelize(ParallelType.unswitch)
+    return [loop, switch, unroll]
 
 
 def _share(reference: TensorView, loop: IterDomain, params: ReductionParams) -> tuple[IterDomain, list[IterDomain]]:
@@ -136,10 +147,10 @@ def schedule_outer(reference: TensorView, analysis: RowAnalysis, params: Any) ->
     rest = merge_axes_at(reference, 1, len(reduced))
     blocks, threads_x = split_axis(reference, columns, params.bdimx)  # type: ignore[arg-type]
     rest, threads_y = split_axis(reference, rest, params.bdimy)  # type: ignore[arg-type]
-    rest, unroll = split_axis(reference, rest, params.unroll)
+    rest, *unrolled = unswitched(reference, *split_axis(reference, rest, params.unroll), params)
     rest, share = _share(reference, rest, params)
     blocks.parallelize(ParallelType.grid_x)
     threads_x.parallelize(ParallelType.block_x)
     threads_y.parallelize(ParallelType.block_y)
-    arrange_axes(reference, [blocks, *share, rest, unroll, threads_y, threads_x, vector])
-    return [rest, unroll], 2 + len(share)
+    arrange_axes(reference, [blocks, *share, rest, *unrolled, threads_y, threads_x, vector])
+    return [rest, *unrolled], 1 + len(share) + len(unrolled)

@@ -3,8 +3,8 @@
 Owns `ReductionParams` and its choice. Pure: facts and arch in, params out.
 
 Loops, outermost first:
-    inner   rows: [BIDx, TIDy = bdimy]                      row: [BIDy = grid_split, serial, unroll, TIDx = bdimx, vector_elems]
-    outer   columns: [BIDx, TIDx = bdimx, vector_elems]     reduced: [BIDy = grid_split, serial, unroll, TIDy = bdimy]
+    inner   rows: [BIDx, TIDy = bdimy]                      row: [BIDy = grid_split, serial, unswitch, unroll, TIDx = bdimx, vector_elems]
+    outer   columns: [BIDx, TIDx = bdimx, vector_elems]     reduced: [BIDy = grid_split, serial, unswitch, unroll, TIDy = bdimy]
     3d      rows: [BIDx, TIDy = bdimy]    outer reduced run: [BIDy = grid_split, serial, TIDz = bdimz]    inner run: [serial, unroll, TIDx, vector_elems]
 In "inner" and "outer" several runs of a kind are merged to one loop. With grid_split > 1 blocks leave partial results in a workspace, and the last one of
 a row or column finishes.
@@ -88,7 +88,8 @@ class ReductionParams:
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
-    is_phased: vectors are aligned in memory although rows are not ("inner" only).
+    is_phased: vectors are aligned in memory although rows are not ("inner" only). unswitch: the serial loop tests the bounds of all unrolled loads at once
+    (not "3d").
     """
 
     kind: str
@@ -101,6 +102,7 @@ class ReductionParams:
     is_warp_only: bool
     max_registers: int
     is_phased: bool = False
+    unswitch: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -267,6 +269,7 @@ class _Model:
                 params = ReductionParams(
                     kind="inner", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
                     is_warp_only=bdimx <= arch.warp_threads, max_registers=self.registers(bdimx * bdimy), is_phased=self.is_phased,
+                    unswitch=vectors > unroll > 1,
                 )  # fmt: skip
                 lanes = share / (vectors * bdimx)
                 yield self.candidate(params, vectors, ceil_div(bdimx, 32), lanes, rows * split, 512)
@@ -330,7 +333,7 @@ class _Model:
         vectors = ceil_div(share, bdimy * unroll) * unroll
         params = ReductionParams(
             kind="outer", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
-            is_warp_only=False, max_registers=self.registers(bdimx * bdimy),
+            is_warp_only=False, max_registers=self.registers(bdimx * bdimy), unswitch=vectors > unroll > 1,
         )  # fmt: skip
         lanes = row / (columns * bdimx) * share / (vectors * bdimy)
         segment = min(row, bdimx) * self.vector * facts.max_dtype_bits / 8

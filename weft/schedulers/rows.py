@@ -67,8 +67,8 @@ class Template:
         transform_like(reference)
 
     def bind(self, reference: TensorView) -> None:
-        """Give every tensor the bindings to blocks and threads of `reference`."""
-        parallelize_like(reference, selected_parallel_types=set(BOUND))
+        """Give every tensor the bindings to blocks and threads of `reference`, and what is unswitched."""
+        parallelize_like(reference, selected_parallel_types={*BOUND, ParallelType.unswitch})
 
     def vectorize(self, names: Iterable[int], lanes: int, also: Iterable[TensorView] = ()) -> None:
         """Let loads and stores of the named inputs and outputs move `lanes` elements at once; also casts to narrow floats and random numbers beside them.
