@@ -61,9 +61,12 @@ def compiles(fd: FusionDefinition, block: Sequence[int] = ()) -> None:
 
 def flat(
     load: LoadStoreOpType = L.tma, *, store: bool = False, tile: int = 128, threads: int = 32, blocks: int = 2, stages: int = 1, prefetch: int = 1,
-    inputs: int = 1, vector: int = 1, unroll: int = 1, nested: int = 0, kind: Any = None,
+    inputs: int = 1, vector: int = 1, unroll: int = 1, nested: int = 0, kind: Any = None, unswitch: str = "",
 ) -> FusionDefinition:  # fmt: skip
-    """The sum of `inputs` vectors: blocks take tiles in turn, as many as there are. nested: tiles per step of an outer loop."""
+    """The sum of `inputs` vectors: blocks take tiles in turn, as many as there are. nested: tiles per step of an outer loop.
+
+    unswitch: where an unswitched axis of extent 1 stands: "around" the loop of the ring, "inside" it, where loads have one of their own, or "shared" by them.
+    """
     with FusionDefinition() as fd:
         xs = [fd.define_tensor([-1], contiguity=True) for _ in range(inputs)]
         y = fd.ops.add(xs[0], 1.0)
@@ -90,6 +93,11 @@ def flat(
                 t.split(0, nested)
                 t.reorder({1: 2, 2: 1})  # [steps, BIDx, nested, tile]
             at = 3 if nested else 2
+            if unswitch:
+                place = 0 if unswitch == "around" else at
+                t.split(place, 1, inner_split=False)
+                t.axis(place).parallelize(P.unswitch)
+                at += 1
             if t in shared and load is L.tma or store and t is y:
                 t.axis(at).parallelize(P.tma)
                 continue
@@ -106,7 +114,7 @@ def flat(
             moves = t in copies or t is y or t is staged or t in shared
             if vector > 1 and moves:
                 t.axis(-1).parallelize(P.vectorize)
-        at = 3 if nested else 2
+        at = 2 + (nested > 0) + (unswitch in ("around", "shared"))
         inline_to(fd.fusion, {t: at if t in shared or t is staged else 9 for t in fd.fusion.tensors()})  # type: ignore[arg-type]
         if stages > 1:
             for s in shared:
@@ -120,6 +128,7 @@ class Rows:
 
     groups: rows computed at once, one per index of `axis`. stages, warps: per input. own: groups have stages of their own. grouped: rows per group.
     chained: a second role copies the first input on, within shared memory. store: the result leaves by bulk stores.
+    unswitch: an axis of extent 1 "around" the loop over rows, or "inside" it around each loop over a row.
     """
 
     inputs: int = 2
@@ -138,6 +147,7 @@ class Rows:
     batches: int = 1
     vector: int = 8
     fold: str = "squares"
+    unswitch: str = ""
     loaded: list[TensorView] = field(default_factory=list)
 
     def define(self) -> FusionDefinition:
@@ -181,6 +191,10 @@ class Rows:
         red.split(0, self.groups)
         red.split(0, self.blocks)  # [steps, BIDx, groups, (rows of a group,) R]
         red.axis(1).parallelize(P.grid_x)
+        if self.unswitch == "around":
+            red.split(0, 1, inner_split=False)
+            red.axis(0).parallelize(P.unswitch)
+            position += 1
         fd.sched.transform_like(red)
         fd.sched.parallelize_like(red)
         bulk = [*loaded, *([y] if self.store else [])]
@@ -200,10 +214,15 @@ class Rows:
         if bound:
             red.axis(position).parallelize(self.axis)
         red.axis(-2).parallelize(P.block_x)
+        serial = [-3, -1]
+        if self.unswitch == "inside":
+            red.split(-3, 1, inner_split=False)  # [.., unswitch, batches, TIDx, vector]
+            red.axis(-4).parallelize(P.unswitch)
+            serial.append(-4)
         rank = len(red.get_loop_domain())
-        partial = red.rfactor([rank - 3, rank - 1])
+        partial = red.rfactor([rank + n for n in serial])
         fd.sched.transform_like(partial, others)
-        fd.sched.parallelize_like(partial, -1, others, [P.grid_x, *BLOCK_TYPES])
+        fd.sched.parallelize_like(partial, -1, others, [P.grid_x, P.unswitch, *BLOCK_TYPES])
         if self.grouped > 1:
             red.axis(position + 1).parallelize(P.group)
         for t in (*copies, stored):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scheduled import L, check, compiles, flat, run
+from fusion_check import poisoned_outputs
+from scheduled import L, check, compiles, flat, program, run
 
 from weft import FusionDefinition, MemoryType, ParallelType
 from weft.schedule.circular import circular_buffer
@@ -57,6 +58,36 @@ def test_rings_with_vectors_unrolled_loops_several_tensors_and_inner_loops(load:
     fd = flat(LOADS[load], stages=3, prefetch=2, **options)
     check(fd, *vectors(options.get("inputs", 1), 2 * elems_for(3, tile=options.get("tile", 128))))
     compiles(fd)
+
+
+UNSWITCHED = [
+    dict(), dict(vector=4, unroll=2, tile=512), dict(inputs=3), dict(store=True, vector=4), dict(nested=3), dict(nested=3, vector=4, unroll=2, tile=512, inputs=2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("unswitch", ["around", "inside", "shared"])
+@pytest.mark.parametrize("options", UNSWITCHED, ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items()))
+def test_unswitched_rings(load: str, unswitch: str, options: dict) -> None:
+    """Of the sizes, the first are free of bounds throughout, the next nowhere, the last in some iterations; one has fewer iterations than stages."""
+    fd = flat(LOADS[load], stages=3, prefetch=2, unswitch=unswitch, **options)
+    tile = options.get("tile", 128)
+    step = 2 * tile * options.get("nested", 1)
+    for elems in (9 * step, tile, 20, 9 * step - tile + 20, step):
+        with poisoned_outputs():
+            check(fd, *vectors(options.get("inputs", 1), elems))
+    compiles(fd)
+    assert "else {" in program(fd).text
+
+
+@pytest.mark.parametrize("unswitch", ["around", "inside", "shared"])
+@pytest.mark.parametrize("stages, prefetch", [(2, 1), (4, 1), (5, 4), (7, 3)])
+def test_unswitched_rings_of_every_kind_of_load_wait_alike_in_both_branches(stages: int, prefetch: int, unswitch: str) -> None:
+    for load in LOADS.values():
+        fd = flat(load, stages=stages, prefetch=prefetch, unswitch=unswitch)
+        for elems in (128 * 2 * (2 * stages + 1), elems_for(stages)):
+            with poisoned_outputs():
+                check(fd, *vectors(1, elems))
 
 
 def test_a_kernel_may_ring_twice_with_different_depths() -> None:

@@ -30,6 +30,11 @@ CASES = {
     "along x": (Rows(axis=P.block_x, groups=1), 2048, (256,)),
     "along x, store": (Rows(axis=P.block_x, groups=1, store=True), 2000, (256,)),
     "along z": (Rows(axis=P.block_z), 1024, (128,)),
+    "unswitched around": (Rows(unswitch="around"), 1000, (128,)),
+    "unswitched inside": (Rows(unswitch="inside", batches=2), 2048, (128,)),
+    "unswitched around, own stages, store": (Rows(unswitch="around", own=True, warps=(0, 0), store=True), 1000, (128,)),
+    "unswitched around, chain of three": (Rows(unswitch="around", inputs=1, stages=(3, 2, 4), warps=(0, 1, 2), chained=2), 512, (128,)),
+    "unswitched inside, registers": (Rows(unswitch="inside", own=True, registers=(40, 232), batches=4), 4000, (128,)),
     "float": (Rows(dtype=DataType.Float, vector=4, batches=2), 1000, (128,)),
     "half": (Rows(dtype=DataType.Half), 1024, (128,)),
 }

@@ -236,6 +236,11 @@ def cases() -> dict[str, Callable[[int, str, random.Random], float]]:
                 out[f"ring {load_name} {stages}/{prefetch}{' stored' if store else ''}"] = flat_case(stages, prefetch, load=load, store=store)
         out[f"ring {load_name} nested"] = flat_case(3, 2, load=load, nested=3)
         out[f"ring {load_name} vectors, unrolled, three inputs"] = flat_case(3, 2, load=load, vector=4, unroll=2, tile=512, inputs=3)
+        for unswitch in ("around", "inside", "shared"):
+            out[f"ring {load_name} unswitched {unswitch}"] = flat_case(3, 2, load=load, unswitch=unswitch)
+            out[f"ring {load_name} unswitched {unswitch}, nested, vectors, unrolled, two inputs"] = flat_case(
+                3, 2, load=load, unswitch=unswitch, nested=3, vector=4, unroll=2, tile=512, inputs=2
+            )
         out[f"copy {load_name}"] = flat_case(1, 1, load=load)
     for name, case, block, most in (
         ("one role", R(warps=(0, 0)), (128,), 1024),
@@ -251,6 +256,10 @@ def cases() -> dict[str, Callable[[int, str, random.Random], float]]:
         ("registers, stored", R(registers=(40, 232), batches=2, store=True), (128,), 2048),
         ("maximum", R(fold="max"), (128,), 1024),
         ("grouped rows", R(grouped=2, own=True), (128,), 1024),
+        ("unswitched around", R(unswitch="around"), (128,), 1024),
+        ("unswitched inside", R(unswitch="inside", batches=2), (128,), 2048),
+        ("unswitched inside, registers", R(unswitch="inside", own=True, registers=(40, 232), batches=4), (128,), 4096),
+        ("unswitched around, chain of two", R(unswitch="around", inputs=1, stages=(3, 2), warps=(0, 1), chained=1), (128,), 1024),
         ("along x", R(axis=P.block_x, groups=1), (256,), 2048),
         ("along z", R(axis=P.block_z), (128,), 1024),
     ):

@@ -98,9 +98,10 @@ def schedule(fusion: Fusion, rng: random.Random, *, caches: bool = True) -> None
         free = [a for a in reference.get_loop_domain() if a.parallel is P.serial]
         if free:
             rng.choice(free).parallelize(kind)
+    switches = random.Random(str(reference))
     free = [a for a in reference.get_loop_domain() if a.parallel is P.serial]
-    if free and rng.random() < 0.4:
-        rng.choice(free).parallelize(P.unswitch)
+    if free and switches.random() < 0.4:
+        switches.choice(free).parallelize(P.unswitch)
     if rng.random() < 0.85:
         parallelize_like(reference)
     for t in computed:

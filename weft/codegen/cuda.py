@@ -498,9 +498,8 @@ def _origin(first: int, last: int, s: Statement) -> LineOrigin:
 def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> KernelProgram:
     """Return the program of a lowered kernel."""
     writer = CudaWriter(fusion, kernel)
-    for statement in walk(kernel.body):
-        if isinstance(statement, Reduce) and statement.last_flag:
-            writer.emit(1, f"bool {statement.last_flag} = false;")
+    for flag in dict.fromkeys(s.last_flag for s in walk(kernel.body) if isinstance(s, Reduce) and s.last_flag):
+        writer.emit(1, f"bool {flag} = false;")
     across = [s for s in kernel.body if isinstance(s, Reduce) and s.is_cluster]
     if across:
         writer.start_exchanges(across)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ..dtypes import DataType
-from ..expr import ONE, TRUE, ZERO, Sym, const
+from ..expr import TRUE, ZERO, Sym, const
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from .program import TensorMapParam
@@ -64,8 +64,8 @@ class Loop(Statement):
 
     @property
     def is_once(self) -> bool:
-        """True for what is no loop in the text: one iteration, there for what is unswitched."""
-        return self.extent is ONE
+        """True for what is no loop in the text: without an index, there for what is unswitched."""
+        return self.index is ZERO
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..expr import FALSE, TRUE, Sym, conjunction, conjuncts, less, lower_bound, rebuild, sub, variables
+from ..expr import FALSE, TRUE, Sym, conjunction, conjuncts, less, lower_bound, proves_le, rebuild, recombine, sub, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES
 from .build import BuildState
 from .circular import copied
@@ -126,7 +126,7 @@ def _both(loop: Loop, around: Ranges) -> list[Statement]:
     fast = free.body([copied(s, {}) for s in nest], around)
     if not free.tests:
         return fast
-    return [Scope("if ({0})", fast, (conjunction(free.tests),)), Scope("else", nest)]
+    return [Scope("if ({0})", fast, (conjunction(_strongest(list(free.tests))),)), Scope("else", nest)]
 
 
 def _plain(statements: list[Statement]) -> list[Statement]:
@@ -138,6 +138,16 @@ def _plain(statements: list[Statement]) -> list[Statement]:
         if isinstance(s, Loop):
             s.is_unswitched = False
         out += s.body if isinstance(s, Loop) and s.is_once else [s]
+    return out
+
+
+def _strongest(tests: list[Sym]) -> list[Sym]:
+    """Return the tests that no other one implies: of positions below the same end the largest."""
+    out: list[Sym] = []
+    for test in tests:
+        same = [t for t in out if t.args[1] is test.args[1]]
+        if not any(proves_le(test.args[0], t.args[0]) for t in same):
+            out = [t for t in out if t not in same or not proves_le(t.args[0], test.args[0])] + [test]
     return out
 
 
@@ -178,7 +188,7 @@ def _test(atom: Sym, ranges: Ranges) -> Sym | None:
     """Return the condition of which a bound follows wherever it is asked; None for what is no bound, or is not known to rise with its indices."""
     if atom.op != "lt" or not ranges.is_uniform(atom.args[1]):
         return None
-    position = raised(atom.args[0], ranges)
+    position = raised(recombine(atom.args[0]), ranges)
     return None if position is None else less(position, atom.args[1])
 
 
