@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from by_hand import one_branch
 from fusion_check import poisoned_outputs
 from scheduled import L, check, compiles, flat, program, run
 
@@ -78,6 +79,17 @@ def test_unswitched_rings(load: str, unswitch: str, options: dict) -> None:
             check(fd, *vectors(options.get("inputs", 1), elems))
     compiles(fd)
     assert "else {" in program(fd).text
+
+
+@pytest.mark.parametrize("load", ["cp_async", "plain"])
+@pytest.mark.parametrize("nested", [0, 3])
+@pytest.mark.parametrize("unswitch", ["around", "inside"])
+def test_whole_tiles_take_the_branch_without_bounds(unswitch: str, nested: int, load: str) -> None:
+    """Loads ahead are bounded by the last iteration, not by one that lies beyond it."""
+    with one_branch("fast"), poisoned_outputs():
+        fd = flat(LOADS[load], stages=3, prefetch=2, unswitch=unswitch, nested=nested)
+        for tiles in (2 * max(nested, 1), 18 * max(nested, 1)):
+            check(fd, *vectors(1, 128 * tiles))
 
 
 @pytest.mark.parametrize("unswitch", ["around", "inside", "shared"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -11,6 +13,8 @@ from weft import FusionDefinition
 from weft.dtypes import DataType
 from weft.ir.fusion import Fusion
 from weft.ir.values import TensorView
+from weft.lower import unswitch
+from weft.lower.kernel_ir import Loop, Statement
 from weft.lower.pipeline import lower
 from weft.options import options
 from weft.reference.interpreter import evaluate
@@ -40,3 +44,17 @@ def run(fusion: Fusion, inputs: Sequence[Any], unscheduled: Fusion) -> str:
 
 def lowered(fusion: Fusion, dump: Callable[[str, str], None] | None = None):
     return lower(fusion.clone()[0], name="kernel", index_type=DataType.Int32, dump=dump)
+
+
+@contextmanager
+def one_branch(kept: str) -> Iterator[None]:
+    """Let unswitched nests have one branch only, "fast" (without bounds) or "slow"; the other does nothing."""
+    both = unswitch._both
+
+    def one(loop: Loop, around: unswitch.Ranges) -> list[Statement]:
+        fast, slow = both(loop, around)
+        (slow if kept == "fast" else fast).body = []  # type: ignore[attr-defined]
+        return [fast, slow]
+
+    with patch.object(unswitch, "_both", one):
+        yield

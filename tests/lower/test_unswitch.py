@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from by_hand import defined, named, run
+from by_hand import defined, named, one_branch, run
 from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
@@ -77,20 +77,6 @@ def test_threads_that_a_guard_keeps_out_do_not_count() -> None:
 
 
 # ---------------------------------------------------------------- schedules by hand
-@contextmanager
-def one_branch(kept: str) -> Iterator[None]:
-    """Let kernels have one branch only; the other does nothing."""
-    both = unswitch._both
-
-    def one(loop: unswitch.Loop, around: Ranges) -> list[unswitch.Statement]:
-        fast, slow = both(loop, around)
-        (slow if kept == "fast" else fast).body = []  # type: ignore[attr-defined]
-        return [fast, slow]
-
-    with patch.object(unswitch, "_both", one):
-        yield
-
-
 def add_two(fd: FusionDefinition, contiguous: bool = True) -> None:
     x, y = (fd.define_tensor([-1], contiguity=contiguous) for _ in range(2))
     fd.add_output(fd.ops.add(x, y))
