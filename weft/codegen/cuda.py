@@ -390,7 +390,9 @@ class CudaWriter:
                 source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
             self.emit(depth + 1, f"value[{lane}] = {source};")
         workspace = "nullptr" if s.workspace is None else self.in_shared(s.workspace, ctype)
-        if not s.is_fused_cluster:
+        if s.grid_types and not s.is_cluster:
+            self.fold_blocks(s, workspace, identity, depth + 1)
+        elif not s.is_fused_cluster:
             self.fold_threads(s, workspace, identity, depth + 1)
         if s.is_cluster:
             exchange = self.exchange_text(s)
@@ -398,8 +400,6 @@ class CudaWriter:
                 self.emit(depth + 1, "weft::cluster_wait();")
                 self.cluster_started = True
             self.fold_cluster(s, monoid.functor, identity, exchange, depth + 1)
-        elif s.grid_types:
-            self.fold_blocks(s, workspace, identity, ctype, depth + 1)
         for lane in range(n):
             self.write(_lane(s.outputs[0], lane), f"value[{lane}]", depth + 1)
         self.emit(depth, "}")
@@ -449,8 +449,11 @@ class CudaWriter:
         kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
         self.emit(depth, f"weft::reduce_cluster<{functor}, {s.group_elems}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
 
-    def fold_blocks(self, s: Reduce, workspace: str, identity: str, ctype: str, depth: int) -> None:
-        """Let the last block that arrives fold the partial results of all blocks."""
+    def fold_blocks(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
+        """Fold `value` over the threads of the block; then let the last block that arrives fold the partial results of all blocks.
+
+        Both times threads are folded by the same text, in a loop: it is long, and the compiler takes as much time for a second copy.
+        """
         n, functor = s.group_elems, MONOIDS[s.expr.attributes["kind"]].functor
         used = [p for p in GRID_TYPES if self.launch[p] is not ONE]
         rank, ranks = self.linear([p for p in used if p in s.grid_types], "gridDim")
@@ -462,10 +465,14 @@ class CudaWriter:
         kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
         partials, semaphores = s.global_workspace.name, s.semaphores.name  # type: ignore[union-attr]
         place = f"{segment}, {rank}, {ranks}, {kept}, {kept_threads}, {worker} == 0"
-        self.emit(depth, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {place});")
-        self.emit(depth, f"if ({s.last_flag}) {{")
+        self.emit(depth, "#pragma unroll 1")
+        self.emit(depth, "for (int round = 0; round < 2; ++round) {")
+        self.emit(depth + 1, "if (round == 1) {")
+        self.emit(depth + 2, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {place});")
+        self.emit(depth + 2, f"if (!{s.last_flag}) break;")
         place = f"{segment}, {ranks}, {kept}, {kept_threads}, {worker}, {workers}"
-        self.emit(depth + 1, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {place});")
+        self.emit(depth + 2, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {place});")
+        self.emit(depth + 1, "}")
         self.fold_threads(s, workspace, identity, depth + 1)
         self.emit(depth, "}")
 

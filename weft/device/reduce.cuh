@@ -59,7 +59,7 @@ WEFT_DEVICE unsigned linear_thread() { return threadIdx.x + blockDim.x * (thread
 // workspace: one T per warp and value. trailing: another barrier, for a call in a loop.
 template <class Op, int N, bool Trailing, class T> WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned run_threads) {
   const unsigned thread = linear_thread(), lane = thread % 32, warp = thread / 32;
-  const unsigned warps = run_threads / 32, first = warp / warps * warps;
+  const unsigned warps = run_threads / 32, first = run_threads == blockDim.x ? (thread - threadIdx.x) / 32 : 0;  // the run's first warp, without a division
 #pragma unroll
   for (int n = 0; n < N; n++) {
     values[n] = reduce_lanes<Op, 32>(values[n]);

@@ -24,10 +24,13 @@ extern "C" __global__ void column_sum(
   {
     float value[1];
     value[0] = (((int)blockIdx.x * 32) + (int)threadIdx.x) < p3 ? T4 : 0.f;
-    weft::reduce_tree<weft::Sum, 1, false, true, false>(value, reinterpret_cast<float*>(shared + 0));
-    last_T3 = weft::arrive_grid<1>(value, partials_T3, semaphores_T3, reinterpret_cast<int*>(reinterpret_cast<float*>(shared + 0)), blockIdx.x, blockIdx.y, gridDim.y, threadIdx.x, blockDim.x, threadIdx.y == 0);
-    if (last_T3) {
-      weft::fold_partials<weft::Sum, 1>(value, 0.f, partials_T3, blockIdx.x, gridDim.y, threadIdx.x, blockDim.x, threadIdx.y, blockDim.y);
+    #pragma unroll 1
+    for (int round = 0; round < 2; ++round) {
+      if (round == 1) {
+        last_T3 = weft::arrive_grid<1>(value, partials_T3, semaphores_T3, reinterpret_cast<int*>(reinterpret_cast<float*>(shared + 0)), blockIdx.x, blockIdx.y, gridDim.y, threadIdx.x, blockDim.x, threadIdx.y == 0);
+        if (!last_T3) break;
+        weft::fold_partials<weft::Sum, 1>(value, 0.f, partials_T3, blockIdx.x, gridDim.y, threadIdx.x, blockDim.x, threadIdx.y, blockDim.y);
+      }
       weft::reduce_tree<weft::Sum, 1, false, true, false>(value, reinterpret_cast<float*>(shared + 0));
     }
     T3 = value[0];
