@@ -29,6 +29,8 @@ class DataType(Enum):
     ComplexDouble = "std::complex<double>"
     Null = "null_type"
 
+    __hash__ = object.__hash__  # Enum's own hashes the name in Python; every scalar expression is looked up by its type
+
     def __repr__(self) -> str:
         return f"DataType.{self.name}"
 

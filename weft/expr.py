@@ -18,6 +18,10 @@ from .errors import InternalError
 Number = Union[int, float, bool, complex]
 _TABLE: "weakref.WeakValueDictionary[tuple, Sym]" = weakref.WeakValueDictionary()
 
+LARGEST_KEPT = 4096
+"""Integers up to this one stay: they are most of what arithmetic on indices makes."""
+_KEPT: "dict[int, Sym]" = {}
+
 # Evaluation of ops that are not the integer ones of this file: name -> function of Python numbers. Filled by `weft.ops`.
 EVALUATORS: dict[str, Callable] = {}
 
@@ -81,6 +85,11 @@ def _intern(op: str, args: tuple[Sym, ...], payload: object, dtype: DataType, ex
 
 def const(value: Number, dtype: DataType | None = None) -> Sym:
     """Return the constant `value`; the dtype follows from its Python type unless given."""
+    if type(value) is int and (dtype is None or dtype is DataType.Int) and abs(value) <= LARGEST_KEPT:
+        found = _KEPT.get(value)
+        if found is None:
+            found = _KEPT[value] = _intern("const", (), value, DataType.Int)
+        return found
     if dtype is None:
         if isinstance(value, bool):
             dtype = DataType.Bool

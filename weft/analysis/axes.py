@@ -9,7 +9,8 @@ Read first: `pairwise`, `match_transforms`, `AxisMaps`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..expr import is_int
 from ..ir.fusion import Fusion
@@ -67,15 +68,30 @@ class AxisMaps:
     def __init__(self, fusion: Fusion, tensors: Iterable[TensorView] | None = None) -> None:
         self.fusion = fusion
         self.tensors = list(fusion.tensors() if tensors is None else tensors)
-        self.exact_sets, self.permissive_sets = UnionFind(), UnionFind()
         self.transforms = self._collect_transforms()
+        self._ends = _TransformsOf()
         self._loop_matches: dict[tuple[TensorView, TensorView], dict[IterDomain, IterDomain]] = {}
         self._almost_exact_sets: UnionFind | None = None
         self._coverage: dict[IterDomain, frozenset[IterDomain]] = {}
-        self._map_tensors()
-        self._close(self.exact_sets)
-        self._close(self.permissive_sets)
-        self._map_loops()
+
+    @functools.cached_property
+    def exact_sets(self) -> UnionFind:
+        """Made when first asked for, which is before the schedule changes, as all of this object is used."""
+        sets = UnionFind()
+        for a, b in self._joined():
+            if a.is_broadcast() == b.is_broadcast():
+                sets.union(a, b)
+        self._close(sets)
+        return sets
+
+    @functools.cached_property
+    def permissive_sets(self) -> UnionFind:
+        sets = UnionFind()
+        for a, b in self._joined():
+            sets.union(a, b)
+        self._close(sets)
+        self._join_loops(sets)
+        return sets
 
     def exact(self, axis: IterDomain) -> IterDomain:
         return self.exact_sets.find(axis)
@@ -106,7 +122,7 @@ class AxisMaps:
         """Return the loop axes of `producer` that correspond to loop axes of `consumer`, which reads it."""
         key = (producer, consumer)
         if key not in self._loop_matches:
-            self._loop_matches[key] = loop_match(producer, consumer)
+            self._loop_matches[key] = loop_match(producer, consumer, self._ends)
         return self._loop_matches[key]
 
     def coverage(self, axis: IterDomain) -> frozenset[IterDomain]:
@@ -141,39 +157,43 @@ class AxisMaps:
                 seen.setdefault(id(transform), transform)
         return list(seen.values())
 
-    def _map_tensors(self) -> None:
-        for expr in self.fusion.tensor_exprs():
+    @functools.cached_property
+    def _tensor_exprs(self) -> list[Expr]:
+        return self.fusion.tensor_exprs()
+
+    def _joined(self) -> Iterator[tuple[IterDomain, IterDomain]]:
+        """The pairs of axes that expressions put in the same place."""
+        for expr in self._tensor_exprs:
             for consumer in expr.outputs:
                 for producer in expr.tensor_inputs:
-                    for a, b in pairwise(producer, consumer, expr):  # type: ignore[arg-type]
-                        self.permissive_sets.union(a, b)
-                        if a.is_broadcast() == b.is_broadcast():
-                            self.exact_sets.union(a, b)
+                    yield from pairwise(producer, consumer, expr)  # type: ignore[arg-type]
             first = expr.outputs[0]
             for sibling in expr.outputs[1:]:
-                for a, b in siblings(first, sibling):  # type: ignore[arg-type]
-                    self.exact_sets.union(a, b)
-                    self.permissive_sets.union(a, b)
+                yield from siblings(first, sibling)  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def _kinds(self) -> list[tuple[tuple, Expr]]:
+        """Each transform, behind what makes it equal to others of equal inputs."""
+        return [((type(transform), _parameters(transform)), transform) for transform in self.transforms]
 
     def _close(self, sets: UnionFind) -> None:
         """Join the outputs of equal transforms of joined inputs, to a fixpoint."""
-        changed = True
+        find, changed = sets.find, True
         while changed:
             changed = False
             seen: dict[tuple, Expr] = {}
-            for transform in self.transforms:
-                key = _transform_key(transform, [id(sets.find(a)) for a in transform.inputs])  # type: ignore[arg-type]
-                other = seen.setdefault(key, transform)
+            for kind, transform in self._kinds:
+                other = seen.setdefault((kind, *map(find, transform.inputs)), transform)  # type: ignore[arg-type]
                 if other is not transform:
                     for a, b in zip(other.outputs, transform.outputs):
                         changed |= sets.union(a, b)  # type: ignore[arg-type]
 
-    def _map_loops(self) -> None:
-        for expr in self.fusion.tensor_exprs():
+    def _join_loops(self, sets: UnionFind) -> None:
+        for expr in self._tensor_exprs:
             for consumer in expr.outputs:
                 for producer in expr.tensor_inputs:
                     for a, b in self.loop_match(producer, consumer).items():  # type: ignore[arg-type]
-                        self.permissive_sets.union(a, b)
+                        sets.union(a, b)
 
 
 def _transform_key(transform: Expr, inputs: Sequence) -> tuple:
@@ -288,13 +308,26 @@ def match_transforms(
     return found
 
 
-def loop_match(producer: TensorView, consumer: TensorView) -> dict[IterDomain, IterDomain]:
+class _TransformsOf:
+    """Transforms of tensors up to their loops, each list made once: a tensor is matched with all its neighbours."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[TensorView, bool], list[Expr]] = {}
+
+    def __call__(self, tensor: TensorView, from_root: bool) -> list[Expr]:
+        """Return those from the root, or from the logical domain on."""
+        found = self._found.get((tensor, from_root))
+        if found is None:
+            starts = tensor.get_maybe_root_domain() if from_root else tensor.get_logical_domain()
+            found = self._found[tensor, from_root] = transforms_between(tensor, starts, tensor.get_loop_domain())
+        return found
+
+
+def loop_match(producer: TensorView, consumer: TensorView, ends: _TransformsOf | None = None) -> dict[IterDomain, IterDomain]:
     """Return the loop axes of `producer` that correspond to loop axes of `consumer`, whose definition reads it."""
+    ends = ends or _TransformsOf()
     pairs = dict(pairwise(producer, consumer, consumer.definition()))  # type: ignore[arg-type]
-    sources = transforms_between(producer, producer.get_logical_domain(), producer.get_loop_domain())
-    starts = consumer.get_maybe_root_domain()
-    targets = transforms_between(consumer, starts, consumer.get_loop_domain())
-    found = match_transforms(sources, pairs, targets, starts)
+    found = match_transforms(ends(producer, False), pairs, ends(consumer, True), consumer.get_maybe_root_domain())
     loops = set(consumer.get_loop_domain())
     return {a: found[a] for a in producer.get_loop_domain() if found.get(a) in loops}
 

@@ -26,6 +26,8 @@ class ParallelType(Enum):
     group = "G"
     stream = "Stream"
 
+    __hash__ = object.__hash__  # Enum's own hashes the name in Python, at each look into a set
+
     @property
     def is_block(self) -> bool:
         """True for an axis spread over the blocks of the grid."""
