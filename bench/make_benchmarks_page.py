@@ -255,8 +255,8 @@ def first_calls(found: list[Case]) -> list[str]:
 
 
 WARM_WORDS = """Microseconds on the host per call, smallest of nine rounds of 200 calls with an idle GPU before each. call is `fd.execute`; find: addresses and
-    guards of the tensors; allocate: the outputs; launch: arguments and cuLaunchKernelEx, which is also measured alone; method: `fd.execute` over the executor's
-    own function; rest: the stream, the random state, the list of results. torch.compile: the same math, 200 calls in a row."""
+    guards of the tensors; allocate: the outputs; launch: cuLaunchKernelEx, which is also measured alone; method: `fd.execute` over the executor's own function;
+    rest: the stream, the random state, arguments of the launch, the list of results. torch.compile: the same math, 200 calls in a row."""
 
 
 def warm_calls() -> list[str]:

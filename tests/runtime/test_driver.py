@@ -14,6 +14,7 @@ from weft.arch import H200, DriverCallFailed, NoSuchDevice
 from weft.runtime import driver
 from weft.runtime.driver import CodeRejected, CooperativeGridTooLarge, LaunchBeyondLimit, LoadedKernel, TensorMapRejected, encode_tensor_map, load_kernel
 from weft.runtime.launch import BadParameter, LaunchConfig, LaunchRecord, make_config
+from weft.runtime.warm_path import LaunchText, RunParts, write_run
 from weft.runtime.nvrtc import Compiled, compile_cubin
 
 SCALE = """
@@ -240,6 +241,49 @@ def test_a_launch_costs_less_than_two_and_a_half_microseconds(fake_driver: Any, 
     pointers = [0x7F0000000000 + 512 * i for i in range(4)]
     best_s = min(timeit.repeat(lambda: record.launch(pointers, 0), number=2000, repeat=20)) / 2000
     assert best_s < 2.5e-6
+
+
+# -- launches that are written out in the function of a call -----------------------------------------------------------
+
+
+def written(record: LaunchRecord, scalars: list[tuple[int, str]] | None = None) -> Any:
+    """The function of a call that launches `record` with addresses p0 and p1, stream 0x55 and a scalar s."""
+    launch = LaunchText(["p0", "p1"][: record.pointer_count], scalars or [])
+    parts = RunParts(["p0", "p1", "s"], launches=[launch], constants={"launch0": record.launch, "stream": lambda device: 0x55, "device": 0})
+    return write_run(parts)
+
+
+def test_a_written_launch_passes_what_was_recorded(fake_driver: Any, kernel: LoadedKernel) -> None:
+    fake_driver.set(arg_count=3)
+    record = kernel.record((3, 4, 5), (32, 2, 1), 1000, [("pointer", 1), ("pointer", 0), ("scalar", "int", 0)])
+    run = written(record, [(2, "s")])
+    for number in (7, 8):
+        assert run(0x7F0000001000, 0x7F0000002000, number) == []
+        launch = fake_driver.launch()
+        assert (list(launch.grid), list(launch.block), launch.shared, launch.stream) == ([3, 4, 5], [32, 2, 1], 1000, 0x55)
+        assert list(launch.args)[:2] == [0x7F0000002000, 0x7F0000001000] and launch.args[2] & 0xFFFFFFFF == number
+    assert len(record._idle) == len(record._prepared) == 1 and "launch" not in run.__code__.co_names
+
+
+def test_a_written_launch_with_tensor_maps_or_without_pointers(fake_driver: Any, kernel: LoadedKernel) -> None:
+    fake_driver.set(arg_count=1)
+    written(kernel.record((1,), (32,), 0, [("scalar", "long long", 6)]))(1, 2, 3)
+    assert fake_driver.launch().args[0] == 6
+    maps = kernel.record((1,), (32,), 0, [("pointer", 0), ("tensor_map", 0, bytes(128))])
+    assert "launch0" in written(maps).__code__.co_names
+
+
+def test_a_failing_written_launch_says_which_kernel_and_launches_again(fake_driver: Any, kernel: LoadedKernel) -> None:
+    record = kernel.record((1,), (32,), 0, [("pointer", 0), ("pointer", 1)])
+    run = written(record)
+    fake_driver.set(fail_next=701, current_context=0xC001)
+    with pytest.raises(DriverCallFailed) as error:
+        run(1, 2, 3)
+    assert first_line(error) == "W713: cuLaunchKernelEx of kernel scale on device 1 failed: CUDA_ERROR_FAKE (701), a fake error"
+    assert len(record._idle) == 1
+    record._idle.clear()  # as if another thread had it
+    run(1, 2, 3)
+    assert fake_driver.launch_count == 1 and len(record._prepared) == 2
 
 
 # -- limits and attributes ----------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class AxisMaps:
 
     @functools.cached_property
     def exact_sets(self) -> UnionFind:
-        """Made when first asked for, which is before the schedule changes, as all of this object is used."""
+        """The classes of equal axes, made when first asked for: before the schedule changes, as all of this object."""
         sets = UnionFind()
         for a, b in self._joined():
             if a.is_broadcast() == b.is_broadcast():
@@ -86,6 +86,7 @@ class AxisMaps:
 
     @functools.cached_property
     def permissive_sets(self) -> UnionFind:
+        """The permissive classes, made when first asked for too."""
         sets = UnionFind()
         for a, b in self._joined():
             sets.union(a, b)

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from .launch import LaunchRecord
+
 ALIGNED = 15
 """Addresses without these bits are aligned for every access."""
 
@@ -68,9 +70,10 @@ def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return (execute, signature) for inputs of these kinds.
 
-    execute(inputs, *, device, _enable_options, _disable_options, check, seed) is FusionExecutorCache.execute; signature(values, device) returns
-    (key, low bits of the addresses, pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An
-    entry is (guard, run, settings, device, then for each scalar its type, and for each shape scalar its value too).
+    execute(inputs, *, device, _enable_options, _disable_options, check, seed) is FusionExecutorCache.execute, in two forms: a call without keywords
+    goes by one that does not name them (the default of a keyword costs 10 ns). signature(values, device) returns (key, low bits of the addresses,
+    pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An entry is (guard, run,
+    settings, device, then for each scalar its type, and for each shape scalar its value too).
     """
     values = _names("a", range(len(kinds)))
     tensors = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR)]
@@ -88,9 +91,10 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     key = [part for n, kind in enumerate(kinds) for part in _key_parts(f"a{n}", kind)]
     key += ["settings()", "device", f"low and {_tuple([f'{p} & {ALIGNED}' for p in pointers])}"]
     unpack = [f"[{', '.join(values)}] = inputs", *(f"{p} = a{p[1:]}.data_ptr()" for p in pointers)]
-    body = f"""
-def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None):
-    if not check is seed is None: return checked(inputs, device, _enable_options, _disable_options, check, seed)
+
+    def found(device: str) -> str:
+        """The statements that find `run` for a call with this device."""
+        return f"""
     try:
         {'; '.join(unpack)}
         {', '.join(entry)} = last[0]
@@ -103,10 +107,23 @@ def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), che
                 if not low:
                     last[0] = entry
     except (AttributeError, TypeError, ValueError, RuntimeError):
-        run = None
+        run = None""".replace("device is where", f"{device} is where").replace("settings(), device,", f"settings(), {device},")
+
+    arguments = ", ".join([*values, *pointers])
+    body = f"""
+def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None):
+    if not check is seed is None: return checked(inputs, device, _enable_options, _disable_options, check, seed){found("device")}
     if run is None or profiling or _enable_options or _disable_options:
         return cold(inputs, device, _enable_options, _disable_options)
-    return run({', '.join([*values, *pointers])})
+    return run({arguments})
+
+with_keywords = execute
+
+def execute(inputs, **keywords):
+    if keywords: return with_keywords(inputs, **keywords){found("None")}
+    if run is None or profiling:
+        return cold(inputs, None, (), ())
+    return run({arguments})
 
 def signature(inputs, device):
     {'; '.join(unpack)}
@@ -164,12 +181,22 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
         stream = "queue"
     lines += parts.before
     for number, launch in enumerate(parts.launches):
-        scalars = f", {_tuple([f'({slot}, {text})' for slot, text in launch.scalars])}" if launch.scalars else ""
-        lines.append(f"launch{number}({_tuple(launch.pointers)}, {stream}{scalars})")
+        lines += _launch_lines(number, launch, stream, parts.constants)
     lines += parts.after
     lines.append(f"return [{', '.join(parts.returned)}]")
     text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join(lines) + "\n"
     return _function("run", text, parts.constants)
+
+
+def _launch_lines(number: int, launch: LaunchText, stream: str, constants: dict[str, Any]) -> list[str]:
+    """The statements of one launch: a call, or what a LaunchRecord does, whose call alone costs 0.1 us, written out."""
+    record = getattr(constants[f"launch{number}"], "__self__", None)
+    if not isinstance(record, LaunchRecord) or record.has_maps:
+        scalars = f", {_tuple([f'({slot}, {text})' for slot, text in launch.scalars])}" if launch.scalars else ""
+        return [f"launch{number}({_tuple(launch.pointers)}, {stream}{scalars})"]
+    lines, names = record.written(number, launch.pointers, stream, launch.scalars)
+    constants.update(names)
+    return lines
 
 
 def allocator(device: int | None) -> tuple[str, dict[str, Any]]:
