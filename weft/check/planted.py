@@ -89,7 +89,7 @@ GENERATED = (
     library("softmax_registers", "no identity for lanes beyond the last warp's result", r"lane < warps \? (load_shared\(workspace \+ \(first \+ lane\) \* N \+ n\)) : identity", r"\1", "uninitialised-read|out-of-bounds|data-race", "weft::reduce_rows<weft::Max"),
     generated("softmax_registers", "collective under divergence", r"(\n    )(weft::reduce_rows<weft::Max)", r"\1if ((int)threadIdx.x < p0) \2", "deadlock|divergent-collective|exited-lanes-in-mask", "weft::reduce_rows"),
     generated("softmax_registers", "shuffle in a partial warp: the block is not padded", "$^", "", "exited-lanes-in-mask", "weft::reduce_rows<weft::Max", geometry={"block": (94, 1, 1)}),
-    library("column_sum", "barrier dropped within a tree", r"block_sync\(\);(\n    if \(group == 0\))", r";\1", "data-race|uninitialised-read", "weft::reduce_tree"),
+    library("column_sum", "barrier dropped within a tree", r"(store_shared\(result \+ column, part\);\n    )block_sync\(\);", r"\1;", "data-race|uninitialised-read", "weft::reduce_tree"),
 generated("row_sums", "redundant writers: all threads store the sum", r" && \(\(int\)threadIdx\.x == 0\)\)", ")", "data-race", "store_global"),
     # ---- reductions across blocks
     library("column_sum", "fence dropped before the arrival", r"thread_fence\(\);(\n  block_sync\(\);\n  if \(linear_thread)", r";\1", "data-race", "weft::fold_partials|weft::arrive_grid"),

@@ -81,15 +81,14 @@ template <class Op, int N, bool Trailing, class T> WEFT_DEVICE void reduce_rows(
 
 // Fold N values over the block dimensions X, Y, Z that are true, for any block shape. workspace: N + 2 values per thread.
 // Where lanes of a warp hold the same column, shuffles fold them first. Then values lie by row (of the folded threads or warps) and column (kept thread and
-// value). Where there are more threads along a column than values, all of them fold columns in two strides, with three barriers; else rows are halved, with
-// one barrier each.
+// value). Where there are more threads along a column than values, neighbouring lanes fold a column each group, with two barriers; else rows are halved,
+// with one barrier each.
 template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
   const unsigned nx = X ? blockDim.x : 1, ny = Y ? blockDim.y : 1, nz = Z ? blockDim.z : 1;
   const unsigned folded = (X ? threadIdx.x : 0) + nx * ((Y ? threadIdx.y : 0) + ny * (Z ? threadIdx.z : 0));
   const unsigned kx = X ? 1 : blockDim.x, ky = Y ? 1 : blockDim.y, kz = Z ? 1 : blockDim.z;
   const unsigned kept = (X ? 0 : threadIdx.x) + kx * ((Y ? 0 : threadIdx.y) + ky * (Z ? 0 : threadIdx.z));
-  const unsigned count = nx * ny * nz, segments = kx * ky * kz;
-  const unsigned columns = N * segments, stride = columns + segments;  // a row more than its columns, so that rows start in different banks
+  const unsigned count = nx * ny * nz, segments = kx * ky * kz, columns = N * segments;
   unsigned in_warp = 1;  // rows of a warp that shuffles fold
   if (!X && Y && !Z && blockDim.z == 1 && blockDim.x < 32 && 32 % blockDim.x == 0 && blockDim.x * blockDim.y % 32 == 0) {
     in_warp = 32 / blockDim.x;
@@ -99,26 +98,33 @@ template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void red
     }
   }
   const unsigned rows = count / in_warp;
+  const bool in_lanes = count >= 2 * N && count * segments % 32 == 0;
+  unsigned shift = 0;
+  while (shift < 5 && (2u << shift) * N <= count) shift++;
+  const unsigned lanes = 1u << shift;  // that fold a column
+  // A row is longer than its columns: neighbouring groups of lanes, which read a column of several rows each, find them in different banks.
+  const unsigned apart = ((32 >> shift) + 32 - columns % 32) % 32, stride = columns + (apart <= segments * in_warp ? apart : segments);
   if (folded % in_warp == 0) {
 #pragma unroll
     for (int n = 0; n < N; n++) store_shared(workspace + folded / in_warp * stride + n * segments + kept, values[n]);
   }
   block_sync();
-  if (count >= 2 * N && count % N == 0) {
-    const unsigned groups = count / N < rows ? count / N : rows, thread = folded * segments + kept;
-    const unsigned column = thread % columns, group = thread / columns;
-    T* const parts = workspace + count * stride;
+  T* result = workspace;
+  if (in_lanes) {
+    result = workspace + count * (columns + segments);
+    const unsigned thread = linear_thread(), lane = thread & (lanes - 1), column = thread >> shift;
     T part = values[0];
-    if (group < groups) {
-      part = load_shared(workspace + group * stride + column);
-      for (unsigned row = group + groups; row < rows; row += groups) part = Op::combine(part, load_shared(workspace + row * stride + column));
-      store_shared(parts + group * columns + column, part);
+    if (column < columns && lane < rows) {
+      part = load_shared(workspace + lane * stride + column);
+      for (unsigned row = lane + lanes; row < rows; row += lanes) part = Op::combine(part, load_shared(workspace + row * stride + column));
     }
-    block_sync();
-    if (group == 0) {
-      for (unsigned other = 1; other < groups; other++) part = Op::combine(part, load_shared(parts + other * columns + column));
-      store_shared(workspace + column, part);
+    const unsigned filled = lanes < rows ? lanes : rows;
+#pragma unroll
+    for (unsigned offset = 16; offset > 0; offset /= 2) {
+      const T other = shuffle_xor(part, static_cast<int>(offset));
+      if (offset < lanes && (lane ^ offset) < filled && lane < filled) part = Op::combine(part, other);
     }
+    if (column < columns && lane == 0) store_shared(result + column, part);
     block_sync();
   } else {
     unsigned width = 1;
@@ -135,7 +141,7 @@ template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void red
     }
   }
 #pragma unroll
-  for (int n = 0; n < N; n++) values[n] = load_shared(workspace + n * segments + kept);
+  for (int n = 0; n < N; n++) values[n] = load_shared(result + n * segments + kept);
   block_sync();
 }
 

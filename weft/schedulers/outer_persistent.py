@@ -38,6 +38,7 @@ class OuterParams:
     max_registers: int
     grid_split: int = 1
     unswitch: bool = False
+    is_cluster: bool = False
 
 
 class OuterPersistent(Scheduler):

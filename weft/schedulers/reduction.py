@@ -1,7 +1,7 @@
 """Reduction: results are not used over the axes that were reduced. Inner, outer and 3-D, within a block and across blocks.
 
     inner   rows: [BIDx, TIDy]           row: [BIDy, serial, unswitch, unroll, TIDx, vector]
-    outer   columns: [BIDx, TIDx, vector]   reduced: [BIDy, serial, unswitch, unroll, TIDy]
+    outer   columns: [BIDx, TIDx, vector]   reduced: [BIDy, serial, unswitch, unroll, TIDy]      in clusters BIDx and BIDy change places
     3d      rows: [BIDx, TIDy]           outer run: [BIDy, serial, TIDz]   inner run: [serial, unroll, TIDx, vector]
 
 The unswitched axis, where there is one, has extent 1: the bounds of all unrolled loads are one test in each iteration of the serial loop.
@@ -66,7 +66,7 @@ class Reduction(Scheduler):
         template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        return Launch(static, params.max_registers, phased=phased)
+        return Launch(static, params.max_registers, params.grid_split if params.is_cluster else 1, phased=phased)
 
 
 def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
@@ -121,12 +121,14 @@ def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, para
     return [loop, switch, unroll]
 
 
-def _share(reference: TensorView, loop: IterDomain, params: ReductionParams) -> tuple[IterDomain, list[IterDomain]]:
+def _share(
+    reference: TensorView, loop: IterDomain, params: ReductionParams, kind: ParallelType = ParallelType.grid_y
+) -> tuple[IterDomain, list[IterDomain]]:  # fmt: skip
     """Give each of `grid_split` blocks a part of `loop`; return what is left of the loop and the axis bound to blocks."""
     if params.grid_split == 1:
         return loop, []
     blocks, loop = split_axis(reference, loop, params.grid_split, False)
-    blocks.parallelize(ParallelType.grid_y)
+    blocks.parallelize(kind)
     return loop, [blocks]
 
 
@@ -148,8 +150,9 @@ def schedule_outer(reference: TensorView, analysis: RowAnalysis, params: Any) ->
     blocks, threads_x = split_axis(reference, columns, params.bdimx)  # type: ignore[arg-type]
     rest, threads_y = split_axis(reference, rest, params.bdimy)  # type: ignore[arg-type]
     rest, *unrolled = unswitched(reference, *split_axis(reference, rest, params.unroll), params)
-    rest, share = _share(reference, rest, params)
-    blocks.parallelize(ParallelType.grid_x)
+    of_columns, of_rest = (ParallelType.grid_y, ParallelType.grid_x) if params.is_cluster else (ParallelType.grid_x, ParallelType.grid_y)
+    rest, share = _share(reference, rest, params, of_rest)
+    blocks.parallelize(of_columns)
     threads_x.parallelize(ParallelType.block_x)
     threads_y.parallelize(ParallelType.block_y)
     arrange_axes(reference, [blocks, *share, rest, *unrolled, threads_y, threads_x, vector])

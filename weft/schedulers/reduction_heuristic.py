@@ -7,7 +7,7 @@ Loops, outermost first:
     outer   columns: [BIDx, TIDx = bdimx, vector_elems]     reduced: [BIDy = grid_split, serial, unswitch, unroll, TIDy = bdimy]
     3d      rows: [BIDx, TIDy = bdimy]    outer reduced run: [BIDy = grid_split, serial, TIDz = bdimz]    inner run: [serial, unroll, TIDx, vector_elems]
 In "inner" and "outer" several runs of a kind are merged to one loop. With grid_split > 1 blocks leave partial results in a workspace, and the last one of
-a row or column finishes.
+a row or column finishes; blocks of a cluster (columns on BIDy, its blocks on BIDx) hand them to each other instead.
 Read first: `choose`.
 """
 
@@ -49,8 +49,9 @@ IN_FLIGHT_BYTES_PER_THREAD = 32
 the roof, one load 0.74, four 0.87."""
 LOOP_BYTES_PER_THREAD = 64
 """The same where threads loop over a long row or column: four loads, 0.85 of the roof, two 0.82."""
-LOOP_FACTOR = 0.93
-"""What a loop over the row costs against loading all of it at once (same source)."""
+LOOP_FACTOR, FOUR_VECTORS_FACTOR = 0.86, 0.93
+"""What a loop over the row costs against loading all of it at once, and what more than two vectors of a thread do. One H200, bf16, of a copy: rows of 1024
+0.995 with two vectors and 0.94 with four, of 4096 1.02 and 0.985, of 8192 0.99 and 0.96; of 16K 0.95 with four and 0.91 with four in a loop."""
 SHORT_OF_FLIGHT_POWER = 0.6
 """Fraction of the roof reached with a part r of the bytes in flight that are needed: r to this power (0.7 reaches 0.8; same source)."""
 LOOP_FLIGHT = 1.5
@@ -74,12 +75,16 @@ SEGMENT_COST = {8: 2.5, 16: 1.6, 32: 1.25, 64: 1.1}
 
 LONG_COLUMN_ELEMS = 1024
 MOST_COLUMNS_PER_SM = 4
-COLUMN_BLOCK, COLUMN_UNROLL = (8, 128), 4
-SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL = (16, 32), 8
+COLUMN_WIDTHS, COLUMN_THREADS, COLUMN_UNROLL = (8, 16, 32, 64), 512, 8
+MOST_COLUMN_CLUSTER = 4
+SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL, SHARED_BLOCKS_PER_SM = (16, 32), 4, 2
 FULL_CHIP = 0.85
-"""Threads along x and y for long columns read with the widest accesses: where blocks of columns fill this part of the chip, narrow blocks that finish alone;
-else wider ones that share columns, one block per multiprocessor. Source: generated kernels on one H200, bf16: 8192x8192 0.92 of a copy with 8x128 alone and
-0.88 with 16x16 by 4; 16384x4096 0.89 with 16x32 by 4. Narrow accesses need more bytes in flight than these blocks have, and follow the model."""
+"""Long columns read with the widest accesses. Where blocks of 512 threads, the narrowest of these widths that gives no multiprocessor two, alone or sharing
+their columns in clusters or through global memory, fill this part of the chip, they do; else more and smaller ones share columns. Source: generated kernels
+on one H200, bf16, of a copy, medians over six placements: 8192x8192 0.927 with 8x64 by unroll 8 and 128 registers, 0.85 with 64 registers, 0.915 with 8x128
+by 4, 0.90 with 8x64 by 4 in clusters of two; 4096x16384 0.93 with 16x32 by 8; 65536x1024 0.90 with 8x64 by 8 in eight blocks, 0.82 in clusters of eight;
+104857x640 0.88 with 16x32 by 4 in 26, 0.87 with 16x16 in 64; 1048576x64 0.86 with 8x64 by 4 in 132, 0.79 with 8x32 in 320. Narrow accesses need more bytes in
+flight than these blocks have, and follow the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,8 @@ class ReductionParams:
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
-    is_phased: vectors are aligned in memory although rows are not ("inner" only). unswitch: the serial loop tests the bounds of all unrolled loads at once
-    (not "3d").
+    is_phased: vectors are aligned in memory although rows are not ("inner" only). is_cluster: the grid_split blocks are a cluster ("outer" only).
+    unswitch: the serial loop tests the bounds of all unrolled loads at once.
     """
 
     kind: str
@@ -103,6 +108,7 @@ class ReductionParams:
     max_registers: int
     is_phased: bool = False
     unswitch: bool = False
+    is_cluster: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -181,10 +187,9 @@ class _Model:
         self.ideal_ns = facts.total_elems * self.moved_bits / 8 / (self.share * arch.sm_count)
 
     def unroll(self, vectors: int) -> int:
-        """Loads before the first use, when a thread has `vectors` of them."""
-        whole = previous_power_of_two(int(IN_FLIGHT_BYTES_PER_THREAD / self.vector_bytes))
-        loop = previous_power_of_two(int(LOOP_BYTES_PER_THREAD / self.vector_bytes))
-        return min(MAX_UNROLL, next_power_of_two(vectors) if vectors <= whole else loop)
+        """Loads before the first use, when a thread has `vectors` of them: all, where they are few."""
+        loop = max(1, previous_power_of_two(int(LOOP_BYTES_PER_THREAD / self.vector_bytes)))
+        return min(MAX_UNROLL, vectors if vectors <= loop else loop)
 
     def candidate(self, params: ReductionParams, vectors: int, row_warps: int, lanes: float, blocks: int, segment_bytes: float) -> Candidate:
         """`vectors` of a thread, idle lanes included; `lanes`: part of them that holds data; `segment_bytes`: contiguous piece that a block reads."""
@@ -212,6 +217,7 @@ class _Model:
                 factor = LOOP_FACTOR * min(1.0, (in_flight / LOOP_FLIGHT) ** SHORT_OF_FLIGHT_POWER)
             else:
                 factor = min(1.0, in_flight**SHORT_OF_FLIGHT_POWER) - TOO_MUCH_IN_FLIGHT * min(2.0, max(0.0, in_flight - 1.5))
+                factor *= FOUR_VECTORS_FACTOR if vectors * self.vector_bytes > IN_FLIGHT_BYTES_PER_THREAD else 1.0
             return roof_fraction(resident, transfer, rest, issue) * max(factor, 1e-6)
 
         full, tail = divmod(ceil_div(blocks, arch.sm_count), per_sm)
@@ -230,6 +236,11 @@ class _Model:
 
     def registers(self, threads: int) -> int:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
+
+    def column_registers(self, threads: int, unroll: int) -> int:
+        """The same for columns, whose loads must all have registers: a tight limit makes the compiler issue one after the other."""
+        usual = self.registers(threads)
+        return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == COLUMN_UNROLL else usual
 
     def splits(self, blocks: int, most: int, per_sm: int) -> Iterator[int]:
         """Ways to share a row among blocks: 1, and as many as fill the chip once, with fewer or more blocks on a multiprocessor.
@@ -300,16 +311,8 @@ class _Model:
         facts, arch = self.facts, self.arch
         row = ceil_div(facts.iteration_elems, self.vector)
         is_wide = self.vector * facts.max_dtype_bits == arch.max_vector_bits
-        narrow_blocks = ceil_div(row, COLUMN_BLOCK[0])
-        if is_wide and facts.reduction_elems >= LONG_COLUMN_ELEMS and narrow_blocks <= MOST_COLUMNS_PER_SM * arch.sm_count:
-            is_alone = narrow_blocks >= FULL_CHIP * arch.sm_count
-            (bdimx, bdimy), unroll = (COLUMN_BLOCK, COLUMN_UNROLL) if is_alone else (SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL)
-            if row < bdimx:
-                bdimx, bdimy = next_power_of_two(row), bdimx * bdimy // next_power_of_two(row)
-            bdimy = self.fitting(bdimx, bdimy)
-            split = _nice(max(1, min(arch.sm_count // ceil_div(row, bdimx), MAX_GRID_SPLIT, facts.reduction_elems // (bdimy * unroll))))
-            split = 1 if facts.results_meet else split
-            yield self.outer_candidate(row, bdimx, bdimy, split, unroll)
+        if is_wide and facts.reduction_elems >= LONG_COLUMN_ELEMS and ceil_div(row, COLUMN_WIDTHS[0]) <= MOST_COLUMNS_PER_SM * arch.sm_count:
+            yield self.full_chip(row) or self.shared_columns(row)
             return
         for bdimx in OUTER_THREADS_X:
             if bdimx > 1 and bdimx // 2 >= row or bdimx < 8 and bdimx < row:
@@ -321,19 +324,44 @@ class _Model:
                     unroll = self.unroll(ceil_div(ceil_div(facts.reduction_elems, split), bdimy))
                     yield self.outer_candidate(row, bdimx, bdimy, split, unroll)
 
+    def full_chip(self, row: int) -> Candidate | None:
+        """Blocks, alone or in clusters, that fill the chip once; None where there are none."""
+        facts, arch = self.facts, self.arch
+        bdimx = next((width for width in COLUMN_WIDTHS if ceil_div(row, width) <= arch.sm_count), 0)
+        if not bdimx or row < bdimx:
+            return None
+        blocks = ceil_div(row, bdimx)
+        bdimy = self.fitting(bdimx, COLUMN_THREADS // bdimx)
+        split = previous_power_of_two(min(arch.sm_count // blocks, max(1, facts.reduction_elems // (bdimy * COLUMN_UNROLL))))
+        is_cluster = 1 < split <= min(MOST_COLUMN_CLUSTER, arch.max_cluster_blocks)
+        if blocks * split < FULL_CHIP * arch.sm_count or split > 1 and not is_cluster and facts.results_meet:
+            return None
+        return self.outer_candidate(row, bdimx, bdimy, split, COLUMN_UNROLL, is_cluster=is_cluster)
+
+    def shared_columns(self, row: int) -> Candidate:
+        """Blocks that share columns through global memory, a few for each multiprocessor; one per column where results meet."""
+        facts, arch = self.facts, self.arch
+        (bdimx, bdimy), unroll = SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL
+        if row < bdimx:
+            bdimx, bdimy = next_power_of_two(row), bdimx * bdimy // next_power_of_two(row)
+        bdimy = self.fitting(bdimx, bdimy)
+        wanted = SHARED_BLOCKS_PER_SM * arch.sm_count // ceil_div(row, bdimx)
+        split = _nice(max(1, min(wanted, MAX_GRID_SPLIT, facts.reduction_elems // (bdimy * unroll))))
+        return self.outer_candidate(row, bdimx, bdimy, 1 if facts.results_meet else split, unroll)
+
     def fitting(self, bdimx: int, bdimy: int) -> int:
         """Return as many of the threads along y as have shared memory to fold all results of the kernel in."""
         while bdimy > 1 and tree_workspace_bytes(bdimx * bdimy, self.vector, self.facts.accumulator_bits) > self.arch.shared_per_block_optin_bytes:
             bdimy //= 2
         return bdimy
 
-    def outer_candidate(self, row: int, bdimx: int, bdimy: int, split: int, unroll: int) -> Candidate:
+    def outer_candidate(self, row: int, bdimx: int, bdimy: int, split: int, unroll: int, is_cluster: bool = False) -> Candidate:
         facts = self.facts
         columns, share = ceil_div(row, bdimx), ceil_div(facts.reduction_elems, split)
         vectors = ceil_div(share, bdimy * unroll) * unroll
         params = ReductionParams(
             kind="outer", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
-            is_warp_only=False, max_registers=self.registers(bdimx * bdimy), unswitch=vectors > unroll > 1,
+            is_warp_only=False, max_registers=self.column_registers(bdimx * bdimy, unroll), unswitch=vectors > unroll > 1, is_cluster=is_cluster,
         )  # fmt: skip
         lanes = row / (columns * bdimx) * share / (vectors * bdimy)
         segment = min(row, bdimx) * self.vector * facts.max_dtype_bits / 8

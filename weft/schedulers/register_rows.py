@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
 from .persistent_params import Candidate, PersistentParams, RowsOf
-from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up
+from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
 
 # Rows in registers. Source of what follows, where no other is named: all combinations of batches, rows per block, limits from 32 to 128 registers and
 # clusters of 1 to 16 blocks, measured with the generated kernels on one H200 (driver 580, November 2026, L2 flushed, bf16), as fractions of a copy.
@@ -110,8 +110,6 @@ PHASE_REGISTERS = 8
 """For the ends of rows of odd length in such a cluster: softmax of 10007 float32 columns spills 28 bytes with 56."""
 CLUSTER_SHARE_BYTES = 32 * 1024
 """Bytes of each block of a cluster, more where the largest cluster is not large enough (layer norm of float32 32K: 0.89 in four blocks, 0.87 in eight)."""
-PORTABLE_CLUSTER_BLOCKS = 8
-"""Larger clusters leave parts of a GPC unused: layer norm of 128K is 0.70 with 8 blocks, 0.67 with 16."""
 CLUSTER_BLOCK_THREADS = (128, 512)
 """Fewest and most threads of a block of a cluster."""
 CLUSTER_BATCHES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
