@@ -336,3 +336,108 @@ def test_shared_memory_made_by_more_threads_than_read_it(rows, rows_inside, bind
     set_memory_type(shared, MemoryType.shared)
     inline_most([t for t in fusion.tensors() if t is not shared])
     run(fusion, [torch.randn(rows, 7), torch.randn(7)], defined(define))
+
+
+def less_row_maximum(fd):
+    x = fd.define_tensor([9, 3], contiguity=True)
+    fd.add_output(fd.ops.sub(x, fd.ops.max(x, [1], True)))
+
+
+def scheduled_row_maximum(kind, *, keeps_x, memory=MemoryType.local, splits=False, columns_first=False, inlines=True):
+    """Rows and columns are one axis, bound to `kind`; the maximum, which has the rows alone, is drawn into it by its reader. Return x as it is kept."""
+    fusion = defined(less_row_maximum)
+    kept = cache_inputs(fusion)[0][1] if keeps_x else None
+    ((output, _),) = cache_and_fork_outputs(fusion)
+    if splits:
+        reorder(split(output, 0, 1), {1: 0})
+    if columns_first:
+        reorder(output, {-1: -2})
+    merge(output, -2, -1)
+    transform_like(output)
+    output.axis(-1).parallelize(kind)
+    parallelize_like(output)
+    if kept is not None:
+        set_memory_type(kept, memory)
+    if inlines:
+        inline_most(fusion=fusion)
+    return fusion, kept
+
+
+@pytest.mark.parametrize("kind", [P.block_x, P.block_y, P.grid_x, P.grid_y])
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("columns_first", [False, True])
+@pytest.mark.parametrize("inlines", [False, True])
+def test_a_reduction_cannot_read_the_registers_of_the_threads_that_share_its_loop(kind, splits, columns_first, inlines):
+    """Thread t has x[t // 3, t % 3], and the maximum of row t // 3 reads three columns: that both run in one loop of 27 does not make them the same."""
+    for memory in (MemoryType.local, MemoryType.shared):
+        fusion, kept = scheduled_row_maximum(kind, keeps_x=True, memory=memory, splits=splits, columns_first=columns_first, inlines=inlines)
+        if memory is MemoryType.shared and kind in (P.block_x, P.block_y):
+            run(fusion, [torch.randn(9, 3)], defined(less_row_maximum))
+            continue
+        maximum = next(e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp))
+        row = next(axis for axis in maximum.get_loop_domain() if axis.parallel is kind)
+        with pytest.raises(UserError) as error:
+            run(fusion, [torch.randn(9, 3)], defined(less_row_maximum))
+        wanted = f"W522: inconsistent parallelization: axis {kept.axis(-1)} of {kept} is bound to {kind.value}, and its reader {maximum} binds {row}, another axis"
+        assert message(error).startswith(wanted)
+
+
+@pytest.mark.parametrize("kind", [P.block_x, P.grid_y])
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_a_reduction_in_the_threads_of_its_reader_reads_memory_that_they_share(kind, splits, columns_first):
+    fusion, _ = scheduled_row_maximum(kind, keeps_x=False, splits=splits, columns_first=columns_first)
+    run(fusion, [torch.randn(9, 3)], defined(less_row_maximum))
+
+
+def test_an_output_that_is_reduced_in_wider_threads_is_stored_once():
+    """The maximum has a thread for each row and column, and each stores what it has after all columns: only the first of a row may."""
+
+    def define(fd):
+        x = fd.define_tensor([9, 3], contiguity=True)
+        maximum = fd.ops.max(x, [1], True)
+        fd.add_output(fd.ops.sub(x, maximum))
+        fd.add_output(fd.ops.neg(maximum))
+
+    for kind in (P.block_x, P.grid_x):
+        fusion = defined(define)
+        (output, _), _ = cache_and_fork_outputs(fusion)
+        merge(output, 0, 1)
+        transform_like(output)
+        output.axis(0).parallelize(kind)
+        parallelize_like(output)
+        inline_most(fusion=fusion)
+        run(fusion, [torch.randn(9, 3)], defined(define))
+
+
+@pytest.mark.parametrize("kind", [P.block_x, P.block_y, P.grid_x])
+def test_registers_are_read_by_their_own_thread_through_a_split_by_one(kind):
+    """Producer and reader have different transforms, and yet thread t makes element t and reads it."""
+
+    def define(fd):
+        fd.add_output(fd.ops.neg(fd.ops.sin(fd.define_tensor([12], contiguity=True))))
+
+    for first in (True, False):
+        fusion = defined(define)
+        sine, output = named(fusion, 1), fusion.outputs()[0]
+        split(sine if first else output, 0, 1)
+        sine.axis(0).parallelize(kind)
+        output.axis(0).parallelize(kind)
+        run(fusion, [torch.randn(12)], defined(define))
+
+
+def test_registers_are_not_read_by_threads_that_count_otherwise():
+    """Both split 12 elements over 4 threads, which take neighbours in the one and every fourth element in the other."""
+
+    def define(fd):
+        fd.add_output(fd.ops.neg(fd.ops.sin(fd.define_tensor([12], contiguity=True))))
+
+    fusion = defined(define)
+    sine, output = named(fusion, 1), fusion.outputs()[0]
+    split(sine, 0, 4)
+    sine.axis(1).parallelize(P.block_x)
+    split(output, 0, 3)
+    output.axis(0).parallelize(P.block_x)
+    with pytest.raises(UserError) as error:
+        run(fusion, [torch.randn(12)], defined(define))
+    assert message(error).startswith(f"W522: inconsistent parallelization: axis {sine.axis(1)} of {sine}")

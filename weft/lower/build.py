@@ -7,6 +7,8 @@ Read first: `build_kernel_state`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..analysis.axes import AxisMaps
 from ..dtypes import DataType
 from ..errors import InternalError, UserError
@@ -52,6 +54,12 @@ class BuildState:
         self.feeds: dict[TensorView, Feed] = plan_feeds(self)
         self.full_rows: FullRows | None = None
         self.phased: PhasedRows | None = None
+
+    def indexer(self, expr: Expr, fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False) -> Indexer:
+        """Return the indices around `expr`. fixed, at_row_end: see Indexer."""
+        twofold = self.plan.twofold(expr.outputs[0])  # type: ignore[arg-type]
+        nest = self.plan.nest(expr)
+        return Indexer(self.maps, self.table, nest, self.divisors, self.launch, fixed, at_row_end=at_row_end, twofold=twofold)
 
     def positions(self, tensor: TensorView) -> list[int]:
         """Loop positions of `tensor` that its buffer (registers or shared memory) has storage for."""
@@ -153,7 +161,7 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
     if adopt_bindings(state):
         prepare_reductions(fusion)
         state = BuildState(fusion, index_type, static_block)
-    check_parallel(state.plan, state.maps, state.launch)
+    check_parallel(state)
     nest = NestBuilder()
     for expr in state.exprs:
         statement, open_groups = build_op(state, expr)
@@ -221,7 +229,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and (g.extent is not ONE or g.is_unswitched)]
     if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.tma:
         return bulk_copy(state, expr, lanes), open_groups
-    indexer = Indexer(state.maps, state.table, nest, state.divisors, state.launch, [groups[k].axis for k in lanes])
+    indexer = state.indexer(expr, [groups[k].axis for k in lanes])
     fields = op_fields(state, indexer, expr)
     vector = product(groups[k].extent for k in lanes)
     check_lanes(expr, output, lanes, vector, state.maps, state.table)
@@ -234,7 +242,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     else:
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
         if indexer.is_phased:
-            op.at_row_end = Op(**op_fields(state, Indexer(state.maps, state.table, nest, state.divisors, state.launch, at_row_end=True), expr))  # type: ignore[arg-type]
+            op.at_row_end = Op(**op_fields(state, state.indexer(expr, at_row_end=True), expr))  # type: ignore[arg-type]
         if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
             check_async(expr, output, op.vector_elems)
     return op, open_groups
@@ -360,9 +368,14 @@ def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> l
     out = []
     for axis, group in zip(output.get_loop_domain(), state.plan.groups[output]):
         if axis.is_reduction() and not group.axis.is_broadcast():
-            out += [equal(indexer.axis_index(missing, output), 0) for missing in _missing(state, group, covered)]
+            out += [equal(indexer.wide.axis_index(missing, output), 0) for missing in _missing(state, group, covered - _twice(indexer, group))]
             out += _first_of_broadcast(indexer, group.axis)
     return out
+
+
+def _twice(indexer: Indexer, group: LoopGroup) -> frozenset[IterDomain]:
+    """What a loop runs over that the tensor lacks there, though it has another loop over it."""
+    return indexer.twofold.twice if indexer.twofold is not None and group in indexer.twofold.loops else frozenset()
 
 
 def _missing(state: BuildState, group: LoopGroup, covered: frozenset[IterDomain]) -> list[IterDomain]:
@@ -384,8 +397,8 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
             if not group.parallel.is_bound and not group.axis.is_broadcast():
                 out.append(equal(group.index, 0))
             continue
-        for missing in _missing(state, group, covered):  # merged with an axis that the tensor lacks
-            out.append(equal(indexer.axis_index(missing, output), 0))
+        for missing in _missing(state, group, covered - _twice(indexer, group)):  # merged with an axis that the tensor lacks
+            out.append(equal(indexer.wide.axis_index(missing, output), 0))
         out += _first_of_broadcast(indexer, group.axis)
     return out
 

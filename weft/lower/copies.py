@@ -251,7 +251,7 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     assert isinstance(output, TensorView)
     is_load = output.memory_type is MemoryType.shared
     groups = [state.plan.groups[output][k] for k in lanes]
-    indexer = Indexer(state.maps, state.table, state.plan.nest(expr), state.divisors, state.launch)
+    indexer = state.indexer(expr)
     far, near = (source, output) if is_load else (output, source)
     if source.dtype().bits % 8:
         raise BadBulkCopy(tensor=output, reason=f"elements of {source.dtype()} are no whole bytes", remedy="copy it with loads and stores")

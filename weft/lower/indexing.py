@@ -16,7 +16,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, floordiv, is_divisibl
 from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
 from ..schedule.phased_rows import END, skipped_variable
-from .loops import LoopGroup
+from .loops import LoopGroup, Twofold
 
 
 class NoIndex(InternalError):
@@ -33,11 +33,12 @@ class Indexer:
 
     def __init__(
         self, maps: AxisMaps, table: "TransformTable", groups: Iterable[LoopGroup], divisors: dict[Sym, int],
-        launch: dict[ParallelType, Sym], fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False,
+        launch: dict[ParallelType, Sym], fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False, twofold: Twofold | None = None,
     ) -> None:  # fmt: skip
         """fixed: axes whose index is 0 (the lanes of a vector); launch: iterations per bound parallel type.
 
         at_row_end: not for the loops over a phased row, but for this thread's element at the ends of that row.
+        twofold: loops among `groups` that say less of a tensor than of what they run over; `wide` is their own indexer.
         """
         self.maps, self.table, self.divisors, self.at_row_end = maps, table, divisors, at_row_end
         self.is_phased = False  # an index depends on a phased split
@@ -45,13 +46,27 @@ class Indexer:
         self.known: dict[IterDomain, Sym] = {}
         self.bounds: dict[IterDomain, list[Sym]] = {}
         self.lanes = lanes = set(fixed)
+        self.twofold = twofold
+        self.wide = self if twofold is None else Indexer(maps, table, twofold.loops, divisors, launch, lanes, at_row_end=at_row_end)
         for group in self.groups:
+            if twofold is not None and group in twofold.loops:
+                continue
             key = maps.almost_exact(group.axis)
             self.known.setdefault(key, ZERO if group.axis.is_broadcast() or group.axis in lanes else group.index)
             if group.parallel.is_bound and launch[group.parallel] is not group.extent:
                 raw = var(group.parallel.value, extent=launch[group.parallel])
                 self.bounds.setdefault(key, []).append(less(raw, group.extent))
         self._active: set[IterDomain] = set()
+        for axis in () if twofold is None else twofold.axes:
+            self._take(axis)
+
+    def _take(self, axis: IterDomain) -> None:
+        """Know `axis` as the wide loops have it."""
+        value, key = self.wide.find(axis), self.maps.almost_exact(axis)
+        self.is_phased |= self.wide.is_phased
+        if value is not None and not axis.is_broadcast() and key not in self.known:
+            self.known[key] = value
+            self.bounds[key] = list(self.wide.bounds.get(key, ()))
 
     def axis_index(self, axis: IterDomain, tensor: TensorView) -> Sym:
         """Return the index of `axis`; raise NoIndex when the loops do not determine it."""
@@ -66,7 +81,7 @@ class Indexer:
 
     def at_first(self, absent: Iterable[IterDomain]) -> "Indexer":
         """Return an indexer of the same loops where the classes of `absent`, over which these do not run, have index 0."""
-        made = Indexer(self.maps, self.table, self.groups, self.divisors, self.launch, self.lanes, at_row_end=self.at_row_end)
+        made = Indexer(self.maps, self.table, self.groups, self.divisors, self.launch, self.lanes, at_row_end=self.at_row_end, twofold=self.twofold)
         for axis in absent:
             made.known[self.maps.almost_exact(axis)] = ZERO
         return made

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.axes import AxisMaps, UnionFind
+from ..analysis.axes import AxisMaps, UnionFind, axis_transforms
 from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, const, var
 from ..ir.enums import MemoryType, ParallelType
@@ -46,6 +46,19 @@ class LoopGroup:
     parallel: ParallelType
     extent: Sym
     is_unswitched: bool = False
+
+
+@dataclass(frozen=True)
+class Twofold:
+    """Loops that a tensor runs in and that also run over an axis which it has another loop over: over `axis`, an index then means two things.
+
+    As a maximum over columns has that is computed by the threads of rows and columns that read it: each of them has a column, and loops over all.
+    loops: those that are wider than the tensor's own axes in them. axes: of the tensor's elements, what these loops determine. twice: what both run over.
+    """
+
+    loops: tuple[LoopGroup, ...]
+    axes: tuple[IterDomain, ...]
+    twice: frozenset[IterDomain]
 
 
 class LoopPlan:
@@ -244,6 +257,25 @@ class LoopPlan:
 
     def nest(self, expr: Expr) -> list[LoopGroup]:
         return self._nests[id(expr)]
+
+    def twofold(self, tensor: TensorView) -> Twofold | None:
+        """Return the loops of `tensor` that run over what it has another loop over, or None."""
+        pairs = list(zip(tensor.get_loop_domain(), self.groups[tensor]))
+        wider = {axis: group for axis, group in pairs if not group.axis.is_broadcast() and self.coverage(axis) < self.coverage(group.axis)}
+        if not wider:
+            return None
+        over = frozenset().union(*(self.coverage(group.axis) for group in wider.values()))
+        mine = frozenset().union(*(self.coverage(axis) for axis in wider))
+        others = frozenset().union(*(self.coverage(axis) for axis, _ in pairs if axis not in wider))
+        twice = (over - mine) & others
+        if not twice:
+            return None
+        axes = dict.fromkeys(wider)
+        for transform in reversed(axis_transforms(tensor, tensor.get_loop_domain())):
+            if all(axis in axes for axis in transform.outputs):
+                axes.update(dict.fromkeys(transform.inputs))  # type: ignore[arg-type]
+        lacked = sorted(over - mine - others, key=lambda axis: axis.name)
+        return Twofold(tuple(dict.fromkeys(wider.values())), (*axes, *lacked), twice)
 
     def index_of(self, tensor: TensorView, position: int) -> Sym:
         """The index of loop axis `position` of a computed tensor."""

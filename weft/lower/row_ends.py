@@ -10,7 +10,6 @@ from ..expr import ZERO, Sym, add, conjunction, conjuncts, const, floordiv, mul,
 from ..ir.enums import MemoryType, ParallelType
 from ..schedule.phased_rows import PhasedRows, skipped_variable
 from .build import BuildState
-from .indexing import Indexer
 from .kernel_ir import Access, Allocate, Buffer, Call, Kernel, Let, Loop, Op, Reduce, Scope, Statement, walk
 from .loops import is_global_load
 
@@ -73,7 +72,7 @@ def _row_index(state: BuildState, phased: PhasedRows) -> Sym | None:
         return None
     for expr in state.exprs:
         nest = state.plan.nest(expr)
-        index = Indexer(state.maps, state.table, nest, state.divisors, state.launch).find(phased.rows)
+        index = state.indexer(expr).find(phased.rows)
         if index is not None:
             if variables(index) & {g.index for g in nest if not g.parallel.is_bound}:
                 raise InternalError(f"a thread has several rows, {phased.rows} = {index}, and the ends of rows are for one at a time")

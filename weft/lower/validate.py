@@ -6,12 +6,16 @@ Read first: `check_parallel`.
 
 from __future__ import annotations
 
-from ..analysis.axes import AxisMaps
+from typing import TYPE_CHECKING
+
 from ..errors import UserError
-from ..expr import ONE, Sym
+from ..expr import ONE
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
-from ..ir.values import IterDomain, TensorView
-from .loops import LoopGroup, LoopPlan
+from ..ir.values import Expr, TensorView
+from ..schedule.inline import consumer_axis
+
+if TYPE_CHECKING:
+    from .build import BuildState
 
 
 class InconsistentParallel(UserError):
@@ -33,44 +37,58 @@ _READERS = {
 """Who has its own copy of a tensor: each thread its registers, each block its shared memory."""
 
 
-def check_parallel(plan: LoopPlan, maps: AxisMaps, launch: dict[ParallelType, Sym]) -> None:
+def check_parallel(state: BuildState) -> None:
     """Check every tensor against its readers.
 
     Errors: InconsistentParallel for a tensor in registers (in shared memory) that another thread (block) reads than the one that made it;
     UnsharedGlobal for one in global memory, which no barrier orders across threads.
     """
+    plan, launch = state.plan, state.launch
     for expr in plan.exprs:
         reader: TensorView = expr.outputs[0]  # type: ignore[assignment]
         for tensor in dict.fromkeys(expr.tensor_inputs):
             if tensor.definition() is None or tensor not in plan.groups:
                 continue
             for kind in _READERS.get(tensor.memory_type, ()):
-                mine, theirs = _bound(plan, tensor, kind), _bound(plan, reader, kind)
-                if mine is not None and not _agree(maps, mine, theirs):
-                    raise InconsistentParallel(axis=mine[0], tensor=tensor, kind=kind.value, reader=reader, there=_there(theirs), remedy=_remedy(kind))
+                mine = _bound(state, tensor, kind)
+                if mine is not None and not _is_read_by_its_maker(state, tensor, mine, expr):
+                    axis, there = tensor.get_loop_domain()[mine], _there(state, reader, kind)
+                    raise InconsistentParallel(axis=axis, tensor=tensor, kind=kind.value, reader=reader, there=there, remedy=_remedy(kind))
             if tensor.memory_type is MemoryType.global_:
                 for kind in launch:
-                    mine, theirs = _bound(plan, tensor, kind), _bound(plan, reader, kind)
-                    if launch[kind] is not ONE and (mine is None or not _agree(maps, mine, theirs)):
+                    mine = _bound(state, tensor, kind)
+                    if launch[kind] is not ONE and (mine is None or not _is_read_by_its_maker(state, tensor, mine, expr)):
                         raise UnsharedGlobal(tensor=tensor, reader=reader, kind=kind.value)
 
 
-def _bound(plan: LoopPlan, tensor: TensorView, kind: ParallelType) -> tuple[IterDomain, LoopGroup] | None:
-    """Return the loop that `kind` runs in `tensor`, over elements that differ (a reduction's result is in all of its threads)."""
-    for axis, group in zip(tensor.get_loop_domain(), plan.groups[tensor]):
+def _bound(state: BuildState, tensor: TensorView, kind: ParallelType) -> int | None:
+    """Return the position of the loop that `kind` runs in `tensor`, over elements that differ (a reduction's result is in all of its threads)."""
+    for k, (axis, group) in enumerate(zip(tensor.get_loop_domain(), state.plan.groups[tensor])):
         if group.parallel is kind and not axis.is_broadcast() and group.extent is not ONE:
-            return axis, group
+            return k
     return None
 
 
-def _agree(maps: AxisMaps, mine: tuple[IterDomain, LoopGroup], theirs: tuple[IterDomain, LoopGroup] | None) -> bool:
-    if mine[0].is_reduction():
+def _is_read_by_its_maker(state: BuildState, tensor: TensorView, k: int, expr: Expr) -> bool:
+    """Return whether `expr` reads, in each thread (block), those elements of `tensor` that the same one has made: by what its loop `k` is there.
+
+    One loop in both is not enough: a maximum over the columns of a tensor may run in the very loop over rows and columns that its reader shares with
+    the tensor, and yet it reads all columns.
+    """
+    reader: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    if tensor.get_loop_domain()[k].is_reduction():
         return True
-    return theirs is not None and (mine[1] is theirs[1] or maps.almost_exact(mine[1].axis) is maps.almost_exact(theirs[1].axis))
+    group = state.plan.groups[tensor][k]
+    axis = consumer_axis(state.maps, tensor, k, reader)
+    if axis is None:  # by other transforms, as where one is split by 1
+        return state.indexer(expr).find(group.axis) is group.index
+    other = state.plan.groups[reader][reader.get_loop_domain().index(axis)]
+    return other is group or other.parallel is group.parallel and state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis)
 
 
-def _there(theirs: tuple[IterDomain, LoopGroup] | None) -> str:
-    return "is not" if theirs is None else f"binds {theirs[0]}, another axis, to it"
+def _there(state: BuildState, reader: TensorView, kind: ParallelType) -> str:
+    theirs = _bound(state, reader, kind)
+    return "is not" if theirs is None else f"binds {reader.get_loop_domain()[theirs]}, another axis, to it"
 
 
 def _remedy(kind: ParallelType) -> str:
