@@ -78,6 +78,8 @@ def schedule(fusion: Fusion, rng: random.Random, *, caches: bool = True) -> None
     reference = rng.choice([t for t in computed if len(t.get_loop_domain()) == rank])
     for _ in range(rng.randint(0, 4)):
         loop = reference.get_loop_domain()
+        if not loop:
+            break
         position = rng.randrange(len(loop))
         kind = rng.random()
         if kind < 0.45:

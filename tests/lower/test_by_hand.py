@@ -441,3 +441,29 @@ def test_registers_are_not_read_by_threads_that_count_otherwise():
     with pytest.raises(UserError) as error:
         run(fusion, [torch.randn(12)], defined(define))
     assert message(error).startswith(f"W522: inconsistent parallelization: axis {sine.axis(1)} of {sine}")
+
+
+def test_an_axis_that_is_two_axes_of_a_tensor_has_no_index():
+    """In x + transpose(x) rows are columns: element (i, j) needs (j, i), and one loop would be both."""
+
+    def turned(fd):
+        x = fd.define_tensor([4, 4], contiguity=True)
+        fd.add_output(fd.ops.add(x, fd.ops.permute(x, [1, 0])))
+
+    def outer_product(fd):
+        x = fd.define_tensor([4], contiguity=True)
+        fd.add_output(fd.ops.mul(fd.ops.broadcast(x, [True, False]), fd.ops.broadcast(x, [False, True])))
+
+    for define in (turned, outer_product):
+        fusion = defined(define)
+        product = fusion.outputs()[0]
+        with pytest.raises(UserError) as error:
+            run(fusion, [torch.randn(4, 4) if define is turned else torch.randn(4)], defined(define))
+        assert message(error).startswith("W512: axes ") and " are one axis" in message(error)
+        assert define is turned or f"axes {product.axis(0)} and {product.axis(1)} of {product} are one axis" in message(error)
+
+    def copied(fd):
+        x = fd.define_tensor([4, 4], contiguity=True)
+        fd.add_output(fd.ops.neg(fd.ops.permute(fd.ops.sin(x), [1, 0])))
+
+    run(defined(copied), [torch.randn(4, 4)], defined(copied))

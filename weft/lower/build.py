@@ -27,7 +27,7 @@ from .lanes import check_lanes
 from .loops import LoopGroup, LoopPlan, order_exprs
 from .prepare import prepare_reductions
 from .tiles import swizzled
-from .validate import check_parallel
+from .validate import check_axes, check_parallel
 
 LANE_TYPES = (ParallelType.vectorize, ParallelType.group, ParallelType.tma)
 
@@ -161,6 +161,7 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
     if adopt_bindings(state):
         prepare_reductions(fusion)
         state = BuildState(fusion, index_type, static_block)
+    check_axes(state)
     check_parallel(state)
     nest = NestBuilder()
     for expr in state.exprs:

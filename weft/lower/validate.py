@@ -1,6 +1,6 @@
 """Whether every thread finds what it reads: bindings of a tensor and of its readers agree, or the tensor is in memory that they share.
 
-Owns that rule. Which loops are one is decided in `loops.py`, before.
+Owns that rule, and that each axis of a tensor has an index of its own. Which loops are one is decided in `loops.py`, before.
 Read first: `check_parallel`.
 """
 
@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..expr import ONE
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
-from ..ir.values import Expr, TensorView
+from ..ir.values import Expr, IterDomain, TensorView
 from ..schedule.inline import consumer_axis
 
 if TYPE_CHECKING:
     from .build import BuildState
+
+
+class SameAxis(UserError):
+    code = "W512"
+    what = "axes {a} and {b} of {tensor} are one axis: the expressions of this kernel put them in the same place, so that one loop would be both"
+    fix = "compute one operand of these expressions in another kernel, so that it is an input of its own here"
 
 
 class InconsistentParallel(UserError):
@@ -35,6 +41,17 @@ _READERS = {
     MemoryType.shared: GRID_TYPES,
 }
 """Who has its own copy of a tensor: each thread its registers, each block its shared memory."""
+
+
+def check_axes(state: BuildState) -> None:
+    """Check that no tensor has one axis twice, as x + transpose(x) has. Errors: SameAxis."""
+    for tensor in state.plan.groups:
+        seen: dict[IterDomain, IterDomain] = {}
+        for axis in tensor.get_logical_domain():
+            if not axis.is_broadcast() and axis.sym is not ONE:
+                other = seen.setdefault(state.maps.exact(axis), axis)
+                if other is not axis:
+                    raise SameAxis(a=other, b=axis, tensor=tensor)
 
 
 def check_parallel(state: BuildState) -> None:
