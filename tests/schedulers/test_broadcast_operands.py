@@ -154,3 +154,21 @@ def test_a_bias_is_broadcast_for_a_merged_row_and_for_an_output(dims: list[int],
     for rows, columns in [(1, 1), (3, 5), (64, 8), (7, 1030), (1, 129), (300, 1)]:
         sizes = (rows, columns)
         check(fd, numbers(DataType.Float, *sizes), numbers(DataType.Float, sizes[bias_axis]))
+
+
+@pytest.mark.parametrize("extents", [1, 2], ids=["a weight per column", "weights on both axes of a row"])
+def test_the_result_of_a_reduction_times_a_weight(extents: int) -> None:
+    """The product varies over rows as the sums do, and along them as the weight does: no tensor beside it is known to have both kinds of axes."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * (1 + extents), contiguity=True)
+        weights = [fd.define_tensor([-1] + [1] * (extents - n - 1), contiguity=True) for n in range(extents)]
+        scaled, table = x, fd.ops.abs(weights[0])
+        for weight in weights:
+            scaled = fd.ops.div(scaled, weight)
+        for weight in weights[1:]:
+            table = fd.ops.add(table, weight)
+        fd.add_output(scaled)
+        fd.add_output(fd.ops.mul(fd.ops.sum(x, list(range(1, 1 + extents)), True), table))
+    for sizes in [(1, 1, 1), (3, 5, 7), (40, 2, 64), (2, 33, 130)]:
+        sizes = sizes[: 1 + extents]
+        check(fd, numbers(DataType.Float, *sizes), *(numbers(DataType.Float, sizes[1 + n], *[1] * (extents - n - 1)).abs() + 0.5 for n in range(extents)))
