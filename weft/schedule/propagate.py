@@ -1,7 +1,8 @@
 """Propagation: repeat the transforms, or the bindings, of one tensor on those around it.
 
-Owns the order of the walk and the replay: between neighbours, and from the reference itself on a tensor that no single neighbour tells all about. After `transform_like` the loop axes of each tensor correspond, in order, to those of
-the reference that it has; axes that it has besides stand last. What cannot be replayed (an axis already transformed otherwise) is left as it is.
+Owns the order of the walk and the replay: between neighbours, and from the reference itself where no single neighbour tells all. After
+`transform_like` the loop axes of each tensor correspond, in order, to those of the reference that it has; axes that it has besides stand last.
+What cannot be replayed (an axis already transformed otherwise) is left as it is.
 Read first: `transform_like`, `replay`, `_steps`.
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..analysis.axes import AxisMaps
+from ..analysis.axes import AxisMaps, is_row_major
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
@@ -97,7 +97,8 @@ class Template:
             maps = AxisMaps(self.fusion)
             vectors = {maps.exact(t.axis(-1)) for t in self.fusion.tensors() if t.get_loop_domain() and t.axis(-1).parallel is ParallelType.vectorize}
             for tensor in random:
-                if tensor.dtype().bits == 32 and tensor.get_loop_domain() and maps.exact(tensor.axis(-1)) in vectors:
+                lane = tensor.axis(-1) if tensor.get_loop_domain() else None
+                if tensor.dtype().bits == 32 and lane is not None and maps.exact(lane) in vectors and is_row_major(tensor, lane):
                     set_lanes(tensor)
 
     def rfactor_others(self, reference: TensorView, partial: TensorView) -> None:
