@@ -110,14 +110,14 @@ def _boundaries(fusion: Fusion, reference: TensorView, allowed: set[TensorView],
     """Return where the reference and the allowed tensors meet their allowed neighbours."""
     near: dict[TensorView, dict[TensorView, None]] = {t: {} for t in fusion.tensors()}
     for expr in fusion.tensor_exprs():
-        for consumer in expr.outputs:
+        for consumer in expr.tensor_outputs:
             for producer in expr.tensor_inputs:
-                near[consumer].setdefault(producer)  # type: ignore[index]
+                near[consumer].setdefault(producer)
                 if not backward_only:
-                    near[producer].setdefault(consumer)  # type: ignore[call-overload]
-            for sibling in expr.outputs:
+                    near[producer].setdefault(consumer)
+            for sibling in expr.tensor_outputs:
                 if sibling is not consumer:
-                    near[consumer].setdefault(sibling)  # type: ignore[index,call-overload]
+                    near[consumer].setdefault(sibling)
     return {
         source: {target: boundary(source, target) for target in targets if target in allowed}
         for source, targets in near.items() if source in allowed or source is reference
