@@ -425,6 +425,8 @@ class CudaWriter:
             self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}>(value, {identity}, {workspace}, {run});")
         else:
             flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
+            if all(self.launch[p].is_const for p in BLOCK_TYPES):
+                flags += "".join(f", {self.launch[p].value}" for p in BLOCK_TYPES)
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
 
     def exchange_text(self, s: Reduce) -> str:
