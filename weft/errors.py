@@ -9,13 +9,14 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from types import FrameType
 
 _PACKAGE_DIR = os.path.dirname(os.path.abspath(__file__))
 
 
 def user_location() -> str | None:
     """Return `file:line: text` of the innermost frame outside the package, or None."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         if not filename.startswith(_PACKAGE_DIR) and not filename.startswith("<frozen"):
@@ -73,7 +74,7 @@ class Unsupported(WeftError):
     fix = "{remedy}"
 
     def __init__(self, name: str = "", detail: str = "", remedy: str = "compute it with torch outside the fusion", **values: object) -> None:
-        super().__init__(name=name, detail=(": " + detail) if detail else "", remedy=remedy, **values)
+        super().__init__(None, name=name, detail=(": " + detail) if detail else "", remedy=remedy, **values)
 
 
 class InternalError(WeftError):

@@ -23,7 +23,7 @@ LARGEST_KEPT = 4096
 _KEPT: "dict[int, Sym]" = {}
 
 # Evaluation of ops that are not the integer ones of this file: name -> function of Python numbers. Filled by `weft.ops`.
-EVALUATORS: dict[str, Callable] = {}
+EVALUATORS: dict[str, Callable[..., Number]] = {}
 
 
 class Sym:
@@ -501,7 +501,7 @@ def is_divisible(a: Sym, d: Sym | int) -> bool:
 
 
 # ---------------------------------------------------------------- evaluation, substitution, text
-_PYTHON = {
+_PYTHON: dict[str, Callable[..., Number]] = {
     "add": lambda *a: sum(a), "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "ceildiv": lambda a, b: -(-a // b),
     "min": min, "max": max, "lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "and": lambda *a: all(a),
 }  # fmt: skip
@@ -547,6 +547,11 @@ def evaluate(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number] | None
     value = _coerce(function(*(evaluate(a, env, memo) for a in sym.args)), sym.dtype)
     memo[sym] = value
     return value
+
+
+def evaluate_int(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number] | None = None) -> int:
+    """Return the value of `sym`, an extent, a stride or another number of things, as an int."""
+    return int(evaluate(sym, env, memo).real)
 
 
 def substitute(sym: Sym, mapping: Mapping[Sym, Sym]) -> Sym:

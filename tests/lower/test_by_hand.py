@@ -10,7 +10,7 @@ from weft import FusionDefinition
 from weft.dtypes import DataType
 from weft.errors import UserError
 from weft.ir.enums import MemoryType, ParallelType
-from weft.ir.values import ReductionOp
+from weft.ir.values import RandomOp, ReductionOp
 from weft.schedule.caching import cache_and_fork_outputs, cache_inputs
 from weft.schedule.inline import inline_at, inline_most
 from weft.schedule.primitives import merge, reorder, set_memory_type, split
@@ -308,6 +308,35 @@ def test_random_numbers_that_lack_the_lanes_are_no_vectors():
     with FusionDefinition() as fd:
         define(fd)
     fd.validate([torch.randn(3, 5, 8)])
+
+
+def random_table(fd, sizes=(132, 128), order=(1, 0)):
+    number = fd.ops.uniform(0.0, 1.0, list(sizes), rng_seed=7, rng_offset=8, dtype=DataType.Float)
+    fd.add_output(fd.ops.stride_order(number, list(order)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order"), [((132, 128), (0, 1)), ((132, 128), (1, 0)), ((6, 60, 66), (1, 2, 0)), ((6, 66, 60), (2, 0, 1)), ((6, 66, 60), (2, 1, 0)), ((134, 1, 130), (0, 2, 1))], ids=str
+)
+def test_random_numbers_are_those_of_their_places_however_they_lie(sizes, order):
+    """A vector of random numbers counts on in row-major order; the vectors that are stored may run along another axis, or cross rows in another order."""
+    with FusionDefinition() as fd:
+        random_table(fd, sizes, order)
+    fd.validate([])
+
+
+def test_a_vector_of_random_numbers_counts_along_rows():
+    fusion = defined(random_table)
+    (number,) = [t for t in fusion.tensors() if isinstance(t.definition(), RandomOp)]
+    reorder(number, {0: 1})
+    split(number, 1, 4)
+    number.axis(2).parallelize(P.vectorize)
+    lanes = str(number.axis(2))
+    with pytest.raises(UserError) as error:
+        run(fusion, [], defined(random_table))
+    assert message(error).startswith(
+        f"W521: axis {lanes} of {number} is vectorized, but random numbers are counted in row-major order, which it does not follow"
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4])

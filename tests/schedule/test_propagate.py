@@ -101,6 +101,53 @@ def test_a_tensor_is_reached_around_a_reduction():
     assert loops(wide) == "i[n] b[1] b[4]" and loops(y) == "i[n] i[ceildiv(m, 4)] i[4]"
 
 
+def test_a_tensor_in_which_paths_join_gets_the_axes_of_both():
+    """n comes to y from the sum, m from w, which the sum's path does not pass. The copies of w share no broadcast, so no path to y keeps both."""
+    fusion = Fusion()
+    x, w = tensor(fusion, "n", "m"), tensor(fusion, "m")
+    product = op("mul", x, spread(w, True, False))
+    total, wide = fold("sum", x, 1), spread(w, True, False)
+    y = op("mul", spread(total, False, True), wide)
+    fusion.add_output(product)
+    fusion.add_output(y)
+    split(total, 1, 4)
+    transform_like(total)
+    assert loops(y) == loops(product) == "i[n] i[ceildiv(m, 4)] i[4]" and loops(wide) == "b[1] i[ceildiv(m, 4)] i[4]"
+    check_schedule(fusion)
+
+
+def test_axes_from_several_paths_are_merged_like_those_of_the_reference():
+    """No tensor on a path to the table b + d, or to its product with the sum, has both of its axes: only the reference says how they merge."""
+    fusion = Fusion()
+    x, b, d = tensor(fusion, "n", "b", "d"), tensor(fusion, "b"), tensor(fusion, "d")
+    scaled = op("mul", op("add", x, spread(b, True, False, True)), spread(d, True, True, False))
+    total = fold("sum", scaled, 1, 2)
+    table = op("add", spread(b, True, False, True), spread(d, True, True, False))
+    y = op("mul", spread(total, False, True, True), table)
+    fusion.add_output(y)
+    merge(total, 1, 2)
+    split(total, 1, 4)
+    transform_like(total)
+    assert loops(y) == loops(scaled) == "i[n] i[ceildiv((b * d), 4)] i[4]" and loops(table) == "b[1] i[ceildiv((b * d), 4)] i[4]"
+    check_schedule(fusion)
+
+
+def test_after_rfactor_a_tensor_in_which_paths_join_follows():
+    """Once more, with the reference cut in two and a second sum, over the joined tensor."""
+    fusion = Fusion()
+    x, w = tensor(fusion, "n", "m"), tensor(fusion, "m")
+    total = fold("sum", op("mul", x, spread(w, True, False)), 1)
+    y = op("mul", spread(total, False, True), spread(w, True, False))
+    second = fold("sum", y, 1)
+    fusion.add_output(second)
+    split(total, 1, 4)
+    partial = rfactor(total, [2])
+    transform_like(partial)
+    assert loops(y) == "i[n] i[ceildiv(m, 4)] i[4]" and loops(second) == "i[n] r[ceildiv(m, 4)] r[4]"
+    rfactor(second, [2])
+    check_schedule(fusion)
+
+
 def test_a_transform_that_is_there_already_is_recognized():
     fusion, _, t, s, _ = add_sum()
     split(s, 1, 8)

@@ -154,3 +154,36 @@ def test_a_bias_is_broadcast_for_a_merged_row_and_for_an_output(dims: list[int],
     for rows, columns in [(1, 1), (3, 5), (64, 8), (7, 1030), (1, 129), (300, 1)]:
         sizes = (rows, columns)
         check(fd, numbers(DataType.Float, *sizes), numbers(DataType.Float, sizes[bias_axis]))
+
+
+@pytest.mark.parametrize("extents", [1, 2], ids=["a weight per column", "weights on both axes of a row"])
+def test_the_result_of_a_reduction_times_a_weight(extents: int) -> None:
+    """The product varies over rows as the sums do, and along them as the weight does: no tensor beside it is known to have both kinds of axes."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * (1 + extents), contiguity=True)
+        weights = [fd.define_tensor([-1] + [1] * (extents - n - 1), contiguity=True) for n in range(extents)]
+        scaled, table = x, fd.ops.abs(weights[0])
+        for weight in weights:
+            scaled = fd.ops.div(scaled, weight)
+        for weight in weights[1:]:
+            table = fd.ops.add(table, weight)
+        fd.add_output(scaled)
+        fd.add_output(fd.ops.mul(fd.ops.sum(x, list(range(1, 1 + extents)), True), table))
+    for sizes in [(1, 1, 1), (3, 5, 7), (40, 2, 64), (2, 33, 130)]:
+        sizes = sizes[: 1 + extents]
+        check(fd, numbers(DataType.Float, *sizes), *(numbers(DataType.Float, sizes[1 + n], *[1] * (extents - n - 1)).abs() + 0.5 for n in range(extents)))
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+@pytest.mark.parametrize("axes", [(0,), (0, 1), (1, 2), (0, 2), (0, 1, 2)], ids=str)
+def test_a_weight_before_a_reduction_and_after_it_over_some_axes_of_the_row(axes: tuple[int, ...], reads: int) -> None:
+    """The product after the sums has some of the axes that are merged to a row. With the outer ones only, its loops are others, and it loads the weight itself."""
+    with FusionDefinition() as fd:
+        x, weight = fd.define_tensor([-1] * 4, contiguity=True), fd.define_tensor([-1] * len(axes), contiguity=True)
+        spread = [fd.ops.broadcast(value, [d not in axes for d in range(4)]) for value in (fd.ops.abs(weight), *[weight] * reads)]
+        total, late = fd.ops.sum(fd.ops.mul(x, spread[0]), [0, 2, 3], True), spread[1]
+        for other in (spread[0], *spread[2:]):
+            late = fd.ops.add(late, other)
+        fd.add_output(fd.ops.mul(total, late))
+    for sizes in [(5, 5, 2, 33), (1, 1, 1, 1), (3, 4, 5, 64), (40, 2, 3, 7)]:
+        check(fd, numbers(DataType.Float, *sizes), numbers(DataType.Float, *(sizes[d] for d in axes)))

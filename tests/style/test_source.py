@@ -1,4 +1,4 @@
-"""The text of the sources: no path of one machine, no swallowed exception, no giant file, documented functions, a clean linter."""
+"""The text of the sources: no path of one machine, no swallowed exception, no giant file, documented functions, a clean linter and type checker."""
 
 from __future__ import annotations
 
@@ -146,5 +146,14 @@ def test_every_error_has_a_code_of_its_own() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="ruff is not installed")
 def test_the_linter_finds_nothing() -> None:
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format", "concise", "."]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
+def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
+    """About ten seconds without a cache, most of them spent on torch."""
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(tmp_path), "weft"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -250,6 +250,29 @@ def transforms_between(tensor: TensorView, starts: Iterable[IterDomain], ends: I
     return out
 
 
+def is_row_major(tensor: TensorView, lane: IterDomain) -> bool:
+    """True when neighbours along the loop axis `lane` are neighbours in the row-major order of the logical domain, wherever in it they are.
+
+    A lane is the innermost part of what it was split from, and that is one axis, or several that were merged in order.
+    """
+    order = _in_order(lane)
+    logical = [a for a in no_reductions(tensor.get_logical_domain()) if not a.is_broadcast()]
+    return bool(order) and order == logical[-len(order) :]
+
+
+def _in_order(lane: IterDomain) -> list[IterDomain]:
+    """Return the source axes, without broadcast ones, that elements along `lane` run through, outermost first; [] when they leave some out."""
+    transform = lane.definition()
+    if transform is None:
+        return [] if lane.is_broadcast() else [lane]
+    if isinstance(transform, Split):
+        return _in_order(transform.source()) if lane is transform.inner() else []
+    if isinstance(transform, Merge):
+        parts = [_in_order(a) for a in (transform.outer(), transform.inner()) if not a.is_broadcast()]
+        return [] if [] in parts else [a for part in parts for a in part]
+    return []
+
+
 def forward_absent(transforms: Iterable[Expr], absent: set[IterDomain]) -> dict[IterDomain, IterDomain]:
     """Return which merge's output stands for an axis that was merged with an absent one. `absent` grows by what follows from it."""
     forward: dict[IterDomain, IterDomain] = {}
@@ -334,5 +357,5 @@ def loop_match(producer: TensorView, consumer: TensorView, ends: _TransformsOf |
 
 
 __all__ = [
-    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "loop_match", "match_transforms", "pairwise", "siblings", "transforms_between",
+    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "is_row_major", "loop_match", "match_transforms", "pairwise", "siblings", "transforms_between",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..expr import Sym, evaluate
+from ..expr import Sym, evaluate_int
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from .axes import AxisMaps
@@ -99,7 +99,7 @@ class LoopAxes:
 
     def extents_elems(self, env: Mapping[Sym, int]) -> tuple[int, ...]:
         """Return the extent of every class for the sizes in `env`."""
-        return tuple(extent.payload if extent.is_const else int(evaluate(extent, env)) for extent in self._extents)  # type: ignore[misc, arg-type]
+        return tuple(extent.payload if extent.is_const else evaluate_int(extent, env) for extent in self._extents)  # type: ignore[misc]
 
 
 def loop_order(axes: LoopAxes, covered: Sequence[int], tensors: Iterable[TensorView]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..expr import Sym, evaluate
+from ..expr import Sym, evaluate_int
 from ..ir.values import IterDomain, TensorView
 from .contiguity import inner_run, strided_positions
 from .loop_axes import LoopAxes
@@ -94,7 +94,7 @@ class VectorLimits:
 
 
 def _value(sym: Sym, env: Mapping[Sym, int]) -> int:
-    return sym.payload if sym.is_const else int(evaluate(sym, env))  # type: ignore[return-value, arg-type]
+    return sym.payload if sym.is_const else evaluate_int(sym, env)  # type: ignore[return-value]
 
 
 def _stride(tensor: TensorView, index: int, env: Mapping[Sym, int]) -> int:

@@ -235,7 +235,7 @@ class CudaWriter:
         widest = MAX_ACCESS_BITS // max(out.dtype.bits, 1)
         if n > widest:  # wider than one instruction: several
             for lane in range(0, n, widest):
-                self.vector_op(Op(expr, [_lane(target, lane)], [_lane(source, lane)], vector_elems=widest), depth)  # type: ignore[list-item]
+                self.vector_op(Op(expr, [_lane(target, lane)], [_lane(source, lane)], vector_elems=widest), depth)
             return
         for buffer in (out, src):
             if buffer.memory is MemoryType.global_:
@@ -384,8 +384,9 @@ class CudaWriter:
         guard = s.predicate
         self.emit(depth, "{")
         self.emit(depth + 1, f"{ctype} value[{n}];")
+        operand = s.operands[0]
         for lane in range(n):
-            source = self.read(_lane(s.operands[0], lane), dtype)
+            source = self.read(_lane(operand, lane) if isinstance(operand, Access) else operand, dtype)
             if guard is not TRUE:
                 source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
             self.emit(depth + 1, f"value[{lane}] = {source};")
@@ -424,6 +425,8 @@ class CudaWriter:
             self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}>(value, {identity}, {workspace}, {run});")
         else:
             flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
+            if all(self.launch[p].is_const for p in BLOCK_TYPES):
+                flags += "".join(f", {self.launch[p].value}" for p in BLOCK_TYPES)
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
 
     def exchange_text(self, s: Reduce) -> str:
@@ -486,8 +489,8 @@ class CudaWriter:
         return index, count
 
 
-def _lane(place: Access | Sym, lane: int) -> Access | Sym:
-    return Access(place.buffer, add(place.index, lane)) if isinstance(place, Access) and lane else place
+def _lane(place: Access, lane: int) -> Access:
+    return Access(place.buffer, add(place.index, lane)) if lane else place
 
 
 def is_scalar(buffer: Buffer) -> bool:

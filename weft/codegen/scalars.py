@@ -9,7 +9,7 @@ import math
 
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
-from ..expr import Sym, op, variables
+from ..expr import Number, Sym, op, variables
 from ..lower.kernel_ir import is_host_variable
 from ..lower.program import ScalarParam
 
@@ -17,22 +17,24 @@ _THREAD_VARS = ("threadIdx.", "blockIdx.")
 _INFIX = {"add": "+", "mul": "*", "floordiv": "/", "mod": "%", "lt": "<", "eq": "==", "and": "&&", "bitwise_xor": "^"}
 
 
-def literal(value: object, dtype: DataType) -> str:
+def literal(value: Number, dtype: DataType) -> str:
     """Return a constant of `dtype` as C++ text that is valid for NVRTC and the host compiler without headers."""
     if dtype.is_bool:
         return "true" if value else "false"
     if dtype.is_complex:
         part = DataType.Float if dtype is DataType.ComplexFloat else DataType.Double
-        value = complex(value)  # type: ignore[arg-type]
-        return f"{CUDA_NAMES[dtype]}{{{literal(value.real, part)}, {literal(value.imag, part)}}}"
+        pair = complex(value)
+        return f"{CUDA_NAMES[dtype]}{{{literal(pair.real, part)}, {literal(pair.imag, part)}}}"
+    if isinstance(value, complex):
+        raise InternalError(f"the complex number {value} as a constant of type {dtype}")
     if dtype.is_integer:
-        number = int(value)  # type: ignore[call-overload]
+        whole = int(value)
         if dtype is DataType.UInt64:
-            return f"{number}ULL"
-        if number == -(1 << 63):
+            return f"{whole}ULL"
+        if whole == -(1 << 63):
             return "(-9223372036854775807LL - 1LL)"
-        return f"{number}LL" if dtype is not DataType.Int32 else str(number)
-    number = float(value)  # type: ignore[arg-type]
+        return f"{whole}LL" if dtype is not DataType.Int32 else str(whole)
+    number = float(value)
     suffix = "f" if dtype is not DataType.Double else ""
     if math.isnan(number):
         text = f"(0.0{suffix} / 0.0{suffix})"
@@ -127,7 +129,7 @@ def is_host(sym: Sym) -> bool:
     return all(map(is_host_variable, variables(sym)))
 
 
-def _convert(value: object, dtype: DataType) -> object:
+def _convert(value: Number, dtype: DataType) -> Number:
     if dtype.is_integer and isinstance(value, float):
         return int(value)
     return value

@@ -82,17 +82,19 @@ template <class Op, int N, bool Trailing, class T> WEFT_DEVICE void reduce_rows(
 // Fold N values over the block dimensions X, Y, Z that are true, for any block shape. workspace: N + 2 values per thread.
 // Where lanes of a warp hold the same column, shuffles fold them first. Then values lie by row (of the folded threads or warps) and column (kept thread and
 // value). Where there are more threads along a column than values, neighbouring lanes fold a column each group, with two barriers; else rows are halved,
-// with one barrier each.
-template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
-  const unsigned nx = X ? blockDim.x : 1, ny = Y ? blockDim.y : 1, nz = Z ? blockDim.z : 1;
+// with one barrier each. BX, BY, BZ: the block's shape where the text knows it, which leaves no division.
+template <class Op, int N, bool X, bool Y, bool Z, unsigned BX = 0, unsigned BY = 0, unsigned BZ = 0, class T>
+WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
+  const unsigned bx = BX ? BX : blockDim.x, by = BY ? BY : blockDim.y, bz = BZ ? BZ : blockDim.z;
+  const unsigned nx = X ? bx : 1, ny = Y ? by : 1, nz = Z ? bz : 1;
   const unsigned folded = (X ? threadIdx.x : 0) + nx * ((Y ? threadIdx.y : 0) + ny * (Z ? threadIdx.z : 0));
-  const unsigned kx = X ? 1 : blockDim.x, ky = Y ? 1 : blockDim.y, kz = Z ? 1 : blockDim.z;
+  const unsigned kx = X ? 1 : bx, ky = Y ? 1 : by, kz = Z ? 1 : bz;
   const unsigned kept = (X ? 0 : threadIdx.x) + kx * ((Y ? 0 : threadIdx.y) + ky * (Z ? 0 : threadIdx.z));
   const unsigned count = nx * ny * nz, segments = kx * ky * kz, columns = N * segments;
   unsigned in_warp = 1;  // rows of a warp that shuffles fold
-  if (!X && Y && !Z && blockDim.z == 1 && blockDim.x < 32 && 32 % blockDim.x == 0 && blockDim.x * blockDim.y % 32 == 0) {
-    in_warp = 32 / blockDim.x;
-    for (unsigned offset = blockDim.x; offset < 32; offset *= 2) {
+  if (!X && Y && !Z && bz == 1 && bx < 32 && 32 % bx == 0 && bx * by % 32 == 0) {
+    in_warp = 32 / bx;
+    for (unsigned offset = bx; offset < 32; offset *= 2) {
 #pragma unroll
       for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], shuffle_xor(values[n], static_cast<int>(offset)));
     }
@@ -112,7 +114,7 @@ template <class Op, int N, bool X, bool Y, bool Z, class T> WEFT_DEVICE void red
   T* result = workspace;
   if (in_lanes) {
     result = workspace + count * (columns + segments);
-    const unsigned thread = linear_thread(), lane = thread & (lanes - 1), column = thread >> shift;
+    const unsigned thread = threadIdx.x + bx * (threadIdx.y + by * threadIdx.z), lane = thread & (lanes - 1), column = thread >> shift;
     T part = values[0];
     if (column < columns && lane < rows) {
       part = load_shared(workspace + lane * stride + column);

@@ -161,8 +161,8 @@ class Fusion:
         """Return the tensors that matter (inputs, then outputs of `tensor_exprs`), each once, in order."""
         seen: dict[TensorView, None] = {v: None for v in self._inputs if isinstance(v, TensorView)}
         for expr in self.tensor_exprs():
-            for value in (*expr.tensor_inputs, *expr.outputs):
-                seen.setdefault(value)  # type: ignore[arg-type]
+            for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
+                seen.setdefault(tensor)
         for value in self._outputs:
             if isinstance(value, TensorView):
                 seen.setdefault(value)
@@ -269,8 +269,8 @@ class _Cloner:
         if transform is not None:
             new = object.__new__(type(transform))
             new.__dict__.update(transform.__dict__)
-            new.inputs = [self._axis(a) for a in transform.inputs]
-            new.outputs = [self._axis(a) if a is not axis else copy for a in transform.outputs]
+            new.inputs = [self._axis(a) for a in transform.axis_inputs]
+            new.outputs = [self._axis(a) if a is not axis else copy for a in transform.axis_outputs]
             for out in new.outputs:
                 out._definition = new
             for source in new.inputs:
@@ -287,14 +287,14 @@ class FusionGuard:
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
-        self._token = None
+        self._tokens: list[contextvars.Token[Fusion | None]] = []
 
     def __enter__(self) -> Fusion:
-        self._token = _CURRENT.set(self.fusion)
+        self._tokens.append(_CURRENT.set(self.fusion))
         return self.fusion
 
     def __exit__(self, *exc: object) -> None:
-        _CURRENT.reset(self._token)
+        _CURRENT.reset(self._tokens.pop())
 
     @staticmethod
     def current() -> Fusion | None:

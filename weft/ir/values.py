@@ -140,6 +140,18 @@ class Expr(Statement):
         return [v for v in self.inputs if isinstance(v, TensorView)]
 
     @property
+    def tensor_outputs(self) -> "list[TensorView]":
+        return [v for v in self.outputs if isinstance(v, TensorView)]
+
+    @property
+    def axis_inputs(self) -> "list[IterDomain]":
+        return [v for v in self.inputs if isinstance(v, IterDomain)]
+
+    @property
+    def axis_outputs(self) -> "list[IterDomain]":
+        return [v for v in self.outputs if isinstance(v, IterDomain)]
+
+    @property
     def op_name(self) -> str:
         """The op's name as the front end spells it."""
         return self.attributes.get("op", type(self).__name__)

@@ -162,7 +162,7 @@ def _make_barriers(kernel: Kernel, feed: Feed) -> None:
     for name in names:
         buffer = Buffer(f"{name}_{feed.number}", DataType.UInt64, MemoryType.shared, const(feed.all_stages), feed.tensors[0])
         setattr(feed, name, buffer)
-        kernel.notes.setdefault("workspaces", []).append(buffer)  # type: ignore[union-attr, attr-defined]
+        kernel.workspaces.append(buffer)
 
 
 def _start_barriers(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> list[Statement]:

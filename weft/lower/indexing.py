@@ -145,10 +145,10 @@ class Indexer:
             b = self._value(inner, key) if a is not None else None
             if a is None or b is None:
                 return None
-            value = mul(a, inner.sym) + b
+            joined = mul(a, inner.sym) + b
             if not self._divides(split):
-                self._bound_source(key, value, source.sym, less(a, outer.sym))
-            return value
+                self._bound_source(key, joined, source.sym, less(a, outer.sym))
+            return joined
         value = self._value(source, key)
         if value is None:
             return None
@@ -218,7 +218,7 @@ class TransformTable:
         for transform in maps.transforms:
             for axis, role in _roles(transform):
                 key = maps.almost_exact(axis)
-                mark = (key, role, type(transform), tuple(maps.almost_exact(a) for a in (*transform.inputs, *transform.outputs)))
+                mark = (key, role, type(transform), tuple(maps.almost_exact(a) for a in (*transform.axis_inputs, *transform.axis_outputs)))
                 if mark not in seen:
                     seen.add(mark)
                     self._table.setdefault(key, []).append((transform, role))

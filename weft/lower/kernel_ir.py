@@ -222,6 +222,7 @@ class Kernel:
     block: tuple[Sym, Sym, Sym]
     index_type: DataType
     shared_bytes: Sym = ZERO
+    workspaces: list[Buffer] = field(default_factory=list)  # shared memory of reductions and barriers, besides that of tensors
     work_buffers: list[WorkBuffer] = field(default_factory=list)
     facts: dict[Sym, int] = field(default_factory=dict)  # extent -> a number that divides it, checked on the host
     bulk_sizes: set[Sym] = field(default_factory=set)  # those of `facts` that bulk copies need

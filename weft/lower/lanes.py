@@ -6,7 +6,7 @@ Read first: `check_lanes`.
 
 from __future__ import annotations
 
-from ..analysis.axes import AxisMaps
+from ..analysis.axes import AxisMaps, is_row_major
 from ..errors import UserError
 from ..expr import ONE, Sym
 from ..ir.enums import MemoryType
@@ -34,6 +34,8 @@ def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, m
     trailing = [a for a in output.get_loop_domain()[lanes[-1] + 1 :] if not a.is_broadcast() and not (a.sym.is_const and a.sym.value == 1)]
     if trailing and not all(a.parallel.is_bound for a in trailing):
         raise NotVectorizable(axis=axis, tensor=output, reason=f"axis {trailing[0]} stands right of it")
+    if isinstance(expr, RandomOp) and vector is not ONE and not is_row_major(output, axis):
+        raise NotVectorizable(axis=axis, tensor=output, reason="random numbers are counted in row-major order, which it does not follow")
     if isinstance(expr, LoadStoreOp) and vector is not ONE:
         for tensor in (*expr.tensor_inputs, output):
             stride = lane_stride(axis, tensor, maps, table) if tensor.memory_type is MemoryType.global_ else ONE

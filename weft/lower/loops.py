@@ -79,8 +79,8 @@ class LoopPlan:
         self._by_root: dict[IterDomain, LoopGroup] = {}
         self._count = 0
         for expr in reversed(self.exprs):
-            for tensor in expr.outputs:
-                self.groups[tensor] = self._groups_of(tensor)  # type: ignore[index]
+            for tensor in expr.tensor_outputs:
+                self.groups[tensor] = self._groups_of(tensor)
         self._order = self._partial_order()
         self._nests = self._close_nests()
 

@@ -61,14 +61,14 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
             per_group = ceildiv(threads, 32) if form == "rows" else threads
             elems = mul(per_group, statement.group_elems if form == "rows" else statement.group_elems + 2)  # reduce_tree pads rows and keeps parts
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
-            kernel.notes.setdefault("workspaces", []).append(statement.workspace)  # type: ignore[union-attr]
+            kernel.workspaces.append(statement.workspace)
         if statement.is_cluster:
             kept = product(launch[p] for p in BLOCK_TYPES if p in launch and p not in statement.thread_types)
             senders = ceildiv(threads, 32) if statement.is_fused_cluster else kept
             elems = mul(senders, kernel.cluster[0] * statement.group_elems)
             elems = add(elems, CLUSTER_HEADER_BYTES * 8 // dtype.bits)
             statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
-            kernel.notes.setdefault("workspaces", []).append(statement.exchange)  # type: ignore[union-attr]
+            kernel.workspaces.append(statement.exchange)
         if across_grid:
             _plan_grid(kernel, state, statement, loops)
     if kernel.work_buffers:
@@ -240,7 +240,7 @@ def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
     Before: buffers are final.  After: `offset_bytes` of each is set, 128-byte aligned; `shared_bytes` is their sum.
     """
     offset: Sym = ZERO
-    buffers = [b for b in kernel.buffers.values() if b.memory is MemoryType.shared] + list(kernel.notes.get("workspaces", []))  # type: ignore[call-overload]
+    buffers = [b for b in kernel.buffers.values() if b.memory is MemoryType.shared] + kernel.workspaces
     for buffer in buffers:
         if buffer.align_bytes > SHARED_ALIGNMENT_BYTES:
             offset = mul(ceildiv(offset, buffer.align_bytes), buffer.align_bytes)

@@ -2,6 +2,8 @@
 
     for i in n:  if i < m: load;  compute          for i last, and in the last thread:  if (last < m) { for i: load; compute } else { as before }
 
+and where a loop around goes over nothing but these two branches, it is split where the test fails first.
+
 The test has one answer for a block, so barriers and waits may stand in both branches: indices of the loops inside are their last ones, thread indices those
 of the last thread, and what is known around the nest stays. A bound goes into it only where its position provably does not fall when an index rises. Bounds
 of bare thread indices, that keep out threads a block is padded with, stay with the ops, and what these guard is tested for the last thread let in.
@@ -13,12 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..expr import FALSE, TRUE, Sym, conjunction, conjuncts, less, lower_bound, proves_le, rebuild, recombine, sub, variables
+from ..expr import (
+    FALSE, TRUE, ZERO, Sym, ceildiv, conjunction, conjuncts, less, lower_bound, maximum, minimum, mul, proves_le, rebuild, recombine, sub, terms, var,
+    variables,
+)  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES
 from .build import BuildState
 from .circular import copied
-from .kernel_ir import Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, is_host_variable, walk
+from .kernel_ir import Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, is_host_variable, walk
 
+TEST = "if ({0})"
 GRID_NAMES = {p.value for p in GRID_TYPES}
 MONOTONE = ("add", "mul", "floordiv", "ceildiv", "min", "max")
 
@@ -113,8 +119,36 @@ def _body(statements: list[Statement], around: Ranges) -> list[Statement]:
             s.body = _body(s.body, replace(around, fixed=around.fixed | {s.index}))
         elif isinstance(s, (If, Scope)):
             s.body = _body(s.body, around)
-        out.append(s)
+        out += _two_loops(s) if isinstance(s, Loop) else [s]
     return out
+
+
+def _two_loops(loop: Loop) -> list[Statement]:
+    """Return a loop over nothing but the two branches as one over the iterations for which the test holds, and one over the rest."""
+    branches = [s.header for s in loop.body if isinstance(s, Scope)]
+    if len(loop.body) != 2 or branches != [TEST, "else"] or loop.start is not ZERO or loop.extent.is_const:
+        return [loop]
+    fast, slow = loop.body
+    whole = _first_iterations(loop, fast.args[0])  # type: ignore[attr-defined]
+    if whole is None:
+        return [loop]
+    end = var(f"whole_{loop.index.payload}")
+    first = Loop(loop.index, end, fast.body, label=f"{loop.label}, whole")  # type: ignore[attr-defined]
+    return [Let(end, whole), first, Loop(loop.index, loop.extent, slow.body, label=loop.label, start=end)]  # type: ignore[attr-defined]
+
+
+def _first_iterations(loop: Loop, test: Sym) -> Sym | None:
+    """Return the number of iterations, from the first on, for which `test` holds; None where it is no sum with a multiple of the loop's index."""
+    count = loop.extent
+    for atom in conjuncts(test):
+        position, end = atom.args
+        step = terms(position).get((loop.index,), 0)
+        rest = sub(position, mul(loop.index, step))
+        if atom.op != "lt" or step < 0 or loop.index in variables(rest) | variables(end):
+            return None
+        room = maximum(sub(end, rest), 0)
+        count = minimum(count, ceildiv(room, step)) if step else mul(minimum(room, 1), count)
+    return count
 
 
 def _both(loop: Loop, around: Ranges) -> list[Statement]:
@@ -126,7 +160,7 @@ def _both(loop: Loop, around: Ranges) -> list[Statement]:
     fast = free.body([copied(s, {}) for s in nest], around)
     if not free.tests:
         return fast
-    return [Scope("if ({0})", fast, (conjunction(_strongest(list(free.tests))),)), Scope("else", nest)]
+    return [Scope(TEST, fast, (conjunction(_strongest(list(free.tests))),)), Scope("else", nest)]
 
 
 def _plain(statements: list[Statement]) -> list[Statement]:
@@ -164,7 +198,7 @@ class _Free:
             elif isinstance(s, If):
                 self.body(s.body, ranges.where(s.predicate))
             elif isinstance(s, Scope):
-                self.body(s.body, ranges.where(s.args[0]) if s.header == "if ({0})" else ranges)
+                self.body(s.body, ranges.where(s.args[0]) if s.header == TEST else ranges)
             elif isinstance(s, Op):
                 s.predicate = self.without(s.predicate, ranges)
             elif isinstance(s, Call):

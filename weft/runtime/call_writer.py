@@ -14,7 +14,7 @@ import torch
 
 from ..dump import Dump
 from ..errors import InternalError
-from ..expr import Sym, const, evaluate, product, substitute, variables
+from ..expr import Sym, const, evaluate, evaluate_int, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
 from ..reference.torch_types import torch_dtype
@@ -172,7 +172,7 @@ class _CallWriter:
             if isinstance(param, TensorParam):
                 expression, place = self._tensor(parts, kernel, param, buffers, in_place)
             elif isinstance(param, WorkParam):
-                size = max(1, int(evaluate(param.elems, env))) * param.elem_bytes  # type: ignore[arg-type]
+                size = max(1, evaluate_int(param.elems, env)) * param.elem_bytes
                 place = Memory(param.name, size, True, param.zeroed, workspace=not param.zeroed, zeroed=param.zeroed)
                 if param.zeroed:
                     expression = f"zeroed + {zeroed_bytes}"
@@ -221,8 +221,8 @@ class _CallWriter:
             return buffers[position], Memory(param.name, self.sizes.layouts[position].storage_bytes, True, in_place[position])
         for tensor in kernel.part.fusion.tensors():
             if f"T{tensor.name}" == param.name:
-                elems = evaluate(product(a.sym for a in no_reductions(tensor.get_logical_domain())), self.sizes.env)
-                size = int(elems) * torch_dtype(tensor.dtype()).itemsize  # type: ignore[arg-type]
+                elems = evaluate_int(product(a.sym for a in no_reductions(tensor.get_logical_domain())), self.sizes.env)
+                size = elems * torch_dtype(tensor.dtype()).itemsize
                 return self._scratch(parts, size), Memory(param.name, size, True, False, workspace=True)
         raise InternalError(f"kernel {kernel.program.name} has a parameter {param.name} that is no input, output or tensor of the fusion")
 
@@ -240,7 +240,7 @@ class _CallWriter:
         from ..emulator.tensor_map import encode_tensor_map as encode_emulated
         from .driver import encode_tensor_map
 
-        extents, strides = ([int(evaluate(s, self.sizes.env)) for s in syms] for syms in (param.extents_elems, param.strides_bytes))
+        extents, strides = ([evaluate_int(s, self.sizes.env) for s in syms] for syms in (param.extents_elems, param.strides_bytes))
         if self.engine.device is None:
             return encode_emulated(NO_ADDRESS, extents, strides, param.box_elems, param.element_bits // 8, swizzle_bytes=param.swizzle_bytes)
         return encode_tensor_map(NO_ADDRESS, param.element_bits, extents, strides, param.box_elems, param.swizzle_bytes)

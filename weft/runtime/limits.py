@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import arch as chips
 from ..errors import InternalError, UserError
-from ..expr import Number, Sym, evaluate
+from ..expr import Number, Sym, evaluate, evaluate_int
 from ..ir.values import TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
 from .binding import BoundTensor
@@ -96,8 +96,8 @@ def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str,
 def launch_sizes(program: KernelProgram, env: dict[Sym, Number]) -> dict[str, Any]:
     """Return grid, block and shared_bytes as numbers."""
     memo: dict[Sym, Number] = {}
-    grid, block = (tuple(int(evaluate(s, env, memo)) for s in sizes) for sizes in (program.grid, program.block))  # type: ignore[arg-type]
-    return {"grid": grid, "block": block, "shared_bytes": int(evaluate(program.shared_bytes, env, memo))}  # type: ignore[arg-type]
+    grid, block = (tuple(evaluate_int(s, env, memo) for s in sizes) for sizes in (program.grid, program.block))
+    return {"grid": grid, "block": block, "shared_bytes": evaluate_int(program.shared_bytes, env, memo)}
 
 
 def check_alignment(program: KernelProgram, inputs: Sequence[Val], shown: Sequence[Val], tensors: Mapping[int, BoundTensor]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import Unsupported, UserError
-from ..expr import Number, Sym, evaluate
+from ..expr import Number, Sym, evaluate_int
 from ..ir.fusion import Fusion
 from ..ir.values import LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
@@ -63,7 +63,7 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
     if set(allocation) != set(logical):
         raise Unsupported(f"output {tensor} whose allocation domain is no order of its logical axes", remedy="set_allocation_domain with the logical axes")
     memo: dict[Sym, Number] = {}
-    sizes = {axis: int(evaluate(axis.logical_extent, env, memo)) for axis in logical}  # type: ignore[arg-type]
+    sizes = {axis: evaluate_int(axis.logical_extent, env, memo) for axis in logical}
     strides, running = {}, 1
     for axis in reversed(allocation):
         strides[axis] = 0 if axis.expanded_extent is not None else running

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..arch import Arch
 from .timing import Timings
+from .warm_path import write_run
 
 active: list[bool] = []
 """Not empty while recordings are on; a list, so that the warm path can test it without a call."""
@@ -59,14 +60,10 @@ def recording() -> Iterator[None]:
 
 def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
     """Run a prepared call and keep the records of its launches in `caller.launches`."""
-    namespace = prepared.run.__globals__
-    plain = {f"launch{n}": namespace[f"launch{n}"] for n in range(len(prepared.runtimes))}
-    timed = [_Timed(launch, runtime.engine.device) for launch, runtime in zip(plain.values(), prepared.runtimes)]
-    namespace.update(zip(plain, timed))
-    try:
-        outputs = prepared.run(*arguments)
-    finally:
-        namespace.update(plain)
+    parts = prepared.run.parts
+    names = [f"launch{n}" for n in range(len(prepared.runtimes))]
+    timed = [_Timed(parts.constants[name], runtime.engine.device) for name, runtime in zip(names, prepared.runtimes)]
+    outputs = write_run(replace(parts, constants={**parts.constants, **dict(zip(names, timed))}))(*arguments)
     caller.launches = [_profile(prepared, number, launch, caller.timings) for number, launch in enumerate(timed)]
     return outputs
 

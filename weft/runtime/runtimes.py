@@ -22,7 +22,7 @@ from .. import compiler
 from ..analysis.connected import components
 from ..analysis.extents import SizeEquality, canonicalize_extents
 from ..dtypes import DataType
-from ..expr import Number, Sym, evaluate, product, variables
+from ..expr import Number, Sym, evaluate, evaluate_int, product, variables
 from ..ir.fusion import Fusion
 from ..ir.structure import structural_key
 from ..ir.values import Scalar, TensorView, no_reductions
@@ -171,7 +171,7 @@ def index_extents(fusion: Fusion) -> list[Sym]:
 def index_type_for(part: Part, sizes: "Sizes") -> DataType:
     """Return Int32 unless an index can get too large for it."""
     memo: dict[Sym, Number] = {}
-    counts = [int(evaluate(sym, sizes.env, memo)) for sym in part.index_extents]  # type: ignore[arg-type]
+    counts = [evaluate_int(sym, sizes.env, memo) for sym in part.index_extents]
     counts += [tensor.span_elems for tensor in sizes.bound.tensors.values()]
     return DataType.Int32 if max(counts, default=0) <= LARGEST_INT32_INDEX else DataType.Int
 

@@ -173,7 +173,7 @@ class RunParts:
 
 
 def write_run(parts: RunParts) -> Callable[..., Any]:
-    """Return run(values..., pointers...), which allocates, launches and returns the outputs."""
+    """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: what it was written from."""
     lines = [*parts.allocations]
     stream = "stream(device)" if "stream" in parts.constants else "0"
     if len(parts.launches) > 1 or any("queue" in line for line in parts.before):
@@ -185,7 +185,9 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
     lines += parts.after
     lines.append(f"return [{', '.join(parts.returned)}]")
     text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join(lines) + "\n"
-    return _function("run", text, parts.constants)
+    run = _function("run", text, parts.constants)
+    run.parts = parts  # type: ignore[attr-defined]
+    return run
 
 
 def _launch_lines(number: int, launch: LaunchText, stream: str, constants: dict[str, Any]) -> list[str]:

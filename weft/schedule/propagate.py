@@ -1,12 +1,14 @@
 """Propagation: repeat the transforms, or the bindings, of one tensor on those around it.
 
-Owns the order of the walk and the replay between neighbours. After `transform_like` the loop axes of each tensor correspond, in order, to those of
-the reference that it has; axes that it has besides stand last. What cannot be replayed (an axis already transformed otherwise) is left as it is.
-Read first: `transform_like`, `replay`, `_spanning_order`.
+Owns the order of the walk and the replay: between neighbours, and from the reference itself where no single neighbour tells all. After
+`transform_like` the loop axes of each tensor correspond, in order, to those of the reference that it has; axes that it has besides stand last.
+What cannot be replayed (an axis already transformed otherwise) is left as it is.
+Read first: `transform_like`, `replay`, `_steps`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from ..analysis.axes import AxisMaps, axis_transforms, match_transforms, pairwise, siblings, transforms_between
@@ -25,8 +27,12 @@ class NotBetween(UserError):
     fix = "name tensors that {tensor} is computed from"
 
 
-Step = tuple[TensorView, TensorView]
+Pairs = list[tuple[IterDomain, IterDomain]]
+Step = tuple[TensorView, TensorView, Pairs]
+"""From, to, and the axes at which they meet."""
 Info = dict[IterDomain, frozenset[IterDomain]]
+Images = dict[TensorView, dict[IterDomain, IterDomain]]
+Boundaries = dict[TensorView, dict[TensorView, Pairs]]
 
 
 def transform_like(reference: TensorView, selected_tensors: Iterable[TensorView] = ()) -> None:
@@ -81,8 +87,8 @@ def parallelize_like(
 # ---------------------------------------------------------------- the walk
 def _walk(fusion: Fusion, reference: TensorView, pos: int, allowed: set[TensorView], backward_only: bool) -> None:
     positions = {reference: pos}
-    for source, target in _spanning_order(fusion, reference, allowed, backward_only):
-        positions[target] = replay(source, target, positions[source])
+    for source, target, pairs in _steps(reference, _boundaries(fusion, reference, allowed, backward_only)):
+        positions[target] = _replay(source, target, positions[source], pairs)
 
 
 def _tensors_between(fusion: Fusion, start: TensorView, end: TensorView) -> set[TensorView]:
@@ -100,37 +106,44 @@ def _tensors_between(fusion: Fusion, start: TensorView, end: TensorView) -> set[
     return above & below
 
 
-def _neighbours(fusion: Fusion, backward_only: bool) -> dict[TensorView, list[TensorView]]:
-    out: dict[TensorView, dict[TensorView, None]] = {t: {} for t in fusion.tensors()}
+def _boundaries(fusion: Fusion, reference: TensorView, allowed: set[TensorView], backward_only: bool) -> Boundaries:
+    """Return where the reference and the allowed tensors meet their allowed neighbours."""
+    near: dict[TensorView, dict[TensorView, None]] = {t: {} for t in fusion.tensors()}
     for expr in fusion.tensor_exprs():
-        for consumer in expr.outputs:
+        for consumer in expr.tensor_outputs:
             for producer in expr.tensor_inputs:
-                out[consumer].setdefault(producer)  # type: ignore[index]
+                near[consumer].setdefault(producer)
                 if not backward_only:
-                    out[producer].setdefault(consumer)  # type: ignore[call-overload]
-            for sibling in expr.outputs:
+                    near[producer].setdefault(consumer)
+            for sibling in expr.tensor_outputs:
                 if sibling is not consumer:
-                    out[consumer].setdefault(sibling)  # type: ignore[index,call-overload]
-    return {t: list(near) for t, near in out.items()}
+                    near[consumer].setdefault(sibling)
+    return {
+        source: {target: boundary(source, target) for target in targets if target in allowed}
+        for source, targets in near.items() if source in allowed or source is reference
+    }  # fmt: skip
 
 
-def _spanning_order(fusion: Fusion, reference: TensorView, allowed: set[TensorView], backward_only: bool) -> list[Step]:
-    """Return (from, to) steps that reach every allowed tensor over the path that keeps most axes of `reference` (Prim's algorithm).
+def _steps(reference: TensorView, near: Boundaries) -> list[Step]:
+    """Return the steps that reach every tensor over the path that keeps most axes of `reference` (Prim's algorithm).
 
     A path over a reduced tensor loses the reduced axes; one around it does not, so a tensor is reached around it when that can be.
+    A tensor in which paths join may have axes that no single one keeps: [n, 1] from a reduction and [1, m] from what was not reduced make [n, m].
+    Neither neighbour knows what merges n with m, so such a tensor is transformed like the reference itself.
     """
-    near = _neighbours(fusion, backward_only)
+    images = _images(reference, near)
     own = reference.get_maybe_root_domain()  # rfactor makes logical axes that each lie over all of a merged row: these would not tell a part of it from all
-    info: dict[TensorView, Info] = {reference: _spread(reference, {a: frozenset([a]) for a in own})}
+    start = _spread(reference, {a: frozenset([a]) for a in own})
+    info: dict[TensorView, Info] = {reference: start}
     hops = {reference: 0}
     frontier: dict[TensorView, tuple[tuple, TensorView, Info]] = {}
     steps: list[Step] = []
 
     def offer(source: TensorView) -> None:
-        for target in near[source]:
-            if target in info or target not in allowed:
+        for target, pairs in near[source].items():
+            if target in info:
                 continue
-            there = _spread(target, {b: info[source][a] for a, b in boundary(source, target) if a in info[source]})
+            there = _spread(target, {b: info[source][a] for a, b in pairs if a in info[source]})
             rank = (-len(frozenset().union(*there.values())), hops[source] + 1, target.name)
             if target not in frontier or rank < frontier[target][0]:
                 frontier[target] = (rank, source, there)
@@ -139,10 +152,37 @@ def _spanning_order(fusion: Fusion, reference: TensorView, allowed: set[TensorVi
     while frontier:
         target = min(frontier, key=lambda t: frontier[t][0])
         _, source, there = frontier.pop(target)
+        pairs = near[source][target]
+        joined = [(images[target][b], b) for b in _side(target, [b for _, b in pairs]) if b in images[target]]
+        if {b for a, b in pairs if a in info[source]} < {b for _, b in joined}:
+            steps.append((reference, target, joined))
+            there = _spread(target, {b: start[a] for a, b in joined})
+        else:
+            steps.append((source, target, pairs))
         info[target], hops[target] = there, hops[source] + 1
-        steps.append((source, target))
         offer(target)
     return steps
+
+
+def _images(reference: TensorView, near: Boundaries) -> Images:
+    """Return the axes of each tensor that are axes of `reference`, over whatever path, and which.
+
+    The nearest path decides; no two axes of a tensor are the same one of the reference.
+    """
+    images: Images = {t: {} for t in near}
+    images[reference] = {a: a for a in (*reference.get_maybe_root_domain(), *reference.get_logical_domain())}
+    waiting = deque([reference])
+    while waiting:
+        source = waiting.popleft()
+        for target, pairs in near[source].items():
+            known, count = images[target], len(images[target])
+            for a, b in pairs:
+                image = images[source].get(a)
+                if image is not None and b not in known and image not in known.values():
+                    known[b] = image
+            if len(known) > count and target not in waiting:
+                waiting.append(target)
+    return images
 
 
 def _spread(tensor: TensorView, known: Info) -> Info:
@@ -164,7 +204,7 @@ def _spread(tensor: TensorView, known: Info) -> Info:
 
 
 # ---------------------------------------------------------------- neighbours
-def boundary(source: TensorView, target: TensorView) -> list[tuple[IterDomain, IterDomain]]:
+def boundary(source: TensorView, target: TensorView) -> Pairs:
     """Return the pairs of axes at which two neighbours meet: producer and consumer in either order, or two outputs of an expression."""
     definition = target.definition()
     if definition is not None and any(v is source for v in definition.inputs):
@@ -180,7 +220,11 @@ def replay(source: TensorView, target: TensorView, pos: int) -> int:
 
     Transforms that `target` has already are recognized. An axis that `target` lacks is left out of the merges with it.
     """
-    pairs = boundary(source, target)
+    return _replay(source, target, pos, boundary(source, target))
+
+
+def _replay(source: TensorView, target: TensorView, pos: int, pairs: Pairs) -> int:
+    """Do what `replay` does for two tensors that meet at `pairs`, neighbours or not."""
     wanted = source.get_loop_domain()[:pos]
     sources = transforms_between(source, _side(source, [a for a, _ in pairs]), wanted)
     starts = _side(target, [b for _, b in pairs])

@@ -68,7 +68,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
         for number, tensor in enumerate(loaded):
             warp_specialize(tensor, params.stages, params.stages - 1, axis, params.registers, number % params.async_warps, position)
     static = [(ParallelType.block_x, params.bdimx)]
-    return Launch(tuple(static), params.max_registers, full_rows=full_rows(analysis.shape, params.fill, params.batches))
+    return Launch(tuple(static), params.max_registers, full_rows=full_rows(analysis.shape, analysis.axes, params.fill, params.batches))
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:

@@ -81,7 +81,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
-    return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, params.fill, params.batches), phased)
+    return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, analysis.axes, params.fill, params.batches), phased)
 
 
 def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> list[IterDomain]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.enums import MemoryType
+from ..ir.fusion import Fusion
 from ..ir.values import Expr, LoadStoreOp, ReductionOp, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.recompute import recompute_chain
 from .persistent_params import PersistentParams
-from .rows import Template
+from .rows import Template, lies_in_outer_runs
 
 
 class Passes:
@@ -30,7 +31,10 @@ class Passes:
             self.first[cache.name] = self.first.get(source.name, 0)
         for local, output in template.outputs:
             self.first.setdefault(local.name, self.first.get(output.name, 0))
-        self.varying = {t.name for t in analysis.axes.tensors if analysis.axes.stored(t) & analysis.shape.reduced}
+        axes = analysis.axes
+        self.varying = {t.name for t in axes.tensors if axes.stored(t) & analysis.shape.reduced}
+        self.in_outer_runs = {t.name for t in axes.tensors if self.first.get(t.name, 0) and lies_in_outer_runs(t, analysis.shape, axes)}
+        self.in_outer_runs |= {local.name for local, output in template.outputs if output.name in self.in_outer_runs}
 
     def of_use(self, use: Expr) -> int:
         """The pass in which an expression runs; a reduction runs as soon as its operand can be computed."""
@@ -41,6 +45,7 @@ class Passes:
     def separate(self) -> list[TensorView]:
         """Let later passes compute again what is not kept; return what is kept between passes (caches of inputs, or computed tensors)."""
         template = self.template
+        self._separate_outer_runs()
         cache_of = {source.name: cache for source, cache in template.inputs}
         kept: list[TensorView] = []
         for tensor in template.fusion.tensors():
@@ -59,6 +64,34 @@ class Passes:
                     for made in memo.values():
                         self.first.setdefault(made.name, at)
         return kept
+
+    def _separate_outer_runs(self) -> None:
+        """Let what a later pass computes over the outer runs of a row only load its inputs itself.
+
+        Its loops run over these, those of the whole row over all runs merged: an element is not with the same thread in both.
+        """
+        caches = [cache for source, cache in self.template.inputs if source.name in self.varying]
+        varying = self.varying | {cache.name for cache in caches}
+        memos: dict[int, dict[TensorView, TensorView]] = {}
+        own: dict[int, set[int]] = {}
+        for tensor in self.template.fusion.tensors():
+            if tensor.name not in varying or tensor.is_fusion_input or self.first.get(tensor.name, 0):
+                continue
+            for use in tensor.uses():
+                if use.outputs[0].name in self.in_outer_runs and not isinstance(use, ReductionOp):
+                    at = self.of_use(use)
+                    recompute_chain(tensor, use, memos.setdefault(at, {}))
+                    own.setdefault(at, set()).add(id(use))
+        for at, memo in memos.items():
+            for made in memo.values():
+                if made.name not in self.first:
+                    self.first[made.name] = at
+                    own[at].add(id(made.definition()))
+        for cache in caches:
+            for uses in own.values():
+                later = [use for use in cache.uses() if id(use) in uses]
+                if later and len(later) < len(cache.uses()):
+                    load_again(cache, later)
 
     def operands(self, kept: list[TensorView]) -> list[TensorView]:
         """Return the caches of inputs that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
@@ -107,12 +140,16 @@ def read_again(tensor: TensorView, passes: Passes) -> list[TensorView]:
     definition = tensor.definition()
     if not isinstance(definition, LoadStoreOp) or not definition.tensor_inputs[0].is_fusion_input:
         return []
-    source, copies = definition.tensor_inputs[0], []
-    for uses in later_uses(tensor, passes).values():
-        copy = cache_after(source, cached_uses=[definition])
-        fusion = tensor.fusion
-        fusion.replace_input(definition, copy, source)  # type: ignore[union-attr]
-        for use in uses:
-            fusion.replace_input(use, tensor, copy)  # type: ignore[union-attr]
-        copies.append(copy)
-    return copies
+    return [load_again(tensor, uses) for uses in later_uses(tensor, passes).values()]
+
+
+def load_again(cache: TensorView, uses: list[Expr]) -> TensorView:
+    """Let `uses` read a cache of their own of the input that `cache` holds; return it."""
+    load: Expr = cache.definition()  # type: ignore[assignment]
+    fusion: Fusion = cache.fusion  # type: ignore[assignment]
+    (source,) = load.tensor_inputs
+    copy = cache_after(source, cached_uses=[load])
+    fusion.replace_input(load, copy, source)
+    for use in uses:
+        fusion.replace_input(use, cache, copy)
+    return copy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..analysis.axes import AxisMaps
+from ..analysis.axes import AxisMaps, is_row_major
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
@@ -97,7 +97,8 @@ class Template:
             maps = AxisMaps(self.fusion)
             vectors = {maps.exact(t.axis(-1)) for t in self.fusion.tensors() if t.get_loop_domain() and t.axis(-1).parallel is ParallelType.vectorize}
             for tensor in random:
-                if tensor.dtype().bits == 32 and tensor.get_loop_domain() and maps.exact(tensor.axis(-1)) in vectors:
+                lane = tensor.axis(-1) if tensor.get_loop_domain() else None
+                if tensor.dtype().bits == 32 and lane is not None and maps.exact(lane) in vectors and is_row_major(tensor, lane):
                     set_lanes(tensor)
 
     def rfactor_others(self, reference: TensorView, partial: TensorView) -> None:
@@ -178,13 +179,21 @@ def canonical_rows(
     return Rows(rows, outer, row, single, vector)
 
 
-def full_rows(shape: ReductionShape, fill: str, batches: int) -> FullRows | None:
-    """Return what the `fill` of parameters says of rows kept in `batches`, in the sizes of the fusion."""
-    if fill == "partial":
+def full_rows(shape: ReductionShape, axes: LoopAxes, fill: str, batches: int) -> FullRows | None:
+    """Return what the `fill` of parameters says of rows kept in `batches`, in the sizes of the fusion.
+
+    None, too, where a result lies along a row only in its outer runs: its loops are cut into batches like the row, and are not full when this is.
+    """
+    if fill == "partial" or any(t.is_fusion_output and lies_in_outer_runs(t, shape, axes) for t in axes.tensors):
         return None
-    axes = shape.reference.get_logical_domain()
-    row, others = ({v for a in axes if a.is_reduction() is kind for v in variables(a.sym)} for kind in (True, False))
+    logical = shape.reference.get_logical_domain()
+    row, others = ({v for a in logical if a.is_reduction() is kind for v in variables(a.sym)} for kind in (True, False))
     return FullRows(frozenset(row - others), batches, fill == "whole")
+
+
+def lies_in_outer_runs(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> bool:
+    """True when rows end in memory, and `tensor` varies over reduced axes, but has none of the innermost run, which is cut into vectors."""
+    return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and not axes.concrete(tensor) & set(shape.runs[-1].classes)
 
 
 def phased_rows(rows: Rows, vector_elems: int, limits: VectorLimits, blocks: ParallelType | None) -> PhasedRows:

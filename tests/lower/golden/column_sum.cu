@@ -31,7 +31,7 @@ extern "C" __global__ void column_sum(
         if (!last_T3) break;
         weft::fold_partials<weft::Sum, 1>(value, 0.f, partials_T3, blockIdx.x, gridDim.y, threadIdx.x, blockDim.x, threadIdx.y, blockDim.y);
       }
-      weft::reduce_tree<weft::Sum, 1, false, true, false>(value, reinterpret_cast<float*>(shared + 0));
+      weft::reduce_tree<weft::Sum, 1, false, true, false, 32, 16, 1>(value, reinterpret_cast<float*>(shared + 0));
     }
     T3 = value[0];
   }
