@@ -496,3 +496,44 @@ def test_an_axis_that_is_two_axes_of_a_tensor_has_no_index():
         fd.add_output(fd.ops.neg(fd.ops.permute(fd.ops.sin(x), [1, 0])))
 
     run(defined(copied), [torch.randn(4, 4)], defined(copied))
+
+
+@pytest.mark.parametrize("kind", [P.block_x, P.grid_y])
+def test_one_index_is_not_for_two_axes_of_a_tensor(kind):
+    """Thread t would have row t and column t."""
+    for define in (row_doubled, row_sum):
+        fusion = defined(define)
+        ((local, _),) = cache_and_fork_outputs(fusion)
+        for axis in local.get_loop_domain():
+            axis.parallelize(kind)
+        with pytest.raises(UserError) as error:
+            run(fusion, [X], defined(define))
+        assert message(error).startswith(f"W513: axes {local.axis(0)} and {local.axis(1)} of {local} are both bound to {kind.value}")
+
+
+@pytest.mark.parametrize("memory", [MemoryType.local, MemoryType.shared])
+def test_a_reduction_drawn_into_threads_of_its_reader_reads_all_that_it_reduces(memory):
+    """The sum over the last axis shares the serial loop of its reader, whose threads run over the first and the last; x is kept by them."""
+
+    def define(fd):
+        x = fd.define_tensor([2, 9, 4], contiguity=True)
+        fd.add_output(fd.ops.add(x, fd.ops.sum(x, [2], True)))
+
+    fusion = defined(define)
+    ((_, kept),) = cache_inputs(fusion)
+    ((output, _),) = cache_and_fork_outputs(fusion)
+    merge(output, 0, 2)
+    transform_like(output)
+    output.axis(0).parallelize(P.block_y)
+    parallelize_like(output)
+    total = next(e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp))
+    set_memory_type(total, MemoryType.shared)
+    set_memory_type(kept, memory)
+    inline_most([t for t in fusion.tensors() if t is not kept])
+    assert total.compute_at == 1 and kept.compute_at == 0
+    if memory is MemoryType.shared:
+        run(fusion, [torch.randn(2, 9, 4)], defined(define))
+        return
+    with pytest.raises(UserError) as error:
+        run(fusion, [torch.randn(2, 9, 4)], defined(define))
+    assert message(error).startswith(f"W522: inconsistent parallelization: axis {kept.axis(0)} of {kept} is bound to threadIdx.y, and its reader")

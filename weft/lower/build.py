@@ -57,8 +57,7 @@ class BuildState:
 
     def indexer(self, expr: Expr, fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False) -> Indexer:
         """Return the indices around `expr`. fixed, at_row_end: see Indexer."""
-        twofold = self.plan.twofold(expr.outputs[0])  # type: ignore[arg-type]
-        nest = self.plan.nest(expr)
+        nest, twofold = self.plan.nest(expr), self.plan.twofold(expr)
         return Indexer(self.maps, self.table, nest, self.divisors, self.launch, fixed, at_row_end=at_row_end, twofold=twofold)
 
     def positions(self, tensor: TensorView) -> list[int]:

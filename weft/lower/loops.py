@@ -50,10 +50,11 @@ class LoopGroup:
 
 @dataclass(frozen=True)
 class Twofold:
-    """Loops that a tensor runs in and that also run over an axis which it has another loop over: over `axis`, an index then means two things.
+    """Loops around a tensor that also run over what it has another loop over, so that an index over that means two things.
 
     As a maximum over columns has that is computed by the threads of rows and columns that read it: each of them has a column, and loops over all.
-    loops: those that are wider than the tensor's own axes in them. axes: of the tensor's elements, what these loops determine. twice: what both run over.
+    loops: those that are wider than the tensor's own axes in them, and those of its readers that it is drawn into and lacks.
+    axes: what these loops determine of the tensor's elements. twice: what both run over.
     """
 
     loops: tuple[LoopGroup, ...]
@@ -258,13 +259,16 @@ class LoopPlan:
     def nest(self, expr: Expr) -> list[LoopGroup]:
         return self._nests[id(expr)]
 
-    def twofold(self, tensor: TensorView) -> Twofold | None:
-        """Return the loops of `tensor` that run over what it has another loop over, or None."""
+    def twofold(self, expr: Expr) -> Twofold | None:
+        """Return the loops around `expr` that run over what its output has another loop over, or None."""
+        tensor: TensorView = expr.outputs[0]  # type: ignore[assignment]
         pairs = list(zip(tensor.get_loop_domain(), self.groups[tensor]))
         wider = {axis: group for axis, group in pairs if not group.axis.is_broadcast() and self.coverage(axis) < self.coverage(group.axis)}
-        if not wider:
+        own = {self.maps.almost_exact(group.axis) for _, group in pairs}
+        loops = [*wider.values(), *(g for g in self.nest(expr) if not g.axis.is_broadcast() and self.maps.almost_exact(g.axis) not in own)]
+        if not loops:
             return None
-        over = frozenset().union(*(self.coverage(group.axis) for group in wider.values()))
+        over = frozenset().union(*(self.coverage(group.axis) for group in loops))
         mine = frozenset().union(*(self.coverage(axis) for axis in wider))
         others = frozenset().union(*(self.coverage(axis) for axis, _ in pairs if axis not in wider))
         twice = (over - mine) & others
@@ -275,7 +279,7 @@ class LoopPlan:
             if all(axis in axes for axis in transform.outputs):
                 axes.update(dict.fromkeys(transform.inputs))  # type: ignore[arg-type]
         lacked = sorted(over - mine - others, key=lambda axis: axis.name)
-        return Twofold(tuple(dict.fromkeys(wider.values())), (*axes, *lacked), twice)
+        return Twofold(tuple(dict.fromkeys(loops)), (*axes, *lacked), twice)
 
     def index_of(self, tensor: TensorView, position: int) -> Sym:
         """The index of loop axis `position` of a computed tensor."""

@@ -24,6 +24,12 @@ class SameAxis(UserError):
     fix = "compute one operand of these expressions in another kernel, so that it is an input of its own here"
 
 
+class BoundTwice(UserError):
+    code = "W513"
+    what = "axes {a} and {b} of {tensor} are both bound to {kind}, whose index would stand for both"
+    fix = "merge the two axes and bind the result, or bind one of them to another parallel type"
+
+
 class InconsistentParallel(UserError):
     code = "W522"
     what = "inconsistent parallelization: axis {axis} of {tensor} is bound to {kind}, and its reader {reader} {there}"
@@ -44,14 +50,20 @@ _READERS = {
 
 
 def check_axes(state: BuildState) -> None:
-    """Check that no tensor has one axis twice, as x + transpose(x) has. Errors: SameAxis."""
-    for tensor in state.plan.groups:
+    """Check that no tensor has one axis twice, as x + transpose(x) has, or two that one index is for. Errors: SameAxis, BoundTwice."""
+    for tensor, groups in state.plan.groups.items():
         seen: dict[IterDomain, IterDomain] = {}
         for axis in tensor.get_logical_domain():
             if not axis.is_broadcast() and axis.sym is not ONE:
                 other = seen.setdefault(state.maps.exact(axis), axis)
                 if other is not axis:
                     raise SameAxis(a=other, b=axis, tensor=tensor)
+        bound: dict[ParallelType, IterDomain] = {}
+        for axis, group in zip(tensor.get_loop_domain(), groups):
+            if group.parallel.is_bound and not axis.is_broadcast() and group.extent is not ONE:
+                other = bound.setdefault(group.parallel, axis)
+                if other is not axis:
+                    raise BoundTwice(a=other, b=axis, tensor=tensor, kind=group.parallel.value)
 
 
 def check_parallel(state: BuildState) -> None:
