@@ -115,17 +115,83 @@ def schedule(fusion: Fusion, rng: random.Random, *, caches: bool = True) -> None
         inline_most(fusion=fusion)
 
 
-def run(seed: int, *, caches: bool = True) -> str:
-    """Return "right", or the code of the error that says why the schedule cannot be lowered; raise AssertionError for a wrong result."""
+def define_rows(fd: FusionDefinition, rng: random.Random) -> list[torch.Tensor]:
+    """Add reductions that are broadcast back and added to what they reduced, or to another of these sums; return inputs."""
+    sizes = [rng.choice((2, 3, 4, 5, 9)) for _ in range(rng.choice((2, 2, 3)))]
+    inputs = []
+
+    def tensor(*shape: int) -> TensorView:
+        inputs.append(torch.randn(shape, generator=torch.Generator().manual_seed(len(inputs))))
+        return fd.define_tensor(shape=list(shape), contiguity=[None if n == 1 else True for n in shape])
+
+    pool = [tensor(*sizes)]
+    if rng.random() < 0.3:
+        pool.append(tensor(*(n if rng.random() < 0.5 else 1 for n in sizes)))
+    made = []
+    for _ in range(rng.randint(1, 3)):
+        dims = sorted(rng.sample(range(len(sizes)), rng.randint(1, len(sizes) - 1)))
+        reduced = getattr(fd.ops, rng.choice(("sum", "max")))(rng.choice(pool), dims, True)
+        if rng.random() < 0.4:
+            reduced = fd.ops.sin(reduced)
+        pool.append(fd.ops.add(rng.choice(pool), reduced))
+        made += [reduced, pool[-1]]
+    for t in made:
+        if not t.uses() or rng.random() < 0.25:
+            fd.add_output(t)
+    return inputs
+
+
+def schedule_merged(fusion: Fusion, rng: random.Random) -> None:
+    """Schedule the fusion in place: mostly merges of what has all axes, of which some are bound, and many tensors in shared memory."""
+    if rng.random() < 0.7:
+        cache_inputs(fusion)
+    cache_and_fork_outputs(fusion)
+    computed = [t for t in fusion.tensors() if t.definition() is not None]
+    rank = max(len(t.get_loop_domain()) for t in computed)
+    reference = rng.choice([t for t in computed if len(t.get_loop_domain()) == rank and not isinstance(t.definition(), ReductionOp)])
+    for _ in range(rng.randint(1, 4)):
+        loop = reference.get_loop_domain()
+        position, kind = rng.randrange(len(loop)), rng.random()
+        if kind < 0.25:
+            split(reference, position, rng.choice((1, 2, 3, 4)), rng.random() < 0.8)
+        elif kind < 0.75 and len(loop) > 1:
+            other = rng.randrange(len(loop))
+            if other != position:
+                merge(reference, min(position, other), max(position, other))
+        else:
+            reorder(reference, {position: rng.randrange(len(loop))})
+    transform_like(reference)
+    for binding in rng.sample(BINDINGS, rng.randint(1, 3)):
+        free = [a for a in reference.get_loop_domain() if a.parallel is P.serial]
+        if free:
+            rng.choice(free).parallelize(binding)
+    parallelize_like(reference)
+    for t in computed:
+        if not t.is_fusion_output and rng.random() < 0.3:
+            set_memory_type(t, MemoryType.shared)
+    if rng.random() < 0.3:
+        inline_at(reference, rng.randint(0, len(reference.get_loop_domain())), best_effort=True)
+    if rng.random() < 0.6:
+        inline_most(fusion=fusion)
+
+
+def run(seed: int, *, caches: bool = True, rows: bool = False) -> str:
+    """Return "right", or the code of the error that says why the schedule cannot be lowered; raise AssertionError for a wrong result.
+
+    rows: reductions that are broadcast back, under schedules that merge what they reduce with what they keep.
+    """
     rng = random.Random(f"schedule {seed}")
     with FusionDefinition() as fd:
-        inputs = define(fd, rng)
+        inputs = define_rows(fd, rng) if rows else define(fd, rng)
     fusion: Any = fd.fusion
     if not fusion.outputs():
         return "nothing to compute"
     wanted = evaluate(fusion, inputs)
     try:
-        schedule(fusion, rng, caches=caches)
+        if rows:
+            schedule_merged(fusion, rng)
+        else:
+            schedule(fusion, rng, caches=caches)
     except UserError as error:
         return f"not scheduled: {error.code}"
     executor = KernelExecutor()

@@ -537,3 +537,46 @@ def test_a_reduction_drawn_into_threads_of_its_reader_reads_all_that_it_reduces(
     with pytest.raises(UserError) as error:
         run(fusion, [torch.randn(2, 9, 4)], defined(define))
     assert message(error).startswith(f"W522: inconsistent parallelization: axis {kept.axis(0)} of {kept} is bound to threadIdx.y, and its reader")
+
+
+@pytest.mark.parametrize("memory, kind", [(MemoryType.local, P.block_x), (MemoryType.shared, P.grid_x), (MemoryType.local, P.grid_y)])
+def test_what_the_first_thread_alone_makes_is_read_by_it_alone(memory, kind):
+    """An axis of extent 1 is bound beside one of 3 in its reader: of three threads one has the value."""
+
+    def define(fd):
+        x, row = fd.define_tensor([4, 3], contiguity=True), fd.define_tensor([4, 1], contiguity=[True, None])
+        fd.add_output(fd.ops.add(x, fd.ops.sin(row)))
+
+    fusion = defined(define)
+    sine = next(t for t in fusion.tensors() if t.definition() is not None and not t.is_fusion_output)
+    output = fusion.outputs()[0]
+    split(sine, 0, 4)
+    sine.axis(0).parallelize(kind)
+    output.axis(1).parallelize(kind)
+    set_memory_type(sine, memory)
+    with pytest.raises(UserError) as error:
+        run(fusion, [torch.randn(4, 3), torch.randn(4, 1)], defined(define))
+    assert message(error).startswith(f"W522: inconsistent parallelization: axis {sine.axis(0)} of {sine} is bound to {kind.value}, and its reader {output}")
+    split(output, 0, 4)
+    output.axis(2).parallelize(P.serial)
+    output.axis(0).parallelize(kind)
+    run(fusion, [torch.randn(4, 3), torch.randn(4, 1)], defined(define))
+
+
+def test_an_output_is_stored_once_where_its_loop_runs_over_a_part_of_what_it_lacks():
+    """Columns are split, and the rest merged with the rows: the maximum, in that loop, is stored by the first of the rest."""
+
+    def define(fd):
+        x = fd.define_tensor([9, 5], contiguity=True)
+        maximum = fd.ops.max(x, [1], True)
+        fd.add_output(fd.ops.add(x, maximum))
+        fd.add_output(fd.ops.neg(maximum))
+
+    fusion = defined(define)
+    (output, _), _ = cache_and_fork_outputs(fusion)
+    split(output, 1, 4)
+    merge(output, 0, 2)
+    transform_like(output)
+    output.axis(0).parallelize(P.block_x)
+    parallelize_like(output)
+    run(fusion, [torch.randn(9, 5)], defined(define))

@@ -18,3 +18,11 @@ def test_random_schedules_are_right_or_refused(chunk: int) -> None:
 
 def test_schedules_without_caches() -> None:
     assert [run(seed, caches=False) for seed in range(1000, 1025)].count("right") >= 12
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_reductions_in_the_loops_of_what_they_reduce(chunk: int) -> None:
+    """Most of these are refused: a thread would need what others have made."""
+    outcomes = [run(seed, rows=True) for seed in range(chunk * 25, chunk * 25 + 25)]
+    unknown = [o for o in outcomes if o != "right" and o.split()[0] not in REASONS]
+    assert not unknown and outcomes.count("right") >= 6

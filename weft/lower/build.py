@@ -291,6 +291,8 @@ def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: in
     if writing:
         return lane_or_index(state, tensor, k)
     group = state.plan.groups[tensor][k]
+    if group.extent is ONE:
+        return ZERO
     axis = consumer_axis(state.maps, tensor, k, consumer)
     if axis is not None:
         position = consumer.get_loop_domain().index(axis)
@@ -368,7 +370,7 @@ def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> l
     out = []
     for axis, group in zip(output.get_loop_domain(), state.plan.groups[output]):
         if axis.is_reduction() and not group.axis.is_broadcast():
-            out += [equal(indexer.wide.axis_index(missing, output), 0) for missing in _missing(state, group, covered - _twice(indexer, group))]
+            out += _first_of_missing(state, indexer, group, covered, output)
             out += _first_of_broadcast(indexer, group.axis)
     return out
 
@@ -397,9 +399,25 @@ def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -
             if not group.parallel.is_bound and not group.axis.is_broadcast():
                 out.append(equal(group.index, 0))
             continue
-        for missing in _missing(state, group, covered - _twice(indexer, group)):  # merged with an axis that the tensor lacks
-            out.append(equal(indexer.wide.axis_index(missing, output), 0))
+        out += _first_of_missing(state, indexer, group, covered, output)
         out += _first_of_broadcast(indexer, group.axis)
+    return out
+
+
+def _first_of_missing(state: BuildState, indexer: Indexer, group: LoopGroup, covered: frozenset[IterDomain], tensor: TensorView) -> list[Sym]:
+    """Conditions that leave one index of what a loop runs over beyond `covered`: merged with an axis that the tensor lacks, or with a part of one."""
+    out: list[Sym] = []
+    for missing in _missing(state, group, covered - _twice(indexer, group)):
+        if indexer.wide.find(missing) is not None:
+            out.append(equal(indexer.wide.axis_index(missing, tensor), 0))
+            continue
+        stack = [group.axis]
+        while stack:
+            axis = stack.pop()
+            if state.plan.coverage(axis) == {missing}:
+                out.append(equal(indexer.wide.axis_index(axis, tensor), 0))
+            elif axis.definition() is not None:
+                stack += axis.definition().inputs  # type: ignore[union-attr, arg-type]
     return out
 
 

@@ -60,7 +60,7 @@ def check_axes(state: BuildState) -> None:
                     raise SameAxis(a=other, b=axis, tensor=tensor)
         bound: dict[ParallelType, IterDomain] = {}
         for axis, group in zip(tensor.get_loop_domain(), groups):
-            if group.parallel.is_bound and not axis.is_broadcast() and group.extent is not ONE:
+            if group.parallel.is_bound and not axis.is_broadcast() and state.launch[group.parallel] is not ONE:
                 other = bound.setdefault(group.parallel, axis)
                 if other is not axis:
                     raise BoundTwice(a=other, b=axis, tensor=tensor, kind=group.parallel.value)
@@ -91,15 +91,17 @@ def check_parallel(state: BuildState) -> None:
 
 
 def _bound(state: BuildState, tensor: TensorView, kind: ParallelType) -> int | None:
-    """Return the position of the loop that `kind` runs in `tensor`, over elements that differ (a reduction's result is in all of its threads)."""
+    """Return the position of the loop that `kind` runs in `tensor`, over elements that differ or by the first alone (an axis of extent 1)."""
     for k, (axis, group) in enumerate(zip(tensor.get_loop_domain(), state.plan.groups[tensor])):
-        if group.parallel is kind and not axis.is_broadcast() and group.extent is not ONE:
+        if group.parallel is kind and not axis.is_broadcast() and state.launch[kind] is not ONE:
             return k
     return None
 
 
 def _is_read_by_its_maker(state: BuildState, tensor: TensorView, k: int, expr: Expr) -> bool:
     """Return whether `expr` reads, in each thread (block), those elements of `tensor` that the same one has made: by what its loop `k` is there.
+
+    A reduction's result is in all of its threads.
 
     One loop in both is not enough: a maximum over the columns of a tensor may run in the very loop over rows and columns that its reader shares with
     the tensor, and yet it reads all columns.
@@ -108,6 +110,9 @@ def _is_read_by_its_maker(state: BuildState, tensor: TensorView, k: int, expr: E
     if tensor.get_loop_domain()[k].is_reduction():
         return True
     group = state.plan.groups[tensor][k]
+    if group.extent is ONE:  # made by the first thread: nobody else may read it
+        theirs = _bound(state, reader, group.parallel)
+        return theirs is not None and state.plan.groups[reader][theirs].extent is ONE
     axis = consumer_axis(state.maps, tensor, k, reader)
     if axis is None:  # by other transforms, as where one is split by 1
         return state.indexer(expr).find(group.axis) is group.index
