@@ -62,7 +62,7 @@ def test_check_of_a_call_finds_what_is_wrong_and_says_where() -> None:
     with pytest.raises(KernelFault) as error:
         fd.execute([x], check="races", seed=3)
     text = str(error.value)
-    assert re.search(r"line \d+: weft::reduce_rows<weft::Sum, 1, \w+>\(.*<- T\d+ = sum\(T\d+\)", text), text
+    assert re.search(r"line \d+: weft::reduce_rows<weft::Sum, 1, \w+, \w+>\(.*<- T\d+ = sum\(T\d+\)", text), text
     assert "of the device library" in text and "hint: " in text and "WEFT_SEED=3 replays this order" in text
 
 

@@ -54,6 +54,20 @@ def layer_norm(fd: FusionDefinition) -> None:
     fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(var, fd.define_scalar(1e-5, dtype=DataType.Double)))))
 
 
+def rms_norm(fd: FusionDefinition) -> None:
+    """x / rms(x) * weight over rows."""
+    x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=BFLOAT16)
+    w = fd.define_tensor(shape=[-1], contiguity=[True], dtype=BFLOAT16)
+    wide = fd.ops.cast(x, dtype=FLOAT)
+    mean = fd.ops.div(fd.ops.sum(fd.ops.mul(wide, wide), dims=[1], keepdim=True), x.size(1))
+    weight = fd.ops.broadcast_in_dim(fd.ops.cast(w, dtype=FLOAT), shape=x.shape(), broadcast_dims=[1])
+    fd.add_output(fd.ops.cast(fd.ops.mul(fd.ops.mul(wide, fd.ops.rsqrt(mean)), weight), dtype=BFLOAT16))
+
+
+def rms_norm_of_torch(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * x.square().mean(1, keepdim=True).rsqrt() * w
+
+
 def softmax(dim: int) -> Callable:
     return lambda x: torch.softmax(x, dim)
 
@@ -75,7 +89,7 @@ def collect() -> None:
     case("softmax 1x600000", lambda fd: normalization(fd, 1, BFLOAT16), [torch.randn(1, 600000).to(bf16)], softmax(1))
     case("softmax over rows", lambda fd: normalization(fd, 0, BFLOAT16), [torch.randn(300, 130).to(bf16)], softmax(0))
     case("layer norm of two axes", layer_norm, [torch.randn(7, 12, 50)], lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]))
-    for shape, dims in (((33, 1000), [1]), ((33, 1001), [1]), ((3000, 64), [0]), ((1, 50000), [1]), ((130, 7), [0]), ((9, 300, 20), [0, 2]), ((40000,), [0])):
+    for shape, dims in (((33, 1000), [1]), ((33, 1001), [1]), ((3000, 64), [0]), ((1, 50000), [1]), ((130, 7), [0]), ((1100, 4096), [0]), ((700, 5000), [1]), ((9, 300, 20), [0, 2]), ((40000,), [0])):
         reference = lambda x, dims=dims: x.sum(dims)  # noqa: E731
         case(f"sum {shape} over {dims}", lambda fd, s=shape, d=dims: total(fd, len(s), d, BFLOAT16), [torch.randn(*shape).to(bf16)], reference)
     for rows in ("tma", "specialized"):
@@ -83,6 +97,8 @@ def collect() -> None:
             x = torch.randn(*shape).to(data)
             case(f"softmax {shape} {rows}", lambda fd, dtype=dtype: normalization(fd, 1, dtype), [x], softmax(1), rows)
     case("softmax float32 140x20000", lambda fd: normalization(fd, 1, FLOAT), [torch.randn(140, 20000)], softmax(1))  # a row by TMA, unasked
+    for rows, columns in ((3, 16384), (300, 16384), (1200, 1024), (1060, 2048)):  # few rows in clusters, weights before rows in clusters and in one block
+        case(f"RMS norm {rows}x{columns}", rms_norm, [torch.randn(rows, columns).to(bf16), torch.randn(columns).to(bf16)], rms_norm_of_torch)
     case("bias 2-D", bias, [torch.randn(500, 2048).to(bf16), torch.randn(2048).to(bf16)], lambda x, b: torch.tanh(x + b))
     case("bias odd", bias, [torch.randn(5, 33).to(bf16), torch.randn(33).to(bf16)], lambda x, b: torch.tanh(x + b))
     case("permute", permuted, [torch.randn(17, 33, 65)], lambda x: torch.exp(x.permute(2, 0, 1)))

@@ -85,7 +85,7 @@ GENERATED = (
     # ---- reductions within a block
     library("softmax_registers", "barrier dropped in a block reduction", r"block_sync\(\);(\n#pragma unroll\n[^\n]*\n    T value = lane < warps \?)", r";\1", "data-race|uninitialised-read", "weft::reduce_rows<weft::Max"),
     generated("softmax_registers", "workspace shared by two reductions", r"shared \+ \w\w+\)", "shared + 0)", "data-race", "weft::reduce_rows<weft::Sum"),
-    generated("row_sums", "trailing barrier dropped in a loop", r"reduce_rows<weft::Sum, 1, true>", "reduce_rows<weft::Sum, 1, false>", "data-race", "weft::reduce_rows<weft::Sum"),
+    generated("row_sums", "trailing barrier dropped in a loop", r"reduce_rows<weft::Sum, 1, true, true>", "reduce_rows<weft::Sum, 1, false, true>", "data-race", "weft::reduce_rows<weft::Sum"),
     library("softmax_registers", "no identity for lanes beyond the last warp's result", r"lane < warps \? (load_shared\(workspace \+ \(first \+ lane\) \* N \+ n\)) : identity", r"\1", "uninitialised-read|out-of-bounds|data-race", "weft::reduce_rows<weft::Max"),
     generated("softmax_registers", "collective under divergence", r"(\n    )(weft::reduce_rows<weft::Max)", r"\1if ((int)threadIdx.x < p0) \2", "deadlock|divergent-collective|exited-lanes-in-mask", "weft::reduce_rows"),
     generated("softmax_registers", "shuffle in a partial warp: the block is not padded", "$^", "", "exited-lanes-in-mask", "weft::reduce_rows<weft::Max", geometry={"block": (94, 1, 1)}),

@@ -422,7 +422,8 @@ class CudaWriter:
         elif form == "rows":
             run = "blockDim.x" if s.thread_types == (BLOCK_TYPES[0],) else "blockDim.x * blockDim.y * blockDim.z"
             trailing = "true" if s.in_loop else "false"
-            self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}>(value, {identity}, {workspace}, {run});")
+            alone = ", true" if all(self.launch[p] is ONE for p in BLOCK_TYPES[1:]) else ""
+            self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}{alone}>(value, {identity}, {workspace}, {run});")
         else:
             flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
             if all(self.launch[p].is_const for p in BLOCK_TYPES):

@@ -76,15 +76,16 @@ SEGMENT_COST = {8: 2.5, 16: 1.6, 32: 1.25, 64: 1.1}
 LONG_COLUMN_ELEMS = 1024
 MOST_COLUMNS_PER_SM = 4
 COLUMN_WIDTHS, COLUMN_THREADS, COLUMN_UNROLL = (8, 16, 32, 64), 512, 8
-MOST_COLUMN_CLUSTER = 4
+MOST_COLUMN_CLUSTER = 2
 SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL, SHARED_BLOCKS_PER_SM = (16, 32), 4, 2
 FULL_CHIP = 0.85
 """Long columns read with the widest accesses. Where blocks of 512 threads, the narrowest of these widths that gives no multiprocessor two, alone or sharing
 their columns in clusters or through global memory, fill this part of the chip, they do; else more and smaller ones share columns. Source: generated kernels
-on one H200, bf16, of a copy, medians over six placements: 8192x8192 0.927 with 8x64 by unroll 8 and 128 registers, 0.85 with 64 registers, 0.915 with 8x128
-by 4, 0.90 with 8x64 by 4 in clusters of two; 4096x16384 0.93 with 16x32 by 8; 65536x1024 0.90 with 8x64 by 8 in eight blocks, 0.82 in clusters of eight;
-104857x640 0.88 with 16x32 by 4 in 26, 0.87 with 16x16 in 64; 1048576x64 0.86 with 8x64 by 4 in 132, 0.79 with 8x32 in 320. Narrow accesses need more bytes in
-flight than these blocks have, and follow the model."""
+on one H200, bf16, of a copy, medians over six placements: 8192x8192 0.95 with 8x64 by unroll 8 and 128 registers (0.85 with 64), 0.94 with 8x128 by 4, 0.92
+with 8x64 in clusters of two; 4096x16384 0.95 with 16x32 by 8, 0.93 with 8x64 by 8; 9362x7168 1.00 with 8x64 by 8; 16384x4096 0.92 with 8x64 by 8 in clusters
+of two, 0.90 in two blocks without, 16x32 in four 0.90, in clusters of four 0.85; 65536x1024 0.88 with 8x64 by 8 in eight blocks, 0.84 in clusters of eight;
+8000x5000 0.90 with 16x32 by 4 in six, 0.93 with 16x16 in eight; 104857x640 0.88 with 16x32 by 4 in 26, 0.87 with 16x16 in 64; 1048576x64 0.87 with 8x64 by 8
+in 128. Narrow accesses need more bytes in flight than these blocks have, and follow the model."""
 
 
 @dataclass(frozen=True, slots=True)

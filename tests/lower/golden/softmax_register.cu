@@ -33,7 +33,7 @@ extern "C" __global__ void softmax_register(
   {
     float value[1];
     value[0] = (int)threadIdx.x < p0 ? T12 : -weft::infinity<float>();
-    weft::reduce_rows<weft::Max, 1, false>(value, -weft::infinity<float>(), reinterpret_cast<float*>(shared + 0), blockDim.x);
+    weft::reduce_rows<weft::Max, 1, false, true>(value, -weft::infinity<float>(), reinterpret_cast<float*>(shared + 0), blockDim.x);
     T2 = value[0];
   }
   weft::Array<float, 32> T5;
@@ -64,7 +64,7 @@ extern "C" __global__ void softmax_register(
   {
     float value[1];
     value[0] = (int)threadIdx.x < p0 ? T13 : 0.f;
-    weft::reduce_rows<weft::Sum, 1, false>(value, 0.f, reinterpret_cast<float*>(shared + p4), blockDim.x);
+    weft::reduce_rows<weft::Sum, 1, false, true>(value, 0.f, reinterpret_cast<float*>(shared + p4), blockDim.x);
     T6 = value[0];
   }
   #pragma unroll
