@@ -29,10 +29,11 @@ RANDOM_REGISTERS = 8
 registers, 0.82 with 64), and twice as many for those of 32 bits, without slack (of 8192 float32 0.98 with 56, 0.92 with 88)."""
 WARP_ROW_REGISTERS = 16
 """For rows in one warp, where blocks are small and many: RMS norm of 1024 columns is 1.09 with 64 registers, 0.58 with 32."""
-WIDE_REGISTERS, WIDE_SLACK_REGISTERS = 24, 24
+WIDE_REGISTERS, WIDE_SLACK_REGISTERS, WIDE_TIGHT_REGISTERS = 24, 24, 16
 """Beside the row for types of 32 bits, and what the limit lies above that: a tight limit makes the compiler load one vector after the other, without a spill
-to show for it. Not so where rows wait at two barriers, without exponentials: layer norm of 4096 is 0.98 with 32, 0.96 with 64. Softmax of float32 4096x16384:
-0.98 with a limit of 80, of which it uses 64, and 0.71 with 64; with 128 it uses 72, and one block fewer fits: 0.80."""
+to show for it. Not so for the last of these and less of a row that waits at two barriers, without exponentials: layer norm of 2048 0.974 with 40, 0.981 with
+64, of 8192 0.970 and 0.967; with 32 it spills. Softmax of float32 4096x16384: 0.98 with a limit of 80, of which it uses 64, and 0.71 with 64; with 128 it
+uses 72, and one block fewer fits: 0.80."""
 MIN_REGISTERS = 32
 """2048 threads of a multiprocessor can have as many."""
 FEW_BATCHES, MANY_BATCHES = 4, 8
@@ -247,7 +248,7 @@ class RegisterRows(RowsOf):
         elif cluster_blocks > 1:
             wanted = limit = self.cluster_registers(kept, self.loaded_registers(vectors))
         else:
-            wanted, limit = self.registers(kept, block, is_warp_row)
+            wanted, limit = self.registers(kept, is_warp_row)
         blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
         if not blocks:
             return
@@ -266,18 +267,15 @@ class RegisterRows(RowsOf):
         score = self.score(params, vectors, lanes, blocks * warps, blocks)
         yield Candidate(params, score, lanes, block, kept, blocks, resident * warps, in_flight, 0, grid / (arch.sm_count * blocks))
 
-    def registers(self, kept: int, block: int, is_warp_row: bool) -> tuple[int, int]:
+    def registers(self, kept: int, is_warp_row: bool) -> tuple[int, int]:
         """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
-        facts, arch = self.facts, self.arch
+        facts = self.facts
         if facts.max_dtype_bits < 32:
             wanted = max(MIN_REGISTERS, (kept + self.overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
             return wanted, wanted
-        tight = max(MIN_REGISTERS, round_up(kept + OVERHEAD_REGISTERS, 8))
-        lets_more_in = self.levels > 1 or block == arch.max_threads_per_block
-        if lets_more_in and not facts.has_exp and not facts.has_rng and arch.blocks_per_sm(block, tight) > 1:
-            return tight, tight
         wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng, 8))
-        return wanted, wanted + WIDE_SLACK_REGISTERS * (not facts.has_rng)
+        is_tight = facts.has_rng or self.levels > 1 and not facts.has_exp and kept <= WIDE_TIGHT_REGISTERS
+        return wanted, wanted + WIDE_SLACK_REGISTERS * (not is_tight)
 
     def weights_first_registers(self, kept: int, vectors: int) -> int:
         """The same for a thread that holds its part of the row and of the weights."""
@@ -329,8 +327,9 @@ class RegisterRows(RowsOf):
             return max(ceil_div(share_vectors, self.arch.warp_threads), min(share_vectors, self.full_vectors()))
         if is_cluster:
             return narrow * (MANY_BATCHES if facts.has_exp or self.levels > 1 and not is_wide and not facts.has_rng else FEW_BATCHES)
-        is_short = share_vectors * self.vector * facts.max_dtype_bits <= FEW_BATCHES_BYTES * 8
-        is_few = is_short or self.levels == 1 or facts.has_rng or is_wide and not facts.has_exp
+        share_bytes = share_vectors * self.vector * facts.max_dtype_bits // 8
+        is_short = share_bytes <= FEW_BATCHES_BYTES or is_wide and not facts.has_exp and share_bytes <= 2 * FEW_BATCHES_BYTES
+        is_few = is_short or self.levels == 1 or facts.has_rng
         return narrow * FEW_BATCHES if is_few else min(narrow * MANY_BATCHES, MOST_NARROW * FEW_BATCHES)
 
     def score(self, params: PersistentParams, vectors: int, lanes: float, warps: int, blocks: int) -> float:
