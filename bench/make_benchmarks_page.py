@@ -154,7 +154,9 @@ def check_bars() -> list[Bar]:
     for name, what in asked.items():
         ran = {key.removeprefix(name).strip(): check for key, check in checks.items() if key.startswith(name)}
         figures = [" ".join([key, outcome_of(check), *check["lines"][:1]]).strip() for key, check in ran.items()]
-        out.append((what, "; ".join(figures) or "-", all(check["status"] == 0 for check in ran.values()) if ran else None))
+        missing = [check["missing"] for check in ran.values() if "missing" in check]
+        is_met = all(check["status"] == 0 for check in ran.values()) and not missing if ran else None
+        out.append((what, "; ".join([*figures, *missing]) or "-", is_met))
     return out
 
 

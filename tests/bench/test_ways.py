@@ -24,12 +24,10 @@ from weft.schedulers.base import Decline  # noqa: E402
 from weft.schedulers.row_model import CONSTANTS  # noqa: E402
 
 ROWS = [row for row in json.loads((BENCH / "results" / "ways.json").read_text(encoding="utf-8"))["rows"] if row["part"] != "variants"]
-SPILLING = {
-    ("softmax", torch.bfloat16, 12288): 8, ("softmax", torch.bfloat16, 16384): 8, ("softmax", torch.bfloat16, 65536): 8,
-    ("layer_norm", torch.bfloat16, 65536): 16, ("layer_norm", torch.bfloat16, 131072): 16,
-}  # fmt: skip
-"""Most bytes, stored and loaded, of chosen kernels that were measured to be the fastest: softmax of 16K is 0.94 of a copy in 80 registers, with more 0.88."""
-SAMPLE = [(name, dtype, n) for name in ways.NAMES for dtype, n in ((torch.bfloat16, 4096), (torch.float32, 16384), (torch.bfloat16, 65536))]
+SAMPLE = [
+    (name, dtype, n) for name in ways.NAMES
+    for dtype, n in ((torch.bfloat16, 4096), (torch.bfloat16, 16384), (torch.bfloat16, 65536), (torch.bfloat16, 131072), (torch.float32, 2048), (torch.float32, 16384))
+]  # fmt: skip
 
 
 def test_the_choice_loses_little_on_what_was_measured() -> None:
@@ -61,14 +59,14 @@ def kernels() -> Iterator[ways.Kernels]:
         yield ways.Kernels(H200)
 
 
-@pytest.mark.parametrize(("name", "dtype", "columns"), [*dict.fromkeys([*SAMPLE, *SPILLING])], ids=lambda value: str(value).removeprefix("torch."))
+@pytest.mark.parametrize(("name", "dtype", "columns"), SAMPLE, ids=lambda value: str(value).removeprefix("torch."))
 def test_a_chosen_kernel_does_not_spill(kernels: ways.Kernels, name: str, dtype: torch.dtype, columns: int) -> None:
     shape = ways.Shape(name, dtype, ways.TALL_ELEMS // columns, columns, "tall")
     inputs = untouched_inputs(shape)
     _, params, chosen = kernels.params(shape, inputs)
     kernel = kernels.of(shape, chosen)
     kernel.choose(inputs, params[chosen])
-    assert ways.resources_of(kernel, inputs)["spill_bytes"] <= SPILLING.get((name, dtype, columns), 0)
+    assert ways.resources_of(kernel, inputs)["spill_bytes"] == 0
 
 
 def test_rows_that_are_no_multiple_of_16_bytes_have_one_way(kernels: ways.Kernels) -> None:
