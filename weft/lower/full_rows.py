@@ -7,10 +7,9 @@ Read first: `drop_row_bounds`.
 
 from __future__ import annotations
 
-import copy
-
 from ..expr import Sym, add, conjunction, conjuncts, const, largest, substitute, variables
 from .build import BuildState
+from .circular import copied
 from .kernel_ir import Allocate, If, Kernel, Loop, Op, Reduce, Scope, Statement, walk
 
 
@@ -57,7 +56,7 @@ class _Dropper:
     def two_loops(self, loop: Loop) -> list[Statement]:
         """Return the loop over the full batches, and that over the last one with every bound."""
         last = const(self.full.batches - 1)
-        first = Loop(loop.index, last, _copies(loop.body), label=loop.label)
+        first = Loop(loop.index, last, [copied(s, {}) for s in loop.body], label=loop.label)
         for s in walk(first.body):
             if isinstance(s, Op):
                 s.predicate = self.without(s.predicate, loop)
@@ -84,12 +83,3 @@ class _Dropper:
                 self.kernel.assumptions.append(assumed)
             dropped.add(atom)
         return conjunction(a for a in conjuncts(predicate) if a not in dropped)
-
-
-def _copies(body: list[Statement]) -> list[Statement]:
-    """Return statements that can be changed apart; buffers are the same."""
-    out = [copy.copy(s) for s in body]
-    for s in out:
-        if isinstance(s, (Loop, If)):
-            s.body = _copies(s.body)
-    return out

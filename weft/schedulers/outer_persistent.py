@@ -36,9 +36,6 @@ class OuterParams:
     bdimx: int
     bdimy: int
     max_registers: int
-    grid_split: int = 1
-    unswitch: bool = False
-    is_cluster: bool = False
 
 
 class OuterPersistent(Scheduler):

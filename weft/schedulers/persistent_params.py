@@ -114,6 +114,7 @@ class RowsOf:
     def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
         self.is_phased = has_phase(facts)
+        self.is_wide = facts.max_dtype_bits >= 32
         limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
         self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
         self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)

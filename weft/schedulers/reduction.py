@@ -49,7 +49,9 @@ class Reduction(Scheduler):
         reference = template.reduction_behind(analysis.shape.reference.name)
         phased: PhasedRows | None = None
         if params.kind == "outer":
-            serial, loads_at = schedule_outer(reference, analysis, params)
+            serial, loads_at = schedule_outer(
+                reference, analysis, params, grid_split=params.grid_split, unswitch=params.unswitch, is_cluster=params.is_cluster
+            )
         else:
             serial, loads_at, phased = schedule_inner(reference, analysis, params)
         partial = rfactor(reference, positions(reference, serial))
@@ -96,25 +98,25 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
         front = [blocks, *front]
     loop, threads = split_axis(reference, rows.row, params.bdimx)
     threads.parallelize(ParallelType.block_x)
-    loop, *unrolled = unswitched(reference, *split_axis(reference, loop, params.unroll), params)
+    loop, *unrolled = unswitched(reference, *split_axis(reference, loop, params.unroll), params.unswitch)
     serial = [loop, *unrolled, rows.vector]
     middle: list[IterDomain] = []
     if rows.outer is not None:
         outer, outer_threads = split_axis(reference, rows.outer, params.bdimz)
         outer_threads.parallelize(ParallelType.block_z)
-        outer, middle = _share(reference, outer, params)
+        outer, middle = _share(reference, outer, params.grid_split)
         serial.append(outer)
         middle += [outer, outer_threads]
     else:
-        loop, middle = _share(reference, loop, params)
+        loop, middle = _share(reference, loop, params.grid_split)
         serial[0] = loop
     arrange_axes(reference, [*front, *middle, loop, *unrolled, threads, *rows.single, rows.vector])
     return serial, len(front) + len(middle) + len(unrolled), phased
 
 
-def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, params: Any) -> list[IterDomain]:
-    """Return the serial and the unrolled axis, with an unswitched one between where the parameters ask for it."""
-    if not params.unswitch:
+def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, is_wanted: bool) -> list[IterDomain]:
+    """Return the serial and the unrolled axis, with an unswitched one between where that is wanted."""
+    if not is_wanted:
         return [loop, unroll]
     switch, unroll = split_axis(reference, unroll, 1, False)
     switch.parallelize(ParallelType.unswitch)
@@ -122,18 +124,23 @@ def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, para
 
 
 def _share(
-    reference: TensorView, loop: IterDomain, params: ReductionParams, kind: ParallelType = ParallelType.grid_y
+    reference: TensorView, loop: IterDomain, count: int, kind: ParallelType = ParallelType.grid_y
 ) -> tuple[IterDomain, list[IterDomain]]:  # fmt: skip
-    """Give each of `grid_split` blocks a part of `loop`; return what is left of the loop and the axis bound to blocks."""
-    if params.grid_split == 1:
+    """Give each of `count` blocks a part of `loop`; return what is left of the loop and the axis bound to blocks."""
+    if count == 1:
         return loop, []
-    blocks, loop = split_axis(reference, loop, params.grid_split, False)
+    blocks, loop = split_axis(reference, loop, count, False)
     blocks.parallelize(kind)
     return loop, [blocks]
 
 
-def schedule_outer(reference: TensorView, analysis: RowAnalysis, params: Any) -> tuple[list[IterDomain], int]:
-    """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads."""
+def schedule_outer(
+    reference: TensorView, analysis: RowAnalysis, params: Any, *, grid_split: int = 1, unswitch: bool = False, is_cluster: bool = False
+) -> tuple[list[IterDomain], int]:  # fmt: skip
+    """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads.
+
+    params: vector_elems, bdimx, bdimy and unroll as in ReductionParams, as are the keywords.
+    """
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))
     loop = reference.get_loop_domain()
@@ -149,9 +156,9 @@ def schedule_outer(reference: TensorView, analysis: RowAnalysis, params: Any) ->
     rest = merge_axes_at(reference, 1, len(reduced))
     blocks, threads_x = split_axis(reference, columns, params.bdimx)  # type: ignore[arg-type]
     rest, threads_y = split_axis(reference, rest, params.bdimy)  # type: ignore[arg-type]
-    rest, *unrolled = unswitched(reference, *split_axis(reference, rest, params.unroll), params)
-    of_columns, of_rest = (ParallelType.grid_y, ParallelType.grid_x) if params.is_cluster else (ParallelType.grid_x, ParallelType.grid_y)
-    rest, share = _share(reference, rest, params, of_rest)
+    rest, *unrolled = unswitched(reference, *split_axis(reference, rest, params.unroll), unswitch)
+    of_columns, of_rest = (ParallelType.grid_y, ParallelType.grid_x) if is_cluster else (ParallelType.grid_x, ParallelType.grid_y)
+    rest, share = _share(reference, rest, grid_split, of_rest)
     blocks.parallelize(of_columns)
     threads_x.parallelize(ParallelType.block_x)
     threads_y.parallelize(ParallelType.block_y)

@@ -187,8 +187,8 @@ class RegisterRows(RowsOf):
     def held_at_once(self, found: Candidate) -> int:
         """Registers of a thread: what it holds of the row and what is beside."""
         facts = self.facts
-        beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else OVERHEAD_REGISTERS
-        operands = OPERAND_REGISTERS * facts.broadcast_operands if found.params.batches > 1 and facts.max_dtype_bits < 32 else 0
+        beside = WIDE_REGISTERS if self.is_wide else OVERHEAD_REGISTERS
+        operands = OPERAND_REGISTERS * facts.broadcast_operands if found.params.batches > 1 and not self.is_wide else 0
         return self.data_registers(found) + beside + operands
 
     def data_registers(self, found: Candidate) -> int:
@@ -270,7 +270,7 @@ class RegisterRows(RowsOf):
     def registers(self, kept: int, is_warp_row: bool) -> tuple[int, int]:
         """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
         facts = self.facts
-        if facts.max_dtype_bits < 32:
+        if not self.is_wide:
             wanted = max(MIN_REGISTERS, (kept + self.overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
             return wanted, wanted
         wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng, 8))
@@ -281,8 +281,7 @@ class RegisterRows(RowsOf):
         """The same for a thread that holds its part of the row and of the weights."""
         facts = self.facts
         held = max(kept, self.loaded_registers(vectors) * (not facts.has_rng)) + self.weight_registers(vectors)
-        is_wide = facts.max_dtype_bits >= 32 and not facts.has_rng
-        beside = WEIGHTS_FIRST_WIDE_REGISTERS if is_wide else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
+        beside = WEIGHTS_FIRST_WIDE_REGISTERS if self.is_wide and not facts.has_rng else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
         return max(WEIGHTS_FIRST_LEAST_REGISTERS, round_up(held + beside, 8))
 
     def cluster_registers(self, kept: int, loaded: int) -> int:
@@ -320,15 +319,14 @@ class RegisterRows(RowsOf):
         """
         facts = self.facts
         narrow = min(MOST_NARROW, self.full_vectors())
-        is_wide = facts.max_dtype_bits >= 32
         if is_weights_first:
             return FEW_BATCHES // 2 if self.levels == 1 and facts.reduction_elems <= SHORT_ROW_ELEMS else FEW_BATCHES
         if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
             return max(ceil_div(share_vectors, self.arch.warp_threads), min(share_vectors, self.full_vectors()))
         if is_cluster:
-            return narrow * (MANY_BATCHES if facts.has_exp or self.levels > 1 and not is_wide and not facts.has_rng else FEW_BATCHES)
+            return narrow * (MANY_BATCHES if facts.has_exp or self.levels > 1 and not self.is_wide and not facts.has_rng else FEW_BATCHES)
         share_bytes = share_vectors * self.vector * facts.max_dtype_bits // 8
-        is_short = share_bytes <= FEW_BATCHES_BYTES or is_wide and not facts.has_exp and share_bytes <= 2 * FEW_BATCHES_BYTES
+        is_short = share_bytes <= FEW_BATCHES_BYTES or self.is_wide and not facts.has_exp and share_bytes <= 2 * FEW_BATCHES_BYTES
         is_few = is_short or self.levels == 1 or facts.has_rng
         return narrow * FEW_BATCHES if is_few else min(narrow * MANY_BATCHES, MOST_NARROW * FEW_BATCHES)
 
@@ -384,5 +382,7 @@ class RegisterRows(RowsOf):
         facts, arch = self.facts, self.arch
         most = arch.max_cluster_blocks if facts.vectorizable_inputs > 1 else min(PORTABLE_CLUSTER_BLOCKS, arch.max_cluster_blocks)
         if facts.has_rng:
-            return range(LEAST_RANDOM_CLUSTER, most + 1) if facts.max_dtype_bits >= 32 else range(0)
-        return range(1, most + 1) if self.levels == 1 else range(1, 2 if facts.max_dtype_bits < 32 else 1)
+            return range(LEAST_RANDOM_CLUSTER, most + 1) if self.is_wide else range(0)
+        if self.levels == 1:
+            return range(1, most + 1)
+        return range(0) if self.is_wide else range(1, 2)
