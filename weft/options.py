@@ -224,7 +224,7 @@ class Options:
         changes_code=True,
     )  # fmt: skip
     nvrtc: str = _setting(_text, "", "path of the NVRTC library to use; empty: find one")
-    preload: bool = _setting(_switch, True, "where there is a GPU driver, load NVRTC and the runtime beside the program once FusionDefinition is imported")
+    preload: bool = _setting(_switch, True, "import the runtime with FusionDefinition, and where there is a GPU driver load NVRTC beside the program")
 
     @property
     def cache_path(self) -> Path:

@@ -1,8 +1,9 @@
-"""What the first kernel of a process needs, loaded beside the program before it is asked for: NVRTC, and the modules of the runtime.
+"""What the first kernel of a process needs, loaded before it is asked for: NVRTC beside the program, and the modules of the runtime with `FusionDefinition`.
 
-Owns one thread per process. It begins when `weft.FusionDefinition` is first used and a GPU driver is installed (setting `preload`), and takes 0.1 to 0.3 s, in
-which programs make their tensors. Whoever needs something earlier waits for that part only, or loads it himself. The driver is not initialised, so children
-that are forked can use CUDA. Read first: `start`.
+Owns one thread per process. It begins when `weft.FusionDefinition` is first used and a GPU driver is installed (setting `preload`), and takes 0.1 to 0.2 s, in
+which the runtime is imported and programs make their tensors. Whoever needs something earlier waits for that part only, or loads it himself. The modules are
+imported by the caller: another thread would compete with it for the interpreter, and the first call wait for the rest (0.1 s of 0.25 on an H200's host). The
+driver is not initialised, so children that are forked can use CUDA. Read first: `start`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _thread: threading.Thread | None = None
 
 
 def start() -> None:
-    """Begin, unless that has happened or is switched off. What goes wrong is told by the call that needs it."""
+    """Begin to load NVRTC, and import the runtime, unless that has happened or is switched off. What goes wrong is told by the call that needs it."""
     global _thread
     try:
         wanted = current().preload and current().emulate != "on"
@@ -35,18 +36,21 @@ def start() -> None:
     with _lock:
         if wanted and _thread is None:
             # No daemon: the interpreter waits for it at exit, for NVRTC must not be unloaded while it compiles.
-            _thread = threading.Thread(target=_load_all, name="weft-preload", daemon=False)
+            _thread = threading.Thread(target=_load_beside, name="weft-preload", daemon=False)
             _thread.start()
+    if wanted and "torch" in sys.modules:  # a program that does without torch so far does not pay for it here
+        for name in MODULES:
+            importlib.import_module(f".{name}", __package__)
 
 
 def wait(timeout_s: float | None = None) -> None:
-    """Wait until everything is loaded, if loading has begun."""
+    """Wait until NVRTC is loaded, if loading has begun."""
     if _thread is not None and _thread is not threading.current_thread():
         _thread.join(timeout_s)
 
 
-def _load_all() -> None:
-    for step in (_find_driver, _load_compiler, _import_runtime):
+def _load_beside() -> None:
+    for step in (_find_driver, _load_compiler):
         if not _succeeds(step) or not threading.main_thread().is_alive():
             return
 
@@ -73,13 +77,6 @@ def _load_compiler() -> None:
 
     nvrtc.compile_nothing()
     translation_unit("", registry(), shortened=True)
-
-
-def _import_runtime() -> None:
-    """Import the runtime and the compiler, unless the program does without torch so far."""
-    if "torch" in sys.modules:
-        for name in MODULES:
-            importlib.import_module(f".{name}", __package__)
 
 
 if hasattr(os, "register_at_fork"):
