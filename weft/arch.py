@@ -26,6 +26,8 @@ SHARED_RESERVED_PER_BLOCK_BYTES = 1024
 """CUDA keeps 1 KiB of shared memory per block (tuning guides of Ampere, Hopper and Blackwell)."""
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK_Z = 64
+CP_ASYNC_BYTES = (4, 8, 16)
+"""What one cp.async moves. Source: PTX ISA, cp.async."""
 MAX_DYNAMIC_SHARED_WITHOUT_OPTIN_BYTES = 48 * 1024
 
 

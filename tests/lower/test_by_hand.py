@@ -9,9 +9,9 @@ from by_hand import defined, named, run
 from weft import FusionDefinition
 from weft.dtypes import DataType
 from weft.errors import UserError
-from weft.ir.enums import MemoryType, ParallelType
+from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from weft.ir.values import RandomOp, ReductionOp
-from weft.schedule.caching import cache_and_fork_outputs, cache_inputs
+from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_inputs
 from weft.schedule.inline import inline_at, inline_most
 from weft.schedule.primitives import merge, reorder, set_memory_type, split
 from weft.schedule.propagate import parallelize_like, transform_like
@@ -580,3 +580,32 @@ def test_an_output_is_stored_once_where_its_loop_runs_over_a_part_of_what_it_lac
     output.axis(0).parallelize(P.block_x)
     parallelize_like(output)
     run(fusion, [torch.randn(9, 5)], defined(define))
+
+
+@pytest.mark.parametrize("is_crossing", [False, True], ids=["each thread its own", "others' too"])
+def test_what_cp_async_brings_before_a_loop_is_waited_for_where_it_is_read(is_crossing: bool):
+    """A barrier follows the wait only where threads read what others asked for."""
+
+    def define(fd):
+        x, bias = fd.define_tensor([-1, 256], contiguity=True), fd.define_tensor([256], contiguity=True)
+        fd.add_output(fd.ops.add(fd.ops.exp(x), bias))
+
+    fusion = defined(define)
+    (_, _), (bias, kept) = cache_inputs(fusion)
+    shared = cache_after(bias, LoadStoreOpType.cp_async)
+    set_memory_type(shared, MemoryType.shared)
+    ((_, output),) = cache_and_fork_outputs(fusion)
+    split(output, 1, 4)
+    split(output, 1, 2, inner_split=False)
+    transform_like(output)
+    for tensor in fusion.tensors():
+        if tensor not in fusion.inputs() and not (is_crossing and tensor is shared):
+            tensor.axis(-2).parallelize(P.block_x)
+    if is_crossing:
+        shared.axis(-3).parallelize(P.block_x)
+    for tensor in (shared, kept):
+        tensor.axis(-1).parallelize(P.vectorize)
+    inline_most([t for t in fusion.tensors() if t is not shared])
+    text = run(fusion, [torch.randn(5, 256), torch.randn(256)], defined(define))
+    assert text.index("cp_async<16>") < text.index("cp_async_wait<0>") < text.index("load_shared_vector")
+    assert ("block_sync" in text) is is_crossing

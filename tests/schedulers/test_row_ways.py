@@ -64,8 +64,8 @@ def test_rows_that_are_all_in_work_at_once_are_compared_with_bulk_copies_where_t
 def test_weights_cost_a_row_in_registers_nothing_when_they_are_loaded_first() -> None:
     facts = replace(facts_of(4096, 8192, DataType.BFloat16, is_softmax=False), broadcast_operands=1, broadcast_operand_bits=16, iteration_elems=16)
     candidate = choose_with_trace(facts, H200)[1].candidates[0]
-    assert candidate.params.weights_first
-    later = replace(candidate, params=replace(candidate.params, weights_first=False))
+    assert candidate.params.weights == "registers"
+    later = replace(candidate, params=replace(candidate.params, weights="late"))
     slow = replace(CONSTANTS, weight_ns=1000.0)
     assert predicted_registers(later, facts, H200, slow) < predicted_registers(candidate, facts, H200, slow)
     assert predicted_registers(candidate, facts, H200, slow) == predicted_registers(candidate, facts, H200)

@@ -21,6 +21,7 @@ from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, add, conjuncts, const, less, mul, substitute, var, variables
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.values import TensorView
+from ..schedule.inline import consumer_axis
 from .build import BuildState
 from .copies import BadRing, Feed, stage_nest, stage_position
 from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, walk
@@ -298,12 +299,32 @@ def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement]
     return [Scope(first_thread(kernel, state), [*let_stage(feed, mapping), *issue_bulk(feed, one)])]
 
 
+def crosses_threads(state: BuildState, tensor: TensorView) -> bool:
+    """True unless every reader of `tensor` is the thread that wrote the element."""
+    groups = state.plan.groups[tensor]
+    bound = {g.parallel: k for k, g in enumerate(groups) if g.parallel.is_thread and not tensor.get_loop_domain()[k].is_broadcast()}
+    for kind in BLOCK_TYPES:
+        if kind in state.launch and state.launch[kind] is not ONE and kind not in bound:
+            return True
+    for use in tensor.uses():
+        for consumer in use.outputs:
+            for kind, k in bound.items():
+                axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]
+                if axis is None:
+                    return True
+                group = state.plan.groups[consumer][consumer.get_loop_domain().index(axis)]  # type: ignore[index, attr-defined]
+                if group.parallel is not kind or not state.maps.are_exact(group.axis, groups[k].axis):
+                    return True
+    return False
+
+
 def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Statement]) -> None:
     """Issue a load where it stands, and wait before its first reader."""
     units = [s for s in body if is_writer(s, feed.tensors)]
     at = body.index(units[0])
     loads = _loads(kernel, state, feed, units, {})
-    if feed.loops:
+    is_crossing = feed.style == "tma" or any(crosses_threads(state, t) for t in feed.tensors)
+    if feed.loops and is_crossing:
         loads.insert(0, Sync(f"{feed.names()}: read in the iteration before", tensors=tuple(feed.tensors)))
     rest = [s for s in body[at:] if s not in units]
     first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
@@ -311,7 +332,8 @@ def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Stat
         waits: list[Statement] = [wait_full(feed, {})]
     else:
         waits = [Call("weft::cp_async_commit();"), Call("weft::cp_async_wait<0>();", (), f"{feed.names()} loaded")]
-        waits.append(Sync(f"{feed.names()}: written and read by different threads", tensors=tuple(feed.tensors)))
+        if is_crossing:
+            waits.append(Sync(f"{feed.names()}: written and read by different threads", tensors=tuple(feed.tensors)))
     body[at:] = [*loads, *rest[:first], *waits, *rest[first:]]
 
 

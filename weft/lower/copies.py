@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..arch import CP_ASYNC_BYTES
 from ..errors import UserError
 from ..expr import (
     ONE, TRUE, ZERO, Sym, add, conjunction, conjuncts, const, floordiv, minimum, mod, mul, product, recombine, sub, substitute, terms, var, variables,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 BULK_BYTES = 16
 """What the size and both addresses of a bulk copy are multiples of. Source: PTX ISA, cp.async.bulk."""
-ASYNC_BYTES = (4, 8, 16)
-"""What one cp.async moves. Source: PTX ISA, cp.async."""
 
 
 class BadBulkCopy(UserError):
@@ -373,9 +372,9 @@ def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: st
 def check_async(expr: LoadStoreOp, tensor: TensorView, vector_elems: int) -> None:
     """Check what one thread copies by cp.async. Errors: BadAsyncCopy."""
     bytes_ = tensor.dtype().bits * vector_elems // 8
-    if bytes_ not in ASYNC_BYTES:
+    if bytes_ not in CP_ASYNC_BYTES:
         raise BadAsyncCopy(
-            tensor=tensor, reason=f"a thread copies {vector_elems} elements of {tensor.dtype()}, {bytes_} bytes; it takes {', '.join(map(str, ASYNC_BYTES))}",
+            tensor=tensor, reason=f"a thread copies {vector_elems} elements of {tensor.dtype()}, {bytes_} bytes; it takes 4, 8 or 16",
             remedy="vectorize the innermost axis so that a thread copies 4, 8 or 16 bytes",
         )  # fmt: skip
 

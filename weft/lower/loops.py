@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..analysis.axes import AxisMaps, UnionFind, axis_transforms
 from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, const, var
-from ..ir.enums import MemoryType, ParallelType
+from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorView
 from ..schedule.inline import consumer_axis
@@ -288,8 +288,11 @@ class LoopPlan:
 
 
 def is_global_load(expr: Expr) -> bool:
-    """True for a copy from global memory to registers: it is issued as early as its nest allows, to be on its way while others wait."""
-    return isinstance(expr, LoadStoreOp) and expr.tensor_inputs[0].memory_type is MemoryType.global_ and expr.outputs[0].memory_type is MemoryType.local  # type: ignore[attr-defined]
+    """True for a copy from global memory to registers, or by cp.async outside of loops: it is issued as early as loops allow, and is on its way meanwhile."""
+    if not isinstance(expr, LoadStoreOp) or expr.tensor_inputs[0].memory_type is not MemoryType.global_:
+        return False
+    tensor: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    return tensor.memory_type is MemoryType.local or expr.kind is LoadStoreOpType.cp_async and tensor.compute_at == 0
 
 
 def order_exprs(plan: LoopPlan) -> list[Expr]:

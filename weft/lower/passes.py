@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, equal, is_divisible, mul, product, var, variables
-from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
-from ..ir.values import TensorView
-from ..schedule.inline import consumer_axis
+from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
+from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
-from .circular import managed
+from .circular import crosses_threads, managed
 from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Scope, Statement, Sync, WorkBuffer, walk
 
 SHARED_ALIGNMENT_BYTES = 128
@@ -167,30 +166,11 @@ def insert_block_syncs(kernel: Kernel, state: BuildState) -> Kernel:
     Before: no Sync exists.  After: every pair of conflicting accesses of different threads has a Sync between.
     Here because: predicates are not grouped yet, so every place in a body is reached by all threads.
     """
-    crossing = {b.tensor for b in kernel.buffers.values() if b.memory is MemoryType.shared and _crosses_threads(state, b.tensor)}
+    crossing = {b.tensor for b in kernel.buffers.values() if b.memory is MemoryType.shared and crosses_threads(state, b.tensor)}
     crossing -= managed(kernel, state)
     if crossing:
         kernel.body = _sync_body(kernel.body, crossing, set(), in_loop=False)
     return kernel
-
-
-def _crosses_threads(state: BuildState, tensor: TensorView) -> bool:
-    """True unless every reader of `tensor` is the thread that wrote the element."""
-    groups = state.plan.groups[tensor]
-    bound = {g.parallel: k for k, g in enumerate(groups) if g.parallel.is_thread and not tensor.get_loop_domain()[k].is_broadcast()}
-    for kind in BLOCK_TYPES:
-        if kind in state.launch and state.launch[kind] is not ONE and kind not in bound:
-            return True
-    for use in tensor.uses():
-        for consumer in use.outputs:
-            for kind, k in bound.items():
-                axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]
-                if axis is None:
-                    return True
-                group = state.plan.groups[consumer][consumer.get_loop_domain().index(axis)]  # type: ignore[index, attr-defined]
-                if group.parallel is not kind or not state.maps.are_exact(group.axis, groups[k].axis):
-                    return True
-    return False
 
 
 def _touches(statement: Statement, crossing: set[TensorView]) -> tuple[set[TensorView], set[TensorView]]:
@@ -356,7 +336,7 @@ def _packed_reads(statement: Statement) -> list[Buffer]:
 
 
 def mark_unrolled(kernel: Kernel, state: BuildState) -> Kernel:
-    """Mark the loops that must be unrolled: those whose index addresses registers, and those that the schedule unrolls.
+    """Mark the loops to unroll: those whose index addresses registers, those that the schedule unrolls, and those that only issue cp.async.
 
     Before: addresses are final.  After: `Loop.unroll` is set; such a loop has a constant extent.
     """
@@ -365,7 +345,7 @@ def mark_unrolled(kernel: Kernel, state: BuildState) -> Kernel:
     }
     for statement in walk(kernel.body):
         if isinstance(statement, Loop):
-            used = statement.index in unroll_axes
+            used = statement.index in unroll_axes or _only_issues(statement)
             for inner in walk(statement.body):
                 if isinstance(inner, Op):
                     for place in (*inner.outputs, *inner.operands):
@@ -373,4 +353,10 @@ def mark_unrolled(kernel: Kernel, state: BuildState) -> Kernel:
                             used = True
             statement.unroll = used and statement.extent.is_const
     return kernel
+
+
+def _only_issues(loop: Loop) -> bool:
+    """True for a loop of nothing but copies by cp.async."""
+    ops = [s for s in walk(loop.body) if isinstance(s, Op)]
+    return bool(ops) and all(isinstance(s.expr, LoadStoreOp) and s.expr.kind is LoadStoreOpType.cp_async for s in ops)
 

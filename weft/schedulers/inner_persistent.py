@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arch import Arch
-from ..ir.enums import ParallelType, SchedulerType
+from ..arch import CP_ASYNC_BYTES, Arch
+from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
+from ..schedule.caching import cache_after
+from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
@@ -66,22 +68,35 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     serial = split_row(reference, rows, params)
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
+    weights = {t.name for t in analysis.broadcast_inputs}
+    in_vectors = names_in_vectors(analysis.limits, analysis.shape, params.is_phased)
+    early = copy_to_shared(template, weights & set(in_vectors), params.vector_elems) if params.weights == "shared" else {}
     partial = rfactor(reference, positions(reference, serial))
     template.propagate(partial)
     template.bind(partial)
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1)
-    template.vectorize(names_in_vectors(analysis.limits, analysis.shape, params.is_phased), params.vector_elems, [*copies, *in_shared])
+    template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
-    loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}
-    if params.weights_first:
-        weights = {t.name for t in analysis.broadcast_inputs}
+    loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies) if t not in early}
+    if params.weights == "registers":
         loads |= {cache: 0 for source, cache in template.inputs if source.name in weights}
+    loads |= dict.fromkeys(early.values(), 0)
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
     return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, analysis.axes, params.fill, params.batches), phased)
+
+
+def copy_to_shared(template: Template, names: set[int], vector_elems: int) -> dict[TensorView, TensorView]:
+    """Let cp.async bring the named inputs into shared memory, where it takes their vectors; return register cache, which is read from there -> tensor there."""
+    out: dict[TensorView, TensorView] = {}
+    for source, cache in template.inputs:
+        if source.name in names and source.dtype().bits * vector_elems // 8 in CP_ASYNC_BYTES:
+            out[cache] = shared = cache_after(source, LoadStoreOpType.cp_async)
+            set_memory_type(shared, MemoryType.shared)
+    return out
 
 
 def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> list[IterDomain]:

@@ -10,7 +10,7 @@ Loops, outermost first:
     register, 2-D   rows: [BIDx, TIDy = rows_per_block]          row: [batches (static), TIDx (inferred or bdimx), vector_elems]
     register, 3-D   rows: as above     outer reduced run: [outer_batches (static), TIDz]     inner run: [batches, TIDx, vector_elems]
     shared, reread  rows: [BIDx]                                 row: [serial (run-time), unroll, TIDx = bdimx, vector_elems]
-Candidates: `register_rows.py`, `streamed_rows.py`. Read first: `choose`.
+Candidates: `register_rows.py`, `early_weights.py`, `streamed_rows.py`. Read first: `choose`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import dataclasses
 from collections.abc import Iterable
 
 from ..arch import Arch
+from .early_weights import EarlyWeights
 from .facts import PersistentFacts
 from .persistent_params import Candidate, PersistentParams
-from .register_rows import RegisterRows
 from .streamed_rows import StreamedRows
 from .throughput_heuristic import Trace, best_first
 
@@ -37,17 +37,17 @@ def choose(facts: PersistentFacts, arch: Arch) -> PersistentParams:
 
 def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentParams, Trace]:
     """Return the params and why, best candidate first: registers of a cluster for long rows, else of a block, else shared memory or rows read again."""
-    rows = RegisterRows(facts, arch)
+    rows = EarlyWeights(facts, arch)
     criterion, note = IN_REGISTERS, ""
     ranked: tuple[Candidate, ...] = ()
     at_once = rows.at_once()
     if at_once is not None:
         ranked, note = (at_once,), "all rows are in work at once: as few vectors per thread and as many registers as that allows"
     elif facts.reduction_elems * facts.max_dtype_bits > rows.one_block_bytes * 8:
-        ranked = _ranked((*rows.weights_first_candidates(), *rows.cluster_candidates()))
+        ranked = _ranked((*rows.early_candidates(), *rows.cluster_candidates()))
         note = f"a row of more than {rows.one_block_bytes} bytes is spread over a cluster"
     if not ranked:
-        ranked, note = _ranked((*rows.weights_first_candidates(), *rows.candidates())), ""
+        ranked, note = _ranked((*rows.early_candidates(), *rows.candidates())), ""
     if not ranked and rows.is_phased:
         return choose_with_trace(dataclasses.replace(facts, phased_limit_elems=1), arch)
     if not ranked:
@@ -60,7 +60,7 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
 
 def are_at_once(facts: PersistentFacts, arch: Arch) -> bool:
     """True when the rows are so few that blocks hold all of them at once."""
-    return RegisterRows(facts, arch).at_once() is not None
+    return EarlyWeights(facts, arch).at_once() is not None
 
 
 def _ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

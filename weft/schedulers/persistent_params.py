@@ -31,7 +31,7 @@ class PersistentParams:
     is_warp_only: the threads of a row are in one warp, so that no barrier is needed. max_registers: per thread, for the compiler.
     cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
     is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one.
-    weights_first: inputs that all rows share are loaded before the reductions, not behind them.
+    weights: when inputs that all rows share are loaded: "late", behind the reductions, or before them to "registers" or, by cp.async, to "shared" memory.
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
     """
 
@@ -52,7 +52,7 @@ class PersistentParams:
     cluster_blocks: int = 1
     fill: str = "partial"
     is_phased: bool = False
-    weights_first: bool = False
+    weights: str = "late"
 
     def threads_x(self, facts: PersistentFacts, warp_threads: int = 32) -> int:
         """Threads of one row at launch."""

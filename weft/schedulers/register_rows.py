@@ -82,22 +82,6 @@ LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
 layer norm of one bf16 row of 32K 6.5 in eight blocks and 13.7 in one, of 16 float32 rows of 16K 7.3 and 11.4, RMS norm of one float32 row of 4096 4.8 in
 four blocks and 5.0 in one; of 132 rows of 32K bf16 9.4 in two and 10.1 in one, but layer norm of 132 rows of 16K 5 % slower in two."""
 
-# Weights before rows.
-WEIGHTS_FIRST_BLOCK_VECTORS = 1024
-"""Of a row in one block: 256 threads of four vectors; longer ones are spread over a cluster. One H200, bf16, 64 Mi elements, of a copy: add + RMS norm of
-16K 0.97 for 0.94, of 32K 0.96 for 0.91, of 64K 0.96 for 0.89, of 128K 0.96 for 0.83; RMS norm of float32 16K 0.99 for 0.95."""
-WEIGHTS_FIRST_LEAST_VECTORS = (128, 256)
-"""Of rows that wait at one barrier, and at two: RMS norm of 1024 bf16 1.13 for 1.07, add + RMS norm 1.04 for 0.98; layer norm of 64K rows of these is 2 %
-slower."""
-SHORT_ROW_ELEMS = 4096
-"""Up to which two vectors of a thread are as good as four where the row waits at one barrier: RMS norm of 4096 float32 0.99 for 0.98, bf16 0.98 for 0.97."""
-WEIGHTS_FIRST_LEAST_REGISTERS = 48
-WEIGHTS_FIRST_WIDE_REGISTERS = 32
-"""Beside row and weights for types of 32 bits and one barrier: RMS norm of 16K float32 in clusters of four is 0.99 with 64 registers, 0.92 with 48."""
-WEIGHTS_FIRST_GAIN = 0.05
-LEAST_RANDOM_CLUSTER = 4
-"""Blocks of a cluster that draws random numbers: dropout + layer norm of 1024 x 16K float32 62 us for 93, of 8192 columns slower than one block."""
-
 # Rows in the registers of a cluster.
 ONE_BLOCK_BYTES, SHORT_BLOCK_BYTES = 64 * 1024, 32 * 1024
 """Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
@@ -115,6 +99,19 @@ CLUSTER_BLOCK_THREADS = (128, 512)
 """Fewest and most threads of a block of a cluster."""
 CLUSTER_BATCHES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 MAX_CLUSTER_ELEMS_PER_THREAD = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Early:
+    """How weights are on their way together with the row. weights: as in the params. registers: of a thread. batches: vectors of a thread that are wanted.
+
+    gain: of the score over late weights.
+    """
+
+    weights: str
+    registers: int
+    batches: int
+    gain: float
 
 
 class RegisterRows(RowsOf):
@@ -155,7 +152,7 @@ class RegisterRows(RowsOf):
                     limit = min(MOST_REGISTERS_AT_ONCE, arch.registers_per_thread(threads) // 8 * 8) if threads <= arch.max_threads_per_sm else 0
                     if limit >= max(MIN_REGISTERS, self.held_at_once(found)):
                         made = self.with_limit(found, limit)
-                        return made if resident <= MANY_ROWS_AT_ONCE or made.params.weights_first or not facts.broadcast_operands else None
+                        return made if resident <= MANY_ROWS_AT_ONCE or made.params.weights == "registers" or not facts.broadcast_operands else None
         return None
 
     def batches_at_once(self, share: int, is_cluster: bool) -> range:
@@ -182,7 +179,7 @@ class RegisterRows(RowsOf):
         held = self.data_registers(found) + OVERHEAD_REGISTERS
         more_inputs = TENSOR_REGISTERS * (facts.vectorizable_inputs - 1)
         is_first = weights > 0 and held + more_inputs + weights <= limit and not p.is_phased and not (facts.has_rng and p.batches == 1)
-        return dataclasses.replace(found, params=dataclasses.replace(p, max_registers=limit, weights_first=is_first))
+        return dataclasses.replace(found, params=dataclasses.replace(p, max_registers=limit, weights="registers" if is_first else "late"))
 
     def held_at_once(self, found: Candidate) -> int:
         """Registers of a thread: what it holds of the row and what is beside."""
@@ -233,7 +230,7 @@ class RegisterRows(RowsOf):
 
     def with_threads(
         self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int, cluster_blocks: int = 1,
-        is_weights_first: bool = False,
+        early: Early | None = None,
     ) -> Iterator[Candidate]:  # fmt: skip
         """The candidate with as few registers as the kept row needs, when a block fits with them."""
         arch, facts = self.arch, self.facts
@@ -243,20 +240,22 @@ class RegisterRows(RowsOf):
         block = row_threads * rows
         vectors = batches * outer_batches
         kept = math.ceil(self.vector * bits / 32) * vectors
-        if is_weights_first:
-            wanted = limit = self.weights_first_registers(kept, vectors)
+        if early is not None:
+            wanted = limit = early.registers
         elif cluster_blocks > 1:
             wanted = limit = self.cluster_registers(kept, self.loaded_registers(vectors))
         else:
             wanted, limit = self.registers(kept, is_warp_row)
-        blocks = arch.blocks_per_sm(block, wanted, self.workspace_bytes(block)) if wanted <= arch.max_registers_per_thread else 0
+        weights_bytes = block * vectors * self.vector * facts.broadcast_operand_bits // 8 if early is not None and early.weights == "shared" else 0
+        shared_bytes = self.workspace_bytes(block) + weights_bytes
+        blocks = arch.blocks_per_sm(block, wanted, shared_bytes) if wanted <= arch.max_registers_per_thread else 0
         if not blocks:
             return
         params = PersistentParams(
             kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
             pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
             max_registers=min(limit, arch.registers_per_thread(block)),  # with more, the block could not be launched
-            cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights_first=is_weights_first,
+            cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights="late" if early is None else early.weights,
         )  # fmt: skip
         params = dataclasses.replace(params, fill=params.fill_of(facts))
         lanes = facts.reduction_elems / (row_threads * vectors * self.vector * cluster_blocks)
@@ -264,8 +263,8 @@ class RegisterRows(RowsOf):
         resident = min(blocks, ceil_div(grid, arch.sm_count))
         warps = ceil_div(block, 32)
         in_flight = resident * block * vectors * self.vector * (facts.input_bits - facts.late_input_bits) / 8 * lanes
-        score = self.score(params, vectors, lanes, blocks * warps, blocks)
-        yield Candidate(params, score, lanes, block, kept, blocks, resident * warps, in_flight, 0, grid / (arch.sm_count * blocks))
+        score = self.score(params, vectors, lanes, blocks * warps, blocks, early)
+        yield Candidate(params, score, lanes, block, kept, blocks, resident * warps, in_flight, weights_bytes, grid / (arch.sm_count * blocks))
 
     def registers(self, kept: int, is_warp_row: bool) -> tuple[int, int]:
         """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
@@ -276,13 +275,6 @@ class RegisterRows(RowsOf):
         wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng, 8))
         is_tight = facts.has_rng or self.levels > 1 and not facts.has_exp and kept <= WIDE_TIGHT_REGISTERS
         return wanted, wanted + WIDE_SLACK_REGISTERS * (not is_tight)
-
-    def weights_first_registers(self, kept: int, vectors: int) -> int:
-        """The same for a thread that holds its part of the row and of the weights."""
-        facts = self.facts
-        held = max(kept, self.loaded_registers(vectors) * (not facts.has_rng)) + self.weight_registers(vectors)
-        beside = WEIGHTS_FIRST_WIDE_REGISTERS if self.is_wide and not facts.has_rng else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
-        return max(WEIGHTS_FIRST_LEAST_REGISTERS, round_up(held + beside, 8))
 
     def cluster_registers(self, kept: int, loaded: int) -> int:
         """The same for a thread of a cluster, whose inputs take `loaded` registers when they arrive."""
@@ -311,7 +303,7 @@ class RegisterRows(RowsOf):
             rows //= 2
         return rows
 
-    def wanted_batches(self, share_vectors: int, is_cluster: bool, is_weights_first: bool) -> int:
+    def wanted_batches(self, share_vectors: int, is_cluster: bool) -> int:
         """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
 
         Source for clusters: rows of 64K and 128K, bf16: layer norm 0.81 with 8 batches as with 4, whose weights spill; softmax, recomputed, 0.94 with 8 (0.93
@@ -319,8 +311,6 @@ class RegisterRows(RowsOf):
         """
         facts = self.facts
         narrow = min(MOST_NARROW, self.full_vectors())
-        if is_weights_first:
-            return FEW_BATCHES // 2 if self.levels == 1 and facts.reduction_elems <= SHORT_ROW_ELEMS else FEW_BATCHES
         if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
             return max(ceil_div(share_vectors, self.arch.warp_threads), min(share_vectors, self.full_vectors()))
         if is_cluster:
@@ -330,19 +320,19 @@ class RegisterRows(RowsOf):
         is_few = is_short or self.levels == 1 or facts.has_rng
         return narrow * FEW_BATCHES if is_few else min(narrow * MANY_BATCHES, MOST_NARROW * FEW_BATCHES)
 
-    def score(self, params: PersistentParams, vectors: int, lanes: float, warps: int, blocks: int) -> float:
+    def score(self, params: PersistentParams, vectors: int, lanes: float, warps: int, blocks: int, early: Early | None) -> float:
         """Order of the candidates in registers: lanes that hold data, less what the measured losses say.
 
         Lanes count in sixteenths, so that neighbouring row lengths share a kernel.
         """
         is_cluster = params.cluster_blocks > 1
-        wanted = self.wanted_batches(ceil_div(self.row_vectors, params.cluster_blocks), is_cluster, params.weights_first)
+        wanted = early.batches if early is not None else self.wanted_batches(ceil_div(self.row_vectors, params.cluster_blocks), is_cluster)
         doublings = math.log2(vectors / wanted)
         other_batches = -doublings * FEWER_CLUSTER_BATCHES_LOSS if is_cluster and doublings < 0 else abs(doublings) * OTHER_BATCHES_LOSS
         has_few_warps = warps < TARGET_WARPS or blocks < 2 and (warps < FULL_BLOCK_WARPS or self.levels > 1)
         again = params.project_to_inputs and self.facts.recompute_has_exact_exp and not is_cluster
         losses = other_batches + FEW_WARPS_LOSS * has_few_warps + RECOMPUTED_EXP_LOSS * again
-        return round(lanes * 16) / 16 - losses + WEIGHTS_FIRST_GAIN * params.weights_first
+        return round(lanes * 16) / 16 - losses + (0.0 if early is None else early.gain)
 
     # ---- in the registers of a cluster
     def cluster_candidates(self) -> Iterator[Candidate]:
@@ -355,34 +345,8 @@ class RegisterRows(RowsOf):
             for batches in (b for b in CLUSTER_BATCHES if b * self.vector <= MAX_CLUSTER_ELEMS_PER_THREAD):
                 yield from (c for c in self.in_cluster(projected, bits, batches, blocks) if c.threads_per_block >= CLUSTER_BLOCK_THREADS[0])
 
-    def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, is_weights_first: bool = False) -> Iterator[Candidate]:
+    def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:
         """A row in so many blocks of a cluster (or in one), of up to 512 threads each."""
         padded = round_up(ceil_div(ceil_div(self.row_vectors, blocks), batches), self.arch.warp_threads)
         if padded <= CLUSTER_BLOCK_THREADS[1] and (blocks == 1 or self.facts.iteration_elems <= MAX_GRID[1]):
-            yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks, is_weights_first)
-
-    # ---- weights before rows
-    def weights_first_candidates(self) -> Iterator[Candidate]:
-        """Rows whose weights are on their way together with them: in one block, or spread over a cluster where the row waits for it once only."""
-        facts = self.facts
-        blocks = next_power_of_two(ceil_div(self.row_vectors, WEIGHTS_FIRST_BLOCK_VECTORS))
-        is_long = self.row_vectors >= WEIGHTS_FIRST_LEAST_VECTORS[self.levels > 1]
-        is_usual = facts.dimensions == 2 and not self.is_phased and self.full_vectors() == 1 and is_long
-        if not facts.broadcast_operand_bits or not is_usual or blocks not in self.weights_first_blocks():
-            return
-        for projected, bits in self.projections():
-            for batches in range(1, FEW_BATCHES + 1):
-                yield from self.in_cluster(projected, bits, batches, blocks, True)
-
-    def weights_first_blocks(self) -> range:
-        """Numbers of blocks that may share a row: one where it waits for the cluster twice, and none with types of 32 bits (layer norm of 4096 0.91 for 0.98).
-
-        With random numbers, only long rows of 32 bits gain.
-        """
-        facts, arch = self.facts, self.arch
-        most = arch.max_cluster_blocks if facts.vectorizable_inputs > 1 else min(PORTABLE_CLUSTER_BLOCKS, arch.max_cluster_blocks)
-        if facts.has_rng:
-            return range(LEAST_RANDOM_CLUSTER, most + 1) if self.is_wide else range(0)
-        if self.levels == 1:
-            return range(1, most + 1)
-        return range(0) if self.is_wide else range(1, 2)
+            yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks, early)

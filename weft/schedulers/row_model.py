@@ -105,7 +105,8 @@ def in_registers(candidate: Candidate) -> Running:
     threads = candidate.threads_per_block // p.rows_per_block
     return Running(
         rows, 1 / p.cluster_blocks, threads, p.batches * p.outer_batches, p.vector_elems, p.project_to_inputs, p.max_registers, p.cluster_blocks,
-        has_bounds=p.fill == "partial", has_weights_first=p.weights_first,
+        has_bounds=p.fill == "partial", has_weights_first=p.weights != "late",
+        shared_bytes=candidate.blocks_per_sm * candidate.shared_bytes,
     )  # fmt: skip
 
 
