@@ -22,7 +22,7 @@ BOUNDS = {
     "roof": (0.95, 1.05),
     "specialized_roof": (0.9, 1.0),
     "own_transfer": (0.3, 1.0),
-    "l2": (0.7, 1.6),
+    "l2": (0.7, 3.0),
     "preference": (0.0, 0.15),
     "weight_ns": (20.0, 1500.0),
 }
@@ -30,6 +30,8 @@ OTHERS = (0.2, 5.0)
 """Least and most of a constant over its present value, where BOUNDS does not name it."""
 ERROR_WEIGHT = 0.1
 """What an error of a prediction counts beside a regret of the same size."""
+ABOVE_MOST_WEIGHT = 20.0
+"""What a regret counts more beyond the most that is allowed."""
 STEPS = 3000
 LAUNCH_BOUND_ROWS = 4
 """Rows per multiprocessor up to which most of the time is that of the launch, for a copy too: their fractions are not compared, only the choice is."""
@@ -70,7 +72,7 @@ def loss(cases: list[Case], constants: Constants) -> float:
     total = 0.0
     for case in cases:
         regret = case.regret(constants)
-        total += regret + 3.0 * max(0.0, regret - MOST) + ERROR_WEIGHT * case.error(constants)
+        total += regret + ABOVE_MOST_WEIGHT * max(0.0, regret - MOST) + ERROR_WEIGHT * case.error(constants)
     return total / len(cases)
 
 
