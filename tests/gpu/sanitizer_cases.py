@@ -68,6 +68,15 @@ def rms_norm_of_torch(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x * x.square().mean(1, keepdim=True).rsqrt() * w
 
 
+def weighted_layer_norm(fd: FusionDefinition) -> None:
+    """Layer norm of rows, with a weight and a bias."""
+    x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=FLOAT)
+    weight, bias = (fd.ops.broadcast_in_dim(fd.define_tensor(shape=[-1], contiguity=[True], dtype=FLOAT), shape=x.shape(), broadcast_dims=[1]) for _ in range(2))
+    var, mean = fd.ops.var_mean(x, dims=[1], correction=0, keepdim=True)
+    scaled = fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(var, fd.define_scalar(1e-5, dtype=DataType.Double))))
+    fd.add_output(fd.ops.add(fd.ops.mul(scaled, weight), bias))
+
+
 def softmax(dim: int) -> Callable:
     return lambda x: torch.softmax(x, dim)
 
@@ -99,6 +108,9 @@ def collect() -> None:
     case("softmax float32 140x20000", lambda fd: normalization(fd, 1, FLOAT), [torch.randn(140, 20000)], softmax(1))  # a row by TMA, unasked
     for rows, columns in ((3, 16384), (300, 16384), (1200, 1024), (1060, 2048)):  # few rows in clusters, weights before rows in clusters and in one block
         case(f"RMS norm {rows}x{columns}", rms_norm, [torch.randn(rows, columns).to(bf16), torch.randn(columns).to(bf16)], rms_norm_of_torch)
+    for rows, columns in ((140, 16384), (270, 8192), (520, 4096)):  # weights in shared memory: clusters of four and of two, few rows in one block each
+        tensors = [torch.randn(rows, columns), torch.randn(columns), torch.randn(columns)]
+        case(f"layer norm {rows}x{columns}", weighted_layer_norm, tensors, lambda x, w, b: torch.nn.functional.layer_norm(x, (x.shape[1],), w, b))
     case("bias 2-D", bias, [torch.randn(500, 2048).to(bf16), torch.randn(2048).to(bf16)], lambda x, b: torch.tanh(x + b))
     case("bias odd", bias, [torch.randn(5, 33).to(bf16), torch.randn(33).to(bf16)], lambda x, b: torch.tanh(x + b))
     case("permute", permuted, [torch.randn(17, 33, 65)], lambda x: torch.exp(x.permute(2, 0, 1)))

@@ -373,8 +373,9 @@ def check_async(expr: LoadStoreOp, tensor: TensorView, vector_elems: int) -> Non
     """Check what one thread copies by cp.async. Errors: BadAsyncCopy."""
     bytes_ = tensor.dtype().bits * vector_elems // 8
     if bytes_ not in CP_ASYNC_BYTES:
+        taken = ", ".join(map(str, CP_ASYNC_BYTES))
         raise BadAsyncCopy(
-            tensor=tensor, reason=f"a thread copies {vector_elems} elements of {tensor.dtype()}, {bytes_} bytes; it takes 4, 8 or 16",
+            tensor=tensor, reason=f"a thread copies {vector_elems} elements of {tensor.dtype()}, {bytes_} bytes; it takes {taken}",
             remedy="vectorize the innermost axis so that a thread copies 4, 8 or 16 bytes",
         )  # fmt: skip
 

@@ -59,6 +59,7 @@ class EarlyWeights(RegisterRows):
 
     # ---- in registers
     def with_weights_in_registers(self) -> Iterator[Candidate]:
+        """Rows short enough for the registers that their weights take, too."""
         facts = self.facts
         blocks = next_power_of_two(ceil_div(self.row_vectors, FEW_BATCHES * BLOCK_THREADS))
         if self.row_vectors < LEAST_VECTORS[self.levels > 1] or blocks not in self.blocks_in_registers():
@@ -109,6 +110,7 @@ class EarlyWeights(RegisterRows):
         return facts.vectorizable_inputs == 1 and is_long and self.shared_blocks() <= most
 
     def with_weights_in_shared(self) -> Iterator[Candidate]:
+        """Few registers, which let more blocks in."""
         facts, wanted = self.facts, self.shared_batches()
         for projected, bits in self.projections():
             for batches in range(1, wanted + 1):
