@@ -1,6 +1,6 @@
 """Fits the constants of `weft/schedulers/row_model.py` to recorded times: the choice should lose little, and predictions be near. Needs no GPU.
 
-Owns the search: one constant at a time is changed by a random factor, and kept when the loss falls. The same file gives the same constants.
+Owns the search: a few constants at a time are changed by random factors, and kept when the loss falls. The same file gives the same constants.
 Read first: `fit`.
 """
 
@@ -32,7 +32,7 @@ ERROR_WEIGHT = 0.1
 """What an error of a prediction counts beside a regret of the same size."""
 ABOVE_MOST_WEIGHT = 20.0
 """What a regret counts more beyond the most that is allowed."""
-STEPS = 3000
+STEPS = 6000
 LAUNCH_BOUND_ROWS = 4
 """Rows per multiprocessor up to which most of the time is that of the launch, for a copy too: their fractions are not compared, only the choice is."""
 
@@ -83,15 +83,19 @@ def fit(cases: list[Case], steps: int = STEPS) -> Constants:
     names = [field.name for field in dataclasses.fields(Constants)]
     spread = dict.fromkeys(names, 0.3)
     for _ in range(steps):
-        name = chance.choice(names)
-        start = getattr(CONSTANTS, name)
-        low, high = BOUNDS.get(name) or (start * OTHERS[0], start * OTHERS[1])
-        value = min(high, max(low, getattr(found, name) * math.exp(chance.gauss(0.0, spread[name]))))
-        changed = dataclasses.replace(found, **{name: float(f"{value:.3g}")})
+        together = chance.sample(names, chance.choice((1, 1, 2, 3)))  # one alone may lose what several gain
+        values: dict[str, float] = {}
+        for name in together:
+            start = getattr(CONSTANTS, name)
+            low, high = BOUNDS.get(name) or (start * OTHERS[0], start * OTHERS[1])
+            value = min(high, max(low, getattr(found, name) * math.exp(chance.gauss(0.0, spread[name]))))
+            values[name] = float(f"{value:.3g}")
+        changed = dataclasses.replace(found, **values)
         now = loss(cases, changed)
+        for name in together:
+            spread[name] = min(0.6, spread[name] * 1.5) if now < best else max(0.03, spread[name] * 0.97)
         if now < best:
             found, best = changed, now
-        spread[name] = min(0.6, spread[name] * 1.5) if now < best else max(0.02, spread[name] * 0.95)
     return found
 
 

@@ -3,12 +3,13 @@
     python bench/ncu_reasons.py [OUT.json]
 
 Runs itself under `ncu`, which must be on the path and allowed to read the counters; one launch of each case, with caches flushed by ncu. The cases are those
-that stay below 0.97 of a copy in `fusion_cases.py`. Read first: `METRICS`, `reason`.
+of `ways.py` in which no way reaches 0.97 of a copy, and column sums. Read first: `METRICS`, `reason`.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 import tempfile
@@ -17,15 +18,11 @@ from typing import Any
 
 import torch
 from cases import BY_NAME
-from measure import device_of, parser, table, write
+from measure import RESULTS, device_of, parser, table, write
 
-SHAPES = (
-    ("softmax", torch.bfloat16, 2048, 32768), ("softmax", torch.bfloat16, 1024, 65536), ("rms_norm", torch.bfloat16, 2048, 32768),
-    ("rms_norm", torch.bfloat16, 1024, 65536), ("layer_norm", torch.bfloat16, 16384, 4096), ("layer_norm", torch.bfloat16, 4096, 16384),
-    ("layer_norm", torch.bfloat16, 2048, 32768), ("layer_norm", torch.bfloat16, 1024, 65536), ("layer_norm", torch.float32, 4096, 16384),
-    ("rms_norm", torch.float32, 4096, 16384), ("dropout_layer_norm", torch.bfloat16, 16384, 4096), ("col_sum", torch.bfloat16, 8192, 8192),
-    ("col_sum", torch.bfloat16, 16384, 4096),
-)  # fmt: skip
+ALSO = (("col_sum", torch.bfloat16, 8192, 8192), ("col_sum", torch.bfloat16, 16384, 4096))
+"""Of `fusion_cases.py`."""
+WANTED = 0.97
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = ("long_scoreboard", "barrier", "membar", "short_scoreboard", "math_pipe_throttle", "lg_throttle", "mio_throttle", "wait", "drain")
 METRICS = {
@@ -42,9 +39,17 @@ FULL_MEMORY, FULL_ISSUE, FEW_WAVES = 79.0, 65.0, 1.0
 """Percent from which memory is as busy as in a copy; from which few cycles are left to issue; waves below which blocks do not follow one another."""
 
 
+def slow_cases() -> list[tuple[str, torch.dtype, int, int]]:
+    """Return the cases of ways.json whose best way stays below WANTED of a copy, without those of few rows, and ALSO."""
+    rows = json.loads((RESULTS / "ways.json").read_text(encoding="utf-8"))["rows"]
+    tall = [r for r in rows if r["part"] in ("tall", "odd")]
+    slow = [r for r in tall if max(way.get("fraction", 0.0) for way in r["ways"].values()) < WANTED]
+    return [*((r["case"], getattr(torch, r["dtype"]), r["rows"], r["columns"]) for r in slow), *ALSO]
+
+
 def run_cases() -> None:
     """Launch every kernel once; called under ncu."""
-    for name, dtype, rows, columns in SHAPES:
+    for name, dtype, rows, columns in slow_cases():
         inputs = BY_NAME[name].inputs(rows, columns, dtype, "cuda")
         BY_NAME[name].definition(dtype).execute(inputs)
         torch.cuda.synchronize()
@@ -88,7 +93,7 @@ def main() -> None:
         print("ncu needs a GPU: nothing to run here")
         return
     device, rows = device_of(arguments), []
-    for (name, dtype, height, width), values in zip(SHAPES, profiled(), strict=True):
+    for (name, dtype, height, width), values in zip(slow_cases(), profiled(), strict=True):
         row: dict[str, Any] = {"case": name, "dtype": str(dtype).removeprefix("torch."), "rows": height, "columns": width}
         row |= {key: round(values[metric], 2) for key, metric in METRICS.items()}
         row["us"] = round(row["us"] / 1e3, 1)

@@ -54,24 +54,24 @@ class Constants:
     roof, specialized_roof: what the best kernels reach. specialized_chain: of the chain, the part that a compute group of a specialized block cannot hide.
     preference: how much faster a pipeline must be to be taken instead of registers. bounds_instructions: of a warp for a batch that asks in every pass
     whether it exists; random_bounds_instructions: more of them where it draws random numbers, whose rounds it then shares with no other.
-    Source: twice 230 cases on two H200, the second in bench/results/ways.json, November 2026.
+    Source: 230 cases on one H200 at a time, in bench/results/ways.json, November 2026.
     """
 
     roof: float = 1.01
     specialized_roof: float = 0.951
-    latency_ns: float = 213.0
-    tma_latency_ns: float = 269.0
-    vector_clocks: float = 0.118
-    element_clocks: float = 8.93
-    own_transfer: float = 0.352
-    cluster_ns: float = 1110.0
-    cluster_level_ns: float = 150.0
-    weight_ns: float = 57.8
-    l2: float = 1.23
+    latency_ns: float = 53.2
+    tma_latency_ns: float = 266.0
+    vector_clocks: float = 0.259
+    element_clocks: float = 8.81
+    own_transfer: float = 0.446
+    cluster_ns: float = 548.0
+    cluster_level_ns: float = 464.0
+    weight_ns: float = 62.3
+    l2: float = 1.72
     specialized_chain: float = 1.32
     preference: float = 0.0553
-    bounds_instructions: float = 51.1
-    random_bounds_instructions: float = 111.0
+    bounds_instructions: float = 47.1
+    random_bounds_instructions: float = 69.3
 
 
 CONSTANTS = Constants()
