@@ -80,7 +80,8 @@ float32 row of 32K 6.2 in 256 and 6.5 in 512."""
 LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
 """Vectors of a row from which it is spread over a cluster, of each of its blocks, and of a row from which two blocks may share a multiprocessor: dropout +
 layer norm of one bf16 row of 32K 6.5 in eight blocks and 13.7 in one, of 16 float32 rows of 16K 7.3 and 11.4, RMS norm of one float32 row of 4096 4.8 in
-four blocks and 5.0 in one; of 132 rows of 32K bf16 9.4 in two and 10.1 in one, but layer norm of 132 rows of 16K 5 % slower in two."""
+four blocks and 5.0 in one; of 132 rows of 32K bf16 9.4 in two and 10.1 in one, but layer norm of 132 rows of 16K 5 % slower in two, and dropout + layer norm
+of 132 float32 rows of 16K 15.8 in two, 15.1 in one of 1024 threads, and 15.9 in four with weights in shared memory."""
 
 # Rows in the registers of a cluster.
 ONE_BLOCK_BYTES, SHORT_BLOCK_BYTES = 64 * 1024, 32 * 1024
@@ -122,6 +123,7 @@ class RegisterRows(RowsOf):
         is_short = facts.has_exp and self.levels > 1 or facts.has_rng
         self.one_block_bytes = SHORT_BLOCK_BYTES if is_short else ONE_BLOCK_BYTES
         tensors = max(0, ceil_div(self.moved_bits, facts.max_dtype_bits) - USUAL_TENSORS)
+        self.is_random_wide = facts.has_rng and self.is_wide
         self.overhead = OVERHEAD_REGISTERS + TENSOR_REGISTERS * tensors + OPERAND_REGISTERS * facts.broadcast_operands
 
     # ---- in the registers of a block
@@ -142,7 +144,8 @@ class RegisterRows(RowsOf):
         blocks = self.cluster_at_once()
         share = ceil_div(self.row_vectors, blocks)
         resident = next_power_of_two(ceil_div(facts.iteration_elems * blocks, arch.sm_count))  # so that not every number of rows has a kernel of its own
-        is_kept = facts.dimensions == 2 and ceil_div(facts.reduction_elems, blocks) * facts.max_dtype_bits <= self.one_block_bytes * 8
+        most_bytes = ONE_BLOCK_BYTES if self.is_random_wide and blocks == 1 else self.one_block_bytes
+        is_kept = facts.dimensions == 2 and ceil_div(facts.reduction_elems, blocks) * facts.max_dtype_bits <= most_bytes * 8
         if resident > MOST_ROWS_AT_ONCE or not is_kept or self.row_vectors <= FEW_BATCHES * arch.warp_threads:
             return None
         for projected, bits in self.projections():
@@ -160,7 +163,8 @@ class RegisterRows(RowsOf):
         if is_cluster:
             wanted = ceil_div(share, CLUSTER_THREADS_AT_ONCE)
             return range(max(2, wanted if wanted <= FEW_BATCHES else ceil_div(share, MOST_THREADS_AT_ONCE)), MANY_BATCHES + 1)
-        return range(ceil_div(share, MOST_THREADS_AT_ONCE), FEW_BATCHES + 1)
+        is_large = self.is_random_wide and share > FEW_BATCHES * MOST_THREADS_AT_ONCE
+        return range(ceil_div(share, self.arch.max_threads_per_block if is_large else MOST_THREADS_AT_ONCE), FEW_BATCHES + 1)
 
     def cluster_at_once(self) -> int:
         """Blocks that share a row where rows are too few for all multiprocessors: as many as have something to do."""
@@ -170,7 +174,8 @@ class RegisterRows(RowsOf):
         of_each = 2 if loaded >= LONG_ROW_VECTORS else 1
         idle = max(1, of_each * self.arch.sm_count // self.facts.iteration_elems)
         most = min(PORTABLE_CLUSTER_BLOCKS, self.arch.max_cluster_blocks)
-        return previous_power_of_two(min(most, idle, self.row_vectors // LEAST_SHARE_VECTORS))
+        blocks = previous_power_of_two(min(most, idle, self.row_vectors // LEAST_SHARE_VECTORS))
+        return 1 if blocks == 2 and self.is_random_wide and self.row_vectors <= FEW_BATCHES * self.arch.max_threads_per_block else blocks
 
     def with_limit(self, found: Candidate, limit: int) -> Candidate:
         """The candidate with up to `limit` registers, and its weights loaded first when these hold them.
