@@ -141,7 +141,8 @@ def width_bar() -> Bar:
         return what, "-", None
     fallen = [f"{r['case']} {r['dtype']} {r['columns']}" for r in data["rows"] if r["is_cliff"]]
     text = f"{len(fallen)} of {len(data['rows'])} below {data['cliff']} of their neighbours' median"
-    return what, with_list(text + (f": {', '.join(fallen)}" if fallen else ""), [data["missing"]] if "missing" in data else []), not fallen and "missing" not in data
+    missing = [data["missing"]] if "missing" in data else []
+    return what, with_list(text + (f": {', '.join(fallen)}" if fallen else ""), missing), not fallen and not missing
 
 
 def check_bars() -> list[Bar]:

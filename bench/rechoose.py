@@ -32,6 +32,16 @@ def regret_now(row: dict[str, Any], arch: Arch) -> tuple[str, float]:
     return way, math.inf if remark else regret_of(row, way)
 
 
+def changed_labels(rows: list[dict[str, Any]], arch: Arch) -> set[str]:
+    """Return the cases of which a way was measured with other params than it has now."""
+
+    def is_changed(row: dict[str, Any]) -> bool:
+        now = ways_of(Seen.from_json(row["seen"]), arch)
+        return any("params" in found and found["params"] != str(now.get(way, found["params"])) for way, found in row["ways"].items())
+
+    return {row["label"] for row in rows if row["part"] != "variants" and is_changed(row)}
+
+
 def print_regret(rows: list[dict[str, Any]], arch: Arch, *, every: bool) -> None:
     """Print the regret of each case above 0.5 % (or of every case), the largest, and the geometric mean."""
     lines, remarks, regrets = [], [], []

@@ -1,6 +1,7 @@
 """The ways to keep a normalization's rows, each against a copy: registers, TMA a row per block, specialized warps; the choice and its regret.
 
     python bench/ways.py [OUT.json] [--part tall odd short variants] [--only "softmax * x4096"] [--seconds 200]
+    python bench/ways.py OUT.json --changed                 only the cases of which a way has other params by now
     python bench/ways.py --regret OUT.json [--every]     choose again, by the code as it is now, from the recorded facts; needs no GPU
     python bench/ways.py --fit OUT.json                  the constants of the model with which the choice loses least; needs no GPU
 
@@ -25,7 +26,7 @@ from cases import BY_NAME
 from fit_ways import print_fit
 from forced import WAYS, Forced, Seen, ways_of
 from measure import RESULTS, compile_ahead, device_of, medians_in_turn, moved_bytes, parser, table, write
-from rechoose import print_regret
+from rechoose import changed_labels, print_regret
 from regret import regret_of
 from way_variants import variants_of
 
@@ -235,7 +236,11 @@ def merged(path: Path, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
 def measure(a: Any) -> None:
     device, start = device_of(a), time.monotonic()
     arch = arch_by_name("H200") if device == "cpu" else arch_of_device(0)
+    path = Path(a.out) if a.out else RESULTS / "ways.json"
     wanted = shapes(a.part, a.only, a.cpu_smoke)
+    if a.changed:
+        changed = changed_labels(json.loads(path.read_text(encoding="utf-8"))["rows"], arch)
+        wanted = [s for s in wanted if s.label in changed and s.part != "variants"]
     kernels = Kernels(arch)
     count = compile_all(kernels, wanted, device, 2 if a.cpu_smoke else 16)
     print(f"{len(wanted)} cases, {count} kernels: lowered and compiled in {time.monotonic() - start:.1f} s", flush=True)
@@ -259,7 +264,6 @@ def measure(a: Any) -> None:
     print(f"{len(found)} cases in {time.monotonic() - start:.0f} s")
     if left:
         print(f"no time for {len(left)}: {', '.join(left)}")
-    path = Path(a.out) if a.out else RESULTS / "ways.json"
     rows, more = merged(path, found)
     write(a, __file__, device, rows, is_row_a_line=True, **more)
 
@@ -269,6 +273,7 @@ def main() -> None:
     arguments.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     arguments.add_argument("--only", default="*", help="pattern of cases, as 'layer_norm bfloat16 *x4096'")
     arguments.add_argument("--seconds", type=float, default=220, help="measure no more cases after this long; those left are named")
+    arguments.add_argument("--changed", action="store_true", help="only cases of which a way has other params by now than the file has")
     arguments.add_argument("--regret", type=Path, help="a file of results to choose for again")
     arguments.add_argument("--every", action="store_true", help="print the regret of every case, not only where it is above 0.5 %%")
     arguments.add_argument("--fit", type=Path, help="a file of results to fit the model's constants to")

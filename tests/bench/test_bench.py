@@ -53,6 +53,14 @@ def test_a_script_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
     assert data["rows"] and data["chip"].startswith("emulator")
 
 
+def test_what_there_is_no_time_to_renew_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "renew.py"), str(tmp_path), "--cases", "fusion_cases.py", "--seconds", "0", "--only", "ways", "fusion_cases 1", "widths"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "not renewed: ways, fusion_cases 1, widths\n"
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in (BENCH / "results").glob("*.json")}
+
+
 def test_the_page_is_made_from_the_results() -> None:
     made = script("make_benchmarks_page")
     assert made.TARGET.read_text(encoding="utf-8") == made.page(), "run: python bench/make_benchmarks_page.py"
