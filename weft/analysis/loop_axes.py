@@ -130,7 +130,7 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
     if not outputs:
         return Obstacle("there is no output tensor that is computed")
     read = {t for e in fusion.tensor_exprs() for t in e.tensor_inputs}
-    needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))  # type: ignore[arg-type]
+    needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))
     covering = [t for t in outputs if needed <= axes.stored(t)]
     if not covering:
         return Obstacle("no output has every axis of all inputs and outputs")

@@ -102,7 +102,7 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
     for tensor in axes.tensors:
         if tensor not in first or not axes.stored(tensor) & reduced:
             continue
-        readers = [first[o] for u in tensor.uses() if id(u) not in members for o in u.outputs if o in first]  # type: ignore[index]
+        readers = [first[o] for u in tensor.uses() if id(u) not in members for o in u.outputs if o in first]
         end = max(readers, default=first[tensor])
         if end > first[tensor]:
             found.append((tensor, first[tensor], end))
@@ -145,8 +145,8 @@ def _passes_of_uses(fusion: Fusion, exprs: Sequence[Expr], members: set[int], av
                 need(tensor, available.get(tensor, 0))
             else:
                 for out in needed:
-                    need(tensor, first[out])  # type: ignore[index]
-                    need(tensor, last[out])  # type: ignore[index]
+                    need(tensor, first[out])
+                    need(tensor, last[out])
     return first, last
 
 

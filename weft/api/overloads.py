@@ -93,7 +93,7 @@ def is_int(value: object) -> bool:
     if isinstance(value, (float, complex, str, bytes)) or not hasattr(value, "__index__"):
         return False
     try:
-        return INT64_MIN <= operator.index(value) <= INT64_MAX  # type: ignore[arg-type]
+        return INT64_MIN <= operator.index(value) <= INT64_MAX
     except TypeError:
         return False
 

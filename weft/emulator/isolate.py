@@ -67,7 +67,7 @@ def _layout(buffers: Sequence[Buffer]) -> tuple[dict[int, int], int]:
     return offsets, end
 
 
-def _request(kernel, geometry, args, extra, options, limits, trace, offsets) -> dict[str, Any]:  # type: ignore[no-untyped-def]
+def _request(kernel, geometry, args, extra, options, limits, trace, offsets) -> dict[str, Any]:
     def described(arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):
             fields = {name: getattr(arg, name) for name in ("bytes", "name", "written", "initialised", "workspace", "constant")}

@@ -53,7 +53,7 @@ class _KeyBuilder:
                 self.variables[f"T{name}.size[{dim}]"] = ("size", number, dim)
                 self.variables[f"T{name}.stride[{dim}]"] = ("stride", number, dim)
             return "tensor", value._dtype, value.is_cpu_scalar, self._domain(value)
-        self.variables[value.sym.payload] = ("scalar", number)  # type: ignore[attr-defined,index]
+        self.variables[value.sym.payload] = ("scalar", number)  # type: ignore[attr-defined]
         return "scalar", value._dtype  # type: ignore[attr-defined]
 
     def _expr(self, expr: Expr) -> Hashable:

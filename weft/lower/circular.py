@@ -14,7 +14,6 @@ stands and waited for before its first reader. Warps that only load are in `role
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from ..dtypes import DataType
 from ..errors import InternalError
@@ -24,7 +23,7 @@ from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
 from .build import BuildState
 from .copies import BadRing, Feed, stage_nest, stage_position
-from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, walk
+from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, copied, walk
 
 
 def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
@@ -105,39 +104,6 @@ def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[Tens
     return body, loop, around
 
 
-def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym] | None = None) -> Statement:
-    """Return a copy of a statement with variables replaced: those of `mapping`, and by name those of `rename`."""
-
-    def sym(value: Sym) -> Sym:
-        more = {v: rename[str(v.payload)] for v in variables(value) if str(v.payload) in rename} if rename else {}
-        return substitute(value, {**mapping, **more})
-
-    def place(value: Access | Sym) -> Access | Sym:
-        return Access(value.buffer, sym(value.index)) if isinstance(value, Access) else sym(value)
-
-    if isinstance(statement, Loop):
-        return replace(statement, extent=sym(statement.extent), body=[copied(s, mapping, rename) for s in statement.body])
-    if isinstance(statement, If):
-        return If(sym(statement.predicate), [copied(s, mapping, rename) for s in statement.body])
-    if isinstance(statement, Scope):
-        return Scope(statement.header, [copied(s, mapping, rename) for s in statement.body], tuple(map(sym, statement.args)))
-    if isinstance(statement, Let):
-        return Let(statement.variable, sym(statement.value))
-    if isinstance(statement, Call):
-        return replace(statement, args=tuple(map(sym, statement.args)))
-    if isinstance(statement, Op):
-        changed = dict(
-            outputs=[place(o) for o in statement.outputs], operands=[place(o) for o in statement.operands],
-            predicate=sym(statement.predicate), element=sym(statement.element),
-        )  # fmt: skip
-        if isinstance(statement, BulkCopy):
-            changed["elems"] = sym(statement.elems)
-            if statement.tile is not None:
-                changed["tile"] = replace(statement.tile, places=tuple(map(sym, statement.tile.places)))
-        return replace(statement, **changed)  # type: ignore[arg-type]
-    return statement
-
-
 def _hoist_shared(kernel: Kernel) -> list[Statement]:
     """Take the declarations of shared memory out of the body; it lives as long as the kernel."""
     found: list[Statement] = []
@@ -175,7 +141,7 @@ def _start_barriers(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> lis
         declared.append(Allocate(buffer))
         stages, count = buffer.elems.value, arrivals.get(buffer.name, 1)
         inside.append(Call(f"for (int stage = 0; stage < {stages}; ++stage) weft::mbarrier_init({buffer.name} + stage, {count});"))
-        inside.append(Call(f'WEFT_NAME({buffer.name}, {8 * stages}, "{buffer.name}");'))  # type: ignore[operator]
+        inside.append(Call(f'WEFT_NAME({buffer.name}, {8 * stages}, "{buffer.name}");'))
     if not declared:
         return []
     inside.append(Call("weft::fence_mbarrier_init();"))

@@ -204,7 +204,7 @@ def stage_nest(state: BuildState, expr: Expr, tensor: TensorView) -> tuple[tuple
         group = state.plan.groups[tensor][k]
         if group.extent is ONE:
             continue
-        kind: ParallelType = tensor.circular.kind.axis  # type: ignore[union-attr, attr-defined]
+        kind: ParallelType = tensor.circular.kind.axis  # type: ignore[attr-defined]
         for use in tensor.uses():
             for consumer in use.outputs:
                 axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from ..expr import Sym, add, conjunction, conjuncts, const, largest, substitute, variables
 from .build import BuildState
-from .circular import copied
-from .kernel_ir import Allocate, If, Kernel, Loop, Op, Reduce, Scope, Statement, walk
+from .kernel_ir import Allocate, If, Kernel, Loop, Op, Reduce, Scope, Statement, copied, walk
 
 
 def drop_row_bounds(kernel: Kernel, state: BuildState) -> Kernel:

@@ -6,10 +6,10 @@ Read first: `Kernel`, `Loop`, `Op`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType
-from ..expr import TRUE, ZERO, Sym, const
+from ..expr import TRUE, ZERO, Sym, const, substitute, variables
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from .program import TensorMapParam
@@ -255,6 +255,39 @@ def rewrite(body: list[Statement], change: Callable[[Statement], list[Statement]
             statement.body = rewrite(statement.body, change)
         out.extend(change(statement))
     return out
+
+
+def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym] | None = None) -> Statement:
+    """Return a copy of a statement with variables replaced: those of `mapping`, and by name those of `rename`."""
+
+    def sym(value: Sym) -> Sym:
+        more = {v: rename[str(v.payload)] for v in variables(value) if str(v.payload) in rename} if rename else {}
+        return substitute(value, {**mapping, **more})
+
+    def place(value: Access | Sym) -> Access | Sym:
+        return Access(value.buffer, sym(value.index)) if isinstance(value, Access) else sym(value)
+
+    if isinstance(statement, Loop):
+        return replace(statement, extent=sym(statement.extent), body=[copied(s, mapping, rename) for s in statement.body])
+    if isinstance(statement, If):
+        return If(sym(statement.predicate), [copied(s, mapping, rename) for s in statement.body])
+    if isinstance(statement, Scope):
+        return Scope(statement.header, [copied(s, mapping, rename) for s in statement.body], tuple(map(sym, statement.args)))
+    if isinstance(statement, Let):
+        return Let(statement.variable, sym(statement.value))
+    if isinstance(statement, Call):
+        return replace(statement, args=tuple(map(sym, statement.args)))
+    if isinstance(statement, Op):
+        changed = dict(
+            outputs=[place(o) for o in statement.outputs], operands=[place(o) for o in statement.operands],
+            predicate=sym(statement.predicate), element=sym(statement.element),
+        )  # fmt: skip
+        if isinstance(statement, BulkCopy):
+            changed["elems"] = sym(statement.elems)
+            if statement.tile is not None:
+                changed["tile"] = replace(statement.tile, places=tuple(map(sym, statement.tile.places)))
+        return replace(statement, **changed)  # type: ignore[arg-type]
+    return statement
 
 
 def body_text(body: list[Statement], indent: int = 0) -> str:

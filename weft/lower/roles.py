@@ -20,9 +20,9 @@ from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..ir.values import TensorView
 from ..schedule.circular import WarpSpecialized, split_registers
 from .build import BuildState
-from .circular import NO_THREADS, barrier, check_readers, copied, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
+from .circular import NO_THREADS, barrier, check_readers, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
 from .copies import BadRing, Feed, indices_in
-from .kernel_ir import Allocate, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, Sync, ThreadGroup, walk
+from .kernel_ir import Allocate, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, Sync, ThreadGroup, copied, walk
 from .passes import reduction_form
 
 ASYNC_THREADS = 128
@@ -127,9 +127,9 @@ def specialize(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> list[Sta
 def plan_block(state: BuildState, feeds: list[Feed]) -> Specialization:
     """Return the shape of the block. Errors: DynamicBlock, BadBlock, MixedSpecialization, RegistersNotConserved."""
     first = feeds[0].tensors[0]
-    kind: WarpSpecialized = first.circular.kind  # type: ignore[union-attr, attr-defined]
+    kind: WarpSpecialized = first.circular.kind  # type: ignore[attr-defined]
     for tensor in (t for f in feeds for t in f.tensors):
-        other: WarpSpecialized = tensor.circular.kind  # type: ignore[union-attr, attr-defined]
+        other: WarpSpecialized = tensor.circular.kind  # type: ignore[attr-defined]
         if (other.axis, other.registers) != (kind.axis, kind.registers):
             raise MixedSpecialization(
                 a=f"T{first.name}", b=f"T{tensor.name}", first=(kind.axis.name, kind.registers), second=(other.axis.name, other.registers)

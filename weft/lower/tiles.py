@@ -122,7 +122,7 @@ def _check_place(state: BuildState, near: TensorView, boxes: list[int], elem_byt
         tile *= n
     unit = STAGE_BYTES * (SWIZZLE_ROWS if swizzle else 1)
     buffer = state.buffer(near)
-    is_single = buffer.elems.is_const and buffer.elems.value * elem_bytes == tile  # type: ignore[operator]
+    is_single = buffer.elems.is_const and buffer.elems.value * elem_bytes == tile
     has_many = feed is not None and feed.all_stages > 1 or not is_single
     if has_many and tile % unit:
         reason = f"tiles of {tile} bytes follow each other in shared memory, where each begins at a multiple of {unit}"

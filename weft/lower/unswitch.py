@@ -21,8 +21,7 @@ from ..expr import (
 )  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES
 from .build import BuildState
-from .circular import copied
-from .kernel_ir import Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, is_host_variable, walk
+from .kernel_ir import Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, copied, is_host_variable, walk
 
 TEST = "if ({0})"
 GRID_NAMES = {p.value for p in GRID_TYPES}

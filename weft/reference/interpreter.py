@@ -234,7 +234,7 @@ def _iota(m: _Machine, node: Expr) -> torch.Tensor:
     assert isinstance(out, TensorView)
     length, start, step = (m.number(v.sym) for v in node.inputs)  # type: ignore[attr-defined]
     exact = torch.float64 if out.dtype().is_float else torch.int64
-    return torch.arange(int(length), device=m.device).to(exact) * step + start  # type: ignore[arg-type,operator]
+    return torch.arange(int(length), device=m.device).to(exact) * step + start  # type: ignore[arg-type]
 
 
 def _random(m: _Machine, node: Expr) -> torch.Tensor:

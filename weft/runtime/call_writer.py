@@ -256,7 +256,7 @@ class _CallWriter:
             fixed = {v: const(self.sizes.env[v], v.dtype) for v in variables(param.sym) if v not in varying}
             value = host_scalars.expression(substitute(param.sym, fixed), varying, parts.constants)
             text.scalars.append((slot, f"{kind.__name__}({value})"))
-        return ("scalar", param.ctype, kind(evaluate(param.sym, self.sizes.env)))  # type: ignore[arg-type]
+        return ("scalar", param.ctype, kind(evaluate(param.sym, self.sizes.env)))
 
     def _varying(self, sym: Sym) -> dict[Sym, str]:
         """Return the variables of `sym` that change without changing the signature, with their expressions."""

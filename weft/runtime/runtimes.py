@@ -197,7 +197,7 @@ class Runtime:
 
     def output_of(self, name: str) -> int | None:
         """Return which computed output of the definition a kernel's parameter is, or None."""
-        names = self.program.outputs or tuple(f"T{t.name}" for t in self.part.fusion.outputs())  # type: ignore[attr-defined]
+        names = self.program.outputs or tuple(f"T{t.name}" for t in self.part.fusion.outputs())
         return self.part.outputs[names.index(name)] if name in names else None
 
 

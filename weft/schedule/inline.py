@@ -54,7 +54,7 @@ def inline_most(
     if fusion is None:
         if not selected and not spared:
             return
-        fusion = (selected or list(spared))[0].fusion  # type: ignore[assignment]
+        fusion = (selected or list(spared))[0].fusion
     chosen = [t for t in (selected or fusion.tensors()) if t not in spared]  # type: ignore[union-attr]
     _inline(fusion, {t: len(t.get_loop_domain()) for t in chosen}, best_effort=True)  # type: ignore[arg-type]
 

@@ -226,7 +226,7 @@ def _check_allocation(tensor: TensorView, axes: list[IterDomain]) -> None:
         if any(a in logical and a in left for a in transform.outputs):
             continue
         if all(a in left for a in transform.outputs):
-            left.difference_update(transform.outputs)  # type: ignore[arg-type]
+            left.difference_update(transform.outputs)
             left.update(transform.inputs)  # type: ignore[arg-type]
     foreign = sorted(left - logical, key=lambda a: a.name)
     if foreign:
@@ -248,7 +248,7 @@ def swizzle(tv: TensorView, x: int, y: int) -> TensorView:
     if not extent.is_const or extent.value < 1 or extent.value & (extent.value - 1):  # type: ignore[operator]
         raise BadSwizzle(x=px, y=py, tensor=tv, reason=f"the extent of the second is {extent}")
     made = swizzle_axes(tv.fusion, loop[px], loop[py])  # type: ignore[arg-type]
-    loop[px], loop[py] = made.outputs  # type: ignore[assignment,call-overload]
+    loop[px], loop[py] = made.outputs  # type: ignore[call-overload]
     return tv
 
 

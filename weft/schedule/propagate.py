@@ -191,12 +191,12 @@ def _spread(tensor: TensorView, known: Info) -> Info:
     if tensor.has_root():
         transforms = axis_transforms(tensor, tensor.get_logical_domain())
         for transform in transforms:
-            inputs = [out[a] for a in transform.inputs if a in out]  # type: ignore[index]
+            inputs = [out[a] for a in transform.inputs if a in out]
             for axis in transform.outputs:
                 if inputs:
                     out.setdefault(axis, frozenset().union(*inputs))  # type: ignore[arg-type]
         for transform in reversed(transforms):
-            outputs = [out[a] for a in transform.outputs if a in out]  # type: ignore[index]
+            outputs = [out[a] for a in transform.outputs if a in out]
             for axis in transform.inputs:
                 if outputs:
                     out.setdefault(axis, frozenset().union(*outputs))  # type: ignore[arg-type]

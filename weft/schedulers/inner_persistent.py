@@ -47,7 +47,7 @@ class InnerPersistent(Scheduler):
         return self.choose_variant(analysis, sizes, alignment_bits, arch, "register")
 
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
-        facts = analysis.facts(sizes, alignment_bits)  # type: ignore[arg-type]
+        facts = analysis.facts(sizes, alignment_bits)
         return choose_rows(facts, arch, is_loadable=all(can_load(t) for t in analysis.row_inputs), variant=variant)
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:

@@ -54,7 +54,7 @@ class OuterPersistent(Scheduler):
         return found
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[OuterParams, str]:
-        facts = analysis.facts(sizes, alignment_bits)  # type: ignore[arg-type]
+        facts = analysis.facts(sizes, alignment_bits)
         vector = max(1, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits))
         while vector > 1 and facts.iteration_elems < 2 * arch.sm_count * vector:
             vector //= 2  # columns for every multiprocessor matter more than wide accesses

@@ -28,6 +28,7 @@ from .throughput_heuristic import Trace, best_first
 IN_REGISTERS = "score: lanes that hold data, less the losses measured for other batches, few warps and recomputed exponentials"
 STREAMED = "score: predicted fraction of the memory roof"
 FEWER_THREADS = "fewer threads per block"
+AT_ONCE = "all rows are in work at once: as few vectors per thread and as many registers as that allows"
 
 
 def choose(facts: PersistentFacts, arch: Arch) -> PersistentParams:
@@ -42,7 +43,7 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
     ranked: tuple[Candidate, ...] = ()
     at_once = rows.at_once()
     if at_once is not None:
-        ranked, note = (at_once,), "all rows are in work at once: as few vectors per thread and as many registers as that allows"
+        ranked, note = (at_once,), AT_ONCE
     elif facts.reduction_elems * facts.max_dtype_bits > rows.one_block_bytes * 8:
         ranked = _ranked((*rows.early_candidates(), *rows.cluster_candidates()))
         note = f"a row of more than {rows.one_block_bytes} bytes is spread over a cluster"
@@ -58,9 +59,9 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
     return chosen, Trace("persistent", facts, (criterion, FEWER_THREADS), ranked[:24], chosen, (note,) if note else ())
 
 
-def are_at_once(facts: PersistentFacts, arch: Arch) -> bool:
-    """True when the rows are so few that blocks hold all of them at once."""
-    return EarlyWeights(facts, arch).at_once() is not None
+def are_at_once(trace: Trace) -> bool:
+    """True when the rows were found to be so few that blocks hold all of them at once."""
+    return AT_ONCE in trace.notes
 
 
 def _ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -28,7 +28,7 @@ class PointWise(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams, str]:
-        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)  # type: ignore[arg-type]
+        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)
         return params, str(trace)
 
     def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> Launch:

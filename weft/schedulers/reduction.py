@@ -40,7 +40,7 @@ class Reduction(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def choose(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ReductionParams, str]:
-        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)  # type: ignore[arg-type]
+        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)
         return params, str(trace)
 
     def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> Launch:

@@ -49,7 +49,7 @@ def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
     params: dict[str, Params] = {"registers": in_registers}
     predict: dict[str, Callable[[Constants], float]] = {"registers": lambda c: predicted_registers(trace.candidates[0], facts, arch, c)}
     declined: dict[str, str] = {}
-    at_once = are_at_once(facts, arch)
+    at_once = are_at_once(trace)
     for kind, predicted in (("tma", predicted_tma), ("specialized", predicted_specialized)):
         found = pipeline(facts, arch, kind, in_registers, at_once=at_once) if is_loadable else Decline("the rows of an input do not lie contiguously")
         if isinstance(found, Decline):
