@@ -103,11 +103,13 @@ class EarlyWeights(RegisterRows):
         facts = self.facts
         if facts.has_exp:
             return False
+        blocks = self.shared_blocks()
+        is_short = self.row_vectors <= blocks * self.shared_batches() * BLOCK_THREADS  # else blocks are larger: measured for one barrier only
         if facts.has_rng:
-            return self.is_wide and self.row_vectors >= SHARED_LEAST_RANDOM_VECTORS and self.shared_blocks() * BLOCK_THREADS * FEW_BATCHES >= self.row_vectors
+            return self.is_wide and self.row_vectors >= SHARED_LEAST_RANDOM_VECTORS and is_short
         most = self.arch.max_cluster_blocks if self.levels == 1 or self.is_wide else PORTABLE_CLUSTER_BLOCKS
         is_long = self.row_vectors >= SHARED_LEAST_VECTORS[min(self.levels, 2), self.is_wide]
-        return facts.vectorizable_inputs == 1 and is_long and self.shared_blocks() <= most
+        return facts.vectorizable_inputs == 1 and is_long and blocks <= most and (self.levels == 1 or is_short)
 
     def with_weights_in_shared(self) -> Iterator[Candidate]:
         """Few registers, which let more blocks in."""
