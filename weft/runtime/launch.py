@@ -230,7 +230,7 @@ class LaunchRecord:
             prepared = self._prepare()
         try:
             values, config, arguments, scalar_slots, maps = prepared
-            values[self._pointer_words] = pointers # takes any sequence, and checks its length
+            values[self._pointer_words] = pointers  # takes any sequence, and checks its length
             config[_STREAM_WORD] = stream
             for slot, value in scalars:
                 scalar_slots[slot].value = value
