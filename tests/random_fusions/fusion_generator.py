@@ -46,11 +46,14 @@ class CannotMake(Exception):
 class Generator:
     """One random fusion in the making; `fd` is a definition that tells the types."""
 
-    def __init__(self, rng: random.Random, fd: FusionDefinition, largest_elems: int) -> None:
+    def __init__(self, rng: random.Random, fd: FusionDefinition, largest_elems: int, sizes: dict[str, int] | None = None) -> None:
         self.rng, self.fd = rng, fd
-        rank = rng.choice((1, 2, 2, 2, 3, 3, 4))
-        self.loops = "abcd"[:rank]
-        self.sizes = self.draw_sizes(largest_elems)
+        if sizes is None:
+            rank = rng.choice((1, 2, 2, 2, 3, 3, 4))
+            self.loops = "abcd"[:rank]
+            self.sizes = self.draw_sizes(largest_elems)
+        else:
+            self.loops, self.sizes = "".join(sizes), sizes
         self.inputs: list[TensorInput | ScalarInput] = []
         self.nodes: list[Node] = []
         self.values: dict[str, Any] = {}
@@ -461,20 +464,29 @@ class Generator:
 
 _MOVES = ("permute", "broadcast", "broadcast_in_dim", "squeeze", "set", "stride_order", "neg", "abs", "relu", "maximum", "minimum", "max", "min", "where")
 FAMILIES = (("pointwise", 0.4), ("reduction", 0.25), ("normalization", 0.27), ("anything", 0.08))
+LONG_ROWS = "long rows"
+"""A family of its own: normalizations of rows of thousands of elements, as many as leave no multiprocessor without one, or fewer."""
+ROWS, ROW_ELEMS = (1, 5, 66, 132, 133, 140, 270), (4096, 6000, 8192, 8200, 9999, 10000, 12288, 16384, 16388, 20000, 24576, 32768, 40001, 65536, 70000)
 
 
-def random_case(seed: int, largest_elems: int = 4000) -> Case:
-    """Return the fusion of a seed; `largest_elems` bounds the product of its loops."""
-    rng = random.Random(f"weft {seed}")
+def long_rows(rng: random.Random, largest_elems: int) -> dict[str, int]:
+    """Draw rows and columns; `largest_elems` bounds the product where there is more than one row."""
+    columns = rng.choice(ROW_ELEMS)
+    return {"a": rng.choice([n for n in ROWS if n == 1 or n * columns <= largest_elems]), "b": columns}
+
+
+def random_case(seed: int, largest_elems: int = 4000, family: str = "") -> Case:
+    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, or any of FAMILIES."""
+    rng = random.Random(f"weft {family}{seed}")
     while True:
-        family = rng.choices([f for f, _ in FAMILIES], [w for _, w in FAMILIES])[0]
+        chosen = family or rng.choices([f for f, _ in FAMILIES], [w for _, w in FAMILIES])[0]
         with FusionDefinition() as fd:
-            made = Generator(rng, fd, largest_elems)
+            made = Generator(rng, fd, largest_elems, long_rows(rng, largest_elems) if chosen == LONG_ROWS else None)
             try:
-                getattr(made, family)()
+                getattr(made, "normalization" if chosen == LONG_ROWS else chosen)()
                 outputs = made.outputs()
             except CannotMake:
                 continue
-        case = Case(tuple(made.inputs), tuple(made.nodes), tuple(dict.fromkeys(outputs)), made.sizes, seed, family).without_unused()
+        case = Case(tuple(made.inputs), tuple(made.nodes), tuple(dict.fromkeys(outputs)), made.sizes, seed, chosen).without_unused()
         if outputs and any(isinstance(i, TensorInput) for i in case.inputs):
             return case

@@ -18,6 +18,7 @@ from fusion_generator import random_case
 from fusion_shrink import shrink
 
 LARGEST_ELEMS = {"cpu": 4000, "cuda": 1 << 20}
+LARGEST_LONG_ROWS = 5_000_000
 Found = tuple[int, str, Outcome]
 """Seed, family, outcome."""
 
@@ -28,9 +29,9 @@ def start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def run_seed(seed: int, device: str, largest_elems: int) -> Found:
+def run_seed(seed: int, device: str, largest_elems: int, family: str = "") -> Found:
     """Check the fusion of a seed; an error outside of the call under test is a failure too."""
-    case = random_case(seed, largest_elems)
+    case = random_case(seed, largest_elems, family)
     return seed, case.family, run_case(case, device)
 
 
@@ -41,12 +42,12 @@ def run_case(case: Case, device: str) -> Outcome:
         return Outcome(f"{type(error).__name__} in the test", str(error))
 
 
-def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0) -> Iterator[Found]:
-    """Yield (seed, family, outcome) as they come, until the time is over."""
+def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "") -> Iterator[Found]:
+    """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them."""
     stop = time.monotonic() + seconds
     largest = largest_elems or LARGEST_ELEMS[device]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
-        waiting = [pool.submit(run_seed, seed, device, largest) for seed in seeds]
+        waiting = [pool.submit(run_seed, seed, device, largest, family) for seed in seeds]
         for future in waiting:
             if time.monotonic() > stop:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -54,9 +55,9 @@ def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = flo
             yield future.result()
 
 
-def shrunk(seed: int, outcome: Outcome, device: str, largest_elems: int, limit_s: float = 60.0) -> str:
+def shrunk(seed: int, outcome: Outcome, device: str, largest_elems: int, family: str = "", limit_s: float = 60.0) -> str:
     """Return the text of a small fusion that fails as the one of `seed` does."""
-    small = shrink(random_case(seed, largest_elems), lambda case: run_case(case, device).kind == outcome.kind, limit_s)
+    small = shrink(random_case(seed, largest_elems, family), lambda case: run_case(case, device).kind == outcome.kind, limit_s)
     detail = run_case(small, device).detail.replace("\n", "\n# ")
     return f"# {'-' * 20} seed {seed}: {outcome.kind}, made smaller\n{small.text(device)}# {detail[:1500]}"
 

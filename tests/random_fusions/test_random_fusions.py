@@ -7,12 +7,13 @@ import os
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, difference
-from fusion_generator import random_case
+from fusion_generator import LONG_ROWS, random_case
 from fusion_runner import Found, run_seeds, shrunk
 from fusion_shrink import shrink
 
 SEEDS = range(60)
 LARGEST_ELEMS = 2000
+LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,14 @@ def test_the_kernel_computes_what_the_reference_does(seed: int, found: dict[int,
     outcome = found[seed][2]
     if outcome.is_failure:
         pytest.fail(shrunk(seed, outcome, "cpu", LARGEST_ELEMS))
+
+
+@pytest.mark.parametrize("seed", LONG_ROWS_SEEDS)
+def test_long_rows(seed: int) -> None:
+    """Rows of thousands of elements: in clusters, with weights that come early, by bulk copies."""
+    outcome = check(random_case(seed, LONG_ROWS_ELEMS, LONG_ROWS))
+    if outcome.is_failure:
+        pytest.fail(shrunk(seed, outcome, "cpu", LONG_ROWS_ELEMS, LONG_ROWS))
 
 
 def test_few_fusions_are_declined(found: dict[int, Found]) -> None:
