@@ -154,7 +154,7 @@ def check_bars() -> list[Bar]:
     }
     out: list[Bar] = []
     for name, what in asked.items():
-        ran = {key.removeprefix(name).strip(): check for key, check in checks.items() if key.startswith(name)}
+        ran = {key.removeprefix(name).strip(", "): check for key, check in checks.items() if key.startswith(name)}
         figures = [" ".join([key, outcome_of(check), *check["lines"][:1]]).strip() for key, check in ran.items()]
         missing = [check["missing"] for check in ran.values() if "missing" in check]
         is_met = all(check["status"] == 0 for check in ran.values()) and not missing if ran else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
+from quick import milliseconds
 from weft.arch import A100, B200, H100, H200, MAX_BLOCK_Z, MAX_GRID
 from weft.schedulers.facts import PersistentFacts
 from weft.schedulers.persistent_heuristic import choose, choose_with_trace
@@ -327,12 +327,7 @@ def test_neighbouring_widths_score_alike(arch, make):
 
 def test_a_choice_is_quick():
     for facts in (rms_norm(2048, 4096), softmax(16384, 1001), layer_norm(512, 100_001), softmax(100_000, 100_000)):
-        times = []
-        for _ in range(10):
-            start = time.perf_counter()
-            choose(facts, H200)
-            times.append(time.perf_counter() - start)
-        assert min(times) < 1e-3
+        assert milliseconds(lambda: choose(facts, H200)) < 2.0  # of the 100 that lowering may take
 
 
 def test_the_trace_tells_the_candidates_and_the_choice():

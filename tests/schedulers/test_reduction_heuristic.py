@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 import pytest
+from quick import milliseconds
 from weft.arch import A100, B200, H100, H200
 from weft.schedulers.facts import ReductionFacts
 from weft.schedulers.reduction_heuristic import choose, choose_with_trace
@@ -148,12 +148,7 @@ def test_no_width_falls_off_a_cliff(arch):
 
 def test_a_choice_is_quick():
     for f in (columns(16384, 4096), columns(16384, 4097, vector=1), rows(8, 1 << 20), facts(((True, 32), (False, 256), (True, 112 * 112)))):
-        times = []
-        for _ in range(10):
-            start = time.perf_counter()
-            choose(f, H200)
-            times.append(time.perf_counter() - start)
-        assert min(times) < 1e-3
+        assert milliseconds(lambda: choose(f, H200)) < 2.0  # of the 100 that lowering may take
 
 
 @pytest.mark.parametrize("n", [67, 1025, 4097, 65537])
