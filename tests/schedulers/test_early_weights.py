@@ -7,37 +7,20 @@ from collections.abc import Callable
 import pytest
 import torch
 from fusion_check import poisoned_outputs
+from row_fusions import layer_norm, numbers, rms_norm, weight, wide
 
 from weft import DataType, FusionDefinition
-from weft.ir.values import TensorView
 
-TORCH = {DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16, DataType.Bool: torch.bool, DataType.Double: torch.float64}
 BF16, FLOAT = DataType.BFloat16, DataType.Float
-
-
-def numbers(dtype: DataType, *shape: int) -> torch.Tensor:
-    values = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-    return values > 0 if dtype is DataType.Bool else values.to(TORCH[dtype])
-
-
-def rms_norm(fd: FusionDefinition, y: TensorView, like: TensorView) -> TensorView:
-    mean = fd.ops.div(fd.ops.sum(fd.ops.mul(y, y), [1], True), like.size(1))
-    return fd.ops.mul(y, fd.ops.rsqrt(fd.ops.add(mean, 1e-6)))
-
-
-def layer_norm(fd: FusionDefinition, y: TensorView, like: TensorView) -> TensorView:
-    var, mean = fd.ops.var_mean(y, [1], correction=0, keepdim=True)
-    return fd.ops.mul(fd.ops.sub(y, mean), fd.ops.rsqrt(fd.ops.add(var, 1e-5)))
 
 
 def scaled(norm: Callable, dtype: DataType, weights: tuple[DataType, ...], is_contiguous: bool = True) -> FusionDefinition:
     """The normalized rows times the first weight, plus the second."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
-        y = norm(fd, fd.ops.cast(x, FLOAT), x)
+        y = norm(fd, wide(fd, x), x)
         for op, kind in zip((fd.ops.mul, fd.ops.add), weights):
-            weight = fd.define_tensor([-1], contiguity=is_contiguous, dtype=kind)
-            y = op(y, fd.ops.broadcast_in_dim(fd.ops.cast(weight, FLOAT), x.shape(), [1]))
+            y = op(y, weight(fd, kind, x, is_contiguous))
         fd.add_output(fd.ops.cast(y, dtype))
     return fd
 
@@ -84,8 +67,8 @@ def test_weights_of_other_types(kinds: tuple[DataType, ...], bytes_: list[int]) 
 def test_weights_that_do_not_lie_in_vectors_are_loaded_late() -> None:
     fd = scaled(rms_norm, FLOAT, (FLOAT,), is_contiguous=False)
     x, w = numbers(FLOAT, 133, 16384), numbers(FLOAT, 2 * 16384)
-    for weight in (w[::2], w[:16384], w[1:16385]):
-        text, params = checked(fd, [x, weight])
+    for vector in (w[::2], w[:16384], w[1:16385]):
+        text, _ = checked(fd, [x, vector])
         assert "cp_async" not in text
 
 

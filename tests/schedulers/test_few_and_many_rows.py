@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import torch
+import row_fusions
 from fusion_check import poisoned_outputs
+from row_fusions import numbers, weight, wide
 
 from weft import DataType, FusionDefinition
 from weft.ir.values import TensorView
 
-TORCH = {DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16}
 FEW, MANY = (1, 7, 133), (530,)
 """Rows: of 132 multiprocessors one each or fewer, two, and more than four."""
-
-
-def numbers(dtype: DataType, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(TORCH[dtype])
-
-
-def wide(fd: FusionDefinition, x: TensorView) -> TensorView:
-    return fd.ops.cast(x, DataType.Float)
-
-
-def weight(fd: FusionDefinition, dtype: DataType, like: TensorView) -> TensorView:
-    return fd.ops.broadcast_in_dim(wide(fd, fd.define_tensor([-1], contiguity=True, dtype=dtype)), like.shape(), [1])
 
 
 def softmax(fd: FusionDefinition, dtype: DataType) -> TensorView:
@@ -36,16 +24,12 @@ def softmax(fd: FusionDefinition, dtype: DataType) -> TensorView:
 
 def rms_norm(fd: FusionDefinition, dtype: DataType) -> TensorView:
     x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
-    y = wide(fd, x)
-    mean = fd.ops.div(fd.ops.sum(fd.ops.mul(y, y), [1], True), x.size(1))
-    return fd.ops.mul(fd.ops.mul(y, fd.ops.rsqrt(fd.ops.add(mean, 1e-6))), weight(fd, dtype, x))
+    return fd.ops.mul(row_fusions.rms_norm(fd, wide(fd, x), x), weight(fd, dtype, x))
 
 
 def layer_norm(fd: FusionDefinition, dtype: DataType) -> TensorView:
     x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
-    y = wide(fd, x)
-    var, mean = fd.ops.var_mean(y, [1], correction=0, keepdim=True)
-    z = fd.ops.mul(fd.ops.sub(y, mean), fd.ops.rsqrt(fd.ops.add(var, 1e-5)))
+    z = row_fusions.layer_norm(fd, wide(fd, x), x)
     return fd.ops.add(fd.ops.mul(z, weight(fd, dtype, x)), weight(fd, dtype, x))
 
 

@@ -327,7 +327,7 @@ def test_neighbouring_widths_score_alike(arch, make):
 
 def test_a_choice_is_quick():
     for facts in (rms_norm(2048, 4096), softmax(16384, 1001), layer_norm(512, 100_001), softmax(100_000, 100_000)):
-        assert milliseconds(lambda: choose(facts, H200)) < 2.0  # of the 100 that lowering may take
+        assert milliseconds(lambda: choose(facts, H200)) < 1.0
 
 
 def test_the_trace_tells_the_candidates_and_the_choice():
@@ -344,6 +344,7 @@ def test_the_trace_tells_the_candidates_and_the_choice():
 # ---- against measurements
 LATE, HELD, SHARED = "late", "registers", "shared"
 MEASURED = {  # of a copy, for (blocks, vectors per thread, weights) with their best register limits; generated kernels, one H200, November 2026
+    # SHARED, and (1, 8, LATE) of layer norm 32768, are of 21 November: these two were compared in one process
     (rms_norm, 2048): {(1, 1, LATE): 0.94, (1, 1, HELD): 0.95, (1, 2, LATE): 1.02, (1, 2, HELD): 1.03, (1, 4, LATE): 1.02, (1, 4, HELD): 1.03},
     (layer_norm, 2048): {(1, 1, HELD): 0.77, (1, 2, LATE): 0.93, (1, 2, HELD): 0.93, (1, 4, LATE): 0.97, (1, 4, HELD): 0.99},
     (softmax, 2048): {(1, 1, LATE): 0.78, (1, 2, LATE): 1.03, (1, 4, LATE): 1.02},

@@ -6,7 +6,6 @@ Read first: `EarlyWeights.early_candidates`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from .persistent_params import Candidate
@@ -67,7 +66,7 @@ class EarlyWeights(RegisterRows):
         wanted = FEW_BATCHES // 2 if self.levels == 1 and facts.reduction_elems <= SHORT_ROW_ELEMS else FEW_BATCHES
         for projected, bits in self.projections():
             for batches in range(1, FEW_BATCHES + 1):
-                early = Early("registers", self.registers_with_weights(self.kept(bits, batches), batches), wanted, GAIN)
+                early = Early("registers", self.registers_with_weights(self.row_registers(bits, batches), batches), wanted, GAIN)
                 yield from self.in_cluster(projected, bits, batches, blocks, early)
 
     def blocks_in_registers(self) -> range:
@@ -90,10 +89,6 @@ class EarlyWeights(RegisterRows):
         beside = WIDE_BESIDE_REGISTERS if self.is_wide and not facts.has_rng else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
         return max(LEAST_REGISTERS, round_up(held + beside, 8))
 
-    def kept(self, bits: float, batches: int) -> int:
-        """Registers for a thread's part of a row."""
-        return math.ceil(self.vector * bits / 32) * batches
-
     # ---- in shared memory
     def has_shared_weights(self) -> bool:
         """True for rows long enough whose inputs take no more registers when they arrive than what is kept of them, or draw random numbers meanwhile.
@@ -113,14 +108,13 @@ class EarlyWeights(RegisterRows):
 
     def with_weights_in_shared(self) -> Iterator[Candidate]:
         """Few registers, which let more blocks in."""
-        facts, wanted = self.facts, self.shared_batches()
+        wanted, blocks = self.shared_batches(), self.shared_blocks()
+        is_twice = self.levels > 1 or self.facts.has_rng
         for projected, bits in self.projections():
             for batches in range(1, wanted + 1):
-                beside = SHARED_BESIDE_REGISTERS
-                if self.levels > 1 or facts.has_rng:
-                    beside = SHARED_WIDE_MANY_REGISTERS if self.is_wide and batches > FEW_BATCHES else SHARED_TWICE_REGISTERS
-                registers = max(MIN_REGISTERS, round_up(self.kept(bits, batches) + beside, 8))
-                yield from self.in_cluster(projected, bits, batches, self.shared_blocks(), Early("shared", registers, wanted, SHARED_GAIN))
+                many = SHARED_WIDE_MANY_REGISTERS if self.is_wide and batches > FEW_BATCHES else SHARED_TWICE_REGISTERS
+                registers = max(MIN_REGISTERS, round_up(self.row_registers(bits, batches) + (many if is_twice else SHARED_BESIDE_REGISTERS), 8))
+                yield from self.in_cluster(projected, bits, batches, blocks, Early("shared", registers, wanted, SHARED_GAIN))
 
     def shared_batches(self) -> int:
         """Vectors of a thread: many where the row waits twice and one block could hold it, or the largest cluster has no more blocks."""

@@ -185,6 +185,11 @@ class _Model:
         tensors = self.inputs + (facts.output_bits > 0)
         per_elem = max(facts.instructions * INSTRUCTIONS_PER_OP, facts.mufu * MUFU_CLOCKS / 2)
         self.instructions = self.vector * per_elem + tensors * ACCESS_INSTRUCTIONS
+        self.clock = clocks_per_ns(arch)
+        self.vector_clocks = vector_latency_clocks(self.vector, 1)
+        self.loaded_registers = ceil_div(self.vector * facts.max_dtype_bits, 32) * self.inputs
+        self.accumulator_registers = ceil_div(facts.accumulator_bits, 32)
+        self.wanted_in_flight = bytes_in_flight_per_sm(arch) * (facts.input_bits / self.moved_bits)
         self.ideal_ns = facts.total_elems * self.moved_bits / 8 / (self.share * arch.sm_count)
 
     def unroll(self, vectors: int) -> int:
@@ -197,23 +202,22 @@ class _Model:
         arch, facts = self.arch, self.facts
         threads = params.threads_per_block
         warps = ceil_div(threads, arch.warp_threads)
-        kept = params.unroll * ceil_div(self.vector * facts.max_dtype_bits, 32) * self.inputs
-        accumulators = ceil_div(facts.accumulator_bits, 32) * (self.vector if params.kind == "outer" else 1)
+        kept = params.unroll * self.loaded_registers
+        accumulators = self.accumulator_registers * (self.vector if params.kind == "outer" else 1)
         registers = 16 + (kept if vectors <= params.unroll else ceil_div(kept, 2)) + accumulators
         shared = tree_workspace_bytes(threads, self.vector, facts.accumulator_bits) if params.kind == "outer" else 0
         per_sm = max(1, arch.blocks_per_sm(threads, min(registers, params.max_registers), shared))
         transfer = threads * vectors * self.vector * lanes * self.moved_bits / 8 / self.share
-        clock = clocks_per_ns(arch)
-        rest = LATENCY_NS + (min(vectors, params.unroll) * vector_latency_clocks(self.vector, 1) + reduction_clocks(row_warps)) / clock
+        at_once = min(vectors, params.unroll)
+        rest = LATENCY_NS + (at_once * self.vector_clocks + reduction_clocks(row_warps)) / self.clock
         reduction = WARP_REDUCTION_INSTRUCTIONS if row_warps <= 1 else BLOCK_REDUCTION_INSTRUCTIONS
-        issue = max(1, warps) / 4 * (vectors * self.instructions + reduction + WARP_INSTRUCTIONS) / clock
-        read_part = facts.input_bits / self.moved_bits
-        one_block_in_flight = threads * min(vectors, params.unroll) * self.vector * facts.input_bits / 8 * lanes
+        issue = max(1, warps) / 4 * (vectors * self.instructions + reduction + WARP_INSTRUCTIONS) / self.clock
+        one_block_in_flight = threads * at_once * self.vector * facts.input_bits / 8 * lanes
 
         def fraction(resident: int) -> float:
             if not facts.input_bits:  # every input varies over rows alone or columns alone: few bytes, that wait for nothing
                 return roof_fraction(resident, transfer, rest, issue)
-            in_flight = resident * one_block_in_flight / (bytes_in_flight_per_sm(arch) * read_part)
+            in_flight = resident * one_block_in_flight / self.wanted_in_flight
             if vectors > params.unroll:
                 factor = LOOP_FACTOR * min(1.0, (in_flight / LOOP_FLIGHT) ** SHORT_OF_FLIGHT_POWER)
             else:

@@ -247,7 +247,7 @@ class RegisterRows(RowsOf):
         rows = self.rows_per_block(row_threads) if cluster_blocks == 1 else 1
         block = row_threads * rows
         vectors = batches * outer_batches
-        kept = math.ceil(self.vector * bits / 32) * vectors
+        kept = self.row_registers(bits, vectors)
         if early is not None:
             wanted = limit = early.registers
         elif cluster_blocks > 1:
@@ -292,6 +292,10 @@ class RegisterRows(RowsOf):
         if is_long:
             beside = LONG_CLUSTER_OVERHEAD_REGISTERS + OPERAND_REGISTERS * self.facts.broadcast_operands + PHASE_REGISTERS * self.is_phased
         return max(MIN_REGISTERS, round_up(held + beside, 8))
+
+    def row_registers(self, bits: float, vectors: int) -> int:
+        """Registers that `vectors` vectors of a row take, of which `bits` per element are kept."""
+        return math.ceil(self.vector * bits / 32) * vectors
 
     def loaded_registers(self, vectors: int) -> int:
         """Registers that `vectors` vectors of all inputs take when they arrive."""
