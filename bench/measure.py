@@ -196,10 +196,10 @@ def compile_ahead(requests: Iterable[tuple[Request, KernelProgram]], processes: 
 
     Each compilation takes 0.1 to 0.3 s on one core, and the calls that follow find their kernels on disk.
     """
-    wanted: dict[str, list[object]] = {}
+    wanted: dict[tuple[str, int | None], list[object]] = {}
     for request, program in requests:
         unit = translation_unit(program.text, program.blocks)
-        wanted[program.name] = [unit, program.name, request.engine.arch.nvrtc_target, program.max_registers]
+        wanted[program.name, program.max_registers] = [unit, program.name, request.engine.arch.nvrtc_target, program.max_registers]
     jobs = list(wanted.values())
     shares = [jobs[n::processes] for n in range(min(processes, len(jobs)))]
     paths = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])

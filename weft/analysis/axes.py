@@ -204,7 +204,7 @@ def _transform_key(transform: Expr, inputs: Sequence) -> tuple:
 
 def _unchanged(transform: Expr) -> tuple[IterDomain, IterDomain] | None:
     """Return (input, output) that are the same up to their names: of a split by 1, of a merge with a broadcast axis of extent 1."""
-    if isinstance(transform, Split) and is_int(transform.factor, 1) and not transform.is_phased:
+    if isinstance(transform, Split) and is_int(transform.factor, 1) and not transform.is_phased and transform.multiple == 1:
         return transform.source(), transform.outer() if transform.inner_split else transform.inner()
     if isinstance(transform, Merge):
         outer, inner = transform.outer(), transform.inner()
@@ -216,7 +216,7 @@ def _unchanged(transform: Expr) -> tuple[IterDomain, IterDomain] | None:
 
 
 def _parameters(transform: Expr) -> tuple:
-    return (transform.factor, transform.inner_split, transform.is_phased) if isinstance(transform, Split) else ()
+    return transform.parameters if isinstance(transform, Split) else ()
 
 
 def axis_transforms(tensor: TensorView, ends: Iterable[IterDomain] | None = None) -> list[Expr]:

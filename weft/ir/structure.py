@@ -110,7 +110,7 @@ class _KeyBuilder:
             return number, axis.parallel
         which = next(i for i, out in enumerate(transform.outputs) if out is axis)
         sources = tuple(self._transformed(source, place) for source in transform.inputs)  # type: ignore[arg-type]
-        factor = (self._sym(transform.factor), transform.inner_split, transform.is_phased) if isinstance(transform, Split) else None
+        factor = (self._sym(transform.factor), *transform.parameters[1:]) if isinstance(transform, Split) else None
         kind = "merge" if isinstance(transform, Merge) else type(transform).__name__
         return kind, which, factor, sources, axis.parallel
 

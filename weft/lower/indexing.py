@@ -178,7 +178,7 @@ class Indexer:
         self.bounds[key] = bounds
 
     def _divides(self, split: Split) -> bool:
-        source, factor = split.source().sym, split.factor
+        source, factor = split.source().sym, mul(split.factor, split.multiple)
         if is_divisible(source, factor):
             return True
         known = self.divisors.get(source)

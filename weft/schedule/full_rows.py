@@ -19,13 +19,12 @@ class FullRows:
     is_whole: bool
 
 
-def fill_of_parts(vectors: int, batches: int, threads: int, shares: int = 1) -> str:
-    """Return what is known of rows of `vectors` vectors, cut among `shares` blocks, each share into `batches` parts, a part among `threads` threads.
+def fill_of_parts(vectors: int, batches: int, part: int, threads: int, share: int) -> str:
+    """Return what is known of rows of `vectors` vectors, cut into shares of `share`, a share into `batches` parts of `part`, a part among `threads` threads.
 
     "whole": every vector of every thread exists; "leading": those of all parts but the last; "partial": not known.
     """
-    share = -(-vectors // shares)
-    part = -(-share // batches)
+    shares = -(-vectors // share)
     if threads == part and part * batches == share and share * shares == vectors:
         return "whole"
     last_full = (batches - 2) * part + threads

@@ -22,22 +22,26 @@ def _link(transform: Expr) -> Expr:
     return transform
 
 
-def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False) -> Split:
+def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1) -> Split:
     """Return the split of `axis` into (outer, inner); both are of its kind.
 
     A broadcast axis is split too, to (ceildiv(1, factor), factor), so that its loops correspond to those of the axes that it meets.
-    A phased split counts whole parts only.
+    A phased split counts whole parts only. multiple: of the inner extent, see `Split`.
     """
-    other = floordiv(axis.sym, factor) if is_phased and not axis.is_broadcast() else ceildiv(axis.sym, factor)
+
+    def rest_of(extent: Sym, is_phased: bool, multiple: int) -> Sym:
+        return floordiv(extent, factor) if is_phased else mul(ceildiv(ceildiv(extent, factor), multiple), multiple)
+
+    other = ceildiv(axis.sym, factor) if axis.is_broadcast() else rest_of(axis.sym, is_phased, multiple)
     outer_extent, inner_extent = (other, factor) if inner_split else (factor, other)
     expanded = axis.expanded_extent
     outer_expanded = inner_expanded = None
     if expanded is not None:
-        rest = floordiv(expanded, factor) if is_phased else ceildiv(expanded, factor)
+        rest = rest_of(expanded, is_phased, multiple)
         outer_expanded, inner_expanded = (rest, factor) if inner_split else (factor, rest)
     outer = fusion.new_axis(outer_extent, axis.iter_type, expanded_extent=outer_expanded)
     inner = fusion.new_axis(inner_extent, axis.iter_type, expanded_extent=inner_expanded)
-    return _link(Split(axis, outer, inner, factor, inner_split, is_phased))  # type: ignore[return-value]
+    return _link(Split(axis, outer, inner, factor, inner_split, is_phased, multiple))  # type: ignore[return-value]
 
 
 def can_merge(outer: IterDomain, inner: IterDomain) -> bool:
@@ -63,7 +67,7 @@ def swizzle_axes(fusion: Fusion, x: IterDomain, y: IterDomain) -> Swizzle:
 def copy_transform(fusion: Fusion, transform: Expr, inputs: list[IterDomain]) -> Expr:
     """Return the same transform of other axes."""
     if isinstance(transform, Split):
-        return split_axis(fusion, inputs[0], transform.factor, transform.inner_split, transform.is_phased)
+        return split_axis(fusion, inputs[0], *transform.parameters)
     if isinstance(transform, Merge):
         return merge_axes(fusion, inputs[0], inputs[1])
     return swizzle_axes(fusion, inputs[0], inputs[1])

@@ -41,7 +41,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
     for tensor in in_bulk:
         row_of(tensor).parallelize(ParallelType.tma)
     split(reference, -1, params.vector_elems)
-    split(reference, -2, params.batches, False)
+    split(reference, -2, params.batches, False, multiple=params.part_multiple)
     reference.axis(-2).parallelize(ParallelType.block_x)
     bind_groups(reference, params)
     rank = len(reference.get_loop_domain())

@@ -13,6 +13,7 @@ from ..schedule.circular import split_registers
 from ..schedule.full_rows import fill_of_parts
 from .base import Decline
 from .facts import PersistentFacts
+from .persistent_params import WARP_MULTIPLE
 from .register_rows import MIN_REGISTERS, OPERAND_REGISTERS, OVERHEAD_REGISTERS, RANDOM_REGISTERS, WIDE_REGISTERS
 from .throughput_heuristic import ceil_div, round_up, vector_elems
 
@@ -85,11 +86,16 @@ class AsyncRowsParams:
     max_registers: int | None = None
     fill: str = "partial"
 
+    @property
+    def part_multiple(self) -> int:
+        """What the vectors that the threads of a row hold at once are a multiple of, where they hold more than these."""
+        return WARP_MULTIPLE if self.batches > 1 else 1
+
     def filled(self, facts: PersistentFacts) -> AsyncRowsParams:
         """Return the params with `fill` for rows of these sizes; a row per block that was chosen with all its bounds keeps them."""
         if self.kind == "tma" and self.fill == "partial":
             return self
-        return replace(self, fill=fill_of_parts(facts.reduction_elems // self.vector_elems, self.batches, self.bdimx))
+        return replace(self, fill=_fill(facts.reduction_elems // self.vector_elems, self))
 
 
 def choose_async_rows(
@@ -159,10 +165,11 @@ def _rows_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool)
     projections = tuple(dict.fromkeys((_is_projected(facts) and not facts.recompute_has_exact_exp, _is_projected(facts))))
     for batches in dict.fromkeys(min(b, max(1, ceil_div(vectors, arch.warp_threads))) for b in TMA_BATCHES):
         bdimx = round_up(ceil_div(vectors, batches), arch.warp_threads)
-        known = fill_of_parts(vectors, batches, bdimx) if batches <= MOST_UNBOUNDED_BATCHES else "partial"
+        bounded = AsyncRowsParams("tma", False, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk)
+        known = _fill(vectors, bounded) if batches <= MOST_UNBOUNDED_BATCHES else "partial"
         for fill in dict.fromkeys((known, "partial")):
             for is_projected in projections:
-                made = AsyncRowsParams("tma", is_projected, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk, fill=fill)
+                made = replace(bounded, project_to_inputs=is_projected, fill=fill)
                 needed = needed_registers(facts, made)
                 if bdimx <= arch.max_threads_per_block and needed <= arch.registers_per_thread(bdimx):
                     yield replace(made, max_registers=needed)
@@ -251,6 +258,11 @@ def _row_bytes(facts: PersistentFacts, is_stored_in_bulk: bool) -> tuple[int, in
 def _usable_shared_bytes(arch: Arch) -> int:
     """What barriers, workspaces and alignment leave."""
     return arch.shared_per_block_optin_bytes - 4096
+
+
+def _fill(vectors: int, params: AsyncRowsParams) -> str:
+    """Return what is known of a row of so many vectors."""
+    return fill_of_parts(vectors, params.batches, round_up(ceil_div(vectors, params.batches), params.part_multiple), params.bdimx, vectors)
 
 
 def _is_projected(facts: PersistentFacts) -> bool:

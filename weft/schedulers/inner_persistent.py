@@ -24,7 +24,7 @@ from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
-from .persistent_params import PersistentParams
+from .persistent_params import SHARE_MULTIPLE, PersistentParams
 from .row_passes import Passes, keep_elsewhere
 from .row_ways import choose_rows
 from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps
@@ -103,14 +103,14 @@ def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> li
     """Split the row of the reference and bind its threads; return its serial axes (batches or loop and unroll, vector)."""
     serial = [rows.vector]
     if params.cluster_blocks > 1:
-        blocks, rows.row = split_axis(reference, rows.row, params.cluster_blocks, False)
+        blocks, rows.row = split_axis(reference, rows.row, params.cluster_blocks, False, SHARE_MULTIPLE)
         blocks.parallelize(ParallelType.grid_x)
     if rows.outer is not None:
         batches, threads = split_axis(reference, rows.outer, params.outer_batches, False)
         threads.parallelize(ParallelType.block_z)
         serial.append(batches)
     if params.storage == "register":
-        batches, threads = split_axis(reference, rows.row, params.batches, False)
+        batches, threads = split_axis(reference, rows.row, params.batches, False, params.part_multiple)
         serial.append(batches)
     else:
         loop, threads = split_axis(reference, rows.row, params.bdimx)  # type: ignore[arg-type]

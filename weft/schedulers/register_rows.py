@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
-from .persistent_params import Candidate, PersistentParams, RowsOf
+from .persistent_params import Candidate, PersistentParams, RowsOf, share_of
 from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
 
 # Rows in registers. Source of what follows, where no other is named: all combinations of batches, rows per block, limits from 32 to 128 registers and
@@ -326,7 +326,7 @@ class RegisterRows(RowsOf):
         if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
             return max(ceil_div(share_vectors, self.arch.warp_threads), min(share_vectors, self.full_vectors()))
         if is_cluster:
-            return narrow * (MANY_BATCHES if facts.has_exp or self.levels > 1 and not self.is_wide and not facts.has_rng else FEW_BATCHES)
+            return narrow * (MANY_BATCHES if facts.has_exp else FEW_BATCHES)
         share_bytes = share_vectors * self.vector * facts.max_dtype_bits // 8
         is_short = share_bytes <= FEW_BATCHES_BYTES or self.is_wide and not facts.has_exp and share_bytes <= 2 * FEW_BATCHES_BYTES
         is_few = is_short or self.levels == 1 or facts.has_rng
@@ -359,6 +359,7 @@ class RegisterRows(RowsOf):
 
     def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:
         """A row in so many blocks of a cluster (or in one), of up to 512 threads each."""
-        padded = round_up(ceil_div(ceil_div(self.row_vectors, blocks), batches), self.arch.warp_threads)
+        share = share_of(self.row_vectors, blocks) if blocks > 1 else self.row_vectors
+        padded = round_up(ceil_div(share, batches), self.arch.warp_threads)
         if padded <= CLUSTER_BLOCK_THREADS[1] and (blocks == 1 or self.facts.iteration_elems <= MAX_GRID[1]):
             yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks, early)

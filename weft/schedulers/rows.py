@@ -225,10 +225,10 @@ def merge_axes_at(tensor: TensorView, first: int, count: int) -> IterDomain | No
     return tensor.axis(first)
 
 
-def split_axis(tensor: TensorView, axis: IterDomain, factor: int, inner_split: bool = True) -> tuple[IterDomain, IterDomain]:
+def split_axis(tensor: TensorView, axis: IterDomain, factor: int, inner_split: bool = True, multiple: int = 1) -> tuple[IterDomain, IterDomain]:
     """Split a loop axis given as an axis; return (outer, inner)."""
     position = tensor.get_loop_domain().index(axis)
-    split(tensor, position, factor, inner_split)
+    split(tensor, position, factor, inner_split, multiple=multiple)
     return tensor.axis(position), tensor.axis(position + 1)
 
 
