@@ -29,6 +29,12 @@ P = ParallelType
 BINDINGS = (P.grid_x, P.grid_y, P.block_x, P.block_y)
 
 
+def split_somehow(rng: random.Random, tensor: TensorView, position: int) -> None:
+    """By a small factor, most often inside; outside also into parts of a multiple."""
+    factor, is_inner = rng.choice((1, 2, 3, 4)), rng.random() < 0.8
+    split(tensor, position, factor, is_inner, multiple=1 if is_inner else rng.choice((1, 4)))
+
+
 def define(fd: FusionDefinition, rng: random.Random) -> list[torch.Tensor]:
     """Add ops over tensors of two or three axes; return inputs."""
     sizes = [rng.choice((1, 2, 3, 4, 5, 6, 7, 9)) for _ in range(rng.choice((1, 2, 2, 3)))]
@@ -83,7 +89,7 @@ def schedule(fusion: Fusion, rng: random.Random, *, caches: bool = True) -> None
         position = rng.randrange(len(loop))
         kind = rng.random()
         if kind < 0.45:
-            split(reference, position, rng.choice((1, 2, 3, 4)), rng.random() < 0.8)
+            split_somehow(rng, reference, position)
         elif kind < 0.7 and len(loop) > 1:
             other = rng.randrange(len(loop))
             if other != position and loop[other].is_reduction() == loop[position].is_reduction():
@@ -153,7 +159,7 @@ def schedule_merged(fusion: Fusion, rng: random.Random) -> None:
         loop = reference.get_loop_domain()
         position, kind = rng.randrange(len(loop)), rng.random()
         if kind < 0.25:
-            split(reference, position, rng.choice((1, 2, 3, 4)), rng.random() < 0.8)
+            split_somehow(rng, reference, position)
         elif kind < 0.75 and len(loop) > 1:
             other = rng.randrange(len(loop))
             if other != position:

@@ -86,6 +86,22 @@ def test_two_outputs_share_a_load_that_lacks_an_axis_of_one():
     run(fusion, [torch.randn(3, 4, 5), torch.randn(3, 1, 5)], defined(define))
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("multiple", [1, 3, 8, 32])
+def test_parts_of_a_multiple(parts, multiple):
+    """Also of one part, whose extent is larger than that of what is split, and parts of which the last have nothing."""
+    fusion = defined(add_bias)
+    cache_inputs(fusion)
+    ((_, output),) = cache_and_fork_outputs(fusion)
+    split(output, 1, parts, False, multiple=multiple)
+    output.axis(0).parallelize(P.grid_x)
+    output.axis(2).parallelize(P.block_x)
+    transform_like(output)
+    parallelize_like(output)
+    inline_most(fusion=fusion)
+    run(fusion, [X, torch.randn(12)], defined(add_bias))
+
+
 @pytest.mark.parametrize("serial_first", [True, False])
 def test_a_reduction_over_serial_and_bound_axes_becomes_two(serial_first):
     fusion = defined(row_sum)

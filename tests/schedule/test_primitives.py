@@ -25,6 +25,11 @@ def test_split_with_the_factor_outside():
     assert loops(split(local("n", 7), -1, 2, inner_split=False)) == "i[n] i[2] i[4]"
 
 
+def test_split_into_parts_of_a_multiple():
+    assert loops(split(local("n", 7), 0, 4, inner_split=False, multiple=32)) == "i[4] i[(ceildiv(ceildiv(n, 4), 32) * 32)] i[7]"
+    assert loops(split(local(1, 8), 0, 4, inner_split=False, multiple=32)) == "b[4] b[1] i[8]"
+
+
 def test_split_by_a_symbolic_factor():
     t = split(local("n"), 0, var("k", lower=1))
     assert t.axis(0).sym is ceildiv(var("n", lower=1), var("k", lower=1))

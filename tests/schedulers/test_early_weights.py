@@ -35,7 +35,8 @@ def checked(fd: FusionDefinition, inputs: list[torch.Tensor]) -> tuple[str, obje
 
 CASES = [
     (rms_norm, FLOAT, 133, 16384, 4), (rms_norm, FLOAT, 134, 20004, 8), (rms_norm, BF16, 530, 12008, 2), (rms_norm, BF16, 135, 30008, 4),
-    (layer_norm, FLOAT, 270, 8192, 2), (layer_norm, FLOAT, 271, 10004, 4), (layer_norm, FLOAT, 140, 12284, 4), (layer_norm, BF16, 270, 16384, 1),
+    (layer_norm, FLOAT, 270, 8192, 2), (layer_norm, FLOAT, 271, 10004, 4), (layer_norm, FLOAT, 140, 12284, 4), (layer_norm, BF16, 530, 16384, 1),
+    (layer_norm, BF16, 530, 20008, 1), (rms_norm, FLOAT, 133, 140004, 16),
     (layer_norm, BF16, 133, 64008, 8),
 ]  # fmt: skip
 

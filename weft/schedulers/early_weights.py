@@ -33,14 +33,15 @@ LEAST_RANDOM_CLUSTER = 4
 # one H200, November 2026; fractions of a copy.
 SHARED_LEAST_VECTORS = {(1, False): 1024, (1, True): 4096, (2, False): 2048, (2, True): 2048}
 """By barriers that a row waits at, and whether types have 32 bits: RMS norm of 8192 bf16 0.986 for 0.967, of 16K 0.986 for 0.976, of 128K 0.966 for 0.917, of
-float32 16K 0.980 for 0.976 (512 rows 0.993 for 0.942), 64K 0.971 for 0.945, but 8192 0.986 for 0.987; layer norm of 16K bf16 0.953 for 0.929, 64K 0.859 for
-0.814, of float32 8192 0.965 for 0.959, 16K 0.967 for 0.937, 32K 0.937 for 0.877, 128K 0.744 for 0.721, but 12K bf16 0.964 for 0.974."""
+float32 16K 0.980 for 0.976 (512 rows 0.993 for 0.942), 64K 0.971 for 0.945, 152064 1.005 for 0.860, but 8192 0.986 for 0.987; layer norm of 16K bf16 0.992
+for 0.981, 24K 0.988 for 0.974, 64K 0.905 for 0.854, of float32 8192 0.965 for 0.959, 16K 1.000 for 0.960, 32K 0.988 for 0.940, but 12K bf16 0.964 for 0.974,
+and in clusters of 16 blocks of float32 40000 0.894 for 0.958, 64K 0.887 for 0.891; add + RMS norm of 128K float32 0.898 for 0.759, bf16 0.965 for 0.947."""
 SHARED_LEAST_RANDOM_VECTORS = 3072
 """The same where float32 rows draw random numbers: dropout + layer norm of 12K 0.948 for 0.897, of 16K 0.945 for 0.872, of 64K 0.866 for 0.774, but of 8192
 0.990 for 0.992."""
-SHARED_BESIDE_REGISTERS, SHARED_TWICE_REGISTERS, SHARED_WIDE_MANY_REGISTERS = 16, 32, 40
-"""Beside the row where it waits at one barrier, at two, and at two with eight vectors of 32 bits, which spill with fewer. Layer norm of 64K bf16 0.845 with
-48, 0.796 with 40, 0.782 with 56; RMS norm of 128K 0.965 with 32, 0.951 with 40."""
+SHARED_BESIDE_REGISTERS, SHARED_TWICE_REGISTERS, SHARED_MANY_REGISTERS = 16, 32, 48
+"""Beside the row where it waits at one barrier, at two, and at two with eight vectors. Layer norm of 64K bf16 0.905 with 48, 0.839 with 40, of 32K, with
+eight, 0.963 with 80, 0.906 with 64; RMS norm is within 1 % with 32 and 40."""
 SHARED_GAIN = 0.08
 
 
@@ -91,10 +92,7 @@ class EarlyWeights(RegisterRows):
 
     # ---- in shared memory
     def has_shared_weights(self) -> bool:
-        """True for rows long enough whose inputs take no more registers when they arrive than what is kept of them, or draw random numbers meanwhile.
-
-        Add + RMS norm, which holds two rows until they are added, spills with as few registers as make this worth while. Exponentials: not measured.
-        """
+        """True for rows long enough: those of one input, the longest of several, and those that draw random numbers meanwhile. Exponentials: not measured."""
         facts = self.facts
         if facts.has_exp:
             return False
@@ -102,28 +100,44 @@ class EarlyWeights(RegisterRows):
         is_short = self.row_vectors <= blocks * self.shared_batches() * BLOCK_THREADS  # else blocks are larger: measured for one barrier only
         if facts.has_rng:
             return self.is_wide and self.row_vectors >= SHARED_LEAST_RANDOM_VECTORS and is_short
-        most = self.arch.max_cluster_blocks if self.levels == 1 or self.is_wide else PORTABLE_CLUSTER_BLOCKS
+        if facts.vectorizable_inputs > 1:
+            return self.levels == 1 and self.row_vectors >= self.arch.max_cluster_blocks * FEW_BATCHES * BLOCK_THREADS
+        most = self.arch.max_cluster_blocks if self.levels == 1 else PORTABLE_CLUSTER_BLOCKS
         is_long = self.row_vectors >= SHARED_LEAST_VECTORS[min(self.levels, 2), self.is_wide]
-        return facts.vectorizable_inputs == 1 and is_long and blocks <= most and (self.levels == 1 or is_short)
+        return is_long and blocks <= most and (self.levels == 1 or self.is_in_one_block() or is_short)
 
     def with_weights_in_shared(self) -> Iterator[Candidate]:
         """Few registers, which let more blocks in."""
         wanted, blocks = self.shared_batches(), self.shared_blocks()
-        is_twice = self.levels > 1 or self.facts.has_rng
+        most = MANY_BATCHES if blocks == self.arch.max_cluster_blocks else wanted
         for projected, bits in self.projections():
-            for batches in range(1, wanted + 1):
-                many = SHARED_WIDE_MANY_REGISTERS if self.is_wide and batches > FEW_BATCHES else SHARED_TWICE_REGISTERS
-                registers = max(MIN_REGISTERS, round_up(self.row_registers(bits, batches) + (many if is_twice else SHARED_BESIDE_REGISTERS), 8))
-                yield from self.in_cluster(projected, bits, batches, blocks, Early("shared", registers, wanted, SHARED_GAIN))
+            for batches in range(1, most + 1):
+                early = Early("shared", self.registers_beside_shared(bits, batches), wanted, SHARED_GAIN)
+                yield from self.in_cluster(projected, bits, batches, blocks, early)
+
+    def registers_beside_shared(self, bits: float, batches: int) -> int:
+        """Registers of a thread that keeps `batches` vectors of the row, or holds those of all inputs when they arrive."""
+        facts = self.facts
+        is_several = facts.vectorizable_inputs > 1 and not facts.has_rng
+        held = max(self.row_registers(bits, batches), self.loaded_registers(batches) * is_several)
+        if self.levels == 1 and not facts.has_rng and not (is_several and self.is_wide):
+            return max(MIN_REGISTERS, round_up(held + SHARED_BESIDE_REGISTERS, 8))
+        return max(MIN_REGISTERS, round_up(held + (SHARED_MANY_REGISTERS if batches > FEW_BATCHES else SHARED_TWICE_REGISTERS), 8))
 
     def shared_batches(self) -> int:
-        """Vectors of a thread: many where the row waits twice and one block could hold it, or the largest cluster has no more blocks."""
-        if self.levels == 1 or self.facts.has_rng:
-            return FEW_BATCHES
-        is_one_block = not self.is_wide and self.facts.reduction_elems * self.facts.max_dtype_bits <= self.one_block_bytes * 8
-        is_longest = self.row_vectors > self.arch.max_cluster_blocks * BLOCK_THREADS * FEW_BATCHES
-        return MANY_BATCHES if is_one_block or self.is_wide and is_longest else FEW_BATCHES
+        """Vectors of a thread: many where the row waits twice and one block could hold it, or it draws and the largest cluster has no more blocks."""
+        facts = self.facts
+        if facts.has_rng:
+            return MANY_BATCHES if self.row_vectors > self.arch.max_cluster_blocks * BLOCK_THREADS * FEW_BATCHES else FEW_BATCHES
+        return MANY_BATCHES if self.is_in_one_block() else FEW_BATCHES
+
+    def is_in_one_block(self) -> bool:
+        """True for rows that wait twice and that one block of many vectors each keeps. Layer norm of 24K bf16 0.988 in one, 0.888 in two."""
+        facts = self.facts
+        is_wide = self.is_wide or facts.has_rng
+        return self.levels > 1 and not is_wide and facts.reduction_elems * facts.max_dtype_bits <= self.one_block_bytes * 8
 
     def shared_blocks(self) -> int:
         """Blocks of a cluster that share a row."""
-        return min(next_power_of_two(ceil_div(self.row_vectors, self.shared_batches() * BLOCK_THREADS)), self.arch.max_cluster_blocks)
+        blocks = next_power_of_two(ceil_div(self.row_vectors, self.shared_batches() * BLOCK_THREADS))
+        return 1 if self.is_in_one_block() else min(blocks, self.arch.max_cluster_blocks)

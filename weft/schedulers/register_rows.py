@@ -99,6 +99,7 @@ CLUSTER_SHARE_BYTES = 32 * 1024
 CLUSTER_BLOCK_THREADS = (128, 512)
 """Fewest and most threads of a block of a cluster."""
 CLUSTER_BATCHES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+"""More than MANY_BATCHES only where these threads would not hold the row: softmax of 100,000 float32 0.937 with 7, 0.713 with 10, of 50,000 0.956 and 0.735."""
 MAX_CLUSTER_ELEMS_PER_THREAD = 128
 
 
@@ -159,12 +160,16 @@ class RegisterRows(RowsOf):
         return None
 
     def batches_at_once(self, share: int, is_cluster: bool) -> range:
-        """Vectors of a thread for `share` of them in a block. In a cluster, where every warp hands its results to every block, fewer warps are better."""
+        """Vectors of a thread for `share` of them in a block. In a cluster, where every warp hands its results to every block, fewer warps are better.
+
+        One H200: layer norm of 512 x 16384 bf16 16.0 us with eight, all at once, 16.4 with weights in shared memory, which let three blocks in instead of four.
+        """
         if is_cluster:
             wanted = ceil_div(share, CLUSTER_THREADS_AT_ONCE)
             return range(max(2, wanted if wanted <= FEW_BATCHES else ceil_div(share, MOST_THREADS_AT_ONCE)), MANY_BATCHES + 1)
         is_large = self.is_random_wide and share > FEW_BATCHES * MOST_THREADS_AT_ONCE
-        return range(ceil_div(share, self.arch.max_threads_per_block if is_large else MOST_THREADS_AT_ONCE), FEW_BATCHES + 1)
+        most = MANY_BATCHES if self.levels > 1 and not self.is_wide and not self.facts.has_rng else FEW_BATCHES
+        return range(ceil_div(share, self.arch.max_threads_per_block if is_large else MOST_THREADS_AT_ONCE), most + 1)
 
     def cluster_at_once(self) -> int:
         """Blocks that share a row where rows are too few for all multiprocessors: as many as have something to do."""
@@ -290,7 +295,8 @@ class RegisterRows(RowsOf):
         is_long = held > LONG_CLUSTER_KEPT_REGISTERS
         beside = CLUSTER_OVERHEAD_REGISTERS  # more blocks are worth more than a register or two of the weights
         if is_long:
-            beside = LONG_CLUSTER_OVERHEAD_REGISTERS + OPERAND_REGISTERS * self.facts.broadcast_operands + PHASE_REGISTERS * self.is_phased
+            operands = OPERAND_REGISTERS * self.facts.broadcast_operands * (not self.facts.has_rng)
+            beside = LONG_CLUSTER_OVERHEAD_REGISTERS + operands + PHASE_REGISTERS * self.is_phased
         return max(MIN_REGISTERS, round_up(held + beside, 8))
 
     def row_registers(self, bits: float, vectors: int) -> int:
@@ -318,8 +324,8 @@ class RegisterRows(RowsOf):
     def wanted_batches(self, share_vectors: int, is_cluster: bool) -> int:
         """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
 
-        Source for clusters: rows of 64K and 128K, bf16: layer norm 0.81 with 8 batches as with 4, whose weights spill; softmax, recomputed, 0.94 with 8 (0.93
-        with 4); layer norm of 32K float32 0.89 with 4 (0.82 with 8).
+        Source for clusters: rows of 128K: layer norm bf16 0.84 with 4 (0.82 with 8), float32 0.78 with 4 (0.74 with 8); softmax bf16, recomputed, 0.94 with 8
+        (0.93 with 4).
         """
         facts = self.facts
         narrow = min(MOST_NARROW, self.full_vectors())
@@ -353,8 +359,10 @@ class RegisterRows(RowsOf):
         blocks = min(next_power_of_two(ceil_div(row_bytes, CLUSTER_SHARE_BYTES)), self.arch.max_cluster_blocks)
         if blocks == 1:
             return
+        least = ceil_div(share_of(self.row_vectors, blocks), CLUSTER_BLOCK_THREADS[1])
+        most = max(least, MANY_BATCHES * min(MOST_NARROW, self.full_vectors()))
         for projected, bits in self.projections():
-            for batches in (b for b in CLUSTER_BATCHES if b * self.vector <= MAX_CLUSTER_ELEMS_PER_THREAD):
+            for batches in (b for b in CLUSTER_BATCHES if b * self.vector <= MAX_CLUSTER_ELEMS_PER_THREAD and b <= most):
                 yield from (c for c in self.in_cluster(projected, bits, batches, blocks) if c.threads_per_block >= CLUSTER_BLOCK_THREADS[0])
 
     def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:
