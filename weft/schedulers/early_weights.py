@@ -37,8 +37,8 @@ float32 16K 0.980 for 0.976 (512 rows 0.993 for 0.942), 64K 0.971 for 0.945, 152
 for 0.981, 24K 0.988 for 0.974, 64K 0.905 for 0.854, of float32 8192 0.965 for 0.959, 16K 1.000 for 0.960, 32K 0.988 for 0.940, but 12K bf16 0.964 for 0.974,
 and in clusters of 16 blocks of float32 40000 0.894 for 0.958, 64K 0.887 for 0.891; add + RMS norm of 128K float32 0.898 for 0.759, bf16 0.965 for 0.947."""
 SHARED_LEAST_RANDOM_VECTORS = 3072
-"""The same where float32 rows draw random numbers: dropout + layer norm of 12K 0.948 for 0.897, of 16K 0.945 for 0.872, of 64K 0.866 for 0.774, but of 8192
-0.990 for 0.992."""
+"""The same where float32 rows draw random numbers: dropout + layer norm of 12K 0.948 for 0.897, of 16K 0.945 for 0.872, of 64K 0.866 for 0.774, of 128K 0.72
+for 0.68, but of 8192 0.990 for 0.992."""
 SHARED_BESIDE_REGISTERS, SHARED_TWICE_REGISTERS, SHARED_MANY_REGISTERS = 16, 32, 48
 """Beside the row where it waits at one barrier, at two, and at two with eight vectors. Layer norm of 64K bf16 0.905 with 48, 0.839 with 40, of 32K, with
 eight, 0.963 with 80, 0.906 with 64; RMS norm is within 1 % with 32 and 40."""
@@ -99,7 +99,7 @@ class EarlyWeights(RegisterRows):
         blocks = self.shared_blocks()
         is_short = self.row_vectors <= blocks * self.shared_batches() * BLOCK_THREADS  # else blocks are larger: measured for one barrier only
         if facts.has_rng:
-            return self.is_wide and self.row_vectors >= SHARED_LEAST_RANDOM_VECTORS and is_short
+            return self.is_wide and self.row_vectors >= SHARED_LEAST_RANDOM_VECTORS
         if facts.vectorizable_inputs > 1:
             return self.levels == 1 and self.row_vectors >= self.arch.max_cluster_blocks * FEW_BATCHES * BLOCK_THREADS
         most = self.arch.max_cluster_blocks if self.levels == 1 else PORTABLE_CLUSTER_BLOCKS
@@ -109,7 +109,8 @@ class EarlyWeights(RegisterRows):
     def with_weights_in_shared(self) -> Iterator[Candidate]:
         """Few registers, which let more blocks in."""
         wanted, blocks = self.shared_batches(), self.shared_blocks()
-        most = MANY_BATCHES if blocks == self.arch.max_cluster_blocks else wanted
+        is_longest = blocks == self.arch.max_cluster_blocks and self.facts.vectorizable_inputs == 1
+        most = MANY_BATCHES if is_longest and not self.facts.has_rng else wanted
         for projected, bits in self.projections():
             for batches in range(1, most + 1):
                 early = Early("shared", self.registers_beside_shared(bits, batches), wanted, SHARED_GAIN)
@@ -125,10 +126,7 @@ class EarlyWeights(RegisterRows):
         return max(MIN_REGISTERS, round_up(held + (SHARED_MANY_REGISTERS if batches > FEW_BATCHES else SHARED_TWICE_REGISTERS), 8))
 
     def shared_batches(self) -> int:
-        """Vectors of a thread: many where the row waits twice and one block could hold it, or it draws and the largest cluster has no more blocks."""
-        facts = self.facts
-        if facts.has_rng:
-            return MANY_BATCHES if self.row_vectors > self.arch.max_cluster_blocks * BLOCK_THREADS * FEW_BATCHES else FEW_BATCHES
+        """Vectors of a thread: many where one block holds a row that waits twice."""
         return MANY_BATCHES if self.is_in_one_block() else FEW_BATCHES
 
     def is_in_one_block(self) -> bool:

@@ -295,7 +295,7 @@ class RegisterRows(RowsOf):
         is_long = held > LONG_CLUSTER_KEPT_REGISTERS
         beside = CLUSTER_OVERHEAD_REGISTERS  # more blocks are worth more than a register or two of the weights
         if is_long:
-            operands = OPERAND_REGISTERS * self.facts.broadcast_operands * (not self.facts.has_rng)
+            operands = OPERAND_REGISTERS * self.facts.broadcast_operands * (self.is_wide or self.levels == 1)
             beside = LONG_CLUSTER_OVERHEAD_REGISTERS + operands + PHASE_REGISTERS * self.is_phased
         return max(MIN_REGISTERS, round_up(held + beside, 8))
 
@@ -324,15 +324,15 @@ class RegisterRows(RowsOf):
     def wanted_batches(self, share_vectors: int, is_cluster: bool) -> int:
         """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
 
-        Source for clusters: rows of 128K: layer norm bf16 0.84 with 4 (0.82 with 8), float32 0.78 with 4 (0.74 with 8); softmax bf16, recomputed, 0.94 with 8
-        (0.93 with 4).
+        Source for clusters: rows of 128K: layer norm bf16 0.83 with 8 (with 4 it spills, or is 0.81), float32 0.78 with 4 (0.74 with 8); softmax bf16,
+        recomputed, 0.94 with 8 (0.93 with 4).
         """
         facts = self.facts
         narrow = min(MOST_NARROW, self.full_vectors())
         if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
             return max(ceil_div(share_vectors, self.arch.warp_threads), min(share_vectors, self.full_vectors()))
         if is_cluster:
-            return narrow * (MANY_BATCHES if facts.has_exp else FEW_BATCHES)
+            return narrow * (MANY_BATCHES if facts.has_exp or self.levels > 1 and not self.is_wide and not facts.has_rng else FEW_BATCHES)
         share_bytes = share_vectors * self.vector * facts.max_dtype_bits // 8
         is_short = share_bytes <= FEW_BATCHES_BYTES or self.is_wide and not facts.has_exp and share_bytes <= 2 * FEW_BATCHES_BYTES
         is_few = is_short or self.levels == 1 or facts.has_rng
