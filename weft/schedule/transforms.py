@@ -28,16 +28,17 @@ def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool,
     A broadcast axis is split too, to (ceildiv(1, factor), factor), so that its loops correspond to those of the axes that it meets.
     A phased split counts whole parts only. multiple: of the inner extent, see `Split`.
     """
+    assert multiple == 1 or not inner_split, "the extent of a part is the factor where the parts stand inside"
 
-    def rest_of(extent: Sym, is_phased: bool, multiple: int) -> Sym:
+    def rest_of(extent: Sym) -> Sym:
         return floordiv(extent, factor) if is_phased else mul(ceildiv(ceildiv(extent, factor), multiple), multiple)
 
-    other = ceildiv(axis.sym, factor) if axis.is_broadcast() else rest_of(axis.sym, is_phased, multiple)
+    other = ceildiv(axis.sym, factor) if axis.is_broadcast() else rest_of(axis.sym)
     outer_extent, inner_extent = (other, factor) if inner_split else (factor, other)
     expanded = axis.expanded_extent
     outer_expanded = inner_expanded = None
     if expanded is not None:
-        rest = rest_of(expanded, is_phased, multiple)
+        rest = rest_of(expanded)
         outer_expanded, inner_expanded = (rest, factor) if inner_split else (factor, rest)
     outer = fusion.new_axis(outer_extent, axis.iter_type, expanded_extent=outer_expanded)
     inner = fusion.new_axis(inner_extent, axis.iter_type, expanded_extent=inner_expanded)

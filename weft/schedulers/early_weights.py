@@ -96,15 +96,13 @@ class EarlyWeights(RegisterRows):
         facts = self.facts
         if facts.has_exp:
             return False
-        blocks = self.shared_blocks()
-        is_short = self.row_vectors <= blocks * self.shared_batches() * BLOCK_THREADS  # else blocks are larger: measured for one barrier only
         if facts.has_rng:
             return self.is_wide and self.row_vectors >= SHARED_LEAST_RANDOM_VECTORS
         if facts.vectorizable_inputs > 1:
             return self.levels == 1 and self.row_vectors >= self.arch.max_cluster_blocks * FEW_BATCHES * BLOCK_THREADS
-        most = self.arch.max_cluster_blocks if self.levels == 1 else PORTABLE_CLUSTER_BLOCKS
         is_long = self.row_vectors >= SHARED_LEAST_VECTORS[min(self.levels, 2), self.is_wide]
-        return is_long and blocks <= most and (self.levels == 1 or self.is_in_one_block() or is_short)
+        most = min(PORTABLE_CLUSTER_BLOCKS, self.arch.max_cluster_blocks) * FEW_BATCHES * BLOCK_THREADS
+        return is_long and (self.levels == 1 or self.is_in_one_block() or self.row_vectors <= most)
 
     def with_weights_in_shared(self) -> Iterator[Candidate]:
         """Few registers, which let more blocks in."""
