@@ -6,10 +6,10 @@ Read first: `random_case`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fusion_case import ONE, Case, Extent, Node, Ref, ScalarInput, TensorInput, call
@@ -24,7 +24,7 @@ SIZES = (
 LARGEST_VALUE = 1e3
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Value:
     """A value made so far. bound: of its absolute value; exact: no rounding on the way."""
 
@@ -215,6 +215,8 @@ class Generator:
             op, bound = rng.choice((("floor", x.bound + 1), ("ceil", x.bound + 1), ("round", x.bound + 1), ("trunc", x.bound), ("sign", 1), ("isfinite", 1)))
             return self.add(op, Ref(x.name), labels=x.labels, bound=bound, exact=True)
         op = rng.choice(("neg", "abs", "relu", "sin", "cos", "tanh", "sigmoid", "silu", "exp", "erf", "atan", "sqrt", "rsqrt", "log", "reciprocal", "set"))
+        if op in ("sin", "cos") and x.bound > LARGEST_VALUE:
+            raise CannotMake("a rounding error of the value is no small part of a period")
         exact = x.exact and op in ("neg", "abs", "relu", "set")
         if op in ("sqrt", "rsqrt", "log", "reciprocal"):
             x = self.add("add", Ref(self.add("abs", Ref(x.name), labels=x.labels, bound=x.bound, exact=False, keep=False).name), 0.5, labels=x.labels, bound=x.bound + 0.5, exact=False, keep=False)
@@ -334,7 +336,7 @@ class Generator:
         if op == "sum" and x.dtype.is_float:  # results of a sum of many are scaled back
             total = self.add(op, Ref(x.name), list(dims), keepdim, labels=labels, bound=bound, exact=exact, keep=False)
             if self.chance(0.5):
-                self.made.append(total)
+                self.made.append(dataclasses.replace(total, bound=x.bound * max(1, count)))
             return self.add("mul", Ref(total.name), 1.0 / max(1, count), labels=labels, bound=x.bound, exact=False)
         return self.add(op, Ref(x.name), list(dims), keepdim, labels=labels, bound=bound, exact=exact)
 
@@ -399,7 +401,8 @@ class Generator:
         if kind == "softmax":
             top = self.spread(self.reduce(x, dims, "max", keep), x)
             e = self.add("exp", Ref(self.add("sub", Ref(x.name), Ref(top.name), labels=x.labels, bound=8, exact=False).name), labels=x.labels, bound=1, exact=False)
-            total = self.add("sum", Ref(e.name), dims, True, labels=[ONE if d in dims else a for d, a in enumerate(x.labels)], bound=100, exact=False)
+            total = self.add("sum", Ref(e.name), dims, True, labels=[ONE if d in dims else a for d, a in enumerate(x.labels)], bound=1, exact=False, keep=False)
+            self.made.append(dataclasses.replace(total, bound=math.prod(self.sizes[x.labels[d]] for d in dims if x.labels[d] != ONE)))
             y = self.add("div", Ref(e.name), Ref(total.name), labels=x.labels, bound=1, exact=False)
         elif kind in ("layer", "rms"):
             if kind == "layer":
