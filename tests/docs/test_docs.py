@@ -47,16 +47,11 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
     assert made.TARGET.read_text(encoding="utf-8") == made.page(), "run: python docs/make_settings.py"
 
 
-def shape(text: str) -> list[str]:
-    """Headings, languages of blocks, and the names of schedulers and passes: what a change of the compiler's stages changes."""
-    lines = re.findall(r"^(#+ .*|```\w+|== \w+|\w+ +(?:declines|accepts)\b)", text, re.MULTILINE)
-    return [re.sub(r" +", " ", line) for line in lines]
-
-
-def test_the_tour_has_the_stages_that_the_compiler_has() -> None:
-    """The dumps in it may be older than the last change of an index; its stages, passes and schedulers may not."""
+def test_the_tour_shows_what_the_compiler_makes() -> None:
+    """All but the machine code, which depends on NVRTC's version, and what torch says of the error."""
     made = script("make_tour")
-    assert shape(made.TARGET.read_text(encoding="utf-8")) == shape(made.tour()), "run: python docs/make_tour.py"
+    shown, now = (re.split(r"^## \d+\. Machine code", text, flags=re.MULTILINE) for text in (made.TARGET.read_text(encoding="utf-8"), made.tour()))
+    assert len(shown) == len(now) == 2 and shown[0] == now[0], "run: python docs/make_tour.py"
 
 
 def test_links_between_pages_lead_to_files() -> None:
