@@ -47,9 +47,13 @@ struct And {
 
 // Fold over groups of Width neighbouring lanes (a power of two up to 32); all lanes get the result.
 template <class Op, int Width, class T> WEFT_DEVICE T reduce_lanes(T value) {
+#ifdef WEFT_EMULATOR
+  return fold_lanes<Op>(value, Width);
+#else
 #pragma unroll
   for (int offset = Width / 2; offset > 0; offset /= 2) value = Op::combine(value, shuffle_xor(value, offset));
   return value;
+#endif
 }
 
 // The threads of the block in x-fastest order.
@@ -70,12 +74,16 @@ WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned 
 #pragma unroll
   for (int n = 0; n < N; n++) {
     T value = lane < warps ? load_shared(workspace + (first + lane) * N + n) : identity;
+#ifdef WEFT_EMULATOR
+    values[n] = fold_lanes<Op>(value, warps, true);
+#else
     if (warps > 16) value = Op::combine(value, shuffle_xor(value, 16));
     if (warps > 8) value = Op::combine(value, shuffle_xor(value, 8));
     if (warps > 4) value = Op::combine(value, shuffle_xor(value, 4));
     if (warps > 2) value = Op::combine(value, shuffle_xor(value, 2));
     if (warps > 1) value = Op::combine(value, shuffle_xor(value, 1));
     values[n] = shuffle_index(value, 0);
+#endif
   }
   if (Trailing) block_sync();
 }

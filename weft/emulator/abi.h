@@ -77,6 +77,7 @@ void weft_emu_block_sync(int line);
 void weft_emu_named_barrier(int id, int threads, int sync, int line);
 void weft_emu_warp_sync(unsigned mask, int line);
 weft_u64 weft_emu_shuffle(weft_u64 value, int kind, int operand, int line);
+weft_u64* weft_emu_gather(weft_u64 value, int* is_first, int line);  // the values of all lanes, valid until the caller waits; is_first: nobody has seen them
 unsigned weft_emu_ballot(int predicate, int line);
 int weft_emu_elect(int line);
 void weft_emu_setmaxnreg(int increase, int registers, int line);

@@ -263,6 +263,23 @@ template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) {
 template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) {
   return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_INDEX, lane, line));
 }
+// What a butterfly of shuffles over groups of `width` lanes leaves in each lane: the lanes meet once, and the first one computes for all, in the same order.
+template <class Op, class T> WEFT_DEVICE T fold_lanes(T value, unsigned width, bool of_lane_0 = false, WEFT_LINE) {
+  int is_first;
+  weft_u64* const all = weft_emu_gather(to_bits(value), &is_first, line);
+  if (is_first) {
+    T values[32];
+    for (unsigned i = 0; i < 32; i++) values[i] = from_bits<T>(all[i]);
+    for (unsigned offset = 16; offset > 0; offset /= 2) {
+      if (offset >= width) continue;
+      T next[32];
+      for (unsigned i = 0; i < 32; i++) next[i] = Op::combine(values[i], values[i ^ offset]);
+      for (unsigned i = 0; i < 32; i++) values[i] = next[i];
+    }
+    for (unsigned i = 0; i < 32; i++) all[i] = to_bits(values[i]);
+  }
+  return from_bits<T>(all[of_lane_0 ? 0 : lane()]);
+}
 #if defined(WEFT_CHECK_RACES)
 template <class T> WEFT_DEVICE T shuffle_xor(Element<T> v, int lanemask, WEFT_LINE) { return shuffle_xor<T>(v.read(), lanemask, line); }
 template <class T> WEFT_DEVICE T shuffle_down(Element<T> v, int delta, WEFT_LINE) { return shuffle_down<T>(v.read(), delta, line); }

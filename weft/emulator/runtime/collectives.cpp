@@ -282,6 +282,15 @@ EXPORT weft_u64 weft_emu_shuffle(weft_u64 value, int kind, int operand, int line
   return result;
 }
 
+// What the first lane to see the values makes of them in place, the others find.
+EXPORT weft_u64* weft_emu_gather(weft_u64 value, int* is_first, int line) {
+  Fiber* f = machine.current;
+  Collective* c = meet(f, FULL_MASK, SHUFFLE, value, line);
+  *is_first = c->taken == 0;
+  leave_collective(c, f);  // nobody takes the place before this lane waits again
+  return c->value;
+}
+
 EXPORT unsigned weft_emu_ballot(int predicate, int line) {
   Fiber* f = machine.current;
   Collective* c = meet(f, FULL_MASK, BALLOT, (u64)predicate, line);
