@@ -117,22 +117,19 @@ def error_bars(found: list[Case]) -> list[Bar]:
 
 def host_bars(found: list[Case]) -> list[Bar]:
     ran = [c for c in found if LISTED.match(c.name) and c.fraction is not None]
-    first = [(statistics.median(c.row.get("first_again_s") or [c.row["first_s"]]), c.nvfuser_first, c.name) for c in ran if c.nvfuser_first]
-    again = [f"{c.name} by itself, in new processes: {', '.join(f'{s:.2f}' for s in c.row['first_again_s'])} s" for c in ran if "first_again_s" in c.row]
+    first = [(c.row["first_s"], c.nvfuser_first, c.name) for c in ran if c.nvfuser_first]
     slow = [f"{name} {ours:.2f} s for {theirs:.2f}" for ours, theirs, name in first if ours > FIRST_FACTOR * theirs]
     warm = [(c.row["host_us"], c.name) for c in ran if not c.name.startswith(SEVERAL_OUTPUTS)]
     dear = [f"{name} {us:.0f} us" for us, name in warm if us > WARM_BAR_US]
     middle = statistics.median(us for us, _ in warm) if warm else 0.0
-    medians = [(c.row["host_us_median"], c.name) for c in ran if not c.name.startswith(SEVERAL_OUTPUTS) and "host_us_median" in c.row]
-    busy = [f"least of the runs; by their medians at most {us:.0f} us ({name})" for us, name in [max(medians)]] if medians else []
     return [
         (
             "first call at most nvFuser's plus half (`fusion_cases.py`; a case may find the kernel of an earlier one)",
-            with_list(f"{len(first) - len(slow)} of {len(first)} cases", [*slow, *again]), not slow if first else None,
+            with_list(f"{len(first) - len(slow)} of {len(first)} cases", slow), not slow if first else None,
         ),
         (
             f"a warm call with one output at most {WARM_BAR_US:.0f} us on the host",
-            with_list(f"median {middle:.1f} us, {len(warm) - len(dear)} of {len(warm)} cases", [*dear, *busy]), not dear if warm else None,
+            with_list(f"median {middle:.1f} us, {len(warm) - len(dear)} of {len(warm)} cases", dear), not dear if warm else None,
         ),
     ]  # fmt: skip
 
@@ -207,9 +204,8 @@ def kernels(found: list[Case]) -> list[str]:
         written is still in L2. Host: Python and C per warm call, 200 calls in a row."""
     if data.get("runs", 1) > 1:
         words += f""" Of {data["runs"]} runs of the whole script on one machine: medians, the lowest and highest fraction in brackets; first calls of the first
-            run, which alone finds no compiled kernels; the host's time is the least of the runs."""
+            run, which alone finds no compiled kernels."""
     out += ["```bash", data.get("command", "python fusion_cases.py weft OUT.json"), "```", "", machine(data), "", *prose(words)]
-    out += prose(data["note"]) if "note" in data else []
     out += prose(f"Peers, on one H200 too (torch {peers.get('torch')}, CUDA {peers.get('cuda')}, {peers.get('date')}): {versions}. {' '.join(peers['notes'])}")
     out += [*families(found), "### Every case", ""]
     head = ("case", "weft", "nvFuser", "best peer", "fastest", "weft us", "first s", "nvFuser first s", "host us", "nvFuser host us", "error")
@@ -351,16 +347,11 @@ def page() -> str:
 
 
 def middle_of_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one output for several of fusion_cases.py: medians of the times, the largest error, first calls of the first run, which alone finds no kernels.
-
-    Of the host's times the least, since what else a host runs only adds to them (as the documentation of timeit says), beside the median.
-    """
+    """Return one output for several of fusion_cases.py: medians of the times, the largest error, first calls of the first run, which alone finds no kernels."""
     rows = []
     for row in runs[0]["rows"]:
         same = [r for run in runs for r in run["rows"] if r["case"] == row["case"] and "fail" not in r]
         times = {name: statistics.median(r[name] for r in same) for name in ("call_ms", "copy_ms", "host_us") if same and name in row}
-        if "host_us" in times:
-            times |= {"host_us": min(r["host_us"] for r in same), "host_us_median": times["host_us"]}
         fractions = sorted(r["copy_ms"] / r["call_ms"] for r in same)
         spread = {"lowest": fractions[0], "highest": fractions[-1]} if same else {}
         errors = {"err": max(r["err"] for r in same if "err" in r)} if "err" in row else {}

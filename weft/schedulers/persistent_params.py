@@ -70,9 +70,7 @@ class PersistentParams:
         if self.bdimx is not None:
             return self.bdimx
         row = facts.inner_run_elems if self.kind == "3d" else facts.reduction_elems
-        share = row_vectors(row, self.vector_elems, self.is_phased)
-        if self.cluster_blocks > 1:
-            share = share_of(share, self.cluster_blocks)
+        share = share_of(row_vectors(row, self.vector_elems, self.is_phased), self.cluster_blocks)
         threads = ceil_div(share, self.batches)
         return round_up(threads, WARP_MULTIPLE) if self.pad_to_warp else threads
 
@@ -84,7 +82,7 @@ class PersistentParams:
         vectors, threads = facts.reduction_elems // self.vector_elems, self.threads_x(facts)
         if threads * self.rows_per_block % 32:
             threads = round_up(threads, 32)  # as the launch does
-        share = share_of(vectors, self.cluster_blocks) if self.cluster_blocks > 1 else vectors
+        share = share_of(vectors, self.cluster_blocks)
         return fill_of_parts(vectors, self.batches, round_up(ceil_div(share, self.batches), self.part_multiple), threads, share)
 
     def threads_per_block(self, facts: PersistentFacts) -> int:
@@ -92,8 +90,8 @@ class PersistentParams:
 
 
 def share_of(vectors: int, blocks: int) -> int:
-    """Vectors of a row that each of the blocks of a cluster has; the last may have fewer."""
-    return round_up(ceil_div(vectors, blocks), SHARE_MULTIPLE)
+    """Vectors of a row that each of its blocks has: all in one block; of those of a cluster the last may have fewer."""
+    return vectors if blocks == 1 else round_up(ceil_div(vectors, blocks), SHARE_MULTIPLE)
 
 
 @dataclass(frozen=True, slots=True)

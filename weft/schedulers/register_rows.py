@@ -367,7 +367,6 @@ class RegisterRows(RowsOf):
 
     def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:
         """A row in so many blocks of a cluster (or in one), of up to 512 threads each."""
-        share = share_of(self.row_vectors, blocks) if blocks > 1 else self.row_vectors
-        padded = round_up(ceil_div(share, batches), self.arch.warp_threads)
+        padded = round_up(ceil_div(share_of(self.row_vectors, blocks), batches), self.arch.warp_threads)
         if padded <= CLUSTER_BLOCK_THREADS[1] and (blocks == 1 or self.facts.iteration_elems <= MAX_GRID[1]):
             yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks, early)
