@@ -59,9 +59,7 @@ template <class T> WEFT_DEVICE T quiet_nan() { return Limits<T>::quiet_nan(); }
 #ifdef WEFT_EMULATOR
 // 2^x = 2^n * 2^r with |r| <= 1/2: the Taylor polynomial of 2^r (its error is 5e-9) and an addition to the exponent; a third of the time of exp2f.
 WEFT_DEVICE float approximate_exp2(float x) {
-  if (!(x > -126.f)) return x != x ? x : 0.f;
-  if (x >= 128.f) return infinity<float>();
-  const float n = __builtin_rintf(x), r = x - n;
+  const float inside = x > -126.f ? x < 128.f ? x : 128.f : -126.f, n = __builtin_rintf(inside), r = inside - n;
   float p = ::fmaf(r, 1.5252734e-5f, 1.5403530e-4f);
   p = ::fmaf(p, r, 1.3333558e-3f);
   p = ::fmaf(p, r, 9.6181291e-3f);
@@ -69,7 +67,8 @@ WEFT_DEVICE float approximate_exp2(float x) {
   p = ::fmaf(p, r, 2.4022651e-1f);
   p = ::fmaf(p, r, 6.9314718e-1f);
   p = ::fmaf(p, r, 1.f);
-  return bits_float(float_bits(p) + ((unsigned)(int)n << 23));
+  const float result = bits_float(float_bits(p) + ((unsigned)(int)n << 23));
+  return x >= 128.f ? infinity<float>() : x > -126.f ? result : x != x ? x : 0.f;
 }
 WEFT_DEVICE float approximate_reciprocal(float x) { return 1.f / x; }
 #else
@@ -107,7 +106,7 @@ WEFT_CALL1(rsqrt, rsqrt) WEFT_CALL1(erfinv, erfinv) WEFT_CALL1(erfcinv, erfcinv)
 #undef WEFT_CALL2
 
 #ifdef WEFT_EMULATOR
-WEFT_DEVICE float rsqrt(float x) { return static_cast<float>(1. / ::sqrt(static_cast<double>(x))); }
+WEFT_DEVICE float rsqrt(float x) { return 1.f / ::sqrtf(x); }
 WEFT_DEVICE double rsqrt(double x) { return 1. / ::sqrt(x); }
 // Winitzki's approximation of erfinv as a start (log_product = log(1 - x^2)), then Halley's iteration on erfc, or on erf where erfc loses digits.
 WEFT_DEVICE double erfinv_start(double log_product) {

@@ -48,7 +48,7 @@ struct And {
 // Fold over groups of Width neighbouring lanes (a power of two up to 32); all lanes get the result.
 template <class Op, int Width, class T> WEFT_DEVICE T reduce_lanes(T value) {
 #ifdef WEFT_EMULATOR
-  return fold_lanes<Op>(value, Width);
+  return fold_lanes<Op, Width>(value);
 #else
 #pragma unroll
   for (int offset = Width / 2; offset > 0; offset /= 2) value = Op::combine(value, shuffle_xor(value, offset));
@@ -75,7 +75,7 @@ WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned 
   for (int n = 0; n < N; n++) {
     T value = lane < warps ? load_shared(workspace + (first + lane) * N + n) : identity;
 #ifdef WEFT_EMULATOR
-    values[n] = fold_lanes<Op>(value, warps, true);
+    values[n] = fold_first_lanes<Op>(value, warps);
 #else
     if (warps > 16) value = Op::combine(value, shuffle_xor(value, 16));
     if (warps > 8) value = Op::combine(value, shuffle_xor(value, 8));

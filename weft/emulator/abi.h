@@ -14,6 +14,12 @@ struct WeftWindow {
 
 enum { WEFT_WINDOWS = 64 };
 
+// What the text says a thread does, and where it says so.
+struct WeftNote {
+  const char* text;
+  int line;
+};
+
 struct WeftState {
   weft_u64 shared_first;   // dynamic shared memory of the running block
   weft_u64 shared_bytes;
@@ -112,5 +118,5 @@ void weft_emu_griddep_launch(int line);
 // Names for reports
 void weft_emu_role(const char* role);
 void weft_emu_name(const void* address, weft_u64 bytes, const char* name);
-void weft_emu_note(const char* text, int line);
+void weft_emu_note(const WeftNote* note);  // null: its end
 }

@@ -24,7 +24,9 @@
 #define WEFT_NAME(pointer, bytes, text) weft_emu_name(pointer, bytes, text)
 #define WEFT_JOIN_(a, b) a##b
 #define WEFT_JOIN(a, b) WEFT_JOIN_(a, b)
-#define WEFT_LINE_NOTE(text) const weft::LineNote WEFT_JOIN(weft_note_, __LINE__)(text)
+#define WEFT_LINE_NOTE(text)                                                    \
+  static const WeftNote WEFT_JOIN(weft_note_text_, __LINE__) = {text, __LINE__}; \
+  const weft::LineNote WEFT_JOIN(weft_note_, __LINE__)(&WEFT_JOIN(weft_note_text_, __LINE__))
 
 #define threadIdx weft::unpack_dim(weft_emu_thread_index())
 #define blockIdx weft::unpack_dim(weft_emu_block_index())
@@ -35,8 +37,8 @@ namespace weft {
 
 // What the thread does until the end of the block that the note stands in.
 struct LineNote {
-  __forceinline__ LineNote(const char* text, WEFT_LINE) { weft_emu_note(text, line); }
-  __forceinline__ ~LineNote() { weft_emu_note(nullptr, 0); }
+  __forceinline__ LineNote(const WeftNote* note) { weft_emu_note(note); }
+  __forceinline__ ~LineNote() { weft_emu_note(nullptr); }
 };
 
 struct Dim { unsigned x, y, z; };
@@ -263,22 +265,29 @@ template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) {
 template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) {
   return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_INDEX, lane, line));
 }
-// What a butterfly of shuffles over groups of `width` lanes leaves in each lane: the lanes meet once, and the first one computes for all, in the same order.
-template <class Op, class T> WEFT_DEVICE T fold_lanes(T value, unsigned width, bool of_lane_0 = false, WEFT_LINE) {
+// What a butterfly of shuffles over groups of `width` lanes leaves in each lane. The lanes meet once, and the first one computes for all, in the same
+// order; a combination must not depend on which of two values comes first, so that all lanes of a group have the same.
+template <class Op, class T> __attribute__((noinline)) void fold_group(weft_u64* values, unsigned width) {
+  for (unsigned offset = width / 2; offset > 0; offset /= 2)
+    for (unsigned i = 0; i < offset; i++) values[i] = to_bits(Op::combine(from_bits<T>(values[i]), from_bits<T>(values[i + offset])));
+}
+template <class Op, int Width, class T> WEFT_DEVICE T fold_lanes(T value, WEFT_LINE) {
   int is_first;
-  weft_u64* const all = weft_emu_gather(to_bits(value), &is_first, line);
-  if (is_first) {
-    T values[32];
-    for (unsigned i = 0; i < 32; i++) values[i] = from_bits<T>(all[i]);
-    for (unsigned offset = 16; offset > 0; offset /= 2) {
-      if (offset >= width) continue;
-      T next[32];
-      for (unsigned i = 0; i < 32; i++) next[i] = Op::combine(values[i], values[i ^ offset]);
-      for (unsigned i = 0; i < 32; i++) values[i] = next[i];
-    }
-    for (unsigned i = 0; i < 32; i++) all[i] = to_bits(values[i]);
+  weft_u64* const values = weft_emu_gather(to_bits(value), &is_first, line);
+  if (!WEFT_LIKELY(!is_first))
+    for (int first = 0; first < 32; first += Width) fold_group<Op, T>(values + first, Width);
+  return from_bits<T>(values[lane() / Width * Width]);
+}
+// Of the first `count` lanes, whose number is rounded up to a power of two; all lanes get what these have.
+template <class Op, class T> WEFT_DEVICE T fold_first_lanes(T value, unsigned count, WEFT_LINE) {
+  int is_first;
+  weft_u64* const values = weft_emu_gather(to_bits(value), &is_first, line);
+  if (!WEFT_LIKELY(!is_first)) {
+    unsigned width = 1;
+    while (width < count) width *= 2;
+    fold_group<Op, T>(values, width);
   }
-  return from_bits<T>(all[of_lane_0 ? 0 : lane()]);
+  return from_bits<T>(values[0]);
 }
 #if defined(WEFT_CHECK_RACES)
 template <class T> WEFT_DEVICE T shuffle_xor(Element<T> v, int lanemask, WEFT_LINE) { return shuffle_xor<T>(v.read(), lanemask, line); }

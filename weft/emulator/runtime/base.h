@@ -2,6 +2,7 @@
 // The runtime uses no C++ standard library, so that it links with any compiler in a second.
 #pragma once
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

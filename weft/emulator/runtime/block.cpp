@@ -8,7 +8,7 @@
 namespace weft_rt {
 
 // Stacks are colored so that the same depth in two threads does not fall into the same cache set.
-static const u32 STACK_COLORS = 61, STACK_COLOR_BYTES = 64;
+static const u32 STACK_COLORS = 61, STACK_COLOR_BYTES = 64, GUARD_BYTES = 4096;
 static const u32 MAX_GUARDED_STACKS = 16384;  // each guard page costs a mapping, and the kernel limits those
 static u32 guarded_stacks = 0;
 
@@ -21,13 +21,15 @@ static char* map_memory(u64 bytes) {
   return (char*)p;
 }
 
+// From one stack to the next: a page more than it holds, since a power of two would put all of them into a few sets of the second cache.
+static u64 stack_stride() { return (u64)machine.config.stack_kib * 1024 + GUARD_BYTES; }
+
 static void make_stacks(Unit* unit, u32 threads) {
-  const u64 bytes = (u64)machine.config.stack_kib * 1024;
-  char* stacks = map_memory(bytes * threads);
+  unit->stacks = map_memory(stack_stride() * threads);
   for (u32 i = 0; i < threads; i++) {
-    char* low = stacks + bytes * i;
-    if (guarded_stacks < MAX_GUARDED_STACKS && mprotect(low, 4096, PROT_NONE) == 0) guarded_stacks++;
-    unit->fibers[i].stack_top = low + bytes - i * 5 % STACK_COLORS * STACK_COLOR_BYTES;
+    char* low = unit->stacks + stack_stride() * i;
+    if (guarded_stacks < MAX_GUARDED_STACKS && mprotect(low, GUARD_BYTES, PROT_NONE) == 0) guarded_stacks++;
+    unit->fibers[i].stack_top = low + stack_stride() - i * 5 % STACK_COLORS * STACK_COLOR_BYTES;
   }
 }
 
@@ -36,7 +38,8 @@ static Unit* make_unit() {
   const u32 threads = machine.block_threads, warps = machine.warps_per_block, blocks = machine.unit_blocks;
   Unit* unit = (Unit*)calloc(1, sizeof(Unit));
   unit->block_count = blocks;
-  unit->fibers = (Fiber*)calloc(threads * blocks, sizeof(Fiber));
+  unit->fibers = (Fiber*)aligned_alloc(CACHE_LINE, threads * blocks * sizeof(Fiber));
+  memset((void*)unit->fibers, 0, threads * blocks * sizeof(Fiber));
   make_stacks(unit, threads * blocks);
   for (u32 rank = 0; rank < blocks; rank++) {
     Block* b = unit->blocks[rank] = (Block*)calloc(1, sizeof(Block));
@@ -65,16 +68,17 @@ static Unit* make_unit() {
   return unit;
 }
 
-static void reset_fiber(Fiber* f) {
+static void make_fiber_context(Fiber* f) {
+  make_context(&f->context, f->stack_top, stack_stride() - STACK_COLORS * STACK_COLOR_BYTES - GUARD_BYTES, fiber_main);
+}
+
+static ALWAYS_INLINE void reset_fiber(Fiber* f) {
   f->wait = Wait::NONE;
+  f->note = nullptr;
   f->exited = f->dependency_met = false;
-  f->role = f->note = nullptr;
-  f->note_line = 0;
-  f->poll_address = nullptr;
-  f->polls = 0;
-  f->cp_async_committed = f->cp_async_done = 0;
-  make_context(&f->context, f->stack_top, (u64)machine.config.stack_kib * 1024 - STACK_COLORS * STACK_COLOR_BYTES - 4096, fiber_main);
-  if (!machine.config.check_races) return;
+  if (UNLIKELY(!f->parked)) make_fiber_context(f);
+  f->parked = false;
+  if (LIKELY(!machine.config.check_races)) return;
   assign(f->base, clocks.zero);
   f->clock = 1;
   for (u32& clock : f->fenced_clock) clock = 0;
@@ -127,11 +131,14 @@ static void check_register_changes(Block* b) {
 }
 
 static void clean_block(Block* b) {
-  for (NamedBarrier& barrier : b->barriers) {
+  for (u32 used = b->used_barriers; used; used &= used - 1) {
+    NamedBarrier& barrier = b->barriers[lowest_bit(used)];
     barrier.knowledge.clear();
     memset((void*)&barrier, 0, sizeof barrier);
   }
+  b->active_barriers = b->used_barriers = 0;
   for (u32 w = 0; w < b->warp_count; w++) {
+    b->warps[w].gathering = 0;
     for (Collective& c : b->warps[w].collectives) {
       c.knowledge.clear();
       c.mask = c.arrived = c.taken = 0;
@@ -146,6 +153,23 @@ static void clean_block(Block* b) {
   }
   b->mbarriers.clear();
   b->names.clear();
+}
+
+static void clean_fiber(Fiber* f) {
+  f->has_more = false;
+  f->role = nullptr;
+  f->poll_address = nullptr;
+  f->polls = 0;
+  assign(f->base, nullptr);
+  release(f->seen_by_atomics);
+  release(f->fenced_published);
+  f->seen_by_atomics = f->fenced_published = nullptr;
+  assign(f->fenced_base, nullptr);
+  f->bulk.open.clear();
+  f->bulk.members.clear();
+  f->bulk.sizes.clear();
+  f->cp_async.clear();
+  f->cp_async_committed = f->cp_async_done = 0;
 }
 
 // Takes a unit out of service: end-of-life checks, then cleaned for the next cluster.
@@ -163,24 +187,14 @@ void retire_unit(Unit* unit) {
   unit->cluster = ClusterBarrier{};
   for (u32 i = 0; i < machine.block_threads * unit->block_count; i++) {
     Fiber* f = &unit->fibers[i];
-    assign(f->base, nullptr);
-    release(f->seen_by_atomics);
-    release(f->fenced_published);
-    f->seen_by_atomics = f->fenced_published = nullptr;
-    assign(f->fenced_base, nullptr);
-    f->bulk.open.clear();
-    f->bulk.members.clear();
-    f->bulk.sizes.clear();
-    f->cp_async.clear();
+    if (UNLIKELY(f->has_more || machine.config.check_races)) clean_fiber(f);
   }
   machine.pool.push(unit);
 }
 
 static void free_unit(Unit* unit) {
   const u32 threads = machine.block_threads * unit->block_count;
-  const u64 bytes = (u64)machine.config.stack_kib * 1024;
-  char* stacks = unit->fibers[0].stack_top - bytes;
-  munmap(stacks, bytes * threads);
+  munmap(unit->stacks, stack_stride() * threads);
   guarded_stacks -= min_of(guarded_stacks, threads);
   for (u32 i = 0; i < threads; i++) {
     Fiber& f = unit->fibers[i];
@@ -208,14 +222,6 @@ void shrink_pool(u32 kept_units) {
   while (machine.pool.count > kept_units) free_unit(machine.pool.pop());
 }
 
-void fiber_main() {
-  if (UNLIKELY(machine.config.trace)) trace_thread(machine.current, TRACE_START);
-  machine.entry(machine.arguments);
-  Fiber* f = machine.current;
-  check_copies_at_exit(f);
-  thread_exits(f);
-}
-
 }  // namespace weft_rt
 
 EXPORT unsigned weft_emu_cluster_rank() { return weft_rt::machine.current->block->rank; }
@@ -233,6 +239,6 @@ EXPORT void weft_emu_role(const char* role) {
   using namespace weft_rt;
   Fiber* f = machine.current;
   if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_EXIT);  // the track of its last role ends
-  f->role = role;
+  with_more(f)->role = role;
   if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_START);
 }

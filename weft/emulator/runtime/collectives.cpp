@@ -1,6 +1,7 @@
 // What threads of a warp, block or cluster do together: barriers, shuffles, votes, register redistribution.
 #include "machine.h"
 #include "report.h"
+#include "switching.h"
 
 namespace weft_rt {
 
@@ -27,13 +28,15 @@ static COLD void divergent(Fiber* f, const Collective* c, CollectiveKind kind, i
 
 static ALWAYS_INLINE Collective* find_collective(Fiber* f, u32 mask, CollectiveKind kind, int line) {
   Warp* warp = f->warp;
-  for (Collective& c : warp->collectives)
-    if (c.arrived && c.arrived != c.mask && (c.mask & mask)) {
-      if (UNLIKELY(c.kind != kind || c.mask != mask || (c.line != line && kind != WARP_SYNC))) divergent(f, &c, kind, line);
-      return &c;
-    }
+  for (u32 open = warp->gathering; open; open &= open - 1) {
+    Collective& c = warp->collectives[lowest_bit(open)];
+    if (UNLIKELY(!(c.mask & mask))) continue;
+    if (UNLIKELY(c.kind != kind || c.mask != mask || (c.line != line && kind != WARP_SYNC))) divergent(f, &c, kind, line);
+    return &c;
+  }
   for (Collective& c : warp->collectives)
     if (!c.arrived) {
+      warp->gathering |= 1u << (&c - warp->collectives);
       c.mask = mask;
       c.kind = kind;
       c.line = line;
@@ -44,6 +47,7 @@ static ALWAYS_INLINE Collective* find_collective(Fiber* f, u32 mask, CollectiveK
 }
 
 static ALWAYS_INLINE void let_collective_go(Collective* c, Fiber* last) {
+  last->warp->gathering &= ~(1u << (c - last->warp->collectives));
   if (machine.config.check_races && c->kind == WARP_SYNC) {
     Knowledge* all = c->knowledge.take();
     for (u32 m = c->mask; m; m &= m - 1) assign(last->warp->fibers[lowest_bit(m)].base, all);
@@ -80,6 +84,9 @@ static ALWAYS_INLINE u32 shuffle_source(u32 lane, int kind, int operand) {
 
 // ---- barriers of a block ------------------------------------------------------------------------------------------
 
+static u32 bit_of(const Block* b, const NamedBarrier& barrier) { return 1u << (&barrier - b->barriers); }
+static bool is_active(const Block* b, const NamedBarrier& barrier) { return b->active_barriers & bit_of(b, barrier); }
+
 static u32 expected_threads(const Block* b, const NamedBarrier& barrier) {
   if (barrier.expected_threads >= 0) return (u32)barrier.expected_threads;
   u32 warps = 0;
@@ -88,7 +95,7 @@ static u32 expected_threads(const Block* b, const NamedBarrier& barrier) {
 }
 
 static void try_open(Block* b, NamedBarrier& barrier) {
-  if (!barrier.active || barrier.arrived_threads < expected_threads(b, barrier)) return;
+  if (!is_active(b, barrier) || barrier.arrived_threads < expected_threads(b, barrier)) return;
   Knowledge* all = machine.config.check_races ? barrier.knowledge.take() : nullptr;
   for (u32 w = 0; w < b->warp_count; w++) {
     u32 waiting = barrier.waiting[w];
@@ -99,7 +106,7 @@ static void try_open(Block* b, NamedBarrier& barrier) {
   }
   release(all);
   barrier.arrived_threads = barrier.counted_warps = 0;
-  barrier.active = false;
+  b->active_barriers &= ~bit_of(b, barrier);
 }
 
 static COLD void check_barrier_operands(const Fiber* f, int id, int threads, int line) {
@@ -127,7 +134,7 @@ static COLD void check_barrier_state(Fiber* f, NamedBarrier& barrier, int id, in
 }
 
 // A warp counts as 32 threads as soon as all of its lanes that have not exited are there.
-static bool count_warp_if_complete(NamedBarrier& barrier, const Warp* warp) {
+static ALWAYS_INLINE bool count_warp_if_complete(NamedBarrier& barrier, const Warp* warp) {
   const u32 w = warp->index;
   if (!barrier.arrived[w] || warp->alive & ~barrier.arrived[w] || barrier.counted_warps >> w & 1) return false;
   barrier.counted_warps |= 1u << w;
@@ -143,13 +150,14 @@ static ALWAYS_INLINE void check_whole_warp(const Fiber* f, int id, int line) {
            warp->lanes & ~warp->alive);
 }
 
-static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line) {
+static ALWAYS_INLINE void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line) {
   if (UNLIKELY(id || threads >= 0)) check_barrier_operands(f, id, threads, line);
   NamedBarrier& barrier = f->block->barriers[id];
   Warp* warp = f->warp;
   const u32 w = warp->index, bit = 1u << f->lane;
-  if (!barrier.active) {
-    barrier.active = true;
+  if (!is_active(f->block, barrier)) {
+    f->block->active_barriers |= 1u << id;
+    f->block->used_barriers |= 1u << id;
     barrier.expected_threads = threads;
   } else {
     if (UNLIKELY(barrier.expected_threads != threads || (barrier.arrived[w] && (barrier.line[w] != line || barrier.syncs[w] != sync))))
@@ -185,9 +193,9 @@ static void arrive_at_barrier(Fiber* f, int id, int threads, bool sync, int line
 // here is reported: the barrier instructions are aligned. A whole warp may exit early.
 void barrier_thread_left(Fiber* f) {
   Block* b = f->block;
-  for (u32 id = 0; id < NAMED_BARRIERS; id++) {
+  for (u32 active = b->active_barriers; active; active &= active - 1) {
+    const u32 id = lowest_bit(active);
     NamedBarrier& barrier = b->barriers[id];
-    if (!barrier.active) continue;
     if (barrier.arrived[f->warp->index] && !(barrier.arrived[f->warp->index] >> f->lane & 1) && barrier.syncs[f->warp->index])
       REPORT("exit-before-barrier", barrier.line[f->warp->index], 0,
              "let every lane reach the barrier, predicate the work instead of returning early",
@@ -195,10 +203,12 @@ void barrier_thread_left(Fiber* f) {
     count_warp_if_complete(barrier, f->warp);
     try_open(b, barrier);
   }
-  for (Collective& c : f->warp->collectives)
-    if (c.arrived && c.arrived != c.mask && (c.mask >> f->lane & 1) && !(c.arrived >> f->lane & 1))
+  for (u32 open = f->warp->gathering; open; open &= open - 1) {
+    const Collective& c = f->warp->collectives[lowest_bit(open)];
+    if ((c.mask >> f->lane & 1) && !(c.arrived >> f->lane & 1))
       fatal("exited-lanes-in-mask", c.line, 0, "let every lane reach the collective", "%s exits while lanes 0x%08x of its warp wait for it in %s",
             describe_fiber(f), c.arrived, COLLECTIVE_NAMES[c.kind]);
+  }
 }
 
 // ---- registers ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,10 @@
 namespace weft_rt {
 
 #if defined(__x86_64__) && !defined(WEFT_UCONTEXT)
-struct Context { void* stack_pointer; };
+struct Context {
+  void* stack_pointer;
+  const char* address() const { return (const char*)stack_pointer; }  // where on its stack the thread is
+};
 
 static ALWAYS_INLINE void switch_context(Context* save, const Context* load) {
   void** to_save = &save->stack_pointer;
@@ -38,7 +41,10 @@ static inline void make_context(Context* context, char* top, u64, void (*entry)(
 }
 static inline void drop_context(Context*) {}
 #elif defined(__aarch64__) && !defined(WEFT_UCONTEXT)
-struct Context { void* stack_pointer; };
+struct Context {
+  void* stack_pointer;
+  const char* address() const { return (const char*)stack_pointer; }
+};
 
 static ALWAYS_INLINE void switch_context(Context* save, const Context* load) {
   register void** to_save asm("x0") = &save->stack_pointer;
@@ -63,7 +69,10 @@ static inline void make_context(Context* context, char* top, u64, void (*entry)(
 }
 static inline void drop_context(Context*) {}
 #else
-struct Context { ucontext_t* machine; };
+struct Context {
+  ucontext_t* machine;
+  const char* address() const { return (const char*)machine; }
+};
 
 static inline ucontext_t* machine_context(Context* context) {
   if (!context->machine) context->machine = (ucontext_t*)calloc(1, sizeof(ucontext_t));

@@ -5,6 +5,7 @@
 #include "mbarrier.h"
 #include "memory.h"
 #include "report.h"
+#include "switching.h"
 #include "tensor_map.h"
 #include "trace.h"
 
@@ -185,7 +186,7 @@ static void start_load(Copy* c, u8* to, Mbarrier* barrier) {
 
 static void start_store(Copy* c, const void* from) {
   c->from = (const u8*)from;
-  c->issuer->bulk.open.push(c);
+  with_more(c->issuer)->bulk.open.push(c);
   if (machine.config.copy_timing == COPY_AT_ONCE)
     while (in_flight(c)) store_step(c);
 }
@@ -421,10 +422,10 @@ EXPORT void weft_emu_cp_async(void* to, const void* from, unsigned bytes, int va
     return;
   }
   memset(to, 0xff, bytes);
-  f->cp_async.push(c);
+  with_more(f)->cp_async.push(c);
 }
 
-EXPORT void weft_emu_cp_async_commit(int) { machine.current->cp_async_committed++; }
+EXPORT void weft_emu_cp_async_commit(int) { with_more(machine.current)->cp_async_committed++; }
 
 EXPORT void weft_emu_cp_async_wait(int groups, int) {
   Fiber* f = machine.current;

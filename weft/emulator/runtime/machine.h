@@ -58,24 +58,29 @@ struct BulkGroups {              // bulk stores of one thread
 
 struct CpAsync { u8* to; const u8* from; u32 bytes, group; bool valid; };
 
-struct Fiber {
+enum { CACHE_LINE = 64 };
+
+// What every thread needs comes first, in one cache line: a launch goes through all of them again and again.
+struct alignas(CACHE_LINE) Fiber {
   Context context;
-  char* stack_top;
   Block* block;
   Warp* warp;
-  u32 lane, thread;              // thread: linear in the block
-  u32 index;                     // in the unit's vectors
-  u64 thread_index;              // packed x, y, z
-  Wait wait;
-  bool exited, dependency_met;
-  u8 barrier;                    // named barrier waited for
-  int line;                      // where it waits
   void* waits_for;
+  u64 thread_index;              // packed x, y, z
+  const WeftNote* note;          // what the text said it does (WEFT_LINE_NOTE)
+  u32 lane;
+  int line;                      // where it waits
+  Wait wait;
+  u8 barrier;                    // named barrier waited for
+  bool exited, dependency_met;
+  bool parked;                   // between two blocks: its context starts the next one
+  bool has_more;                 // something behind this line was set since the block started
+
+  u32 thread, index;             // linear in the block; in the unit's vectors
+  char* stack_top;
   u32 phase;                     // of the mbarrier waited for
   u32 cluster_phase;             // of the last cluster_arrive
   const char* role;
-  const char* note;              // what the text said it does (WEFT_LINE_NOTE)
-  int note_line;
   // polling
   const void* poll_address;
   u64 poll_value;
@@ -93,6 +98,12 @@ struct Fiber {
   List<CpAsync> cp_async;        // not performed yet
   u32 cp_async_committed, cp_async_done;   // groups; done: waited for
 };
+static_assert(offsetof(Fiber, thread) <= CACHE_LINE, "what every thread needs fits one cache line");
+// The thread, about to keep something behind its first line.
+inline Fiber* with_more(Fiber* f) {
+  f->has_more = true;
+  return f;
+}
 
 struct Collective {
   u32 mask, arrived, taken;
@@ -108,13 +119,13 @@ struct Warp {
   u32 index;
   u32 lanes;                     // that exist: the last warp of a block may be partial
   u32 ready, alive;
+  u32 gathering;                 // bit i: collectives[i] waits for lanes
   Collective collectives[COLLECTIVES];
   u32 registers, registers_wanted;
   List<u32> register_changes;
 };
 
 struct NamedBarrier {
-  bool active;
   int expected_threads;          // negative: the whole block
   u32 arrived_threads, counted_warps;
   u32 waiting[MAX_WARPS], arrived[MAX_WARPS];
@@ -153,6 +164,7 @@ struct Block {
   u32 ready_warps, current_warp;
   u32 warp_count;
   Warp* warps;
+  u32 active_barriers, used_barriers;  // bit i: somebody waits at barriers[i]; did so since the block started
   NamedBarrier barriers[NAMED_BARRIERS];
   List<Mbarrier*> mbarriers;
   int register_pool;
@@ -193,6 +205,7 @@ struct Unit {
   u32 block_count;
   Block* blocks[MAX_CLUSTER];
   Fiber* fibers;
+  char* stacks;
   u32 slot_clock[COPY_SLOTS];
   bool slot_used[COPY_SLOTS];
   ClusterBarrier cluster;
@@ -242,11 +255,10 @@ extern Machine machine;
 
 // ---- scheduler.cpp
 void make_ready(Warp* warp, u32 lanes);
-void wait_here(Fiber* fiber, Wait wait, void* object, int line);     // returns when somebody made the fiber ready
 void yield_sometimes(Fiber* fiber);                                  // random schedules only
 void wait_polling(Fiber* fiber, int line);
 void leave_to_main() __attribute__((noreturn));
-void thread_exits(Fiber* fiber);
+void fiber_main();
 void run_all();
 
 // ---- collectives.cpp
@@ -263,7 +275,6 @@ void check_copies_at_exit(Fiber* fiber);
 Unit* start_unit(u32 linear);
 void retire_unit(Unit* unit);
 void shrink_pool(u32 kept_units);      // of the finished ones
-void fiber_main();
 
 // ---- happens-before of one thread
 inline Epoch own_epoch(const Fiber* f) { return make_epoch(f->block->unit->id, f->index, f->clock); }

@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "report.h"
 #include "shadow.h"
+#include "switching.h"
 #include "trace.h"
 
 namespace weft_rt {

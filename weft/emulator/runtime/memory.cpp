@@ -283,7 +283,7 @@ EXPORT void weft_emu_sync_write(void* address, unsigned, int release_order, int)
 
 // A thread that reads one value over and over waits for others.
 EXPORT void weft_emu_poll(const void* address, weft_u64 value, int line) {
-  Fiber* f = machine.current;
+  Fiber* f = with_more(machine.current);
   const bool same = f->poll_address == address && f->poll_value == value;
   f->poll_address = address;
   f->poll_value = value;
@@ -333,9 +333,6 @@ EXPORT void weft_emu_name(const void* address, weft_u64 bytes, const char* name)
     if (known.first == (u64)address) return;
   b->names.push(Name{(u64)address, bytes, name});
 }
-EXPORT void weft_emu_note(const char* text, int line) {
-  machine.current->note = text;
-  machine.current->note_line = line;
-}
+EXPORT void weft_emu_note(const WeftNote* note) { machine.current->note = note; }
 EXPORT void weft_emu_griddep_wait(int) { machine.current->dependency_met = true; }
 EXPORT void weft_emu_griddep_launch(int) {}

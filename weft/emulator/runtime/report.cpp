@@ -56,8 +56,8 @@ static void add_finding(const char* kind, int line, int other_line, const char* 
   const Block* b = machine.current ? machine.current->block : machine.current_block;
   const char* block = b ? format_text("%u,%u,%u", b->x, b->y, b->z) : "";
   const char* thread = machine.current ? describe_fiber(machine.current) : "";
-  const int note_line = machine.current ? machine.current->note_line : 0;
-  findings.push(Finding{kind, line, other_line, note_line, 1, block, thread, format_list(format, list), hint ? hint : ""});
+  const WeftNote* note = machine.current ? machine.current->note : nullptr;
+  findings.push(Finding{kind, line, other_line, note ? note->line : 0, 1, block, thread, format_list(format, list), hint ? hint : ""});
 }
 
 COLD void report(const char* kind, int line, int other_line, const char* hint, const char* format, ...) {
@@ -80,7 +80,7 @@ COLD const char* describe_fiber(const Fiber* f) {
   const char* block = machine.unit_count * machine.unit_blocks > 1 ? format_text(" of block (%u,%u,%u)", f->block->x, f->block->y, f->block->z) : "";
   u64 t = f->thread_index;
   const char* role = f->role ? format_text(" [%s]", f->role) : "";
-  const char* note = f->note ? format_text(" at \"%s\"", f->note) : "";
+  const char* note = f->note ? format_text(" at \"%s\"", f->note->text) : "";
   return format_text("thread (%u,%u,%u)%s, warp %u lane %u%s%s", (u32)t, (u32)(t >> 32) & 0xffff, (u32)(t >> 48), block, f->warp->index, f->lane,
                      role, note);
 }

@@ -1,6 +1,7 @@
 // Which thread runs next. Lanes of a warp run in order until each of them waits; then another warp; then another block.
 #include "machine.h"
 #include "report.h"
+#include "switching.h"
 #include "trace.h"
 #include "wait_graph.h"
 
@@ -8,35 +9,10 @@ namespace weft_rt {
 
 Machine machine;
 
-static ALWAYS_INLINE void enter(Fiber* f) {
-  machine.current = f;
-  if (UNLIKELY(f->block != machine.current_block)) {
-    machine.current_block = f->block;
-    weft_state.shared_first = (u64)f->block->shared;
-  }
-}
-
-static ALWAYS_INLINE void switch_to(Fiber* to, Fiber* from) {
-  if (to == from) return;
-  machine.switches++;
-  Context* save = from ? &from->context : &machine.main_context;
-  if (to) {
-    enter(to);
-    switch_context(save, &to->context);
-  } else {
-    machine.current = nullptr;
-    switch_context(save, &machine.main_context);
-  }
-}
-
 void make_ready(Warp* warp, u32 lanes) {
   machine.events++;
   warp->ready |= lanes;
   if (lanes) warp->block->ready_warps |= 1u << warp->index;
-}
-
-static ALWAYS_INLINE void make_unready(Fiber* f) {
-  if (!(f->warp->ready &= ~(1u << f->lane))) f->block->ready_warps &= ~(1u << f->warp->index);
 }
 
 static u32 random_bit(u32 mask) {
@@ -70,7 +46,7 @@ static Block* pick_block() {
 }
 
 // The next ready thread, or null when the main loop has to decide (nobody is ready, or the launch is over).
-static Fiber* pick() {
+Fiber* pick() {
   if (UNLIKELY(machine.timed_out)) {
     if (machine.current) machine.last_running = machine.current;
     return nullptr;
@@ -84,26 +60,6 @@ static Fiber* pick() {
     if (!machine.copies_in_flight) return nullptr;
     step_copies(true);
   }
-}
-
-static ALWAYS_INLINE void reschedule(Fiber* from) {
-  u32 ready = from->warp->ready;
-  if (LIKELY(ready && machine.config.schedule != RANDOM_LANES && !machine.timed_out)) {
-    switch_to(&from->warp->fibers[lowest_bit(ready)], from);
-    return;
-  }
-  switch_to(pick(), from);
-}
-
-void wait_here(Fiber* f, Wait wait, void* object, int line) {
-  f->wait = wait;
-  f->waits_for = object;
-  f->line = line;
-  make_unready(f);
-  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_WAIT);
-  reschedule(f);
-  if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_RUN);
-  f->wait = Wait::NONE;
 }
 
 void yield_sometimes(Fiber* f) {
@@ -128,7 +84,7 @@ static void wake_polling() {
   machine.polling.clear();
 }
 
-void thread_exits(Fiber* f) {
+static ALWAYS_INLINE void thread_exits(Fiber* f) {
   f->exited = true;
   f->warp->alive &= ~(1u << f->lane);
   make_unready(f);
@@ -138,9 +94,22 @@ void thread_exits(Fiber* f) {
   barrier_thread_left(f);
   cluster_thread_left(f);
   if (UNLIKELY(machine.config.trace)) trace_thread(f, TRACE_EXIT);
-  if (f->block->unit->live_threads == 0) switch_to(nullptr, f);
-  reschedule(f);
-  abort();
+  f->parked = true;
+  if (UNLIKELY(f->block->unit->live_threads == 0))
+    switch_to(nullptr, f);
+  else
+    reschedule(f);
+}
+
+// What runs on a stack: one thread after the other, each of another block.
+void fiber_main() {
+  for (;;) {
+    if (UNLIKELY(machine.config.trace)) trace_thread(machine.current, TRACE_START);
+    machine.entry(machine.arguments);
+    Fiber* f = machine.current;
+    if (UNLIKELY(f->has_more)) check_copies_at_exit(f);
+    thread_exits(f);
+  }
 }
 
 // ---- deadlock -----------------------------------------------------------------------------------------------------
