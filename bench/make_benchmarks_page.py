@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from emulator_page import emulator, emulator_bars
 from ncu_page import reasons
 from page_text import FUSION_CASE_NAMES, RESULTS, load, machine, mean, missing, prose, table, two
 from ways_page import way_bars, ways
@@ -163,7 +164,7 @@ def check_bars() -> list[Bar]:
 
 def bars(found: list[Case]) -> list[str]:
     """Return the table of bars."""
-    rows = [*speed_bars(found), *error_bars(found), *host_bars(found), width_bar(), *way_bars(), *check_bars()]
+    rows = [*speed_bars(found), *error_bars(found), *host_bars(found), width_bar(), *way_bars(), *emulator_bars(), *check_bars()]
     return ["## The bars", "", *table(("bar", "figure", ""), [(what, figure, yes(is_met)) for what, figure, is_met in rows])]
 
 
@@ -342,7 +343,7 @@ def page() -> str:
         script has `--cpu-smoke`, which runs tiny sizes in the emulator to see that it works. All commands are for the root of this repository, with
         `PYTHONPATH=.` where the package is not installed."""
     lines = ["# Benchmarks", "", *prose(words), *bars(found), *kernels(found), *first_calls(found), *warm_calls(), *widths(), *ways()]
-    lines += [*reasons(), *correctness(), *tried()]
+    lines += [*reasons(), *emulator(), *correctness(), *tried()]
     return "\n".join(lines).rstrip() + "\n"
 
 

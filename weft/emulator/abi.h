@@ -12,7 +12,10 @@ struct WeftWindow {
   weft_u64 bytes;
 };
 
-enum { WEFT_WINDOWS = 64 };
+enum { WEFT_WINDOW_BITS = 8, WEFT_WINDOWS = 1 << WEFT_WINDOW_BITS };
+
+// The window of a page. Pages are scattered: rows of several tensors often lie a multiple of some power of two apart, almost.
+static inline unsigned weft_window_of(weft_u64 address) { return (unsigned)((address >> 12) * 0x9E3779B97F4A7C15ull >> (64 - WEFT_WINDOW_BITS)); }
 
 // What the text says a thread does, and where it says so.
 struct WeftNote {
@@ -20,7 +23,9 @@ struct WeftNote {
   int line;
 };
 
+// Of the running thread. Indices are packed: x in the low 32 bits, then y and z in 16 each.
 struct WeftState {
+  weft_u64 thread_index, block_index, block_dim, grid_dim;
   weft_u64 shared_first;   // dynamic shared memory of the running block
   weft_u64 shared_bytes;
   WeftWindow read[WEFT_WINDOWS];    // registered buffers, found by weft_emu_access
@@ -58,11 +63,6 @@ extern "C" {
 extern WeftState weft_state;
 
 // Constant within a thread: the compiler may keep the result across switches.
-weft_u64 weft_emu_thread_index() __attribute__((const));
-weft_u64 weft_emu_block_index() __attribute__((const));
-weft_u64 weft_emu_block_dim() __attribute__((const));
-weft_u64 weft_emu_grid_dim() __attribute__((const));
-void* weft_emu_dynamic_shared() __attribute__((const));
 unsigned weft_emu_cluster_rank() __attribute__((const));
 unsigned weft_emu_cluster_size() __attribute__((const));
 
@@ -83,7 +83,7 @@ void weft_emu_block_sync(int line);
 void weft_emu_named_barrier(int id, int threads, int sync, int line);
 void weft_emu_warp_sync(unsigned mask, int line);
 weft_u64 weft_emu_shuffle(weft_u64 value, int kind, int operand, int line);
-weft_u64* weft_emu_gather(weft_u64 value, int* is_first, int line);  // the values of all lanes, valid until the caller waits; is_first: nobody has seen them
+weft_u64 weft_emu_fold(weft_u64 value, unsigned width, int only_first, void (*fold_halves)(weft_u64* values, unsigned half), int line);
 unsigned weft_emu_ballot(int predicate, int line);
 int weft_emu_elect(int line);
 void weft_emu_setmaxnreg(int increase, int registers, int line);

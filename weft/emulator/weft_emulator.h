@@ -28,10 +28,10 @@
   static const WeftNote WEFT_JOIN(weft_note_text_, __LINE__) = {text, __LINE__}; \
   const weft::LineNote WEFT_JOIN(weft_note_, __LINE__)(&WEFT_JOIN(weft_note_text_, __LINE__))
 
-#define threadIdx weft::unpack_dim(weft_emu_thread_index())
-#define blockIdx weft::unpack_dim(weft_emu_block_index())
-#define blockDim weft::unpack_dim(weft_emu_block_dim())
-#define gridDim weft::unpack_dim(weft_emu_grid_dim())
+#define threadIdx weft::unpack_dim(weft_state.thread_index)
+#define blockIdx weft::unpack_dim(weft_state.block_index)
+#define blockDim weft::unpack_dim(weft_state.block_dim)
+#define gridDim weft::unpack_dim(weft_state.grid_dim)
 
 namespace weft {
 
@@ -153,12 +153,12 @@ template <int Bytes, unsigned Access> WEFT_DEVICE void check_access(const void* 
     first = weft_state.shared_first;
     bytes = weft_state.shared_bytes;
   } else {
-    const WeftWindow& window = (Access & WEFT_WRITE ? weft_state.write : weft_state.read)[(address >> 12) % WEFT_WINDOWS];
+    const WeftWindow& window = (Access & WEFT_WRITE ? weft_state.write : weft_state.read)[weft_window_of(address)];
     first = window.first;
     bytes = window.bytes;
   }
   const weft_u64 offset = address - first;
-  if (!WEFT_LIKELY(offset < bytes && offset + Bytes <= bytes && address % Bytes == 0)) weft_emu_access(p, Bytes, Access, line);
+  if (!WEFT_LIKELY((offset < bytes) & (offset + Bytes <= bytes) & (address % Bytes == 0))) weft_emu_access(p, Bytes, Access, line);
 #endif
 }
 
@@ -225,7 +225,7 @@ WEFT_DEVICE int atomic_add_acquire_release(int* p, int v, WEFT_LINE) { return fr
 WEFT_DEVICE void thread_fence(WEFT_LINE) { weft_emu_thread_fence(line); }
 WEFT_DEVICE void nanosleep(unsigned, WEFT_LINE) { weft_emu_nanosleep(line); }
 
-WEFT_DEVICE unsigned char* dynamic_shared() { return (unsigned char*)__builtin_assume_aligned(weft_emu_dynamic_shared(), 1024); }
+WEFT_DEVICE unsigned char* dynamic_shared() { return (unsigned char*)__builtin_assume_aligned((void*)weft_state.shared_first, 1024); }
 template <class T> WEFT_DEVICE T load_shared(const T* p, WEFT_LINE) {
   check_access<sizeof(T), WEFT_READ | WEFT_SHARED>(p, line);
   return read_memory(p);
@@ -265,29 +265,17 @@ template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) {
 template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) {
   return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_INDEX, lane, line));
 }
-// What a butterfly of shuffles over groups of `width` lanes leaves in each lane. The lanes meet once, and the first one computes for all, in the same
-// order; a combination must not depend on which of two values comes first, so that all lanes of a group have the same.
-template <class Op, class T> __attribute__((noinline)) void fold_group(weft_u64* values, unsigned width) {
-  for (unsigned offset = width / 2; offset > 0; offset /= 2)
-    for (unsigned i = 0; i < offset; i++) values[i] = to_bits(Op::combine(from_bits<T>(values[i]), from_bits<T>(values[i + offset])));
+// What a butterfly of shuffles over groups of `Width` lanes leaves in each lane: the lanes meet once, and one computes for all, in the same order. A
+// combination must not depend on which of two values comes first, so that all lanes of a group have the same.
+template <class Op, class T> __attribute__((noinline)) void fold_halves(weft_u64* values, unsigned half) {
+  for (unsigned i = 0; i < half; i++) values[i] = to_bits(Op::combine(from_bits<T>(values[i]), from_bits<T>(values[i + half])));
 }
 template <class Op, int Width, class T> WEFT_DEVICE T fold_lanes(T value, WEFT_LINE) {
-  int is_first;
-  weft_u64* const values = weft_emu_gather(to_bits(value), &is_first, line);
-  if (!WEFT_LIKELY(!is_first))
-    for (int first = 0; first < 32; first += Width) fold_group<Op, T>(values + first, Width);
-  return from_bits<T>(values[lane() / Width * Width]);
+  return from_bits<T>(weft_emu_fold(to_bits(value), Width, 0, &fold_halves<Op, T>, line));
 }
 // Of the first `count` lanes, whose number is rounded up to a power of two; all lanes get what these have.
 template <class Op, class T> WEFT_DEVICE T fold_first_lanes(T value, unsigned count, WEFT_LINE) {
-  int is_first;
-  weft_u64* const values = weft_emu_gather(to_bits(value), &is_first, line);
-  if (!WEFT_LIKELY(!is_first)) {
-    unsigned width = 1;
-    while (width < count) width *= 2;
-    fold_group<Op, T>(values, width);
-  }
-  return from_bits<T>(values[0]);
+  return from_bits<T>(weft_emu_fold(to_bits(value), count, 1, &fold_halves<Op, T>, line));
 }
 #if defined(WEFT_CHECK_RACES)
 template <class T> WEFT_DEVICE T shuffle_xor(Element<T> v, int lanemask, WEFT_LINE) { return shuffle_xor<T>(v.read(), lanemask, line); }

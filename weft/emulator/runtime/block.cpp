@@ -62,7 +62,7 @@ static Unit* make_unit() {
       f->lane = t % WARP_THREADS;
       f->thread = t;
       f->index = rank * threads + t;
-      f->thread_index = (u64)(t / (n[0] * n[1])) << 48 | (u64)(t / n[0] % n[1]) << 32 | t % n[0];
+      f->thread_index = pack(t % n[0], t / n[0] % n[1], t / (n[0] * n[1]));
     }
   }
   return unit;
@@ -226,15 +226,6 @@ void shrink_pool(u32 kept_units) {
 
 EXPORT unsigned weft_emu_cluster_rank() { return weft_rt::machine.current->block->rank; }
 EXPORT unsigned weft_emu_cluster_size() { return weft_rt::machine.unit_blocks; }
-EXPORT weft_u64 weft_emu_thread_index() { return weft_rt::machine.current->thread_index; }
-EXPORT weft_u64 weft_emu_block_index() {
-  const weft_rt::Block* b = weft_rt::machine.current->block;
-  return (weft_u64)b->z << 48 | (weft_u64)b->y << 32 | b->x;
-}
-static weft_u64 pack(const unsigned* n) { return (weft_u64)n[2] << 48 | (weft_u64)n[1] << 32 | n[0]; }
-EXPORT weft_u64 weft_emu_block_dim() { return pack(weft_rt::machine.config.block); }
-EXPORT weft_u64 weft_emu_grid_dim() { return pack(weft_rt::machine.config.grid); }
-EXPORT void* weft_emu_dynamic_shared() { return weft_rt::machine.current->block->shared; }
 EXPORT void weft_emu_role(const char* role) {
   using namespace weft_rt;
   Fiber* f = machine.current;

@@ -292,13 +292,17 @@ EXPORT weft_u64 weft_emu_shuffle(weft_u64 value, int kind, int operand, int line
   return result;
 }
 
-// What the first lane to see the values makes of them in place, the others find.
-EXPORT weft_u64* weft_emu_gather(weft_u64 value, int* is_first, int line) {
+// The fold of each group of `width` lanes, rounded up to a power of two, or of the first group only: the first lane to see the values computes for all.
+EXPORT weft_u64 weft_emu_fold(weft_u64 value, unsigned width, int only_first, void (*fold_halves)(weft_u64*, unsigned), int line) {
   Fiber* f = machine.current;
+  while (width & (width - 1)) width += width & -width;
   Collective* c = meet(f, FULL_MASK, SHUFFLE, value, line);
-  *is_first = c->taken == 0;
-  leave_collective(c, f);  // nobody takes the place before this lane waits again
-  return c->value;
+  if (!c->taken)
+    for (u32 first = 0; first < (only_first ? 1 : WARP_THREADS); first += width)
+      for (u32 half = width / 2; half; half /= 2) fold_halves(c->value + first, half);
+  const u64 result = c->value[only_first ? 0 : f->lane & -width];
+  leave_collective(c, f);
+  return result;
 }
 
 EXPORT unsigned weft_emu_ballot(int predicate, int line) {

@@ -173,6 +173,8 @@ static void set_up(void (*entry)(void**), void** arguments, const Config* config
   machine.tick = machine.events = machine.switches = 0;
   machine.random.seed(config->seed);
   weft_state.shared_bytes = config->shared_bytes;
+  weft_state.block_dim = pack(config->block[0], config->block[1], config->block[2]);
+  weft_state.grid_dim = pack(config->grid[0], config->grid[1], config->grid[2]);
   forget_recent_buffers();
   clear_findings();
   clear_trace();

@@ -223,6 +223,8 @@ struct SyncVariable { u64 address; Foreign* published; };
 
 // Everything but the configuration starts at zero; see launch.cpp.
 
+inline u64 pack(u32 x, u32 y, u32 z) { return (u64)z << 48 | (u64)y << 32 | x; }
+
 struct Machine {
   Config config;
   void (*entry)(void**);

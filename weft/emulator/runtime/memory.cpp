@@ -21,7 +21,7 @@ static bool contains(const Buffer& b, u64 address, u32 bytes) { return address -
 
 // Buffers may overlap (views of one storage): then one that may be written comes first.
 static Buffer* find_buffer(u64 address, u32 bytes) {
-  u32& recent = recent_buffer[(address >> 12) % WEFT_WINDOWS];
+  u32& recent = recent_buffer[weft_window_of(address)];
   if (recent != NO_BUFFER && contains(machine.buffers[recent], address, bytes)) return &machine.buffers[recent];
   u32 found = NO_BUFFER;
   for (u32 i = 0; i < machine.buffers.count; i++) {
@@ -106,7 +106,7 @@ Buffer* check_global(u64 address, u32 bytes, u32 access, int line, const Accesso
   Buffer* b = find_buffer(address, bytes);
   if (UNLIKELY(!b)) out_of_bounds(address, bytes, access, line, how);
   if (UNLIKELY(access & WEFT_WRITE && !b->written)) {
-    recent_buffer[(address >> 12) % WEFT_WINDOWS] = NO_BUFFER;  // a view of it may be writable
+    recent_buffer[weft_window_of(address)] = NO_BUFFER;  // a view of it may be writable
     b = find_buffer(address, bytes);
     if (!b->written) read_only(*b, line);
   }
@@ -256,7 +256,7 @@ EXPORT void weft_emu_access(const void* pointer, unsigned bytes, unsigned access
     return;
   }
   const Buffer* b = check_global(address, bytes, access, line, by, "");
-  if (!machine.config.check_races) (access & WEFT_WRITE ? weft_state.write : weft_state.read)[(address >> 12) % WEFT_WINDOWS] = {b->first, b->bytes};
+  if (!machine.config.check_races) (access & WEFT_WRITE ? weft_state.write : weft_state.read)[weft_window_of(address)] = {b->first, b->bytes};
 }
 
 EXPORT void weft_emu_bad_index(long long index, int elements, int line) {

@@ -10,9 +10,11 @@ Fiber* pick();  // the next ready thread, or null when the main loop has to deci
 
 static ALWAYS_INLINE void enter(Fiber* f) {
   machine.current = f;
+  weft_state.thread_index = f->thread_index;
   if (UNLIKELY(f->block != machine.current_block)) {
-    machine.current_block = f->block;
-    weft_state.shared_first = (u64)f->block->shared;
+    const Block* b = machine.current_block = f->block;
+    weft_state.shared_first = (u64)b->shared;
+    weft_state.block_index = pack(b->x, b->y, b->z);
   }
 }
 
