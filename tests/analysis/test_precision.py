@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 from weft import DataType, FusionDefinition
 from weft.analysis.precision import wide_tensors
 from weft.arch import H200
@@ -46,6 +49,38 @@ def test_comparisons_and_integers_may_turn_on_the_last_bit() -> None:
 
     assert "exp" in texts_of(define)
     assert not {"neg", "cos"} & set(texts_of(define))
+
+
+@pytest.mark.parametrize("steep", ["floor", "ceil", "round", "trunc", "frac", "sign", "sin", "cos", "tan"])
+def test_steep_ops_may_turn_on_the_last_bit(steep: str) -> None:
+    def define(fd: FusionDefinition) -> None:
+        x, y = (fd.ops.cast(vector(fd), dtype=DataType.Float) for _ in range(2))
+        whole = getattr(fd.ops, steep)(fd.ops.div(x, y))
+        fd.add_output(fd.ops.cast(fd.ops.add(whole, fd.ops.exp(y)), dtype=DataType.BFloat16))
+
+    assert "div" in texts_of(define)
+    assert "exp" not in texts_of(define)
+
+
+@pytest.mark.parametrize("steep", ["fmod", "remainder"])
+def test_remainders_may_turn_on_the_last_bit(steep: str) -> None:
+    def define(fd: FusionDefinition) -> None:
+        x, y = (fd.ops.cast(vector(fd), dtype=DataType.Float) for _ in range(2))
+        fd.add_output(fd.ops.cast(getattr(fd.ops, steep)(fd.ops.div(x, y), 1.0), dtype=DataType.Half))
+
+    assert "div" in texts_of(define)
+
+
+def test_whole_quotients_round_to_themselves() -> None:
+    with FusionDefinition() as fd:
+        x, y = (fd.ops.cast(vector(fd), dtype=DataType.Float) for _ in range(2))
+        fd.add_output(fd.ops.cast(fd.ops.floor(fd.ops.div(x, y)), dtype=DataType.BFloat16))
+    divisors = torch.arange(1, 129).repeat_interleave(100)
+    quotients = torch.randint(-255, 256, divisors.shape).clamp(-255, 255)
+    products = divisors * quotients
+    is_exact = products.bfloat16().long() == products
+    inputs = [products[is_exact].bfloat16(), divisors[is_exact].bfloat16()]
+    assert torch.equal(fd.execute(inputs)[0].long(), quotients[is_exact])
 
 
 def test_rounding_on_the_way_hides_what_was_before() -> None:

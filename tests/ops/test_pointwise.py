@@ -121,12 +121,14 @@ NARROW_ERROR = 1e-5
 
 
 def check_narrow(name: str, run: Callable[[Case, list[torch.Tensor]], torch.Tensor], step: int) -> None:
-    """Run the narrow formula over floats of all magnitudes; denormal results may be flushed."""
+    """Run the narrow formula over floats of all magnitudes, two operands in pairs at random; denormal results may be flushed."""
     op, x = lookup(name), every_float(step)
-    given = run(Case(replace(op, text={"real": op.text["narrow"]}), DataType.Float), [x]).double()
-    exact = op.ref(x.double())
+    operands = [x, *(x[torch.randperm(len(x))] for _ in range(1, op.arity))]
+    given = run(Case(replace(op, text={"real": op.text["narrow"]}), DataType.Float), operands).double()
+    exact = op.ref(*(operand.double() for operand in operands))
     is_finite = exact.abs() < 3.3e38
-    error = (given - exact).abs() / (NARROW_ERROR * exact.abs() + 1.2e-38 * x.double().abs().clamp(min=1))
+    scale = x.double().abs().clamp(min=1) if op.arity == 1 else 1  # of what a flushed denormal is multiplied with
+    error = (given - exact).abs() / (NARROW_ERROR * exact.abs() + 1.2e-38 * scale)
     assert float(error[is_finite].max()) <= 1
     assert torch.equal(given[exact.isinf()], exact[exact.isinf()])
 

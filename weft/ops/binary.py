@@ -71,18 +71,20 @@ def _python_div(a: Any, b: Any) -> Any:
 
 
 _DIVISION = "C++ division; 0 for an integer divisor of 0"
+_QUOTIENT = {"real": "({0} / {1})", "narrow": "weft::narrow_div({0}, {1})", "complex": "({0} / {1})"}
 _binary(
     "div",
     Rule.arithmetic,
-    {"real": "({0} / {1})", "int": "weft::int_div<{T}>({0}, {1})", "complex": "({0} / {1})"},
+    {**_QUOTIENT, "int": "weft::int_div<{T}>({0}, {1})"},
     _div,
     _python_div,
     flops=10,
+    narrow_flops=6,
     is_mufu=True,
     ulp=1,
     source=_DIVISION,
 )
-_binary("truediv", Rule.floating, {"real": "({0} / {1})", "complex": "({0} / {1})"}, lambda a, b: a / b, lambda a, b: a / b, flops=10, is_mufu=True, ulp=1)
+_binary("truediv", Rule.floating, _QUOTIENT, lambda a, b: a / b, lambda a, b: a / b, flops=10, narrow_flops=6, is_mufu=True, ulp=1)
 _binary(
     "mod",
     Rule.arithmetic,
@@ -90,6 +92,7 @@ _binary(
     lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b),
     lambda a, b: a - b * _truncated(a, b) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b),
     flops=20,
+    is_steep=True,
     source=_DIVISION,
 )
 _binary(
@@ -99,6 +102,7 @@ _binary(
     lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b),
     math.fmod,
     flops=40,
+    is_steep=True,
     source="the sign of the dividend",
 )
 _binary(
@@ -108,6 +112,7 @@ _binary(
     lambda a, b: _int_remainder(a, b) if _is_int(a, b) else torch.remainder(a, b),
     lambda a, b: a % b,
     flops=44,
+    is_steep=True,
     source="torch.remainder: the sign of the divisor",
 )
 _binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b).abs(), math.gcd, flops=100, source="Euclid")

@@ -72,6 +72,7 @@ class OpDef:
     blocks: device library blocks that the text needs.
     flops, narrow_flops (of the narrow text), is_exp, is_mufu: cost per element; is_exp: goes through an exponential, logarithm or trigonometric function;
         is_mufu: uses the special function unit.
+    is_steep: the last bit of an operand may change the result as a whole (rounding, remainders, thresholds), or much (periodic functions).
     ulp: largest float32 error against `reference` in float64. source: where the formula comes from.
     """
 
@@ -88,6 +89,7 @@ class OpDef:
     narrow_flops: int = 0
     is_exp: bool = False
     is_mufu: bool = False
+    is_steep: bool = False
     ulp: int = 0
     source: str = ""
 

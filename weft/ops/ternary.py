@@ -73,6 +73,7 @@ define(
         python=lambda x, threshold, value: value if x <= threshold else x,
         blocks=_MATH,
         flops=2,
+        is_steep=True,
         source="torch.threshold: x > threshold ? x : value; NaN stays NaN",
     )
 )

@@ -51,9 +51,9 @@ _function(
     "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh"
 )
 # ---- trigonometric and hyperbolic functions
-_function("sin", lambda x: torch.sin(x), math.sin, flops=20, is_exp=True, ulp=2, source=_CUDA)
-_function("cos", lambda x: torch.cos(x), math.cos, flops=20, is_exp=True, ulp=2, source=_CUDA)
-_function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, ulp=4, source=_CUDA)
+_function("sin", lambda x: torch.sin(x), math.sin, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA)
+_function("cos", lambda x: torch.cos(x), math.cos, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA)
+_function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, is_steep=True, ulp=4, source=_CUDA)
 _function("asin", lambda x: torch.asin(x), math.asin, flops=20, is_exp=True, ulp=4, source=_CUDA)
 _function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp=4, source=_CUDA)
 _function("atan", lambda x: torch.atan(x), math.atan, flops=20, is_exp=True, ulp=2, source=_CUDA)
@@ -92,7 +92,7 @@ def _rounding(name: str, reference: Callable[..., Any], python: Callable[..., An
     def keep_integers(x: Any) -> Any:
         return reference(x) if x.is_floating_point() else x
 
-    return _unary(name, Rule.number, {"real": f"weft::{name}({{0}})", "int": "({0})", "bool": "({0})"}, keep_integers, python)
+    return _unary(name, Rule.number, {"real": f"weft::{name}({{0}})", "int": "({0})", "bool": "({0})"}, keep_integers, python, is_steep=True)
 
 
 _rounding("ceil", lambda x: torch.ceil(x), math.ceil)
@@ -106,6 +106,7 @@ _unary(
     lambda x: torch.frac(x) if x.is_floating_point() else x * 0,
     lambda x: x - math.trunc(x),
     flops=2,
+    is_steep=True,
 )
 
 # ---- sign
@@ -125,6 +126,7 @@ _unary(
     lambda x: torch.sign(x),
     lambda x: (x > 0) - (x < 0),
     flops=3,
+    is_steep=True,
     source="torch.sign: 0 for NaN",
 )
 _unary(
