@@ -76,7 +76,7 @@ extern "C" __global__ void softmax_register(
       float T8;
       T7 = T6;
       if (((int)threadIdx.x < p0) && (((i2 * p0) + (int)threadIdx.x) < p1)) {
-        T8 = (T5[(i2 * 8) + i5] / T7);
+        T8 = weft::narrow_div(T5[(i2 * 8) + i5], T7);
         T11[i5] = weft::convert<weft::bf16>(T8);
       }
     }

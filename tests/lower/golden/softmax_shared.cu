@@ -63,7 +63,7 @@ extern "C" __global__ void softmax_shared(
     weft::bf16 T11;
     T7 = T6;
     if (((i2 * 128) + (int)threadIdx.x) < p1) {
-      T8 = (weft::load_shared(T13 + (i2 * 128) + (int)threadIdx.x) / T7);
+      T8 = weft::narrow_div(weft::load_shared(T13 + (i2 * 128) + (int)threadIdx.x), T7);
       T11 = weft::convert<weft::bf16>(T8);
       weft::store_global<weft::Cache::unspecified>(T9 + ((int)blockIdx.x * p1) + (i2 * 128) + (int)threadIdx.x, T11);
     }
