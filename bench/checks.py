@@ -68,7 +68,7 @@ def main() -> None:
     found: dict[str, Any] = json.loads(known.read_text(encoding="utf-8"))["checks"] if known else {}
     for name, command in commands(20 if a.cpu_smoke else a.count, a.sanitizer, device == "cuda").items():
         if a.only in name:
-            found[name] = {**run(command, a.timeout), **about(device)}
+            found[name] = {**run(command, a.timeout), **about("cpu" if "emulator" in name else device)}
             print(f"{name}: status {found[name]['status']}, {found[name]['seconds']} s", *found[name]["lines"], sep="\n  ", flush=True)
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)

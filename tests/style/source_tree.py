@@ -16,7 +16,9 @@ def files() -> list[Path]:
     """Every file that belongs to the project; without git, every file of its folders."""
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode == 0:
-        return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+        paths = [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+        environments = {path.parent for path in paths if path.name == "pyvenv.cfg"}  # of any name, in the checkout
+        return [path for path in paths if environments.isdisjoint(path.parents)]
     folders = [ROOT / name for name in ("weft", "tests", "docs", "compat", ".ci")]
     return [path for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 
