@@ -56,14 +56,7 @@ def build_seconds(fd: FusionDefinition, inputs: list[torch.Tensor], builds: int)
     """Return the times of building the kernel for such inputs: each text differs in a comment, so that no cache has it."""
     _, program = request_for(fd, inputs)
     unit, _ = unit_for_emulator(program.text, program.blocks, program.origins, check_scalars=False)
-    out = []
-    for _ in range(builds):
-        text = f"{unit}// {time.time_ns()}\n"
-        start = time.perf_counter()
-        path = build_kernel(text, check_races=False)
-        out.append(time.perf_counter() - start)
-        path.unlink()
-    return out
+    return seconds_of(lambda: build_kernel(f"{unit}// {time.time_ns()}\n", check_races=False).unlink(), builds)
 
 
 def measured(name: str, dtype: torch.dtype, shape: tuple[int, int], calls: int, builds: int) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from emulator import BUILDS, CALLS
 from page_text import load, missing, prose, table
 
 SPEED_BAR, BUILD_BAR_S = 80.0, 0.15
 NORMALIZATIONS = ("rms_norm", "layer_norm")
 WORDS = """A call of `execute` on CPU tensors of {shape}, by one thread, with bounds and alignment of every access checked: million elements of the input per
-    second, and seconds to build the kernel, whose text is in no cache. Fastest and median of {calls}; what else runs on a core slows a call down, never up.
-    `python tests/emulator/throughput.py` measures two hand-written kernels."""
-CALLS = "9 calls, 7 builds"
+    second, and seconds to build the kernel, whose text is in no cache. Fastest and median of {calls} calls and {builds} builds; what else runs on a core
+    slows a call down, never up. `python tests/emulator/throughput.py` measures two hand-written kernels."""
 
 
 def by_processor(data: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -51,7 +51,7 @@ def emulator() -> list[str]:
     if not data:
         return out + missing("emulator", "python bench/emulator.py")
     shape = " x ".join(str(data["rows"][0][key]) for key in ("rows", "columns"))
-    out += [f"{data['chip']}; {data['date']}.", "", *prose(WORDS.format(shape=shape, calls=CALLS))]
+    out += [f"{data['chip']}; {data['date']}.", "", *prose(WORDS.format(shape=shape, calls=CALLS, builds=BUILDS))]
     head = ("case", "fastest", "median", "build s", "build s, median")
     keys = ("fastest", "median", "build_s", "build_median_s")
     for cpu, rows in by_processor(data).items():

@@ -160,7 +160,7 @@ WEFT_DEVICE double silu(double x) { return x / (1. + ::exp(-x)); }
 // ---- for results that are seen in 16 bits at most: the product is rounded, so that the relative error grows to 5.3e-6 where exp(x) leaves the range of
 // float (|x| = 88); denormals are flushed to zero. Two instructions for eight.
 WEFT_DEVICE float narrow_exp(float x) { return approximate_exp2(x * 1.4426950408889634f); }
-// Within 2 ulp, right at 0, infinity and NaN; a quarter of the instructions of a division that rounds, and no branch.
+// Within 2 ulp, right at 0, infinity and NaN, and without the branch of a division that rounds.
 WEFT_DEVICE float narrow_div(float a, float b) {
 #ifdef WEFT_EMULATOR
   return a / b;

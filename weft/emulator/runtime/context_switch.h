@@ -12,12 +12,21 @@
 
 namespace weft_rt {
 
-#if defined(__x86_64__) && !defined(WEFT_UCONTEXT)
+// address: of what a switch to the thread reads first.
+#if defined(WEFT_UCONTEXT)
+struct Context {
+  ucontext_t* machine;
+  const char* address() const { return (const char*)machine; }
+};
+#else
 struct Context {
   void* stack_pointer;
-  const char* address() const { return (const char*)stack_pointer; }  // where on its stack the thread is
+  const char* address() const { return (const char*)stack_pointer; }
 };
+static inline void drop_context(Context*) {}
+#endif
 
+#if defined(__x86_64__) && !defined(WEFT_UCONTEXT)
 static ALWAYS_INLINE void switch_context(Context* save, const Context* load) {
   void** to_save = &save->stack_pointer;
   void* to_load = load->stack_pointer;
@@ -39,13 +48,7 @@ static inline void make_context(Context* context, char* top, u64, void (*entry)(
   *--p = 0;             // rbx
   context->stack_pointer = p;
 }
-static inline void drop_context(Context*) {}
 #elif defined(__aarch64__) && !defined(WEFT_UCONTEXT)
-struct Context {
-  void* stack_pointer;
-  const char* address() const { return (const char*)stack_pointer; }
-};
-
 static ALWAYS_INLINE void switch_context(Context* save, const Context* load) {
   register void** to_save asm("x0") = &save->stack_pointer;
   register void* to_load asm("x1") = load->stack_pointer;
@@ -67,13 +70,7 @@ static inline void make_context(Context* context, char* top, u64, void (*entry)(
   p[2] = p[3] = 0;      // x19
   context->stack_pointer = p;
 }
-static inline void drop_context(Context*) {}
 #else
-struct Context {
-  ucontext_t* machine;
-  const char* address() const { return (const char*)machine; }
-};
-
 static inline ucontext_t* machine_context(Context* context) {
   if (!context->machine) context->machine = (ucontext_t*)calloc(1, sizeof(ucontext_t));
   return context->machine;

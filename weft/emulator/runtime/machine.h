@@ -221,9 +221,10 @@ struct Buffer {
 // A global location that threads synchronise through.
 struct SyncVariable { u64 address; Foreign* published; };
 
-// Everything but the configuration starts at zero; see launch.cpp.
-
+// As WeftState has indices and extents.
 inline u64 pack(u32 x, u32 y, u32 z) { return (u64)z << 48 | (u64)y << 32 | x; }
+
+// Everything but the configuration starts at zero; see launch.cpp.
 
 struct Machine {
   Config config;
