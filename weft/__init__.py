@@ -36,8 +36,9 @@ _NAMES = {
     "api.version": ("version",),
     "errors": ("InternalError", "Unsupported", "UserError", "WeftError"),
     "ir.fusion": ("Fusion", "FusionGuard"),
+    "ir.graph_ops": ("ReshapeOp",),
     "ir.values": (
-        "BroadcastOp", "Expr", "IterDomain", "Merge", "ReshapeOp", "Scalar", "Split", "SqueezeOp", "Statement", "TensorDomain", "TensorView", "Val",
+        "BroadcastOp", "Expr", "IterDomain", "Merge", "Scalar", "Split", "SqueezeOp", "Statement", "TensorDomain", "TensorView", "Val",
     ),
     "runtime.fec": ("FusionExecutorCache",),
     "runtime.kernel_executor": ("KernelExecutor",),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ..expr import Sym
@@ -75,6 +76,8 @@ class _KeyBuilder:
             return tuple(map(self._attribute, value))
         if isinstance(value, (bool, int, float, complex)):
             return type(value).__name__, repr(value)
+        if is_dataclass(value):
+            return type(value).__name__, *(self._attribute(getattr(value, field.name)) for field in fields(value))
         return value
 
     def _operand(self, value: Val) -> Hashable:

@@ -244,10 +244,6 @@ class ExpandOp(Expr):
     """Broadcast axes given an expanded extent; same rank as the input."""
 
 
-class ReshapeOp(Expr):
-    """Not produced by this version; named for `type()` comparisons."""
-
-
 class ReductionOp(Expr):
     """Fold the reduction axes of the output with `kind`: sum, prod, max, min. `kind` names a monoid of `weft.ops.monoids`."""
 

@@ -1,0 +1,89 @@
+"""Expressions of whole graphs: views, lookups, scans, scatters, and ops that torch runs.
+
+A user's definition holds all of them. The graph passes (`weft.graph`) rewrite what they can into the nodes that kernels have: a reshape vanishes
+(its axes are factored until both sides have the same ones), slice, pad and cat become lookups and selections, and a lookup moves up to a tensor
+in global memory. What is left ends a segment (`weft.segment`). Kernels see `LookupOp`, `ScanOp` and `ScatterOp` only.
+Read first: `LookupOp`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from ..expr import ZERO, Sym
+from .values import Expr, TensorView
+
+
+class ReshapeOp(Expr):
+    """The same elements in row-major order, under another shape. When the sizes are constants the output has a root domain (a copy of the input's
+    axes) whose splits and merges give its logical axes; otherwise its axes stand alone until sizes are known."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """The source position is the index along axis `axis` of the output, plus `offset` (elements; may be negative)."""
+
+    axis: int
+    offset: Sym = ZERO
+
+
+@dataclass(frozen=True)
+class At:
+    """The source position is the value of the index tensor `inputs[operand]` at the output's position."""
+
+    operand: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The source position is a scalar, the same for the whole output."""
+
+    position: Sym
+
+
+Position = Union[Along, At, Fixed]
+
+
+class LookupOp(Expr):
+    """output[i, j, ...] = source[p0, p1, ...]: one element of `inputs[0]` per element of the output, at positions that need not be its own.
+
+    slice, pad, select, index_select, gather, take_along_axis and embedding are lookups; `op` says which the user wrote.
+    inputs: the source; index tensors, each of the output's rank, with broadcast axes where it does not vary; last the fill scalar when `is_masked`.
+    attributes: positions - one `Position` per logical axis of the source;
+        is_masked - a position outside of the source's extent gives the fill scalar; otherwise it must not occur (an index tensor's value is checked
+        in the emulator, and on the GPU where the setting `bounds` is on; never a wild access).
+    In a kernel the source is in global memory.
+    """
+
+    @property
+    def source(self) -> TensorView:
+        return self.inputs[0]  # type: ignore[return-value]
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        return self.attributes["positions"]
+
+    @property
+    def is_masked(self) -> bool:
+        return self.attributes["is_masked"]
+
+
+class CatOp(Expr):
+    """The inputs one behind the other along axis `dim`; all other extents agree."""
+
+
+class ScanOp(Expr):
+    """Running fold along axis `dim` with the monoid `kind` (sum, prod, max, min); `inputs[1]`, if there, is the scalar to start from. Shape: the input's."""
+
+
+class ScatterOp(Expr):
+    """inputs: base, index, source. A copy of the base in which element index[i] along `dim` is replaced by source[i] (`kind` "set"), or combined with it
+    (`kind`: a monoid's name)."""
+
+
+class TorchOp(Expr):
+    """An op that torch runs as a segment of its own (matmul, linear, attention, sorting ...). `op` names an entry of the table of such ops."""
+
+
+__all__ = ["Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "ScanOp", "ScatterOp", "TorchOp"]
