@@ -6,7 +6,6 @@ Nothing here knows how an op is computed. Read first: `FUNCTIONS`, then `UNSUPPO
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,8 @@ from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
 from . import build, factories, reductions, shapes
+from .arguments import boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
+from .arguments import operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -31,87 +32,6 @@ def lookup(name: str) -> Callable[..., Any]:
     if found is None:
         raise UnknownOp(name=name, nearest=nearest_names(name, FUNCTIONS))
     return found
-
-
-# ---------------------------------------------------------------- argument checks
-def _wrong(op: str, argument: str, wanted: str, given: object) -> TypeError:
-    return TypeError(f"{op}(): {argument} must be {wanted}, not {type(given).__name__}")
-
-
-def _number(value: object) -> object:
-    """Return Python's number for NumPy's and other registered ones, anything else unchanged."""
-    if isinstance(value, (bool, int, float, complex, Val)):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
-    return value
-
-
-def _operand(op: str, argument: str, value: object) -> Any:
-    value = _number(value)
-    if not isinstance(value, (TensorView, Scalar, bool, int, float, complex)):
-        raise _wrong(op, argument, "a TensorView, a scalar or a number", value)
-    return value
-
-
-def _tensor(op: str, argument: str, value: object) -> TensorView:
-    if not isinstance(value, TensorView):
-        raise _wrong(op, argument, "a TensorView", value)
-    return value
-
-
-def _scalar(op: str, argument: str, value: object) -> Any:
-    value = _number(value)
-    if not isinstance(value, (Scalar, bool, int, float, complex)):
-        raise _wrong(op, argument, "a scalar or a number", value)
-    return value
-
-
-def _int(op: str, argument: str, value: object) -> int:
-    value = _number(value)
-    if not isinstance(value, int):
-        raise _wrong(op, argument, "an int", value)
-    return int(value)
-
-
-def _bool(op: str, argument: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(op, argument, "a bool", value)
-    return value
-
-
-def _ints(op: str, argument: str, value: object) -> list[int]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise _wrong(op, argument, "a list or tuple of ints", value)
-    return [_int(op, f"{argument}[{i}]", v) for i, v in enumerate(value)]
-
-
-def _shape(op: str, argument: str, value: object) -> list[Any]:
-    """Check a shape: a list or tuple (torch.Size too) of ints and integer scalars, mixed."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise _wrong(op, argument, "a list or tuple of ints and scalars", value)
-    out = []
-    for i, item in enumerate(value):
-        item = _number(item)
-        if isinstance(item, bool) or not isinstance(item, (int, Scalar)):
-            raise _wrong(op, f"{argument}[{i}]", "an int or an integer scalar", item)
-        if isinstance(item, Scalar) and not item.dtype().is_integer:
-            raise TypeError(f"{op}(): {argument}[{i}] must be an integer scalar, not one of {item.dtype()}")
-        out.append(item)
-    return out
-
-
-def _dtype(op: str, argument: str, value: object) -> DataType:
-    if not isinstance(value, DataType):
-        raise _wrong(op, argument, "a DataType", value)
-    return value
-
-
-def _optional_dtype(op: str, value: object) -> DataType | None:
-    dtype = _dtype(op, "dtype", value)
-    return None if dtype is DataType.Null else dtype
 
 
 # ---------------------------------------------------------------- pointwise

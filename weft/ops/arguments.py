@@ -1,0 +1,102 @@
+"""Checks of the front end's arguments: a TypeError for one of a wrong kind, Python's number for NumPy's and other registered ones.
+
+Owns kinds only; what values an op takes is checked where the op is built. Read first: `tensor`, `extents`.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+from ..dtypes import DataType
+from ..ir.values import Scalar, TensorView, Val
+
+
+def wrong(op: str, argument: str, wanted: str, given: object) -> TypeError:
+    """Return the error for an argument of a wrong kind."""
+    return TypeError(f"{op}(): {argument} must be {wanted}, not {type(given).__name__}")
+
+
+def number(value: object) -> object:
+    """Return Python's number for NumPy's and other registered ones, anything else unchanged."""
+    if isinstance(value, (bool, int, float, complex, Val)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return value
+
+
+def operand(op: str, argument: str, value: object) -> Any:
+    """Check a tensor, a scalar or a number."""
+    value = number(value)
+    if not isinstance(value, (TensorView, Scalar, bool, int, float, complex)):
+        raise wrong(op, argument, "a TensorView, a scalar or a number", value)
+    return value
+
+
+def tensor(op: str, argument: str, value: object) -> TensorView:
+    """Check a tensor."""
+    if not isinstance(value, TensorView):
+        raise wrong(op, argument, "a TensorView", value)
+    return value
+
+
+def scalar(op: str, argument: str, value: object) -> Any:
+    """Check a scalar or a number."""
+    value = number(value)
+    if not isinstance(value, (Scalar, bool, int, float, complex)):
+        raise wrong(op, argument, "a scalar or a number", value)
+    return value
+
+
+def integer(op: str, argument: str, value: object) -> int:
+    """Check an int."""
+    value = number(value)
+    if not isinstance(value, int):
+        raise wrong(op, argument, "an int", value)
+    return int(value)
+
+
+def boolean(op: str, argument: str, value: object) -> bool:
+    """Check a bool."""
+    if not isinstance(value, bool):
+        raise wrong(op, argument, "a bool", value)
+    return value
+
+
+def integers(op: str, argument: str, value: object) -> list[int]:
+    """Check a list or tuple of ints."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise wrong(op, argument, "a list or tuple of ints", value)
+    return [integer(op, f"{argument}[{i}]", v) for i, v in enumerate(value)]
+
+
+def extents(op: str, argument: str, value: object) -> list[Any]:
+    """Check a shape: a list or tuple (torch.Size too) of ints and integer scalars, mixed."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise wrong(op, argument, "a list or tuple of ints and scalars", value)
+    out = []
+    for i, item in enumerate(value):
+        item = number(item)
+        if isinstance(item, bool) or not isinstance(item, (int, Scalar)):
+            raise wrong(op, f"{argument}[{i}]", "an int or an integer scalar", item)
+        if isinstance(item, Scalar) and not item.dtype().is_integer:
+            raise TypeError(f"{op}(): {argument}[{i}] must be an integer scalar, not one of {item.dtype()}")
+        out.append(item)
+    return out
+
+
+def data_type(op: str, argument: str, value: object) -> DataType:
+    """Check a DataType."""
+    if not isinstance(value, DataType):
+        raise wrong(op, argument, "a DataType", value)
+    return value
+
+
+def optional_data_type(op: str, value: object) -> DataType | None:
+    """Check a DataType; Null is None."""
+    dtype = data_type(op, "dtype", value)
+    return None if dtype is DataType.Null else dtype
