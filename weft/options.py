@@ -13,7 +13,6 @@ import dataclasses
 import difflib
 import fnmatch
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,7 +203,7 @@ class Options:
     dump: tuple[str, ...] = _setting(
         _dump_list, "", "what to write down: a comma list of " + ", ".join(DUMP_KINDS) + "; kind:step_pattern@kernel_pattern limits a kind"
     )
-    dump_dir: str = _setting(_text, "", "folder for dumps and for the files of a failed compilation; empty: print, and use a temporary folder")
+    dump_dir: str = _setting(_text, "", "folder for dumps and for the files of a failed compilation; empty: print, and use a private temporary folder")
     cache: bool = _setting(_switch, True, "keep compiled kernels on disk")
     cache_dir: str = _setting(_text, "~/.cache/weft", "folder of the disk cache")
     cache_limit_mib: int = _setting(_count, 2048, "size limit of the disk cache in MiB; the entries used longest ago go first; 0: no limit")
@@ -230,13 +229,6 @@ class Options:
     def cache_path(self) -> Path:
         """`cache_dir` with `~` expanded."""
         return Path(self.cache_dir).expanduser()
-
-    @property
-    def failure_path(self) -> Path:
-        """Folder for what an error leaves behind: `dump_dir`, or a folder below the system's temporary one."""
-        if self.dump_dir:
-            return Path(self.dump_dir).expanduser()
-        return Path(tempfile.gettempdir()) / f"weft_{os.getuid() if hasattr(os, 'getuid') else 'failures'}"
 
     def is_dumped(self, kind: str, step: str = "", kernel: str = "") -> bool:
         """Tell whether `dump` asks for `kind` at this step (a pass, a stage) of this kernel.

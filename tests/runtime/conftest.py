@@ -13,6 +13,7 @@ import pytest
 
 from weft import arch as chips
 from weft import options as options_module
+from weft.cache import default_cache
 from weft.runtime import driver, nvrtc
 
 
@@ -29,13 +30,13 @@ def settings_of_the_test_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.fixture(autouse=True)
 def emulator_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulator is built once for all tests, not once per folder of `settings_of_the_test_only`: a process loads one runtime only."""
+    """The emulator's kernels are built once for all tests, not once per folder of `settings_of_the_test_only`."""
     from weft.emulator import build
 
-    monkeypatch.setattr(build, "cache_dir", lambda: _EMULATOR_FOLDER)
+    monkeypatch.setattr(build, "default_cache", lambda: _EMULATOR_CACHE)
 
 
-_EMULATOR_FOLDER = options_module.current().cache_path / "emulator"
+_EMULATOR_CACHE = default_cache()
 
 
 class Launch(ctypes.Structure):

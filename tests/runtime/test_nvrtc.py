@@ -12,7 +12,7 @@ import pytest
 
 from weft.options import current, options
 from weft.runtime import nvrtc
-from weft.runtime.disk_cache import DiskCache
+from weft.cache import DiskCache
 from weft.runtime.nvrtc import Candidate, CompilationFailed, NvrtcMissing, NvrtcTooOld, candidates, command_line, compile_cubin, compile_or_load
 
 ADD = 'extern "C" __global__ void add(const float* __restrict__ a, float* b, float c) { b[threadIdx.x] = a[threadIdx.x] * c + 1.0f; }'
@@ -118,7 +118,7 @@ def test_a_cached_kernel_needs_no_compiler_loaded(tmp_path: Path) -> None:
     compile_or_load(ADD, "add", "sm_90a", cache=DiskCache(tmp_path))
     script = (
         "import sys; from pathlib import Path\n"
-        "from weft.runtime import nvrtc; from weft.runtime.disk_cache import DiskCache\n"
+        "from weft.runtime import nvrtc; from weft.cache import DiskCache\n"
         "assert nvrtc.compile_or_load(sys.argv[1], 'add', 'sm_90a', cache=DiskCache(Path(sys.argv[2]))).from_cache\n"
         "assert not nvrtc._loaded and 'torch' not in sys.modules and 'cuda' not in sys.modules\n"
     )

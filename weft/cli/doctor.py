@@ -26,7 +26,7 @@ from weft import arch as chips
 from weft.errors import UserError
 from weft.options import Options, current, environment_name
 from weft.runtime import nvrtc, resources
-from weft.runtime.disk_cache import DiskCache
+from weft.cache import DiskCache
 
 OLDEST_PYTHON = (3, 10)
 

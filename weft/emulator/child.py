@@ -9,16 +9,17 @@ import ctypes
 import dataclasses
 import json
 import mmap
+import os
 import struct
 import sys
-from pathlib import Path
 from typing import Any
 
 from weft.emulator.arguments import Buffer, ChipLimits, Geometry, LaunchOptions, Scalar
+from weft.emulator.build import Built
 from weft.emulator.native import NativeKernel, Outcome, run
 
 
-def answer(file: int, request: dict[str, Any]) -> Outcome:
+def answer(file: int, code: int, runtime_bytes: int, request: dict[str, Any]) -> Outcome:
     """Map the buffers, run, and return what was found."""
     memory = mmap.mmap(file, 0)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -31,7 +32,9 @@ def answer(file: int, request: dict[str, Any]) -> Outcome:
         value = bytes.fromhex(a["value"])
         return Scalar("tensor_map", value if a["offset"] is None else struct.pack("<Q", base + a["offset"]) + value[8:])
 
-    kernel = NativeKernel(Path(request["path"]), request["entry"], request["check_races"])
+    both = os.pread(code, os.fstat(code).st_size, 0)
+    runtime = Built("runtime", both[:runtime_bytes])
+    kernel = NativeKernel(Built(request["name"], both[runtime_bytes:]), request["entry"], request["check_races"], runtime)
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in request["geometry"].items()}
     geometry = Geometry(**fields)
     args = [argument(a) for a in request["args"]]
@@ -40,4 +43,5 @@ def answer(file: int, request: dict[str, Any]) -> Outcome:
 
 
 if __name__ == "__main__":
-    print(json.dumps(dataclasses.asdict(answer(int(sys.argv[1]), json.load(sys.stdin)))))
+    buffers, code, runtime_bytes = map(int, sys.argv[1:])
+    print(json.dumps(dataclasses.asdict(answer(buffers, code, runtime_bytes, json.load(sys.stdin)))))

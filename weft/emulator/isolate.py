@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.emulator.arguments import Buffer, ChipLimits, Geometry, LaunchOptions, Scalar
+from weft.emulator.build import build_runtime
 from weft.emulator.native import NativeKernel, Outcome
 from weft.emulator.report import FIELD, RECORD
 from weft.options import current
@@ -77,7 +78,7 @@ def _request(kernel, geometry, args, extra, options, limits, trace, offsets) -> 
         return {"ctype": arg.ctype, "value": arg.value}
 
     return {
-        "path": str(kernel.path), "entry": kernel.entry, "check_races": kernel.check_races, "trace": trace,
+        "name": kernel.built.name, "entry": kernel.entry, "check_races": kernel.check_races, "trace": trace,
         "geometry": dataclasses.asdict(geometry), "limits": dataclasses.asdict(limits),
         "options": dataclasses.asdict(dataclasses.replace(options, sample_blocks=_plain(options.sample_blocks))),
         "args": [described(a) for a in args], "extra": [described(b) for b in extra],
@@ -99,10 +100,19 @@ def _relative_map(value: bytes, offsets: dict[int, int], args: Sequence[Buffer |
 
 def _run_child(kernel: NativeKernel, request: dict[str, Any], file: int, timeout_s: float) -> Outcome:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "WEFT_CACHE_DIR": str(current().cache_path)}
-    command = [sys.executable, "-m", "weft.emulator.child", str(file)]
+    with tempfile.TemporaryFile() as code:
+        runtime = build_runtime().code
+        code.write(runtime + kernel.built.code)
+        code.flush()
+        files = [file, code.fileno()]
+        command = [sys.executable, "-m", "weft.emulator.child", *map(str, files), str(len(runtime))]
+        return _outcome(kernel, command, request, files, environment, timeout_s)
+
+
+def _outcome(kernel: NativeKernel, command: list[str], request: dict[str, Any], files: list[int], environment: dict[str, str], timeout_s: float) -> Outcome:
     try:
         child = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, check=False, pass_fds=[file], env=environment, timeout=timeout_s + START_S
+            command, input=json.dumps(request), capture_output=True, text=True, check=False, pass_fds=files, env=environment, timeout=timeout_s + START_S
         )
     except subprocess.TimeoutExpired:
         return _died("timeout", f"{kernel.entry} did not end within {timeout_s} s, and not even the timer could stop it", "look for a loop that cannot end")

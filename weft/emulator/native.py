@@ -6,15 +6,14 @@ Owns the twins of its structures. Read first: `run`.
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from weft.emulator.arguments import CTYPES, Arg, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar, merged
-from weft.emulator.build import build_runtime
+from weft.emulator.build import Built, build_runtime
+from weft.emulator.loading import Library
 
 SHARED_GRANULE_BYTES = 1024  # a block's arena is rounded up to this
 MAX_PARAMETERS = 1024  # more than the 4 KiB of kernel parameters can hold
@@ -59,35 +58,48 @@ class Outcome:
 
 
 class NativeKernel:
-    """A compiled kernel, loaded into this process."""
+    """A compiled kernel, loaded into this process for as long as this object lives. `runtime`: a built one, None to build it here."""
 
-    def __init__(self, path: Path, entry: str, check_races: bool) -> None:
-        self.path, self.entry, self.check_races = path, entry, check_races
-        load_runtime(build_runtime())
-        library = ctypes.CDLL(str(path))
-        try:
-            self.function = ctypes.cast(getattr(library, f"{entry}_weft_entry"), ctypes.c_void_p)
-            sizes = (ctypes.c_uint32 * MAX_PARAMETERS)()
-            count = getattr(library, f"{entry}_weft_parameters")(sizes)
-        except AttributeError:
-            raise BadLaunch(kernel=entry, problem=f"the text has no WEFT_ENTRY({entry})") from None
-        self.parameter_bytes = tuple(sizes[:count])
-        symbols = path.read_bytes()  # the primitives that the kernel calls are in its symbol table
+    def __init__(self, built: Built, entry: str, check_races: bool, runtime: Built | None = None) -> None:
+        self.built, self.entry, self.check_races = built, entry, check_races
+        load_runtime(runtime)
+        self._library = Library(built.code, built.name)
+        self.function, self.parameter_bytes = _entry_of(self._library.handle, entry)
+        symbols = built.code  # the primitives that the kernel calls are in its symbol table
         self.uses_cp_async = b"weft_emu_cp_async\0" in symbols
         self.waits_for_dependency = b"weft_emu_griddep_wait\0" in symbols
 
 
-@functools.lru_cache(maxsize=None)
-def load_runtime(path: Path) -> ctypes.CDLL:
-    """Load the runtime so that kernels find its functions, and those of the C math library."""
+def _entry_of(library: ctypes.CDLL, entry: str) -> tuple[ctypes.c_void_p, tuple[int, ...]]:
+    """Return the address of a kernel's function and the sizes of its parameters. Errors: BadLaunch."""
     try:
-        ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
-    except OSError:
-        pass  # part of the C library here
-    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    library.weft_rt_findings.restype = ctypes.c_char_p
-    library.weft_rt_trace.restype = ctypes.c_char_p
-    return library
+        function = ctypes.cast(getattr(library, f"{entry}_weft_entry"), ctypes.c_void_p)
+        sizes = (ctypes.c_uint32 * MAX_PARAMETERS)()
+        count = getattr(library, f"{entry}_weft_parameters")(sizes)
+    except AttributeError:
+        raise BadLaunch(kernel=entry, problem=f"the text has no WEFT_ENTRY({entry})") from None
+    return function, tuple(sizes[:count])
+
+
+_runtime: ctypes.CDLL | None = None
+_runtime_lock = threading.Lock()
+
+
+def load_runtime(built: Built | None = None) -> ctypes.CDLL:
+    """Load the runtime, once per process, so that kernels find its functions, and those of the C math library."""
+    global _runtime
+    with _runtime_lock:
+        if _runtime is None:
+            try:
+                ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
+            except OSError:
+                pass  # part of the C library here
+            built = built or build_runtime()
+            library = Library(built.code, built.name, is_global=True).kept()
+            library.weft_rt_findings.restype = ctypes.c_char_p
+            library.weft_rt_trace.restype = ctypes.c_char_p
+            _runtime = library
+    return _runtime
 
 
 _one_machine = threading.Lock()
@@ -107,7 +119,7 @@ def run(
     units = options.units(geometry.clusters)
     order = (ctypes.c_uint32 * max(len(units), 1))(*units)
     statistics = Statistics()
-    runtime = load_runtime(build_runtime())
+    runtime = load_runtime()
     with _one_machine:
         runtime.weft_rt_launch(
             kernel.function, pointers, ctypes.byref(config), table, len(buffers), order, len(units),

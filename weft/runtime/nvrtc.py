@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import glob
-import hashlib
 import importlib.util
 import os
 import re
@@ -27,9 +26,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft import arch as chips
+from weft.cache import Artefact, DiskCache, artefact_key, default_cache
+from weft.cache.failures import keep_failure
 from weft.errors import InternalError, WeftError
 from weft.options import Options, current
-from weft.runtime.disk_cache import Artefact, DiskCache, artefact_key, default_cache
 from weft.runtime.resources import Resources, resources_of
 
 
@@ -350,10 +350,8 @@ print(compiled.log, compiled.resources)
 def _write_repro(source: str, entry: str, arch: str, keywords: dict[str, object], log: str, nvrtc: Nvrtc) -> tuple[Path | str, Path | str]:
     """Leave kernel.cu, nvrtc.log and repro.py in a folder named after the kernel; return the paths of text and script.
 
-    The folder depends on the text alone, so that a failure that repeats does not fill the disk.
+    Errors: none; where they cannot be written, the paths say why.
     """
-    folder = current().failure_path / f"{entry}_{hashlib.sha256(source.encode()).hexdigest()[:10]}"
-    kernel, script = folder / "kernel.cu", folder / "repro.py"
     nvcc_options = [f"-arch={arch}", "-std=c++17", f"-fmad={str(keywords['fmad']).lower()}"]
     if keywords["max_registers"] is not None:
         nvcc_options.append(f"-maxrregcount={keywords['max_registers']}")
@@ -362,18 +360,12 @@ def _write_repro(source: str, entry: str, arch: str, keywords: dict[str, object]
         path=nvrtc.path,
         arch=arch,
         entry=entry,
-        kernel=kernel.name,
+        kernel="kernel.cu",
         nvcc_options=" ".join(nvcc_options),
         keywords=", ".join(f"{name}={value!r}" for name, value in keywords.items()),
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        kernel.write_text(source)
-        (folder / "nvrtc.log").write_text(log)
-        script.write_text(repro)
-    except OSError as error:  # the compiler's message matters more than its files
-        return f"(not written: {error})", "(not written)"
-    return kernel, script
+    kernel = keep_failure(entry, source, {"kernel.cu": source, "nvrtc.log": log, "repro.py": repro})
+    return kernel, kernel.with_name("repro.py") if isinstance(kernel, Path) else "(not written)"
 
 
 def compile_or_load(
@@ -396,25 +388,33 @@ def compile_or_load(
     cache = cache or default_cache(options)
     keep_ptx = options.is_dumped("ptx", kernel=entry)  # PTX is not kept on disk
     arguments = command_line(arch, max_registers=max_registers, line_info=options.device_line_info, fast_math=options.fast_math, fmad=fmad)
-    key = ""
-    if cache is not None:
+
+    def build() -> Compiled:
+        return compile_cubin(
+            source,
+            entry,
+            arch,
+            max_registers=max_registers,
+            line_info=options.device_line_info,
+            ptxas_verbose=True,
+            fast_math=options.fast_math,
+            fmad=fmad,
+            keep_ptx=keep_ptx,
+        )
+
+    def make() -> tuple[Compiled, Artefact]:
+        compiled = build()
+        return compiled, _to_artefact(compiled, entry, arch)
+
+    if cache is None:
+        compiled = build()
+    else:
         key = artefact_key("cubin", source, entry, arch, *arguments, identity(options.nvrtc))
-        artefact = None if keep_ptx else cache.get(key)
-        if artefact is not None:
-            return _from_artefact(artefact, options.ptxas_verbose)
-    compiled = compile_cubin(
-        source,
-        entry,
-        arch,
-        max_registers=max_registers,
-        line_info=options.device_line_info,
-        ptxas_verbose=True,
-        fast_math=options.fast_math,
-        fmad=fmad,
-        keep_ptx=keep_ptx,
-    )
-    if cache is not None:
-        cache.put(key, _to_artefact(compiled, entry, arch))
+        if keep_ptx:
+            compiled, artefact = make()
+            cache.put(key, artefact)
+        else:
+            compiled = cache.get_or_make(key, _from_artefact, make)
     return compiled if options.ptxas_verbose else replace(compiled, log=_without_report(compiled.log))
 
 
@@ -423,7 +423,13 @@ def _to_artefact(compiled: Compiled, entry: str, arch: str) -> Artefact:
     return Artefact(metadata, {"cubin": compiled.cubin})
 
 
-def _from_artefact(artefact: Artefact, ptxas_verbose: bool) -> Compiled:
-    log = str(artefact.metadata["log"])
-    resources = Resources.from_json(artefact.metadata["resources"])  # type: ignore[arg-type]
-    return Compiled(artefact.blobs["cubin"], log if ptxas_verbose else _without_report(log), 0.0, resources, from_cache=True)
+def _from_artefact(artefact: Artefact) -> Compiled | None:
+    """Return what an entry holds, or None when it is not what `_to_artefact` makes."""
+    cubin, log = artefact.blobs.get("cubin"), artefact.metadata.get("log")
+    try:
+        resources = Resources.from_json(artefact.metadata["resources"])  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not cubin or not cubin.startswith(b"\x7fELF") or not isinstance(log, str):
+        return None
+    return Compiled(cubin, log, 0.0, resources, from_cache=True)

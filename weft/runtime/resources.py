@@ -52,7 +52,11 @@ class Resources:
 
     @classmethod
     def from_json(cls, values: Mapping[str, int | None]) -> Resources:
-        return cls(**{field.name: values.get(field.name) for field in fields(cls)})  # type: ignore[arg-type]
+        """Read what `to_json` gave. Errors: ValueError, TypeError."""
+        found = {field.name: values.get(field.name) for field in fields(cls)} if isinstance(values, Mapping) else {"": ""}
+        if not all(value is None or type(value) is int for value in found.values()):
+            raise ValueError(f"{values!r} are no resources of a kernel")
+        return cls(**found)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         spills = "" if self.spill_store_bytes is None else f", spills {self.spill_store_bytes} B stored {self.spill_load_bytes} B loaded"

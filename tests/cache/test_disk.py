@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from weft.options import current
-from weft.runtime import disk_cache
-from weft.runtime.disk_cache import Artefact, ArtefactNotJson, DiskCache, artefact_key, decode, default_cache, encode
+from weft.cache import private
+from weft.cache import Artefact, ArtefactNotJson, DiskCache, artefact_key, default_cache
+from weft.cache.entry import decode, encode
 
 KEY = artefact_key("a kernel")
 ENTRY = Artefact({"log": "two\nlines", "registers": 32, "nothing": None}, {"cubin": bytes(range(256)) * 9, "empty": b""})
@@ -73,10 +74,7 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path: Path, monkeypatch
             Path(str(arguments[0])).touch()
         raise KeyboardInterrupt
 
-    if step == "write":
-        monkeypatch.setattr(Path, "write_bytes", interrupt)
-    else:
-        monkeypatch.setattr(disk_cache.os, "replace", interrupt)
+    monkeypatch.setattr(*((private, "write_new") if step == "write" else (private.os, "replace")), interrupt)
     with pytest.raises(KeyboardInterrupt):
         cache.put(KEY, ENTRY)
     monkeypatch.undo()
@@ -86,9 +84,9 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path: Path, monkeypatch
 
 def test_a_process_killed_while_it_writes_leaves_no_entry(tmp_path: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from weft.runtime import disk_cache as d\n"
-        "d.os.replace = lambda *a: os.kill(os.getpid(), 9)\n"
-        "d.DiskCache(Path(sys.argv[1])).put(sys.argv[2], d.Artefact({}, {'x': bytes(100000)}))"
+        "import os, sys; from pathlib import Path; from weft.cache import private, DiskCache, Artefact\n"
+        "private.os.replace = lambda *a: os.kill(os.getpid(), 9)\n"
+        "DiskCache(Path(sys.argv[1])).put(sys.argv[2], Artefact({}, {'x': bytes(100000)}))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path), KEY], env=child_environment(), check=False)
     assert done.returncode == -9
@@ -105,7 +103,7 @@ def test_a_process_killed_while_it_writes_leaves_no_entry(tmp_path: Path) -> Non
 def test_many_processes_write_and_read_the_same_keys(tmp_path: Path) -> None:
     """Every read finds a whole entry: of one writer or the other, never a mixture."""
     script = (
-        "import sys; from pathlib import Path; from weft.runtime.disk_cache import *\n"
+        "import sys; from pathlib import Path; from weft.cache import *\n"
         "cache, me = DiskCache(Path(sys.argv[1]), 200_000), int(sys.argv[2])\n"
         "for round in range(60):\n"
         "    key = artefact_key('key', round % 6)\n"
@@ -120,7 +118,7 @@ def test_many_processes_write_and_read_the_same_keys(tmp_path: Path) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(disk_cache.__file__).parents[2])}
+    return {**os.environ, "PYTHONPATH": str(Path(private.__file__).parents[2])}
 
 
 def test_threads_may_share_a_cache(tmp_path: Path) -> None:
@@ -159,7 +157,7 @@ def test_a_folder_that_cannot_be_written_keeps_nothing_and_says_why(tmp_path: Pa
     (tmp_path / "file").write_text("in the way")
     cache = DiskCache(tmp_path / "file" / "cache", 1000)
     assert cache.put(KEY, ENTRY) is False
-    assert cache.problem is not None and "file" in cache.problem
+    assert cache.problem is not None and "file" in cache.problem, cache.problem
     assert cache.get(KEY) is None
     assert cache.use().entries == 0
 
