@@ -427,6 +427,10 @@ def lower_bound(sym: Sym) -> int:
         return max(map(lower_bound, sym.args))
     if sym.op == "min":
         return min(map(lower_bound, sym.args))
+    if sym.op == "where":
+        return min(map(lower_bound, sym.args[1:]))
+    if sym.op in ("bitwise_xor", "bitwise_and", "bitwise_or"):
+        return 0 if all(lower_bound(a) >= 0 for a in sym.args) else -(1 << 62)
     return -(1 << 62) if sym.op in EVALUATORS else 0
 
 
@@ -486,7 +490,10 @@ def _least(difference: Mapping[tuple[Sym, ...], int]) -> int:
         else:
             bound = coefficient
             for factor in factors:
-                bound *= max(0, lower_bound(factor))
+                least = lower_bound(factor)
+                if least < 0:
+                    return -(1 << 62)
+                bound *= least
             total += bound
     return total
 

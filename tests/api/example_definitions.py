@@ -42,6 +42,10 @@ def random(shape=(4,), low=0.0, seed=None, op="uniform", dtype=D.Float):
     return define
 
 
+def view(fd, make, shape=(4, 6), **kwargs):
+    fd.add_output(make(fd.ops, fd.define_tensor(shape=list(shape), contiguity=True, **kwargs)))
+
+
 VARIANTS = {
     "symbolic": unary,
     "static": lambda fd: unary(fd, (4, 4)),
@@ -93,6 +97,19 @@ VARIANTS = {
     "normal": random(op="normal"),
     "permute": lambda fd: fd.add_output(fd.ops.permute(fd.define_tensor([-1, -1, -1], contiguity=True), [2, 0, 1])),
     "other permute": lambda fd: fd.add_output(fd.ops.permute(fd.define_tensor([-1, -1, -1], contiguity=True), [1, 2, 0])),
+    "reshape": lambda fd: view(fd, lambda o, x: o.reshape(x, [3, 8])),
+    "other reshape": lambda fd: view(fd, lambda o, x: o.reshape(x, [1, 24])),
+    "symbolic reshape": lambda fd: view(fd, lambda o, x: o.reshape(x, [o.size(x, 0), 2, -1]), (-1, 6)),
+    "slice": lambda fd: view(fd, lambda o, x: o.slice(x, [0, 1], [4, 5])),
+    "other slice": lambda fd: view(fd, lambda o, x: o.slice(x, [0, 2], [4, 6])),
+    "symbolic slice": lambda fd: view(fd, lambda o, x: o.slice(x, [1, 0], [o.size(x, 0), 4]), (-1, 6)),
+    "slice by scalars": lambda fd: view(fd, lambda o, x: o.slice(x, [fd.define_scalar(D.Int), 0], [3, fd.define_scalar(D.Int)]), (-1, 6)),
+    "pad": lambda fd: view(fd, lambda o, x: o.pad(x, [1, -2, 0, 3])),
+    "pad with ones": lambda fd: view(fd, lambda o, x: o.pad(x, [1, -2, 0, 3], 1.0)),
+    "symbolic pad of halves": lambda fd: view(fd, lambda o, x: o.pad(x, [1, 2], 0.5), (-1, -1), dtype=D.Half),
+    "cat": lambda fd: view(fd, lambda o, x: o.cat([x, o.relu(x)], 1)),
+    "other cat": lambda fd: view(fd, lambda o, x: o.cat([x, o.relu(x)], 0)),
+    "triu": lambda fd: view(fd, lambda o, x: o.triu(x, 1), dtype=D.BFloat16),
     "output order": lambda fd: fd.add_output(fd.ops.stride_order(fd.define_tensor([-1, -1], contiguity=True), [0, 1])),
     "iota": lambda fd: fd.add_output(fd.ops.iota(4, 0, 2)),
     "iota step": lambda fd: fd.add_output(fd.ops.iota(4, 0, 3)),

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..errors import Unsupported
+from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
+from . import translate_views as views
 from .translate_values import Names, dtype_text, list_text
 
 
@@ -106,7 +108,14 @@ def _random(expr: Expr, names: Names) -> str:
     return f"{expr.attributes['distribution']}({bounds}, shape={_sizes(out.get_logical_domain(), names)}{generator}, dtype={dtype_text(out.dtype())})"
 
 
-_CALLS: dict[type[Expr], Callable[[Expr, Names], str]] = {
+def _lookup(expr: LookupOp, names: Names) -> str:
+    call = views.LOOKUPS.get(expr.op_name)
+    if call is None:
+        raise Unsupported(f"translation of {expr.op_name}")
+    return call(expr, names)
+
+
+_CALLS: dict[type[Expr], Callable[..., str]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _load_store, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
-    WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
+    WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random, ReshapeOp: views.reshape, CatOp: views.cat, LookupOp: _lookup,
 }  # fmt: skip

@@ -49,9 +49,12 @@ BLOCK_TYPES = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
 
 
 class IterType(Enum):
+    """What an axis is. symbolic: iteration or broadcast, decided per call (`weft.graph.concretize`); no kernel has such an axis."""
+
     iteration = "i"
     reduction = "r"
     broadcast = "b"
+    symbolic = "?"
 
 
 class MemoryType(Enum):

@@ -103,6 +103,10 @@ class IterDomain(Val):
     def is_iteration(self) -> bool:
         return self.iter_type is IterType.iteration
 
+    def is_open(self) -> bool:
+        """True where each call decides whether the axis is iteration or broadcast."""
+        return self.iter_type is IterType.symbolic
+
     def parallelize(self, parallel_type: ParallelType) -> None:
         """Bind the axis: `ParallelType.block_x` runs it on threadIdx.x, and so on."""
         self.parallel = parallel_type

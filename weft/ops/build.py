@@ -85,9 +85,12 @@ def new_axes(fusion: Fusion, tensors: Sequence[TensorView], op: str) -> list[Ite
 
 def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[IterDomain], position: int, op: str) -> IterDomain:
     iterations: list[Sym] = []
+    opened: list[Sym] = []
     expanded: list[Sym] = []
     for axis in axes:
-        if not axis.is_broadcast():
+        if axis.is_open():
+            opened.append(axis.sym)
+        elif not axis.is_broadcast():
             iterations.append(axis.sym)
         elif axis.expanded_extent is not None:
             expanded.append(axis.expanded_extent)
@@ -96,6 +99,8 @@ def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[Iter
         raise _mismatch(tensors, axes, position, op)
     if iterations:
         return fusion.new_axis(_preferred(iterations), IterType.iteration)
+    if opened:
+        return fusion.new_axis(_preferred(opened + expanded), IterType.symbolic)
     return fusion.new_axis(1, IterType.broadcast, expanded_extent=_preferred(expanded) if expanded else None)
 
 
@@ -193,7 +198,7 @@ def _as_category(sym: Sym, dtype: DataType) -> Sym:
 def _scalar_sym(op: OpDef, syms: list[Sym], compute: DataType, dtype: DataType) -> Sym:
     """Return the scalar expression of an op; integer arithmetic uses the simplifying constructors, so that shapes computed by the user stay provable."""
     if compute.is_integer and compute.bits == 64:
-        simple = {"add": expr.add, "sub": expr.sub, "mul": expr.mul}.get(op.name)
+        simple = {"add": expr.add, "sub": expr.sub, "mul": expr.mul, "maximum": expr.maximum, "minimum": expr.minimum, "lt": expr.less}.get(op.name)
         if simple is not None:
             return simple(*syms)
         if op.name in ("div", "mod") and expr.lower_bound(syms[0]) >= 0 and expr.lower_bound(syms[1]) >= 1:

@@ -13,7 +13,7 @@ from ..dtypes import DataType
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
-from . import build, factories, reductions, shapes
+from . import build, factories, reductions, shapes, view_functions
 from .arguments import boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
 from .arguments import operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
@@ -190,7 +190,11 @@ def broadcast(fusion: Fusion, arg: Any, is_broadcast_dim: Any) -> TensorView:
         raise _wrong("broadcast", "is_broadcast_dim", "a list of bools", is_broadcast_dim)
     own = sum(not f for f in is_broadcast_dim)
     if own != tensor.ndim:
-        raise shapes.WrongRank(op="broadcast", what_is_given="is_broadcast_dim (without the new axes)", given=own, expected=tensor.ndim, tensor=str(tensor))
+        sentence = f"Invalid broadcast, number of false entries in is_broadcast_dim expected to be {tensor.ndim}, but is {own}"
+        what = "is_broadcast_dim (without the new axes)"
+        raise shapes.WrongRank(op="broadcast", what_is_given=what, given=own, expected=tensor.ndim, tensor=str(tensor), sentence=sentence)
+    if not any(is_broadcast_dim):
+        return tensor
     return build.broadcast(fusion, tensor, is_broadcast_dim)
 
 
@@ -270,6 +274,7 @@ for _function in (
     expand, squeeze, permute, stride_order, size, shape, full, iota, uniform, normal,
 ):  # fmt: skip
     _add(_function)
+FUNCTIONS.update(view_functions.FUNCTIONS)
 
 
 # ---------------------------------------------------------------- valid, not done here
@@ -284,7 +289,6 @@ UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {
         "cumprod": ("arg", "dim", ("init", None)),
         "cummin": ("arg", "dim", ("init", None)),
         "cummax": ("arg", "dim", ("init", None)),
-        "triu": ("arg", ("diagonal", 0)),
         "matmul": ("arg1", "arg2"),
         "linear": ("arg1", "arg2", ("bias", None)),
         "grouped_mm": (
@@ -296,15 +300,11 @@ UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {
             ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
         ),
         "cutlass_nvfp4_grouped_mm": ("mat1", "mat2", "scale1", "scale2", "alpha", "problem_sizes", "expert_offsets", "sf_offsets", ("dtype", _BF16)),
-        "reshape": ("arg", "new_shape"),
-        "slice": ("arg", "start_indices", "end_indices", ("strides", None), ("manual_normalization", False)),
         "index_select": ("arg", "index", "dim"),
         "select": ("arg", "index", "dim"),
         "scatter": ("arg", "index", "src", "dim"),
         "gather": ("arg", "index", "dim"),
         "take_along_axis": ("arg", "index", "dim"),
-        "pad": ("arg", "pad_widths", ("value", None)),
-        "cat": ("tensors", ("dim", 0), ("manual_padding", False)),
         "embedding_fwd": ("input", "weight", ("padding_idx", None), ("max_norm", None), ("norm_type", None), ("scale_grad_by_freq", None), ("sparse", None)),
         "preprocess_grouped_matmul_input_sf": ("input", "input_offsets", "output_offsets"),
         "topk": ("arg", "k", ("dim", -1), ("largest", True), ("sorted", False)),
@@ -316,7 +316,7 @@ UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {
     }.items()
 }  # fmt: skip
 _TENSOR_ARGUMENTS = {"arg", "arg1", "arg2", "mat1", "mat2", "input", "weight", "query", "key"}
-_INT_ARGUMENTS = {"dim", "diagonal"}
+_INT_ARGUMENTS = {"dim"}
 
 
 def _unsupported(name: str, arguments: tuple[tuple[str, Any], ...]) -> None:

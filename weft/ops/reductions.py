@@ -29,12 +29,12 @@ def reduce(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int] | 
     """Fold `dims` of `tensor` (all for None or an empty list) with the monoid `kind`: sum, prod, max or min.
 
     Shapes: reduced axes vanish, or have extent 1 with keepdim. dtype: the result's; the operand is cast to it first.
-    Errors: WrongDim, RepeatedDim, DtypeNotTaken (max and min).
+    An axis that is named twice is folded once. Errors: WrongDim, DtypeNotTaken (max and min).
     """
     if dtype is not None and kind in ("max", "min"):
         raise DtypeNotTaken(op=kind, dtype=dtype)
     axes = logical_axes(tensor)
-    reduced = normalize_dims(dims, len(axes), kind, tensor) if dims else list(range(len(axes)))
+    reduced = normalize_dims(dims, len(axes), kind, tensor, may_repeat=True) if dims else list(range(len(axes)))
     fold_in = reduction_dtype(kind, tensor.dtype()) if dtype is None else DataType.Float if dtype.is_reduced_float else dtype
     out = _tensor(cast(fusion, tensor, fold_in))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
@@ -79,7 +79,7 @@ def _fold(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int]) ->
 def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:
     """Return (average, sum of squared deviations, count) over `dims` (all when empty); the count is Int.
 
-    Errors: WrongDtype for integers, WrongDim, RepeatedDim; Unsupported for complex numbers.
+    Errors: WrongDtype for integers, WrongDim; Unsupported for complex numbers.
     """
     dtype = tensor.dtype()
     if dtype.is_complex:
@@ -87,7 +87,7 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[Te
     if not dtype.is_float:
         raise WrongDtype(op="welford", allowed="floats", dtype=dtype)
     axes = logical_axes(tensor)
-    reduced = normalize_dims(dims, len(axes), "welford", tensor) if dims else list(range(len(axes)))
+    reduced = normalize_dims(dims, len(axes), "welford", tensor, may_repeat=True) if dims else list(range(len(axes)))
     x = _tensor(cast(fusion, tensor, DataType.Float if dtype.is_reduced_float else dtype))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
     if broadcasts:
@@ -112,7 +112,7 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[Te
 def var_mean(fusion: Fusion, tensor: TensorView, dims: Sequence[int], correction: int | float = 1, keepdim: bool = False) -> tuple[TensorView, TensorView]:
     """Return (variance, mean) over `dims` (all when empty): the sum of squared deviations over max(count - correction, 0), as torch."""
     rank = tensor.ndim
-    reduced = normalize_dims(dims, rank, "var_mean", tensor) if dims else list(range(rank))
+    reduced = normalize_dims(dims, rank, "var_mean", tensor, may_repeat=True) if dims else list(range(rank))
     mean, squares, _ = welford(fusion, tensor, reduced)
     variance = _tensor(pointwise(fusion, "mul", squares, _reciprocal_count(fusion, tensor, reduced, correction)))
     if keepdim:

@@ -1,6 +1,6 @@
 """Ops that change axes and move no data by themselves: broadcast, expand, squeeze, permute, stride_order.
 
-Owns their rules. View and index ops (reshape, slice, pad, cat, gather ...) are not here: see `functions.UNSUPPORTED`. Read first: `expand`.
+Owns their rules. reshape is in `reshape.py`; slice, pad and cat are in `resize.py`. Read first: `expand`.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ Extent = Union[int, Scalar]
 
 class WrongRank(UserError):
     code = "W320"
-    what = "{op}: {what_is_given} has {given} entries; {expected} are needed for {tensor}"
+    what = "{op}: {what_is_given} has {given} entries; {expected} are needed for {tensor}{sentence}"
     fix = "give one entry per axis"
+
+    def __init__(self, *, sentence: str = "", **values: object) -> None:
+        super().__init__(None, sentence=f". {sentence}" if sentence else "", **values)
 
 
 class WrongDim(UserError):
     code = "W321"
-    what = "{op}: there is no axis {dim} in {tensor}, which has {rank}"
+    what = "{op}: Tried to access out of boundary index {dim}: there is no axis {dim} in {tensor}, which has {rank}"
     fix = "give an axis between -{rank} and {rank} - 1"
 
 
 class RepeatedDim(UserError):
     code = "W322"
-    what = "{op}: axis {dim} appears more than once in {dims}"
+    what = "{op}: axis {dim} is specified more than once. The axes given are {dims}"
     fix = "name each axis once"
 
 
 class CannotExpand(UserError):
     code = "W323"
-    what = "{op}: axis {axis} of {tensor} has extent {extent} and cannot become {wanted}"
+    what = "{op}: Invalid expand size, axis {axis} of {tensor} has extent {extent} and cannot become {wanted}"
     fix = "only axes of extent 1 (broadcast axes) can be expanded"
 
 
 class CannotSqueeze(UserError):
     code = "W324"
-    what = "squeeze: axis {axis} of {tensor} has extent {extent}, {reason}"
+    what = "squeeze: {problem} axis {axis} of {tensor} has extent {extent}"
     fix = "squeeze only axes of extent 1; squeeze_expanded=True drops expanded ones"
 
 
@@ -58,7 +61,7 @@ class NegativeExtent(UserError):
 
 class NotAPermutation(UserError):
     code = "W326"
-    what = "{op}: {dims} is no permutation of the {rank} axes of {tensor}"
+    what = "{op}: {problem} {dims} is no permutation of the {rank} axes of {tensor}"
     fix = "name each axis from 0 to {rank} - 1 once"
 
 
@@ -69,13 +72,13 @@ def normalize_dim(dim: int, rank: int, op: str, tensor: TensorView) -> int:
     return dim % rank
 
 
-def normalize_dims(dims: Sequence[int], rank: int, op: str, tensor: TensorView) -> list[int]:
-    """Return `dims` counted from the front, sorted. Errors: WrongDim, RepeatedDim."""
+def normalize_dims(dims: Sequence[int], rank: int, op: str, tensor: TensorView, *, may_repeat: bool = False) -> list[int]:
+    """Return `dims` counted from the front, sorted, each once. Errors: WrongDim, RepeatedDim."""
     out = [normalize_dim(d, rank, op, tensor) for d in dims]
     for i, dim in enumerate(out):
-        if dim in out[:i]:
+        if dim in out[:i] and not may_repeat:
             raise RepeatedDim(op=op, dim=dim, dims=list(dims))
-    return sorted(out)
+    return sorted(set(out))
 
 
 def extent_sym(extent: Extent) -> Sym:
@@ -99,11 +102,15 @@ def new_shape_axes(fusion: Fusion, shape: Sequence[Extent], op: str) -> list[Ite
 def expand(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], op: str = "expand") -> TensorView:
     """Return `tensor` with its broadcast axes expanded to `shape` (-1 keeps an axis); the tensor itself when nothing changes.
 
+    A shape of more axes adds leading ones. A size of an axis that is no broadcast must be what the axis has; a call checks what is symbolic.
     Errors: WrongRank, CannotExpand, NegativeExtent.
     """
+    missing = len(shape) - tensor.ndim
+    if missing < 0:
+        raise WrongRank(op=op, what_is_given="the shape", given=len(shape), expected=tensor.ndim, tensor=str(tensor))
+    if missing:
+        tensor = broadcast(fusion, tensor, [True] * missing + [False] * tensor.ndim)
     axes = logical_axes(tensor)
-    if len(shape) != len(axes):
-        raise WrongRank(op=op, what_is_given="the shape", given=len(shape), expected=len(axes), tensor=str(tensor))
     new: list[IterDomain] = []
     changed = False
     for position, (axis, extent) in enumerate(zip(axes, shape)):
@@ -117,15 +124,25 @@ def expand(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], op: str 
             changed = True
             new.append(fusion.new_axis(1, IterType.broadcast, expanded_extent=sym))
         else:
-            old = axis.logical_extent
-            if old.is_const and sym.is_const and old.value != sym.value:
-                raise CannotExpand(op=op, axis=position, tensor=str(tensor), extent=old.value, wanted=sym.value)
-            new.append(fusion.copy_axis(axis))
+            new.append(_resized(fusion, tensor, position, axis, sym, op))
+            changed |= new[-1].logical_extent is not axis.logical_extent
     if not changed:
         return tensor
     out = fusion.new_tensor(new, tensor.dtype())
     fusion.register(ExpandOp([tensor], [out], op="expand"))
     return out
+
+
+def _resized(fusion: Fusion, tensor: TensorView, position: int, axis: IterDomain, sym: Sym, op: str) -> IterDomain:
+    """Return the axis for one that must have the size `sym` already, or, where it is open, may have 1 in a call."""
+    old = axis.logical_extent
+    if axis.is_open():
+        return fusion.new_axis(sym, IterType.symbolic)
+    if old.is_const and sym.is_const and old.value != sym.value:
+        raise CannotExpand(op=op, axis=position, tensor=str(tensor), extent=old.value, wanted=sym.value)
+    if axis.is_broadcast():
+        return fusion.new_axis(1, IterType.broadcast, expanded_extent=sym)
+    return fusion.new_axis(sym)
 
 
 def broadcast_in_dim(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], broadcast_dims: Sequence[int]) -> TensorView:
@@ -134,8 +151,11 @@ def broadcast_in_dim(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent]
     if len(broadcast_dims) != tensor.ndim:
         raise WrongRank(op="broadcast_in_dim", what_is_given="broadcast_dims", given=len(broadcast_dims), expected=tensor.ndim, tensor=str(tensor))
     dims = [normalize_dim(d, rank, "broadcast_in_dim", tensor) for d in broadcast_dims]
-    if any(a >= b for a, b in zip(dims, dims[1:])):
-        raise NotAPermutation(op="broadcast_in_dim", dims=list(broadcast_dims), rank=rank, tensor=str(tensor))
+    for i, dim in enumerate(dims):
+        if dim in dims[:i]:
+            raise RepeatedDim(op="broadcast_in_dim", dim=dim, dims=list(broadcast_dims))
+    if dims != sorted(dims):
+        raise NotAPermutation(op="broadcast_in_dim", problem="axes must ascend.", dims=list(broadcast_dims), rank=rank, tensor=str(tensor))
     flags = [i not in dims for i in range(rank)]
     if any(flags):
         tensor = broadcast(fusion, tensor, flags)
@@ -145,14 +165,22 @@ def broadcast_in_dim(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent]
 def squeeze(fusion: Fusion, tensor: TensorView, dims: Sequence[int], squeeze_expanded: bool = False) -> TensorView:
     """Return `tensor` without the axes `dims`, which must be of extent 1. Errors: CannotSqueeze, WrongDim, RepeatedDim."""
     axes = logical_axes(tensor)
+    if len(dims) > len(axes):
+        problem = f"The dims to squeeze must be <= the number of dims: {list(dims)}."
+        raise WrongRank(op="squeeze", what_is_given="dims", given=len(dims), expected=f"at most {len(axes)}", tensor=str(tensor), sentence=problem)
+    outside = next((dim for dim in dims if not -len(axes) <= dim < len(axes)), None)
+    if outside is not None:
+        raise CannotSqueeze(problem="Squeeze dim is outside of Tensor size!", axis=outside, tensor=str(tensor), extent="nothing: there is no such axis")
     drop = normalize_dims(dims, len(axes), "squeeze", tensor)
     for dim in drop:
         axis = axes[dim]
-        if not axis.is_broadcast():
+        if not axis.is_broadcast() and not axis.is_open():
             reason = "which is not 1" if axis.sym.is_const else "which is known only at run time"
-            raise CannotSqueeze(axis=dim, tensor=str(tensor), extent=axis.logical_extent, reason=reason)
+            problem, text = "Can not squeeze non-broadcasting dimension(s).", f"{axis.logical_extent}, {reason}"
+            raise CannotSqueeze(problem=problem, axis=dim, tensor=str(tensor), extent=text)
         if axis.expanded_extent is not None and not squeeze_expanded:
-            raise CannotSqueeze(axis=dim, tensor=str(tensor), extent=axis.expanded_extent, reason="an expanded broadcast")
+            text = f"{axis.expanded_extent}, an expanded broadcast"
+            raise CannotSqueeze(problem="Refusing to squeeze expanded IterDomain.", axis=dim, tensor=str(tensor), extent=text)
     if not drop:
         return copy(fusion, tensor)  # type: ignore[return-value]
     out = fusion.new_tensor([fusion.copy_axis(a) for i, a in enumerate(axes) if i not in drop], tensor.dtype())
@@ -164,10 +192,14 @@ def permute(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> TensorVi
     """Return `tensor` with axis `dims[i]` of it at position i. Errors: NotAPermutation, WrongDim."""
     rank = tensor.ndim
     if len(dims) != rank:
-        raise WrongRank(op="permute", what_is_given="dims", given=len(dims), expected=rank, tensor=str(tensor))
-    order = [normalize_dim(d, rank, "permute", tensor) for d in dims]
+        sentence = "The transformation map is expected to be an argument to have the same length as input!"
+        raise WrongRank(op="permute", what_is_given="dims", given=len(dims), expected=rank, tensor=str(tensor), sentence=sentence)
+    if any(not -rank <= d < rank for d in dims):
+        problem = "New2Old axes are not within the number of dimensions."
+        raise NotAPermutation(op="permute", problem=problem, dims=list(dims), rank=rank, tensor=str(tensor))
+    order = [d % rank for d in dims]
     if sorted(order) != list(range(rank)):
-        raise NotAPermutation(op="permute", dims=list(dims), rank=rank, tensor=str(tensor))
+        raise NotAPermutation(op="permute", problem="Duplicate entries in transformation map.", dims=list(dims), rank=rank, tensor=str(tensor))
     if order == list(range(rank)):
         return copy(fusion, tensor)  # type: ignore[return-value]
     root = [fusion.copy_axis(a) for a in logical_axes(tensor)]
@@ -181,11 +213,13 @@ def permute(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> TensorVi
 def stride_order(fusion: Fusion, tensor: TensorView, order: Sequence[int]) -> TensorView:
     """Return a copy of `tensor` that lies in memory by `order`: axis i has the `order[i]`-th smallest stride (0: innermost)."""
     rank = tensor.ndim
+    if not order:
+        return copy(fusion, tensor)  # type: ignore[return-value]
     if len(order) != rank:
         raise WrongRank(op="stride_order", what_is_given="stride_order", given=len(order), expected=rank, tensor=str(tensor))
-    ranks = [normalize_dim(d, rank, "stride_order", tensor) for d in order]
-    if sorted(ranks) != list(range(rank)):
-        raise NotAPermutation(op="stride_order", dims=list(order), rank=rank, tensor=str(tensor))
+    if any(not -rank <= d < rank for d in order) or len({d % rank for d in order}) != rank:
+        raise NotAPermutation(op="stride_order", problem="Stride order is not valid:", dims=list(order), rank=rank, tensor=str(tensor))
+    ranks = [d % rank for d in order]
     out = copy(fusion, tensor)
     assert isinstance(out, TensorView)
     set_stride_order(out, ranks)

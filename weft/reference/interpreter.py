@@ -16,6 +16,7 @@ from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import CatOp, ReshapeOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val, WelfordOp,
     no_reductions,
@@ -191,6 +192,16 @@ def _expand(m: _Machine, node: Expr) -> torch.Tensor:
     return x.expand([int(m.number(a.expanded_extent)) if a.expanded_extent is not None else -1 for a in axes])  # type: ignore[arg-type]
 
 
+def _reshape(m: _Machine, node: Expr) -> torch.Tensor:
+    out = node.outputs[0]
+    assert isinstance(out, TensorView)
+    return m.tensors[node.inputs[0]].reshape(m.shape(out))
+
+
+def _cat(m: _Machine, node: Expr) -> torch.Tensor:
+    return torch.cat([m.tensors[value] for value in node.inputs], node.attributes["dim"])
+
+
 def _reduced_dims(value: Val) -> list[int]:
     assert isinstance(value, TensorView)
     if value.has_root():
@@ -265,6 +276,7 @@ def _generator_state(device: torch.device, op: str) -> tuple[int, int]:
 _RULES: dict[type, Callable[[_Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
+    ReshapeOp: _reshape, CatOp: _cat,
 }  # fmt: skip
 
 __all__ = ["evaluate"]
