@@ -81,11 +81,11 @@ class Forced:
     def seen(self, inputs: Sequence[torch.Tensor]) -> Seen:
         """Return what the choice sees of these inputs."""
         sizes, _ = self.sizes(inputs)
-        (part,) = sizes.variant.parts
-        analysis = compiler.prepare(part.fusion).analysis(SCHEDULER)
+        (use,) = sizes.kernels
+        analysis = compiler.prepare(use.part.fusion).analysis(SCHEDULER)
         if analysis is None:
-            raise ValueError(f"not a normalization along rows: {compiler.prepare(part.fusion).declines[SCHEDULER.name]}")
-        alignments = runtimes.alignments_bits(self.caller.template, part, sizes)
+            raise ValueError(f"not a normalization along rows: {compiler.prepare(use.part.fusion).declines[SCHEDULER.name]}")
+        alignments = runtimes.alignments_bits(self.caller.template, use, sizes)
         facts = analysis.facts(sizes.env, {int(name[1:]): bits for name, bits in alignments.items()})
         return Seen(facts, all(can_load(t) for t in analysis.row_inputs))
 
@@ -93,19 +93,19 @@ class Forced:
         """Let calls with inputs of these sizes run the kernel with these params."""
         self.chosen[tuple(tuple(t.shape) for t in inputs)] = params
 
-    def request(self, part: Any, sizes: Sizes, engine: Any, options: Any, disable: frozenset[str] = frozenset()) -> Request:
+    def request(self, use: Any, sizes: Sizes, engine: Any, options: Any, disable: frozenset[str] = frozenset()) -> Request:
         shapes = tuple(tuple(tensor.sizes) for tensor in sizes.bound.tensors.values())
         params = self.chosen.get(shapes)
         if params is None:
-            return runtimes.propose(self.caller.template, part, sizes, engine, options)
+            return runtimes.propose(self.caller.template, use, sizes, engine, options)
         proposal = Proposal(SchedulerType.inner_persistent, params)
-        return runtimes.request_for(proposal, part, runtimes.index_type_for(part, sizes), engine, options)
+        return runtimes.request_for(proposal, use.part, runtimes.index_type_for(use, sizes), engine, options)
 
     def wanted(self, inputs: Sequence[torch.Tensor]) -> tuple[Request, KernelProgram, dict[str, Any]]:
         """Return what a call would ask the compiler for, the lowered program, and its grid, block and shared_bytes."""
         sizes, engine = self.sizes(inputs)
-        (part,) = sizes.variant.parts
-        request = self.request(part, sizes, engine, current())
+        (use,) = sizes.kernels
+        request = self.request(use, sizes, engine, current())
         program = self.caller.kernels.program(request)
         return request, program, launch_sizes(program, sizes.env)
 

@@ -186,8 +186,8 @@ def request_for(fd: FusionDefinition, inputs: Sequence[torch.Tensor]) -> tuple[R
     """Return what a call would ask the compiler for, with the lowered program, which stays with the definition's kernels."""
     caller = fd._executor_cache()._caller
     sizes, engine = caller.sizes(inputs, None, current())
-    (part,) = sizes.variant.parts
-    request = caller.request(part, sizes, engine, current())
+    (use,) = sizes.kernels
+    request = caller.request(use, sizes, engine, current())
     return request, caller.kernels.program(request)
 
 

@@ -116,6 +116,19 @@ def propose(
     raise NoScheduler(reasons)
 
 
+def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[str, str] | None:
+    """Return None when a scheduler takes the fusion at these sizes, else the reason of each. All tensors count as fully aligned."""
+    prepared = prepare(fusion)
+    reasons: dict[str, str] = {}
+    for scheduler in SCHEDULERS:
+        analysis = prepared.analysis(scheduler)
+        declined = None if analysis is None else scheduler.accept(analysis, sizes, {}, arch)  # type: ignore[arg-type]
+        if analysis is not None and declined is None:
+            return None
+        reasons[scheduler.name.name] = prepared.declines[scheduler.name] if declined is None else declined.reason
+    return reasons
+
+
 def schedule_clone(fusion: Fusion, proposal: Proposal) -> tuple[Fusion, Launch]:
     """Return a scheduled clone of the prepared fusion, and what the schedule fixes at launch."""
     prepared = prepare(fusion)

@@ -92,9 +92,9 @@ def test_int64_indices_are_used_where_int32_could_overflow() -> None:
     caller = fd.fec._caller
     sizes, _ = caller.sizes([X], None, current())
     far = replace(sizes, bound=replace(sizes.bound, tensors={0: replace(sizes.bound.tensors[0], span_elems=LARGEST_INT32_INDEX + 1)}))
-    assert runtimes.index_type_for(sizes.variant.parts[0], far) is DataType.Int
+    assert runtimes.index_type_for(sizes.kernels[0], far) is DataType.Int
     wide = caller.sizes([torch.empty(1, 1).expand(2**16, 2**15)], None, current())[0]
-    assert runtimes.index_type_for(wide.variant.parts[0], wide) is DataType.Int
+    assert runtimes.index_type_for(wide.kernels[0], wide) is DataType.Int
 
 
 def test_questions_about_kernels() -> None:

@@ -39,7 +39,7 @@ class _KeyBuilder:
         inputs = tuple(self._input(value) for value in fusion.inputs())
         exprs = tuple(self._expr(expr) for expr in fusion.tensor_exprs())
         outputs = tuple(self._operand(value) for value in fusion.outputs())
-        aliases = tuple(sorted((self._position(out), self.numbers[source]) for out, source in fusion.aliases.items()))
+        aliases = tuple(sorted((self._position(out), self.numbers.get(source, -1)) for out, source in fusion.aliases.items()))
         hidden = tuple(sorted(self._position(value) for value in fusion.hidden_outputs))
         return inputs, exprs, outputs, aliases, hidden
 

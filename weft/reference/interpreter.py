@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .. import expr
+from ..analysis.random_numbers import drawing_ops
 from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
@@ -85,6 +86,7 @@ class _Machine:
         self.env: dict[Sym, Number] = {}
         self.memo: dict[Sym, Number] = {}
         self.device = torch.device("cpu")
+        self.drawing = drawing_ops(fusion)
 
     def bind(self, args: Sequence[Any]) -> None:
         self.env = input_environment(self.fusion, args)
@@ -256,7 +258,7 @@ def _random(m: _Machine, node: Expr) -> torch.Tensor:
         seed, offset = int(numbers[2]), int(numbers[3])  # type: ignore[arg-type]
     else:
         seed, offset = m.philox if m.philox is not None else _generator_state(m.device, node.op_name)
-        offset += node.attributes["index"]
+        offset += m.drawing.index(node)
     shape = m.shape(out)
     count = 1
     for extent in shape:

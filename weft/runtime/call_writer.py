@@ -14,7 +14,7 @@ import torch
 
 from ..dump import Dump
 from ..errors import InternalError
-from ..expr import Sym, const, evaluate, evaluate_int, product, substitute, variables
+from ..expr import Number, Sym, const, evaluate, evaluate_int, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
 from ..reference.torch_types import torch_dtype
@@ -24,7 +24,9 @@ from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
 from .limits import launch_sizes
 from .outputs import AliasShape
-from .runtimes import Runtime, Sizes, Template
+from ..segment.plan import KernelStep
+from .runtimes import Runtime, Sizes, Template, input_name
+from .steps import KernelUse
 
 
 NO_ADDRESS = 1 << 20
@@ -56,19 +58,23 @@ def prepare_call(caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engi
     call = _CallWriter(caller, sizes, kernels, engine, kinds)
     run = call.write()
     input_bytes = sum(call.input_bytes(index) for index in sizes.bound.tensors)
-    output_bytes = sum(layout.storage_bytes for layout in sizes.layouts)
+    output_bytes = sum(layout.storage_bytes for layout in sizes.layouts[: len(caller.template.outputs.computed)])
     return Prepared(run, kernels, call.plans, input_bytes, output_bytes)
 
 
 class _CallWriter:
-    """Writes the function of one signature. Pointers of a launch: inputs, outputs, scratch memory, in the order of the kernel's parameters."""
+    """Writes the function of one signature. Pointers of a launch: inputs, outputs, scratch memory, in the order of the kernel's parameters.
+
+    A buffer is a tensor that a step writes: o3 is buffer 3. Buffers are numbered as in `Sizes.buffers`, the computed outputs first.
+    """
 
     def __init__(self, caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engine: Engine, kinds: Sequence[str]) -> None:
         self.caller, self.sizes, self.kernels, self.engine, self.kinds = caller, sizes, kernels, engine, kinds
         self.inputs = caller.template.fusion.inputs()
         self.outputs = caller.template.outputs
         self.plans: list[LaunchPlan] = []
-        self._zeroed_bytes = 0
+        self._zeroed_bytes = self._scratches = 0
+        self._buffers = {input_name(t): n for n, t in enumerate(sizes.buffers)}
         values = [f"a{i}" for i in range(len(kinds))]
         self.arguments = values + [f"p{i}" for i, kind in enumerate(kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
         self._check_alias_shapes()
@@ -86,23 +92,27 @@ class _CallWriter:
                 raise AliasShape(output=tensor, index=alias, alias=self.caller.shown[alias], alias_sizes=sizes, sizes=list(layout.sizes))
 
     def _in_place(self) -> list[bool]:
-        """Per computed output: may the kernel write it into the input's buffer right away?"""
-        out = [False] * len(self.outputs.computed)
+        """Per buffer: may its kernel write it into an input's memory right away? Not if a later step reads the input: all see the values before the call."""
+        out = [False] * len(self.sizes.buffers)
         taken = {source for _, source in self.outputs.copies}  # copied as it was before
-        for number, kernel in enumerate(self.kernels):
-            read_later = {value.name for later in self.kernels[number + 1 :] for value in later.part.fusion.inputs()}
-            for index, position in enumerate(kernel.part.outputs):
-                alias = self.outputs.alias[position]
-                if alias is None or alias in taken or self.inputs[alias].name in read_later:
+        runtimes = iter(zip(self.sizes.kernels, self.kernels))
+        for number, step in enumerate(self.sizes.plan.steps):
+            if not isinstance(step, KernelStep):
+                continue
+            use, kernel = next(runtimes)
+            read_later = {input_name(value) for later in self.sizes.plan.steps[number + 1 :] for value in later.reads}
+            for place, buffer in enumerate(use.outputs):
+                alias = self.outputs.alias[buffer] if buffer < len(self.outputs.alias) else None
+                if alias is None or alias in taken or input_name(self.inputs[alias]) in read_later:
                     continue
-                if index in kernel.program.in_place and self._is_safe(kernel, position, alias):
+                if place in kernel.program.in_place and place not in kernel.part.hazards and self._is_like(buffer, alias):
                     taken.add(alias)
-                    out[position] = True
+                    out[buffer] = True
         return out
 
-    def _is_safe(self, kernel: Runtime, position: int, alias: int) -> bool:
+    def _is_like(self, buffer: int, alias: int) -> bool:
         tensor = self.sizes.bound.tensors[alias]
-        return position not in kernel.part.hazards and self.sizes.layouts[position].is_like(tensor.sizes, tensor.strides)
+        return self.sizes.layouts[buffer].is_like(tensor.sizes, tensor.strides)
 
     def _overlap_test(self, in_place: Sequence[bool]) -> str:
         """Return the condition that an input that is written lies across another input."""
@@ -126,10 +136,11 @@ class _CallWriter:
             if test:
                 parts.constants["careful"] = careful
                 parts.allocations.append(f"if {test}: return careful({', '.join(self.arguments)})")
-        buffers = self._allocate(parts, in_place)
-        self.plans = []
-        for number, kernel in enumerate(self.kernels):
-            self._launch(parts, number, kernel, buffers, in_place)
+        text, constants = warm_path.allocator(self.engine.device)
+        parts.constants.update(constants)
+        self._allocation, self._addresses = text, [f"p{self.outputs.alias[n]}" if ok else f"o{n}.data_ptr()" for n, ok in enumerate(in_place)]
+        self.plans, self._scratches = [], 0
+        self._write_steps(parts, in_place)
         self._share_work(parts)
         parts.after += self._copies_back(in_place)
         parts.returned = [f"a{index}" if kind == "input" else f"o{index}" for kind, index in self.outputs.returned]
@@ -137,19 +148,44 @@ class _CallWriter:
             parts.constants.update(stream=engines.stream_reader(self.engine.device), device=self.engine.device)
         return warm_path.write_run(parts)
 
-    def _allocate(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> list[str]:
-        """Write the allocations; return the expression of each computed output's address."""
-        text, constants = warm_path.allocator(self.engine.device)
-        parts.constants.update(constants)
-        addresses = []
-        for n, (layout, ok) in enumerate(zip(self.sizes.layouts, in_place)):
-            if ok:
-                addresses.append(f"p{self.outputs.alias[n]}")
-                continue
-            parts.allocations.append(f"o{n} = {text.format(n=n)}")
-            parts.constants.update({f"size{n}": layout.sizes, f"stride{n}": layout.strides, f"dtype{n}": layout.dtype})
-            addresses.append(f"o{n}.data_ptr()")
-        return addresses
+    def _write_steps(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> None:
+        """Write the steps. With one step all memory is taken first; else each takes its own, and edges go when their last reader has run."""
+        steps = self.sizes.plan.steps
+        written = {buffer for use in self.sizes.kernels for buffer in use.outputs}
+        for n in range(len(self.outputs.computed)):
+            if n not in written and not in_place[n]:
+                parts.allocations.append(self._allocate(parts, n))
+        dead_after = self._dead_after()
+        uses = iter(zip(self.sizes.kernels, self.kernels))
+        for number, step in enumerate(steps):
+            if not isinstance(step, KernelStep):
+                raise InternalError(f"no way to run {step}")
+            use, kernel = next(uses)
+            launch = warm_path.LaunchText()
+            fresh = [self._allocate(parts, buffer) for buffer in use.outputs if not in_place[buffer]]
+            if len(steps) == 1:
+                parts.allocations += fresh
+            else:
+                launch.before += fresh
+            self._launch(parts, launch, use, kernel, in_place)
+            launch.after += [f"del {name}" for name in dead_after[number]]
+
+    def _allocate(self, parts: warm_path.RunParts, n: int) -> str:
+        """Return the statement that allocates a buffer."""
+        layout = self.sizes.layouts[n]
+        parts.constants.update({f"size{n}": layout.sizes, f"stride{n}": layout.strides, f"dtype{n}": layout.dtype})
+        return f"o{n} = {self._allocation.format(n=n)}"
+
+    def _dead_after(self) -> list[list[str]]:
+        """Return, for each step, the edges that no later step reads."""
+        steps, first_edge = self.sizes.plan.steps, len(self.outputs.computed)
+        last: dict[int, int] = {}
+        for number, step in enumerate(steps):
+            for value in (*step.outputs, *step.reads):
+                buffer = self._buffers.get(input_name(value))
+                if buffer is not None and buffer >= first_edge:
+                    last[buffer] = number
+        return [[f"o{buffer}" for buffer, at in last.items() if at == number] for number in range(len(steps))]
 
     def _copies_back(self, in_place: Sequence[bool]) -> list[str]:
         """Return what fills inputs after the launches: first those that another input is written into, which is what it was before the call."""
@@ -162,15 +198,14 @@ class _CallWriter:
         return lines + [f"a{alias}.detach().copy_(o{number})" for number, (alias, ok) in pairs if alias is not None and not ok]
 
     # -- the launches
-    def _launch(self, parts: warm_path.RunParts, number: int, kernel: Runtime, buffers: Sequence[str], in_place: Sequence[bool]) -> None:
-        env, program = self.sizes.env, kernel.program
-        text = warm_path.LaunchText()
+    def _launch(self, parts: warm_path.RunParts, text: warm_path.LaunchText, use: KernelUse, kernel: Runtime, in_place: Sequence[bool]) -> None:
+        env, program, number = use.env, kernel.program, len(parts.launches)
         slots: list[ParamSlot] = []
         memory: list[Memory] = []
         zeroed_bytes = 0
         for slot, param in enumerate(program.params):
             if isinstance(param, TensorParam):
-                expression, place = self._tensor(parts, kernel, param, buffers, in_place)
+                expression, place = self._tensor(parts, text, use, kernel, param, in_place)
             elif isinstance(param, WorkParam):
                 size = max(1, evaluate_int(param.elems, env)) * param.elem_bytes
                 place = Memory(param.name, size, True, param.zeroed, workspace=not param.zeroed, zeroed=param.zeroed)
@@ -178,12 +213,12 @@ class _CallWriter:
                     expression = f"zeroed + {zeroed_bytes}"
                     zeroed_bytes += -(-size // work_memory.PIECE_BYTES) * work_memory.PIECE_BYTES
                 else:
-                    expression = self._scratch(parts, size)
+                    expression = self._scratch(parts, text, size)
             elif isinstance(param, TensorMapParam):
-                slots.append(("tensor_map", next(n for n, m in enumerate(memory) if m.name == param.tensor), self._tensor_map(param)))
+                slots.append(("tensor_map", next(n for n, m in enumerate(memory) if m.name == param.tensor), self._tensor_map(param, env)))
                 continue
             else:
-                slots.append(self._scalar(parts, text, slot, param))
+                slots.append(self._scalar(parts, text, slot, param, use))
                 continue
             slots.append(("pointer", len(memory)))
             memory.append(place)
@@ -204,67 +239,76 @@ class _CallWriter:
         """Write what the launches have in common: zeroed memory, of which each leaves all zero, and the state of the random generator."""
         if self.kernels and self._zeroed_bytes:
             parts.constants.update(zeroed_memory=work_memory.zeroed, gpu=self.engine.device)
-            parts.before += [f"memory, zeroed = zeroed_memory(gpu, queue, {self._zeroed_bytes})"]
-        random_ops = sum(kernel.program.random_ops for kernel in self.kernels)
-        if random_ops:
+            parts.before.append(f"memory, zeroed = zeroed_memory(gpu, queue, {self._zeroed_bytes})")
+        if any(kernel.program.random_ops for kernel in self.kernels):
+            random_ops = self.caller.template.random_ops
             parts.constants["take"] = philox_state.taker(self.engine.device, random_ops, self.kernels[0].program.name)
             parts.before.append("seed, offset, seed_at, drawn = take()")  # drawn: memory that has to stay until all kernels are launched
 
     def _tensor(
-        self, parts: warm_path.RunParts, kernel: Runtime, param: TensorParam, buffers: Sequence[str], in_place: Sequence[bool]
+        self, parts: warm_path.RunParts, text: warm_path.LaunchText, use: KernelUse, kernel: Runtime, param: TensorParam, in_place: Sequence[bool]
     ) -> tuple[str, Memory]:
-        for index, value in enumerate(self.inputs):
-            if isinstance(value, TensorView) and f"T{value.name}" == param.name:
-                return f"p{index}", Memory(param.name, self.input_bytes(index), param.written, True)
-        position = kernel.output_of(param.name)
-        if position is not None:
-            return buffers[position], Memory(param.name, self.sizes.layouts[position].storage_bytes, True, in_place[position])
-        for tensor in kernel.part.fusion.tensors():
+        for own, value in zip(use.part.fusion.inputs(), use.inputs):
+            if isinstance(own, TensorView) and f"T{own.name}" == param.name:
+                index = self.sizes.places.get(input_name(value))
+                if index is not None:
+                    return f"p{index}", Memory(param.name, self.input_bytes(index), param.written, True)
+                buffer = self._buffers[input_name(value)]
+                return self._addresses[buffer], Memory(param.name, self.sizes.layouts[buffer].storage_bytes, param.written, True)
+        place = kernel.output_of(param.name)
+        if place is not None:
+            buffer = use.outputs[place]
+            return self._addresses[buffer], Memory(param.name, self.sizes.layouts[buffer].storage_bytes, True, in_place[buffer])
+        for tensor in use.part.fusion.tensors():
             if f"T{tensor.name}" == param.name:
-                elems = evaluate_int(product(a.sym for a in no_reductions(tensor.get_logical_domain())), self.sizes.env)
+                elems = evaluate_int(product(a.sym for a in no_reductions(tensor.get_logical_domain())), use.env)
                 size = elems * torch_dtype(tensor.dtype()).itemsize
-                return self._scratch(parts, size), Memory(param.name, size, True, False, workspace=True)
+                return self._scratch(parts, text, size), Memory(param.name, size, True, False, workspace=True)
         raise InternalError(f"kernel {kernel.program.name} has a parameter {param.name} that is no input, output or tensor of the fusion")
 
-    def _scratch(self, parts: warm_path.RunParts, size_bytes: int) -> str:
-        """Write the allocation of scratch memory; return the expression of its address."""
-        number = f"_w{len(parts.before)}"
-        text, constants = warm_path.allocator(self.engine.device)
-        parts.constants.update(constants)
+    def _scratch(self, parts: warm_path.RunParts, launch: warm_path.LaunchText, size_bytes: int) -> str:
+        """Write the allocation of scratch memory for one launch; return the expression of its address."""
+        number = f"_w{self._scratches}"
+        self._scratches += 1
         parts.constants.update({f"size{number}": (size_bytes,), f"stride{number}": (1,), f"dtype{number}": torch.uint8})
-        parts.before.append(f"w{number} = {text.format(n=number)}")
+        launch.before.append(f"w{number} = {self._allocation.format(n=number)}")
+        if len(self.sizes.plan.steps) > 1:
+            launch.after.append(f"del w{number}")
         return f"w{number}.data_ptr()"
 
-    def _tensor_map(self, param: TensorMapParam) -> bytes:
+    def _tensor_map(self, param: TensorMapParam, env: dict[Sym, Number]) -> bytes:
         """Return the map for these sizes, once per signature; a launch puts in the tensor's address."""
         from ..emulator.tensor_map import encode_tensor_map as encode_emulated
         from .driver import encode_tensor_map
 
-        extents, strides = ([evaluate_int(s, self.sizes.env) for s in syms] for syms in (param.extents_elems, param.strides_bytes))
+        extents, strides = ([evaluate_int(s, env) for s in syms] for syms in (param.extents_elems, param.strides_bytes))
         if self.engine.device is None:
             return encode_emulated(NO_ADDRESS, extents, strides, param.box_elems, param.element_bits // 8, swizzle_bytes=param.swizzle_bytes)
         return encode_tensor_map(NO_ADDRESS, param.element_bits, extents, strides, param.box_elems, param.swizzle_bytes)
 
-    def _scalar(self, parts: warm_path.RunParts, text: warm_path.LaunchText, slot: int, param: ScalarParam | RandomParam) -> ParamSlot:
+    def _scalar(
+        self, parts: warm_path.RunParts, text: warm_path.LaunchText, slot: int, param: ScalarParam | RandomParam, use: KernelUse
+    ) -> ParamSlot:
         """Return the slot of a scalar, and write its computation when it changes from call to call."""
         if isinstance(param, RandomParam):
             text.scalars.append((slot, param.what))  # seed, offset, seed_at: variables of the function
             return ("scalar", "unsigned long long", 0)
         kind = host_scalars.parameter_type(param.ctype)
-        varying = self._varying(param.sym)
+        varying = self._varying(param.sym, use)
         if varying:
-            fixed = {v: const(self.sizes.env[v], v.dtype) for v in variables(param.sym) if v not in varying}
+            fixed = {v: const(use.env[v], v.dtype) for v in variables(param.sym) if v not in varying}
             value = host_scalars.expression(substitute(param.sym, fixed), varying, parts.constants)
             text.scalars.append((slot, f"{kind.__name__}({value})"))
-        return ("scalar", param.ctype, kind(evaluate(param.sym, self.sizes.env)))
+        return ("scalar", param.ctype, kind(evaluate(param.sym, use.env)))
 
-    def _varying(self, sym: Sym) -> dict[Sym, str]:
+    def _varying(self, sym: Sym, use: KernelUse) -> dict[Sym, str]:
         """Return the variables of `sym` that change without changing the signature, with their expressions."""
         wanted = variables(sym)
         out = {}
-        for index, value in enumerate(self.inputs):
-            if isinstance(value, Scalar) and value.sym in wanted and index not in self.caller.template.shape_scalars:
-                out[value.sym] = f"a{index}"
-            elif isinstance(value, TensorView) and value.is_cpu_scalar and cpu_scalar_var(value) in wanted:
-                out[cpu_scalar_var(value)] = f"a{index}.item()"
+        for own, value in zip(use.part.fusion.inputs(), use.inputs):
+            index = self.sizes.places.get(input_name(value))
+            if isinstance(own, Scalar) and own.sym in wanted and index not in self.caller.template.shape_scalars:
+                out[own.sym] = f"a{index}"
+            elif isinstance(own, TensorView) and own.is_cpu_scalar and cpu_scalar_var(own) in wanted:
+                out[cpu_scalar_var(own)] = f"a{index}.item()"
         return out

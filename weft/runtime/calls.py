@@ -25,7 +25,8 @@ from .binding import Bound, InputPlan
 from .call_writer import Prepared, prepare_call
 from .engines import Engine
 from .limits import check_alignment, check_limits, launch_sizes
-from .runtimes import Kernels, Part, Request, Runtime, Sizes, Template, sizes_of
+from .runtimes import Kernels, Request, Runtime, Sizes, Template, input_name, sizes_of
+from .steps import KernelUse
 from .timing import Timings
 
 CHECKED_ON_CPU = "checks ({check}) are on: the tensors of {where} are copied to the CPU, and the emulator runs the kernel there"
@@ -72,27 +73,27 @@ class Caller(ABC):
 
     # -- what an executor decides
     @abstractmethod
-    def request(self, part: Part, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        """Say which kernel computes `part` at these sizes."""
+    def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        """Say which kernel computes the part of `use` at these sizes."""
 
     def change_launch(self, launch: dict[str, Any]) -> None:
         """Change grid, block or shared_bytes where the caller fixed them."""
 
     # -- kernels
-    def runtime(self, part: Part, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> Runtime:
-        """Return the kernel of `part` for these sizes, compiled if need be.
+    def runtime(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> Runtime:
+        """Return the kernel of a step for these sizes, compiled if need be.
 
         Errors: NoScheduler, limits of the chip, alignment, those of the compiler.
         """
         start = timings.clock()
-        request = self.request(part, sizes, engine, options, disable)
+        request = self.request(use, sizes, engine, options, disable)
         timings.schedule_s += timings.clock() - start
         found = self.kernels.known(request)
         program = found.program if found else self._program(request, timings)
-        launch = launch_sizes(program, sizes.env)
+        launch = launch_sizes(program, use.env)
         self.change_launch(launch)
-        check_limits(program, sizes.env, launch, engine.arch)
-        check_alignment(program, self.template.fusion.inputs(), self.shown, sizes.bound.tensors)
+        check_limits(program, use.env, launch, engine.arch)
+        check_alignment(program, use.part.fusion.inputs(), [sizes.places.get(input_name(v)) for v in use.inputs], self.shown, sizes.bound.tensors)
         found = found or self.kernels.runtime(request, program, timings)
         self.runtimes[found] = None
         return found
@@ -110,15 +111,14 @@ class Caller(ABC):
         """Bind flat values and choose the engine. Errors: those of binding, NoEngine."""
         bound = self.bind(inputs)
         engine = engines.choose(options, device=bound.device, has_cpu_tensors=bound.has_cpu_tensors, asked=device)
-        return sizes_of(self.template, bound), engine
+        return sizes_of(self.template, bound, engine.arch), engine
 
     # -- calls
     @property
     def input_plan(self) -> InputPlan:
         """The checks of the inputs, made at the first cold call."""
         if self._input_plan is None:
-            equalities = [equality for part in self.template.base.parts for equality in part.equalities]
-            self._input_plan = InputPlan(self.template.fusion, equalities, self.shown)
+            self._input_plan = InputPlan(self.template.fusion, self.template.base.equalities, self.shown)
         return self._input_plan
 
     def bind(self, inputs: Sequence[Any]) -> Bound:
@@ -165,7 +165,7 @@ class Caller(ABC):
             return None
         sizes, engine = self.sizes(values, device, options)
         timings.binding_s = time.perf_counter() - start
-        kernels = [self.runtime(part, sizes, engine, options, disable, timings) for part in sizes.variant.parts]
+        kernels = [self.runtime(use, sizes, engine, options, disable, timings) for use in sizes.kernels]
         launch_start = time.perf_counter()
         prepared = prepare_call(self, sizes, kernels, engine, self._kinds)
         timings.launch_s, timings.total_s = time.perf_counter() - launch_start, time.perf_counter() - start

@@ -22,7 +22,8 @@ from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
 from .profile import report
-from .runtimes import Part, Request, Runtime, Sizes
+from .runtimes import Request, Runtime, Sizes
+from .steps import KernelUse
 from .timing import Timings
 
 
@@ -38,8 +39,8 @@ class _AutomaticCaller(Caller):
     def __init__(self, fusion: Fusion) -> None:
         super().__init__(runtimes.template_of(fusion), fusion.inputs(), runtimes.SHARED)
 
-    def request(self, part: Part, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        return runtimes.propose(self.template, part, sizes, engine, options, fmad="fma" not in disable)
+    def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        return runtimes.propose(self.template, use, sizes, engine, options, fmad="fma" not in disable)
 
 
 class FusionExecutorCache:
@@ -125,7 +126,7 @@ class FusionExecutorCache:
         caller, values = self._caller, flattened(inputs)
         has_tensors = any(isinstance(v, torch.Tensor) for v in values)
         sizes, engine = caller.sizes(values, None if has_tensors or not torch.cuda.is_available() else device, current())
-        found = [caller.kernels.known(caller.request(part, sizes, engine, current())) for part in sizes.variant.parts]
+        found = [caller.kernels.known(caller.request(use, sizes, engine, current())) for use in sizes.kernels]
         return [runtime for runtime in found if runtime is not None] if all(runtime in caller.runtimes for runtime in found) else []
 
     def _compiled(self, inputs: Sequence[Any], device: Any) -> list[Runtime]:

@@ -24,7 +24,8 @@ from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
 from .profile import report
-from .runtimes import Kernels, Part, Request, Sizes, Template, index_type_for, named
+from .runtimes import Kernels, Request, Sizes, Template, index_type_for, named
+from .steps import KernelUse
 from .timing import Timings
 
 UNSET = -1
@@ -70,9 +71,9 @@ class _ScheduledCaller(Caller):
         super().__init__(template, fusion.inputs(), Kernels())
         self.fixed, self.has_async_warps = fixed, False
 
-    def request(self, part: Part, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        index_type = self.fixed.index_type or index_type_for(part, sizes)
-        return Request(part, None, index_type, engine, options, index_type, lambda: self.program(index_type), fmad="fma" not in disable)
+    def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
+        index_type = self.fixed.index_type or index_type_for(use, sizes)
+        return Request(use.part, None, index_type, engine, options, index_type, lambda: self.program(index_type), fmad="fma" not in disable)
 
     def program(self, index_type: DataType) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
@@ -114,8 +115,8 @@ class KernelExecutor:
         values = flattened(args)
         if values or not fusion.inputs():
             sizes, engine = caller.sizes(values, getattr(compile_params, "device", None), current())
-            for part in sizes.variant.parts:
-                caller.runtime(part, sizes, engine, current(), frozenset(), Timings())
+            for use in sizes.kernels:
+                caller.runtime(use, sizes, engine, current(), frozenset(), Timings())
         else:
             caller.program(fixed.index_type or DataType.Int)
         self._fusion, self._template = fusion, template

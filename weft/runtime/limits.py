@@ -100,14 +100,21 @@ def launch_sizes(program: KernelProgram, env: dict[Sym, Number]) -> dict[str, An
     return {"grid": grid, "block": block, "shared_bytes": evaluate_int(program.shared_bytes, env, memo)}
 
 
-def check_alignment(program: KernelProgram, inputs: Sequence[Val], shown: Sequence[Val], tensors: Mapping[int, BoundTensor]) -> None:
-    """Raise for inputs whose address or strides do not fit the vectors of a kernel. shown: the inputs as the caller's definition names them."""
-    for index, tensor in tensors.items():
-        value: TensorView = inputs[index]  # type: ignore[assignment]
+def check_alignment(
+    program: KernelProgram, inputs: Sequence[Val], places: Sequence[int | None], shown: Sequence[Val], tensors: Mapping[int, BoundTensor]
+) -> None:
+    """Raise for inputs whose address or strides do not fit the vectors of a kernel.
+
+    inputs: the kernel's; places: which of the definition's inputs each is, None for a buffer of ours. shown: the latter as the caller's definition names them.
+    """
+    for value, index in zip(inputs, places):
+        tensor = None if index is None else tensors.get(index)
+        if tensor is None or not isinstance(value, TensorView):
+            continue
         needed = program.alignment_bytes.get(f"T{value.name}", 1)
         if tensor.alignment_bytes < needed:
             problem = f"its address is a multiple of {tensor.alignment_bytes} only"
-            raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)
+            raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)  # type: ignore[index]
         domain = value.domain()
         dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
         elem_bytes = value.dtype().bits // 8
@@ -115,4 +122,4 @@ def check_alignment(program: KernelProgram, inputs: Sequence[Val], shown: Sequen
             dim = dims.get(axis)
             if contiguous is False and dim is not None and tensor.sizes[dim] > 1 and 0 not in tensor.sizes and tensor.strides[dim] * elem_bytes % needed:
                 problem = f"the stride of dimension {dim} is {tensor.strides[dim]} elements"
-                raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)
+                raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)  # type: ignore[index]

@@ -2,7 +2,8 @@
 
 Owns the tables from structure to kernel, for the whole process:
 
-    structural key -> Template -> zero sizes -> Variant -> Part -> (scheduler, params, index type) -> program -> (engine, settings that change code) -> Runtime
+    structural key -> Template -> zero sizes -> Variant -> sizes that schedulers take -> Plan -> Parts
+    Part -> (scheduler, params, index type) -> program -> (engine, settings that change code) -> Runtime
 
 Each step is one lookup. What is missing is made under a lock of its own key, and stored only when it is complete: threads wait for
 each other, and an interrupted compilation leaves nothing behind.
@@ -14,24 +15,27 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from .. import compiler
-from ..analysis.connected import components
-from ..analysis.extents import SizeEquality, canonicalize_extents
+from ..analysis.extents import canonicalize_extents
+from ..analysis.random_numbers import drawing_ops
+from ..arch import Arch
 from ..dtypes import DataType
-from ..expr import Number, Sym, evaluate, evaluate_int, product, variables
+from ..expr import Number, Sym, evaluate, evaluate_int, variables
 from ..ir.fusion import Fusion
 from ..ir.structure import structural_key
-from ..ir.values import Scalar, TensorView, no_reductions
+from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
 from ..options import Options
+from ..segment.plan import KernelStep, Plan
 from . import zero_size
 from .binding import VECTOR_BYTES, Bound
 from .engines import BuiltKernel, Engine
-from .outputs import Layout, OutputPlan, hazard, layout_of, sources_of, stride_values
+from .outputs import Layout, OutputPlan, layout_of, stride_values
+from .steps import KernelUse, Part, PlanTable, uses_of
 from .timing import Timings
 
 Value = TypeVar("Value")
@@ -74,31 +78,11 @@ class OnceTable(Generic[Value]):
 
 
 # ---------------------------------------------------------------- definitions
-class Part:
-    """What one kernel computes: a fusion whose outputs are computed, distinct, not empty and connected.
-
-    outputs: for each output of the fusion, its position among the computed outputs of the definition. hazards: positions of outputs that must
-    not be written into an input's buffer while the kernel runs, with the reason.
-    """
-
-    def __init__(self, fusion: Fusion, outputs: Sequence[int], *, is_scheduled: bool) -> None:
-        self.fusion, self.outputs, self._is_scheduled = fusion, tuple(outputs), is_scheduled
-        self.index_extents = index_extents(fusion)
-        self.hazards: dict[int, str] = {}
-        for position, output in zip(self.outputs, fusion.outputs()):
-            source = fusion.aliases.get(output)
-            reason = None if source is None else hazard(fusion, source, output)  # type: ignore[arg-type]
-            if reason is not None:
-                self.hazards[position] = reason
-
-    @property
-    def equalities(self) -> list[SizeEquality]:
-        """Sizes that the definition makes equal."""
-        return canonicalize_extents(self.fusion.clone()[0]) if self._is_scheduled else compiler.prepare(self.fusion).equalities
-
-
 class Variant:
-    """A definition for one set of axes that are empty. parts: a kernel each. written: the computed outputs that a kernel writes; the others are empty."""
+    """A definition for one set of axes that are empty.
+
+    images: what computes each computed output, None for an empty one. equalities: sizes that the host must find equal. plans: how it is cut into steps.
+    """
 
     def __init__(self, template: "Template", zero: frozenset[Sym]) -> None:
         fusion, copies = template.fusion.clone()
@@ -109,26 +93,14 @@ class Variant:
 
         if template.is_scheduled:  # the schedule's loops run 0 times over an empty axis, and its tensors are not replaced
             is_empty = all(any(is_zero(a.logical_extent) for a in no_reductions(t.get_logical_domain())) for t in outputs)
-            self.parts = [] if is_empty else [Part(fusion, range(len(outputs)), is_scheduled=True)]
+            steps = () if is_empty else (KernelStep(fusion, tuple(fusion.inputs()), tuple(outputs)),)
+            self.images: list[TensorView | None] = [None if is_empty else t for t in outputs]
+            self.equalities = canonicalize_extents(fusion.clone()[0])
+            self.plans = PlanTable(fusion, Plan(steps))
         else:
-            images = zero_size.without_empty_tensors(fusion, outputs, is_zero)
-            self.parts = _connected_parts(fusion, {image: n for n, image in enumerate(images) if image is not None})
-        self.written = {n for part in self.parts for n in part.outputs}
-
-
-def _connected_parts(fusion: Fusion, positions: dict[TensorView, int]) -> list[Part]:
-    """Split a fusion whose outputs have nothing in common. Inputs that nothing reads are left out: schedulers fit to every input."""
-    parts = []
-    for group in components(fusion):
-        kept = [t for t in positions if t in group]
-        if kept:
-            part, copies = fusion.clone()
-            part._outputs = [copies[t] for t in kept]
-            part.aliases = {out: source for out, source in part.aliases.items() if out in part._outputs}
-            needed = {value for output in part._outputs for value in sources_of(output)}  # type: ignore[arg-type]
-            part._inputs = [v for v in part._inputs if v in needed or not isinstance(v, TensorView)]
-            parts.append(Part(part, [positions[t] for t in kept], is_scheduled=False))
-    return parts
+            self.images = zero_size.without_empty_tensors(fusion, outputs, is_zero)
+            self.equalities = canonicalize_extents(fusion)
+            self.plans = PlanTable(fusion)
 
 
 class Template:
@@ -136,7 +108,12 @@ class Template:
 
     def __init__(self, fusion: Fusion, *, is_scheduled: bool = False) -> None:
         self.fusion, self.is_scheduled = fusion.clone()[0], is_scheduled
+        drawing = drawing_ops(self.fusion)
+        self.random_ops = len(drawing)
+        for number, expr in enumerate(drawing):
+            expr.attributes["index"] = number
         self.outputs = OutputPlan(self.fusion)
+        self.places = {input_name(value): index for index, value in enumerate(self.fusion.inputs())}
         self.extents = zero_size.extents(self.fusion)
         sized = {v for sym in self.extents for v in variables(sym)}
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
@@ -162,17 +139,11 @@ def template_of(fusion: Fusion) -> Template:
 
 
 # ---------------------------------------------------------------- index type
-def index_extents(fusion: Fusion) -> list[Sym]:
-    """Return the numbers of elements that indices of a kernel run over."""
-    counts = {product(axis.logical_extent for axis in domain) for t in fusion.tensors() for domain in (t.get_maybe_root_domain(), t.get_logical_domain())}
-    return list(counts)
-
-
-def index_type_for(part: Part, sizes: "Sizes") -> DataType:
+def index_type_for(use: KernelUse, sizes: "Sizes") -> DataType:
     """Return Int32 unless an index can get too large for it."""
     memo: dict[Sym, Number] = {}
-    counts = [evaluate_int(sym, sizes.env, memo) for sym in part.index_extents]
-    counts += [tensor.span_elems for tensor in sizes.bound.tensors.values()]
+    counts = [evaluate_int(sym, use.env, memo) for sym in use.part.index_extents]
+    counts += [sizes.bound.tensors[index].span_elems for index in sizes.inputs_of(use) if index in sizes.bound.tensors]
     return DataType.Int32 if max(counts, default=0) <= LARGEST_INT32_INDEX else DataType.Int
 
 
@@ -196,37 +167,63 @@ class Runtime:
         return "user" if self.proposal is None else self.proposal.scheduler.name
 
     def output_of(self, name: str) -> int | None:
-        """Return which computed output of the definition a kernel's parameter is, or None."""
+        """Return which output of the part a kernel's parameter is, or None."""
         names = self.program.outputs or tuple(f"T{t.name}" for t in self.part.fusion.outputs())
-        return self.part.outputs[names.index(name)] if name in names else None
+        return names.index(name) if name in names else None
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """A call's values and what follows from them without a kernel: `env` has the strides of outputs too; layouts: per computed output."""
+    """A call's values and what follows from them without a kernel.
+
+    env: the values of all variables, strides of outputs too. plan: the steps. buffers: the tensors that steps write, the computed outputs first;
+    layouts: of each. kernels: the plan's, in order. places: positions of the definition's inputs, by name.
+    """
 
     bound: Bound
     variant: Variant
     env: dict[Sym, Number]
+    plan: Plan
+    buffers: tuple[TensorView, ...]
     layouts: list[Layout]
+    kernels: tuple[KernelUse, ...]
+    places: Mapping[str, int]
+
+    def inputs_of(self, use: KernelUse) -> list[int]:
+        """Return which of the definition's inputs a kernel reads."""
+        return [self.places[name] for value in use.inputs if (name := input_name(value)) in self.places]
 
 
-def sizes_of(template: Template, bound: Bound) -> Sizes:
-    """Return what follows from a call's values: the variant, the outputs' layouts, the index type."""
+def input_name(value: Val) -> str:
+    """Return a value's name among those of its kind: T5, S3."""
+    return f"T{value.name}" if isinstance(value, TensorView) else f"S{value.name}"
+
+
+def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
+    """Return what follows from a call's values: the variant, its steps, the layouts of what they write."""
     variant = template.variant_for(bound.env)
-    layouts = [layout_of(t, bound.env) for t in template.outputs.computed]
+    computed = template.outputs.computed
+    layouts = [layout_of(t, bound.env) for t in computed]
     env = dict(bound.env)
-    for tensor, layout in zip(template.outputs.computed, layouts):
+    for tensor, layout in zip(computed, layouts):
         env.update(stride_values(tensor, layout))
-    return Sizes(bound, variant, env, layouts)
+    plan = variant.plans.plan_for(env, arch)
+    for tensor in plan.edges:
+        layouts.append(layout_of(tensor, env))
+        env.update(stride_values(tensor, layouts[-1]))
+    images = [t if image is None else image for t, image in zip(computed, variant.images)]
+    buffers = (*images, *plan.edges)
+    return Sizes(bound, variant, env, plan, buffers, layouts, uses_of(variant.plans, plan, env, buffers), template.places)
 
 
-def alignments_bits(template: Template, part: Part, sizes: Sizes) -> dict[str, int]:
-    """Return the alignment of every tensor that the kernel reads or writes; fresh outputs are aligned for every access."""
-    inputs = template.fusion.inputs()
-    bits = {f"T{inputs[i].name}": t.alignment_bytes * 8 for i, t in sizes.bound.tensors.items()}
-    for position, output in zip(part.outputs, part.fusion.outputs()):
-        alias = template.outputs.alias[position]
+def alignments_bits(template: Template, use: KernelUse, sizes: Sizes) -> dict[str, int]:
+    """Return the alignment of every tensor that the kernel reads or writes; fresh buffers are aligned for every access."""
+    bits: dict[str, int] = {}
+    for own, value in zip(use.part.fusion.inputs(), use.inputs):
+        bound = sizes.bound.tensors.get(sizes.places.get(input_name(value), -1))
+        bits[f"T{own.name}"] = (VECTOR_BYTES if bound is None else bound.alignment_bytes) * 8
+    for place, output in zip(use.outputs, use.part.fusion.outputs()):
+        alias = template.outputs.alias[place] if place < len(template.outputs.alias) else None
         bits[f"T{output.name}"] = VECTOR_BYTES * 8 if alias is None else sizes.bound.tensors[alias].alignment_bytes * 8
     return bits
 
@@ -249,10 +246,10 @@ class Request:
         return (self.program_key, self.engine.key, self.options.code_key(), self.fmad)
 
 
-def propose(template: Template, part: Part, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
+def propose(template: Template, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
     """Ask the schedulers, and return what they want compiled. Errors: NoScheduler with every scheduler's reason."""
-    proposal = compiler.propose(part.fusion, sizes.env, alignments_bits(template, part, sizes), engine.arch, variant=options.rows)
-    return request_for(proposal, part, index_type_for(part, sizes), engine, options, fmad=fmad)
+    proposal = compiler.propose(use.part.fusion, use.env, alignments_bits(template, use, sizes), engine.arch, variant=options.rows)
+    return request_for(proposal, use.part, index_type_for(use, sizes), engine, options, fmad=fmad)
 
 
 def request_for(proposal: "compiler.Proposal", part: Part, index_type: DataType, engine: Engine, options: Options, *, fmad: bool = True) -> Request:

@@ -149,10 +149,15 @@ def _key_parts(name: str, kind: str) -> list[str]:
 # ---------------------------------------------------------------- running what was prepared
 @dataclass
 class LaunchText:
-    """One launch: `pointers` are expressions of addresses, `scalars` (slot, expression) of parameters that change from call to call."""
+    """One launch: `pointers` are expressions of addresses, `scalars` (slot, expression) of parameters that change from call to call.
+
+    before, after: statements around it.
+    """
 
     pointers: list[str] = field(default_factory=list)
     scalars: list[tuple[int, str]] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -181,7 +186,7 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
         stream = "queue"
     lines += parts.before
     for number, launch in enumerate(parts.launches):
-        lines += _launch_lines(number, launch, stream, parts.constants)
+        lines += [*launch.before, *_launch_lines(number, launch, stream, parts.constants), *launch.after]
     lines += parts.after
     lines.append(f"return [{', '.join(parts.returned)}]")
     text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join(lines) + "\n"

@@ -1,0 +1,116 @@
+"""Cut some expressions out of a fusion as a fusion of their own.
+
+Owns what becomes of a tensor between two kernels: for the kernel that reads it, it is an input like one of the user's, without the axes that its
+definition folded or rearranged. Names of tensors and axes stay, so that kernels and dumps speak of the definition's tensors.
+Read first: `extract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ..expr import variables
+from ..ir.enums import MemoryType
+from ..ir.fusion import Fusion, _Cloner
+from ..ir.values import Expr, IterDomain, Scalar, TensorDomain, TensorView, Val
+
+
+def boundary(exprs: Sequence[Expr], is_needed_outside: Collection[TensorView]) -> tuple[list[TensorView], list[TensorView]]:
+    """Return (tensors that `exprs` read and do not compute, tensors that they compute and that are needed outside), each in order of appearance."""
+    computed = {out for expr in exprs for out in expr.outputs}
+    reads: dict[TensorView, None] = {}
+    writes: dict[TensorView, None] = {}
+    for expr in exprs:
+        for tensor in expr.tensor_inputs:
+            if tensor not in computed:
+                reads[tensor] = None
+        for tensor in expr.tensor_outputs:
+            if tensor in is_needed_outside:
+                writes[tensor] = None
+    return list(reads), list(writes)
+
+
+def extract(fusion: Fusion, exprs: Sequence[Expr], inputs: Sequence[TensorView], outputs: Sequence[TensorView]) -> tuple[Fusion, list[Val]]:
+    """Return a fusion of copies of `exprs` (definitions before uses), and the values of `fusion` that its inputs stand for, in order.
+
+    inputs: the tensors that `exprs` read and do not compute. Scalar inputs of `fusion` that the expressions depend on come after them.
+    """
+    return _Extractor(fusion).extract(exprs, inputs, outputs)
+
+
+class _Extractor(_Cloner):
+    """Copies what some expressions mention, and nothing else: its work does not grow with the fusion around them."""
+
+    def extract(self, exprs: Sequence[Expr], inputs: Sequence[TensorView], outputs: Sequence[TensorView]) -> tuple[Fusion, list[Val]]:
+        source, target = self.source, self.target
+        target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
+        for tensor in inputs:
+            self.map[tensor] = self._input(tensor)
+        for expr in exprs:
+            copy = object.__new__(type(expr))
+            copy.__dict__.update(expr.__dict__)
+            copy.inputs = [self._value(v) for v in expr.inputs]
+            copy.outputs = [self._value(v) for v in expr.outputs]
+            copy.attributes = dict(expr.attributes)
+            target.register(copy)
+        scalars = self._scalar_inputs(exprs)
+        for value in (*inputs, *scalars):
+            target.add_input(self._value(value))
+        read = {id(self.map[tensor]) for tensor in inputs}
+        for copied in target._vals:
+            if isinstance(copied, TensorView) and id(copied) not in read:
+                copied.memory_type = MemoryType.local
+        for tensor in outputs:
+            target.add_output(self._value(tensor))
+        computed = set(outputs)
+        for output, alias in source.aliases.items():
+            if output in computed:  # the buffer that it is written into need not be read here
+                if alias not in self.map:
+                    self.map[alias] = self._input(alias)  # type: ignore[arg-type]
+                target.aliases[self.map[output]] = self.map[alias]
+        target.random_op_count = source.random_op_count
+        return target, [*inputs, *scalars]
+
+    def _scalar_inputs(self, exprs: Sequence[Expr]) -> list[Scalar]:
+        symbols = {v.sym: v for v in self.source._inputs if isinstance(v, Scalar)}
+        if not symbols:
+            return []
+        used = {v for expr in exprs for operand in expr.inputs if isinstance(operand, Scalar) for v in variables(operand.sym)}
+        return [scalar for sym, scalar in symbols.items() if sym in used]
+
+    def _value(self, value: Val) -> Val:
+        found = self.map.get(value)
+        if found is not None or not isinstance(value, Scalar):
+            return super()._value(value) if found is None else found
+        copy = object.__new__(Scalar)
+        copy.__dict__.update(value.__dict__)
+        copy.__dict__.pop("size_of", None)
+        copy.fusion, copy._definition, copy._uses = self.target, None, []
+        self.target._vals.append(copy)
+        self.map[value] = copy
+        return copy
+
+    def _input(self, tensor: TensorView) -> TensorView:
+        """Return a copy of `tensor` that nothing defines."""
+        copy = object.__new__(TensorView)
+        copy.__dict__.update(tensor.__dict__)
+        copy.fusion, copy._definition, copy._uses = self.target, None, []
+        self.target._vals.append(copy)
+        old = tensor.domain()
+        kept = [axis for axis in old.logical if not axis.is_reduction()]
+        axes: dict[IterDomain, IterDomain] = {axis: self._plain_axis(axis) for axis in kept}
+        stored = [(axes[axis], flag) for axis, flag in zip(old.maybe_allocation, old.contiguity) if axis in axes]
+        allocation = None if old.allocation is None else [axis for axis, _ in stored]
+        copy._domain = TensorDomain(None, list(axes.values()), [flag for _, flag in stored], allocation)
+        copy.memory_type, copy.compute_at, copy.circular = MemoryType.global_, 0, None
+        return copy
+
+    def _plain_axis(self, axis: IterDomain) -> IterDomain:
+        copy = object.__new__(IterDomain)
+        copy.__dict__.update(axis.__dict__)
+        copy.fusion, copy._definition, copy._uses, copy.is_rfactor = self.target, None, [], False
+        self.map[axis] = copy
+        return copy
+
+
+__all__ = ["boundary", "extract"]

@@ -1,0 +1,123 @@
+"""A definition cut into steps: kernels, ops that torch runs, views of what is in memory.
+
+Owns the steps and their order. How the cut is chosen is in `partition.py`; how steps run, in `weft.runtime`.
+Read first: `Plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from ..expr import Sym
+from ..ir.fusion import Fusion
+from ..ir.structure import _KeyBuilder
+from ..ir.values import Expr, TensorView, Val
+
+
+@dataclass(frozen=True, eq=False)
+class KernelStep:
+    """One kernel. fusion: what it computes. inputs: the values of the definition that its inputs stand for; outputs: the tensors that it writes.
+
+    Steps of equal structure share a fusion, which then names the values of the first of them; `variables` says what its variables are for this step.
+    """
+
+    fusion: Fusion
+    inputs: tuple[Val, ...]
+    outputs: tuple[TensorView, ...]
+    variables: Mapping[Sym, Sym] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def reads(self) -> tuple[Val, ...]:
+        return self.inputs
+
+
+@dataclass(frozen=True, eq=False)
+class TorchStep:
+    """One op that torch runs: its operands lie in memory, and so do its results."""
+
+    expr: Expr
+    reason: str = ""
+
+    @property
+    def reads(self) -> tuple[Val, ...]:
+        return tuple(self.expr.tensor_inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorView, ...]:
+        return tuple(self.expr.tensor_outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class ViewStep:
+    """`output` has the bytes of `source`, under other sizes and strides: `exprs` lead from the one to the other. Nothing runs on the device."""
+
+    exprs: tuple[Expr, ...]
+    source: TensorView
+    output: TensorView
+    reason: str = ""
+
+    @property
+    def reads(self) -> tuple[Val, ...]:
+        return (self.source,)
+
+    @property
+    def outputs(self) -> tuple[TensorView, ...]:
+        return (self.output,)
+
+
+Step = Union[KernelStep, TorchStep, ViewStep]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The steps of a definition in the order in which they run. edges: tensors that one step writes and only later steps read."""
+
+    steps: tuple[Step, ...]
+    edges: tuple[TensorView, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[KernelStep, ...]:
+        return tuple(step for step in self.steps if isinstance(step, KernelStep))
+
+
+class SegmentKey(_KeyBuilder):
+    """The structure of a segment: `structural_key`, in which variables are numbered as they appear, so that layers with sizes of their own are equal.
+
+    variables_found: the variables in the order of their numbers; equal keys mean that they correspond one by one.
+    """
+
+    def __init__(self, fusion: Fusion) -> None:
+        super().__init__(fusion)
+        self.variables_found: list[Sym] = []
+
+    def _input(self, value: Val) -> Hashable:
+        key = super()._input(value)
+        self.variables.clear()
+        if not isinstance(value, TensorView):
+            return key, self._sym(value.sym)  # type: ignore[attr-defined]
+        return key
+
+    def _new_sym(self, sym: Sym) -> Hashable:
+        if sym.op != "var":
+            return super()._new_sym(sym)
+        self.variables_found.append(sym)
+        return "variable", len(self.variables_found), sym.dtype, sym.lower
+
+
+def variables_of_inputs(fusion: Fusion) -> list[Sym]:
+    """Return the variables that inputs have beside those of their sizes: strides, values of CPU scalars."""
+    from ..expr import var
+
+    out: list[Sym] = []
+    for value in fusion.inputs():
+        if isinstance(value, TensorView):
+            out += [value.stride_var(position) for position, flag in enumerate(value.domain().contiguity) if flag is False]
+            if value.is_cpu_scalar:
+                out.append(var(f"T{value.name}.value", value.dtype()))
+    return out
+
+
+__all__ = ["KernelStep", "Plan", "SegmentKey", "Step", "TorchStep", "ViewStep", "variables_of_inputs"]
