@@ -9,13 +9,14 @@ Read first: `consumer_axis`, `_Planner`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..analysis.axes import AxisMaps
 from ..errors import UserError
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
+from .planned_loops import Coverage, Crossings, PlannedLoop, first_bit, set_bits, union
 
 
 class InlineTooDeep(UserError):
@@ -128,31 +129,6 @@ def _one_by_one(fusion: Fusion, maps: AxisMaps, wanted: Mapping[TensorView, int]
     return planner
 
 
-class _Loop:
-    """A loop as planned: which tensors are computed in it (bit sets), which of these are complete only when it ends, and what it runs over.
-
-    coverage: source axes that the most complete of its axes, `widest`, runs over.
-    """
-
-    __slots__ = ("parent", "key", "bound", "members", "open", "coverage", "widest")
-
-    def __init__(self, key: IterDomain, axis: IterDomain, coverage: frozenset[IterDomain], tensor_bit: int) -> None:
-        self.parent: _Loop | None = None
-        self.key, self.bound, self.coverage, self.widest = key, axis.parallel.is_bound, coverage, axis
-        self.members, self.open = tensor_bit, tensor_bit
-
-    def root(self) -> "_Loop":
-        loop = self
-        while loop.parent is not None:
-            loop = loop.parent
-        return loop
-
-    def cover(self, coverage: frozenset[IterDomain], axis: IterDomain) -> None:
-        """Count `axis` in."""
-        if len(coverage) > len(self.coverage):
-            self.coverage, self.widest = coverage, axis
-
-
 class _Planner:
     """Chooses positions, consumers before producers, each as deep as wanted and legal.
 
@@ -165,13 +141,16 @@ class _Planner:
         self.fusion, self.maps, self.wanted, self.best_effort = fusion, maps, wanted, best_effort
         self.exprs = fusion.tensor_exprs()
         self.tensors = list(maps.tensors)
-        self.bit = {t: 1 << n for n, t in enumerate(self.tensors)}
+        self.number = {t: n for n, t in enumerate(self.tensors)}
+        self.bit = {t: 1 << n for t, n in self.number.items()}
         self.consumers: dict[TensorView, list[TensorView]] = {t: [] for t in self.tensors}
         for expr in self.exprs:
             for producer in dict.fromkeys(expr.tensor_inputs):
                 self.consumers[producer].extend(expr.outputs)  # type: ignore[arg-type]
+        self.readers = {t: sum({self.bit[c] for c in consumers}) for t, consumers in self.consumers.items()}
+        self.crossings = Crossings(len(self.tensors))  # of loops, not of bound axes
         self.descendants: dict[TensorView, int] = {}
-        self.nests: dict[TensorView, list[_Loop]] = {}  # the loops around a tensor, outermost first
+        self.nests: dict[TensorView, list[PlannedLoop]] = {}  # the loops around a tensor, outermost first
         self.depths: dict[TensorView, list[int]] = {}  # per loop axis: its index in the nest
         self.drawn: dict[TensorView, set[tuple[ParallelType, IterDomain]]] = {}  # bound axes that a tensor is drawn into, by what they run over
         self.positions: dict[TensorView, int] = {t: 0 for t in self.tensors}
@@ -197,7 +176,7 @@ class _Planner:
         consumers = [(t, c) for t in tensors for c in dict.fromkeys(self.consumers[t])]
         kept = max(t.compute_at for t in tensors)
         target = max(kept, min(len(first.get_loop_domain()), *(self.wanted.get(t, 0) for t in tensors)))
-        nest: list[_Loop] = []
+        nest: list[PlannedLoop] = []
         depths: list[int] = []
         position, reason = 0, ""
         reached = [0] * len(consumers)  # how many loops of each consumer's nest are shared
@@ -206,8 +185,7 @@ class _Planner:
                 reason, shared = self._next(consumers, position, reached, nest)
                 if reason:
                     break
-                for loops in shared:
-                    nest.append(self._merge(loops, bits))
+                nest.extend(self._merge(loops, bits) for loops in shared)
                 nest[-1].cover(self.maps.coverage(first.get_loop_domain()[position]), first.get_loop_domain()[position])
                 for n, (tensor, consumer) in enumerate(consumers):
                     reached[n] = self._depth_in(tensor, position, consumer) + 1  # type: ignore[operator]
@@ -216,7 +194,7 @@ class _Planner:
             if position < target and (not self.best_effort or position < kept):
                 raise InlineTooDeep(tensor=first, position=kept if self.best_effort else target, limit=position, reason=reason)
         for axis in first.get_loop_domain()[position:]:
-            nest.append(_Loop(self.maps.permissive(axis), axis, self.maps.coverage(axis), bits))
+            nest.append(self._own_loop(axis, tensors, bits))
             depths.append(len(nest) - 1)
         own = {a.parallel for a in first.get_loop_domain() if a.parallel.is_bound and not a.is_broadcast()}  # these threads compute it together
         drawn = {entry for entry in self.drawn.get(consumers[0][0], ()) if entry[0] not in own} if consumers else set()
@@ -225,6 +203,25 @@ class _Planner:
             self.nests[tensor], self.depths[tensor], self.positions[tensor] = nest, depths, position
             if reason:
                 self.reasons[tensor] = reason
+            for loop in nest:
+                loop.add_form(*self._form(tensor, [loop]), self.number[tensor])
+
+    def _own_loop(self, axis: IterDomain, tensors: Sequence[TensorView], bits: int) -> PlannedLoop:
+        """Return a new loop over `axis`, in which the outputs of one expression are computed."""
+        loop = PlannedLoop(self.maps.permissive(axis), axis, self.maps.coverage(axis), bits)
+        loop.below = self.descendants[tensors[0]]
+        loop.open = bits if loop.below else 0
+        for tensor in tensors:
+            loop.readers |= self.readers[tensor]
+        if not loop.bound:
+            self.crossings.add(loop.low, loop.high, 1)
+        return loop
+
+    def _form(self, tensor: TensorView, loops: Sequence[PlannedLoop]) -> tuple[Coverage, Coverage]:
+        """Return what the axes of a placed tensor run over: those whose loops are `loops`, and the others."""
+        nest, axes = self.nests[tensor], [(depth, self.maps.coverage(a)) for depth, a in zip(self.depths[tensor], tensor.get_loop_domain())]
+        is_here = [nest[depth].root() in loops for depth, _ in axes]
+        return union(c for here, (_, c) in zip(is_here, axes) if here), union(c for here, (_, c) in zip(is_here, axes) if not here)
 
     def _depth_in(self, tensor: TensorView, position: int, consumer: TensorView) -> int | None:
         """Return the place in the consumer's nest of the loop that corresponds to loop axis `position` of `tensor`."""
@@ -232,14 +229,14 @@ class _Planner:
         return None if axis is None else self.depths[consumer][consumer.get_loop_domain().index(axis)]
 
     def _next(
-        self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], nest: list[_Loop]
-    ) -> tuple[str, list[list[_Loop]]]:  # fmt: skip
+        self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], nest: list[PlannedLoop]
+    ) -> tuple[str, list[list[PlannedLoop]]]:  # fmt: skip
         """Return why loop axis `position` cannot be shared ("" when it can), and the sets of loops that become one, outermost first.
 
         The last set is the loops of the axis; those before it are loops that the consumers have around it besides (bound axes are no loops).
         """
-        columns: list[list[_Loop]] | None = None
-        witness, around = "", {id(loop.root()) for loop in nest}
+        columns: list[list[PlannedLoop]] | None = None
+        witness, around = "", {loop.root() for loop in nest}
         drawn: set[tuple[ParallelType, IterDomain]] = set()
         for n, (tensor, consumer) in enumerate(consumers):
             axis = tensor.get_loop_domain()[position]
@@ -260,7 +257,7 @@ class _Planner:
                     return f"{axis} stands inside {consumer_axis(self.maps, tensor, later, consumer)} in {consumer}, and outside of it in the tensor", []
             extra = [loop.root() for loop in self.nests[consumer][reached[n] : end]]
             threads = [loop.root() for loop in self.nests[consumer][:end] if loop.bound]
-            around.update(map(id, threads))
+            around.update(threads)
             own_threads = self._own_threads(tensor, consumer)
             drawn |= self.drawn[consumer] | {(loop.widest.parallel, c) for loop in threads if id(loop) not in own_threads for c in loop.coverage}
             repeated = self._repeated_by_threads(tensor, drawn)
@@ -280,49 +277,60 @@ class _Planner:
             reason = self._dependence(column) or self._cycle(column, around) or self._uncovered(column, own) or self._repeated(column, tensor, own)
             if reason:
                 return reason, []
-            around.update(id(loop) for loop in column)
+            around.update(column)
         self.drawn[consumers[0][0]] = drawn
         return "", columns
 
-    def _dependence(self, column: list[_Loop]) -> str:
+    def _dependence(self, column: list[PlannedLoop]) -> str:
         """Return which tensor of the merged loop would be read before it is complete, or ""."""
-        members = unfinished = 0
+        members = below = unfinished = 0
         for loop in column:
             members |= loop.members
+            below |= loop.below
             unfinished |= loop.open
-        for tensor in self._in(unfinished):
-            if self.descendants[tensor] & members:
-                reader = self._in(self.descendants[tensor] & members)[0]
-                return f"T{reader.name} needs all of T{tensor.name}, which is complete only after that loop"
-        return ""
+        if not below & members:
+            return ""
+        tensor = next(t for t in self._in(unfinished) if self.descendants[t] & members)
+        reader = next(self._in(self.descendants[tensor] & members))
+        return f"T{reader.name} needs all of T{tensor.name}, which is complete only after that loop"
 
-    def _cycle(self, column: list[_Loop], around: set[int]) -> str:
+    def _cycle(self, column: list[PlannedLoop], around: set[PlannedLoop]) -> str:
         """Return why the merged loop cannot stand before or after another one that needs its results and makes its operands, or "".
 
         around: the loops that the merged loop is in. Inside the innermost of them, other loops run before it or after it as a whole; bound axes are no
         loops, so what they have in common may stand on both sides.
+        Tensors behind all members lead back to one only through a loop that has tensors on both sides; where there is none they are not looked at.
         """
-        members = unfinished = 0
+        members = unfinished = leaving = high = 0
         for loop in column:
             members |= loop.members
             unfinished |= loop.open
-        stack, seen = self._in(unfinished), 0
+            leaving |= loop.readers
+            high = max(high, loop.high)
+        if self.crossings.behind(high) == sum(not loop.bound and loop.low <= high < loop.high for loop in around):
+            looked_at = (2 << high) - 1
+            if not leaving & looked_at:
+                return ""
+        else:
+            looked_at = -1
+        stack, seen = list(self._in(unfinished)), 0
         while stack:
             tensor = stack.pop()
             for consumer in self.consumers[tensor]:
-                if self.bit[consumer] & members:
+                bit = self.bit[consumer]
+                if bit & members:
                     return f"T{consumer.name} reads T{tensor.name}, whose loop can only stand after that loop"
-                if not self.bit[consumer] & seen:
-                    unit = next((r for r in (x.root() for x in self.nests[consumer]) if not r.bound and id(r) not in around), None)
-                    new = (self.bit[consumer] if unit is None else unit.members) & ~seen
+                if bit & looked_at and not bit & seen:
+                    unit = next((r for r in (x.root() for x in self.nests[consumer]) if not r.bound and r not in around), None)
+                    new = (bit if unit is None else unit.members) & ~seen
                     seen |= new
                     stack.extend(self._in(new))
         return ""
 
-    def _in(self, bits: int) -> list[TensorView]:
-        return [t for t in self.tensors if self.bit[t] & bits]
+    def _in(self, bits: int) -> Iterator[TensorView]:
+        return (self.tensors[n] for n in set_bits(bits))
 
-    def _uncovered(self, column: list[_Loop], own: IterDomain | None) -> str:
+    def _uncovered(self, column: list[PlannedLoop], own: IterDomain | None) -> str:
         """Return which axes of the merged loop run over different things, or "" when one runs over all."""
         parts = [(loop.coverage, loop.widest) for loop in column]
         if own is not None:
@@ -331,29 +339,30 @@ class _Planner:
         other = next((axis for coverage, axis in parts if not coverage <= best), None)
         return "" if other is None else f"{widest} and {other} of its consumers would be one loop, and neither runs over all that the other does"
 
-    def _repeated(self, column: list[_Loop], tensor: TensorView, own: IterDomain | None) -> str:
+    def _repeated(self, column: list[PlannedLoop], tensor: TensorView, own: IterDomain | None) -> str:
         """Return which tensor of the merged loop has another loop over what the loop runs over and the tensor lacks there, or "".
 
         As a reduction over m would that is drawn into a loop over m of its consumers: inside, an index over m means two things.
         """
-        same = {id(loop) for loop in column}
-        coverage = frozenset().union(*(loop.coverage for loop in column))
+        coverage, axes = union(loop.coverage for loop in column), tensor.get_loop_domain()
+        forms = [(union(self.maps.coverage(a) for a in axes if a is own), union(self.maps.coverage(a) for a in axes if a is not own), -1)]
+        forms += [(*form, number) for form, number in self._forms(column)]
+        found = [number for here, elsewhere, number in forms if (coverage - here) & elsewhere]
+        if not found:
+            return ""
+        member = tensor if min(found) < 0 else self.tensors[min(found)]
+        widest = max(column, key=lambda loop: len(loop.coverage)).widest
+        return f"T{member.name} would be computed inside a loop over {widest}, a part of which it has its own loop over"
+
+    def _forms(self, loops: Sequence[PlannedLoop]) -> Iterable[tuple[tuple[Coverage, Coverage], int]]:
+        """Yield what the members of `loops`, taken as one, run over, and the first that does."""
+        distinct = list(dict.fromkeys(loops))
         members = 0
-        for loop in column:
+        for loop in distinct:
+            if loop.members & members:  # one has a loop in the other: together they are another part of what it runs over
+                return [(self._form(t, distinct), self.number[t]) for one in distinct for t in self._in(one.members) if t in self.nests]
             members |= loop.members
-        for member in (tensor, *self._in(members)):
-            mine: frozenset[IterDomain] = frozenset()
-            other: frozenset[IterDomain] = frozenset()
-            for position, axis in enumerate(member.get_loop_domain()):
-                is_here = axis is own if member is tensor else id(self.nests[member][self.depths[member][position]].root()) in same
-                if is_here:
-                    mine |= self.maps.coverage(axis)
-                else:
-                    other |= self.maps.coverage(axis)
-            if (coverage - mine) & other:
-                widest = max(column, key=lambda loop: len(loop.coverage)).widest
-                return f"T{member.name} would be computed inside a loop over {widest}, a part of which it has its own loop over"
-        return ""
+        return [item for loop in distinct for item in loop.forms.items()]
 
     def _own_threads(self, tensor: TensorView, consumer: TensorView) -> set[int]:
         """Return the bound loops of `consumer` that `tensor` has too, wherever they stand in it."""
@@ -372,16 +381,24 @@ class _Planner:
                     return f"T{tensor.name} would be computed by each {parallel.name}, over what it has its own loop {axis} over"
         return ""
 
-    def _merge(self, loops: list[_Loop], bits: int) -> _Loop:
-        first = loops[0].root()
-        for loop in loops[1:]:
-            other = loop.root()
-            if other is not first:
-                other.parent = first
-                first.members |= other.members
-                first.open |= other.open
-                first.cover(other.coverage, other.widest)
+    def _merge(self, loops: list[PlannedLoop], bits: int) -> PlannedLoop:
+        """Make one loop of `loops`, in which the tensors `bits` are computed too, and return it."""
+        roots = list(dict.fromkeys(loop.root() for loop in loops))
+        forms = list(self._forms(roots))
+        first = roots[0]
+        for loop in roots:
+            if not loop.bound:
+                self.crossings.add(loop.low, loop.high, -1)
+        for other in roots[1:]:
+            first.absorb(other)
+        if len(roots) > 1:
+            first.forms = {}
+            for form, tensor in forms:
+                first.add_form(*form, tensor)
         first.members |= bits
+        first.low, first.high = min(first.low, first_bit(bits)), max(first.high, bits.bit_length() - 1)
+        if not first.bound:
+            self.crossings.add(first.low, first.high, 1)
         return first
 
 
