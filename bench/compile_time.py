@@ -2,9 +2,10 @@
 
     python bench/compile_time.py [OUT.json] [--kinds chain,norms] [--sizes 1000,2000] [--repeat 3]
 
-Each row is the best of `--repeat` runs, in milliseconds of the processor. definition: building the graph. key: the structural key. template: copies of the graph, the plan of
-outputs, parts. analysis: equal sizes, and what each scheduler finds without sizes. choice: parameters for these sizes. schedule: the transforms on a copy.
-lowering: kernel IR. text: CUDA. growth: the exponent between a size and half of it, of the sum; 1 is linear. Nothing here needs a GPU or a C++ compiler.
+Each row is the best of `--repeat` runs, in milliseconds of the processor. definition: building the graph. key: the structural key.
+template: copies of the graph, the plan of outputs, parts. analysis: equal sizes, and what each scheduler finds without sizes. choice: parameters for
+these sizes. schedule: the transforms, on a copy. lowering: kernel IR. text: CUDA. growth: the exponent between a size and the one above it, of the sum;
+1 is linear. Nothing here needs a GPU or a C++ compiler.
 Read first: `DEFINITIONS`, `stages`.
 """
 
