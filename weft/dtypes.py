@@ -79,3 +79,19 @@ CUDA_NAMES = {
     _D.UInt64: "unsigned long long", _D.Bool: "bool", _D.ComplexFloat: "weft::complex<float>", _D.ComplexDouble: "weft::complex<double>",
     _D.Float8_e4m3fn: "weft::e4m3", _D.Float8_e5m2: "weft::e5m2", _D.Float8_e8m0fnu: "weft::e8m0",
 }  # fmt: skip
+
+
+_TORCH_NAMES = {
+    "float64": _D.Double, "float32": _D.Float, "float16": _D.Half, "bfloat16": _D.BFloat16, "int64": _D.Int, "int32": _D.Int32, "uint64": _D.UInt64,
+    "bool": _D.Bool, "complex64": _D.ComplexFloat, "complex128": _D.ComplexDouble, "float8_e4m3fn": _D.Float8_e4m3fn, "float8_e5m2": _D.Float8_e5m2,
+    "float8_e8m0fnu": _D.Float8_e8m0fnu, "float4_e2m1fn_x2": _D.Float4_e2m1fn_x2,
+}  # fmt: skip
+
+
+def as_dtype(value: object) -> DataType | None:
+    """Return the DataType that a user means: a DataType itself, or torch's dtype of that name; None for anything else. Imports no torch."""
+    if isinstance(value, DataType):
+        return value
+    if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
+        return _TORCH_NAMES.get(str(value).partition(".")[2])
+    return None

@@ -104,7 +104,7 @@ def test_free_function_needs_a_fusion_and_adds_no_input():
     "arguments",
     [
         {"shape": [1.0], "contiguity": [True]}, {"shape": [2], "contiguity": [10]}, {"shape": [2], "contiguity": ["yes"]}, {"shape": 3},
-        {"shape": [2], "contiguity": True, "dtype": "float"}, {"shape": [2], "contiguity": True, "dtype": torch.float32}, {"shape": [1 << 63]},
+        {"shape": [2], "contiguity": True, "dtype": "float"}, {"shape": [1 << 63]},
         {"shape": [2], "contiguous": True}, {"sizes": [2]}, {"sizes": [2], "strides": [1], "contiguity": True}, {"shape": [2], "stride_order": [0.0]},
         {"shape": "ab"}, {},
     ],
@@ -277,11 +277,10 @@ def test_an_incomplete_definition_cannot_be_executed(method):
         getattr(fd, method)([torch.ones(2)])
 
 
-def test_exit_prints_the_exception_and_lets_it_pass(capsys):
+def test_exit_lets_an_exception_pass_and_prints_nothing(capsys):
     with pytest.raises(KeyError), FusionDefinition():
         raise KeyError("here")
-    out = capsys.readouterr().out
-    assert "Exception occurred: KeyError: 'here'" in out and "Traceback (most recent call last):" in out
+    assert capsys.readouterr() == ("", "")
 
 
 def test_definitions_nest_and_take_attributes():

@@ -8,7 +8,6 @@ Read first: `FusionDefinition.execute`.
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -83,11 +82,6 @@ class FusionDefinition:
         if self._fusion_guard is not None:
             self._fusion_guard.__exit__()
             self._fusion_guard = None
-        if kind is not None:
-            print(f"Exception occurred: {kind.__name__}: {error}")
-            if trace is not None:
-                print("Traceback (most recent call last):")
-                traceback.print_tb(trace)
 
     @property
     def fusion(self) -> Fusion | None:
@@ -206,7 +200,9 @@ class FusionDefinition:
         if fec is None:
             if "ke" in self.__dict__:
                 raise WrongExecutor(KERNEL_EXECUTOR_EXISTS)
-            fec = self.fec = executors.executor_cache(self._checked_fusion())
+            fusion = self._checked_fusion()
+            fec = self.fec = executors.executor_cache(fusion)
+            fusion.is_closed = True
             self.__dict__.pop("_fusion", None)
         return fec
 

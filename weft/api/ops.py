@@ -1,23 +1,18 @@
 """The `ops` namespace: every op of the front end, bound to the fusion being defined.
 
-Owns the binding only; the ops are `weft.ops.functions.FUNCTIONS`.
+Owns the binding, and what a call with wrong arguments is told; the ops are found by `weft.ops.names`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UserError
+from ..errors import WeftError
 from ..ir.fusion import Fusion
-from ..options import nearest
 from .inputs import current_fusion
-
-
-class UnknownOp(UserError, AttributeError):
-    code = "W120"
-    what = "there is no op {name!r}"
-    fix = "{nearest}; dir(fd.ops) lists all of them"
+from .overloads import IncompatibleArguments
 
 
 class OpNames:
@@ -29,19 +24,16 @@ class OpNames:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        from ..ops.functions import FUNCTIONS
+        from ..ops.names import function_of
 
-        function = FUNCTIONS.get(name)
-        if function is None:
-            raise UnknownOp(name=name, nearest=nearest(name, FUNCTIONS))
-        bound = BoundOp(name, function, self._fusion_of)
+        bound = BoundOp(name, function_of(name), self._fusion_of)
         self.__dict__[name] = bound
         return bound
 
     def __dir__(self) -> list[str]:
-        from ..ops.functions import FUNCTIONS
+        from ..ops.names import all_names
 
-        return sorted(FUNCTIONS)
+        return all_names()
 
     def __repr__(self) -> str:
         return f"<ops: {len(dir(self))} names>"
@@ -51,11 +43,33 @@ class BoundOp:
     """One op; calling it adds its nodes to the fusion being defined."""
 
     def __init__(self, name: str, function: Callable[..., Any], fusion_of: Callable[[str], Fusion]) -> None:
-        self.__name__, self.__doc__ = name, function.__doc__
+        self.__name__ = self.__qualname__ = name
+        self.__doc__ = function.__doc__
         self._function, self._fusion_of = function, fusion_of
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        signature = inspect.signature(self._function)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(self._fusion_of(self.__name__), *args, **kwargs)
+        try:
+            return self._function(self._fusion_of(self.__name__), *args, **kwargs)
+        except TypeError as error:
+            if isinstance(error, WeftError):
+                raise
+            self._check_form(args, kwargs, error)
+            raise
+
+    def _check_form(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> None:
+        """Say it with a code when the call does not fit the signature. Errors: IncompatibleArguments (a TypeError)."""
+        signature = self.__signature__
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            given = f"{len(args)} positional" + (f", {', '.join(kwargs)}" if kwargs else "")
+            shown = f"    {self.__name__}{signature}"
+            raise IncompatibleArguments(function=self.__name__, signatures=shown, given=f"{given} ({problem})") from None
 
     def __repr__(self) -> str:
         return f"<op {self.__name__}>"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..dtypes import DataType
+from ..dtypes import as_dtype
 from ..errors import UserError
 
 REQUIRED = object()
@@ -62,7 +62,7 @@ class Overload:
                 continue
             if not parameter.accepts(value):
                 return None
-            values[parameter.name] = value
+            values[parameter.name] = as_dtype(value) or value
         return None if left else values
 
 
@@ -116,11 +116,11 @@ def is_optional_bool_sequence(value: object) -> bool:
 
 
 def is_dtype(value: object) -> bool:
-    return isinstance(value, DataType)
+    return as_dtype(value) is not None
 
 
 def is_optional_dtype(value: object) -> bool:
-    return value is None or isinstance(value, DataType)
+    return value is None or as_dtype(value) is not None
 
 
 def is_number_or_none(value: object) -> bool:

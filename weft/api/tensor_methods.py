@@ -1,6 +1,6 @@
 """The schedule primitives as methods of TensorView.
 
-Owns the binding; the primitives are functions of `weft.schedule.primitives`. Importing this module adds the methods.
+Owns the binding; the primitives are functions of `weft.schedule.primitives`. Importing this module adds the methods, and those of `weft.ops.operators`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import IterDomain, TensorView
+from ..ops import operators as _operators  # noqa: F401
 
 
 def split(self: TensorView, axis: int, factor: int, inner_split: bool = True) -> TensorView:

@@ -25,6 +25,8 @@ class Fusion:
         self._size_scalars: dict[tuple[int, int], Scalar] = {}
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
+        self.detached: set[Val] = set()  # tensors through which no gradient flows
+        self.is_closed = False  # an executor owns the fusion: users' operators add nothing more
         self.random_op_count = 0
 
     # -- creation
@@ -211,6 +213,7 @@ class _Cloner:
         target._outputs = [self._value(v) for v in source._outputs]
         target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
         target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
+        target.detached = {self.map[v] for v in source.detached if v in self.map}
         target._size_scalars = {k: self._value(v) for k, v in source._size_scalars.items()}  # type: ignore[misc]
         target.random_op_count = source.random_op_count
         target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
@@ -237,7 +240,7 @@ class _Cloner:
             copy.fusion, copy._definition, copy._uses = self.target, None, []
             self.target._vals.append(copy)
         self.map[value] = copy
-        if hasattr(copy, "size_of"):
+        if "size_of" in copy.__dict__:
             copy.size_of = (self._value(copy.size_of[0]), copy.size_of[1])
         return copy
 

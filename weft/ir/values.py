@@ -13,6 +13,7 @@ from ..dtypes import DataType
 from ..errors import InternalError
 from ..expr import ONE, Sym, const, var
 from .enums import CacheOp, IterType, LoadStoreOpType, MemoryType, ParallelType
+from .surface import ScalarSurface, TensorSurface
 
 if TYPE_CHECKING:
     from .fusion import Fusion
@@ -46,7 +47,7 @@ class Val(Statement):
         return True
 
 
-class Scalar(Val):
+class Scalar(Val, ScalarSurface):
     """A scalar value: `sym` says what it is; `definition()` which op of the user made it (None for constants, inputs, sizes)."""
 
     def __init__(self, fusion: "Fusion | None", name: int, sym: Sym, dtype: DataType) -> None:
@@ -298,7 +299,7 @@ def no_reductions(axes: Sequence[IterDomain]) -> list[IterDomain]:
     return [axis for axis in axes if not axis.is_reduction()]
 
 
-class TensorView(Val):
+class TensorView(Val, TensorSurface):
     """A tensor of the fusion.
 
     memory_type: global for inputs and outputs, else local (registers) or shared.

@@ -9,13 +9,24 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-from ..dtypes import DataType
+from ..dtypes import DataType, as_dtype
+from ..errors import UserError
 from ..ir.values import Scalar, TensorView, Val
+
+
+class WrongArgument(UserError, TypeError):
+    code = "W304"
+    what = "{op}(): {problem}"
+    fix = "{remedy}"
 
 
 def wrong(op: str, argument: str, wanted: str, given: object) -> TypeError:
     """Return the error for an argument of a wrong kind."""
-    return TypeError(f"{op}(): {argument} must be {wanted}, not {type(given).__name__}")
+    kind = type(given).__name__
+    remedy = f"give {wanted}"
+    if kind in ("Tensor", "Parameter") and type(given).__module__.partition(".")[0] == "torch":
+        remedy = "a definition holds no torch tensors: add an input with fd.from_pytorch(tensor) or fd.define_tensor(...), and give the tensor to execute"
+    return WrongArgument(op=op, problem=f"{argument} must be {wanted}, not {kind}", remedy=remedy)
 
 
 def number(value: object) -> object:
@@ -84,16 +95,18 @@ def extents(op: str, argument: str, value: object) -> list[Any]:
         if isinstance(item, bool) or not isinstance(item, (int, Scalar)):
             raise wrong(op, f"{argument}[{i}]", "an int or an integer scalar", item)
         if isinstance(item, Scalar) and not item.dtype().is_integer:
-            raise TypeError(f"{op}(): {argument}[{i}] must be an integer scalar, not one of {item.dtype()}")
+            problem = f"{argument}[{i}] must be an integer scalar, not one of {item.dtype()}"
+            raise WrongArgument(op=op, problem=problem, remedy="cast it to DataType.Int")
         out.append(item)
     return out
 
 
 def data_type(op: str, argument: str, value: object) -> DataType:
     """Check a DataType."""
-    if not isinstance(value, DataType):
-        raise wrong(op, argument, "a DataType", value)
-    return value
+    found = as_dtype(value)
+    if found is None:
+        raise wrong(op, argument, "a DataType or a torch dtype", value)
+    return found
 
 
 def optional_data_type(op: str, value: object) -> DataType | None:

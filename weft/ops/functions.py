@@ -6,15 +6,16 @@ Nothing here knows how an op is computed. Read first: `FUNCTIONS`, then `UNSUPPO
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..dtypes import DataType
+from ..dtypes import DataType, as_dtype
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
 from . import build, factories, reductions, shapes, view_functions
-from .arguments import boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
+from .arguments import WrongArgument, boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
 from .arguments import operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
 
@@ -132,23 +133,33 @@ def _reduction(name: str) -> None:
         return reductions.reduce(fusion, name, _tensor(name, "arg", arg), dims, keepdim, dtype)
 
     function.__name__, function.__doc__ = name, f"{name}(arg, dtype=Null) over all axes, or {name}(arg, dim or dims, keepdim=False, dtype=Null)."
+    function.__signature__ = _REDUCTION_SIGNATURE  # type: ignore[attr-defined]
     _add(function)
 
 
+def _reduction_example(fusion: Fusion, arg: Any, dims: Any = None, keepdim: bool = False, dtype: Any = DataType.Null) -> TensorView:
+    """What the signatures of reductions show."""
+    raise NotImplementedError
+
+
+_REDUCTION_SIGNATURE = inspect.signature(_reduction_example)
+
+
 def _reduction_arguments(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[int] | None, bool, DataType | None]:
-    names = ["dtype"] if args and isinstance(args[0], DataType) else ["dims", "keepdim", "dtype"]
+    names = ["dtype"] if args and as_dtype(args[0]) is not None else ["dims", "keepdim", "dtype"]
     if len(args) > len(names):
-        raise TypeError(f"{op}(): too many arguments")
+        raise WrongArgument(op=op, problem=f"{len(args) + 1} arguments, at most {len(names) + 1} are taken", remedy=f"write {op}(x, dims, keepdim, dtype)")
     given = dict(zip(names, args))
     for key, value in kwargs.items():
         key = "dims" if key == "dim" else key
         if key in given or key not in ("dims", "keepdim", "dtype"):
-            raise TypeError(f"{op}(): argument {key!r} is {'given twice' if key in given else 'unknown'}")
+            problem = f"argument {key!r} is {'given twice' if key in given else 'unknown'}"
+            raise WrongArgument(op=op, problem=problem, remedy=f"write {op}(x, dims, keepdim=False, dtype=...)")
         given[key] = value
     dims = given.get("dims")
     if "dims" not in given:
         if "keepdim" in given:
-            raise TypeError(f"{op}(): keepdim needs dims")
+            raise WrongArgument(op=op, problem="keepdim needs dims", remedy=f"name the axes: {op}(x, [-1], keepdim=True)")
     elif isinstance(_number(dims), int):
         dims = [_int(op, "dim", dims)]
     else:
@@ -336,17 +347,19 @@ def _unsupported(name: str, arguments: tuple[tuple[str, Any], ...]) -> None:
 
 def _bind(name: str, arguments: tuple[tuple[str, Any], ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the given arguments by name. Errors: TypeError as Python's own call would raise."""
+    shown = ", ".join(a if default is _NO_VALUE else f"{a}={default}" for a, default in arguments)
     if len(args) > len(arguments):
-        raise TypeError(f"{name}() takes {len(arguments)} arguments but {len(args)} were given")
+        raise WrongArgument(op=name, problem=f"{len(args)} arguments were given, it takes {len(arguments)}", remedy=f"write {name}({shown})")
     given = {a: value for (a, _), value in zip(arguments, args)}
     known = dict(arguments)
     for key, value in kwargs.items():
         if key not in known or key in given:
-            raise TypeError(f"{name}(): argument {key!r} is {'given twice' if key in given else 'unknown'}")
+            problem = f"argument {key!r} is {'given twice' if key in given else 'unknown'}"
+            raise WrongArgument(op=name, problem=problem, remedy=f"write {name}({shown})")
         given[key] = value
     missing = [a for a, default in arguments if default is _NO_VALUE and a not in given]
     if missing:
-        raise TypeError(f"{name}() is missing {', '.join(missing)}")
+        raise WrongArgument(op=name, problem=f"missing {', '.join(missing)}", remedy=f"write {name}({shown})")
     return given
 
 

@@ -1,0 +1,31 @@
+"""Ops as calls that need no fusion named: `o = Calls(fusion); o.exp(x)`.
+
+Owns the binding for code inside of the package that writes definitions: composites and rules of gradients. Users have `fd.ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..ir.fusion import Fusion
+
+
+class Calls:
+    """Every op and composite as an attribute, bound to `fusion`."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from .names import function_of
+
+        function, fusion = function_of(name), self.fusion
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(fusion, *args, **kwargs)
+
+        self.__dict__[name] = call
+        return call

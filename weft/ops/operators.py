@@ -1,0 +1,286 @@
+"""Operators and methods of TensorView and Scalar: `x * y`, `x > 0`, `x.sum(-1)`, `x.to(torch.bfloat16)`, and any op of the front end as a method.
+
+Owns which op each of them is. Importing this module puts them into `weft.ir.surface`. `==` and `!=` compare identities, as values are keys of
+dictionaries everywhere: `ops.eq` and `ops.ne` compare elements. Read first: `BINARY`, then `get_attribute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import EllipsisType
+from typing import Any
+
+from ..dtypes import DataType, as_dtype
+from ..errors import UserError
+from ..ir.fusion import Fusion
+from ..ir.surface import ScalarSurface, TensorSurface
+from ..ir.values import Scalar, TensorView, Val
+from . import build
+
+
+class ClosedFusion(UserError):
+    code = "W129"
+    what = "{action}: the definition of {value} already has an executor and cannot change"
+    fix = "define another FusionDefinition"
+
+
+class NoTruthValue(UserError, TypeError):
+    code = "W132"
+    what = "{value} has no truth value while it is being defined: its elements are known when the definition is executed"
+    fix = "choose per element with ops.where(condition, a, b); `and`, `or`, `not` are &, |, ~"
+
+
+class NotIterable(UserError, TypeError):
+    code = "W133"
+    what = "{value} cannot be iterated: its sizes are known when the definition is executed"
+    fix = "take parts by index, x[0], or work on the whole tensor"
+
+
+class WrongIndex(UserError, TypeError):
+    code = "W134"
+    what = "{value}[{index}]: {problem}"
+    fix = "{remedy}"
+
+
+def fusion_of(value: Any, action: str) -> Fusion:
+    """Return the fusion of a value, if it can still change. Errors: ClosedFusion."""
+    fusion = value.fusion
+    if fusion.is_closed:
+        raise ClosedFusion(action=action, value=value)
+    return fusion  # type: ignore[no-any-return]
+
+
+def _home(a: Any, b: Any) -> Any:
+    """Return the operand whose fusion takes the node: an extent of an axis has none."""
+    return a if a.fusion is not None or not isinstance(b, Val) else b
+
+
+BINARY = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "mod": "remainder", "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+}  # fmt: skip
+"""Python's name of an operator -> the op."""
+COMPARISONS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+UNARY = {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}
+_PYTHON_NUMBERS = (bool, int, float, complex)
+
+
+def _binary(name: str, op: str, *, reflected: bool = False) -> Callable[..., Any]:
+    def operator(self: Any, other: Any) -> Any:
+        if not isinstance(other, (TensorView, Scalar, *_PYTHON_NUMBERS)):
+            return _foreign(other, op)
+        a, b = (other, self) if reflected else (self, other)
+        return build.pointwise(fusion_of(_home(self, other), op), op, a, b)
+
+    operator.__name__, operator.__doc__ = f"__{'r' if reflected else ''}{name}__", f"{'reflected ' if reflected else ''}ops.{op}"
+    return operator
+
+
+def _foreign(other: Any, op: str) -> Any:
+    """Say what to do with an operand of another kind, if it is a tensor of torch; else leave it to Python."""
+    if type(other).__module__.partition(".")[0] == "torch" and hasattr(other, "data_ptr"):
+        from .arguments import wrong
+
+        raise wrong(op, "the other operand", "a TensorView, a scalar or a number", other)
+    return NotImplemented
+
+
+def _unary(name: str, op: str) -> Callable[..., Any]:
+    def operator(self: Any) -> Any:
+        return build.pointwise(fusion_of(self, op), op, self)
+
+    operator.__name__, operator.__doc__ = f"__{name}__", f"ops.{op}"
+    return operator
+
+
+def floor_divide(self: Any, other: Any) -> Any:
+    """x // y: floor of the quotient, of integers an integer."""
+    if not isinstance(other, (TensorView, Scalar, *_PYTHON_NUMBERS)):
+        return _foreign(other, "floor")
+    fusion = fusion_of(_home(self, other), "floor")
+    quotient = build.pointwise(fusion, "floor", build.pointwise(fusion, "truediv", self, other))
+    kinds = [v.dtype().is_integer if isinstance(v, (TensorView, Scalar)) else isinstance(v, int) for v in (self, other)]
+    if isinstance(self, Scalar) and all(kinds):
+        return build.pointwise(fusion, "div", self, other)
+    return build.cast(fusion, quotient, DataType.Int) if all(kinds) else quotient
+
+
+def matmul(self: Any, other: Any) -> Any:
+    """x @ y: ops.matmul."""
+    if not isinstance(other, TensorView):
+        return _foreign(other, "matmul")
+    return get_attribute(self, "matmul")(other)
+
+
+def no_truth_value(self: Any) -> bool:
+    raise NoTruthValue(value=self)
+
+
+def no_iteration(self: Any) -> Any:
+    raise NotIterable(value=self)
+
+
+# ---------------------------------------------------------------- methods
+def to(self: Any, dtype: Any) -> Any:
+    """Return x as dtype: x.to(torch.bfloat16), x.to(DataType.Half), x.to(other) for the type of another value."""
+    wanted = dtype.dtype() if isinstance(dtype, (TensorView, Scalar)) else as_dtype(dtype)
+    if wanted is None:
+        from .arguments import WrongArgument
+
+        raise WrongArgument(op="to", problem=f"{dtype!r} is no type", remedy="give a torch dtype or a DataType; a definition runs on the device of its inputs")
+    return build.cast(fusion_of(self, "to"), self, wanted)
+
+
+def _to(name: str, dtype: DataType) -> Callable[..., Any]:
+    def method(self: Any) -> Any:
+        return to(self, dtype)
+
+    method.__name__, method.__doc__ = name, f"Return x as {dtype}."
+    return method
+
+
+TYPES = {
+    "double": DataType.Double, "float": DataType.Float, "half": DataType.Half, "bfloat16": DataType.BFloat16, "long": DataType.Int, "int": DataType.Int32,
+    "bool": DataType.Bool,
+}  # fmt: skip
+
+
+def dim(self: TensorView) -> int:
+    """Return the number of axes."""
+    return self.ndim
+
+
+def type_as(self: TensorView, other: TensorView) -> Any:
+    """Return x in the type of other."""
+    return to(self, other.dtype())
+
+
+def _flat(values: tuple[Any, ...]) -> list[Any]:
+    """Return the numbers of `f(1, 2)`, `f([1, 2])` and `f((1, 2))`."""
+    return list(values[0]) if len(values) == 1 and not isinstance(values[0], (int, Scalar)) else list(values)
+
+
+def permute(self: TensorView, *dims: Any) -> Any:
+    """Return x with axis dims[i] of it at position i: x.permute(1, 0) or x.permute([1, 0])."""
+    return get_op(self, "permute")(_flat(dims))
+
+
+def expand(self: TensorView, *shape: Any) -> Any:
+    """Return x with axes added in front and axes of extent 1 expanded (-1 keeps an axis): x.expand(n, -1)."""
+    sizes = _flat(shape)
+    return get_op(build.pad_rank(fusion_of(self, "expand"), self, len(sizes)), "expand")(sizes)
+
+
+def reshape(self: TensorView, *shape: Any) -> Any:
+    """Return x under another shape: x.reshape(2, -1) or x.reshape([2, -1])."""
+    return get_op(self, "reshape")(_flat(shape))
+
+
+def squeeze(self: TensorView, dims: Any) -> Any:
+    """Return x without the axes dims (a number or a list), which have extent 1."""
+    return get_op(self, "squeeze")([dims] if isinstance(dims, int) else list(dims))
+
+
+def transposed(self: TensorView) -> Any:
+    """The last two axes exchanged (x.mT); for two axes also x.T."""
+    return get_op(self, "transpose")(-2, -1)
+
+
+def get_op(self: Any, name: str) -> Callable[..., Any]:
+    """Return the op or composite `name` with this value as its first operand. Errors: UnknownName, ClosedFusion."""
+    from .names import function_of
+
+    function, fusion = function_of(name), fusion_of(self, name)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return function(fusion, self, *args, **kwargs)
+
+    method.__name__, method.__doc__ = name, function.__doc__
+    return method
+
+
+def get_attribute(self: Any, name: str) -> Any:
+    """What an attribute is that no class defines: an op of the front end as a method."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return get_op(self, name)
+
+
+# ---------------------------------------------------------------- indexing
+def getitem(self: TensorView, index: Any) -> Any:
+    """x[1], x[..., :64], x[:, None]: slices, whole numbers, None and `...`, as torch. Errors: WrongIndex."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(e is not None and not isinstance(e, EllipsisType) for e in entries)
+    if sum(isinstance(e, EllipsisType) for e in entries) > 1:
+        raise WrongIndex(value=self, index=index, problem="`...` appears twice", remedy="write one `...`")
+    if taken > self.ndim:
+        raise WrongIndex(value=self, index=index, problem=f"{taken} indices for {self.ndim} axes", remedy="give at most one index per axis")
+    if not any(isinstance(e, EllipsisType) for e in entries):
+        entries.append(...)
+    place = next(i for i, e in enumerate(entries) if isinstance(e, EllipsisType))
+    entries[place : place + 1] = [slice(None)] * (self.ndim - taken)
+    return _indexed(self, entries)
+
+
+def _indexed(x: Any, entries: list[Any]) -> Any:
+    """Apply one entry per axis (and None for new ones), slices first."""
+    axes = [e for e in entries if e is not None]
+    for e in axes:
+        if isinstance(e, slice) or (isinstance(e, int) and not isinstance(e, bool)) or isinstance(e, Scalar):
+            continue
+        problem = f"a {type(e).__name__} is no index here"
+        raise WrongIndex(value=x, index="...", problem=problem, remedy="use ops.index_select, ops.take_along_axis or ops.where")
+    out = x
+    if any(isinstance(e, slice) and e != slice(None) for e in axes):
+        sizes = x.shape()
+        bounds = [_bounds(e, size) if isinstance(e, slice) else (0, size, 1) for e, size in zip(axes, sizes)]
+        out = get_op(out, "slice")([b[0] for b in bounds], [b[1] for b in bounds], [b[2] for b in bounds])
+    position = 0
+    for e in entries:
+        if e is None:
+            out = get_op(out, "unsqueeze")(position)
+            position += 1
+        elif isinstance(e, slice):
+            position += 1
+        else:
+            out = get_op(out, "select")(e, position)
+    return out
+
+
+def _bounds(entry: slice, size: Scalar) -> tuple[Any, Any, Any]:
+    """Return (start, end, step) of a slice; ends that count from the back become sizes less a number."""
+    from .composites import known
+
+    extent = known(size)
+    start = 0 if entry.start is None else entry.start
+    end = extent if entry.stop is None else entry.stop
+    if isinstance(start, int) and start < 0:
+        start = max(extent + start, 0) if isinstance(extent, int) else extent + start
+    if isinstance(end, int) and end < 0:
+        end = max(extent + end, 0) if isinstance(extent, int) else extent + end
+    return start, end, 1 if entry.step is None else entry.step
+
+
+# ---------------------------------------------------------------- putting them in
+def _install() -> None:
+    for surface in (TensorSurface, ScalarSurface):
+        for name, op in BINARY.items():
+            setattr(surface, f"__{name}__", _binary(name, op))
+            setattr(surface, f"__r{name}__", _binary(name, op, reflected=True))
+        for name, op in COMPARISONS.items():
+            setattr(surface, f"__{name}__", _binary(name, op))
+        for name, op in UNARY.items():
+            setattr(surface, f"__{name}__", _unary(name, op))
+        for name, function in (("__floordiv__", floor_divide), ("to", to), ("__bool__", no_truth_value), ("__getattr__", get_attribute)):
+            setattr(surface, name, function)
+    for name, dtype in TYPES.items():
+        setattr(TensorSurface, name, _to(name, dtype))
+    methods: dict[str, Any] = {
+        "__matmul__": matmul, "__getitem__": getitem, "__iter__": no_iteration, "dim": dim, "type_as": type_as, "permute": permute, "expand": expand,
+        "reshape": reshape, "view": reshape, "squeeze": squeeze, "T": property(transposed), "mT": property(transposed),
+    }  # fmt: skip
+    for name, method in methods.items():
+        setattr(TensorSurface, name, method)
+
+
+_install()
