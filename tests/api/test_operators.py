@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import operator
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,3 +110,9 @@ def test_a_failing_block_prints_nothing(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(UserError), FusionDefinition() as fd:
         fd.ops.nothing_like_it  # noqa: B018
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_stubs_are_those_of_the_registry() -> None:
+    script = Path(__file__).parents[2] / "docs" / "make_stubs.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

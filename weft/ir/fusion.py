@@ -241,7 +241,8 @@ class _Cloner:
             self.target._vals.append(copy)
         self.map[value] = copy
         if "size_of" in copy.__dict__:
-            copy.size_of = (self._value(copy.size_of[0]), copy.size_of[1])
+            source, dim = copy.__dict__["size_of"]
+            copy.__dict__["size_of"] = (self._value(source), dim)
         return copy
 
     def _tensor(self, tensor: TensorView) -> TensorView:

@@ -54,14 +54,20 @@ def _float(op: str, x: TensorView) -> TensorView:
     return wide(x)
 
 
+def home(x: Any) -> Fusion:
+    """Return the fusion that a value belongs to."""
+    fusion: Fusion = x.fusion
+    return fusion
+
+
 def wide(x: Any) -> Any:
     """Return x with 16-bit floats as Float."""
-    return build.cast(x.fusion, x, DataType.Float) if isinstance(x, TensorView) and x.dtype().is_reduced_float else x
+    return build.cast(home(x), x, DataType.Float) if isinstance(x, TensorView) and x.dtype().is_reduced_float else x
 
 
 def narrowed(x: TensorView, dtype: Any) -> Any:
     """Return x as `dtype` (a DataType or torch dtype)."""
-    return build.cast(x.fusion, x, as_dtype(dtype) or dtype)
+    return build.cast(home(x), x, as_dtype(dtype) or dtype)
 
 
 def _dims(op: str, x: TensorView, dims: Any) -> list[int]:
@@ -74,13 +80,13 @@ def _dims(op: str, x: TensorView, dims: Any) -> list[int]:
 def count(x: TensorView, dims: Sequence[int]) -> Scalar:
     """Return the number of elements over `dims` as an Int scalar."""
     if not dims:
-        return build.constant(x.fusion, 1, DataType.Int)
-    return shapes.size_product(x.fusion, x, dims)  # type: ignore[arg-type]
+        return build.constant(home(x), 1, DataType.Int)
+    return shapes.size_product(home(x), x, dims)
 
 
 def detached(x: TensorView) -> TensorView:
     """Return x itself, marked: gradients stop here."""
-    x.fusion.detached.add(x)  # type: ignore[union-attr]
+    home(x).detached.add(x)
     return x
 
 
@@ -148,13 +154,13 @@ def std(fusion: Fusion, x: Any, dims: Any = None, correction: Any = 1, keepdim: 
 @composite
 def amax(fusion: Fusion, x: Any, dims: Any = (), keepdim: bool = False) -> TensorView:
     """Return the largest element over dims; gradients are shared among equal ones: torch.amax."""
-    return Calls(fusion).max(_tensor("amax", x), _dims("amax", x, dims), keepdim)  # type: ignore[no-any-return]
+    return Calls(fusion).max(_tensor("amax", x), _dims("amax", x, dims), keepdim)
 
 
 @composite
 def amin(fusion: Fusion, x: Any, dims: Any = (), keepdim: bool = False) -> TensorView:
     """Return the smallest element over dims; gradients are shared among equal ones: torch.amin."""
-    return Calls(fusion).min(_tensor("amin", x), _dims("amin", x, dims), keepdim)  # type: ignore[no-any-return]
+    return Calls(fusion).min(_tensor("amin", x), _dims("amin", x, dims), keepdim)
 
 
 @composite
@@ -289,7 +295,7 @@ def transpose(fusion: Fusion, x: Any, dim0: int, dim1: int) -> TensorView:
 @composite
 def broadcast_to(fusion: Fusion, x: Any, shape: Any) -> TensorView:
     """Return x with leading axes added and axes of extent 1 expanded to shape: torch.broadcast_to."""
-    return Calls(fusion).expand(build.pad_rank(fusion, _tensor("broadcast_to", x), len(shape)), list(shape))  # type: ignore[no-any-return]
+    return Calls(fusion).expand(build.pad_rank(fusion, _tensor("broadcast_to", x), len(shape)), list(shape))
 
 
 @composite
@@ -298,18 +304,18 @@ def flatten(fusion: Fusion, x: Any, start_dim: int = 0, end_dim: int = -1) -> Te
     rank = _tensor("flatten", x).ndim
     first, last = (shapes.normalize_dim(d, rank, "flatten", x) for d in (start_dim, end_dim))
     sizes = x.shape()
-    return Calls(fusion).reshape(x, [*sizes[:first], count(x, range(first, last + 1)), *sizes[last + 1:]])  # type: ignore[no-any-return]
+    return Calls(fusion).reshape(x, [*sizes[:first], count(x, range(first, last + 1)), *sizes[last + 1:]])
 
 
 @composite
 def view(fusion: Fusion, x: Any, shape: Any) -> TensorView:
     """Return x under another shape: torch.Tensor.view (ops.reshape)."""
-    return Calls(fusion).reshape(x, list(shape))  # type: ignore[no-any-return]
+    return Calls(fusion).reshape(x, list(shape))
 
 
 def _like(name: str, value: float) -> None:
     def function(fusion: Fusion, x: Any, dtype: Any = None) -> TensorView:
-        return Calls(fusion).full(_tensor(name, x).shape(), value, dtype or x.dtype())  # type: ignore[no-any-return]
+        return Calls(fusion).full(_tensor(name, x).shape(), value, dtype or x.dtype())
 
     function.__name__, function.__doc__ = name, f"Return a tensor of {value:g} of the shape of x: torch.{name}."
     composite(function)
@@ -322,25 +328,25 @@ _like("ones_like", 1.0)
 @composite
 def full_like(fusion: Fusion, x: Any, fill_value: Any, dtype: Any = None) -> TensorView:
     """Return a tensor of fill_value of the shape of x: torch.full_like."""
-    return Calls(fusion).full(_tensor("full_like", x).shape(), fill_value, dtype or x.dtype())  # type: ignore[no-any-return]
+    return Calls(fusion).full(_tensor("full_like", x).shape(), fill_value, dtype or x.dtype())
 
 
 @composite
 def zeros(fusion: Fusion, shape: Any, dtype: Any = DataType.Float) -> TensorView:
     """Return a tensor of zeros: torch.zeros."""
-    return Calls(fusion).full(list(shape), 0.0, dtype)  # type: ignore[no-any-return]
+    return Calls(fusion).full(list(shape), 0.0, dtype)
 
 
 @composite
 def ones(fusion: Fusion, shape: Any, dtype: Any = DataType.Float) -> TensorView:
     """Return a tensor of ones: torch.ones."""
-    return Calls(fusion).full(list(shape), 1.0, dtype)  # type: ignore[no-any-return]
+    return Calls(fusion).full(list(shape), 1.0, dtype)
 
 
 @composite
 def arange(fusion: Fusion, length: Any, dtype: Any = DataType.Int) -> TensorView:
     """Return 0, 1, ... length - 1: torch.arange (ops.iota has start and step)."""
-    return Calls(fusion).iota(length, None, None, dtype)  # type: ignore[no-any-return]
+    return Calls(fusion).iota(length, None, None, dtype)
 
 
 # ---------------------------------------------------------------- selection
@@ -370,12 +376,12 @@ def causal_mask(fusion: Fusion, rows: Any, columns: Any) -> TensorView:
     o = Calls(fusion)
     row, column = o.iota(rows, None, None, DataType.Int), o.iota(columns, None, None, DataType.Int)
     shift = o.sub(columns, rows) if isinstance(rows, Scalar) or isinstance(columns, Scalar) else columns - rows
-    return o.le(unsqueeze(fusion, column, 0), unsqueeze(fusion, row, 1) + shift)  # type: ignore[no-any-return]
+    return o.le(unsqueeze(fusion, column, 0), unsqueeze(fusion, row, 1) + shift)
 
 
 def known(extent: Any) -> Any:
     """Return an Int scalar's number when it is known, else the scalar."""
-    return int(extent.sym.value) if isinstance(extent, Scalar) and extent.sym.is_const else extent
+    return int(extent.sym.value.real) if isinstance(extent, Scalar) and extent.sym.is_const else extent
 
 
 __all__ = ["COMPOSITES", "composite", "count", "detached", "known", "narrowed", "normalized_dims", "wide"]

@@ -44,10 +44,10 @@ class WrongIndex(UserError, TypeError):
 
 def fusion_of(value: Any, action: str) -> Fusion:
     """Return the fusion of a value, if it can still change. Errors: ClosedFusion."""
-    fusion = value.fusion
+    fusion: Fusion = value.fusion
     if fusion.is_closed:
         raise ClosedFusion(action=action, value=value)
-    return fusion  # type: ignore[no-any-return]
+    return fusion
 
 
 def _home(a: Any, b: Any) -> Any:
@@ -56,8 +56,8 @@ def _home(a: Any, b: Any) -> Any:
 
 
 BINARY = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "mod": "remainder", "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "mod": "remainder", "pow": "pow", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }  # fmt: skip
 """Python's name of an operator -> the op."""
 COMPARISONS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
