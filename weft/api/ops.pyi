@@ -195,7 +195,7 @@ class OpNames:
         ...
 
     def cat(self, tensors: Sequence[TensorView], dim: _int = ..., manual_padding: _bool = ...) -> TensorView:
-        """cat(tensors, dim=0, manual_padding=False) is not supported yet."""
+        """Return the tensors one behind the other along dim. manual_padding: they are results of pad that have the result's shape."""
         ...
 
     def causal_mask(self, rows: _int | Scalar, columns: _int | Scalar) -> TensorView:
@@ -755,7 +755,7 @@ class OpNames:
         ...
 
     def pad(self, arg: TensorView, pad_widths: Sequence[_int | Scalar], value: Any = ...) -> TensorView:
-        """pad(arg, pad_widths, value=None) is not supported yet."""
+        """Return arg with new elements around it: pad_widths has two widths per axis, innermost axis first; negative ones crop."""
         ...
 
     def permute(self, arg: TensorView, dims: _int | Sequence[_int] | None) -> TensorView:
@@ -826,7 +826,7 @@ class OpNames:
     def remainder(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
 
     def reshape(self, arg: TensorView, new_shape: Sequence[_int | Scalar]) -> TensorView:
-        """reshape(arg, new_shape) is not supported yet."""
+        """Return arg under new_shape, in row-major order; one size may be -1."""
         ...
 
     def rms_norm(self, x: Operand, normalized_shape: _int | Sequence[_int | Scalar], weight: TensorView | None = ..., eps: _float | None = ...) -> TensorView:
@@ -930,7 +930,7 @@ class OpNames:
         ...
 
     def slice(self, arg: TensorView, start_indices: Sequence[_int | Scalar], end_indices: Sequence[_int | Scalar], strides: Sequence[_int] | None = ..., manual_normalization: _bool = ...) -> TensorView:
-        """slice(arg, start_indices, end_indices, strides=None, manual_normalization=False) is not supported yet."""
+        """Return arg from start_indices to end_indices; strides are all 1. manual_normalization: 0 <= start <= end <= size is promised."""
         ...
 
     def smooth_l1_loss(self, x: Operand, target: TensorView, reduction: _str = ..., beta: _float = ...) -> TensorView:
@@ -1032,7 +1032,7 @@ class OpNames:
         ...
 
     def triu(self, arg: TensorView, diagonal: _int = ...) -> TensorView:
-        """triu(arg, diagonal=0) is not supported yet."""
+        """Return arg with zeros where column - row < diagonal."""
         ...
 
     @overload

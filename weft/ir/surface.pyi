@@ -423,7 +423,7 @@ class TensorSurface:
         """Return a tensor of 1 of the shape of x: torch.ones_like."""
         ...
     def pad(self, pad_widths: Sequence[_int | Scalar], value: Any = ...) -> TensorView:
-        """pad(arg, pad_widths, value=None) is not supported yet."""
+        """Return arg with new elements around it: pad_widths has two widths per axis, innermost axis first; negative ones crop."""
         ...
     def pow(self, b: Operand, /) -> TensorView:
         """Return pow(a, b), elementwise."""
@@ -510,7 +510,7 @@ class TensorSurface:
         """Return sinh(x), elementwise."""
         ...
     def slice(self, start_indices: Sequence[_int | Scalar], end_indices: Sequence[_int | Scalar], strides: Sequence[_int] | None = ..., manual_normalization: _bool = ...) -> TensorView:
-        """slice(arg, start_indices, end_indices, strides=None, manual_normalization=False) is not supported yet."""
+        """Return arg from start_indices to end_indices; strides are all 1. manual_normalization: 0 <= start <= end <= size is promised."""
         ...
     def smooth_l1_loss(self, target: TensorView, reduction: _str = ..., beta: _float = ...) -> TensorView:
         """Return the squared difference below beta, else the absolute one: torch.nn.functional.smooth_l1_loss."""
@@ -573,7 +573,7 @@ class TensorSurface:
         """Return x with two axes exchanged: torch.transpose."""
         ...
     def triu(self, diagonal: _int = ...) -> TensorView:
-        """triu(arg, diagonal=0) is not supported yet."""
+        """Return arg with zeros where column - row < diagonal."""
         ...
     def truediv(self, b: Operand, /) -> TensorView:
         """Return truediv(a, b), elementwise."""
