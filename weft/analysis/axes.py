@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..expr import ZERO, is_int
+from ..expr import is_int
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, CatOp, LookupOp, ReshapeOp, ScatterOp, TorchOp
+from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScatterOp, TorchOp
 from ..ir.values import BroadcastOp, Expr, IterDomain, Merge, Split, SqueezeOp, Swizzle, TensorView, no_reductions
 
 
@@ -29,8 +29,7 @@ def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tup
         kept = [axis for axis, dropped in zip(sources, expr.attributes["flags"]) if not dropped]
         return list(zip(kept, targets))
     if isinstance(expr, LookupOp) and producer is expr.source:
-        pairs = [(axis, targets[place.axis]) for axis, place in zip(sources, expr.positions) if isinstance(place, Along) and place.offset is ZERO]
-        return [(a, b) for a, b in pairs if a.logical_extent is b.logical_extent]
+        return []  # read where it lies: its axes are no loops
     if isinstance(expr, CatOp):
         return [pair for dim, pair in enumerate(zip(sources, targets)) if dim != expr.attributes["dim"]]
     if isinstance(expr, TorchOp) or isinstance(expr, ReshapeOp) and not consumer.has_root() or isinstance(expr, ScatterOp) and producer is not expr.inputs[0]:

@@ -8,34 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.values import IterDomain, TensorView
+from ..ir.values import TensorView
+from .lookups import Piece, in_memory, lookup_of, lookup_run
 from .loop_axes import LoopAxes
 
 
-def inner_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, IterDomain], ...]:
-    """Return (position in `order`, axis) of the axes of `tensor` that a loop over the innermost positions walks without gaps, innermost first.
+def inner_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:
+    """Return (position in `order`, piece) of the axes of `tensor` that a loop over the innermost positions walks without gaps, innermost first.
+
+    For the result of a lookup: in its source.
 
     Empty when the innermost loop does not step through neighbouring elements of `tensor`. Stops at the first axis that is strided, in another
     order, or missing from `tensor`.
     """
-    domain = tensor.domain()
-    run: list[tuple[int, IterDomain]] = []
+    lookup = lookup_of(tensor)
+    run: list[tuple[int, Piece]] = []
     position = len(order) - 1
-    allocation = domain.maybe_allocation
-    for index in reversed(range(len(allocation))):
-        axis = allocation[index]
-        if axis.is_broadcast() or axis.is_reduction():
-            continue
-        if position < 0 or not domain.contiguity[index] or axes.of(axis) != order[position]:
+    for piece in _own_pieces(tensor) if lookup is None else lookup_run(lookup):
+        if position < 0 or axes.of(piece.axis) != order[position]:
             break
-        run.append((position, axis))
+        run.append((position, piece))
         position -= 1
     return tuple(run)
 
 
+def _own_pieces(tensor: TensorView) -> list[Piece]:
+    domain = tensor.domain()
+    out: list[Piece] = []
+    for axis, contiguous in zip(reversed(domain.maybe_allocation), reversed(domain.contiguity)):
+        if axis.is_broadcast() or axis.is_reduction():
+            continue
+        if not contiguous:
+            break
+        out.append(Piece(axis, (axis.sym,), True))
+    return out
+
+
 def strided_positions(tensor: TensorView) -> tuple[int, ...]:
     """Return the allocation positions whose stride is a run-time value, not the running product of inner extents."""
-    domain = tensor.domain()
+    domain = in_memory(tensor).domain()
     return tuple(
         index
         for index, (axis, contiguous) in enumerate(zip(domain.maybe_allocation, domain.contiguity))

@@ -15,6 +15,7 @@ from ..expr import Sym, evaluate_int
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from .axes import AxisMaps
+from .lookups import lookup_of, memory_order, read_in_place
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ class LoopAxes:
 
     def memory_order(self, tensor: TensorView) -> tuple[int, ...]:
         """Return the classes that `tensor` varies over, in the order in which it lies in memory, outermost first."""
-        axes = tensor.domain().maybe_allocation
+        lookup = lookup_of(tensor)
+        axes = tensor.domain().maybe_allocation if lookup is None else memory_order(lookup)
         return tuple(n for a in axes if not a.is_broadcast() and not a.is_reduction() and (n := self.of(a)) is not None)
 
     def logical_order(self, tensor: TensorView) -> tuple[int, ...]:
@@ -129,7 +131,7 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
     outputs = [v for v in fusion.outputs() if isinstance(v, TensorView) and not any(v is i for i in fusion.inputs())]
     if not outputs:
         return Obstacle("there is no output tensor that is computed")
-    read = {t for e in fusion.tensor_exprs() for t in e.tensor_inputs}
+    read = {t for e in fusion.tensor_exprs() for t in read_in_place(e)}
     needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))
     covering = [t for t in outputs if needed <= axes.stored(t)]
     if not covering:

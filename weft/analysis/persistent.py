@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, PointwiseOp, TensorView
+from .lookups import lookup_of, read_in_place
 from .loop_axes import LoopAxes, Obstacle
 from .op_cost import OpCost, cost_of
 from .precision import wide_tensors
@@ -102,7 +103,8 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
     for tensor in axes.tensors:
         if tensor not in first or not axes.stored(tensor) & reduced:
             continue
-        readers = [first[o] for u in tensor.uses() if id(u) not in members for o in u.outputs if o in first]
+        uses = [u for u in tensor.uses() if id(u) not in members and tensor in read_in_place(u)]
+        readers = [first[o] for u in uses for o in u.outputs if o in first]
         end = max(readers, default=first[tensor])
         if end > first[tensor]:
             found.append((tensor, first[tensor], end))
@@ -140,7 +142,7 @@ def _passes_of_uses(fusion: Fusion, exprs: Sequence[Expr], members: set[int], av
         if not needed:
             continue
         is_member = id(expr) in members
-        for tensor in expr.tensor_inputs:
+        for tensor in read_in_place(expr):
             if is_member:
                 need(tensor, available.get(tensor, 0))
             else:
@@ -175,7 +177,7 @@ def _project(found, axes: LoopAxes, reduced: frozenset[int], members: set[int], 
             if not axes.stored(tensor) & reduced:
                 continue  # one value per row: a reduction's result, or computed from such
             definition = tensor.definition()
-            if definition is None:
+            if definition is None or lookup_of(tensor) is not None:
                 if axes.stored(tensor) - reduced or not has_outer_loops:
                     inputs.append((tensor, 0, end))
                 continue

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, ReductionOp, TensorView, WelfordOp
+from .lookups import loads
 from .loop_axes import LoopAxes, Obstacle, loop_order
 
 
@@ -74,7 +75,7 @@ def reduction_shapes(fusion: Fusion, axes: LoopAxes) -> tuple[ReductionShape, ..
         groups.setdefault(reduced_classes(expr, axes), []).append(expr)
     if not groups:
         return Obstacle("nothing is reduced")
-    inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
+    inputs = loads(fusion)
     covers = {axes.concrete(e.outputs[0]) for members in groups.values() for e in members}  # type: ignore[arg-type]
     if len(covers) != 1:
         return Obstacle("the reductions do not all have the same loops")

@@ -6,11 +6,13 @@ Read first: `VectorLimits.limit_elems`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..expr import Sym, evaluate_int
-from ..ir.values import IterDomain, TensorView
+from ..ir.values import TensorView
 from .contiguity import inner_run, strided_positions
+from .lookups import Piece, in_memory, lookup_of
 from .loop_axes import LoopAxes
 
 MAX_VECTOR_BITS = 128
@@ -35,13 +37,13 @@ class VectorLimits:
 
     def __init__(self, axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView]) -> None:
         self.axes, self.order = axes, tuple(order)
-        self._runs: dict[TensorView, tuple[tuple[int, IterDomain], ...]] = {}
+        self._runs: dict[TensorView, tuple[tuple[int, Piece], ...]] = {}
         for tensor in tensors:
             run = inner_run(tensor, order, axes)
             if run and not tensor.is_cpu_scalar:
                 self._runs[tensor] = run
         self._strided = {t: strided_positions(t) for t in self._runs}
-        self.phased = [t for t, run in self._runs.items() if len(run) == len(self.order)]
+        self.phased = [t for t, run in self._runs.items() if len(run) == len(self.order) and lookup_of(t) is None]
 
     @property
     def vectorizable(self) -> list[TensorView]:
@@ -58,25 +60,25 @@ class VectorLimits:
         limit = largest_power_of_two_divisor(max_vector_bits)
         for tensor, run in self._runs.items():
             bits = tensor.dtype().bits
-            elems = 1
-            for at, axis in run:
+            elems, memory = 1, in_memory(tensor)
+            for at, piece in run:
                 if at < position:
                     break
-                elems *= _value(axis.sym, env)
+                elems *= math.gcd(*(_value(extent, env) for extent in piece.extents))
             limit = min(
                 limit,
                 max(1, max_vector_bits // bits),
-                max(1, largest_power_of_two_divisor(alignment_bits.get(tensor.name, max_vector_bits)) // bits),
+                max(1, largest_power_of_two_divisor(alignment_bits.get(memory.name, max_vector_bits)) // bits),
                 largest_power_of_two_divisor(elems),
             )
             for index in self._strided[tensor]:
-                if _value(tensor.domain().maybe_allocation[index].sym, env) > 1:
-                    limit = min(limit, largest_power_of_two_divisor(_stride(tensor, index, env)))
+                if _value(memory.domain().maybe_allocation[index].sym, env) > 1:
+                    limit = min(limit, largest_power_of_two_divisor(_stride(memory, index, env)))
         return 1 << (limit.bit_length() - 1)
 
     def shifted(self, position: int) -> list[TensorView]:
         """Return the tensors other than the phased ones that lie without a gap along all loops from `position` on, so that no vector leaves them."""
-        return [t for t, run in self._runs.items() if t not in self.phased and len(run) >= len(self.order) - position]
+        return [t for t, run in self._runs.items() if t not in self.phased and lookup_of(t) is None and len(run) >= len(self.order) - position]
 
     def phased_limit_elems(self, position: int, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest vector of which rows, the loops from `position` on, can be made when vectors need not begin with them; 1 when there is none.

@@ -12,6 +12,7 @@ from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import At, LookupOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
@@ -19,6 +20,7 @@ from ..lower.kernel_ir import (
     Access, Allocate, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scope, Statement, Sync, TensorTile, ThreadGroup, walk,
 )  # fmt: skip
 from ..lower.copies import BULK_BYTES
+from ..lower.lookups import checked_positions, position_variable
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
@@ -38,6 +40,8 @@ class CudaWriter:
         self.wide = wide_tensors(fusion)
         self.scalars = ScalarPrinter(kernel.index_type)
         self.blocks: dict[str, None] = {"cast": None}
+        if any(buffer.dtype.is_complex for buffer in kernel.buffers.values()):
+            self.blocks["complex"] = None
         self.lines: list[str] = []
         self.origins: list[tuple[int, int, Statement]] = []  # lines from first up to, not including, last, and what wrote them
         block: tuple[Sym, ...] = kernel.notes.get("compute_block", kernel.block)  # type: ignore[assignment]
@@ -149,6 +153,8 @@ class CudaWriter:
             self.bulk_copy(s, depth)
         elif isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
             self.async_copy(s, depth)
+        elif isinstance(expr, LookupOp):
+            self.look_up(s, expr, depth)
         elif s.vector_elems > 1:
             self.vector_op(s, depth)
         elif isinstance(expr, _COPIES):
@@ -167,6 +173,52 @@ class CudaWriter:
             self.write(output, self.random_text(s), depth)
         else:
             raise InternalError(f"{type(expr).__name__} has no CUDA text")
+
+    def look_up(self, s: Op, expr: LookupOp, depth: int) -> None:
+        """Write the load of an element, or a vector, at positions that need not be the loops' own; outside of a masked source there is the fill value."""
+        checked = checked_positions(expr)
+        operands = dict.fromkeys(p.operand for p in expr.positions if isinstance(p, At))
+        inner = depth + bool(operands)
+        if operands:
+            self.blocks["lookup"] = None
+            self.emit(depth, "{")
+        for operand in operands:
+            place = s.operands[operand]
+            text = self.read(place, place.buffer.dtype)  # type: ignore[union-attr]
+            ctype = self.scalars.index_ctype if operand in checked else "long long"
+            value = f"weft::position<{ctype}>({text}, {self.scalars.index(checked[operand])})" if operand in checked else text
+            self.emit(inner, f"const {ctype} {position_variable(expr, operand).payload} = {value};")
+        self.load_inside(s, expr, inner)
+        if operands:
+            self.emit(depth, "}")
+
+    def load_inside(self, s: Op, expr: LookupOp, depth: int) -> None:
+        """Write the load of a lookup whose positions are known, and the fill value where they are outside."""
+        target, source, n = s.outputs[0], s.operands[0], s.vector_elems
+        assert isinstance(source, Access)
+        inside = None if s.inside is TRUE else self.scalars.condition(s.inside)
+        load = f"weft::load_global({self.address(source)})"
+        if n == 1:
+            fill = self.read(s.operands[-1], target.buffer.dtype) if inside else ""
+            self.write(target, f"{inside} ? {load} : {fill}" if inside else load, depth)
+            return
+        if target.buffer.memory is not MemoryType.local:
+            raise InternalError(f"{expr} is vectorized, and its result is not in registers")
+        widest = MAX_ACCESS_BITS // max(target.buffer.dtype.bits, 1)
+        width = min(n, widest)
+        self.require_alignment(source.buffer, width * source.buffer.dtype.bits // 8)
+        if inside:
+            self.emit(depth, f"if ({inside}) {{")
+        for lane in range(0, n, width):
+            place, address = self.scalars.index(_lane(target, lane).index), self.address(_lane(source, lane))
+            self.emit(depth + bool(inside), f"weft::load_global_vector<{width}>({target.buffer.name}, {place}, {address});")
+        if inside:
+            fill = self.read(s.operands[-1], target.buffer.dtype)
+            place = self.scalars.index(target.index)
+            self.emit(depth, "} else {")
+            first = "" if target.index is ZERO else f"{place} + "
+            self.emit(depth + 1, f"for (int lane = 0; lane < {n}; ++lane) {target.buffer.name}[{first}lane] = {fill};")
+            self.emit(depth, "}")
 
     def monoid(self, expr: Expr, dtype: DataType) -> Monoid:
         """Return what a reduction folds with, and include what its identity and its combination need."""

@@ -70,6 +70,7 @@ unsigned weft_emu_cluster_size() __attribute__((const));
 void weft_emu_access(const void* address, unsigned bytes, unsigned access, int line);
 void weft_emu_copy(void* to, const void* from, unsigned bytes);
 void weft_emu_bad_index(long long index, int elements, int line);
+void weft_emu_bad_position(long long position, long long extent, int line);
 void weft_emu_uninitialised_register(int line);
 void weft_emu_sync_read(const void* address, unsigned bytes, int acquire, int line);
 void weft_emu_sync_write(void* address, unsigned bytes, int release, int line);

@@ -69,6 +69,13 @@ class LookupOp(Expr):
         return self.attributes["is_masked"]
 
 
+def position_syms(expr: Expr) -> list[Sym]:
+    """Return the scalars in the positions of a lookup: values that the expression depends on and that are none of its inputs."""
+    if not isinstance(expr, LookupOp):
+        return []
+    return [p.offset if isinstance(p, Along) else p.position for p in expr.positions if not isinstance(p, At)]
+
+
 class CatOp(Expr):
     """The inputs one behind the other along axis `dim`; all other extents agree."""
 
@@ -86,4 +93,4 @@ class TorchOp(Expr):
     """An op that torch runs as a segment of its own (matmul, linear, attention, sorting ...). `op` names an entry of the table of such ops."""
 
 
-__all__ = ["Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "ScanOp", "ScatterOp", "TorchOp"]
+__all__ = ["Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "ScanOp", "ScatterOp", "TorchOp", "position_syms"]

@@ -15,6 +15,7 @@ from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
 from ..schedule.full_rows import FullRows
@@ -24,6 +25,7 @@ from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stag
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .lanes import check_lanes
+from .lookups import inside_source, lookup_index, vector_conditions
 from .loops import LoopGroup, LoopPlan, order_exprs
 from .prepare import prepare_reductions
 from .tiles import swizzled
@@ -233,6 +235,8 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     fields = op_fields(state, indexer, expr)
     vector = product(groups[k].extent for k in lanes)
     check_lanes(expr, output, lanes, vector, state.maps, state.table)
+    if isinstance(expr, LookupOp) and vector is not ONE:
+        state.divisors.update(vector_conditions(expr, int(vector.value), state.divisors))  # type: ignore[arg-type]
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
     if bound:
         op: Op = Reduce(
@@ -254,10 +258,21 @@ def op_fields(state: BuildState, indexer: Indexer, expr: Expr) -> dict[str, obje
     return dict(
         expr=expr,
         outputs=[access(state, indexer, t, expr, writing=True) for t in expr.outputs],  # type: ignore[arg-type]
-        operands=[access(state, indexer, v, expr, writing=False) if isinstance(v, TensorView) else v.sym for v in expr.inputs],  # type: ignore[attr-defined]
+        operands=[operand(state, indexer, expr, n) for n in range(len(expr.inputs))],
         predicate=op_predicate(state, indexer, expr, output),
         element=linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO,
+        inside=inside_source(indexer, expr) if isinstance(expr, LookupOp) else TRUE,
     )
+
+
+def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Access | Sym:
+    """Return where `expr` reads its input `number`, or the scalar that it is."""
+    value = expr.inputs[number]
+    if not isinstance(value, TensorView):
+        return value.sym  # type: ignore[attr-defined]
+    if isinstance(expr, LookupOp) and number == 0:
+        return Access(state.buffer(value), lookup_index(indexer, expr))
+    return access(state, indexer, value, expr, writing=False)
 
 
 def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, *, writing: bool) -> Access | Sym:

@@ -110,6 +110,7 @@ class Op(Statement):
     element: Sym = ZERO  # random ops and iota: the linear logical index of the element
     at_row_end: "Op | None" = None  # the same on this thread's element at the ends of a phased row
     is_shifted: bool = False  # a load of a vector that begins at any element
+    inside: Sym = TRUE  # a masked lookup: whether its position is in the source
 
 
 @dataclass(eq=False)
@@ -280,7 +281,7 @@ def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym]
     if isinstance(statement, Op):
         changed = dict(
             outputs=[place(o) for o in statement.outputs], operands=[place(o) for o in statement.operands],
-            predicate=sym(statement.predicate), element=sym(statement.element),
+            predicate=sym(statement.predicate), element=sym(statement.element), inside=sym(statement.inside),
         )  # fmt: skip
         if isinstance(statement, BulkCopy):
             changed["elems"] = sym(statement.elems)

@@ -6,12 +6,16 @@ Read first: `check_lanes`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..analysis.axes import AxisMaps, is_row_major
 from ..errors import UserError
 from ..expr import ONE, Sym
 from ..ir.enums import MemoryType
+from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Split, TensorView
 from .indexing import TransformTable
+from .lookups import source_strides
 
 
 class NotVectorizable(UserError):
@@ -29,26 +33,27 @@ def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, m
         raise NotVectorizable(axis=axis, tensor=output, reason=f"its extent {vector} is symbolic")
     grouped = isinstance(expr, ReductionOp)
     cast = isinstance(expr, PointwiseOp) and expr.op_name == "cast"
-    if not (grouped or cast or isinstance(expr, (LoadStoreOp, RandomOp)) or vector is ONE):
+    if not (grouped or cast or isinstance(expr, (LoadStoreOp, LookupOp, RandomOp)) or vector is ONE):
         raise NotVectorizable(axis=axis, tensor=output, reason=f"{expr.op_name} computes one element at a time")
     trailing = [a for a in output.get_loop_domain()[lanes[-1] + 1 :] if not a.is_broadcast() and not (a.sym.is_const and a.sym.value == 1)]
     if trailing and not all(a.parallel.is_bound for a in trailing):
         raise NotVectorizable(axis=axis, tensor=output, reason=f"axis {trailing[0]} stands right of it")
     if isinstance(expr, RandomOp) and vector is not ONE and not is_row_major(output, axis):
         raise NotVectorizable(axis=axis, tensor=output, reason="random numbers are counted in row-major order, which it does not follow")
-    if isinstance(expr, LoadStoreOp) and vector is not ONE:
-        for tensor in (*expr.tensor_inputs, output):
-            stride = lane_stride(axis, tensor, maps, table) if tensor.memory_type is MemoryType.global_ else ONE
+    if isinstance(expr, (LoadStoreOp, LookupOp)) and vector is not ONE:
+        for tensor in (expr.source, output) if isinstance(expr, LookupOp) else (*expr.tensor_inputs, output):
+            strides = source_strides(expr) if isinstance(expr, LookupOp) and tensor is expr.source else tensor.strides()
+            stride = lane_stride(axis, strides, maps, table) if tensor.memory_type is MemoryType.global_ else ONE
             if stride is not None and stride is not ONE:
                 raise NotVectorizable(axis=axis, tensor=output, reason=f"neighbouring elements along it lie {stride} elements apart in {tensor}")
 
 
-def lane_stride(lane: IterDomain, tensor: TensorView, maps: AxisMaps, table: TransformTable) -> Sym | None:
-    """Return how many elements lie from one lane to the next in `tensor`, which is in global memory; None when its axes are not found.
+def lane_stride(lane: IterDomain, strides_of: Mapping[IterDomain, Sym], maps: AxisMaps, table: TransformTable) -> Sym | None:
+    """Return how many elements lie from one lane to the next in a tensor whose axes have `strides_of`; None when its axes are not found.
 
     A lane is the innermost part of what it was split from, and this of what it was merged into, up to an axis of the tensor.
     """
-    strides = {maps.almost_exact(axis): stride for axis, stride in tensor.strides().items() if not axis.is_broadcast()}
+    strides = {maps.almost_exact(axis): stride for axis, stride in strides_of.items() if not axis.is_broadcast()}
     waiting, seen = [maps.almost_exact(lane)], set()
     while waiting:
         key = waiting.pop()

@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, const, var
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorView
 from ..schedule.inline import consumer_axis
 
@@ -289,8 +290,10 @@ class LoopPlan:
 
 def is_global_load(expr: Expr) -> bool:
     """True for a copy from global memory to registers, or by cp.async outside of loops: it is issued as early as loops allow, and is on its way meanwhile."""
-    if not isinstance(expr, LoadStoreOp) or expr.tensor_inputs[0].memory_type is not MemoryType.global_:
+    if not isinstance(expr, (LoadStoreOp, LookupOp)) or expr.tensor_inputs[0].memory_type is not MemoryType.global_:
         return False
+    if isinstance(expr, LookupOp):
+        return expr.outputs[0].memory_type is MemoryType.local  # type: ignore[attr-defined]
     tensor: TensorView = expr.outputs[0]  # type: ignore[assignment]
     return tensor.memory_type is MemoryType.local or expr.kind is LoadStoreOpType.cp_async and tensor.compute_at == 0
 

@@ -14,7 +14,7 @@ from ..dtypes import DataType, as_dtype
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
-from . import build, factories, reductions, shapes, view_functions
+from . import build, factories, index_functions, reductions, shapes, view_functions
 from .arguments import WrongArgument, boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
 from .arguments import operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
@@ -286,6 +286,7 @@ for _function in (
 ):  # fmt: skip
     _add(_function)
 FUNCTIONS.update(view_functions.FUNCTIONS)
+FUNCTIONS.update(index_functions.FUNCTIONS)
 
 
 # ---------------------------------------------------------------- valid, not done here
@@ -293,39 +294,27 @@ _BF16, _FP4 = DataType.BFloat16, DataType.Float4_e2m1fn
 _NO_VALUE = object()  # marks an argument without a default
 
 # name -> (argument, default) pairs; those called arg, input, mat1 ... are tensors. A keyword-only part does not occur.
-UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {
-    name: tuple((a, _NO_VALUE) if isinstance(a, str) else a for a in arguments)
-    for name, arguments in {
-        "cumsum": ("arg", "dim", ("init", None)),
-        "cumprod": ("arg", "dim", ("init", None)),
-        "cummin": ("arg", "dim", ("init", None)),
-        "cummax": ("arg", "dim", ("init", None)),
-        "matmul": ("arg1", "arg2"),
-        "linear": ("arg1", "arg2", ("bias", None)),
-        "grouped_mm": (
-            "mat1", "mat2", "offsets", ("scale1", None), ("scale2", None), ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
-            ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
-        ),
-        "scaled_mm": (
-            "mat1", "mat2", "scale1", "scale2", ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
-            ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
-        ),
-        "cutlass_nvfp4_grouped_mm": ("mat1", "mat2", "scale1", "scale2", "alpha", "problem_sizes", "expert_offsets", "sf_offsets", ("dtype", _BF16)),
-        "index_select": ("arg", "index", "dim"),
-        "select": ("arg", "index", "dim"),
-        "scatter": ("arg", "index", "src", "dim"),
-        "gather": ("arg", "index", "dim"),
-        "take_along_axis": ("arg", "index", "dim"),
-        "embedding_fwd": ("input", "weight", ("padding_idx", None), ("max_norm", None), ("norm_type", None), ("scale_grad_by_freq", None), ("sparse", None)),
-        "preprocess_grouped_matmul_input_sf": ("input", "input_offsets", "output_offsets"),
-        "topk": ("arg", "k", ("dim", -1), ("largest", True), ("sorted", False)),
-        "argsort": ("arg", "dim", ("descending", False), ("stable", False)),
-        "sdpfa_fwd": ("query", "key", "value", ("bias", None), ("mask", None), ("dropout_p", None), ("is_causal", None), ("scale", None)),
-        "sdpfa_bwd": ("grad_output", "query", "key", "value", "output", "logsumexp", "dropout_p", "is_causal", "philox_seed", "philox_offset", "scale"),
-        "nv_block_quantize": ("input", ("global_scale", None), ("swizzle_block_scales", False), ("block_size", 16), ("dtype", _FP4)),
-        "nv_grouped_block_quantize": ("input", "input_offsets", "output_offsets", ("global_scale", None), ("block_size", 16), ("dtype", _FP4)),
-    }.items()
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "matmul": ("arg1", "arg2"),
+    "linear": ("arg1", "arg2", ("bias", None)),
+    "grouped_mm": (
+        "mat1", "mat2", "offsets", ("scale1", None), ("scale2", None), ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
+        ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
+    ),
+    "scaled_mm": (
+        "mat1", "mat2", "scale1", "scale2", ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
+        ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
+    ),
+    "cutlass_nvfp4_grouped_mm": ("mat1", "mat2", "scale1", "scale2", "alpha", "problem_sizes", "expert_offsets", "sf_offsets", ("dtype", _BF16)),
+    "preprocess_grouped_matmul_input_sf": ("input", "input_offsets", "output_offsets"),
+    "sdpfa_fwd": ("query", "key", "value", ("bias", None), ("mask", None), ("dropout_p", None), ("is_causal", None), ("scale", None)),
+    "sdpfa_bwd": ("grad_output", "query", "key", "value", "output", "logsumexp", "dropout_p", "is_causal", "philox_seed", "philox_offset", "scale"),
+    "nv_block_quantize": ("input", ("global_scale", None), ("swizzle_block_scales", False), ("block_size", 16), ("dtype", _FP4)),
+    "nv_grouped_block_quantize": ("input", "input_offsets", "output_offsets", ("global_scale", None), ("block_size", 16), ("dtype", _FP4)),
 }  # fmt: skip
+UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {
+    name: tuple((a, _NO_VALUE) if isinstance(a, str) else a for a in arguments) for name, arguments in _SIGNATURES.items()
+}
 _TENSOR_ARGUMENTS = {"arg", "arg1", "arg2", "mat1", "mat2", "input", "weight", "query", "key"}
 _INT_ARGUMENTS = {"dim"}
 

@@ -17,7 +17,7 @@ from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import CatOp, ReshapeOp
+from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val, WelfordOp,
     no_reductions,
@@ -25,6 +25,7 @@ from ..ir.values import (
 from ..ops.monoids import MONOIDS
 from ..ops.registry import lookup
 from . import philox as philox_numbers
+from .index_rules import look_up
 from .torch_types import torch_dtype
 
 
@@ -204,6 +205,14 @@ def _cat(m: _Machine, node: Expr) -> torch.Tensor:
     return torch.cat([m.tensors[value] for value in node.inputs], node.attributes["dim"])
 
 
+def _look_up(m: _Machine, node: LookupOp) -> torch.Tensor:
+    out = node.outputs[0]
+    assert isinstance(out, TensorView)
+    indices = {n: m.tensors[v] for n, v in enumerate(node.inputs) if n and isinstance(v, TensorView)}
+    fill = m.operand(node.inputs[-1], out.dtype()) if node.is_masked else None
+    return look_up(node, m.tensors[node.source], indices, m.shape(out), m.number, fill)
+
+
 def _reduced_dims(value: Val) -> list[int]:
     assert isinstance(value, TensorView)
     if value.has_root():
@@ -278,7 +287,7 @@ def _generator_state(device: torch.device, op: str) -> tuple[int, int]:
 _RULES: dict[type, Callable[[_Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
-    ReshapeOp: _reshape, CatOp: _cat,
+    ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up,
 }  # fmt: skip
 
 __all__ = ["evaluate"]

@@ -12,6 +12,7 @@ from ..analysis.axes import axis_transforms
 from ..errors import UserError
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorDomain, TensorView, no_reductions
 from .transforms import copy_binding, copy_transforms
 
@@ -109,11 +110,16 @@ def cache_fork(tv: TensorView) -> TensorView:
 
 
 def cache_inputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
-    """Give every input tensor that is read a register cache; return (input, cache) pairs. Scalars of the CPU are left alone."""
+    """Give every input tensor that is read a register cache; return (input, cache) pairs. Scalars of the CPU, and what lookups read, are left alone."""
     out = []
     for value in dict.fromkeys(fusion.inputs()):
-        if isinstance(value, TensorView) and not value.is_cpu_scalar and live_uses(value):
-            out.append((value, cache_after(value)))
+        if not isinstance(value, TensorView) or value.is_cpu_scalar:
+            continue
+        uses = live_uses(value)
+        lookups = [use for use in uses if isinstance(use, LookupOp) and use.source is value]
+        if len(lookups) == len(uses):
+            continue
+        out.append((value, cache_after(value, cached_uses=[use for use in uses if use not in lookups] if lookups else ())))
     return out
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
 from ..analysis.connected import is_connected
+from ..analysis.lookups import bad_source, loads
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order, pointwise_reference
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.precision import wide_tensors
@@ -153,7 +154,7 @@ class PersistentFacts(RowShape):
 
 # ---------------------------------------------------------------- from a fusion
 def _inputs(fusion: Fusion) -> list[TensorView]:
-    return [v for v in fusion.inputs() if isinstance(v, TensorView)]
+    return loads(fusion)
 
 
 def _outputs(fusion: Fusion) -> list[TensorView]:
@@ -220,6 +221,8 @@ def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> Pointwise
         return Obstacle(f"{found[0].outputs[0]} reduces")
     if not is_connected(fusion):
         return Obstacle("the outputs have nothing in common")
+    if reason := bad_source(fusion):
+        return Obstacle(reason)
     axes = axes or LoopAxes(fusion)
     reference = pointwise_reference(axes)
     return reference if isinstance(reference, Obstacle) else PointwiseAnalysis(fusion, axes, reference)
@@ -315,6 +318,8 @@ class PersistentAnalysis(RowAnalysis):
 def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, ReductionShape, PersistentBuffers] | Obstacle:
     if not is_connected(fusion):
         return Obstacle("the outputs have nothing in common")
+    if reason := bad_source(fusion):
+        return Obstacle(reason)
     if not _inputs(fusion):
         return Obstacle("there is no tensor input")
     axes = axes or LoopAxes(fusion)

@@ -16,6 +16,7 @@ from ..analysis.vectorization import VectorLimits
 from ..expr import variables
 from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, TensorView
 from ..schedule.caching import cache_and_fork_outputs, cache_inputs
 from ..schedule.full_rows import FullRows
@@ -29,13 +30,16 @@ from ..schedule.rfactor import rfactor
 class Template:
     """A clone of a fusion being scheduled, with its caches.
 
-    inputs: (global input, register cache); outputs: (local tensor, global output). reductions: outputs of the reduction ops.
+    inputs: (global input, register cache); lookups: (name in the analysis, result in registers) of those that read inputs at other positions;
+    outputs: (local tensor, global output). reductions: outputs of the reduction ops.
     """
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
+        lookups = [(e.outputs[0], e) for e in fusion.tensor_exprs() if isinstance(e, LookupOp)]
         self.inputs = cache_inputs(fusion)
         self.outputs = cache_and_fork_outputs(fusion)
+        self.lookups: list[tuple[int, TensorView]] = [(t.name, e.outputs[0]) for t, e in lookups]  # type: ignore[misc]
         self.reductions: list[TensorView] = [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]  # type: ignore[misc]
 
     def tensor(self, name: int) -> TensorView:
@@ -85,6 +89,9 @@ class Template:
         for source, cache in self.inputs:
             if source.name in wanted:
                 set_lanes(cache)
+        for name, result in self.lookups:
+            if name in wanted:
+                set_lanes(result)
         for local, output in self.outputs:
             if output.name in wanted or local.name in wanted:  # a forked output leaves its name to the local tensor
                 set_lanes(output)

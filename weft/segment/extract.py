@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from ..expr import variables
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion, _Cloner
+from ..ir.graph_ops import position_syms
 from ..ir.values import Expr, IterDomain, Scalar, TensorDomain, TensorView, Val
 
 
@@ -75,7 +76,8 @@ class _Extractor(_Cloner):
         symbols = {v.sym: v for v in self.source._inputs if isinstance(v, Scalar)}
         if not symbols:
             return []
-        used = {v for expr in exprs for operand in expr.inputs if isinstance(operand, Scalar) for v in variables(operand.sym)}
+        operands = [operand.sym for expr in exprs for operand in expr.inputs if isinstance(operand, Scalar)]
+        used = {v for sym in (*operands, *(p for expr in exprs for p in position_syms(expr))) for v in variables(sym)}
         return [scalar for sym, scalar in symbols.items() if sym in used]
 
     def _value(self, value: Val) -> Val:

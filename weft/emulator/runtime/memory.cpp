@@ -263,6 +263,11 @@ EXPORT void weft_emu_bad_index(long long index, int elements, int line) {
   fatal("bad-array-index", line, 0, nullptr, "element %lld of a register array of %d, by %s", index, elements, describe_fiber(machine.current));
 }
 
+EXPORT void weft_emu_bad_position(long long position, long long extent, int line) {
+  fatal("position-out-of-range", line, 0, "give positions from 0 to the extent of the axis - 1", "position %lld of an axis of %lld elements, by %s", position, extent,
+        describe_fiber(machine.current));
+}
+
 EXPORT void weft_emu_uninitialised_register(int line) {
   REPORT("uninitialised-register", line, 0, "write the element first", "%s reads an element of a register array that it did not write",
          describe_fiber(machine.current));

@@ -1,0 +1,125 @@
+"""What a kernel reads from memory: inputs at the loops' own positions, and through lookups at others.
+
+Owns which loads a fusion has and along which loops a lookup walks through memory. A lookup's source is read where it lies; its axes are no loops. The result
+of a lookup stands for the load: it has the loops, the type and the number of elements that are read.
+Read first: `loads`, `lookup_run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..expr import ZERO, Sym
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, At, LookupOp
+from ..ir.values import Expr, IterDomain, TensorView, no_reductions
+
+
+def lookup_of(tensor: TensorView) -> LookupOp | None:
+    """Return the lookup that makes `tensor`, or None."""
+    definition = tensor.definition()
+    return definition if isinstance(definition, LookupOp) else None
+
+
+def read_in_place(expr: Expr) -> list[TensorView]:
+    """Return the tensors that `expr` reads at its loops' own positions: all but the source of a lookup."""
+    if isinstance(expr, LookupOp):
+        return [v for v in expr.inputs[1:] if isinstance(v, TensorView)]
+    return expr.tensor_inputs
+
+
+def looked_up_only(fusion: Fusion) -> set[TensorView]:
+    """Return the inputs that are read by lookups and by nothing else."""
+    exprs = fusion.tensor_exprs()
+    sources = {e.source for e in exprs if isinstance(e, LookupOp)}
+    return sources - {t for e in exprs for t in read_in_place(e)} - {v for v in fusion.outputs() if isinstance(v, TensorView)}
+
+
+def loads(fusion: Fusion) -> list[TensorView]:
+    """Return the inputs, without those that only lookups read, and the results of lookups."""
+    hidden = looked_up_only(fusion)
+    inputs = [v for v in fusion.inputs() if isinstance(v, TensorView) and v not in hidden]
+    return inputs + [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, LookupOp)]  # type: ignore[misc]
+
+
+def in_memory(tensor: TensorView) -> TensorView:
+    """Return the tensor in memory behind a load: the source of a lookup, else the tensor itself."""
+    lookup = lookup_of(tensor)
+    return tensor if lookup is None else lookup.source
+
+
+def bad_source(fusion: Fusion) -> str:
+    """Return why a lookup cannot be in a kernel, "" when all can: the source must be an input."""
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, LookupOp) and not expr.source.is_fusion_input:
+            return f"{expr.outputs[0]} looks up {expr.source}, which is not in memory before the kernel runs"
+    return ""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighbours in memory along one loop: `extents` must all be divisible by a vector that stays within them and is aligned.
+
+    axis: the result's axis. is_whole: the piece is the whole axis of the source, so that the next outer axis may follow it without a gap.
+    """
+
+    axis: IterDomain
+    extents: tuple[Sym, ...]
+    is_whole: bool
+
+
+def memory_axes(lookup: LookupOp) -> list[tuple[IterDomain, object, bool]]:
+    """Return (axis of the source, its position, whether it is contiguous), innermost in memory first, without axes of stride 0."""
+    domain = lookup.source.domain()
+    place = dict(zip(no_reductions(domain.logical), lookup.positions))
+    pairs = list(zip(domain.maybe_allocation, domain.contiguity))
+    return [(axis, place.get(axis), bool(contiguous)) for axis, contiguous in reversed(pairs) if axis in place and not axis.is_broadcast()]
+
+
+def lookup_run(lookup: LookupOp) -> list[Piece]:
+    """Return the axes of the result along which its elements are neighbours in the source, innermost first."""
+    result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
+    out: list[Piece] = []
+    for axis, position, contiguous in memory_axes(lookup):
+        if not contiguous or not isinstance(position, Along) or result[position.axis].is_broadcast():
+            break
+        mine = result[position.axis]
+        is_whole = position.offset is ZERO and mine.sym is axis.sym
+        out.append(Piece(mine, (mine.sym,) if is_whole else (mine.sym, axis.sym, position.offset), is_whole))
+        if not is_whole:
+            break
+    return out
+
+
+def memory_order(lookup: LookupOp) -> list[IterDomain]:
+    """Return the axes of the result in the order in which the source lies in memory, outermost first.
+
+    Axes that index tensors vary over stand where the first position that they give does.
+    """
+    result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
+    along = {p.axis for p in lookup.positions if isinstance(p, Along)}
+    others = [a for d, a in enumerate(result) if d not in along]
+    out: list[IterDomain] = []
+    for axis, position, _ in reversed(memory_axes(lookup)):
+        if isinstance(position, Along):
+            out.append(result[position.axis])
+        elif isinstance(position, At):
+            out += others
+            others = []
+    missing = [a for a in result if a not in out]
+    return list(dict.fromkeys([*missing, *out]))
+
+
+def varying_over(lookup: LookupOp, axes: Iterable[IterDomain]) -> bool:
+    """True when an index tensor varies over one of the result's axes `axes`, so that neighbours there are anywhere."""
+    result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
+    wanted = {d for d, a in enumerate(result) if a in set(axes)}
+    used = {p.operand for p in lookup.positions if isinstance(p, At)}
+    tensors = [t for n, t in enumerate(lookup.inputs) if n in used]
+    return any(d in wanted and not a.is_broadcast() for t in tensors for d, a in enumerate(no_reductions(t.get_logical_domain())))  # type: ignore[attr-defined]
+
+
+__all__ = [
+    "Piece", "bad_source", "in_memory", "loads", "looked_up_only", "lookup_of", "lookup_run", "memory_axes", "memory_order", "read_in_place", "varying_over",
+]  # fmt: skip

@@ -1,0 +1,98 @@
+"""Where a lookup reads: positions of its result's elements in the source, and what a vector of them needs.
+
+Owns the address of a lookup. Positions that index tensors give are variables of the op's own (`position_variable`), which code generation sets before it.
+Read first: `lookup_index`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..analysis.lookups import varying_over
+from ..expr import ONE, ZERO, Sym, conjunction, const, is_divisible, less, mul, recombine, var, variables
+from ..ir.graph_ops import Along, At, LookupOp
+from ..ir.values import IterDomain, TensorView, no_reductions
+from .indexing import Indexer
+
+
+def position_variable(lookup: LookupOp, operand: int) -> Sym:
+    """The position that index tensor `operand` gives, as a variable of the kernel."""
+    return var(f"at{operand}_T{lookup.outputs[0].name}", lower=-(1 << 62))
+
+
+def _positions(lookup: LookupOp) -> Iterator[tuple[IterDomain, object]]:
+    """The axes of the source that have more than one element in memory, or could have, with their positions."""
+    return ((axis, place) for axis, place in zip(no_reductions(lookup.source.get_logical_domain()), lookup.positions))
+
+
+def _position(indexer: Indexer, lookup: LookupOp, place: object) -> Sym:
+    output: TensorView = lookup.outputs[0]  # type: ignore[assignment]
+    if isinstance(place, Along):
+        return indexer.axis_index(no_reductions(output.get_logical_domain())[place.axis], output) + place.offset
+    if isinstance(place, At):
+        return position_variable(lookup, place.operand)
+    return place.position  # type: ignore[attr-defined]
+
+
+def lookup_index(indexer: Indexer, lookup: LookupOp) -> Sym:
+    """Return the element of the source that the loops around read."""
+    strides = lookup.source.strides()
+    index: Sym = ZERO
+    for axis, place in _positions(lookup):
+        if not axis.is_broadcast() and axis in strides:
+            index = index + mul(_position(indexer, lookup, place), strides[axis])
+    return recombine(index)
+
+
+def source_strides(lookup: LookupOp) -> dict[IterDomain, Sym]:
+    """Return how far apart in the source neighbours along each axis of the result lie; 0 where an index tensor says."""
+    axes = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
+    strides = lookup.source.strides()
+    out: dict[IterDomain, Sym] = dict.fromkeys(axes, ZERO)
+    for axis, place in _positions(lookup):
+        if isinstance(place, Along):
+            out[axes[place.axis]] += strides.get(axis, ZERO)
+    for axis in axes:
+        if varying_over(lookup, [axis]):
+            out[axis] = ZERO
+    return out
+
+
+def inside_source(indexer: Indexer, lookup: LookupOp) -> Sym:
+    """Return when the positions of a masked lookup are in the source."""
+    parts = []
+    if lookup.is_masked:
+        for axis, place in _positions(lookup):
+            position = _position(indexer, lookup, place)
+            parts += [less(const(-1), position), less(position, axis.logical_extent)]
+    return conjunction(parts)
+
+
+def checked_positions(lookup: LookupOp) -> dict[int, Sym]:
+    """Return the extent that each index tensor's values must be below; index tensors of masked lookups have none."""
+    return {} if lookup.is_masked else {p.operand: axis.logical_extent for axis, p in _positions(lookup) if isinstance(p, At)}
+
+
+def vector_conditions(lookup: LookupOp, elems: int, known: dict[Sym, int]) -> dict[Sym, int]:
+    """Return what must be divisible by `elems` so that vectors of the source are aligned, and inside or outside as a whole: offset and sizes."""
+    output: TensorView = lookup.outputs[0]  # type: ignore[assignment]
+    axes = no_reductions(output.get_logical_domain())
+    strides = lookup.source.strides()
+    wanted: list[Sym] = []
+    for axis, place in _positions(lookup):
+        stride = strides.get(axis, ZERO)
+        if axis.is_broadcast() or stride is ZERO:
+            continue
+        if stride is not ONE:
+            wanted += () if any(".stride[" in str(v.payload) for v in variables(stride)) else (stride,)  # the host checks strides of inputs anyway
+        elif isinstance(place, Along):
+            wanted.append(place.offset)
+            wanted += (axis.sym,) if lookup.is_masked and axes[place.axis].sym is not axis.sym else ()
+    out: dict[Sym, int] = {}
+    for size in wanted:
+        if not is_divisible(size, elems) and known.get(size, 1) % elems:
+            out[size] = elems
+    return out
+
+
+__all__ = ["checked_positions", "inside_source", "lookup_index", "position_variable", "source_strides", "vector_conditions"]

@@ -1,0 +1,89 @@
+"""The front end's ops that read, write or run along positions: gather, scatter, cumsum, topk and their kin.
+
+Owns their signatures, which are nvFuser's. Read first: `FUNCTIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from . import lookups, scans
+from .arguments import boolean, extents, integer, scalar, tensor
+from .shapes import extent_sym
+
+
+def gather(fusion: Fusion, arg: Any, index: Any, dim: Any) -> TensorView:
+    """Return arg at positions index along dim, in the shape of index."""
+    return lookups.gather(fusion, tensor("gather", "arg", arg), tensor("gather", "index", index), integer("gather", "dim", dim))
+
+
+def take_along_axis(fusion: Fusion, arg: Any, index: Any, dim: Any) -> TensorView:
+    """Return arg at positions index along dim; the other axes are broadcast to each other."""
+    op = "take_along_axis"
+    return lookups.take_along_axis(fusion, tensor(op, "arg", arg), tensor(op, "index", index), integer(op, "dim", dim))
+
+
+def index_select(fusion: Fusion, arg: Any, index: Any, dim: Any) -> TensorView:
+    """Return the entries of arg along dim that index, of one axis, names."""
+    return lookups.index_select(fusion, tensor("index_select", "arg", arg), tensor("index_select", "index", index), integer("index_select", "dim", dim))
+
+
+def select(fusion: Fusion, arg: Any, index: Any, dim: Any) -> TensorView:
+    """Return arg at one index along dim, without that axis."""
+    x = tensor("select", "arg", arg)
+    place = extent_sym(extents("select", "index", [index])[0])
+    return lookups.select(fusion, x, place, integer("select", "dim", dim))
+
+
+def embedding_fwd(
+    fusion: Fusion, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: Any = None, scale_grad_by_freq: Any = None,
+    sparse: Any = None,
+) -> TensorView:  # fmt: skip
+    """Return the rows of weight that input names. padding_idx, scale_grad_by_freq and sparse change gradients only."""
+    index, table = tensor("embedding_fwd", "input", input), tensor("embedding_fwd", "weight", weight)
+    if max_norm is None:
+        return lookups.embedding(fusion, index, table)
+    return lookups.renormed_embedding(
+        fusion, index, table, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
+    )
+
+
+def scatter(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> TensorView:
+    """Return a copy of arg with the elements of src, or the scalar src, at positions index along dim."""
+    source = src if isinstance(src, TensorView) else scalar("scatter", "src", src)
+    return lookups.scatter(fusion, tensor("scatter", "arg", arg), tensor("scatter", "index", index), source, integer("scatter", "dim", dim))
+
+
+def _scan(name: str, kind: str) -> Callable[..., Any]:
+    def function(fusion: Fusion, arg: Any, dim: Any, init: Any = None) -> TensorView:
+        start = None if init is None else scalar(name, "init", init)
+        return scans.scan(fusion, name, kind, tensor(name, "arg", arg), integer(name, "dim", dim), start)
+
+    function.__name__, function.__doc__ = name, f"Return the running {kind} of arg along dim, from init on."
+    return function
+
+
+def argsort(fusion: Fusion, arg: Any, dim: Any, descending: Any = False, stable: Any = False) -> TensorView:
+    """Return the positions along dim in the order of the values of arg."""
+    flags = boolean("argsort", "descending", descending), boolean("argsort", "stable", stable)
+    return scans.argsort(fusion, tensor("argsort", "arg", arg), integer("argsort", "dim", dim), *flags)
+
+
+def topk(fusion: Fusion, arg: Any, k: Any, dim: Any = -1, largest: Any = True, sorted: Any = False) -> tuple[TensorView, TensorView]:
+    """Return the k largest (or smallest) values of arg along dim, and their positions."""
+    flags = boolean("topk", "largest", largest), boolean("topk", "sorted", sorted)
+    count = extent_sym(extents("topk", "k", [k])[0])
+    return scans.topk(fusion, tensor("topk", "arg", arg), count, integer("topk", "dim", dim), *flags)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        gather, take_along_axis, index_select, select, embedding_fwd, scatter, argsort, topk,
+        _scan("cumsum", "sum"), _scan("cumprod", "prod"), _scan("cummin", "min"), _scan("cummax", "max"),
+    )
+}  # fmt: skip
+"""Each by its name."""

@@ -1,0 +1,163 @@
+"""Ops that read or write a tensor at other positions than their own: gather, take_along_axis, index_select, select, embedding; scatter.
+
+Owns their shapes, and `add_lookup`, by which other ops make such nodes. An index is not wrapped: position -1 is out of range, as in torch's ops over index
+tensors; only `select`, whose index is a scalar, counts from the end. Read first: `add_lookup`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import expr
+from ..dtypes import DataType
+from ..errors import UserError
+from ..expr import ZERO, Sym
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position, ScatterOp, TorchOp
+from ..ir.values import IterDomain, Scalar, TensorView
+from .build import Operand, as_val, broadcast, cast, logical_axes
+from .shapes import normalize_dim
+
+
+class BadIndex(UserError):
+    code = "W390"
+    what = "{op}: {reason}"
+    fix = "{remedy}"
+
+
+INDEX_TYPES = (DataType.Int, DataType.Int32)
+
+
+def add_lookup(
+    fusion: Fusion, op: str, source: TensorView, axes: Sequence[IterDomain], positions: Sequence[Position], *, indices: Sequence[TensorView] = (),
+    fill: Scalar | None = None,
+) -> TensorView:  # fmt: skip
+    """Return a new tensor with the logical axes `axes`: element by element, what `source` has at `positions`.
+
+    Shapes: one position per logical axis of the source; `indices`, which `At(1)`, `At(2)` ... name, have the result's rank.
+    fill: what a position outside of the source gives; without it no position may be outside.
+    """
+    out = fusion.new_tensor(list(axes), source.dtype())
+    inputs = [source, *indices, *([] if fill is None else [fill])]
+    fusion.register(LookupOp(inputs, [out], op=op, positions=tuple(positions), is_masked=fill is not None))
+    return out
+
+
+def _require_index(op: str, index: TensorView) -> None:
+    if index.dtype() not in INDEX_TYPES:
+        raise BadIndex(op=op, reason=f"index must have type Int or Int32, but {index} has {index.dtype()}", remedy="cast the index to DataType.Int")
+
+
+def _like(fusion: Fusion, axis: IterDomain) -> IterDomain:
+    """Return a new axis of the size that torch sees of `axis`: an expanded one has elements of its own."""
+    if axis.expanded_extent is not None:
+        return fusion.new_axis(axis.expanded_extent, IterType.iteration)
+    return fusion.copy_axis(axis)
+
+
+def _wider(fusion: Fusion, op: str, a: IterDomain, b: IterDomain, position: int) -> IterDomain:
+    """Return a new axis for two that are broadcast to each other. Errors: BadIndex."""
+    if a.logical_extent.is_const and b.logical_extent.is_const and a.logical_extent is not b.logical_extent:
+        if not expr.is_int(a.logical_extent, 1) and not expr.is_int(b.logical_extent, 1):
+            reason = f"axis {position} has extent {a.logical_extent} in arg and {b.logical_extent} in index"
+            raise BadIndex(op=op, reason=reason, remedy="give axes other than dim equal extents, or extent 1 in one of the two")
+    return _like(fusion, b if a.is_broadcast() and a.expanded_extent is None else a)
+
+
+def _same_rank(op: str, arg: TensorView, index: TensorView) -> None:
+    if arg.ndim != index.ndim:
+        reason = f"Tensor arguments have different dimensions: {arg.ndim} and {index.ndim}"
+        raise BadIndex(op=op, reason=reason, remedy="give the index as many axes as arg")
+
+
+def gather(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> TensorView:
+    """out[i, j, k] = arg[i, index[i, j, k], k] for dim 1; the shape is the index's, which may be smaller than arg outside of dim. As torch.gather."""
+    _require_index("gather", index)
+    _same_rank("gather", arg, index)
+    dim = normalize_dim(dim, arg.ndim, "gather", arg)
+    axes = [_like(fusion, a) for a in logical_axes(index)]
+    positions: list[Position] = [At(1) if d == dim else Along(d) for d in range(arg.ndim)]
+    return add_lookup(fusion, "gather", arg, axes, positions, indices=[index])
+
+
+def take_along_axis(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> TensorView:
+    """As gather, with axes other than dim broadcast to each other (NumPy's take_along_axis)."""
+    _require_index("take_along_axis", index)
+    _same_rank("take_along_axis", arg, index)
+    dim = normalize_dim(dim, arg.ndim, "take_along_axis", arg)
+    axes: list[IterDomain] = []
+    positions: list[Position] = []
+    for d, (a, b) in enumerate(zip(logical_axes(arg), logical_axes(index))):
+        axes.append(_like(fusion, b) if d == dim else _wider(fusion, "take_along_axis", a, b, d))
+        positions.append(At(1) if d == dim else Fixed(ZERO) if a.is_broadcast() else Along(d))
+    return add_lookup(fusion, "take_along_axis", arg, axes, positions, indices=[index])
+
+
+def index_select(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> TensorView:
+    """out[i, j, k] = arg[i, index[j], k] for dim 1. The index has one axis, or none (then dim has extent 1), or arg's rank with one axis that is not 1."""
+    _require_index("index_select", index)
+    if arg.ndim == 0:
+        raise BadIndex(op="index_select", reason="arg cannot be a 0-D tensor", remedy="index a tensor with axes")
+    dim = normalize_dim(dim, arg.ndim, "index_select", arg)
+    real = [d for d, a in enumerate(logical_axes(index)) if not a.is_broadcast()]
+    if index.ndim > 1 and not (index.ndim == arg.ndim and (not real or real == [dim])):
+        raise BadIndex(op="index_select", reason=f"index_tv must be a 1d or scalar tensor, not {index}", remedy="give the index one axis")
+    if index.ndim <= 1 and not (index.ndim == 1 and arg.ndim == 1):
+        index = broadcast(fusion, index, [d != dim or index.ndim == 0 for d in range(arg.ndim)])
+    axes = [_like(fusion, logical_axes(index)[dim] if d == dim else a) for d, a in enumerate(logical_axes(arg))]
+    positions: list[Position] = [At(1) if d == dim else Along(d) for d in range(arg.ndim)]
+    return add_lookup(fusion, "index_select", arg, axes, positions, indices=[index])
+
+
+def select(fusion: Fusion, arg: TensorView, index: Sym, dim: int) -> TensorView:
+    """Return arg at `index` along dim, without that axis; a negative index counts from the end."""
+    if arg.ndim == 0:
+        raise BadIndex(op="select", reason="select can not be applied to 0d tensor", remedy="index a tensor with axes")
+    dim = normalize_dim(dim, arg.ndim, "select", arg)
+    kept = [a for d, a in enumerate(logical_axes(arg)) if d != dim]
+    place = wrapped(index, logical_axes(arg)[dim].logical_extent)
+    positions: list[Position] = [Fixed(place) if d == dim else Along(d - (d > dim)) for d in range(arg.ndim)]
+    return add_lookup(fusion, "select", arg, [_like(fusion, a) for a in kept], positions)
+
+
+def wrapped(index: Sym, extent: Sym) -> Sym:
+    """Return a position counted from the front: index + extent where index is negative."""
+    if index.is_const:
+        return index if index.value >= 0 else expr.add(extent, index)  # type: ignore[operator]
+    return expr.op("where", (expr.op("lt", (index, ZERO), DataType.Bool), expr.add(index, extent), index), DataType.Int)
+
+
+def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorView:
+    """out[..., e] = weight[index[...], e]."""
+    _require_index("embedding_fwd", index)
+    if index.ndim < 1:
+        raise BadIndex(op="embedding_fwd", reason=f"Expected input to be atleast 1D, not {index}", remedy="give the index at least one axis")
+    if weight.ndim != 2:
+        raise BadIndex(op="embedding_fwd", reason=f"Expected weight to be 2D, not {weight}", remedy="give weight the shape [entries, features]")
+    axes = [*(_like(fusion, a) for a in logical_axes(index)), _like(fusion, logical_axes(weight)[1])]
+    index = broadcast(fusion, index, [False] * index.ndim + [True])
+    return add_lookup(fusion, "embedding_fwd", weight, axes, [At(1), Along(index.ndim - 1)], indices=[index])
+
+
+def renormed_embedding(fusion: Fusion, index: TensorView, weight: TensorView, **options: object) -> TensorView:
+    """Return what torch's embedding with `max_norm` gives; it also changes rows of the weight in place."""
+    plain = embedding(fusion, index, weight)
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(plain)], weight.dtype())
+    fusion.register(TorchOp([index, weight], [out], op="embedding_fwd", **options))
+    return out
+
+
+def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, dim: int, kind: str = "set") -> TensorView:
+    """Return a copy of arg with out[i, index[i, j, k], k] = src[i, j, k] for dim 1 (or combined by the monoid `kind`). As torch.scatter."""
+    _require_index("scatter", index)
+    if arg.ndim == 0:
+        raise BadIndex(op="scatter", reason="scatter can not be applied to 0d tensor", remedy="scatter into a tensor with axes")
+    _same_rank("scatter", arg, index)
+    source = cast(fusion, as_val(fusion, src, "scatter"), arg.dtype())
+    if isinstance(source, TensorView):
+        _same_rank("scatter", arg, source)
+    dim = normalize_dim(dim, arg.ndim, "scatter", arg)
+    out = fusion.new_tensor([_like(fusion, a) for a in logical_axes(arg)], arg.dtype())
+    fusion.register(ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind))
+    return out

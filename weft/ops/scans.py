@@ -1,0 +1,65 @@
+"""Ops along an axis in its order: cumsum, cumprod, cummin, cummax; argsort and topk, which torch runs.
+
+Owns their shapes and types. Read first: `scan`.
+"""
+
+from __future__ import annotations
+
+from .. import expr
+from ..dtypes import DataType
+from ..errors import Unsupported, UserError
+from ..expr import Sym
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import ScanOp, TorchOp
+from ..ir.values import TensorView, Val
+from .build import Operand, as_val, cast, copy, logical_axes
+from .promotion import WrongDtype
+from .shapes import normalize_dim
+
+
+class NoAxisToScan(UserError):
+    code = "W391"
+    what = "{op}: {tensor} has no axes"
+    fix = "give a tensor with at least one axis"
+
+
+def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Operand | None) -> TensorView:
+    """Return the running fold of arg along `dim` with the monoid `kind`, from `init` on, in arg's own type.
+
+    Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers; Unsupported for an expanded axis.
+    """
+    if arg.ndim == 0:
+        raise NoAxisToScan(op=op, tensor=arg)
+    dim = normalize_dim(dim, arg.ndim, op, arg)
+    if arg.dtype().is_complex and kind in ("max", "min"):
+        raise WrongDtype(op=op, allowed="real numbers", dtype=arg.dtype())
+    axis = logical_axes(arg)[dim]
+    if axis.expanded_extent is not None:
+        raise Unsupported(f"{op} along an expanded axis (Closed-form scan of expanded dimension is not yet implemented)")
+    if axis.is_broadcast() and init is None:
+        return copy(fusion, arg)  # type: ignore[return-value]
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], arg.dtype())
+    inputs: list[Val] = [arg] if init is None else [arg, cast(fusion, as_val(fusion, init, op), arg.dtype())]
+    fusion.register(ScanOp(inputs, [out], op=op, dim=dim, kind=kind))
+    return out
+
+
+def argsort(fusion: Fusion, arg: TensorView, dim: int, descending: bool, stable: bool) -> TensorView:
+    """Return the positions along `dim` in ascending (or descending) order of arg."""
+    dim = normalize_dim(dim, max(1, arg.ndim), "argsort", arg)
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], DataType.Int)
+    fusion.register(TorchOp([arg], [out], op="argsort", dim=dim, descending=descending, stable=stable))
+    return out
+
+
+def topk(fusion: Fusion, arg: TensorView, k: Sym, dim: int, largest: bool, sorted: bool) -> tuple[TensorView, TensorView]:
+    """Return the `k` largest (or smallest) values along `dim`, and their positions."""
+    dim = normalize_dim(dim, max(1, arg.ndim), "topk", arg)
+    kind = IterType.broadcast if expr.is_int(k, 1) else IterType.iteration
+    values, indices = (
+        fusion.new_tensor([fusion.new_axis(k, kind) if d == dim else fusion.copy_axis(a) for d, a in enumerate(logical_axes(arg))], dtype)
+        for dtype in (arg.dtype(), DataType.Int)
+    )
+    fusion.register(TorchOp([arg], [values, indices], op="topk", k=k, dim=dim, largest=largest, sorted=sorted))
+    return values, indices

@@ -1,0 +1,58 @@
+"""What index ops mean in torch's terms, for the interpreter: lookups, scans, scatters.
+
+Positions are integers and may be any; which of them are inside, and what is read outside, is said here once. Read first: `look_up`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..errors import UserError
+from ..expr import Number, Sym
+from ..ir.graph_ops import Along, At, LookupOp
+from ..ir.values import no_reductions
+
+
+class PositionOutOfRange(UserError):
+    code = "W392"
+    what = "{op}: position {position} along axis {axis} of {source}, which has {extent} elements there"
+    fix = "give positions from 0 to {extent} - 1"
+
+
+def look_up(
+    node: LookupOp, source: torch.Tensor, indices: dict[int, torch.Tensor], shape: Sequence[int], number: Callable[[Sym], Number], fill: torch.Tensor | None
+) -> torch.Tensor:  # fmt: skip
+    """Return one element of `source` per element of `shape`. indices: operand -> index tensor. Errors: PositionOutOfRange."""
+    axes = no_reductions(node.source.get_logical_domain())
+    inside: torch.Tensor | None = None
+    places: list[torch.Tensor] = []
+    for d, (axis, position) in enumerate(zip(axes, node.positions)):
+        at = _place(position, indices, shape, number, source.device)
+        extent = int(number(axis.logical_extent))  # type: ignore[arg-type]
+        fits = (at >= 0) & (at < extent)
+        if fill is None and at.numel() and not bool(fits.all()) and 0 not in shape:
+            raise PositionOutOfRange(op=node.op_name, position=int(at[~fits].flatten()[0]), axis=d, source=node.source, extent=extent)
+        inside = fits if inside is None else inside & fits
+        places.append(at.clamp(0, max(0, source.shape[d] - 1)))
+    if 0 in source.shape:
+        found = torch.zeros(list(shape), dtype=source.dtype, device=source.device)
+    else:
+        found = source[tuple(p.expand(list(shape)) for p in places)] if places else source.expand(list(shape))
+    if fill is None or inside is None:
+        return found
+    return torch.where(inside, found, fill.to(found.dtype))
+
+
+def _place(position: object, indices: dict[int, torch.Tensor], shape: Sequence[int], number: Callable[[Sym], Number], device: torch.device) -> torch.Tensor:
+    """Return positions that broadcast to `shape`."""
+    if isinstance(position, At):
+        return indices[position.operand].to(torch.int64)
+    if isinstance(position, Along):
+        row = torch.arange(shape[position.axis], device=device) + int(number(position.offset))  # type: ignore[arg-type]
+        return row.reshape([-1 if d == position.axis else 1 for d in range(len(shape))])
+    return torch.tensor(int(number(position.position)), device=device).reshape([1] * len(shape))  # type: ignore[attr-defined, arg-type]
+
+
+__all__ = ["PositionOutOfRange", "look_up"]
