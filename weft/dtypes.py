@@ -1,10 +1,13 @@
-"""Data types, their sizes in bits and their names in CUDA.
+"""Data types: one record per type says all that the rest needs to know of it.
 
-Owns what a type is; promotion rules are in `weft.ops.promotion`, torch's types in `weft.reference.torch_types`.
+Owns what a type is. Promotion rules are in `weft.ops.promotion`, torch's own types in `weft.reference.torch_types`, conversions on the device in
+`device/cast.cuh` and, for floats of 8 bits and fewer, `device/narrow.cuh`. To add a type: a member of `DataType`, a record here, its conversion there.
+Read first: `TypeRecord`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -27,6 +30,8 @@ class DataType(Enum):
     Float4_e2m1fn_x2 = "__e2m1_x2"
     ComplexFloat = "std::complex<float>"
     ComplexDouble = "std::complex<double>"
+    Byte = "uint8_t"
+    Char = "int8_t"
     Null = "null_type"
 
     __hash__ = object.__hash__  # Enum's own hashes the name in Python; every scalar expression is looked up by its type
@@ -42,6 +47,11 @@ class DataType(Enum):
         return _BITS[self]
 
     @property
+    def record(self) -> "TypeRecord":
+        """All that is known of the type."""
+        return RECORDS[self]
+
+    @property
     def is_float(self) -> bool:
         return self in FLOATING
 
@@ -49,6 +59,21 @@ class DataType(Enum):
     def is_reduced_float(self) -> bool:
         """True for floats of 16 bits and fewer, which arithmetic promotes to Float."""
         return self in FLOATING and self.bits <= 16
+
+    @property
+    def is_narrow_float(self) -> bool:
+        """True for floats of 8 bits and fewer, which have no arithmetic at all."""
+        return self in FLOATING and self.bits <= 8
+
+    @property
+    def is_packed(self) -> bool:
+        """True for types of which several elements share a byte."""
+        return 0 < self.bits < 8
+
+    @property
+    def elems_per_unit(self) -> int:
+        """Elements of the smallest piece of memory that has whole bytes: 2 for 4 bits, 4 for 6 bits, else 1."""
+        return RECORDS[self].elems_per_unit
 
     @property
     def is_integer(self) -> bool:
@@ -64,28 +89,68 @@ class DataType(Enum):
         return self in (DataType.ComplexFloat, DataType.ComplexDouble)
 
 
+@dataclass(frozen=True)
+class TypeRecord:
+    """One type.
+
+    bits: of one element in memory. kind: "float", "integer", "bool", "complex" or "none".
+    cuda: what generated text calls a value (docs/kernel_text.md); storage: what it calls a unit of memory, which is what pointers point to.
+    torch: name in `torch` of the type of a tensor in memory; empty where there is none. A tensor's element may hold several of ours: `elems_per_unit`.
+    unit_roundoff: of floats, half the distance from 1 to the next number. largest: the largest finite value of a narrow float.
+    """
+
+    bits: int
+    kind: str
+    cuda: str = ""
+    torch: str = ""
+    unit_roundoff: float = 0.0
+    largest: float = 0.0
+    storage: str = ""
+
+    @property
+    def elems_per_unit(self) -> int:
+        """Elements of the smallest piece of memory that has whole bytes."""
+        elems = 1
+        while self.bits * elems % 8:
+            elems += 1
+        return elems
+
+    @property
+    def pointer(self) -> str:
+        """C++ type that a pointer to elements points to: of a unit when elements share a byte."""
+        return self.storage or self.cuda
+
+
 _D = DataType
-_BITS = {
-    _D.Double: 64, _D.Float: 32, _D.Half: 16, _D.BFloat16: 16, _D.Int: 64, _D.Int32: 32, _D.UInt64: 64, _D.Index: 64, _D.Bool: 8,
-    _D.Float8_e4m3fn: 8, _D.Float8_e5m2: 8, _D.Float8_e8m0fnu: 8, _D.Float4_e2m1fn: 4, _D.Float4_e2m1fn_x2: 8,
-    _D.ComplexFloat: 64, _D.ComplexDouble: 128, _D.Null: 0,
+RECORDS: dict[DataType, TypeRecord] = {
+    _D.Double: TypeRecord(64, "float", "double", "float64", 2.0**-53),
+    _D.Float: TypeRecord(32, "float", "float", "float32", 2.0**-24),
+    _D.Half: TypeRecord(16, "float", "weft::f16", "float16", 2.0**-11),
+    _D.BFloat16: TypeRecord(16, "float", "weft::bf16", "bfloat16", 2.0**-8),
+    _D.Float8_e4m3fn: TypeRecord(8, "float", "weft::e4m3", "float8_e4m3fn", 2.0**-4, 448.0),
+    _D.Float8_e5m2: TypeRecord(8, "float", "weft::e5m2", "float8_e5m2", 2.0**-3, 57344.0),
+    _D.Float8_e8m0fnu: TypeRecord(8, "float", "weft::e8m0", "float8_e8m0fnu", 1.0, 2.0**127),
+    _D.Float4_e2m1fn: TypeRecord(4, "float", "weft::e2m1", "float4_e2m1fn_x2", 2.0**-2, 6.0, storage="weft::e2m1_pair"),
+    _D.Float4_e2m1fn_x2: TypeRecord(8, "none", "", "float4_e2m1fn_x2"),
+    _D.Int: TypeRecord(64, "integer", "long long", "int64"),
+    _D.Int32: TypeRecord(32, "integer", "int", "int32"),
+    _D.UInt64: TypeRecord(64, "integer", "unsigned long long", "uint64"),
+    _D.Index: TypeRecord(64, "integer", "", "int64"),  # replaced by the kernel's index type before printing
+    _D.Byte: TypeRecord(8, "integer", "unsigned char", "uint8"),
+    _D.Char: TypeRecord(8, "integer", "signed char", "int8"),
+    _D.Bool: TypeRecord(8, "bool", "bool", "bool"),
+    _D.ComplexFloat: TypeRecord(64, "complex", "weft::complex<float>", "complex64", 2.0**-24),
+    _D.ComplexDouble: TypeRecord(128, "complex", "weft::complex<double>", "complex128", 2.0**-53),
+    _D.Null: TypeRecord(0, "none"),
 }  # fmt: skip
-FLOATING = frozenset({_D.Double, _D.Float, _D.Half, _D.BFloat16, _D.Float8_e4m3fn, _D.Float8_e5m2, _D.Float8_e8m0fnu, _D.Float4_e2m1fn})
-INTEGERS = frozenset({_D.Int, _D.Int32, _D.UInt64, _D.Index})
 
-# What the generated text calls a type (docs/kernel_text.md). Index is replaced by the kernel's index type before printing.
-CUDA_NAMES = {
-    _D.Double: "double", _D.Float: "float", _D.Half: "weft::f16", _D.BFloat16: "weft::bf16", _D.Int: "long long", _D.Int32: "int",
-    _D.UInt64: "unsigned long long", _D.Bool: "bool", _D.ComplexFloat: "weft::complex<float>", _D.ComplexDouble: "weft::complex<double>",
-    _D.Float8_e4m3fn: "weft::e4m3", _D.Float8_e5m2: "weft::e5m2", _D.Float8_e8m0fnu: "weft::e8m0",
-}  # fmt: skip
-
-
-_TORCH_NAMES = {
-    "float64": _D.Double, "float32": _D.Float, "float16": _D.Half, "bfloat16": _D.BFloat16, "int64": _D.Int, "int32": _D.Int32, "uint64": _D.UInt64,
-    "bool": _D.Bool, "complex64": _D.ComplexFloat, "complex128": _D.ComplexDouble, "float8_e4m3fn": _D.Float8_e4m3fn, "float8_e5m2": _D.Float8_e5m2,
-    "float8_e8m0fnu": _D.Float8_e8m0fnu, "float4_e2m1fn_x2": _D.Float4_e2m1fn_x2,
-}  # fmt: skip
+_BITS = {dtype: record.bits for dtype, record in RECORDS.items()}
+FLOATING = frozenset(dtype for dtype, record in RECORDS.items() if record.kind == "float")
+INTEGERS = frozenset(dtype for dtype, record in RECORDS.items() if record.kind == "integer")
+CUDA_NAMES = {dtype: record.cuda for dtype, record in RECORDS.items() if record.cuda}
+TORCH_NAMES = {  # a tensor of torch's float4_e2m1fn_x2 has that type at the border, and is of Float4_e2m1fn inside
+    record.torch: dtype for dtype, record in RECORDS.items() if record.torch and dtype not in (_D.Index, _D.Float4_e2m1fn)
+}
 
 
 def as_dtype(value: object) -> DataType | None:
@@ -93,5 +158,5 @@ def as_dtype(value: object) -> DataType | None:
     if isinstance(value, DataType):
         return value
     if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
-        return _TORCH_NAMES.get(str(value).partition(".")[2])
+        return TORCH_NAMES.get(str(value).partition(".")[2])
     return None

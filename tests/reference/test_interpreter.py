@@ -225,8 +225,8 @@ def test_types_map_both_ways() -> None:
         assert torch_dtype_to_nvfuser_dtype(torch_dtype(dtype)) is dtype
     assert [python_scalar_to_nvfuser_dtype(v) for v in (True, 1, 1.0, 1j)] == [D.Bool, D.Int, D.Double, D.ComplexDouble]
     assert torch_dtype_to_nvfuser_dtype(float) is D.Double
-    with pytest.raises(NoSuchType, match="torch.int8 has no counterpart"):
-        torch_dtype_to_nvfuser_dtype(torch.int8)
+    with pytest.raises(NoSuchType, match="torch.int16 has no counterpart"):
+        torch_dtype_to_nvfuser_dtype(torch.int16)
 
 
 def test_unsupported_is_an_error_of_its_own_class() -> None:

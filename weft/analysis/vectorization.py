@@ -68,7 +68,7 @@ class VectorLimits:
             limit = min(
                 limit,
                 max(1, max_vector_bits // bits),
-                max(1, largest_power_of_two_divisor(alignment_bits.get(memory.name, max_vector_bits)) // bits),
+                max(1, _aligned_bits(alignment_bits, memory, max_vector_bits) // bits),
                 largest_power_of_two_divisor(elems),
             )
             for index in self._strided[tensor]:
@@ -86,13 +86,19 @@ class VectorLimits:
         Tensors that every row reads from their start (weights) are then read in words of 32 bits, and must begin with one; one that has a stride of its
         own per row has other phases than the rest, so that there is no such vector.
         """
-        if not self.phased or any(self._strided.values()):
+        if not self.phased or any(self._strided.values()) or any(t.dtype().is_packed for t in self._runs):
             return 1
         if any(alignment_bits.get(t.name, max_vector_bits) % SHIFTED_WORD_BITS for t in self.shifted(position)):
             return 1
         widest = max(t.dtype().bits for t in self.phased)
         aligned = min(largest_power_of_two_divisor(alignment_bits.get(t.name, max_vector_bits)) for t in self.phased)
         return max(1, min(max_vector_bits, aligned) // widest)
+
+
+def _aligned_bits(alignment_bits: Mapping[int, int], tensor: TensorView, max_vector_bits: int) -> int:
+    """Bits of a vector that the alignment of the first element allows: vectors wider than one access are made of several."""
+    aligned = largest_power_of_two_divisor(alignment_bits.get(tensor.name, max_vector_bits))
+    return max_vector_bits if aligned >= MAX_VECTOR_BITS else aligned
 
 
 def _value(sym: Sym, env: Mapping[Sym, int]) -> int:

@@ -15,8 +15,8 @@ import torch
 from ..errors import UserError
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
-from ..reference import tolerance
-from ..reference.interpreter import evaluate
+from ..reference import narrow, tolerance
+from ..reference.interpreter import evaluate, packed_dim
 from ..reference.torch_types import torch_dtype
 from ..runtime.arguments import flattened
 from ..runtime.philox_state import OFFSET_PER_OP, generator_of
@@ -90,9 +90,18 @@ def check_outputs(fusion: Fusion, outputs: Sequence[Any], kept: KeptInputs, refe
         raise WrongReferenceCount(outputs=len(outputs), references=len(references))
     for index, (value, output, reference, allowed) in enumerate(zip(returned, outputs, references, tolerances)):
         wanted = torch_dtype(value.dtype()) if is_evaluation and isinstance(value, TensorView) else None
+        if isinstance(value, TensorView) and value.dtype().is_narrow_float and isinstance(output, torch.Tensor):
+            output, reference, wanted = _values(value, output, wanted), _values(value, reference, wanted), None
         difference = _difference(output, reference, wanted, *allowed)
         if difference is not None:
             raise ResultMismatch(index=index, value=value, difference=difference)
+
+
+def _values(value: TensorView, tensor: Any, dtype: torch.dtype | None) -> Any:
+    """Return the values of a result of narrow floats; one that is not of torch's type for these is left as it is."""
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch_dtype(value.dtype()):
+        return tensor
+    return narrow.values_of(tensor, value.dtype(), packed_dim(value))
 
 
 def _difference(output: Any, reference: Any, dtype: torch.dtype | None, absolute: float, relative: float) -> str | None:

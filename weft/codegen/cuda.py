@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..analysis.precision import wide_tensors
 from ..analysis.vectorization import SHIFTED_WORD_BITS
 from ..dtypes import CUDA_NAMES, DataType
-from ..errors import InternalError
+from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
@@ -17,7 +17,7 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import (
-    Access, Allocate, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scope, Statement, Sync, TensorTile, ThreadGroup, walk,
+    Access, Allocate, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scope, Statement, Sync, TensorTile, ThreadGroup, bytes_of, walk,
 )  # fmt: skip
 from ..lower.copies import BULK_BYTES
 from ..lower.lookups import checked_positions, position_variable
@@ -32,6 +32,12 @@ _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp)
 _CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", CacheOp.streaming: "streaming", CacheOp.global_: "global"}
 
 
+class SplitUnit(UserError):
+    code = "W361"
+    what = "Tried to vectorize a dim resulting in a word size of {bits} bits: an access of {tensor} would be part of a byte, whose rest another thread writes"
+    fix = "vectorize the axis along which {dtype} is packed by a multiple of {elems}"
+
+
 class CudaWriter:
     """Writes one kernel. `lines` is the body so far; `blocks` the parts of the device library that it needs."""
 
@@ -42,6 +48,8 @@ class CudaWriter:
         self.blocks: dict[str, None] = {"cast": None}
         if any(buffer.dtype.is_complex for buffer in kernel.buffers.values()):
             self.blocks["complex"] = None
+        if any(b.dtype.is_narrow_float for b in kernel.buffers.values()):
+            self.blocks["narrow"] = None
         self.lines: list[str] = []
         self.origins: list[tuple[int, int, Statement]] = []  # lines from first up to, not including, last, and what wrote them
         block: tuple[Sym, ...] = kernel.notes.get("compute_block", kernel.block)  # type: ignore[assignment]
@@ -110,7 +118,8 @@ class CudaWriter:
         """Declare a register, a register array, or a pointer into shared memory."""
         ctype = CUDA_NAMES[buffer.dtype]
         if buffer.memory is MemoryType.shared:
-            self.emit(depth, f"{ctype}* const {buffer.name} = {self.in_shared(buffer, ctype)};")
+            unit = buffer.dtype.record.pointer
+            self.emit(depth, f"{unit}* const {buffer.name} = {self.in_shared(buffer, unit)};")
         elif is_scalar(buffer):
             self.emit(depth, f"{ctype} {buffer.name}{' = ' + buffer.fill if buffer.fill else ''};")
         else:
@@ -125,18 +134,29 @@ class CudaWriter:
             return self.scalars.value(place, dtype)
         buffer = place.buffer
         if buffer.memory is MemoryType.global_:
-            return f"weft::load_global<weft::Cache::unspecified>({self.address(place)})"
+            return self.load_global(place, "unspecified")
         if buffer.memory is MemoryType.shared:
+            if buffer.dtype.is_packed:
+                return f"weft::load_shared_packed({buffer.name}, {self.scalars.index(place.index)})"
             return f"weft::load_shared({self.address(place)})"
         return buffer.name if is_scalar(buffer) else f"{buffer.name}[{self.scalars.index(place.index)}]"
 
+    def load_global(self, place: Access, cache: str) -> str:
+        """Return the load of one element."""
+        if place.buffer.dtype.is_packed:
+            return f"weft::load_global_packed<weft::Cache::{cache}>({place.buffer.name}, {self.scalars.index(place.index)})"
+        return f"weft::load_global<weft::Cache::{cache}>({self.address(place)})"
+
     def address(self, place: Access) -> str:
-        index = place.index
+        """Return the pointer to an element, or to the unit of memory that begins with it where elements share one."""
+        index = place.index if not place.buffer.dtype.is_packed else floordiv(place.index, place.buffer.dtype.elems_per_unit)
         return place.buffer.name if index is ZERO else f"{place.buffer.name} + {self.scalars.index(index)}"
 
     def write(self, place: Access, text: str, depth: int) -> None:
         """Store the value `text` to where its buffer is."""
         buffer = place.buffer
+        if buffer.dtype.is_packed and buffer.memory is not MemoryType.local:
+            raise SplitUnit(tensor=buffer.tensor, bits=buffer.dtype.bits, dtype=buffer.dtype.value, elems=buffer.dtype.elems_per_unit)
         if buffer.memory is MemoryType.global_:
             self.emit(depth, f"weft::store_global<weft::Cache::unspecified>({self.address(place)}, {text});")
         elif buffer.memory is MemoryType.shared:
@@ -230,7 +250,7 @@ class CudaWriter:
         """Return the value that a copy moves; loads from global memory have a cache hint."""
         source = s.operands[0]
         if isinstance(source, Access) and source.buffer.memory is MemoryType.global_ and isinstance(s.expr, LoadStoreOp):
-            return f"weft::load_global<weft::Cache::{_CACHE[s.expr.cache_op]}>({self.address(source)})"
+            return self.load_global(source, _CACHE[s.expr.cache_op])
         return self.read(source, s.outputs[0].buffer.dtype)
 
     def pointwise_text(self, s: Op) -> str:
@@ -279,7 +299,8 @@ class CudaWriter:
             raise InternalError(f"{expr} is vectorized and reads a scalar")
         out, src = target.buffer, source.buffer
         if isinstance(expr, PointwiseOp):
-            self.emit(depth, f"weft::convert_vector<{n}>({out.name}, {self.scalars.index(target.index)}, {src.name}, {self.scalars.index(source.index)});")
+            convert = "convert_narrow_vector" if out.dtype.is_narrow_float or src.dtype.is_narrow_float else "convert_vector"
+            self.emit(depth, f"weft::{convert}<{n}>({out.name}, {self.scalars.index(target.index)}, {src.name}, {self.scalars.index(source.index)});")
             return
         if s.is_shifted:
             self.shifted_load(s, depth)
@@ -290,6 +311,8 @@ class CudaWriter:
                 self.vector_op(Op(expr, [_lane(target, lane)], [_lane(source, lane)], vector_elems=widest), depth)
             return
         for buffer in (out, src):
+            if n % buffer.dtype.elems_per_unit and buffer.memory is not MemoryType.local:
+                raise SplitUnit(tensor=buffer.tensor, bits=n * buffer.dtype.bits, dtype=buffer.dtype.value, elems=buffer.dtype.elems_per_unit)
             if buffer.memory is MemoryType.global_:
                 bytes_ = n * buffer.dtype.bits // 8
                 self.alignment_bytes[buffer.name] = max(bytes_, self.alignment_bytes.get(buffer.name, 1))
@@ -333,7 +356,7 @@ class CudaWriter:
         if s.tile is not None:
             self.tile_copy(s, s.tile, depth)
             return
-        bytes_ = self.scalars.index(mul(s.elems, target.buffer.dtype.bits // 8))
+        bytes_ = self.scalars.index(bytes_of(s.elems, target.buffer.dtype))
         if far is target:
             self.emit(depth, f"weft::bulk_store({self.address(target)}, {self.address(source)}, {bytes_});")  # type: ignore[arg-type]
             self.emit(depth, "weft::bulk_commit();")
@@ -353,7 +376,7 @@ class CudaWriter:
             self.emit(depth, "weft::bulk_commit();")
             return
         if s.counts_itself:
-            bytes_ = self.scalars.index(mul(s.elems, target.buffer.dtype.bits // 8))
+            bytes_ = self.scalars.index(bytes_of(s.elems, target.buffer.dtype))
             self.emit(depth, f"weft::mbarrier_expect_tx({s.barrier}, {bytes_});")
         self.emit(depth, f"weft::tensor_load<{rank}>({self.address(target)}, {map_}, {places}, {s.barrier});")
 
@@ -611,7 +634,7 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
 
 def _declare(param: Param) -> str:
     if isinstance(param, TensorParam):
-        ctype = CUDA_NAMES[param.dtype]
+        ctype = param.dtype.record.pointer
         return f"{ctype}* __restrict__ {param.name}" if param.written else f"const {ctype}* __restrict__ {param.name}"
     if isinstance(param, WorkParam):
         return f"{CUDA_NAMES[param.dtype]}* {param.name}"

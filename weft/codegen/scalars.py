@@ -31,6 +31,8 @@ def literal(value: Number, dtype: DataType) -> str:
         whole = int(value)
         if dtype is DataType.UInt64:
             return f"{whole}ULL"
+        if dtype.bits < 32:
+            return f"({CUDA_NAMES[dtype]}){whole}"
         if whole == -(1 << 63):
             return "(-9223372036854775807LL - 1LL)"
         return f"{whole}LL" if dtype is not DataType.Int32 else str(whole)
@@ -45,7 +47,12 @@ def literal(value: Number, dtype: DataType) -> str:
         text = f"({text})" if number < 0 else text
     if dtype in (DataType.Float, DataType.Double):
         return text
-    return f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
+    return converted(dtype, text)
+
+
+def converted(dtype: DataType, text: str) -> str:
+    """Return the conversion of a C++ value to `dtype`."""
+    return f"weft::{'convert_narrow' if dtype.is_narrow_float else 'convert'}<{CUDA_NAMES[dtype]}>({text})"
 
 
 class ScalarPrinter:
@@ -71,9 +78,9 @@ class ScalarPrinter:
             return literal(_convert(sym.value, dtype), dtype)
         if not is_host(sym):
             text = self._print(sym, top=True)
-            return f"weft::convert<{CUDA_NAMES[dtype]}>({text})"
+            return converted(dtype, text)
         if dtype.is_reduced_float:
-            return f"weft::convert<{CUDA_NAMES[dtype]}>({self._param(sym, 'float')})"
+            return converted(dtype, self._param(sym, "float"))
         if dtype.is_complex:
             part = DataType.Float if dtype is DataType.ComplexFloat else DataType.Double
             real, imag = (self.value(op(name, (sym,), DataType.Double), part) for name in ("real", "imag"))

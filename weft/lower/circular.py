@@ -23,7 +23,7 @@ from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
 from .build import BuildState
 from .copies import BadRing, Feed, stage_nest, stage_position
-from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, copied, walk
+from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, bytes_of, copied, walk
 
 
 def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
@@ -201,7 +201,7 @@ def _issue(feed: Feed, units: list[Statement]) -> list[Statement]:
 def _bytes_of(unit: Statement) -> tuple[Sym, Sym] | None:
     """Return (condition, bytes) of a load, None when a loop's iterations differ."""
     if isinstance(unit, BulkCopy):
-        return unit.predicate, mul(unit.elems, unit.outputs[0].buffer.dtype.bits // 8)
+        return unit.predicate, bytes_of(unit.elems, unit.outputs[0].buffer.dtype)
     if isinstance(unit, Loop) and len(unit.body) == 1:
         inner = _bytes_of(unit.body[0])
         if inner is not None and unit.index not in variables(inner[0]) | variables(inner[1]):

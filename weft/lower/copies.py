@@ -252,8 +252,6 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     groups = [state.plan.groups[output][k] for k in lanes]
     indexer = state.indexer(expr)
     far, near = (source, output) if is_load else (output, source)
-    if source.dtype().bits % 8:
-        raise BadBulkCopy(tensor=output, reason=f"elements of {source.dtype()} are no whole bytes", remedy="copy it with loads and stores")
     if is_load:
         _refuse_threads(state, output)
     lane: Sym = ZERO
@@ -280,6 +278,8 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         place.index = first
     predicate = op_predicate(state, indexer, expr, output)
     ops = [at_near, at_far] if is_load else [at_far, at_near]
+    if is_tile and source.dtype().is_packed:
+        raise BadBulkCopy(tensor=output, reason=f"elements of {source.dtype()} are no whole bytes", remedy="copy it with loads and stores")
     if is_tile:
         tile = tile_of(state, indexer, far, near, expr, {g.index: g.extent for g in groups if g.index is not ZERO})
         predicate = conjunction(substitute(atom, start) for atom in conjuncts(predicate))
@@ -353,10 +353,9 @@ def _cut(predicate: Sym, start: dict[Sym, Sym], lane: Sym, extent: Sym, tensor: 
 
 def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: str) -> None:
     """See to it that `elems` elements of `tensor` are whole units of a bulk copy, by a check on the host where sizes decide. Errors: BulkMisaligned."""
-    elem_bytes = tensor.dtype().bits // 8
     for factors, coefficient in terms(elems).items():
-        bytes_ = coefficient * elem_bytes
-        needed = BULK_BYTES // math.gcd(BULK_BYTES, bytes_)
+        bits = coefficient * tensor.dtype().bits
+        needed = BULK_BYTES * 8 // math.gcd(BULK_BYTES * 8, bits)
         if needed == 1:
             continue
         sizes = [f for f in factors if f.is_var and f.extent is None and str(f.payload).startswith("T")]
@@ -364,7 +363,7 @@ def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: st
         if any(state.divisors.get(f, 1) % needed == 0 for f in (*sizes, size)):
             continue
         if not sizes:
-            raise BulkMisaligned(tensor=tensor, what_=what, text=elems, bytes=math.gcd(BULK_BYTES, bytes_), needed=BULK_BYTES)
+            raise BulkMisaligned(tensor=tensor, what_=what, text=elems, bytes=math.gcd(BULK_BYTES * 8, bits) // 8, needed=BULK_BYTES)
         state.divisors[size] = math.lcm(state.divisors.get(size, 1), needed)
         state.bulk_sizes.add(size)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType
-from ..expr import TRUE, ZERO, Sym, const, substitute, variables
+from ..expr import TRUE, ZERO, Sym, const, floordiv, mul, substitute, variables
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from .program import TensorMapParam
@@ -40,6 +40,11 @@ class Access:
 
     buffer: Buffer
     index: Sym
+
+
+def bytes_of(elems: Sym, dtype: DataType) -> Sym:
+    """Return the bytes of so many elements, whole ones where several share a byte."""
+    return mul(elems, dtype.bits // 8) if not dtype.is_packed else mul(floordiv(elems, dtype.elems_per_unit), dtype.bits * dtype.elems_per_unit // 8)
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from typing import Union
 
 from .. import expr
 from ..dtypes import DataType
-from ..errors import Unsupported, UserError
+from ..errors import UserError
 from ..expr import Number, Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -26,6 +26,12 @@ class ExtentMismatch(UserError):
     code = "W310"
     what = "{op}: axis {axis} has extent {left} in {left_tensor} and {right} in {right_tensor}"
     fix = "make the extents equal, or broadcast so that one of them is a new axis"
+
+
+class IllegalCast(UserError):
+    code = "W360"
+    what = "Illegal Cast value from  DataType: {old} to DataType: {new}"  # nvFuser's words
+    fix = "{remedy}"
 
 
 class ForeignValue(UserError):
@@ -149,9 +155,7 @@ def cast(fusion: Fusion, value: Val, dtype: DataType) -> Val:
     old = value.dtype()  # type: ignore[attr-defined]
     if old is dtype:
         return value
-    for narrow in (old, dtype):
-        if narrow.bits < 16 and narrow.is_float or dtype is DataType.Null:
-            raise Unsupported(f"cast from {old} to {dtype}", remedy="use Float, Half or BFloat16 inside the fusion")
+    _check_cast(old, dtype, value)
     if isinstance(value, Scalar):
         out: Val = fusion.new_scalar(_cast_sym(value.sym, dtype), dtype)
     else:
@@ -159,6 +163,24 @@ def cast(fusion: Fusion, value: Val, dtype: DataType) -> Val:
         out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], dtype)
     fusion.register(PointwiseOp([value], [out], op="cast", compute=old, dtype=dtype))
     return out
+
+
+_BESIDE_NARROW = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16)
+
+
+def _check_cast(old: DataType, new: DataType, value: Val) -> None:
+    """Refuse what no conversion is defined for. Errors: IllegalCast."""
+    remedy = ""
+    if new is DataType.Float4_e2m1fn_x2:
+        remedy = "Float4_e2m1fn_x2 should be converted to Float4_e2m1fn in fusion definition"
+    elif DataType.Null in (old, new):
+        remedy = "name the type of the result"
+    elif old.is_narrow_float and new not in _BESIDE_NARROW or new.is_narrow_float and old not in _BESIDE_NARROW:
+        remedy = "go through Float: floats of 8 and 4 bits convert to and from Float, Double, Half and BFloat16 only"
+    elif isinstance(value, Scalar) and new.is_narrow_float:
+        remedy = "floats of 8 and 4 bits are types of tensors; use full()"
+    if remedy:
+        raise IllegalCast(old=old.value, new=new.value, remedy=remedy)
 
 
 def copy(fusion: Fusion, value: Val, *, segment: bool = False) -> Val:

@@ -1,6 +1,7 @@
 """The cast between element types, as data.
 
-Conversions follow C++ with round to nearest even for narrower floats; `weft::convert` is in the device library's block `cast`.
+Conversions follow C++ with round to nearest even for narrower floats; `weft::convert` is in the device library's block `cast`. Floats of 8 and 4 bits
+saturate; `weft::convert_narrow` is in the block `narrow`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class CastDef(OpDef):
 
     def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         assert out is not None, "cast needs the type of its result"
+        if compute.is_narrow_float or out.is_narrow_float:
+            return f"weft::convert_narrow<{CUDA_NAMES[out]}>({args[0]})"
         return f"weft::convert<{CUDA_NAMES.get(out, 'long long')}>({args[0]})"
 
     def blocks_for(self, compute: DataType) -> tuple[str, ...]:

@@ -15,8 +15,13 @@ from .registry import OPS, torch
 
 _D = DataType
 _SUFFIX = {_D.Int: "ll", _D.Index: "ll", _D.Int32: "", _D.UInt64: "ull"}
-_LARGEST_INT = {_D.Int: "0x7fffffffffffffffll", _D.Index: "0x7fffffffffffffffll", _D.Int32: "0x7fffffff", _D.UInt64: "0xffffffffffffffffull"}
-_SMALLEST_INT = {_D.Int: "(-0x7fffffffffffffffll - 1)", _D.Index: "(-0x7fffffffffffffffll - 1)", _D.Int32: "(-0x7fffffff - 1)", _D.UInt64: "0ull"}
+_BYTES = (_D.Byte, _D.Char)
+_LARGEST_INT = {
+    _D.Byte: "(unsigned char)255", _D.Char: "(signed char)127", _D.Int: "0x7fffffffffffffffll", _D.Index: "0x7fffffffffffffffll", _D.Int32: "0x7fffffff", _D.UInt64: "0xffffffffffffffffull",
+}  # fmt: skip
+_SMALLEST_INT = {
+    _D.Byte: "(unsigned char)0", _D.Char: "(signed char)-128", _D.Int: "(-0x7fffffffffffffffll - 1)", _D.Index: "(-0x7fffffffffffffffll - 1)", _D.Int32: "(-0x7fffffff - 1)", _D.UInt64: "0ull",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ def _number(value: int) -> Callable[[DataType], str]:
             return "true" if value else "false"
         if dtype.is_complex:
             return f"{CUDA_NAMES[dtype]}{{{value}, 0}}"
+        if dtype in _BYTES:
+            return f"({CUDA_NAMES[dtype]}){value}"
         if dtype.is_integer:  # with its type, for callers that deduce it
             return f"{value}{_SUFFIX[dtype]}"
         raise InternalError(f"no reduction folds {dtype}")

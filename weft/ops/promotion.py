@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..ir.values import Scalar, TensorView, Val
 
 _D = DataType
-_INTEGER_RANK = {_D.Int32: 0, _D.Index: 1, _D.Int: 2, _D.UInt64: 3}
+_INTEGER_RANK = {_D.Byte: -2, _D.Char: -1, _D.Int32: 0, _D.Index: 1, _D.Int: 2, _D.UInt64: 3}
 
 
 class WrongDtype(UserError):
@@ -38,6 +38,8 @@ def promote(a: DataType, b: DataType) -> DataType:
         return _D.Float  # two different floats of up to 32 bits: Float holds both
     if a.is_bool or b.is_bool:
         return b if a.is_bool else a
+    if {a, b} == {_D.Byte, _D.Char}:
+        return _D.Int32  # torch takes int16, which is no type of a fusion
     return a if _INTEGER_RANK[a] >= _INTEGER_RANK[b] else b
 
 

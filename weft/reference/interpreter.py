@@ -24,6 +24,7 @@ from ..ir.values import (
 )  # fmt: skip
 from ..ops.monoids import MONOIDS
 from ..ops.registry import lookup
+from . import narrow
 from . import philox as philox_numbers
 from .index_rules import look_up
 from .torch_types import torch_dtype
@@ -46,7 +47,8 @@ def evaluate(
 ) -> list[torch.Tensor]:
     """Return the outputs of `fusion` for `args` (tensors and numbers, one per input).
 
-    precision: "double" computes all floats in float64 and leaves the outputs in it; "native" computes each node in its own type.
+    precision: "double" computes all floats in float64 and leaves the outputs in it; "native" computes each node in its own type. Floats of 8 and 4 bits are
+    rounded to their values in both; those of 4 bits have one element per value in float64.
     philox: (seed, offset) of the random ops: their index is added to the offset, which counts Philox calls (torch's offset / 4). None: torch's CUDA generator.
     hidden: also return outputs that are only written into an input (aliases).
     Errors: WrongArguments, NoGenerator; Unsupported for a node that only a schedule makes.
@@ -70,12 +72,26 @@ def input_environment(fusion: Fusion, args: Sequence[Any]) -> dict[Sym, Number]:
             env[value.sym] = arg.item() if isinstance(arg, torch.Tensor) else arg
             continue
         logical = no_reductions(value.get_logical_domain())
+        unit, inner = value.dtype().elems_per_unit, packed_axis(value)
         for axis, size in zip(logical, arg.shape):
+            size = size * unit if axis is inner else size
             env.update({sym: size for sym in (axis.sym, axis.expanded_extent) if sym is not None and sym.is_var})
         for position, axis in enumerate(value.domain().maybe_allocation):
             if any(a is axis for a in logical):
-                env[value.stride_var(position)] = arg.stride(_position(logical, axis))
+                env[value.stride_var(position)] = arg.stride(_position(logical, axis)) * (1 if axis is inner else unit)
     return env
+
+
+def packed_axis(value: TensorView) -> IterDomain | None:
+    """Return the axis along which elements share bytes: the innermost in memory. None where each has bytes of its own."""
+    axes = no_reductions(value.domain().maybe_allocation)
+    return axes[-1] if value.dtype().is_packed and axes else None
+
+
+def packed_dim(value: TensorView) -> int:
+    """Return the position of `packed_axis` among the axes that torch sees."""
+    axis = packed_axis(value)
+    return -1 if axis is None else _position(no_reductions(value.get_logical_domain()), axis)
 
 
 class _Machine:
@@ -96,10 +112,16 @@ class _Machine:
             self.device = on_device[0].device
         for value, arg in zip(self.fusion.inputs(), args):
             if isinstance(value, TensorView):
-                self.tensors[value] = arg.detach().to(self.device).to(self.dtype(value.dtype()))
+                given = arg.detach().to(self.device)
+                if value.dtype().is_narrow_float:
+                    given = narrow.values_of(given, value.dtype(), packed_dim(value))
+                self.tensors[value] = given.to(self.dtype(value.dtype()))
 
     # -- types and numbers
     def dtype(self, dtype: DataType) -> torch.dtype:
+        """Return the type to compute in. Narrow floats are floats that have been rounded to their values, also in double precision."""
+        if not self.double and dtype.is_narrow_float:
+            return torch.float32
         if self.double and dtype.is_float:
             return torch.float64
         if self.double and dtype.is_complex:
@@ -122,6 +144,9 @@ class _Machine:
     def output(self, value: Val) -> torch.Tensor:
         if isinstance(value, Scalar):
             return _exact(self.number(value.sym)).to(self.dtype(value.dtype()))
+        assert isinstance(value, TensorView)
+        if value.dtype().is_narrow_float and not self.double:
+            return narrow.packed(self.tensors[value], value.dtype(), packed_dim(value))
         return self.tensors[value]
 
     # -- nodes
@@ -132,7 +157,8 @@ class _Machine:
         results = function(self, node)
         for value, result in zip(node.outputs, results if isinstance(results, tuple) else (results,)):
             assert isinstance(value, TensorView)
-            self.tensors[value] = _to(result, self.dtype(value.dtype()))
+            result = _to(result, self.dtype(value.dtype()))
+            self.tensors[value] = narrow.rounded(result, value.dtype()) if value.dtype().is_narrow_float else result
 
 
 def _exact(number: Number) -> torch.Tensor:

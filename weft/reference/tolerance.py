@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import expr
-from ..dtypes import DataType
+from ..dtypes import RECORDS, DataType
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.registry import lookup
 from .interpreter import input_environment
 
-# Unit roundoff: half the distance from 1 to the next number.
-UNIT_ROUNDOFF: dict[DataType, float] = {
-    DataType.Double: 2.0**-53, DataType.ComplexDouble: 2.0**-53, DataType.Float: 2.0**-24, DataType.ComplexFloat: 2.0**-24, DataType.Half: 2.0**-11,
-    DataType.BFloat16: 2.0**-8, DataType.Float8_e4m3fn: 2.0**-4, DataType.Float8_e5m2: 2.0**-3,
-}  # fmt: skip
+UNIT_ROUNDOFF: dict[DataType, float] = {dtype: record.unit_roundoff for dtype, record in RECORDS.items() if record.unit_roundoff}
 SAFETY = 8  # values may grow on the way (exp, products), which the path's ulps do not show
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -90,6 +90,12 @@ class SizesDiffer(UserError):
     fix = "pass tensors whose sizes agree there"
 
 
+class NotWholeBytes(UserError):
+    code = "W362"
+    what = "{problem} (input {index}, {value}: {elems} elements of {dtype} share a byte; sizes {sizes}, strides {strides})"
+    fix = "{remedy}"
+
+
 class WrongStride(UserError):
     code = "W781"
     what = "Expected input {index}, {value}, to have stride {expected} in dimension {dim} ({why}), but got {given}; sizes {sizes}, strides {strides}"
@@ -157,6 +163,7 @@ class _TensorInput:
     def __init__(self, index: int, tensor: TensorView, shown: Val) -> None:
         self.index, self.tensor, self.shown = index, tensor, shown
         self.dtype = torch_dtype(tensor.dtype())
+        self.unit = tensor.dtype().elems_per_unit
         domain = tensor.domain()
         dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
         self.rank = len(dims)
@@ -181,9 +188,26 @@ class _TensorInput:
         if self.tensor.is_cpu_scalar:
             return self._bind_cpu_scalar(given, env)
         self._check_kind(given)
-        sizes, strides = tuple(given.shape), given.stride()
+        sizes, strides = (tuple(given.shape), given.stride()) if self.unit == 1 else self._unpacked(tuple(given.shape), given.stride())
         self._bind_axes(sizes, strides, env)
         return BoundTensor(sizes, strides, alignment_bytes(given.data_ptr()), span_elems(sizes, strides))
+
+    def _unpacked(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return sizes and strides in elements of a tensor whose own elements hold several, along the axis that is innermost in memory. Errors: NotWholeBytes."""
+        inner = self.axes[0].dim if self.axes else None
+        if inner is None:
+            self._refuse_unit("a tensor of rank 0 has no axis along which it is packed", sizes, strides, "give it an axis")
+        if strides[inner] != 1 and sizes[inner] > 1 and 0 not in sizes:
+            problem = f"Stride must be a multiple of 8 bits (one byte): neighbours along the packed dimension {inner} lie {strides[inner]} bytes apart"
+            self._refuse_unit(problem, sizes, strides, "pass tensor.contiguous(), or define the tensor with the stride order of its memory")
+        unit = self.unit
+        return tuple(n * unit if d == inner else n for d, n in enumerate(sizes)), tuple(1 if d == inner else s * unit for d, s in enumerate(strides))
+
+    def _refuse_unit(self, problem: str, sizes: tuple[int, ...], strides: tuple[int, ...], remedy: str) -> NoReturn:
+        raise NotWholeBytes(
+            problem=problem, index=self.index, value=self.shown, elems=self.unit, dtype=self.tensor.dtype().value, sizes=list(sizes), strides=list(strides),
+            remedy=remedy,
+        )  # fmt: skip
 
     def _bind_cpu_scalar(self, given: torch.Tensor, env: dict[Sym, Number]) -> BoundTensor:
         if not given.is_cpu or given.dim():

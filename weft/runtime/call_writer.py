@@ -126,7 +126,7 @@ class _CallWriter:
         return " or ".join(parts)
 
     def input_bytes(self, index: int) -> int:
-        return self.sizes.bound.tensors[index].span_elems * self.inputs[index].dtype().bits // 8  # type: ignore[attr-defined]
+        return -(-self.sizes.bound.tensors[index].span_elems * self.inputs[index].dtype().bits // 8)  # type: ignore[attr-defined]
 
     # -- the function
     def _write(self, in_place: Sequence[bool], careful: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -173,7 +173,7 @@ class _CallWriter:
     def _allocate(self, parts: warm_path.RunParts, n: int) -> str:
         """Return the statement that allocates a buffer."""
         layout = self.sizes.layouts[n]
-        parts.constants.update({f"size{n}": layout.sizes, f"stride{n}": layout.strides, f"dtype{n}": layout.dtype})
+        parts.constants.update({f"size{n}": layout.torch_sizes, f"stride{n}": layout.torch_strides, f"dtype{n}": layout.dtype})
         return f"o{n} = {self._allocation.format(n=n)}"
 
     def _dead_after(self) -> list[list[str]]:

@@ -117,9 +117,9 @@ def check_alignment(
             raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)  # type: ignore[index]
         domain = value.domain()
         dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
-        elem_bytes = value.dtype().bits // 8
+        bits = value.dtype().bits
         for axis, contiguous in zip(domain.maybe_allocation, domain.contiguity):
             dim = dims.get(axis)
-            if contiguous is False and dim is not None and tensor.sizes[dim] > 1 and 0 not in tensor.sizes and tensor.strides[dim] * elem_bytes % needed:
+            if contiguous is False and dim is not None and tensor.sizes[dim] > 1 and 0 not in tensor.sizes and tensor.strides[dim] * bits % (8 * needed):
                 problem = f"the stride of dimension {dim} is {tensor.strides[dim]} elements"
                 raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)  # type: ignore[index]

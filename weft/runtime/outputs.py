@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym, evaluate_int
 from ..ir.fusion import Fusion
-from ..ir.values import LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
+from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
 
 
@@ -22,6 +23,12 @@ class AliasShape(UserError):
     code = "W782"
     what = "output {output} is written into input {index}, {alias}, whose sizes are {alias_sizes}; the output's are {sizes}"
     fix = "pass an input of the output's sizes, or leave alias_input out"
+
+
+class OddOutput(UserError):
+    code = "W363"
+    what = "Last dimension of the logical domain is not divisible by the adjustment factor. (output {output}, {elems} elements of {dtype} share a byte; {why})"
+    fix = "{remedy}"
 
 
 class NotAKernel(Unsupported):
@@ -34,11 +41,24 @@ class NotAKernel(Unsupported):
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor in memory. Units: strides in elements; an expanded axis has stride 0."""
+    """A tensor in memory. Units: strides in elements; an expanded axis has stride 0.
+
+    packed: the dimension along which `unit` elements share a byte, and torch's own elements hold as many.
+    """
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
+    packed: int | None = None
+    unit: int = 1
+
+    @property
+    def torch_sizes(self) -> tuple[int, ...]:
+        return self.sizes if self.packed is None else tuple(n // self.unit if d == self.packed else n for d, n in enumerate(self.sizes))
+
+    @property
+    def torch_strides(self) -> tuple[int, ...]:
+        return self.strides if self.packed is None else tuple(1 if d == self.packed else s // self.unit for d, s in enumerate(self.strides))
 
     @property
     def is_empty(self) -> bool:
@@ -49,7 +69,7 @@ class Layout:
         """Bytes from the first to the last element."""
         if self.is_empty:
             return 0
-        return (1 + sum((n - 1) * s for n, s in zip(self.sizes, self.strides))) * self.dtype.itemsize
+        return (1 + sum((n - 1) * s for n, s in zip(self.torch_sizes, self.torch_strides))) * self.dtype.itemsize
 
     def is_like(self, sizes: Sequence[int], strides: Sequence[int]) -> bool:
         """True when a tensor of these sizes and strides has every element at the same distance from its first."""
@@ -68,7 +88,26 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
     for axis in reversed(allocation):
         strides[axis] = 0 if axis.expanded_extent is not None else running
         running *= 1 if axis.expanded_extent is not None else max(1, sizes[axis])
-    return Layout(tuple(sizes[a] for a in logical), tuple(strides[a] for a in logical), torch_dtype(tensor.dtype()))
+    packed, unit = None, tensor.dtype().elems_per_unit
+    if unit > 1:
+        packed = packed_dimension(tensor, logical, allocation)
+        if sizes[logical[packed]] % unit:
+            _refuse_odd(tensor, f"it has {sizes[logical[packed]]} elements along the axis that is innermost in memory", "use an even size")
+    return Layout(tuple(sizes[a] for a in logical), tuple(strides[a] for a in logical), torch_dtype(tensor.dtype()), packed, unit)
+
+
+def packed_dimension(tensor: TensorView, logical: Sequence[IterDomain], allocation: Sequence[IterDomain]) -> int:
+    """Return the dimension along which elements share bytes: the innermost in memory. Errors: OddOutput."""
+    if not logical:
+        _refuse_odd(tensor, "it has rank 0", "give it an axis of an even size")
+    inner = allocation[-1]
+    if inner.is_broadcast():
+        _refuse_odd(tensor, "the axis that is innermost in memory is broadcast", "cast to Float instead, or let the innermost axis be a real one")
+    return list(logical).index(inner)
+
+
+def _refuse_odd(tensor: TensorView, why: str, remedy: str) -> NoReturn:
+    raise OddOutput(output=tensor, elems=tensor.dtype().elems_per_unit, dtype=tensor.dtype().value, why=why, remedy=remedy)
 
 
 def stride_values(tensor: TensorView, layout: Layout) -> dict[Sym, Number]:

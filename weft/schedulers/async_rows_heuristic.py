@@ -247,7 +247,7 @@ def _held_registers(facts: PersistentFacts, vector: int, batches: int) -> int:
 
 
 def _vector(facts: PersistentFacts, arch: Arch) -> int:
-    return vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+    return vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
 
 
 def _row_bytes(facts: PersistentFacts, is_stored_in_bulk: bool) -> tuple[int, int]:

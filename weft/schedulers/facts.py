@@ -20,14 +20,12 @@ from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
 from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes
-from ..analysis.vectorization import VectorLimits
+from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..expr import Sym
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, TensorView
-
-Sizes = Mapping[Sym, int]
-Alignments = Mapping[int, int]
-
+from .base import Alignments, Decline, Sizes
+from .packed import min_vector_elems, thread_vector_bits, why_not_whole_bytes
 
 @dataclass(frozen=True, slots=True)
 class PointwiseFacts:
@@ -36,7 +34,7 @@ class PointwiseFacts:
     extents_elems: loops, outermost first, in memory order. vector_limit_elems[p], broadcast[p]: with the loops from p on merged (p = 0: all).
     max_dtype_bits, min_dtype_bits: over the tensors that a vector access can be used on (all inputs and outputs when there is none).
     vectorizable_inputs, vectorizable_outputs: how many of them. full_inputs: inputs that vary over every loop.
-    instructions, mufu: cost per element. min_vector_elems: fewest elements that fill a byte of the narrowest input or output.
+    instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
     """
 
     extents_elems: tuple[int, ...]
@@ -52,6 +50,7 @@ class PointwiseFacts:
     has_exp: bool
     has_rng: bool
     min_vector_elems: int
+    vector_bits: int = MAX_VECTOR_BITS
 
     @property
     def total_elems(self) -> int:
@@ -112,6 +111,7 @@ class ReductionFacts(RowShape):
     min_vector_elems: int
     results_meet: bool = False
     phased_limit_elems: int = 1
+    vector_bits: int = MAX_VECTOR_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,7 @@ class PersistentFacts(RowShape):
     has_rng: bool
     min_vector_elems: int
     phased_limit_elems: int = 1
+    vector_bits: int = MAX_VECTOR_BITS
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -165,11 +166,6 @@ def _dtype_bits(vectorizable: Sequence[TensorView], every: Sequence[TensorView])
     """Widest and narrowest type of the vectorizable tensors; of all of them when there is none, 8 when there are no tensors."""
     sizes = [t.dtype().bits for t in vectorizable] or [t.dtype().bits for t in every] or [8]
     return max(sizes), min(sizes)
-
-
-def _min_vector_elems(tensors: Sequence[TensorView]) -> int:
-    """Fewest elements of which every type fills whole bytes: 2 with a type of 4 bits."""
-    return max([1, *(-(-8 // t.dtype().bits) for t in tensors if t.dtype().bits)])
 
 
 def _row_exprs(fusion: Fusion, axes: LoopAxes, loops: frozenset[int]) -> list[Expr]:
@@ -193,13 +189,14 @@ class PointwiseAnalysis:
         self.vectorizable_outputs = sum(any(t is v for v in vectorizable) for t in outputs)
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
-        self.min_vector_elems = _min_vector_elems([*inputs, *outputs])
+        self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
+        self.outputs = outputs
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
         extents = self.axes.extents_elems(env)
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
-            vector_limit_elems=tuple(self.limits.limit_elems(p, env, alignment_bits) for p in range(max(1, len(self.order)))),
+            vector_limit_elems=tuple(self.limits.limit_elems(p, env, alignment_bits, self.vector_bits) for p in range(max(1, len(self.order)))),
             broadcast=self.broadcast,
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
@@ -211,7 +208,14 @@ class PointwiseAnalysis:
             has_exp=self.cost.has_exp,
             has_rng=self.cost.has_rng,
             min_vector_elems=self.min_vector_elems,
+            vector_bits=self.vector_bits,
         )
+
+    def why_not_whole_bytes(self, env: Sizes, alignment_bits: Alignments) -> Decline | None:
+        """Return why packed outputs cannot be written in whole bytes."""
+        if self.min_vector_elems == 1:
+            return None
+        return why_not_whole_bytes(self.outputs, self.limits, self.limits.limit_elems(0, env, alignment_bits, self.vector_bits))
 
 
 def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> PointwiseAnalysis | Obstacle:
@@ -247,7 +251,8 @@ class RowAnalysis:
         self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced), wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
-        self.min_vector_elems = _min_vector_elems([*inputs, *outputs])
+        self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
+        self.outputs = outputs
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
     def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict:
@@ -256,7 +261,7 @@ class RowAnalysis:
             iteration_elems=math.prod(extents[n] for n in shape.order if n not in shape.reduced),
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
-            vector_limit_elems=self.limits.limit_elems(shape.inner_position, env, alignment_bits),
+            vector_limit_elems=self.limits.limit_elems(shape.inner_position, env, alignment_bits, self.vector_bits),
             phased_limit_elems=self.limits.phased_limit_elems(shape.inner_position, alignment_bits),
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
@@ -270,7 +275,15 @@ class RowAnalysis:
             has_exp=self.cost.has_exp,
             has_rng=self.cost.has_rng,
             min_vector_elems=self.min_vector_elems,
+            vector_bits=self.vector_bits,
         )
+
+    def why_not_whole_bytes(self, env: Sizes, alignment_bits: Alignments) -> Decline | None:
+        """Return why packed outputs cannot be written in whole bytes."""
+        if self.min_vector_elems == 1:
+            return None
+        limit = self.limits.limit_elems(self.shape.inner_position, env, alignment_bits, self.vector_bits)
+        return why_not_whole_bytes(self.outputs, self.limits, limit)
 
 
 class ReductionAnalysis(RowAnalysis):

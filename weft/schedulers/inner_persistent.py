@@ -43,6 +43,9 @@ class InnerPersistent(Scheduler):
             return Decline("the innermost axis is not reduced: this template keeps rows that lie in memory as rows")
         return found
 
+    def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
         return self.choose_variant(analysis, sizes, alignment_bits, arch, "register")
 

@@ -53,10 +53,13 @@ class OuterPersistent(Scheduler):
             return Decline(f"columns are read again, and {found.buffers.projection_obstacle}")
         return found
 
+    def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[OuterParams, str]:
         facts = analysis.facts(sizes, alignment_bits)
         vector = max(1, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits))
-        while vector > 1 and facts.iteration_elems < 2 * arch.sm_count * vector:
+        while vector > facts.min_vector_elems and facts.iteration_elems < 2 * arch.sm_count * vector:
             vector //= 2  # columns for every multiprocessor matter more than wide accesses
         columns = ceil_div(facts.iteration_elems, vector)
         bdimx = max(1, min(32, previous_power_of_two(ceil_div(columns, arch.sm_count))))

@@ -134,7 +134,7 @@ class RowsOf:
         self.is_phased = has_phase(facts)
         self.is_wide = facts.max_dtype_bits >= 32
         limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
-        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
         self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         self.share = share_bytes_per_ns(arch)
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)

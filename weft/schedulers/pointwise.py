@@ -27,6 +27,9 @@ class PointWise(Scheduler):
         found = analyze_pointwise(fusion)
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
+    def accept(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+
     def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams, str]:
         params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)
         return params, str(trace)

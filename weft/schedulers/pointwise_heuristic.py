@@ -131,7 +131,7 @@ def _is_legal_vector(facts: PointwiseFacts, position: int, vector: int) -> bool:
 def _vector(facts: PointwiseFacts, arch: Arch, position: int) -> int:
     """Width at a break position: the widest legal one; a single element when even one warp per multiprocessor would lack work."""
     limit = facts.vector_limit_elems[position] if position < len(facts.vector_limit_elems) else 1
-    widest = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+    widest = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
     return widest if facts.total_elems >= widest * arch.sm_count * arch.warp_threads else min(widest, facts.min_vector_elems)
 
 

@@ -39,6 +39,9 @@ class Reduction(Scheduler):
         found = analyze_reduction(fusion)
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
+    def accept(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+
     def choose(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ReductionParams, str]:
         params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)
         return params, str(trace)

@@ -177,7 +177,7 @@ class _Model:
         self.facts, self.arch = facts, arch
         self.is_phased = facts.is_inner and has_phase(facts)
         limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
-        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, arch.max_vector_bits)
+        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
         self.share = share_bytes_per_ns(arch)
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.inputs = max(1, facts.vectorizable_inputs)

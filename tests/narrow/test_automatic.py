@@ -1,0 +1,181 @@
+"""Narrow floats through the automatic path: casts, copies, reductions, normalizations, in every type, with odd sizes, offsets and strides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from narrow_tensors import BESIDE, FP4, NARROW, random_codes, random_tensor, same_bytes, values
+
+from weft import DataType, FusionDefinition
+from weft.options import options
+from weft.reference import narrow
+from weft.reference.torch_types import torch_dtype
+
+E4M3, FLOAT, BF16 = DataType.Float8_e4m3fn, DataType.Float, DataType.BFloat16
+
+
+def defined(dtype: DataType, rank: int, compute, contiguity=True) -> FusionDefinition:  # noqa: ANN001
+    with FusionDefinition() as fd:
+        fd.add_output(compute(fd, fd.define_tensor([-1] * rank, contiguity=contiguity, dtype=dtype)))
+    return fd
+
+
+@pytest.mark.parametrize("narrow_type", NARROW, ids=lambda d: d.name)
+def test_casts_to_and_from_a_narrow_type_are_exact(narrow_type):
+    """Rows of 2, of one vector, of many, and of sizes that no wide vector divides."""
+    with FusionDefinition() as down:
+        for wide in BESIDE:
+            down.add_output(down.ops.cast(down.define_tensor([-1, -1], contiguity=True, dtype=wide), narrow_type))
+    with FusionDefinition() as up:
+        x = up.define_tensor([-1, -1], contiguity=True, dtype=narrow_type)
+        for wide in BESIDE:
+            up.add_output(up.ops.cast(x, wide))
+    for shape in [(1, 2), (3, 34), (5, 256), (0, 4)]:
+        given = [random_tensor(shape, wide) for wide in BESIDE]
+        for x, codes in zip(given, down.execute(given)):
+            assert same_bytes(codes, narrow.packed(x, narrow_type))
+        for wide, back in zip(BESIDE, up.execute([codes])):
+            torch.testing.assert_close(back, narrow.values_of(codes, narrow_type).to(torch_dtype(wide)), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("elems", [2, 6, 32, 4096])
+def test_a_copy_of_fp4_moves_whole_vectors(elems):
+    fd = defined(FP4, 1, lambda fd, x: fd.ops.set(x))
+    x = random_codes((elems,), FP4)
+    assert same_bytes(fd.execute([x])[0], x)
+
+
+@pytest.mark.parametrize("offset_bytes", [0, 1, 2, 4, 8])
+def test_a_slice_may_begin_at_any_byte(offset_bytes):
+    """The vector falls to what the address allows: 2, 4, 8, 16 or 32 elements of 4 bits."""
+    fd = defined(FP4, 1, lambda fd, x: fd.ops.cast(x, BF16))
+    store = random_codes((4096 + 64,), FP4)
+    x = store[offset_bytes : offset_bytes + 2048]
+    torch.testing.assert_close(fd.execute([x])[0], values(x, FP4).to(torch.bfloat16), atol=0, rtol=0)
+
+
+def test_rows_may_be_cut_from_wider_ones():
+    """The stride of a row counts twice: 1025 bytes are 2050 elements, so that vectors have two."""
+    fd = defined(FP4, 2, lambda fd, x: fd.ops.cast(x, FLOAT), [False, True])
+    x = random_codes((7, 2050), FP4)[:, :1024]
+    torch.testing.assert_close(fd.execute([x])[0], values(x, FP4).float(), atol=0, rtol=0)
+
+
+def test_the_packed_axis_may_be_another_than_the_last():
+    """What is innermost in memory is packed: sizes of torch count pairs along it."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=FP4, stride_order=[0, 1])
+        fd.add_output(fd.ops.cast(x, FLOAT))
+    x = random_codes((6, 8), FP4).t()
+    torch.testing.assert_close(fd.execute([x])[0], narrow.values_of(x, FP4, 0).float(), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("narrow_type", [E4M3, FP4], ids=lambda d: d.name)
+@pytest.mark.parametrize("dims", [[1], [0], [0, 1]])
+def test_reductions_read_narrow_inputs(narrow_type, dims):
+    fd = defined(narrow_type, 2, lambda fd, x: fd.ops.sum(x, dims))
+    for shape in [(1, 2), (5, 34), (33, 512), (3, 8194)]:
+        fd.validate([random_codes(shape, narrow_type)])
+
+
+def softmax(fd, x):  # noqa: ANN001, ANN201
+    e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
+    return fd.ops.div(e, fd.ops.sum(e, [1], True))
+
+
+def rms_norm(fd, x):  # noqa: ANN001, ANN201
+    mean = fd.ops.mul(fd.ops.sum(fd.ops.mul(x, x), [1], True), 1.0 / 64)
+    return fd.ops.mul(x, fd.ops.rsqrt(fd.ops.add(mean, 1e-5)))
+
+
+@pytest.mark.parametrize("source", [E4M3, FP4], ids=lambda d: d.name)
+@pytest.mark.parametrize("target", [E4M3, FP4], ids=lambda d: d.name)
+@pytest.mark.parametrize("norm", [softmax, rms_norm], ids=lambda f: f.__name__)
+def test_rows_are_normalized_between_narrow_types(source, target, norm):
+    fd = defined(source, 2, lambda fd, x: fd.ops.cast(fd.ops.mul(norm(fd, x), 4.0), target))
+    for shape in [(1, 2), (3, 34), (4, 1024)]:
+        fd.validate([random_tensor(shape, source)])
+
+
+@pytest.mark.parametrize("rows", ["register", "tma", "specialized"])
+def test_all_ways_to_keep_rows_take_narrow_types(rows):
+    with options(rows=rows):
+        for source, target in [(E4M3, FP4), (FP4, E4M3), (FP4, BF16)]:
+            fd = defined(source, 2, lambda fd, x: fd.ops.cast(rms_norm(fd, x), target))
+            fd.validate([random_codes((6, 2048), source)])
+
+
+def test_columns_are_normalized_into_fp4():
+    fd = defined(BF16, 2, lambda fd, x: fd.ops.cast(fd.ops.sub(x, fd.ops.mul(fd.ops.sum(x, [0], True), 0.1)), FP4))
+    fd.validate([random_tensor((40, 64), BF16)])
+
+
+def test_fp4_meets_wider_inputs_and_a_broadcast_scale():
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=FP4)
+        y = fd.define_tensor([-1, -1], contiguity=True, dtype=BF16)
+        scale = fd.define_tensor([-1, 1], contiguity=True, dtype=E4M3)
+        z = fd.ops.add(fd.ops.mul(x, scale), y)
+        fd.add_output(z)
+        fd.add_output(fd.ops.cast(z, FP4))
+    for shape in [(1, 2), (7, 66), (16, 256)]:
+        fd.validate([random_codes(shape, FP4), random_tensor(shape, BF16), random_codes((shape[0], 1), E4M3)])
+
+
+def test_a_column_of_codes_is_spread_over_rows():
+    """The cast has one element per row; each byte of the result is still written by one thread."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 1], contiguity=True, dtype=FLOAT)
+        like = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)
+        fd.add_output(fd.ops.cast(fd.ops.add(fd.ops.cast(fd.ops.cast(x, FP4), FLOAT), like), FP4))
+    fd.validate([random_tensor((5, 1), FLOAT), random_tensor((5, 16), FLOAT)])
+
+
+def test_packed_sizes_are_doubled_in_the_definition():
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([4, 8], contiguity=True, dtype=DataType.Float4_e2m1fn_x2)
+        assert x.dtype() is FP4 and [s.sym.value for s in x.shape()] == [4, 16]
+        fd.add_output(fd.ops.relu(fd.ops.cast(x, FLOAT)))
+    x = random_codes((4, 16), FP4)
+    torch.testing.assert_close(fd.execute([x])[0], values(x, FP4).float().relu(), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("old, new", [(DataType.Int, FP4), (E4M3, FP4), (DataType.Bool, E4M3), (FP4, DataType.Int32), (E4M3, DataType.ComplexFloat)])
+def test_casts_without_a_conversion_are_refused(old, new):
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([4], dtype=old)
+        with pytest.raises(RuntimeError, match=f"Illegal Cast value from  DataType: {old.value} to DataType: {new.value}".replace("<", "<")):
+            fd.ops.cast(x, new)
+        fd.add_output(fd.ops.set(x))
+
+
+def test_outputs_that_no_byte_can_hold_are_refused_by_name():
+    odd = defined(FLOAT, 1, lambda fd, x: fd.ops.cast(x, FP4))
+    with pytest.raises(RuntimeError, match="Last dimension of the logical domain is not divisible by the adjustment factor"):
+        odd.execute([torch.ones(5)])
+    one = defined(FLOAT, 2, lambda fd, x: fd.ops.cast(fd.ops.sum(x, [1]), FP4))
+    with pytest.raises(RuntimeError, match="is written one element at a time, and 2 of Float4_e2m1fn share a byte"):
+        one.execute([torch.ones(4, 8)])
+    scalar = defined(FLOAT, 1, lambda fd, x: fd.ops.cast(fd.ops.sum(x, [0]), FP4))
+    with pytest.raises(RuntimeError, match="rank 0"):
+        scalar.execute([torch.ones(4)])
+
+
+def test_an_input_whose_pairs_lie_apart_is_refused():
+    fd = defined(FP4, 2, lambda fd, x: fd.ops.cast(x, FLOAT), [False, False])
+    with pytest.raises(RuntimeError, match="Stride must be a multiple of 8 bits"):
+        fd.execute([random_codes((4, 16), FP4).t()])
+
+
+@pytest.mark.parametrize("dtype", [DataType.Byte, DataType.Char], ids=lambda d: d.name)
+def test_integers_of_8_bits_are_types_too(dtype):
+    name = torch_dtype(dtype)
+    x = torch.arange(200, dtype=torch.int32).to(name).reshape(5, 40)
+    fd = defined(dtype, 2, lambda fd, x: fd.ops.add(x, x))
+    assert torch.equal(fd.execute([x])[0], x + x)
+    fd = defined(dtype, 2, lambda fd, x: fd.ops.sum(x, [1]))
+    assert torch.equal(fd.execute([x])[0], x.sum(1))
+    fd = defined(dtype, 2, lambda fd, x: fd.ops.max(x, [0]))
+    assert torch.equal(fd.execute([x])[0], x.amax(0))
+    fd = defined(DataType.Float, 2, lambda fd, x: fd.ops.cast(x, dtype))
+    assert torch.equal(fd.execute([x.float()])[0], x)

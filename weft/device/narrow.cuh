@@ -1,0 +1,390 @@
+// requires: cast
+// Floats of 8 and 4 bits: types, arrays in registers, accesses of packed elements, conversions.
+// To a narrow type: to nearest, ties to even, by way of float; what is too large gives the largest finite value, e8m0 rounds up and drops the sign. NaN gives
+// 0x7f, 0xff for e8m0, and 6 for e2m1, which has none. Every chip gives these codes: by instructions where it has them, else by the routines below.
+// Source: PTX ISA, cvt with .satfinite; docs/narrow_types.md has the routines' origin. Read first: convert_narrow, convert_narrow_vector.
+#if !defined(WEFT_EMULATOR) && __CUDA_ARCH__ >= 890
+#define WEFT_HAS_FP8 1
+#else
+#define WEFT_HAS_FP8 0
+#endif
+// Of 4 bits, and e8m0: in builds for one chip (sm_100a) or its family (sm_100f), from Blackwell on.
+#if !defined(WEFT_EMULATOR) && __CUDA_ARCH__ >= 1000 && (defined(__CUDA_ARCH_FEAT_SM100_ALL) || defined(__CUDA_ARCH_FEAT_SM103_ALL) || \
+    defined(__CUDA_ARCH_FEAT_SM110_ALL) || defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL) || \
+    defined(__CUDA_ARCH_SPECIFIC__) || defined(__CUDA_ARCH_FAMILY_SPECIFIC__))
+#define WEFT_HAS_FP4 1
+#else
+#define WEFT_HAS_FP4 0
+#endif
+namespace weft {
+
+struct e4m3 { unsigned char bits; };
+struct e5m2 { unsigned char bits; };
+struct e8m0 { unsigned char bits; };
+struct e2m1 { unsigned char bits; };       // the code is in the low four bits
+struct e2m1_pair { unsigned char bits; };  // a byte of memory: the first element is in the low four bits
+
+template <class T> struct NarrowFacts { static constexpr int bits = 0; };
+template <> struct NarrowFacts<e4m3> { static constexpr int bits = 8; };
+template <> struct NarrowFacts<e5m2> { static constexpr int bits = 8; };
+template <> struct NarrowFacts<e8m0> { static constexpr int bits = 8; };
+template <> struct NarrowFacts<e2m1> { static constexpr int bits = 4; };
+template <class T> struct IsElement { static constexpr bool value = false; };
+#if defined(WEFT_CHECK_RACES) || !defined(WEFT_EMULATOR)
+template <class T> struct IsElement<Element<T>> { static constexpr bool value = true; };
+#endif
+
+#if !defined(WEFT_EMULATOR)
+WEFT_DEVICE float float_of_bits(unsigned u) { return __uint_as_float(u); }
+WEFT_DEVICE unsigned bits_of_float(float f) { return __float_as_uint(f); }
+#endif
+// a + b, and a * factor + b where a * factor is exact; never put together with the operation that made a.
+WEFT_DEVICE float plain_add(float a, float b) {
+#if defined(WEFT_EMULATOR)
+  return a + b;
+#else
+  return __fadd_rn(a, b);
+#endif
+}
+WEFT_DEVICE float exact_fma(float a, float factor, float b) {
+#if defined(WEFT_EMULATOR)
+  return a * factor + b;
+#else
+  return __fmaf_rn(a, factor, b);
+#endif
+}
+
+// ---- arrays in registers ------------------------------------------------------------------------------------------
+
+#if !defined(WEFT_EMULATOR)
+template <class T> struct NarrowElement {
+  unsigned& word;
+  int shift;
+  static constexpr unsigned MASK = (1u << NarrowFacts<T>::bits) - 1;
+  __device__ __forceinline__ T read() const { return T{(unsigned char)(word >> shift & MASK)}; }
+  __device__ __forceinline__ operator T() const { return read(); }
+  __device__ __forceinline__ void operator=(T v) const { word = (word & ~(MASK << shift)) | (unsigned)v.bits << shift; }
+  __device__ __forceinline__ void operator=(const NarrowElement& other) const { *this = other.read(); }
+};
+template <class T> struct IsElement<NarrowElement<T>> { static constexpr bool value = true; };
+// 32 bits are the elements of one register.
+template <class T, int N> struct NarrowArray {
+  static constexpr int BITS = NarrowFacts<T>::bits, PER_WORD = 32 / BITS;
+  unsigned words[(N + PER_WORD - 1) / PER_WORD];
+  __device__ __forceinline__ NarrowElement<T> operator[](int i) { return NarrowElement<T>{words[i / PER_WORD], i % PER_WORD * BITS}; }
+  __device__ __forceinline__ T operator[](int i) const { return get(i); }
+  __device__ __forceinline__ T get(int i) const { return T{(unsigned char)(words[i / PER_WORD] >> i % PER_WORD * BITS & ((1u << BITS) - 1))}; }
+  __device__ __forceinline__ void fill(T v) {
+#pragma unroll
+    for (int i = 0; i < (N + PER_WORD - 1) / PER_WORD; i++) words[i] = v.bits * (BITS == 8 ? 0x01010101u : 0x11111111u);
+  }
+};
+template <int N> struct Array<e4m3, N> : NarrowArray<e4m3, N> {};
+template <int N> struct Array<e5m2, N> : NarrowArray<e5m2, N> {};
+template <int N> struct Array<e8m0, N> : NarrowArray<e8m0, N> {};
+template <int N> struct Array<e2m1, N> : NarrowArray<e2m1, N> {};
+
+// The words of elements first .. first + N - 1; `first` is a multiple of N.
+template <int N, class T, int M> WEFT_DEVICE void narrow_from_words(NarrowArray<T, M>& dst, int first, const unsigned* words) {
+  constexpr int BITS = NarrowFacts<T>::bits, PER_WORD = 32 / BITS;
+  if constexpr (N % PER_WORD == 0) {
+#pragma unroll
+    for (int i = 0; i < N / PER_WORD; i++) dst.words[first / PER_WORD + i] = words[i];
+  } else {
+    static_assert(N < PER_WORD, "a vector is a part of a word, or whole words");
+    constexpr unsigned MASK = (1u << N * BITS) - 1;
+    unsigned& word = dst.words[first / PER_WORD];
+    const int shift = first % PER_WORD * BITS;
+    word = (word & ~(MASK << shift)) | (words[0] & MASK) << shift;
+  }
+}
+template <int N, class T, int M> WEFT_DEVICE void words_from_narrow(unsigned* words, const NarrowArray<T, M>& src, int first) {
+  constexpr int BITS = NarrowFacts<T>::bits, PER_WORD = 32 / BITS;
+  if constexpr (N % PER_WORD == 0) {
+#pragma unroll
+    for (int i = 0; i < N / PER_WORD; i++) words[i] = src.words[first / PER_WORD + i];
+  } else {
+    words[0] = src.words[first / PER_WORD] >> first % PER_WORD * BITS & ((1u << N * BITS) - 1);
+  }
+}
+#define WEFT_NARROW_WORDS(T)                                                                                                                            \
+  template <int N, int M> WEFT_DEVICE void array_from_words(Array<T, M>& dst, int first, const unsigned* words) { narrow_from_words<N>(dst, first, words); } \
+  template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const Array<T, M>& src, int first) { words_from_narrow<N>(words, src, first); }
+WEFT_NARROW_WORDS(e4m3)
+WEFT_NARROW_WORDS(e5m2)
+WEFT_NARROW_WORDS(e8m0)
+WEFT_NARROW_WORDS(e2m1)
+#undef WEFT_NARROW_WORDS
+#endif
+
+// ---- accesses of packed elements ----------------------------------------------------------------------------------
+
+// p points to the byte of the first of N elements; N is even. There is no store of one element: two threads would share its byte.
+#if defined(WEFT_EMULATOR)
+template <int N> WEFT_DEVICE void split_pairs(e2m1* to, const e2m1_pair* from) {
+  for (int i = 0; i < N; i++) to[i] = e2m1{(unsigned char)(from[i / 2].bits >> i % 2 * 4 & 15)};
+}
+template <int N> WEFT_DEVICE void join_pairs(e2m1_pair* to, const e2m1* from) {
+  for (int i = 0; i < N / 2; i++) to[i] = e2m1_pair{(unsigned char)(from[2 * i].bits | from[2 * i + 1].bits << 4)};
+}
+template <int N, Cache C = Cache::unspecified, int M>
+WEFT_DEVICE void load_global_vector(Array<e2m1, M>& dst, int dst_offset, const e2m1_pair* p, WEFT_LINE) {
+  e2m1_pair pairs[N / 2];
+  check_access<N / 2, WEFT_READ>(p, line);
+  copy_bytes(pairs, p, N / 2);
+  split_pairs<N>(dst.target(dst_offset, N, line), pairs);
+}
+template <int N, Cache C = Cache::unspecified, int M>
+WEFT_DEVICE void store_global_vector(e2m1_pair* p, const Array<e2m1, M>& src, int src_offset, WEFT_LINE) {
+  e2m1_pair pairs[N / 2];
+  join_pairs<N>(pairs, src.source(src_offset, N, line));
+  check_access<N / 2, WEFT_WRITE>(p, line);
+  copy_bytes(p, pairs, N / 2);
+}
+template <int N, int M> WEFT_DEVICE void load_shared_vector(Array<e2m1, M>& dst, int dst_offset, const e2m1_pair* p, WEFT_LINE) {
+  e2m1_pair pairs[N / 2];
+  check_access<N / 2, WEFT_READ | WEFT_SHARED>(p, line);
+  copy_bytes(pairs, p, N / 2);
+  split_pairs<N>(dst.target(dst_offset, N, line), pairs);
+}
+template <int N, int M> WEFT_DEVICE void store_shared_vector(e2m1_pair* p, const Array<e2m1, M>& src, int src_offset, WEFT_LINE) {
+  e2m1_pair pairs[N / 2];
+  join_pairs<N>(pairs, src.source(src_offset, N, line));
+  check_access<N / 2, WEFT_WRITE | WEFT_SHARED>(p, line);
+  copy_bytes(p, pairs, N / 2);
+}
+template <Cache C = Cache::unspecified> WEFT_DEVICE e2m1 load_global_packed(const e2m1_pair* p, long long element, WEFT_LINE) {
+  return e2m1{(unsigned char)(load_global<C>(p + element / 2, line).bits >> element % 2 * 4 & 15)};
+}
+WEFT_DEVICE e2m1 load_shared_packed(const e2m1_pair* p, long long element, WEFT_LINE) {
+  return e2m1{(unsigned char)(load_shared(p + element / 2, line).bits >> element % 2 * 4 & 15)};
+}
+#else
+template <int N, Cache C = Cache::unspecified, int M> WEFT_DEVICE void load_global_vector(Array<e2m1, M>& dst, int dst_offset, const e2m1_pair* p) {
+  unsigned words[4];
+  load_words<N / 2, C>(words, p);
+  array_from_words<N>(dst, dst_offset, words);
+}
+template <int N, Cache C = Cache::unspecified, int M> WEFT_DEVICE void store_global_vector(e2m1_pair* p, const Array<e2m1, M>& src, int src_offset) {
+  unsigned words[4];
+  words_from_array<N>(words, src, src_offset);
+  store_words<N / 2, C>(p, words);
+}
+template <int N, int M> WEFT_DEVICE void load_shared_vector(Array<e2m1, M>& dst, int dst_offset, const e2m1_pair* p) {
+  load_global_vector<N>(dst, dst_offset, p);
+}
+template <int N, int M> WEFT_DEVICE void store_shared_vector(e2m1_pair* p, const Array<e2m1, M>& src, int src_offset) {
+  store_global_vector<N>(p, src, src_offset);
+}
+template <Cache C = Cache::unspecified> WEFT_DEVICE e2m1 load_global_packed(const e2m1_pair* p, long long element) {
+  return e2m1{(unsigned char)(load_global<C>(p + element / 2).bits >> element % 2 * 4 & 15)};
+}
+WEFT_DEVICE e2m1 load_shared_packed(const e2m1_pair* p, long long element) {
+  return e2m1{(unsigned char)(load_shared(p + element / 2).bits >> element % 2 * 4 & 15)};
+}
+#endif
+
+// ---- from float ---------------------------------------------------------------------------------------------------
+
+// A float of 8 bits with MANTISSA of them behind the point. Below the smallest normal number the adder rounds: TINY's last bit is the smallest subnormal.
+template <int MANTISSA, unsigned LARGEST> WEFT_DEVICE unsigned char encode_small(float f, float tiny, float smallest_normal, unsigned rebias) {
+  const unsigned u = bits_of_float(f), magnitude = u & 0x7fffffffu;
+  constexpr int CUT = 23 - MANTISSA;
+  const float a = float_of_bits(magnitude);
+  const unsigned rounded = ((magnitude + (1u << (CUT - 1)) - 1 + (magnitude >> CUT & 1)) >> CUT) - rebias;
+  unsigned code = a < smallest_normal ? bits_of_float(plain_add(a, tiny)) - bits_of_float(tiny) : rounded < LARGEST ? rounded : LARGEST;
+  return (unsigned char)(magnitude > 0x7f800000u ? 0x7f : code | u >> 24 & 0x80);
+}
+WEFT_DEVICE unsigned char encode_e4m3(float f) { return encode_small<3, 0x7e>(f, 16384.f, 0.015625f, 960); }
+WEFT_DEVICE unsigned char encode_e5m2(float f) { return encode_small<2, 0x7b>(f, 128.f, 6.103515625e-5f, 448); }
+WEFT_DEVICE unsigned char encode_e8m0(float f) {
+  const unsigned magnitude = bits_of_float(f) & 0x7fffffffu, up = (magnitude + 0x7fffffu) >> 23;
+  const unsigned code = magnitude <= 0x400000u ? 0 : up < 254 ? up : 254;
+  return (unsigned char)(magnitude > 0x7f800000u ? 255 : code);
+}
+// Eight floats to a word of 4-bit floats. Where the last bit of a sum is the half unit of an octave, the adder rounds to that octave's grid; the smallest of
+// three sums, of which two have the codes of the coarser octaves built in, is that of the right octave.
+WEFT_DEVICE unsigned encode_e2m1_word(const float* x) {
+  unsigned codes = 0, signs = 0;
+  int largest = 0;
+#pragma unroll
+  for (int i = 7; i >= 0; i--) {
+    const unsigned u = bits_of_float(x[i]);
+    const float a = float_of_bits(u & 0x7fffffffu);
+    const int fine = (int)bits_of_float(plain_add(a, 4194304.f));
+    const int middle = (int)bits_of_float(exact_fma(a, 0.5f, 4194305.f)), coarse = (int)bits_of_float(exact_fma(a, 0.25f, 4194306.f));
+    const int both = fine < middle ? fine : middle, sum = both < coarse ? both : coarse;
+    largest = largest > sum ? largest : sum;
+    codes = codes * 16 + (unsigned)(sum < 0x4a800007 ? sum : 0x4a800007);
+#if defined(WEFT_EMULATOR)
+    signs = signs << 4 | u >> 28;
+#else
+    signs = __funnelshift_l(u, signs, 4);
+#endif
+  }
+  signs &= 0x88888888u;
+  if (largest > 0x7f800000) {  // NaN has no sign
+#pragma unroll
+    for (int i = 0; i < 8; i++) signs &= x[i] != x[i] ? ~(8u << 4 * i) : ~0u;
+  }
+  return (codes - 0x72800000u) | signs;
+}
+WEFT_DEVICE unsigned char encode_e2m1(float f) {
+  const unsigned u = bits_of_float(f);
+  const float a = float_of_bits(u & 0x7fffffffu);
+  const int fine = (int)bits_of_float(plain_add(a, 4194304.f));
+  const int middle = (int)bits_of_float(exact_fma(a, 0.5f, 4194305.f)), coarse = (int)bits_of_float(exact_fma(a, 0.25f, 4194306.f));
+  const int both = fine < middle ? fine : middle, sum = both < coarse ? both : coarse;
+  return (unsigned char)(f != f ? 7u : (unsigned)(sum < 0x4a800007 ? sum : 0x4a800007) - 0x4a800000u | u >> 28 & 8);
+}
+
+#if WEFT_HAS_FP8
+#define WEFT_ENCODE_PAIR(T)                                                                                             \
+  WEFT_DEVICE unsigned encode_pair_##T(float low, float high) {                                                         \
+    unsigned short both;                                                                                                \
+    asm("cvt.rn.satfinite." #T "x2.f32 %0, %1, %2;" : "=h"(both) : "f"(high), "f"(low));                                \
+    return both;                                                                                                        \
+  }
+WEFT_ENCODE_PAIR(e4m3)
+WEFT_ENCODE_PAIR(e5m2)
+#undef WEFT_ENCODE_PAIR
+#endif
+#if WEFT_HAS_FP4
+WEFT_DEVICE unsigned encode_pair_e8m0(float low, float high) {
+  unsigned short both;
+  asm("cvt.rp.satfinite.ue8m0x2.f32 %0, %1, %2;" : "=h"(both) : "f"(high), "f"(low));
+  return both;
+}
+WEFT_DEVICE unsigned encode_word_e2m1(const float* x) {
+  unsigned word;
+  asm("{\n\t.reg .b8 a, b, c, d;\n\tcvt.rn.satfinite.e2m1x2.f32 a, %2, %1;\n\tcvt.rn.satfinite.e2m1x2.f32 b, %4, %3;\n\t"
+      "cvt.rn.satfinite.e2m1x2.f32 c, %6, %5;\n\tcvt.rn.satfinite.e2m1x2.f32 d, %8, %7;\n\tmov.b32 %0, {a, b, c, d};\n\t}"
+      : "=r"(word) : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]));
+  return word;
+}
+WEFT_DEVICE unsigned encode_pair_e2m1(float low, float high) {
+  unsigned short both;
+  asm("{\n\t.reg .b8 a, zero;\n\tmov.b16 {a, zero}, 0;\n\tcvt.rn.satfinite.e2m1x2.f32 a, %2, %1;\n\tmov.b16 %0, {a, zero};\n\t}" : "=h"(both) : "f"(low), "f"(high));
+  return both;
+}
+#endif
+
+template <class To> WEFT_DEVICE To encode(float f) {
+  unsigned code;
+  if constexpr (SameType<To, e4m3>::value) {
+#if WEFT_HAS_FP8
+    code = encode_pair_e4m3(f, 0.f) & 0xff;
+#else
+    code = encode_e4m3(f);
+#endif
+  } else if constexpr (SameType<To, e5m2>::value) {
+#if WEFT_HAS_FP8
+    code = encode_pair_e5m2(f, 0.f) & 0xff;
+#else
+    code = encode_e5m2(f);
+#endif
+  } else if constexpr (SameType<To, e8m0>::value) {
+#if WEFT_HAS_FP4
+    code = encode_pair_e8m0(f, 0.f) & 0xff;
+#else
+    code = encode_e8m0(f);
+#endif
+  } else {
+#if WEFT_HAS_FP4
+    code = encode_pair_e2m1(f, 0.f) & 0xf;
+#else
+    code = encode_e2m1(f);
+#endif
+  }
+  return To{(unsigned char)code};
+}
+
+// ---- to float -----------------------------------------------------------------------------------------------------
+
+// The code's exponent and mantissa in the places of a float's, times a power of two: exact, subnormal codes too.
+WEFT_DEVICE float decode(e4m3 v) {
+#if WEFT_HAS_FP8
+  unsigned halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)v.bits));
+  return to_float(f16{(unsigned short)halves});
+#else
+  const unsigned magnitude = v.bits & 0x7f, sign = (unsigned)(v.bits & 0x80) << 24;
+  const float a = float_of_bits(magnitude << 20) * 1.329227995784916e36f;  // 2^120
+  return float_of_bits(sign | (magnitude == 0x7f ? 0x7fffffffu : bits_of_float(a)));
+#endif
+}
+WEFT_DEVICE float decode(e5m2 v) { return to_float(f16{(unsigned short)(v.bits << 8)}); }  // the upper half of a float of 16 bits
+WEFT_DEVICE float decode(e8m0 v) { return float_of_bits(v.bits == 255 ? 0x7fffffffu : v.bits ? (unsigned)v.bits << 23 : 0x400000u); }
+WEFT_DEVICE float decode(e2m1 v) {
+  const float a = float_of_bits((unsigned)(v.bits & 7) << 22) * 8.507059173023462e37f;  // 2^126
+  return float_of_bits(bits_of_float(a) | (unsigned)(v.bits & 8) << 28);
+}
+
+// ---- every pair ---------------------------------------------------------------------------------------------------
+
+// Between a narrow float and Float, Double, or a float of 16 bits.
+template <class To, class From> WEFT_DEVICE To convert_narrow(From v) {
+  if constexpr (IsElement<From>::value) return convert_narrow<To>(v.read());
+  else if constexpr (SameType<To, From>::value) return v;
+  else if constexpr (NarrowFacts<From>::bits != 0) return convert<To>(decode(v));
+  else return encode<To>(convert<float>(v));
+}
+
+// Converts N elements. `dst_offset` and `src_offset` are multiples of N.
+template <int N, class To, int DstN, class From, int SrcN>
+WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, const Array<From, SrcN>& src, int src_offset) {
+#if defined(WEFT_EMULATOR)
+  To* to = dst.target(dst_offset, N);
+  const From* from = src.source(src_offset, N);
+  if constexpr (SameType<To, e2m1>::value && N % 8 == 0) {
+    for (int first = 0; first < N; first += 8) {
+      float values[8];
+      for (int i = 0; i < 8; i++) values[i] = convert<float>(from[first + i]);
+      const unsigned word = encode_e2m1_word(values);
+      for (int i = 0; i < 8; i++) to[first + i] = e2m1{(unsigned char)(word >> 4 * i & 15)};
+    }
+  } else {
+    for (int i = 0; i < N; i++) to[i] = convert_narrow<To>(from[i]);
+  }
+#else
+  if constexpr (SameType<To, e2m1>::value && N % 8 == 0) {
+#pragma unroll
+    for (int first = 0; first < N; first += 8) {
+      float values[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) values[i] = convert<float>(src.get(src_offset + first + i));
+#if WEFT_HAS_FP4
+      dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values);
+#else
+      dst.words[(dst_offset + first) / 8] = encode_e2m1_word(values);
+#endif
+    }
+  } else if constexpr (NarrowFacts<To>::bits == 8 && N % 4 == 0 && (WEFT_HAS_FP8 && !SameType<To, e8m0>::value || WEFT_HAS_FP4 && SameType<To, e8m0>::value)) {
+#pragma unroll
+    for (int first = 0; first < N; first += 4) {
+      unsigned half[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float low = convert<float>(src.get(src_offset + first + 2 * i)), high = convert<float>(src.get(src_offset + first + 2 * i + 1));
+#if WEFT_HAS_FP8
+        if constexpr (SameType<To, e4m3>::value) half[i] = encode_pair_e4m3(low, high);
+        if constexpr (SameType<To, e5m2>::value) half[i] = encode_pair_e5m2(low, high);
+#endif
+#if WEFT_HAS_FP4
+        if constexpr (SameType<To, e8m0>::value) half[i] = encode_pair_e8m0(low, high);
+#endif
+      }
+      dst.words[(dst_offset + first) / 4] = half[0] | half[1] << 16;
+    }
+  } else if constexpr (TypeFacts<To>::half && N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2)
+      dst.words[(dst_offset + i) / 2] = convert_pair<To>(decode(src.get(src_offset + i)), decode(src.get(src_offset + i + 1)));
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++) dst[dst_offset + i] = convert_narrow<To>(src.get(src_offset + i));
+  }
+#endif
+}
+
+}  // namespace weft

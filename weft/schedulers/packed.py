@@ -1,0 +1,52 @@
+"""What types of which several elements share a byte ask of a schedule: whole bytes are written by one thread.
+
+Owns the fewest elements of a vector, how wide it is beside narrow floats, and the reason to decline. Reads of single elements are always possible.
+Read first: `why_not_whole_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
+from ..dtypes import DataType
+from ..ir.values import TensorView
+from .base import Decline
+
+NARROW_ACCESS_BITS = 64
+"""What a thread should move of the narrowest tensor at once, if the others then take two accesses at most. One H200: FP4 to bf16 with 16 elements per thread,
+8 bytes of FP4 and twice 16 of bf16, is at 0.93 to 0.96 of a copy; a cast to NVFP4 at 0.92 to 0.94, and with 8 elements per thread at 0.84."""
+
+
+def min_vector_elems(outputs: Iterable[TensorView]) -> int:
+    """Fewest elements of which every output fills whole bytes: 2 with one of 4 bits."""
+    return max([1, *(t.dtype().elems_per_unit for t in outputs)])
+
+
+def thread_vector_bits(tensors: Sequence[TensorView]) -> int:
+    """Bits of the widest tensor that a thread takes at once: one access, or two where floats of 8 or 4 bits would else be moved in small pieces."""
+    narrow = [t.dtype().bits for t in tensors if t.dtype().is_narrow_float]
+    if not narrow:
+        return MAX_VECTOR_BITS
+    widest = max(t.dtype().bits for t in tensors)
+    bits = MAX_VECTOR_BITS
+    while bits // widest * min(narrow) < NARROW_ACCESS_BITS and bits < 2 * MAX_VECTOR_BITS:
+        bits *= 2
+    return bits
+
+
+def why_not_whole_bytes(outputs: Iterable[TensorView], limits: VectorLimits, limit_elems: int) -> Decline | None:
+    """Return why the elements of a packed output cannot be written in whole bytes, along the loops of `limits` with vectors up to `limit_elems`."""
+    for tensor in outputs:
+        unit = tensor.dtype().elems_per_unit
+        if unit == 1:
+            continue
+        if not any(tensor is t for t in limits.vectorizable):
+            return Decline(f"{tensor} is written one element at a time, and {unit} of {_name(tensor.dtype())} share a byte")
+        if limit_elems < unit:
+            return Decline(f"{tensor} of {_name(tensor.dtype())} needs vectors of {unit}, and sizes, strides or alignments allow {limit_elems}")
+    return None
+
+
+def _name(dtype: DataType) -> str:
+    return dtype.name
