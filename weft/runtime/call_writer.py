@@ -17,7 +17,6 @@ from ..errors import InternalError
 from ..expr import Number, Sym, const, evaluate, evaluate_int, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
-from ..reference.torch_types import torch_dtype
 from . import engines, host_scalars, philox_state, warm_path, work_memory
 from .binding import cpu_scalar_var
 from .engines import Engine, LaunchPlan, Memory
@@ -262,7 +261,7 @@ class _CallWriter:
         for tensor in use.part.fusion.tensors():
             if f"T{tensor.name}" == param.name:
                 elems = evaluate_int(product(a.sym for a in no_reductions(tensor.get_logical_domain())), use.env)
-                size = elems * torch_dtype(tensor.dtype()).itemsize
+                size = -(-elems * tensor.dtype().bits // 8)
                 return self._scratch(parts, text, size), Memory(param.name, size, True, False, workspace=True)
         raise InternalError(f"kernel {kernel.program.name} has a parameter {param.name} that is no input, output or tensor of the fusion")
 
