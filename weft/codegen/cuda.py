@@ -33,7 +33,7 @@ _CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", 
 
 
 class SplitUnit(UserError):
-    code = "W361"
+    code = "W861"
     what = "Tried to vectorize a dim resulting in a word size of {bits} bits: an access of {tensor} would be part of a byte, whose rest another thread writes"
     fix = "vectorize the axis along which {dtype} is packed by a multiple of {elems}"
 

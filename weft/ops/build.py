@@ -29,7 +29,7 @@ class ExtentMismatch(UserError):
 
 
 class IllegalCast(UserError):
-    code = "W360"
+    code = "W860"
     what = "Illegal Cast value from  DataType: {old} to DataType: {new}"  # nvFuser's words
     fix = "{remedy}"
 

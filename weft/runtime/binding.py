@@ -91,7 +91,7 @@ class SizesDiffer(UserError):
 
 
 class NotWholeBytes(UserError):
-    code = "W362"
+    code = "W862"
     what = "{problem} (input {index}, {value}: {elems} elements of {dtype} share a byte; sizes {sizes}, strides {strides})"
     fix = "{remedy}"
 

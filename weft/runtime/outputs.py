@@ -26,7 +26,7 @@ class AliasShape(UserError):
 
 
 class OddOutput(UserError):
-    code = "W363"
+    code = "W863"
     what = "Last dimension of the logical domain is not divisible by the adjustment factor. (output {output}, {elems} elements of {dtype} share a byte; {why})"
     fix = "{remedy}"
 
