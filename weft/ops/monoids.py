@@ -17,10 +17,12 @@ _D = DataType
 _SUFFIX = {_D.Int: "ll", _D.Index: "ll", _D.Int32: "", _D.UInt64: "ull"}
 _BYTES = (_D.Byte, _D.Char)
 _LARGEST_INT = {
-    _D.Byte: "(unsigned char)255", _D.Char: "(signed char)127", _D.Int: "0x7fffffffffffffffll", _D.Index: "0x7fffffffffffffffll", _D.Int32: "0x7fffffff", _D.UInt64: "0xffffffffffffffffull",
+    _D.Byte: "(unsigned char)255", _D.Char: "(signed char)127", _D.Int: "0x7fffffffffffffffll",
+    _D.Index: "0x7fffffffffffffffll", _D.Int32: "0x7fffffff", _D.UInt64: "0xffffffffffffffffull",
 }  # fmt: skip
 _SMALLEST_INT = {
-    _D.Byte: "(unsigned char)0", _D.Char: "(signed char)-128", _D.Int: "(-0x7fffffffffffffffll - 1)", _D.Index: "(-0x7fffffffffffffffll - 1)", _D.Int32: "(-0x7fffffff - 1)", _D.UInt64: "0ull",
+    _D.Byte: "(unsigned char)0", _D.Char: "(signed char)-128", _D.Int: "(-0x7fffffffffffffffll - 1)",
+    _D.Index: "(-0x7fffffffffffffffll - 1)", _D.Int32: "(-0x7fffffff - 1)", _D.UInt64: "0ull",
 }  # fmt: skip
 
 

@@ -193,7 +193,7 @@ class _TensorInput:
         return BoundTensor(sizes, strides, alignment_bytes(given.data_ptr()), span_elems(sizes, strides))
 
     def _unpacked(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return sizes and strides in elements of a tensor whose own elements hold several, along the axis that is innermost in memory. Errors: NotWholeBytes."""
+        """Return sizes and strides in elements, of which torch's own hold several along the axis that is innermost in memory. Errors: NotWholeBytes."""
         inner = self.axes[0].dim if self.axes else None
         if inner is None:
             self._refuse_unit("a tensor of rank 0 has no axis along which it is packed", sizes, strides, "give it an axis")

@@ -9,7 +9,7 @@ Read first: `PersistentFacts`, `analyze_persistent`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
@@ -21,7 +21,6 @@ from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
 from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
-from ..expr import Sym
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, TensorView
 from .base import Alignments, Decline, Sizes
