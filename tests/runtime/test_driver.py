@@ -249,7 +249,7 @@ def test_a_launch_costs_less_than_two_and_a_half_microseconds(fake_driver: Any, 
 def written(record: LaunchRecord, scalars: list[tuple[int, str]] | None = None) -> Any:
     """The function of a call that launches `record` with addresses p0 and p1, stream 0x55 and a scalar s."""
     launch = LaunchText(["p0", "p1"][: record.pointer_count], scalars or [])
-    parts = RunParts(["p0", "p1", "s"], launches=[launch], constants={"launch0": record.launch, "stream": lambda device: 0x55, "device": 0})
+    parts = RunParts(["p0", "p1", "s"], steps=[launch], constants={"launch0": record.launch, "stream": lambda device: 0x55, "device": 0})
     return write_run(parts)
 
 

@@ -14,7 +14,7 @@ from ..dtypes import DataType, as_dtype
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
-from . import build, factories, index_functions, reductions, shapes, view_functions
+from . import build, factories, index_functions, reductions, shapes, torch_functions, view_functions
 from .arguments import WrongArgument, boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
 from .arguments import operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
@@ -287,6 +287,7 @@ for _function in (
     _add(_function)
 FUNCTIONS.update(view_functions.FUNCTIONS)
 FUNCTIONS.update(index_functions.FUNCTIONS)
+FUNCTIONS.update((function.__name__, function) for function in torch_functions.TORCH_FUNCTIONS)
 
 
 # ---------------------------------------------------------------- valid, not done here
@@ -295,20 +296,8 @@ _NO_VALUE = object()  # marks an argument without a default
 
 # name -> (argument, default) pairs; those called arg, input, mat1 ... are tensors. A keyword-only part does not occur.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "matmul": ("arg1", "arg2"),
-    "linear": ("arg1", "arg2", ("bias", None)),
-    "grouped_mm": (
-        "mat1", "mat2", "offsets", ("scale1", None), ("scale2", None), ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
-        ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
-    ),
-    "scaled_mm": (
-        "mat1", "mat2", "scale1", "scale2", ("alpha", None), ("bias", None), ("beta", None), ("dtype", _BF16),
-        ("output_block_scale_size", 0), ("output_block_scale_dtype", _BF16), ("output_gamma", False),
-    ),
     "cutlass_nvfp4_grouped_mm": ("mat1", "mat2", "scale1", "scale2", "alpha", "problem_sizes", "expert_offsets", "sf_offsets", ("dtype", _BF16)),
     "preprocess_grouped_matmul_input_sf": ("input", "input_offsets", "output_offsets"),
-    "sdpfa_fwd": ("query", "key", "value", ("bias", None), ("mask", None), ("dropout_p", None), ("is_causal", None), ("scale", None)),
-    "sdpfa_bwd": ("grad_output", "query", "key", "value", "output", "logsumexp", "dropout_p", "is_causal", "philox_seed", "philox_offset", "scale"),
     "nv_block_quantize": ("input", ("global_scale", None), ("swizzle_block_scales", False), ("block_size", 16), ("dtype", _FP4)),
     "nv_grouped_block_quantize": ("input", "input_offsets", "output_offsets", ("global_scale", None), ("block_size", 16), ("dtype", _FP4)),
 }  # fmt: skip

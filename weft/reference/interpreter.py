@@ -17,11 +17,12 @@ from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp
+from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val, WelfordOp,
     no_reductions,
 )  # fmt: skip
+from ..ops import torch_ops
 from ..ops.monoids import MONOIDS
 from ..ops.registry import lookup
 from . import narrow
@@ -148,6 +149,12 @@ class _Machine:
         if value.dtype().is_narrow_float and not self.double:
             return narrow.packed(self.tensors[value], value.dtype(), packed_dim(value))
         return self.tensors[value]
+
+    def attribute(self, value: Any) -> Any:
+        """Return an attribute of a node as torch knows it: expressions as numbers, types as torch's."""
+        if isinstance(value, Sym):
+            return self.number(value)
+        return torch_dtype(value) if isinstance(value, DataType) else value
 
     # -- nodes
     def run(self, node: Expr) -> None:
@@ -310,10 +317,19 @@ def _generator_state(device: torch.device, op: str) -> tuple[int, int]:
     return generator.initial_seed(), generator.get_offset() // 4
 
 
+def _torch_op(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
+    """Call the function of the table of ops that torch runs."""
+    name = torch_ops.entry_of(node)
+    if name is None:
+        raise Unsupported(f"{node.op_name} in the reference interpreter")
+    attributes = {key: m.attribute(value) for key, value in node.attributes.items()}
+    return torch_ops.run(name, [m.tensors[v] if isinstance(v, TensorView) else m.number(v.sym) for v in node.inputs], attributes)  # type: ignore[attr-defined]
+
+
 _RULES: dict[type, Callable[[_Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
-    ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up,
+    ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, TorchOp: _torch_op, ScanOp: _torch_op, ScatterOp: _torch_op,
 }  # fmt: skip
 
 __all__ = ["evaluate"]

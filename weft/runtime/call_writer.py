@@ -6,7 +6,7 @@ Read first: `prepare_call`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,10 +22,11 @@ from .binding import cpu_scalar_var
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
 from .limits import launch_sizes
-from .outputs import AliasShape
-from ..segment.plan import KernelStep
+from .outputs import AliasShape, layout_of
+from ..segment.plan import KernelStep, TorchStep, ViewStep
 from .runtimes import Runtime, Sizes, Template, input_name
 from .steps import KernelUse
+from .torch_steps import call_text
 
 
 NO_ADDRESS = 1 << 20
@@ -157,17 +158,21 @@ class _CallWriter:
         dead_after = self._dead_after()
         uses = iter(zip(self.sizes.kernels, self.kernels))
         for number, step in enumerate(steps):
-            if not isinstance(step, KernelStep):
-                raise InternalError(f"no way to run {step}")
-            use, kernel = next(uses)
-            launch = warm_path.LaunchText()
-            fresh = [self._allocate(parts, buffer) for buffer in use.outputs if not in_place[buffer]]
-            if len(steps) == 1:
-                parts.allocations += fresh
+            text = warm_path.LaunchText()
+            if isinstance(step, KernelStep):
+                use, kernel = next(uses)
+                fresh = [self._allocate(parts, buffer) for buffer in use.outputs if not in_place[buffer]]
+                if len(steps) == 1:
+                    parts.allocations += fresh
+                else:
+                    text.before += fresh
+                self._launch(parts, text, use, kernel, in_place)
+            elif isinstance(step, TorchStep):
+                text.call = self._torch_call(parts, number, step)
             else:
-                launch.before += fresh
-            self._launch(parts, launch, use, kernel, in_place)
-            launch.after += [f"del {name}" for name in dead_after[number]]
+                text.call = self._view(step)
+            text.after += [f"del {name}" for name in dead_after[number]]
+            parts.steps.append(text)
 
     def _allocate(self, parts: warm_path.RunParts, n: int) -> str:
         """Return the statement that allocates a buffer."""
@@ -196,9 +201,39 @@ class _CallWriter:
         pairs = enumerate(zip(self.outputs.alias, in_place))
         return lines + [f"a{alias}.detach().copy_(o{number})" for number, (alias, ok) in pairs if alias is not None and not ok]
 
+    # -- steps without a kernel
+    def _memory(self, tensor: Val) -> str:
+        """Return the torch tensor that holds a value of the definition, as text."""
+        index = self.sizes.places.get(input_name(tensor))
+        if index is not None:
+            return f"a{index}"
+        buffer = self._buffers[input_name(tensor)]
+        address = self._addresses[buffer]
+        return f"a{address[1:]}" if address.startswith("p") else f"o{buffer}"
+
+    def _torch_call(self, parts: warm_path.RunParts, number: int, step: TorchStep) -> str:
+        operands = []
+        for tensor in step.expr.tensor_inputs:
+            text, defined = self._memory(tensor), self.caller.template.tensors.get(tensor.name)
+            if not text.startswith("a") and defined is not None:  # the passes over graphs may have split axes
+                sizes = layout_of(defined, self.sizes.env).sizes
+                if sizes != self.sizes.layouts[self._buffers[input_name(tensor)]].sizes:
+                    text = f"{text}.reshape({sizes})"
+            operands.append(text)
+        buffers = [self._buffers[input_name(t)] for t in step.outputs]
+        layouts = [self.sizes.layouts[n] for n in buffers]
+        varying = self._varying_inputs(zip(self.inputs, self.inputs))
+        call = call_text(number, step.expr, operands, layouts, self.sizes.env, varying, parts.constants)
+        return f"{', '.join(f'o{n}' for n in buffers)}, = {call}"
+
+    def _view(self, step: ViewStep) -> str:
+        buffer = self._buffers[input_name(step.output)]
+        source = self._memory(step.source)
+        return f"o{buffer} = {source}{'.detach()' if source.startswith('a') else ''}.view({self.sizes.layouts[buffer].sizes})"
+
     # -- the launches
     def _launch(self, parts: warm_path.RunParts, text: warm_path.LaunchText, use: KernelUse, kernel: Runtime, in_place: Sequence[bool]) -> None:
-        env, program, number = use.env, kernel.program, len(parts.launches)
+        env, program, number = use.env, kernel.program, len(self.plans)
         slots: list[ParamSlot] = []
         memory: list[Memory] = []
         zeroed_bytes = 0
@@ -230,7 +265,7 @@ class _CallWriter:
             overlaps_previous="griddep_wait" in program.text, **sizes,
         )  # fmt: skip
         parts.constants[f"launch{number}"] = kernel.built.launcher(plan)
-        parts.launches.append(text)
+        text.number = number
         self.plans.append(plan)
         Dump.launch(program.name, plan)
 
@@ -303,11 +338,15 @@ class _CallWriter:
     def _varying(self, sym: Sym, use: KernelUse) -> dict[Sym, str]:
         """Return the variables of `sym` that change without changing the signature, with their expressions."""
         wanted = variables(sym)
+        return {v: text for v, text in self._varying_inputs(zip(use.part.fusion.inputs(), use.inputs)).items() if v in wanted} if wanted else {}
+
+    def _varying_inputs(self, inputs: Iterable[tuple[Val, Val]]) -> dict[Sym, str]:
+        """Return the variables whose values are no part of the signature, with their expressions. inputs: (value of a kernel, value of the definition)."""
         out = {}
-        for own, value in zip(use.part.fusion.inputs(), use.inputs):
+        for own, value in inputs:
             index = self.sizes.places.get(input_name(value))
-            if isinstance(own, Scalar) and own.sym in wanted and index not in self.caller.template.shape_scalars:
+            if isinstance(own, Scalar) and index not in self.caller.template.shape_scalars:
                 out[own.sym] = f"a{index}"
-            elif isinstance(own, TensorView) and own.is_cpu_scalar and cpu_scalar_var(own) in wanted:
+            elif isinstance(own, TensorView) and own.is_cpu_scalar:
                 out[cpu_scalar_var(own)] = f"a{index}.item()"
         return out

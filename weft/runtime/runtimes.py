@@ -114,6 +114,7 @@ class Template:
             expr.attributes["index"] = number
         self.outputs = OutputPlan(self.fusion)
         self.places = {input_name(value): index for index, value in enumerate(self.fusion.inputs())}
+        self.tensors = {t.name: t for t in self.fusion.tensors()}
         self.extents = zero_size.extents(self.fusion)
         sized = {v for sym in self.extents for v in variables(sym)}
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}

@@ -149,29 +149,32 @@ def _key_parts(name: str, kind: str) -> list[str]:
 # ---------------------------------------------------------------- running what was prepared
 @dataclass
 class LaunchText:
-    """One launch: `pointers` are expressions of addresses, `scalars` (slot, expression) of parameters that change from call to call.
+    """One step: a launch, or the statement `call`.
 
-    before, after: statements around it.
+    number: which launch. pointers: expressions of addresses. scalars: (slot, expression) of parameters that change from call to call. before, after:
+    statements around it.
     """
 
     pointers: list[str] = field(default_factory=list)
     scalars: list[tuple[int, str]] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    number: int = 0
+    call: str = ""
 
 
 @dataclass
 class RunParts:
     """What the text of `run` consists of.
 
-    arguments: names of the values and pointers that it takes. allocations, before, after: statements. launches: in order. returned: expressions.
+    arguments: names of the values and pointers that it takes. allocations, before, after: statements. steps: in order. returned: expressions.
     constants: what the text names, among it launch0, launch1, ... and, on a GPU, stream and device.
     """
 
     arguments: list[str]
     allocations: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
-    launches: list[LaunchText] = field(default_factory=list)
+    steps: list[LaunchText] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -181,12 +184,12 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
     """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: what it was written from."""
     lines = [*parts.allocations]
     stream = "stream(device)" if "stream" in parts.constants else "0"
-    if len(parts.launches) > 1 or any("queue" in line for line in parts.before):
+    if sum(not step.call for step in parts.steps) > 1 or any("queue" in line for line in parts.before):
         lines.append(f"queue = {stream}")
         stream = "queue"
     lines += parts.before
-    for number, launch in enumerate(parts.launches):
-        lines += [*launch.before, *_launch_lines(number, launch, stream, parts.constants), *launch.after]
+    for step in parts.steps:
+        lines += [*step.before, *([step.call] if step.call else _launch_lines(step.number, step, stream, parts.constants)), *step.after]
     lines += parts.after
     lines.append(f"return [{', '.join(parts.returned)}]")
     text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join(lines) + "\n"

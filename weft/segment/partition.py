@@ -13,6 +13,7 @@ from ..compiler import NoScheduler
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, TorchOp
 from ..ir.values import Expr, LoadStoreOp, TensorView
+from ..ops.torch_ops import entry_of
 from .extract import boundary, extract
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 
@@ -147,12 +148,14 @@ class _Partition:
     def _fusion_of(self, exprs: Sequence[Expr]) -> Fusion:
         return kernel_step(self.fusion, exprs, self._outside(exprs)).fusion
 
-    def _kernel(self, exprs: Sequence[Expr]) -> KernelStep:
+    def _kernel(self, exprs: Sequence[Expr]) -> Step:
         step = kernel_step(self.fusion, exprs, self._outside(exprs))
         reasons = self.takes(step.fusion)
-        if reasons is not None:
-            raise NoScheduler(reasons)
-        return self._shared(step)
+        if reasons is None:
+            return self._shared(step)
+        if len(exprs) == 1 and entry_of(exprs[0]) is not None:
+            return TorchStep(exprs[0])
+        raise NoScheduler(reasons)
 
     def _shared(self, step: KernelStep) -> KernelStep:
         """Return the step with the fusion of an earlier one of equal structure."""

@@ -1,0 +1,81 @@
+"""The front end's functions for what torch runs: matrix products and attention.
+
+Owns the checks of their arguments' kinds. Read first: `TORCH_FUNCTIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..dtypes import DataType
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from . import arguments as given
+from . import attention, matmuls
+
+
+def _optional(op: str, name: str, value: Any) -> TensorView | None:
+    return None if value is None else given.tensor(op, name, value)
+
+
+def matmul(fusion: Fusion, arg1: Any, arg2: Any) -> TensorView:
+    """Return the matrix product of two tensors, as torch.matmul."""
+    return matmuls.matmul(fusion, given.tensor("matmul", "arg1", arg1), given.tensor("matmul", "arg2", arg2))
+
+
+def linear(fusion: Fusion, arg1: Any, arg2: Any, bias: Any = None) -> TensorView:
+    """Return arg1 @ arg2.T + bias."""
+    return matmuls.linear(fusion, given.tensor("linear", "arg1", arg1), given.tensor("linear", "arg2", arg2), _optional("linear", "bias", bias))
+
+
+def grouped_mm(
+    fusion: Fusion, mat1: Any, mat2: Any, offsets: Any, scale1: Any = None, scale2: Any = None, alpha: Any = None, bias: Any = None, beta: Any = None,
+    dtype: Any = DataType.BFloat16, output_block_scale_size: Any = 0, output_block_scale_dtype: Any = DataType.BFloat16, output_gamma: Any = False,
+) -> Any:  # fmt: skip
+    """Return products of groups that end at offsets; with scales also two Nones, for scales of the result, which it has none of."""
+    op = "grouped_mm"
+    a, b, ends = (given.tensor(op, name, value) for name, value in (("mat1", mat1), ("mat2", mat2), ("offsets", offsets)))
+    matmuls.refuse(op, alpha=alpha, bias=bias, beta=beta, output_block_scale_size=output_block_scale_size, output_gamma=output_gamma)
+    if scale1 is None and scale2 is None:
+        return matmuls.grouped_mm(fusion, a, b, ends)
+    scales = [given.tensor(op, name, value) for name, value in (("scale1", scale1), ("scale2", scale2))]
+    return matmuls.scaled_grouped_mm(fusion, a, b, ends, *scales, given.data_type(op, "dtype", dtype)), None, None
+
+
+def scaled_mm(
+    fusion: Fusion, mat1: Any, mat2: Any, scale1: Any, scale2: Any, alpha: Any = None, bias: Any = None, beta: Any = None, dtype: Any = DataType.BFloat16,
+    output_block_scale_size: Any = 0, output_block_scale_dtype: Any = DataType.BFloat16, output_gamma: Any = False,
+) -> Any:  # fmt: skip
+    """Return (product of two matrices with scales, None, None)."""
+    op = "scaled_mm"
+    matmuls.refuse(op, beta=beta, output_block_scale_size=output_block_scale_size, output_gamma=output_gamma)
+    operands = [given.tensor(op, name, value) for name, value in (("mat1", mat1), ("mat2", mat2), ("scale1", scale1), ("scale2", scale2))]
+    out = matmuls.scaled_mm(fusion, *operands, _optional(op, "alpha", alpha), _optional(op, "bias", bias), given.data_type(op, "dtype", dtype))
+    return out, None, None
+
+
+def sdpfa_fwd(
+    fusion: Fusion, query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, dropout_p: Any = None, is_causal: Any = None, scale: Any = None
+) -> tuple[TensorView, ...]:  # fmt: skip
+    """Return (output, logsumexp, philox_seed, philox_offset) of scaled dot product attention."""
+    op = "sdpfa_fwd"
+    tensors = [given.tensor(op, name, tensor) for name, tensor in (("query", query), ("key", key), ("value", value))]
+    numbers = [None if x is None else given.scalar(op, name, x) for name, x in (("dropout_p", dropout_p), ("is_causal", is_causal), ("scale", scale))]
+    return attention.forward(fusion, *tensors, _optional(op, "bias", bias), _optional(op, "mask", mask), *numbers)
+
+
+def sdpfa_bwd(
+    fusion: Fusion, grad_output: Any, query: Any, key: Any, value: Any, output: Any, logsumexp: Any, dropout_p: Any, is_causal: Any, philox_seed: Any,
+    philox_offset: Any, scale: Any,
+) -> tuple[TensorView, ...]:  # fmt: skip
+    """Return the gradients of query, key and value."""
+    op = "sdpfa_bwd"
+    named = {"grad_output": grad_output, "query": query, "key": key, "value": value, "output": output, "logsumexp": logsumexp}
+    tensors = [given.tensor(op, name, tensor) for name, tensor in named.items()]
+    random = [given.tensor(op, name, tensor) for name, tensor in (("philox_seed", philox_seed), ("philox_offset", philox_offset))]
+    numbers = [None if x is None else given.scalar(op, name, x) for name, x in (("dropout_p", dropout_p), ("is_causal", is_causal), ("scale", scale))]
+    return attention.backward(fusion, *tensors, numbers[0] or 0.0, numbers[1] or False, *random, numbers[2])
+
+
+TORCH_FUNCTIONS: tuple[Callable[..., Any], ...] = (matmul, linear, grouped_mm, scaled_mm, sdpfa_fwd, sdpfa_bwd)

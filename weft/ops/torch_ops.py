@@ -1,0 +1,228 @@
+"""Ops that torch runs, each as a step of its own: how torch computes them.
+
+Owns the table of these ops; nothing that is not in it ever runs in torch. Their shapes and types are built in `matmuls.py`, `attention.py` and `scans.py`.
+A function here gets the operands in the order of the node's inputs, and the node's attributes by name (expressions as numbers, types as torch's), and returns one tensor per output. The interpreter
+calls the same functions with operands in float64, so they take any floating type on any device.
+Read first: `TORCH_OPS`, `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import UserError
+from ..ir.graph_ops import ScanOp, ScatterOp, TorchOp
+from ..ir.values import Expr
+from .registry import torch
+
+Compute = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Any, ...]]
+
+
+class FlashWidth(UserError):
+    code = "W396"
+    what = "Flash attention requires the last dimension to be a multiple of 8, but query has {width} there"
+    fix = "pad query, key and value, or pass a mask, which goes another way"
+
+
+def entry_of(expr: Expr) -> str | None:
+    """Return the name under which the table has an expression, or None."""
+    name = expr.op_name if isinstance(expr, TorchOp) else "scan" if isinstance(expr, ScanOp) else "scatter" if isinstance(expr, ScatterOp) else None
+    return name if name in TORCH_OPS else None
+
+
+def run(name: str, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Compute an op of the table. attributes: those of the node, expressions as numbers, types as torch's."""
+    return TORCH_OPS[name](operands, attributes)
+
+
+# ---------------------------------------------------------------- products
+def _matmul(operands: Sequence[Any], _: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (torch.matmul(*operands),)
+
+
+def _linear(operands: Sequence[Any], _: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (torch.nn.functional.linear(*operands),)
+
+
+def _grouped_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    a, b, offsets = operands
+    widths = (a.shape[-1], b.shape[-1], b.stride(-1) if b.stride(-1) != 1 else b.stride(-2))
+    if a.is_cuda and a.dtype == torch.bfloat16 and torch.cuda.get_device_capability(a.device)[0] == 9 and not any(n % 8 for n in widths):
+        return (torch.ops.aten._grouped_mm(a, b, offsets),)
+    ends = [0, *offsets.tolist()]
+    pairs = list(zip(ends, ends[1:]))
+    if a.dim() == b.dim() == 2:  # groups along the summed axis
+        return (torch.stack([a[:, i:j] @ b[i:j] for i, j in pairs]),)
+    out = a.new_zeros((a.shape[-2], b.shape[-1]))
+    for group, (i, j) in enumerate(pairs):
+        if a.dim() == 2:
+            out[i:j] = a[i:j] @ b[group]
+        else:
+            out[:, i:j] = a[group] @ b[:, i:j]
+    return (out,)
+
+
+def _named(operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(zip(attributes["given"], operands))
+
+
+def _scaled_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    given, dtype = _named(operands, attributes), attributes["dtype"]
+    a, b, scale_a, scale_b = (given[n] for n in ("mat1", "mat2", "scale1", "scale2"))
+    if not a.is_cuda:
+        out = (a.double() * _spread(scale_a, a, -1)) @ (b.double() * _spread(scale_b, b, -2))
+        if "bias" in given:
+            out = out + given["bias"].double()
+    else:
+        out = torch._scaled_mm(a, b, scale_a, scale_b, bias=given.get("bias"), out_dtype=dtype)
+    return ((out * given["alpha"] if "alpha" in given else out).to(dtype),)
+
+
+def _spread(scale: Any, tensor: Any, along: int) -> Any:
+    """Return one scale per block of elements along an axis, for each element."""
+    scale = scale.double()
+    if scale.dim() != tensor.dim() or scale.numel() == 1:
+        return scale
+    return scale.repeat_interleave(max(1, tensor.shape[along] // max(1, scale.shape[along])), along)
+
+
+def _scaled_grouped_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    given, dtype = _named(operands, attributes), attributes["dtype"]
+    a, b, offsets, scale_a, scale_b = (given[n] for n in ("mat1", "mat2", "offsets", "scale1", "scale2"))
+    if a.is_cuda:
+        # torch wants one scale per row of each operand, without the axis of extent 1
+        rows, columns = (s.squeeze(d).contiguous() if s.dim() > 1 and s.shape[d] == 1 else s for s, d in ((scale_a, -1), (scale_b, -2)))
+        return (torch._scaled_grouped_mm(a, b, rows, columns, offs=offsets, out_dtype=torch.bfloat16).to(dtype),)
+    out = _grouped_mm([a.double() * scale_a.double(), b.double() * scale_b.double(), offsets], {})[0]
+    return (out.to(dtype),)
+
+
+# ---------------------------------------------------------------- attention
+def _flat(x: Any) -> Any:
+    """Return a tensor of 4 axes: the leading ones are one."""
+    return x.reshape(-1, *x.shape[-3:]) if x.dim() > 4 else x
+
+
+def _scores(q: Any, k: Any, given: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    """Return scaled and masked products of queries and keys, in float32 at least."""
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    k = _heads_like(q, k)
+    scores = (q.to(wide) * attributes["scale"]) @ k.to(wide).transpose(-1, -2)
+    if "bias" in given:
+        scores = scores + given["bias"].to(wide)
+    if "mask" in given:
+        scores = scores.masked_fill(given["mask"].logical_not(), -float("inf"))
+    if attributes["is_causal"]:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril().logical_not(), -float("inf"))
+    return scores
+
+
+def _heads_like(q: Any, k: Any) -> Any:
+    """Return keys or values with as many heads as queries."""
+    return k if k.shape[-3] == q.shape[-3] else k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+
+
+def _with_scale(q: Any, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    scale = attributes.get("scale")
+    return {**attributes, "scale": q.shape[-1] ** -0.5 if scale is None else float(scale)}
+
+
+def _sdpfa_fwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    given = _named(operands, attributes)
+    q, k, v = given["query"], given["key"], given["value"]
+    attributes = _with_scale(q, attributes)
+    dropout, causal = float(attributes["dropout_p"]), bool(attributes["is_causal"])
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and "bias" not in given and "mask" not in given:
+        if q.shape[-1] % 8:
+            raise FlashWidth(width=q.shape[-1])
+        found = torch.ops.aten._scaled_dot_product_flash_attention(_flat(q), _flat(k), _flat(v), dropout, causal, False, scale=attributes["scale"])
+        out, sums, seed, offset = found[0], found[1], found[6], found[7]
+        return out.reshape(*q.shape[:-1], v.shape[-1]), sums.reshape(q.shape[:-1]), seed, offset
+    scores = _scores(q, k, given, attributes)
+    sums = torch.logsumexp(scores, -1)
+    shares = torch.exp(scores - sums.unsqueeze(-1)).nan_to_num(0.0)
+    if dropout:
+        shares = torch.nn.functional.dropout(shares, dropout)
+    out = (shares @ _heads_like(q, v).to(shares.dtype)).to(q.dtype)
+    device = {"device": q.device}
+    return out, sums, torch.zeros(2, dtype=torch.uint64, **device), torch.zeros((), dtype=torch.uint64, **device)
+
+
+def _sdpfa_bwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    grad, q, k, v, out, sums, seed, offset = operands
+    attributes = _with_scale(q, attributes)
+    if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16):
+        flat = [_flat(x) for x in (grad, q, k, v, out)]
+        found = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            *flat, sums.reshape(flat[1].shape[:-1]), None, None, q.shape[-2], k.shape[-2], float(attributes["dropout_p"]), bool(attributes["is_causal"]),
+            seed, offset, scale=attributes["scale"],
+        )  # fmt: skip
+        return tuple(g.reshape(x.shape) for g, x in zip(found, (q, k, v)))
+    shares = torch.exp(_scores(q, k, {}, attributes) - sums.unsqueeze(-1)).nan_to_num(0.0)
+    wide = grad.to(shares.dtype)
+    of_shares = wide @ _heads_like(q, v).to(shares.dtype).transpose(-1, -2)
+    rows = (wide * out.to(shares.dtype)).sum(-1, keepdim=True)
+    of_scores = shares * (of_shares - rows) * attributes["scale"]
+    of_q = of_scores @ _heads_like(q, k).to(shares.dtype)
+    of_k, of_v = of_scores.transpose(-1, -2) @ q.to(shares.dtype), shares.transpose(-1, -2) @ wide
+    return of_q.to(q.dtype), _sum_heads(of_k, k).to(k.dtype), _sum_heads(of_v, v).to(v.dtype)
+
+
+def _sum_heads(grad: Any, like: Any) -> Any:
+    """Return the gradient of keys or values of which several heads of queries share one."""
+    if grad.shape[-3] == like.shape[-3]:
+        return grad
+    return grad.unflatten(-3, (like.shape[-3], grad.shape[-3] // like.shape[-3])).sum(-3)
+
+
+# ---------------------------------------------------------------- sorting, tables, scans
+def _embedding(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    index, weight = operands
+    if attributes.get("max_norm") is not None:
+        norm = attributes.get("norm_type")
+        torch.embedding_renorm_(weight.detach(), index.contiguous(), float(attributes["max_norm"]), 2.0 if norm is None else float(norm))
+    padding = attributes.get("padding_idx")
+    return (torch.embedding(weight, index, -1 if padding is None else int(padding)),)
+
+
+def _argsort(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    (x,) = operands
+    if not x.dim():
+        return (torch.zeros_like(x, dtype=torch.int64),)
+    return (torch.sort(x, dim=attributes["dim"], descending=attributes["descending"], stable=attributes["stable"])[1],)
+
+
+def _topk(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(torch.topk(operands[0], int(attributes["k"]), attributes["dim"], attributes["largest"], attributes["sorted"]))
+
+
+def _scan(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    x, dim, kind = operands[0], attributes["dim"], attributes["kind"]
+    start = None if len(operands) < 2 else torch.as_tensor(operands[1], dtype=x.dtype, device=x.device)
+    if kind in ("sum", "prod"):
+        out = (torch.cumsum if kind == "sum" else torch.cumprod)(x, dim, dtype=x.dtype)
+        return (out if start is None else out + start if kind == "sum" else out * start,)
+    out = (torch.cummax if kind == "max" else torch.cummin)(x, dim)[0]
+    return (out if start is None else (torch.maximum if kind == "max" else torch.minimum)(out, start),)
+
+
+_SCATTER = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin"}
+
+
+def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    base, index, source = operands
+    index, dim, kind = index.to(torch.int64), attributes["dim"], attributes["kind"]
+    if not isinstance(source, torch.Tensor) or not source.dim():
+        source = torch.as_tensor(source, dtype=base.dtype, device=base.device).expand(index.shape)
+    if kind == "set":
+        return (torch.scatter(base, dim, index, source),)
+    return (torch.scatter_reduce(base, dim, index, source, _SCATTER[kind]),)
+
+
+TORCH_OPS: dict[str, Compute] = {
+    "matmul": _matmul, "linear": _linear, "grouped_mm": _grouped_mm, "scaled_mm": _scaled_mm, "scaled_grouped_mm": _scaled_grouped_mm,
+    "sdpfa_fwd": _sdpfa_fwd, "sdpfa_bwd": _sdpfa_bwd, "embedding_fwd": _embedding, "argsort": _argsort, "topk": _topk, "scan": _scan, "scatter": _scatter,
+}  # fmt: skip
+
+__all__ = ["TORCH_OPS", "entry_of", "run"]

@@ -1,0 +1,99 @@
+"""Steps that torch runs, and views: called from the function of a signature like the launches around them.
+
+Owns what surrounds torch's own function: no gradients are recorded, numbers of the call are put in, and the results lie in memory as the kernels that
+read them were told. Read first: `TorchCall`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..dtypes import DataType
+from ..errors import InternalError
+from ..expr import Number, Sym, const, evaluate, substitute, variables
+from ..ir.values import Expr, Scalar, TensorView
+from ..ops import torch_ops
+from ..reference.torch_types import torch_dtype
+from . import host_scalars
+from .outputs import Layout
+
+
+class WrongResult(InternalError):
+    code = "W930"
+    what = "torch's {op} gave a tensor of {given}; the definition says {expected}"
+
+
+class TorchCall:
+    """One op of the table, with everything known but its operands and the numbers that change from call to call."""
+
+    __slots__ = ("layouts", "name", "run")
+
+    def __init__(self, name: str, attributes: Mapping[str, Any], layouts: Sequence[Layout]) -> None:
+        self.name, self.layouts = name, tuple(layouts)
+        compute, fixed = torch_ops.TORCH_OPS[name], dict(attributes)
+        self.run: Callable[..., Any] = lambda operands, changing: compute(operands, {**fixed, **changing} if changing else fixed)
+
+    def __call__(self, *operands: Any, **changing: Number) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            return tuple(map(self._fitted, self.run(operands, changing), self.layouts))
+
+    def _fitted(self, result: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Return a result as the steps that follow expect it; torch mostly gives it so."""
+        if result.dtype is not layout.dtype or result.numel() != _count(layout.sizes):
+            raise WrongResult(op=self.name, given=f"{tuple(result.shape)} of {result.dtype}", expected=f"{layout.sizes} of {layout.dtype}")
+        if tuple(result.shape) != layout.sizes:
+            result = result.reshape(layout.sizes)
+        if layout.is_like(result.shape, result.stride()):
+            return result
+        return torch.empty_strided(layout.sizes, layout.strides, dtype=layout.dtype, device=result.device).copy_(result)
+
+
+def _count(sizes: Sequence[int]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
+
+
+def call_text(
+    number: int, expr: Expr, tensors: Sequence[str], layouts: Sequence[Layout], env: Mapping[Sym, Number], names: Mapping[Sym, str], constants: dict[str, Any]
+) -> str:
+    """Return the call of `expr` as text; what it names is put into `constants`.
+
+    tensors: the text of each tensor operand. names: the variables that change from call to call, with their text.
+    """
+    name = torch_ops.entry_of(expr)
+    if name is None:
+        raise InternalError(f"{expr.op_name} is not among the ops that torch runs")
+
+    def text_of(sym: Sym) -> str | None:
+        changing = {v: names[v] for v in variables(sym) if v in names}
+        if not changing:
+            return None
+        fixed = {v: const(env[v], v.dtype) for v in variables(sym) if v not in changing}
+        return host_scalars.expression(substitute(sym, fixed), changing, constants)
+
+    fixed: dict[str, Any] = {}
+    changing: list[str] = []
+    for key, value in expr.attributes.items():
+        text = text_of(value) if isinstance(value, Sym) else None
+        if text is not None:
+            changing.append(f"{key}={text}")
+        else:
+            fixed[key] = evaluate(value, env) if isinstance(value, Sym) else torch_dtype(value) if isinstance(value, DataType) else value
+    operands, rest = [], iter(tensors)
+    for place, operand in enumerate(expr.inputs):
+        if isinstance(operand, TensorView):
+            operands.append(next(rest))
+            continue
+        assert isinstance(operand, Scalar)
+        text = text_of(operand.sym)
+        if text is None:
+            text = f"torch{number}_{place}"
+            constants[text] = evaluate(operand.sym, env)
+        operands.append(text)
+    constants[f"torch{number}"] = TorchCall(name, fixed, layouts)
+    return f"torch{number}({', '.join([*operands, *changing])})"
