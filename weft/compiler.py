@@ -21,6 +21,7 @@ from .errors import Unsupported
 from .expr import Number, Sym
 from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
+from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
 from .schedule.welford import translate_welford
@@ -36,6 +37,10 @@ class NoScheduler(Unsupported):
     def __init__(self, reasons: dict[str, str]) -> None:
         self.reasons = reasons
         super().__init__(reasons="\n".join(f"    {name}: {reason}" for name, reason in reasons.items()))
+
+
+WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp)
+"""Expressions that no kernel computes: they are rewritten before, or are steps of their own."""
 
 
 @dataclass(eq=False)
@@ -54,7 +59,8 @@ class Prepared:
         """Return the scheduler's analysis, or None when it declines (the reason is in `declines`)."""
         name = scheduler.name
         if name not in self.analyses and name not in self.declines:
-            found = scheduler.analyze(self.fusion)
+            foreign = next((e for e in self.fusion.tensor_exprs() if isinstance(e, WITHOUT_KERNEL)), None)
+            found = scheduler.analyze(self.fusion) if foreign is None else Decline(f"no kernel computes {foreign.op_name}")
             if isinstance(found, Decline):
                 self.declines[name] = found.reason
             else:

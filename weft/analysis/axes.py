@@ -176,7 +176,7 @@ class AxisMaps:
                 for producer in expr.tensor_inputs:
                     yield from pairwise(producer, consumer, expr)  # type: ignore[arg-type]
             first = expr.outputs[0]
-            for sibling in expr.outputs[1:]:
+            for sibling in expr.outputs[1:] if not isinstance(expr, TorchOp) else ():  # torch's results have shapes of their own
                 yield from siblings(first, sibling)  # type: ignore[arg-type]
 
     @functools.cached_property

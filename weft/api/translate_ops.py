@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..errors import Unsupported
-from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp
+from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
+from . import translate_torch
 from . import translate_views as views
 from .translate_values import Names, dtype_text, list_text
 
@@ -118,4 +119,5 @@ def _lookup(expr: LookupOp, names: Names) -> str:
 _CALLS: dict[type[Expr], Callable[..., str]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _load_store, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random, ReshapeOp: views.reshape, CatOp: views.cat, LookupOp: _lookup,
+    TorchOp: translate_torch.torch_op, ScanOp: translate_torch.scan, ScatterOp: translate_torch.scatter,
 }  # fmt: skip
