@@ -1,8 +1,8 @@
 """Ops that torch runs, each as a step of its own: how torch computes them.
 
 Owns the table of these ops; nothing that is not in it ever runs in torch. Their shapes and types are built in `matmuls.py`, `attention.py` and `scans.py`.
-A function here gets the operands in the order of the node's inputs, and the node's attributes by name (expressions as numbers, types as torch's), and returns one tensor per output. The interpreter
-calls the same functions with operands in float64, so they take any floating type on any device.
+A function here gets the operands in the order of the node's inputs, and the node's attributes by name (expressions as numbers, types as torch's); it
+returns one tensor per output. The interpreter calls the same functions with operands in float64, so they take any floating type on any device.
 Read first: `TORCH_OPS`, `run`.
 """
 
