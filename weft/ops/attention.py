@@ -48,8 +48,8 @@ def forward(
 
 
 def backward(
-    fusion: Fusion, grad: TensorView, query: TensorView, key: TensorView, value: TensorView, output: TensorView, logsumexp: TensorView, dropout_p: Operand,
-    is_causal: Operand, seed: TensorView, offset: TensorView, scale: Operand | None,
+    fusion: Fusion, grad: TensorView, query: TensorView, key: TensorView, value: TensorView, output: TensorView, logsumexp: TensorView,
+    dropout_p: Operand | None, is_causal: Operand | None, seed: TensorView, offset: TensorView, scale: Operand | None,
 ) -> tuple[TensorView, ...]:  # fmt: skip
     """Return the gradients of query, key and value, each with the shape, the type and the order in memory of its tensor."""
     results = [([like(fusion, a) for a in logical_axes(t)], t.dtype()) for t in (query, key, value)]

@@ -39,8 +39,8 @@ def grouped_mm(
     matmuls.refuse(op, alpha=alpha, bias=bias, beta=beta, output_block_scale_size=output_block_scale_size, output_gamma=output_gamma)
     if scale1 is None and scale2 is None:
         return matmuls.grouped_mm(fusion, a, b, ends)
-    scales = [given.tensor(op, name, value) for name, value in (("scale1", scale1), ("scale2", scale2))]
-    return matmuls.scaled_grouped_mm(fusion, a, b, ends, *scales, given.data_type(op, "dtype", dtype)), None, None
+    x, y = given.tensor(op, "scale1", scale1), given.tensor(op, "scale2", scale2)
+    return matmuls.scaled_grouped_mm(fusion, a, b, ends, x, y, given.data_type(op, "dtype", dtype)), None, None
 
 
 def scaled_mm(
@@ -50,8 +50,8 @@ def scaled_mm(
     """Return (product of two matrices with scales, None, None)."""
     op = "scaled_mm"
     matmuls.refuse(op, beta=beta, output_block_scale_size=output_block_scale_size, output_gamma=output_gamma)
-    operands = [given.tensor(op, name, value) for name, value in (("mat1", mat1), ("mat2", mat2), ("scale1", scale1), ("scale2", scale2))]
-    out = matmuls.scaled_mm(fusion, *operands, _optional(op, "alpha", alpha), _optional(op, "bias", bias), given.data_type(op, "dtype", dtype))
+    a, b, x, y = (given.tensor(op, name, value) for name, value in (("mat1", mat1), ("mat2", mat2), ("scale1", scale1), ("scale2", scale2)))
+    out = matmuls.scaled_mm(fusion, a, b, x, y, _optional(op, "alpha", alpha), _optional(op, "bias", bias), given.data_type(op, "dtype", dtype))
     return out, None, None
 
 
@@ -60,9 +60,14 @@ def sdpfa_fwd(
 ) -> tuple[TensorView, ...]:  # fmt: skip
     """Return (output, logsumexp, philox_seed, philox_offset) of scaled dot product attention."""
     op = "sdpfa_fwd"
-    tensors = [given.tensor(op, name, tensor) for name, tensor in (("query", query), ("key", key), ("value", value))]
-    numbers = [None if x is None else given.scalar(op, name, x) for name, x in (("dropout_p", dropout_p), ("is_causal", is_causal), ("scale", scale))]
-    return attention.forward(fusion, *tensors, _optional(op, "bias", bias), _optional(op, "mask", mask), *numbers)
+    q, k, v = (given.tensor(op, name, tensor) for name, tensor in (("query", query), ("key", key), ("value", value)))
+    dropout_p, is_causal, scale = _numbers(op, dropout_p, is_causal, scale)
+    return attention.forward(fusion, q, k, v, _optional(op, "bias", bias), _optional(op, "mask", mask), dropout_p, is_causal, scale)
+
+
+def _numbers(op: str, *values: Any) -> list[Any]:
+    """Check dropout_p, is_causal and scale, each of which may be left out."""
+    return [None if value is None else given.scalar(op, name, value) for name, value in zip(("dropout_p", "is_causal", "scale"), values)]
 
 
 def sdpfa_bwd(
@@ -72,10 +77,10 @@ def sdpfa_bwd(
     """Return the gradients of query, key and value."""
     op = "sdpfa_bwd"
     named = {"grad_output": grad_output, "query": query, "key": key, "value": value, "output": output, "logsumexp": logsumexp}
-    tensors = [given.tensor(op, name, tensor) for name, tensor in named.items()]
-    random = [given.tensor(op, name, tensor) for name, tensor in (("philox_seed", philox_seed), ("philox_offset", philox_offset))]
-    numbers = [None if x is None else given.scalar(op, name, x) for name, x in (("dropout_p", dropout_p), ("is_causal", is_causal), ("scale", scale))]
-    return attention.backward(fusion, *tensors, numbers[0] or 0.0, numbers[1] or False, *random, numbers[2])
+    g, q, k, v, out, sums = (given.tensor(op, name, tensor) for name, tensor in named.items())
+    seed, offset = given.tensor(op, "philox_seed", philox_seed), given.tensor(op, "philox_offset", philox_offset)
+    dropout_p, is_causal, scale = _numbers(op, dropout_p, is_causal, scale)
+    return attention.backward(fusion, g, q, k, v, out, sums, dropout_p, is_causal, seed, offset, scale)
 
 
 TORCH_FUNCTIONS: tuple[Callable[..., Any], ...] = (matmul, linear, grouped_mm, scaled_mm, sdpfa_fwd, sdpfa_bwd)
