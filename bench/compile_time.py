@@ -3,7 +3,7 @@
     python bench/compile_time.py [OUT.json] [--kinds chain,norms] [--sizes 1000,2000] [--repeat 3]
 
 Each row is the best of `--repeat` runs, in milliseconds of the processor. definition: building the graph. key: the structural key.
-template: copies of the graph, the plan of outputs, parts. analysis: equal sizes, and what each scheduler finds without sizes. choice: parameters for
+template: copies of the graph, the plan of outputs. analysis: equal sizes, and what each scheduler finds without sizes. choice: parameters for
 these sizes. schedule: the transforms, on a copy. lowering: kernel IR. text: CUDA. growth: the exponent between a size and the one above it, of the sum;
 1 is linear. Nothing here needs a GPU or a C++ compiler.
 Read first: `DEFINITIONS`, `stages`.
@@ -28,6 +28,7 @@ from weft.ir.values import TensorView
 from weft.lower.pipeline import lower
 from weft.runtime import collector
 from weft.runtime.runtimes import Template
+from weft.segment.partition import kernel_step
 
 ROWS, COLUMNS = 256, 1024
 STAGES = ("definition", "key", "template", "analysis", "choice", "schedule", "lowering", "text")
@@ -131,19 +132,20 @@ def stages(define: Callable[[FusionDefinition, int], None], size: int) -> dict[s
     marks.append(clock())
     structural_key(fd.fusion)
     marks.append(clock())
-    part = Template(fd.fusion).base.parts[0]
+    fusion = Template(fd.fusion).base.plans.fusion
+    step = kernel_step(fusion, fusion.tensor_exprs(), fusion.outputs()).fusion
     marks.append(clock())
-    prepared = compiler.prepare(part.fusion)
+    prepared = compiler.prepare(step)
     for scheduler in compiler.SCHEDULERS:
         prepared.analysis(scheduler)
     marks.append(clock())
     env: dict[Any, int] = {}
-    for tensor in part.fusion.inputs():
+    for tensor in step.inputs():
         if isinstance(tensor, TensorView):
             env |= zip((axis.sym for axis in tensor.get_logical_domain()), (ROWS, COLUMNS))
-    proposal = compiler.propose(part.fusion, env, {}, arch_by_name("H100"))
+    proposal = compiler.propose(step, env, {}, arch_by_name("H100"))
     marks.append(clock())
-    scheduled, launch = compiler.schedule_clone(part.fusion, proposal)
+    scheduled, launch = compiler.schedule_clone(step, proposal)
     marks.append(clock())
     fixed = {"static_block": dict(launch.static_block), "cluster_blocks": launch.cluster_blocks, "full_rows": launch.full_rows, "phased": launch.phased}
     kernel = lower(scheduled, name="kernel", index_type=DataType.Int32, **fixed)
