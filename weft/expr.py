@@ -9,7 +9,7 @@ Read first: `Sym`, `add`, `floordiv`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Union
 
 from .dtypes import DataType
@@ -31,13 +31,18 @@ class Sym:
 
     op: "const" (payload: the value), "var" (payload: the name), or an operation over `args`.
     dtype: DataType.Int for index arithmetic. extent: for an index variable i, the Sym e with 0 <= i < e, else None.
-    lower: a proved lower bound of an integer variable.
+    lower: a proved lower bound of an integer variable. depth: how many operations are nested.
     """
 
-    __slots__ = ("op", "args", "payload", "dtype", "extent", "lower", "_text", "_terms", "__weakref__")
+    __slots__ = ("op", "args", "payload", "dtype", "extent", "lower", "depth", "_text", "_terms", "_variables", "__weakref__")
 
     def __init__(self, op: str, args: tuple["Sym", ...], payload: object, dtype: DataType, extent: "Sym | None", lower: int) -> None:
         self.op, self.args, self.payload, self.dtype, self.extent, self.lower = op, args, payload, dtype, extent, lower
+        self.depth = 0
+        for arg in args:
+            if arg.depth >= self.depth:
+                self.depth = arg.depth + 1
+        self._variables: frozenset[Sym] | None = None
         self._text: str | None = None
         self._terms: dict[tuple[Sym, ...], int] | None = None
 
@@ -539,9 +544,33 @@ class UnboundVariable(InternalError):
     what = "{name} has no value when {sym} is evaluated; bound: {bound}"
 
 
+DEEP = 100
+"""Expressions nested deeper than this are worked through from the inside: a function that calls itself would not come back from a few hundred."""
+
+
+def inner_first(sym: Sym, is_known: Callable[[Sym], bool]) -> Iterator[Sym]:
+    """Yield `sym` and what it is made of, each once, operands before operations; nothing behind what `is_known`."""
+    stack, seen = [(sym, False)], set()
+    while stack:
+        current, is_ready = stack.pop()
+        if is_ready:
+            yield current
+        elif current not in seen and not is_known(current):
+            seen.add(current)
+            stack.append((current, True))
+            stack += [(arg, False) for arg in reversed(current.args)]
+
+
 def evaluate(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number] | None = None) -> Number:
     """Return the value of `sym` with variables (or whole subexpressions) given by `env`."""
     memo = {} if memo is None else memo
+    if sym.depth > DEEP:
+        for inner in inner_first(sym, lambda s: s in env or s in memo):
+            _evaluate(inner, env, memo)
+    return _evaluate(sym, env, memo)
+
+
+def _evaluate(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number]) -> Number:
     if sym in env:
         return env[sym]
     if sym.op == "const":
@@ -551,7 +580,7 @@ def evaluate(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number] | None
     if sym.op == "var":
         raise UnboundVariable(name=sym.payload, sym=sym, bound=[v.payload for v in env if v.is_var])
     function = _PYTHON.get(sym.op) or EVALUATORS[sym.op]
-    value = _coerce(function(*(evaluate(a, env, memo) for a in sym.args)), sym.dtype)
+    value = _coerce(function(*(_evaluate(a, env, memo) for a in sym.args)), sym.dtype)
     memo[sym] = value
     return value
 
@@ -563,12 +592,18 @@ def evaluate_int(sym: Sym, env: Mapping[Sym, Number], memo: dict[Sym, Number] | 
 
 def substitute(sym: Sym, mapping: Mapping[Sym, Sym]) -> Sym:
     """Return `sym` with the keys of `mapping` replaced, simplified again."""
-    if sym in mapping:
-        return mapping[sym]
-    if not sym.args:
-        return sym
-    args = [substitute(a, mapping) for a in sym.args]
-    return rebuild(sym, args)
+    done = dict(mapping)
+    if sym.depth > DEEP:
+        for inner in inner_first(sym, done.__contains__):
+            _substitute(inner, done)
+    return _substitute(sym, done)
+
+
+def _substitute(sym: Sym, done: dict[Sym, Sym]) -> Sym:
+    found = done.get(sym)
+    if found is None:
+        found = done[sym] = rebuild(sym, [_substitute(a, done) for a in sym.args]) if sym.args else sym
+    return found
 
 
 def rebuild(sym: Sym, args: list[Sym]) -> Sym:
@@ -590,14 +625,14 @@ def rebuild(sym: Sym, args: list[Sym]) -> Sym:
     return op(sym.op, args, sym.dtype)
 
 
-def variables(sym: Sym) -> set[Sym]:
+def variables(sym: Sym) -> frozenset[Sym]:
     """Return the variables that `sym` depends on."""
     if sym.is_var:
-        return {sym}
-    out: set[Sym] = set()
-    for arg in sym.args:
-        out |= variables(arg)
-    return out
+        return frozenset([sym])  # kept by itself it would never go
+    if sym._variables is None:
+        for inner in inner_first(sym, lambda s: s.is_var or s._variables is not None):
+            inner._variables = frozenset().union(*map(variables, inner.args))
+    return sym._variables  # type: ignore[return-value]
 
 
 _INFIX = {"add": " + ", "mul": " * ", "floordiv": " / ", "mod": " % ", "lt": " < ", "eq": " == ", "and": " && "}

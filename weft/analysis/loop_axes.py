@@ -58,6 +58,7 @@ class LoopAxes:
                 if exact_of[number] is not self.maps.exact(axis) and self.conflict is None:
                     self.conflict = f"an axis of {tensor} and another axis are joined by one broadcast axis, which has two extents"
         self._concrete: dict[TensorView, frozenset[int]] = {}
+        self._stored: dict[TensorView, frozenset[int]] = {}
         for tensor in self.tensors:
             numbers = [self.of(a) for a in tensor.get_logical_domain() if not a.is_broadcast()]
             self._concrete[tensor] = frozenset(n for n in numbers if n is not None)
@@ -83,8 +84,11 @@ class LoopAxes:
 
     def stored(self, tensor: TensorView) -> frozenset[int]:
         """Return the classes over which the elements of `tensor` differ: `concrete` without reduced axes."""
-        numbers = (self.of(a) for a in tensor.get_logical_domain() if not a.is_broadcast() and not a.is_reduction())
-        return frozenset(n for n in numbers if n is not None)
+        found = self._stored.get(tensor)
+        if found is None:
+            numbers = (self.of(a) for a in tensor.get_logical_domain() if not a.is_broadcast() and not a.is_reduction())
+            found = self._stored[tensor] = frozenset(n for n in numbers if n is not None)
+        return found
 
     def memory_order(self, tensor: TensorView) -> tuple[int, ...]:
         """Return the classes that `tensor` varies over, in the order in which it lies in memory, outermost first."""

@@ -28,6 +28,10 @@ from .precision import wide_tensors
 from .reduction_shape import ReductionShape
 
 
+MOST_TIMES = 8
+"""Projection is given up where ops would run more often than this on average: of 100 normalizations in a row the last would repeat all others."""
+
+
 @dataclass(frozen=True)
 class KeptTensor:
     """`tensor` stays on chip from `first_pass` until `last_pass`; it varies over the reduced loops `classes`."""
@@ -168,6 +172,7 @@ def _project(found, axes: LoopAxes, reduced: frozenset[int], members: set[int], 
     """Replace every kept tensor by the inputs that it is computed from; reductions' results are at hand and stop the search."""
     inputs: list[tuple[TensorView, int, int]] = []
     recomputed: dict[int, Expr] = {}
+    times = 0
     obstacle = ""
     has_outer_loops = any(axes.stored(t) - reduced for t, _, _ in found)
     for target, _, end in found:
@@ -181,6 +186,9 @@ def _project(found, axes: LoopAxes, reduced: frozenset[int], members: set[int], 
                 if axes.stored(tensor) - reduced or not has_outer_loops:
                     inputs.append((tensor, 0, end))
                 continue
+            times += 1
+            if times > MOST_TIMES * len(axes.tensors):
+                return None, f"every kept tensor would be computed again from the inputs, each op {MOST_TIMES} times and more", cost_of((), set())
             recomputed[id(definition)] = definition
             for source in definition.tensor_inputs:
                 if source not in seen:

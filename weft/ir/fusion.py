@@ -28,6 +28,8 @@ class Fusion:
         self.detached: set[Val] = set()  # tensors through which no gradient flows
         self.is_closed = False  # an executor owns the fusion: users' operators add nothing more
         self.random_op_count = 0
+        self._changes = 0
+        self._order: _Order | None = None
 
     # -- creation
     def new_axis(self, extent: Sym | int, iter_type: IterType = IterType.iteration, **kwargs) -> IterDomain:
@@ -72,6 +74,7 @@ class Fusion:
 
     def register(self, expr: Expr) -> Expr:
         """Make `expr` the definition of its outputs and a use of its inputs."""
+        self._changes += 1
         for value in expr.outputs:
             value._definition = expr
         for value in dict.fromkeys(expr.inputs):
@@ -80,6 +83,7 @@ class Fusion:
 
     def remove(self, expr: Expr) -> None:
         """Take an expression out of the fusion."""
+        self._changes += 1
         for value in expr.outputs:
             value._definition = None
         for value in expr.inputs:
@@ -87,10 +91,23 @@ class Fusion:
 
     def replace_input(self, expr: Expr, old: Val, new: Val) -> None:
         """Let `expr` read `new` where it read `old`."""
-        expr.inputs = [new if v is old else v for v in expr.inputs]
-        old._uses = [use for use in old._uses if use is not expr]
-        if not any(use is expr for use in new._uses):
-            new._uses.append(expr)
+        self.replace_inputs([expr], old, new)
+
+    def replace_inputs(self, exprs: Iterable[Expr], old: Val, new: Val) -> None:
+        """Let all of `exprs` read `new` where they read `old`."""
+        self._changes += 1
+        moved = {id(expr): expr for expr in exprs}
+        for expr in moved.values():
+            expr.inputs = [new if v is old else v for v in expr.inputs]
+        old._uses = [use for use in old._uses if id(use) not in moved]
+        known = set(map(id, new._uses))
+        new._uses += [expr for key, expr in moved.items() if key not in known]
+
+    def redefine(self, expr: Expr, old: Val, new: Val) -> None:
+        """Let `expr` compute `new` where it computed `old`, which is left without a definition."""
+        self._changes += 1
+        expr.outputs = [new if v is old else v for v in expr.outputs]
+        old._definition, new._definition = None, expr
 
     # -- inputs and outputs
     def add_input(self, value: Val) -> None:
@@ -100,7 +117,7 @@ class Fusion:
 
     def add_output(self, value: Val, alias_input: Val | None = None) -> None:
         """Add an output; with `alias_input` it is written into that input's buffer and not returned unless added plainly too."""
-        known = any(v is value for v in self._outputs)
+        known = value in self._outputs
         if alias_input is not None:
             self.aliases[value] = alias_input
             if not known:
@@ -114,7 +131,10 @@ class Fusion:
 
     def replace_output(self, old: Val, new: Val) -> None:
         """Let `new` be the output that `old` is, with its alias."""
-        self._outputs = [new if v is old else v for v in self._outputs]
+        outputs = list(self._outputs)
+        while old in outputs:
+            outputs[outputs.index(old)] = new
+        self._outputs = outputs
         if old in self.aliases:
             self.aliases[new] = self.aliases.pop(old)
         if old in self.hidden_outputs:
@@ -157,18 +177,18 @@ class Fusion:
 
     def tensor_exprs(self) -> list[Expr]:
         """Return `exprs()` without those between scalars."""
-        return [e for e in self.exprs() if isinstance(e.outputs[0], TensorView)]
+        return list(self._in_order().tensor_exprs)
 
     def tensors(self) -> list[TensorView]:
         """Return the tensors that matter (inputs, then outputs of `tensor_exprs`), each once, in order."""
-        seen: dict[TensorView, None] = {v: None for v in self._inputs if isinstance(v, TensorView)}
-        for expr in self.tensor_exprs():
-            for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
-                seen.setdefault(tensor)
-        for value in self._outputs:
-            if isinstance(value, TensorView):
-                seen.setdefault(value)
-        return list(seen)
+        return list(self._in_order().tensors)
+
+    def _in_order(self) -> "_Order":
+        """Return the order of what outputs need, found once until the graph changes."""
+        found = self._order
+        if found is None or not found.holds(self):
+            found = self._order = _Order(self)
+        return found
 
     # -- copy
     def clone(self) -> "tuple[Fusion, dict[Val, Val]]":
@@ -189,6 +209,26 @@ class Fusion:
         from .printing import fusion_text
 
         return fusion_text(self)
+
+
+class _Order:
+    """The tensors of a fusion and the expressions that make them, in order, as long as the graph stays as it is."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self._changes, self._inputs, self._outputs = fusion._changes, fusion._inputs, fusion._outputs
+        self._counts = len(fusion._inputs), len(fusion._outputs)
+        self.tensor_exprs = [e for e in fusion.exprs() if isinstance(e.outputs[0], TensorView)]
+        seen: dict[TensorView, None] = {v: None for v in fusion._inputs if isinstance(v, TensorView)}
+        for expr in self.tensor_exprs:
+            seen.update(dict.fromkeys(expr.tensor_inputs))
+            seen.update(dict.fromkeys(expr.tensor_outputs))
+        seen.update((v, None) for v in fusion._outputs if isinstance(v, TensorView))
+        self.tensors = list(seen)
+
+    def holds(self, fusion: Fusion) -> bool:
+        """True while nothing was added to the graph or taken out of it, inputs and outputs included."""
+        is_same = self._inputs is fusion._inputs and self._outputs is fusion._outputs
+        return is_same and self._changes == fusion._changes and self._counts == (len(fusion._inputs), len(fusion._outputs))
 
 
 class _Cloner:

@@ -367,11 +367,11 @@ class TensorView(Val, TensorSurface):
 
     @property
     def is_fusion_input(self) -> bool:
-        return any(v is self for v in self.fusion.inputs())  # type: ignore[union-attr]
+        return self in self.fusion._inputs  # type: ignore[union-attr]
 
     @property
     def is_fusion_output(self) -> bool:
-        return any(v is self for v in self.fusion.outputs())  # type: ignore[union-attr]
+        return self in self.fusion._outputs  # type: ignore[union-attr]
 
     def strides(self) -> dict[IterDomain, Sym]:
         """Return the element stride of each allocation axis of a tensor in global memory (0 for broadcast axes)."""

@@ -8,6 +8,7 @@ Read first: `LoopPlan`.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 from ..analysis.axes import AxisMaps, UnionFind, axis_transforms
@@ -313,17 +314,27 @@ def order_exprs(plan: LoopPlan) -> list[Expr]:
         keys = list(units)
         unit_of = {id(e): key for key, members in units.items() for e in members}
         needs = {key: {unit_of[p] for e in units[key] for p in producers[id(e)] if p in unit_of} - {key} for key in keys}
+        readers: dict[object, list[object]] = {key: [] for key in keys}
+        for key in keys:
+            for source in needs[key]:
+                readers[source].append(key)
+        rank = {k: (-1 if all(map(is_global_load, units[k])) else position[id(units[k][0])], n) for n, k in enumerate(keys)}
+        ready = [(*rank[k], k) for k in keys if not needs[k]]
+        heapq.heapify(ready)
         out: list[Expr] = []
         done: set[object] = set()
-        while len(done) < len(keys):
-            ready = [k for k in keys if k not in done and needs[k] <= done]
-            if not ready:
-                left = [str(e.outputs[0]) for k in keys if k not in done for e in units[k]]
-                raise CyclicNest(tensors=", ".join(left[:4]))
-            key = min(ready, key=lambda k: -1 if all(map(is_global_load, units[k])) else position[id(units[k][0])])
+        while ready:
+            *_, key = heapq.heappop(ready)
             done.add(key)
             inside = units[key]
             out.extend(inside if isinstance(key, tuple) else arrange(inside, depth + 1))
+            for reader in readers[key]:
+                needs[reader].discard(key)
+                if not needs[reader]:
+                    heapq.heappush(ready, (*rank[reader], reader))
+        if len(done) < len(keys):
+            left = [str(e.outputs[0]) for k in keys if k not in done for e in units[k]]
+            raise CyclicNest(tensors=", ".join(left[:4]))
         return out
 
     return arrange(plan.exprs, 0)

@@ -312,6 +312,7 @@ def repack_kept(kernel: Kernel, state: BuildState) -> Kernel:
 
 def _repack_body(body: list[Statement]) -> list[Statement]:
     reads = [_packed_reads(s) for s in body]
+    last = {buffer: position for position, buffers in enumerate(reads) for buffer in buffers}
     out: list[Statement] = []
     seen: dict[Buffer, None] = {}
     for position, statement in enumerate(body):
@@ -320,8 +321,8 @@ def _repack_body(body: list[Statement]) -> list[Statement]:
         out.append(statement)
         seen.update(dict.fromkeys(reads[position]))
         if isinstance(statement, Reduce) and statement.thread_types:
-            later = {b for r in reads[position + 1 :] for b in r}
-            out += [Repack(b) for b in seen if b in later]
+            seen = {b: None for b in seen if last[b] > position}
+            out += [Repack(b) for b in seen]
     return out
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..expr import ONE, Sym, add, floordiv, mod, mul, op, sub, variables
-from ..ir.enums import LoadStoreOpType
+from ..ir.enums import LoadStoreOpType, MemoryType
 from ..ir.values import IterDomain, LoadStoreOp, TensorView
 from .indexing import Indexer
 from .kernel_ir import TensorTile
@@ -37,6 +37,8 @@ class BadTile(UserError):
 
 def swizzle_bytes(tensor: TensorView) -> int:
     """The swizzle of a tensor in shared memory, that its load or its store asks for; 0 for none."""
+    if tensor.memory_type is not MemoryType.shared:
+        return 0
     exprs = [tensor.definition(), *tensor.uses()]
     asked = [e.attributes.get("swizzle_bytes", 0) for e in exprs if isinstance(e, LoadStoreOp) and e.kind is LoadStoreOpType.tma]
     return max(asked, default=0)

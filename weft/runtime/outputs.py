@@ -158,6 +158,8 @@ class OutputPlan:
 
 
 def _refuse_cpu_result(fusion: Fusion, output: TensorView) -> None:
+    if not any(isinstance(v, TensorView) and v.is_cpu_scalar for v in fusion.inputs()):
+        return
     sources = [v for v in sources_of(output) if isinstance(v, TensorView) and v.definition() is None]
     if sources and all(v.is_cpu_scalar for v in sources):
         raise NotAKernel(

@@ -32,7 +32,16 @@ class CacheOfInlined(UserError):
 def live_uses(tensor: TensorView) -> list[Expr]:
     """Return the expressions that read `tensor` and that an output needs, in the fusion's order."""
     fusion: Fusion = tensor.fusion  # type: ignore[assignment]
-    return [e for e in fusion.exprs() if any(v is tensor for v in e.inputs)]
+    return [e for e in fusion.tensor_exprs() if tensor in e.inputs]
+
+
+def _live_readers(fusion: Fusion) -> dict[TensorView, list[Expr]]:
+    """Return `live_uses` of every tensor that has some."""
+    readers: dict[TensorView, list[Expr]] = {}
+    for expr in fusion.tensor_exprs():
+        for tensor in dict.fromkeys(expr.tensor_inputs):
+            readers.setdefault(tensor, []).append(expr)
+    return readers
 
 
 def require_not_inlined(tensor: TensorView, verb: str) -> None:
@@ -62,8 +71,7 @@ def cache_after(
     copy, images = _same_shape(fusion, tv)
     if propagate_allocation_domain:
         _copy_allocation(fusion, tv, copy, images)
-    for use in list(cached_uses) or uses:
-        fusion.replace_input(use, tv, copy)
+    fusion.replace_inputs(list(cached_uses) or uses, tv, copy)
     fusion.register(LoadStoreOp([tv], [copy], kind=op_type, cache_op=cache_op))
     return copy
 
@@ -80,8 +88,7 @@ def cache_before(tv: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set)
     require_not_inlined(tv, verb)
     fusion: Fusion = tv.fusion  # type: ignore[assignment]
     copy = _computed_alike(fusion, tv)
-    definition.outputs = [copy if v is tv else v for v in definition.outputs]
-    copy._definition = definition
+    fusion.redefine(definition, tv, copy)
     tv._domain = without_reductions(tv.domain())
     fusion.register(LoadStoreOp([copy], [tv], kind=op_type))
     return copy
@@ -112,10 +119,11 @@ def cache_fork(tv: TensorView) -> TensorView:
 def cache_inputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
     """Give every input tensor that is read a register cache; return (input, cache) pairs. Scalars of the CPU, and what lookups read, are left alone."""
     out = []
+    read = _live_readers(fusion)
     for value in dict.fromkeys(fusion.inputs()):
         if not isinstance(value, TensorView) or value.is_cpu_scalar:
             continue
-        uses = live_uses(value)
+        uses = read.get(value, [])
         lookups = [use for use in uses if isinstance(use, LookupOp) and use.source is value]
         if len(lookups) == len(uses):
             continue
@@ -129,10 +137,11 @@ def cache_and_fork_outputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]
     An output that is also read is forked: its copy is the output. An input that is an output is left alone.
     """
     out = []
+    read = _live_readers(fusion)
     for value in dict.fromkeys(fusion.outputs()):
         if not isinstance(value, TensorView) or value.definition() is None or value.is_fusion_input:
             continue
-        if live_uses(value):
+        if value in read:
             out.append((value, cache_fork(value)))
         elif is_plain_copy_of_local(value):
             out.append((value.definition().tensor_inputs[0], value))  # type: ignore[union-attr]

@@ -8,6 +8,7 @@ Read first: `transform_like`, `replay`, `_steps`.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -137,6 +138,7 @@ def _steps(reference: TensorView, near: Boundaries) -> list[Step]:
     info: dict[TensorView, Info] = {reference: start}
     hops = {reference: 0}
     frontier: dict[TensorView, tuple[tuple, TensorView, Info]] = {}
+    offers: list[tuple[tuple, TensorView]] = []  # a heap; names tell ranks of different tensors apart, and an offer that was outdone is skipped
     steps: list[Step] = []
 
     def offer(source: TensorView) -> None:
@@ -147,10 +149,13 @@ def _steps(reference: TensorView, near: Boundaries) -> list[Step]:
             rank = (-len(frozenset().union(*there.values())), hops[source] + 1, target.name)
             if target not in frontier or rank < frontier[target][0]:
                 frontier[target] = (rank, source, there)
+                heapq.heappush(offers, (rank, target))
 
     offer(reference)
     while frontier:
-        target = min(frontier, key=lambda t: frontier[t][0])
+        rank, target = heapq.heappop(offers)
+        if target not in frontier or frontier[target][0] is not rank:
+            continue
         _, source, there = frontier.pop(target)
         pairs = near[source][target]
         joined = [(images[target][b], b) for b in _side(target, [b for _, b in pairs]) if b in images[target]]
@@ -171,17 +176,19 @@ def _images(reference: TensorView, near: Boundaries) -> Images:
     """
     images: Images = {t: {} for t in near}
     images[reference] = {a: a for a in (*reference.get_maybe_root_domain(), *reference.get_logical_domain())}
-    waiting = deque([reference])
+    waiting, is_waiting = deque([reference]), {reference}
     while waiting:
         source = waiting.popleft()
+        is_waiting.discard(source)
         for target, pairs in near[source].items():
             known, count = images[target], len(images[target])
             for a, b in pairs:
                 image = images[source].get(a)
                 if image is not None and b not in known and image not in known.values():
                     known[b] = image
-            if len(known) > count and target not in waiting:
+            if len(known) > count and target not in is_waiting:
                 waiting.append(target)
+                is_waiting.add(target)
     return images
 
 

@@ -184,8 +184,8 @@ class PointwiseAnalysis:
         self.broadcast = broadcast_bits(axes, self.order, [*inputs, *outputs])
         vectorizable = self.limits.vectorizable
         self.max_dtype_bits, self.min_dtype_bits = _dtype_bits(vectorizable, [*inputs, *outputs])
-        self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in inputs)
-        self.vectorizable_outputs = sum(any(t is v for v in vectorizable) for t in outputs)
+        self.vectorizable_inputs = sum(map(set(vectorizable).__contains__, inputs))
+        self.vectorizable_outputs = sum(map(set(vectorizable).__contains__, outputs))
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
