@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-import threading
 from dataclasses import dataclass, replace
 
+from weft import forking
 from weft.errors import UserError, WeftError
 from weft.options import nearest
 
@@ -272,7 +272,7 @@ _MAX_BLOCKS_PER_MULTIPROCESSOR = 106
 _CLUSTER_LAUNCH = 120
 
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_lock = threading.Lock()
+_lock = forking.lock()
 _device_archs: dict[int, Arch] = {}
 
 
@@ -288,6 +288,12 @@ def driver_library() -> ctypes.CDLL:
         raise DriverMissing(library=_DRIVER, reason="it finds no GPU")
     check(library, "cuInit", status)
     return library
+
+
+def is_driver_initialised() -> bool:
+    """Tell whether this process, or the one that it was forked from, has initialised the CUDA driver through weft or torch."""
+    torch = sys.modules.get("torch")
+    return driver_library.cache_info().currsize > 0 or (torch is not None and torch.cuda.is_initialized())
 
 
 def open_driver() -> ctypes.CDLL:
@@ -321,6 +327,7 @@ def check(library: ctypes.CDLL, call: str, status: int, remedy: str = "") -> Non
 
 
 _REMEDIES = {
+    3: 'if this process was forked from one that had used the GPU, use multiprocessing with "spawn" or "forkserver"',
     2: "free memory on the device: a kernel needs some for its code and local arrays",
     200: "the machine code is damaged or for a newer driver: clear the cache folder, or install an NVRTC of the driver's CUDA version",
     209: "the machine code is for another compute capability; compile for the device's own",

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Union
 
+from . import forking
 from .dtypes import DataType
 from .errors import InternalError
 
@@ -21,6 +22,7 @@ _TABLE: "weakref.WeakValueDictionary[tuple, Sym]" = weakref.WeakValueDictionary(
 LARGEST_KEPT = 4096
 """Integers up to this one stay: they are most of what arithmetic on indices makes."""
 _KEPT: "dict[int, Sym]" = {}
+_LOCK = forking.recursive_lock()  # recursive: the garbage collector may run anything within it
 
 # Evaluation of ops that are not the integer ones of this file: name -> function of Python numbers. Filled by `weft.ops`.
 EVALUATORS: dict[str, Callable[..., Number]] = {}
@@ -83,8 +85,10 @@ def _intern(op: str, args: tuple[Sym, ...], payload: object, dtype: DataType, ex
         key = (op, tuple(map(id, args)), payload, type(payload), dtype, id(extent), lower)
     found = _TABLE.get(key)
     if found is None:
-        found = Sym(op, args, payload, dtype, extent, lower)
-        _TABLE[key] = found
+        with _LOCK:  # equal expressions are the same object in all threads
+            found = _TABLE.get(key)
+            if found is None:
+                found = _TABLE[key] = Sym(op, args, payload, dtype, extent, lower)
     return found
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from weft import forking
 from weft.cache.private import FILE_TROUBLE
 
 try:
@@ -30,6 +31,8 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 def only_builder(path: Path, limit_s: float = WAIT_LIMIT_S) -> Iterator[bool]:
     """Hold the lock file `path` within a `with` block. Gives False when it could not be had in time, or not at all; the work is done all the same."""
     descriptor = _acquired(path, limit_s)
+    if descriptor is not None:
+        _held.add(descriptor)
     try:
         yield descriptor is not None
     finally:
@@ -38,7 +41,19 @@ def only_builder(path: Path, limit_s: float = WAIT_LIMIT_S) -> Iterator[bool]:
                 os.unlink(path)  # first: whoever waits for this file finds it gone, and makes another
             except OSError:
                 pass
+            _held.discard(descriptor)
             os.close(descriptor)
+
+
+_held: set[int] = set()
+
+
+@forking.in_child
+def _leave_to_parent() -> None:
+    """A forked child has the parent's locks open, and would keep them beyond the parent's end."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
 
 
 def _acquired(path: Path, limit_s: float) -> int | None:

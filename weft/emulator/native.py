@@ -6,14 +6,17 @@ Owns the twins of its structures. Read first: `run`.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft import forking
 from weft.emulator.arguments import CTYPES, Arg, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar, merged
 from weft.emulator.build import Built, build_runtime
 from weft.emulator.loading import Library
+from weft.errors import UserError
 
 SHARED_GRANULE_BYTES = 1024  # a block's arena is rounded up to this
 MAX_PARAMETERS = 1024  # more than the 4 KiB of kernel parameters can hold
@@ -82,7 +85,7 @@ def _entry_of(library: ctypes.CDLL, entry: str) -> tuple[ctypes.c_void_p, tuple[
 
 
 _runtime: ctypes.CDLL | None = None
-_runtime_lock = threading.Lock()
+_runtime_lock = forking.lock()
 
 
 def load_runtime(built: Built | None = None) -> ctypes.CDLL:
@@ -102,7 +105,38 @@ def load_runtime(built: Built | None = None) -> ctypes.CDLL:
     return _runtime
 
 
-_one_machine = threading.Lock()
+_one_machine = forking.lock()
+"""The runtime imitates one machine, with signal handlers and a timer, so one kernel runs at a time."""
+
+LONGEST_WAIT_S = 30.0
+"""How long a fork waits for a kernel that another thread runs: the machine must be at rest in the child."""
+
+_is_sound = True  # in this process
+_fork = threading.local()
+
+
+class ForkedMidKernel(UserError):
+    code = "W426"
+    what = "the emulator cannot run kernel {kernel} here: this process was forked while another thread ran a kernel for more than {seconds} s"
+    fix = 'fork before kernels run, or use multiprocessing with "spawn" or "forkserver"'
+
+
+def _before_fork() -> None:
+    _fork.at_rest = _one_machine.acquire(timeout=LONGEST_WAIT_S)
+
+
+def _after_in_parent() -> None:
+    if _fork.at_rest:
+        _one_machine.release()
+
+
+def _after_in_child() -> None:
+    global _is_sound
+    _is_sound = _is_sound and _fork.at_rest
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
 def run(
@@ -120,6 +154,8 @@ def run(
     order = (ctypes.c_uint32 * max(len(units), 1))(*units)
     statistics = Statistics()
     runtime = load_runtime()
+    if not _is_sound:
+        raise ForkedMidKernel(kernel=kernel.entry, seconds=LONGEST_WAIT_S)
     with _one_machine:
         runtime.weft_rt_launch(
             kernel.function, pointers, ctypes.byref(config), table, len(buffers), order, len(units),

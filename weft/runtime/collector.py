@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import gc
-import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
+
+from .. import forking
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_lock = threading.Lock()
+_lock = forking.lock()
 _calls = 0
 _was_on = False
 
@@ -46,6 +47,15 @@ def _enter() -> None:
 def _leave() -> None:
     global _calls
     with _lock:
-        _calls -= 1
+        _calls = max(0, _calls - 1)  # 0 already in a child that was forked in between
         if not _calls and _was_on:
             gc.enable()
+
+
+@forking.in_child
+def _turn_on() -> None:
+    """The threads that compile are the parent's."""
+    global _calls
+    if _calls and _was_on:
+        gc.enable()
+    _calls = 0

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from weft import arch as chips
+from weft import forking
 from weft.arch import Arch, arch_of_device, check
 from weft.errors import InternalError, UserError, WeftError
 from weft.runtime.launch import TENSOR_MAP_BYTES, LaunchRecord, ParamSlot, make_config
@@ -35,6 +35,12 @@ PORTABLE_CLUSTER_BLOCKS = 8
 """Larger clusters must be opted in to, and depend on the chip (CUDA C++ Programming Guide, thread block clusters)."""
 
 _CAPTURE_MODE_RELAXED = 2  # CUstreamCaptureMode
+
+
+class ForkedAfterCuda(UserError):
+    code = "W764"
+    what = "this process was forked from one that had used the GPU; CUDA does not work in such a child"
+    fix = 'use multiprocessing with "spawn" or "forkserver", or use the GPU only after the fork'
 
 
 class LaunchBeyondLimit(UserError):
@@ -75,14 +81,19 @@ class FunctionAttributes:
 # ---------------------------------------------------------------------------------------------------------------------
 # Contexts
 
-_lock = threading.RLock()
+_lock = forking.recursive_lock()
 _contexts: dict[int, ctypes.c_void_p] = {}
 
 
 def primary_context(device: int) -> ctypes.c_void_p:
-    """Return the primary context of a device, retained once for the life of the process."""
+    """Return the primary context of a device, retained once for the life of the process.
+
+    Errors: ForkedAfterCuda; those of `weft.arch.arch_of_device`.
+    """
     context = _contexts.get(device)
     if context is None:
+        if _is_forked:
+            raise ForkedAfterCuda()
         with _lock:
             context = _contexts.get(device)
             if context is None:
@@ -93,6 +104,17 @@ def primary_context(device: int) -> ctypes.c_void_p:
                 check(library, "cuDevicePrimaryCtxRetain", library.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))
                 _contexts[device] = context
     return context
+
+
+_is_forked = False
+
+
+@forking.in_child
+def _note_fork() -> None:
+    """A forked child of a process that used the GPU can do nothing with it: CUDA's own error does not say why."""
+    global _is_forked
+    _is_forked = _is_forked or bool(_contexts) or chips.is_driver_initialised()
+    _contexts.clear()
 
 
 @contextlib.contextmanager
@@ -170,7 +192,7 @@ class LoadedKernel:
         self.arch: Arch = arch_of_device(device)
         self.resources = resources
         self._function = function
-        self._lock = threading.Lock()
+        self._lock = forking.lock()
         self._allowed_dynamic_shared_bytes = chips.MAX_DYNAMIC_SHARED_WITHOUT_OPTIN_BYTES - resources.static_shared_bytes
         self._allows_large_clusters = False
 

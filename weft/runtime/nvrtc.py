@@ -20,12 +20,12 @@ import importlib.util
 import os
 import re
 import sys
-import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from weft import arch as chips
+from weft import forking
 from weft.cache import Artefact, DiskCache, artefact_key, default_cache
 from weft.cache.failures import keep_failure
 from weft.errors import InternalError, WeftError
@@ -156,7 +156,7 @@ class Nvrtc:
         return (self.library.nvrtcGetErrorString(status) or b"unknown error").decode()
 
 
-_lock = threading.Lock()
+_lock = forking.lock()
 _loaded: dict[str, Nvrtc] = {}
 _first_choice: dict[str, Candidate] = {}
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from .. import compiler
+from .. import compiler, forking
 from ..analysis.extents import canonicalize_extents
 from ..analysis.random_numbers import drawing_ops
 from ..arch import Arch
@@ -49,8 +50,9 @@ class OnceTable(Generic[Value]):
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Value] = {}
-        self._locks: dict[Hashable, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}  # of what is being made
+        self._lock = forking.lock()
+        _tables.add(self)
 
     def get(self, key: Hashable) -> Value | None:
         return self._made.get(key)
@@ -75,6 +77,16 @@ class OnceTable(Generic[Value]):
 
     def clear(self) -> None:
         self._made.clear()
+
+
+_tables: "weakref.WeakSet[OnceTable]" = weakref.WeakSet()
+
+
+@forking.in_child
+def _nothing_is_being_made() -> None:
+    """What threads of the parent were making is not made in a forked child: nobody waits for it."""
+    for table in _tables:
+        table._locks.clear()
 
 
 # ---------------------------------------------------------------- definitions

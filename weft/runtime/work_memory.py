@@ -5,12 +5,13 @@ Kernels of a stream run one after the other and leave the memory zero, so they c
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import torch
 
-_lock = threading.Lock()
+from .. import forking
+
+_lock = forking.lock()
 _pool: dict[tuple[int | None, int], tuple[torch.Tensor, int]] = {}
 _is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 PIECE_BYTES = 256
