@@ -274,6 +274,7 @@ _CLUSTER_LAUNCH = 120
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _lock = forking.lock()
 _device_archs: dict[int, Arch] = {}
+_is_initialised = False
 
 
 @functools.cache
@@ -287,13 +288,15 @@ def driver_library() -> ctypes.CDLL:
     if status == 100:  # CUDA_ERROR_NO_DEVICE: an installed driver with nothing to drive
         raise DriverMissing(library=_DRIVER, reason="it finds no GPU")
     check(library, "cuInit", status)
+    global _is_initialised
+    _is_initialised = True
     return library
 
 
 def is_driver_initialised() -> bool:
     """Tell whether this process, or the one that it was forked from, has initialised the CUDA driver through weft or torch."""
     torch = sys.modules.get("torch")
-    return driver_library.cache_info().currsize > 0 or (torch is not None and torch.cuda.is_initialized())
+    return _is_initialised or (torch is not None and torch.cuda.is_initialized())
 
 
 def open_driver() -> ctypes.CDLL:

@@ -207,6 +207,10 @@ class Options:
     cache: bool = _setting(_switch, True, "keep compiled kernels on disk")
     cache_dir: str = _setting(_text, "~/.cache/weft", "folder of the disk cache")
     cache_limit_mib: int = _setting(_count, 2048, "size limit of the disk cache in MiB; the entries used longest ago go first; 0: no limit")
+    kept_kernels: int = _setting(
+        _count, 2048,
+        "how many kernels stay loaded in a process when no definition uses them, in the emulator at all; the ones used longest ago go first; 0: no limit",
+    )  # fmt: skip
     emulate: str = _setting(_one_of("auto", "on", "off"), "auto", "run kernels in the emulator: auto = when the tensors are not on a GPU")
     chip: str = _setting(_text, "H100", "the chip that the emulator imitates: a name of weft.arch.CHIPS")
     check: tuple[str, ...] = _setting(

@@ -33,6 +33,9 @@ int cuThreadExchangeStreamCaptureMode(int *m) { int old = fake_capture_mode; fak
 int cuModuleLoadData(u64 *m, const void *image) {
   fake_load_capture_mode = fake_capture_mode;
   *m = 0xabc; return fake_load_status ? fake_load_status : memcmp(image, "\x7f" "ELF", 4) ? 200 : 0; }
+int fake_unloads, fake_sync_status;
+int cuModuleUnload(u64 m) { fake_unloads++; return 0; }
+int cuCtxSynchronize(void) { return fake_sync_status; }
 int cuModuleGetFunction(u64 *f, u64 m, const char *name) { *f = 0xf00000001ull; return 0; }
 int cuFuncGetAttribute(int *v, int a, u64 f) { *v = a == 0 ? 1024 : a == 4 ? 32 : fake_function_attributes[a]; return 0; }
 int cuFuncSetAttribute(u64 f, int a, int v) { fake_function_attributes[a] = v; fake_attribute_sets++; return 0; }

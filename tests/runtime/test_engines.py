@@ -115,7 +115,7 @@ def _has_nvrtc() -> bool:
 
 
 def test_kernels_run_in_a_child_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.emulator import isolate
+    from weft.emulator import launch as isolate
     from weft.options import options
 
     children: list[str] = []

@@ -11,8 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.emulator import Buffer, EmulatedKernel, Finding, LaunchReport
+from weft.errors import UserError
 
 SEEDS = 8
+
+
+class NoOrders(UserError):
+    code = "W443"
+    what = "{seeds} orders were asked for; a kernel that ran in none is not checked"
+    fix = "ask for at least one"
 
 
 @dataclass
@@ -47,7 +54,8 @@ class Exploration:
 
     @property
     def is_clean(self) -> bool:
-        return not any(report.findings for report in self.reports.values())
+        """Whether some order ran and none showed anything."""
+        return bool(self.reports) and not any(report.findings for report in self.reports.values())
 
 
 ALIGNMENT_BYTES = 256  # of memory, as the driver's allocations
@@ -84,8 +92,12 @@ def explore(
 ) -> Exploration:
     """Launch a kernel once per seed and return what was found; memory is as before afterwards.
 
+    Errors: NoOrders, BadLaunch, those of building a foreign kernel.
     geometry: grid, block, shared_bytes, and cluster and cooperative where they are not the usual. options: further ones of EmulatedKernel.launch.
     """
+    seeds = list(seeds)
+    if not seeds:
+        raise NoOrders(seeds=0)
     before = Snapshot(arguments)
     result = Exploration(kernel.entry)
     grid, block, shared_bytes = (geometry[name] for name in ("grid", "block", "shared_bytes"))

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from weft.check.explore import SEEDS
+from weft.check.explore import SEEDS, NoOrders
 from weft.errors import UserError
 
 
@@ -34,18 +34,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Check what is asked for and return the exit status."""
+    """Check what is asked for and return the exit status. Errors: NothingToCheck, NoOrders, those of what is checked."""
+    if given.seeds is not None and given.seeds < 1:
+        raise NoOrders(seeds=given.seeds)
+    if given.blocks is not None and given.blocks < 1:
+        raise NothingToCheck(problem=f"--blocks is {given.blocks}")
     if given.planted:
         return _planted(SEEDS if given.seeds is None else given.seeds)
     if given.file is None:
         raise NothingToCheck(problem="no file was named")
-    if not given.file.is_file():
+    if not is_file(given.file):
         raise NothingToCheck(problem=f"there is no file {given.file}")
     if given.file.suffix == ".py":
         return _script(given)
     if given.launch is None:
         raise NothingToCheck(problem=f"{given.file} needs --launch, which says how to launch it")
     return _kernel(given)
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether a path names a file; a name that no file can have names none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _planted(seeds: int) -> int:
@@ -64,8 +76,8 @@ def _planted(seeds: int) -> int:
 def _kernel(given: argparse.Namespace) -> int:
     from weft.check.handwritten import load
 
-    made = load(given.file, given.launch)
-    options: dict[str, Any] = {"isolate": True} | ({} if given.blocks is None else {"sample_blocks": given.blocks})
+    made = load(given.file, given.launch, is_foreign=True)
+    options: dict[str, Any] = {} if given.blocks is None else {"sample_blocks": given.blocks}
     result = made.explore(given.seeds, **options)
     print(f"{result.kernel}: grid {made.geometry['grid']}, block {made.geometry['block']}, {len(result.reports)} orders: {_verdict(len(result.found))}")
     for found in result.found:

@@ -15,7 +15,7 @@ from pathlib import Path
 from weft.cache import Artefact, artefact_key, default_cache
 from weft.cache.failures import keep_failure
 from weft.emulator.toolchain import COMMON_FLAGS, LINK_FLAGS, Build, NoCompiler, Toolchain, find_toolchain, is_library
-from weft.errors import InternalError
+from weft.errors import InternalError, UserError
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
@@ -31,6 +31,12 @@ RAW_NET_FLAGS = ("-fsanitize=thread", "-DWEFT_RAW_NET=1")
 class KernelDoesNotCompile(InternalError):
     code = "W411"
     what = "the kernel text does not compile for the emulator with {compiler}; the text is in {path}\n{output}"
+
+
+class TextDoesNotCompile(UserError):
+    code = "W414"
+    what = "the kernel's text does not compile with {compiler}\n{output}"
+    fix = "correct the text; `blocks` of the launch names the parts of the device library that it uses"
 
 
 class RuntimeDoesNotCompile(InternalError):
@@ -89,10 +95,10 @@ def build_runtime(toolchain: Toolchain | None = None) -> Built:
     return _kept("runtime", toolchain, flags, (_folder_text(RUNTIME), _folder_text(HERE)), lambda place: toolchain.build(flags, source, place=place), failed)
 
 
-def build_kernel(source: str, *, check_races: bool, raw_net: bool = False, toolchain: Toolchain | None = None) -> Built:
+def build_kernel(source: str, *, check_races: bool, raw_net: bool = False, toolchain: Toolchain | None = None, is_foreign: bool = False) -> Built:
     """Return the compiled kernel of a translation unit. `raw_net`: it calls the runtime for accesses around the primitives.
 
-    Errors: KernelDoesNotCompile with the compiler's words, the text is kept for a look; NoCompiler, CompilerUnusable.
+    Errors: KernelDoesNotCompile with the compiler's words, the text is kept for a look; TextDoesNotCompile for a foreign text; NoCompiler, CompilerUnusable.
     """
     toolchain = toolchain or find_toolchain()
     defined = ["-DWEFT_EMULATOR=1", *(["-DWEFT_CHECK_RACES=1"] if check_races else [])]
@@ -102,6 +108,8 @@ def build_kernel(source: str, *, check_races: bool, raw_net: bool = False, toolc
         return toolchain.build([*flags, "-I", str(HERE)], source, separate_link=raw_net, place=place)
 
     def failed(output: str) -> Exception:
+        if is_foreign:
+            return TextDoesNotCompile(compiler=toolchain.command[0], output=output[:6000])
         path = keep_failure("emulated", source, {"kernel.cpp": source, "compiler.log": output})
         return KernelDoesNotCompile(compiler=toolchain.command[0], path=path, output=output[:6000])
 

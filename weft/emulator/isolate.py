@@ -1,56 +1,109 @@
-"""Running a kernel in a child process: whatever it does, this process lives on.
+"""Running a kernel in a child process: whatever it does, this process lives on, and says what happened.
 
-Buffers travel through one file in shared memory; a page-relative copy of each keeps its alignment. The child's side is
-`child`. Read first: `run_in_child`.
+The child compiles the text, loads it and runs it (`child`), within limits (`jail`) and in a process group of its own, which is killed as a whole.
+Buffers travel through one file in memory that cannot be cut; a page-relative copy of each keeps its alignment. The outcome comes back through a pipe
+of its own, with a token; a child that sends none is a finding, whatever its exit status. Read first: `run_in_child`.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
-import mmap
 import os
+import secrets
+import selectors
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from weft.emulator.arguments import Buffer, ChipLimits, Geometry, LaunchOptions, Scalar
-from weft.emulator.build import build_runtime
-from weft.emulator.native import NativeKernel, Outcome
+from weft.cache import default_cache
+from weft.emulator import build
+from weft.emulator.arguments import Arg, BadLaunch, Buffer, ChipLimits, Geometry, LaunchOptions, Scalar
+from weft.emulator.native import Outcome
 from weft.emulator.report import FIELD, RECORD
+from weft.emulator.toolchain import TIME_LIMIT_S, CompilerUnusable, NoCompiler
+from weft.errors import WeftError
 from weft.options import current
 
 PAGE_BYTES = 4096
 GUARD_BYTES = 2 * PAGE_BYTES  # between buffers, so that what lies beside one is no other
-START_S = 30.0  # for the child to import and load, beside the launch's own time limit
+START_S = 30.0  # for the child to load, beside the launch's own time limit
+MOST_ANSWER_BYTES = 64 * 2**20
+KEPT_WORDS = 2000
+
+_ERRORS: dict[str, type[WeftError]] = {
+    error.__name__: error
+    for error in (BadLaunch, NoCompiler, CompilerUnusable, build.KernelDoesNotCompile, build.TextDoesNotCompile, build.RuntimeDoesNotCompile)
+}
+"""Errors that a child may report; they are raised here again."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A kernel to be built in the child."""
+
+    source: str
+    entry: str
+    check_races: bool
+    raw_net: bool = False
+    is_foreign: bool = False
 
 
 def run_in_child(
-    kernel: NativeKernel, geometry: Geometry, args: Sequence[Buffer | Scalar], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool
+    text: Text, geometry: Geometry, args: Sequence[Arg], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool
 ) -> Outcome:
-    """As native.run, in a child process. A child that dies or hangs is a finding."""
+    """As native.run, in a child process. A child that dies, hangs or says nothing is a finding.
+
+    Errors: BadLaunch, those of building the kernel.
+    """
     buffers = [a for a in (*args, *extra) if isinstance(a, Buffer)]
     offsets, total_bytes = _layout(buffers)
-    with tempfile.TemporaryFile(dir=_shared_memory_folder()) as file:
-        file.truncate(max(total_bytes, PAGE_BYTES))
-        with mmap.mmap(file.fileno(), 0) as memory:
-            for address, offset in offsets.items():
-                memory[offset : offset + _bytes_at(buffers, address)] = ctypes.string_at(address, _bytes_at(buffers, address))
-            outcome = _run_child(kernel, _request(kernel, geometry, args, extra, options, limits, trace, offsets), file.fileno(), options.timeout_s)
-            for b in buffers:
-                if b.written:
-                    ctypes.memmove(b.address, memory[offsets[b.address] : offsets[b.address] + b.bytes], b.bytes)
+    with _memory(max(total_bytes, PAGE_BYTES)) as file:
+        for address, offset in offsets.items():
+            _write_at(file, ctypes.string_at(address, _bytes_at(buffers, address)), offset)
+        request = _request(text, geometry, args, extra, options, limits, trace, offsets)
+        outcome = _Child(text.entry, request, file, total_bytes, options.timeout_s).outcome()
+        for b in buffers:
+            if b.written:
+                data = os.pread(file, b.bytes, offsets[b.address])
+                ctypes.memmove(b.address, data, len(data))
     return outcome
 
 
-def _shared_memory_folder() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+@contextlib.contextmanager
+def _memory(size_bytes: int) -> Iterator[int]:
+    """A file in memory, whose size the child cannot change. Gives its descriptor."""
+    if hasattr(os, "memfd_create"):
+        import fcntl
+
+        file = os.memfd_create("weft-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(file, size_bytes)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            yield file
+        finally:
+            os.close(file)
+        return
+    with tempfile.TemporaryFile() as other:
+        other.truncate(size_bytes)
+        yield other.fileno()
+
+
+def _write_at(file: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(file, view, offset)
+        view, offset = view[done:], offset + done
 
 
 def _bytes_at(buffers: Sequence[Buffer], address: int) -> int:
@@ -68,7 +121,10 @@ def _layout(buffers: Sequence[Buffer]) -> tuple[dict[int, int], int]:
     return offsets, end
 
 
-def _request(kernel, geometry, args, extra, options, limits, trace, offsets) -> dict[str, Any]:
+def _request(
+    text: Text, geometry: Geometry, args: Sequence[Arg], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool,
+    offsets: dict[int, int],
+) -> dict[str, Any]:  # fmt: skip
     def described(arg: Buffer | Scalar) -> dict[str, Any]:
         if isinstance(arg, Buffer):
             fields = {name: getattr(arg, name) for name in ("bytes", "name", "written", "initialised", "workspace", "constant")}
@@ -78,8 +134,7 @@ def _request(kernel, geometry, args, extra, options, limits, trace, offsets) -> 
         return {"ctype": arg.ctype, "value": arg.value}
 
     return {
-        "name": kernel.built.name, "entry": kernel.entry, "check_races": kernel.check_races, "trace": trace,
-        "geometry": dataclasses.asdict(geometry), "limits": dataclasses.asdict(limits),
+        "text": dataclasses.asdict(text), "trace": trace, "geometry": dataclasses.asdict(geometry), "limits": dataclasses.asdict(limits),
         "options": dataclasses.asdict(dataclasses.replace(options, sample_blocks=_plain(options.sample_blocks))),
         "args": [described(a) for a in args], "extra": [described(b) for b in extra],
     }  # fmt: skip
@@ -98,31 +153,125 @@ def _relative_map(value: bytes, offsets: dict[int, int], args: Sequence[Buffer |
     return {"value": value.hex(), "offset": None}
 
 
-def _run_child(kernel: NativeKernel, request: dict[str, Any], file: int, timeout_s: float) -> Outcome:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "WEFT_CACHE_DIR": str(current().cache_path)}
-    with tempfile.TemporaryFile() as code:
-        runtime = build_runtime().code
-        code.write(runtime + kernel.built.code)
-        code.flush()
-        files = [file, code.fileno()]
-        command = [sys.executable, "-m", "weft.emulator.child", *map(str, files), str(len(runtime))]
-        return _outcome(kernel, command, request, files, environment, timeout_s)
+@functools.lru_cache(maxsize=None)
+def _own_folder(process: int) -> str:
+    """A cache for the children of this process, where there is no other: without one each would build the emulator's runtime."""
+    folder = tempfile.TemporaryDirectory(prefix="weft-children-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
-def _outcome(kernel: NativeKernel, command: list[str], request: dict[str, Any], files: list[int], environment: dict[str, str], timeout_s: float) -> Outcome:
-    try:
-        child = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, check=False, pass_fds=files, env=environment, timeout=timeout_s + START_S
-        )
-    except subprocess.TimeoutExpired:
-        return _died("timeout", f"{kernel.entry} did not end within {timeout_s} s, and not even the timer could stop it", "look for a loop that cannot end")
-    if child.returncode == 0:
-        return Outcome(**json.loads(child.stdout))
-    name = signal.Signals(-child.returncode).name if child.returncode < 0 else f"exit code {child.returncode}"
-    words = child.stderr.strip().split("\n")[-1]
-    message = f"{kernel.entry} ended its process: {name}" + (f" ({words})" if words else "")
-    return _died("crash", message, "check accesses that do not go through the primitives")
+def _environment() -> dict[str, str]:
+    cache = default_cache()
+    folder = str(cache.folder.absolute()) if cache is not None and cache.is_usable() else _own_folder(os.getpid())
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
+    paths = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
+    kept |= {"WEFT_DUMP_DIR": current().dump_dir} if current().dump_dir else {}
+    return {**kept, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "WEFT_CACHE_DIR": folder}
+
+
+class _Child:
+    """One child process, from its start to the end of its group."""
+
+    def __init__(self, entry: str, request: dict[str, Any], file: int, buffer_bytes: int, timeout_s: float) -> None:
+        self.entry, self.timeout_s = entry, timeout_s
+        self.token = secrets.token_hex(16)
+        self.request = json.dumps({**request, "token": self.token, "buffer_bytes": buffer_bytes, "cpu_seconds": TIME_LIMIT_S + timeout_s + START_S})
+        self.file = file
+        self.answer, self.words = bytearray(), bytearray()
+        self.error: WeftError | None = None
+
+    def outcome(self) -> Outcome:
+        """Run the child to its end and say what came of it. Errors: those that it reports."""
+        reading, writing = os.pipe()
+        with os.fdopen(reading, "rb", buffering=0) as pipe, tempfile.TemporaryFile() as request:
+            request.write(self.request.encode())
+            request.seek(0)
+            command = [sys.executable, "-m", "weft.emulator.child", str(self.file), str(writing)]
+            try:
+                child = subprocess.Popen(
+                    command, stdin=request, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[self.file, writing], env=_environment(), cwd="/",
+                    start_new_session=True,
+                )  # fmt: skip
+            finally:
+                os.close(writing)
+            try:
+                found = self._listen(child, pipe)
+            finally:
+                with contextlib.suppress(OSError):
+                    os.killpg(child.pid, signal.SIGKILL)  # its children too, whatever became of it
+                child.wait()
+                assert child.stderr is not None
+                child.stderr.close()
+        if self.error is not None:
+            raise self.error
+        return found if found is not None else self._ended(child.returncode)
+
+    def _listen(self, child: subprocess.Popen[bytes], pipe: Any) -> Outcome | None:
+        """Read until the outcome is there, the time is over or the child has ended; None: no outcome came."""
+        assert child.stderr is not None
+        end = time.monotonic() + TIME_LIMIT_S
+        with selectors.DefaultSelector() as ready:
+            for stream in (pipe, child.stderr):
+                os.set_blocking(stream.fileno(), False)
+                ready.register(stream, selectors.EVENT_READ)
+            while ready.get_map():
+                events = ready.select(max(0.0, end - time.monotonic()))
+                if not events:
+                    hint = "look for a loop that cannot end"
+                    return _died("timeout", f"{self.entry} did not end within {self.timeout_s} s, and not even the timer could stop it", hint)
+                for key, _ in events:
+                    data = os.read(key.fd, 1 << 16)
+                    if not data:
+                        ready.unregister(key.fileobj)
+                        if key.fileobj is pipe:
+                            return None
+                    elif key.fileobj is pipe:
+                        found, is_built = self._heard(data)
+                        if found is not None or self.error is not None:
+                            return found
+                        if is_built:
+                            end = time.monotonic() + self.timeout_s + START_S
+                    else:
+                        self.words = (self.words + data)[-KEPT_WORDS:]
+        return None
+
+    def _heard(self, data: bytes) -> tuple[Outcome | None, bool]:
+        """Take part of an answer: lines of JSON with the token. Return the outcome, and whether the kernel is built."""
+        self.answer += data
+        if len(self.answer) > MOST_ANSWER_BYTES:
+            return _died("crash", f"{self.entry} sent more than {MOST_ANSWER_BYTES} bytes as its result", "run fewer blocks"), False
+        is_built = False
+        while b"\n" in self.answer:
+            line, _, self.answer = self.answer.partition(b"\n")
+            try:
+                said = json.loads(line)
+                if not secrets.compare_digest(str(said["token"]), self.token):
+                    raise ValueError("another token")
+                if "built" in said:
+                    is_built = True
+                elif "error" in said:
+                    self.error = _ERRORS[said["error"]](**said["values"])
+                    return None, False
+                else:
+                    return Outcome(**said["outcome"]), False
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                return _died("crash", f"{self.entry} wrote into the pipe of its result", "what it says of itself is not believed"), False
+        return None, is_built
+
+    def _ended(self, status: int) -> Outcome:
+        try:
+            name = signal.Signals(-status).name if status < 0 else f"exit code {status}"
+        except ValueError:
+            name = f"signal {-status}"
+        words = self.words.decode(errors="replace").strip().split("\n")[-1]
+        message = f"{self.entry} ended its process before it had a result: {name}" + (f" ({words})" if words else "")
+        return _died("crash", message, "check accesses that do not go through the primitives")
 
 
 def _died(kind: str, message: str, hint: str) -> Outcome:
-    return Outcome(FIELD.join([kind, "0", "0", "0", "1", "", "", message, hint]) + RECORD, "", 0, 0)
+    plain = message.replace(FIELD, " ").replace(RECORD, " ")
+    return Outcome(FIELD.join([kind, "0", "0", "0", "1", "", "", plain, hint]) + RECORD, "", 0, 0)
+
+
+__all__ = ["Text", "run_in_child"]

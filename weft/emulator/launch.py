@@ -8,17 +8,39 @@ from __future__ import annotations
 
 import ctypes
 import re
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from weft.emulator import isolate as isolated
+from weft import forking
 from weft.emulator.arguments import Arg, BadLaunch, Buffer, ChipLimits, Dim3, Geometry, LaunchOptions
 from weft.emulator.build import build_kernel
-from weft.emulator.native import NativeKernel, run
+from weft.emulator.isolate import Text, run_in_child
+from weft.emulator.native import NativeKernel, check_count, run
 from weft.emulator.report import Finding, KernelFault, LaunchReport, parse_findings
 from weft.emulator.source_map import SourceMap, unit_for_emulator
 from weft.emulator.timeline import write_timeline
 from weft.lower.program import LineOrigin
+from weft.options import current
+
+
+_recent: OrderedDict[int, weakref.ref[EmulatedKernel]] = OrderedDict()
+_recent_lock = forking.recursive_lock()  # recursive: collecting a kernel, which happens anywhere, takes it
+
+
+def _note_use(kernel: EmulatedKernel) -> None:
+    """Put a kernel first in the order of use, and unload those used longest ago when there are more than `kept_kernels`."""
+    number, limit = id(kernel), current().kept_kernels
+    with _recent_lock:
+        if number not in _recent:
+            _recent[number] = weakref.ref(kernel, lambda _: _recent.pop(number, None))
+        _recent.move_to_end(number)
+        while limit and len(_recent) > limit:
+            _, last = _recent.popitem(last=False)
+            old = last()
+            if old is not None:
+                old._loaded = None  # a launch that is going on keeps it until it ends
 
 
 REGISTERS, REGISTER_STEP, MOST_REGISTERS = 65536, 8, 248
@@ -32,31 +54,43 @@ class EmulatedKernel:
     `check`: "bounds" checks bounds and alignment of every access; "races" also order, initialisation, the rules of
     barriers and proxy fences, at about half the speed. `raw_net`: also report accesses to buffers and shared memory that
     go around the primitives (slower; a net for code generation, once per kernel). `limits`: of the chip that is imitated.
+    `is_foreign`: the text is not of weft's making; it is compiled and loaded in child processes only, at each launch.
     `source_map`: tells the kernel's own lines from the library's, and what they compute (`of_text` makes it).
     """
 
     def __init__(
-        self, source: str, entry: str, *, check: str = "bounds", raw_net: bool = False, limits: ChipLimits = ChipLimits(), source_map: SourceMap | None = None
-    ) -> None:
+        self, source: str, entry: str, *, check: str = "bounds", raw_net: bool = False, limits: ChipLimits = ChipLimits(), source_map: SourceMap | None = None,
+        is_foreign: bool = False,
+    ) -> None:  # fmt: skip
         if check not in ("bounds", "races"):
             raise BadLaunch(kernel=entry, problem=f'check is "{check}", not "bounds" or "races"')
         self.source, self.entry, self.check, self.limits = source, entry, check, limits
         self.source_map = source_map or SourceMap.of(source)
         self._max_threads = _launch_bounds(source, entry)
-        self._native = NativeKernel(build_kernel(source, check_races=check == "races", raw_net=raw_net), entry, check == "races")
+        self._text = Text(source, entry, check == "races", raw_net, is_foreign)
+        self.is_foreign = is_foreign
+        self._loaded: NativeKernel | None = None
+        self.parameter_bytes = None if is_foreign else self._native().parameter_bytes
+        """Size of each parameter; None for a foreign text."""
 
     @staticmethod
     def of_text(
-        text: str, blocks: Iterable[str], entry: str, *, check: str = "bounds", limits: ChipLimits = ChipLimits(), origins: Sequence[LineOrigin] = ()
-    ) -> EmulatedKernel:
+        text: str, blocks: Iterable[str], entry: str, *, check: str = "bounds", limits: ChipLimits = ChipLimits(), origins: Sequence[LineOrigin] = (),
+        is_foreign: bool = False,
+    ) -> EmulatedKernel:  # fmt: skip
         """Build a kernel from its own text and the blocks of the device library that it uses. Findings then count lines as the text does."""
         unit, source_map = unit_for_emulator(text, blocks, origins, check_scalars=check == "races")
-        return EmulatedKernel(unit, entry, check=check, limits=limits, source_map=source_map)
+        return EmulatedKernel(unit, entry, check=check, limits=limits, source_map=source_map, is_foreign=is_foreign)
 
-    @property
-    def parameter_bytes(self) -> tuple[int, ...]:
-        """Size of each parameter."""
-        return self._native.parameter_bytes
+    def _native(self) -> NativeKernel:
+        """Return the kernel loaded into this process, as one of at most `kept_kernels`."""
+        native = self._loaded
+        if native is None:
+            text = self._text
+            built = build_kernel(text.source, check_races=text.check_races, raw_net=text.raw_net)
+            native = self._loaded = NativeKernel(built, text.entry, text.check_races)
+        _note_use(self)
+        return native
 
     def launch(
         self,
@@ -99,13 +133,15 @@ class EmulatedKernel:
             raise BadLaunch(kernel=self.entry, problem=problem)
         if self._max_threads and geometry.block_threads > self._max_threads:
             raise BadLaunch(kernel=self.entry, problem=f"{geometry.block_threads} threads per block; its __launch_bounds__ are {self._max_threads}")
-        if len(args) != len(self.parameter_bytes):
-            raise BadLaunch(kernel=self.entry, problem=f"{len(args)} arguments for {len(self.parameter_bytes)} parameters")
+        if self.parameter_bytes is not None:
+            check_count(self.entry, args, self.parameter_bytes)
         if not registers_per_thread and self._max_threads and "weft::setmaxnreg" in self.source:
             registers_per_thread = min(REGISTERS // self._max_threads // REGISTER_STEP * REGISTER_STEP, MOST_REGISTERS)
         options = LaunchOptions(cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings)
-        runner = isolated.run_in_child if isolate else run
-        outcome = runner(self._native, geometry, args, extra_buffers, options, self.limits, trace is not None)
+        if isolate or self.is_foreign:
+            outcome = run_in_child(self._text, geometry, args, extra_buffers, options, self.limits, trace is not None)
+        else:
+            outcome = run(self._native(), geometry, args, extra_buffers, options, self.limits, trace is not None)
         if trace is not None:
             write_timeline(outcome.trace, Path(trace))
         findings = parse_findings(outcome.findings, self.source_map) if outcome.findings else ()

@@ -61,16 +61,22 @@ class Outcome:
 
 
 class NativeKernel:
-    """A compiled kernel, loaded into this process for as long as this object lives. `runtime`: a built one, None to build it here."""
+    """A compiled kernel, loaded into this process for as long as this object lives."""
 
-    def __init__(self, built: Built, entry: str, check_races: bool, runtime: Built | None = None) -> None:
-        self.built, self.entry, self.check_races = built, entry, check_races
-        load_runtime(runtime)
+    def __init__(self, built: Built, entry: str, check_races: bool) -> None:
+        self.entry, self.check_races = entry, check_races
+        load_runtime()
         self._library = Library(built.code, built.name)
         self.function, self.parameter_bytes = _entry_of(self._library.handle, entry)
         symbols = built.code  # the primitives that the kernel calls are in its symbol table
         self.uses_cp_async = b"weft_emu_cp_async\0" in symbols
         self.waits_for_dependency = b"weft_emu_griddep_wait\0" in symbols
+
+
+def check_count(entry: str, args: Sequence[Arg], parameter_bytes: Sequence[int]) -> None:
+    """Errors: BadLaunch unless there is an argument for each parameter."""
+    if len(args) != len(parameter_bytes):
+        raise BadLaunch(kernel=entry, problem=f"{len(args)} arguments for {len(parameter_bytes)} parameters")
 
 
 def _entry_of(library: ctypes.CDLL, entry: str) -> tuple[ctypes.c_void_p, tuple[int, ...]]:
@@ -143,6 +149,7 @@ def run(
     kernel: NativeKernel, geometry: Geometry, args: Sequence[Arg], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool
 ) -> Outcome:
     """Run a kernel in this process. Errors: BadLaunch."""
+    check_count(kernel.entry, args, kernel.parameter_bytes)
     config = _config(kernel, geometry, options, limits, trace)
     values = [_value(kernel, i, arg) for i, arg in enumerate(args)]
     pointers = (ctypes.c_void_p * max(len(values), 1))(*[ctypes.addressof(v) for v in values])

@@ -2,7 +2,7 @@
 
 Owns the CUDA driver calls behind a `LoadedKernel`. They work on the device's primary context, which is torch's, whatever
 the calling thread's current device is. The driver's C interface is called with ctypes (see `weft.runtime.launch`).
-Loaded code stays until the process ends: unloading could pull it away from under a captured graph.
+Loaded code stays as long as a kernel or a launch record refers to it, and mostly longer (`weft.runtime.modules`).
 Read first: `load_kernel`, then `LoadedKernel.record`.
 """
 
@@ -20,6 +20,7 @@ from weft import forking
 from weft.arch import Arch, arch_of_device, check
 from weft.errors import InternalError, UserError, WeftError
 from weft.runtime.launch import TENSOR_MAP_BYTES, LaunchRecord, ParamSlot, make_config
+from weft.runtime.modules import Module, unload_retired
 from weft.runtime.resources import Resources, resources_of
 
 _MAX_THREADS_PER_BLOCK = 0  # CUfunction_attribute
@@ -153,11 +154,13 @@ def load_kernel(cubin: bytes, entry: str, device: int, resources: Resources | No
     library = chips.driver_library()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with current_context(device), _allowed_while_capturing():
+        unload_retired(device)
         status = library.cuModuleLoadData(ctypes.byref(module), cubin)
         if status:
             raise _rejected(library, status, entry, device)
         check(library, "cuModuleGetFunction", library.cuModuleGetFunction(ctypes.byref(function), module, entry.encode()))
-        kernel = LoadedKernel(entry, device, function, resources or resources_of(cubin, entry))
+        loaded = Module(module, device)
+        kernel = LoadedKernel(entry, device, function, resources or resources_of(cubin, entry), loaded)
         kernel.attributes  # noqa: B018 - CUDA loads code at the first use of a function; take that time now, not at the first launch
     return kernel
 
@@ -186,8 +189,9 @@ class LoadedKernel:
     `resources` is what the compiler used, `arch` the device's figures.
     """
 
-    def __init__(self, name: str, device: int, function: ctypes.c_void_p, resources: Resources) -> None:
+    def __init__(self, name: str, device: int, function: ctypes.c_void_p, resources: Resources, module: Module | None = None) -> None:
         self.name = name
+        self._module = module  # kept while this object is, which launch records keep
         self.device = device
         self.arch: Arch = arch_of_device(device)
         self.resources = resources

@@ -16,6 +16,7 @@ import hashlib
 import re
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -30,7 +31,7 @@ from ..ir.fusion import Fusion
 from ..ir.structure import structural_key
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
-from ..options import Options
+from ..options import Options, current
 from ..segment.plan import KernelStep, Plan
 from . import zero_size
 from .binding import VECTOR_BYTES, Bound
@@ -46,20 +47,30 @@ LARGEST_INT32_INDEX = (2**31 - 1) // 2
 
 
 class OnceTable(Generic[Value]):
-    """Values by key, each made once. Threads that want the same key wait for the first; a maker that fails leaves the key free."""
+    """Values by key, each made once. Threads that want the same key wait for the first; a maker that fails leaves the key free.
 
-    def __init__(self) -> None:
-        self._made: dict[Hashable, Value] = {}
+    is_limited: it keeps as many as the setting `kept_kernels` says, and forgets those used longest ago; whoever uses them keeps them.
+    """
+
+    def __init__(self, *, is_limited: bool = False) -> None:
+        self._made: OrderedDict[Hashable, Value] = OrderedDict()
+        self._is_limited = is_limited
         self._locks: dict[Hashable, threading.Lock] = {}  # of what is being made
         self._lock = forking.lock()
         _tables.add(self)
 
     def get(self, key: Hashable) -> Value | None:
-        return self._made.get(key)
+        """Return the value of `key` when it has been made."""
+        found = self._made.get(key)
+        if found is not None and self._is_limited:
+            with self._lock:
+                if key in self._made:
+                    self._made.move_to_end(key)
+        return found
 
     def get_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return the value of `key`, made by one of the threads that ask for it."""
-        found = self._made.get(key)
+        found = self.get(key)
         if found is not None:
             return found
         with self._lock:
@@ -70,6 +81,9 @@ class OnceTable(Generic[Value]):
                 found = self._made[key] = make()
         with self._lock:
             self._locks.pop(key, None)
+            limit = current().kept_kernels if self._is_limited else 0
+            while limit and len(self._made) > limit:
+                self._made.popitem(last=False)
         return found
 
     def __len__(self) -> int:
@@ -143,7 +157,7 @@ class Template:
         return self.variant(frozenset(zero)) if zero else self.base
 
 
-_templates: OnceTable[Template] = OnceTable()
+_templates: OnceTable[Template] = OnceTable(is_limited=True)
 
 
 def template_of(fusion: Fusion) -> Template:
@@ -285,8 +299,8 @@ class Kernels:
     """Programs and kernels by what they were made from. `SHARED` serves all definitions that the schedulers schedule."""
 
     def __init__(self) -> None:
-        self._programs: OnceTable[KernelProgram] = OnceTable()
-        self._runtimes: OnceTable[Runtime] = OnceTable()
+        self._programs: OnceTable[KernelProgram] = OnceTable(is_limited=True)
+        self._runtimes: OnceTable[Runtime] = OnceTable(is_limited=True)
 
     def program(self, request: Request) -> KernelProgram:
         return self._programs.get_or_make(request.program_key, request.make_program)

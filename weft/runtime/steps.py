@@ -6,11 +6,10 @@ values of its variables. Which plan serves some sizes is decided here too. Read 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .. import compiler
+from .. import compiler, forking
 from ..arch import Arch
 from ..expr import Number, Sym, product
 from ..ir.fusion import Fusion
@@ -65,7 +64,7 @@ class PlanTable:
         self.fusion, self.fixed = fusion, fixed
         self._plans: dict[str, list[Plan]] = {}
         self._parts: dict[Fusion, Part] = {}
-        self._lock = threading.Lock()
+        self._lock = forking.lock()
 
     def plan_for(self, env: Mapping[Sym, Number], arch: Arch) -> Plan:
         """Return the plan for these sizes: an earlier one if schedulers take all of its kernels at these sizes, too.
