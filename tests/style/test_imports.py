@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis",),
     ("schedule",),
     ("graph",),
+    ("autograd",),
     ("schedulers",),
     ("lower",),
     ("codegen", "device"),

@@ -23,6 +23,8 @@ from .ops import OpNames
 if TYPE_CHECKING:
     import torch
 
+    from .autograd import Differentiable
+
 NO_FUSION = "Fusion does not exist! Use `with FusionDefinition() as fd: ...` to define it."
 EMPTY_FUSION = "Fusion is empty!"
 KERNEL_EXECUTOR_EXISTS = "KernelExecutor already exists! Use manual_execute() to execute the fusion."
@@ -193,6 +195,20 @@ class FusionDefinition:
             self.fake_inputs = fake_copies(inputs)
         checks = {} if check is seed is None else {"check": check, "seed": seed}
         return fec.execute(inputs, device=device, _enable_options=enable, _disable_options=disable, **checks)
+
+    def autograd(self) -> "Differentiable":
+        """Let executions record gradients: `execute` from now on, and the object that is returned, which can be called with the inputs.
+
+        The backward is derived from the definition, op by op, and runs through the same caches. Errors (at the first call with inputs that require gradients):
+        NotDifferentiable names an op without a rule.
+        """
+        from .autograd import differentiable
+
+        found = self.__dict__.get("_differentiable")
+        if found is None:
+            found = self._differentiable = differentiable(self)
+            self.execute = found.execute  # type: ignore[method-assign]
+        return found
 
     def _executor_cache(self) -> Any:
         """Return `fec`, made now if there is none; the fusion then belongs to it."""

@@ -13,14 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import CUDA_NAMES, DataType
+from ..ir.values import TensorView
 from .promotion import Result, Rule
-from .registry import OpDef, define, torch
+from .registry import OpDef, define, flat, torch
 
 _MATH = ("math",)
 
 
 def _binary(name: str, rule: Rule, text: Mapping[str, str], reference: Callable[..., Any], python: Callable[..., Any] | None = None, **rest: Any) -> OpDef:
     return define(OpDef(name, 2, rule, text, reference, python=python, blocks=rest.pop("blocks", _MATH), **rest))
+
+
+def _shared(o: Any, g: Any, a: Any, b: Any, wins: Callable[..., Any]) -> tuple[Any, Any]:
+    """The gradients of maximum and minimum: half each where the operands are equal."""
+    half = o.where(o.eq(a, b), g * 0.5, g)
+    return o.where(wins(a, b), half, 0.0), o.where(wins(b, a), half, 0.0)
 
 
 # ---- arithmetic
@@ -31,11 +38,16 @@ _binary(
     lambda a, b: a + b,
     lambda a, b: (a or b) if isinstance(a, bool) and isinstance(b, bool) else a + b,
     blocks=(),
+    gradient=lambda o, g, y, a, b: (g, g),
 )
 _binary(
-    "sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b, blocks=()
-)
-_binary("mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b, blocks=())
+    "sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b, blocks=(),
+    gradient=lambda o, g, y, a, b: (g, -g),
+)  # fmt: skip
+_binary(
+    "mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b, blocks=(),
+    gradient=lambda o, g, y, a, b: (g * b, g * a),
+)  # fmt: skip
 
 
 def _truncated(a: int, b: int) -> int:
@@ -83,8 +95,12 @@ _binary(
     is_mufu=True,
     ulp=1,
     source=_DIVISION,
+    gradient=lambda o, g, y, a, b: (g / b, -g * y / b),
 )
-_binary("truediv", Rule.floating, _QUOTIENT, lambda a, b: a / b, lambda a, b: a / b, flops=10, narrow_flops=6, is_mufu=True, ulp=1)
+_binary(
+    "truediv", Rule.floating, _QUOTIENT, lambda a, b: a / b, lambda a, b: a / b, flops=10, narrow_flops=6, is_mufu=True, ulp=1,
+    gradient=lambda o, g, y, a, b: (g / b, -g * y / b),
+)  # fmt: skip
 _binary(
     "mod",
     Rule.arithmetic,
@@ -94,6 +110,7 @@ _binary(
     flops=20,
     is_steep=True,
     source=_DIVISION,
+    gradient=lambda o, g, y, a, b: (g, -g * o.trunc(a / b)),
 )
 _binary(
     "fmod",
@@ -104,6 +121,7 @@ _binary(
     flops=40,
     is_steep=True,
     source="the sign of the dividend",
+    gradient=lambda o, g, y, a, b: (g, -g * o.trunc(a / b)),
 )
 _binary(
     "remainder",
@@ -114,8 +132,9 @@ _binary(
     flops=44,
     is_steep=True,
     source="torch.remainder: the sign of the divisor",
+    gradient=lambda o, g, y, a, b: (g, -g * o.floor(a / b)),
 )
-_binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b).abs(), math.gcd, flops=100, source="Euclid")
+_binary("gcd", Rule.integer, {"int": "weft::gcd<{T}>({0}, {1})"}, lambda a, b: torch.gcd(a, b).abs(), math.gcd, flops=100, source="Euclid", gradient=flat)
 
 
 def _pow(a: Any, b: Any) -> Any:
@@ -124,6 +143,16 @@ def _pow(a: Any, b: Any) -> Any:
     magnitude = torch.pow(a, torch.clamp(b, min=0))
     inverse = torch.where(a == 1, torch.ones_like(a), torch.where(a == -1, 1 - 2 * (b % 2), torch.zeros_like(a)))
     return torch.where(b < 0, inverse, magnitude)
+
+
+def _pow_gradient(o: Any, g: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """0 for an exponent of 0, and for the exponent of a base of 0: as torch."""
+    if not isinstance(b, TensorView) and b.sym.is_const:
+        n = b.sym.value
+        return (g * 0.0 if n == 0 else g * (a * n if n == 2 else o.pow(a, n - 1.0) * n), None)
+    of_base = o.where(o.eq(b, 0.0), 0.0, g * b * o.pow(a, b - 1.0))
+    safe = o.where(o.gt(a, 0.0), a, 1.0)
+    return of_base, o.where(o.eq(a, 0.0), 0.0, g * y * o.log(safe))
 
 
 def _python_pow(a: Any, b: Any) -> Any:
@@ -163,9 +192,13 @@ define(
         is_exp=True,
         ulp=4,
         source="powf of CUDA; integers by squaring",
+        gradient=lambda o, g, y, a, b: _pow_gradient(o, g, y, a, b),
     )
 )
-_binary("atan2", Rule.floating, {"real": "weft::atan2({0}, {1})"}, lambda a, b: torch.atan2(a, b), math.atan2, flops=30, is_exp=True, ulp=4)
+_binary(
+    "atan2", Rule.floating, {"real": "weft::atan2({0}, {1})"}, lambda a, b: torch.atan2(a, b), math.atan2, flops=30, is_exp=True, ulp=4,
+    gradient=lambda o, g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b)),
+)  # fmt: skip
 _binary("nextafter", Rule.full_float, {"real": "weft::nextafter({0}, {1})"}, lambda a, b: torch.nextafter(a, b), flops=10)
 
 # ---- extrema, which propagate NaN
@@ -175,6 +208,7 @@ _binary(
     {"real": "weft::maximum({0}, {1})", "int": "weft::int_max<{T}>({0}, {1})", "bool": "({0} || {1})"},
     lambda a, b: torch.maximum(a, b),
     lambda a, b: a if a != a or a >= b else b,
+    gradient=lambda o, g, y, a, b: _shared(o, g, a, b, o.ge),
 )
 _binary(
     "minimum",
@@ -182,13 +216,14 @@ _binary(
     {"real": "weft::minimum({0}, {1})", "int": "weft::int_min<{T}>({0}, {1})", "bool": "({0} && {1})"},
     lambda a, b: torch.minimum(a, b),
     lambda a, b: a if a != a or a <= b else b,
+    gradient=lambda o, g, y, a, b: _shared(o, g, a, b, o.le),
 )
 
 
 # ---- comparisons
 def _comparison(name: str, symbol: str, reference: Callable[..., Any], *, complex: bool = False) -> None:
     text = {"number": f"({{0}} {symbol} {{1}})", "bool": f"({{0}} {symbol} {{1}})"} | ({"complex": f"({{0}} {symbol} {{1}})"} if complex else {})
-    _binary(name, Rule.number, text, reference, reference, result=Result.boolean, blocks=())
+    _binary(name, Rule.number, text, reference, reference, result=Result.boolean, blocks=(), gradient=flat)
 
 
 _comparison("eq", "==", lambda a, b: a == b, complex=True)
@@ -199,11 +234,11 @@ _comparison("gt", ">", lambda a, b: a > b)
 _comparison("ge", ">=", lambda a, b: a >= b)
 
 # ---- logic and bits
-_binary("bitwise_and", Rule.bitwise, {"int": "({0} & {1})", "bool": "({0} && {1})"}, lambda a, b: a & b, lambda a, b: a & b, blocks=())
-_binary("bitwise_or", Rule.bitwise, {"int": "({0} | {1})", "bool": "({0} || {1})"}, lambda a, b: a | b, lambda a, b: a | b, blocks=())
-_binary("bitwise_xor", Rule.bitwise, {"int": "({0} ^ {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b, lambda a, b: a ^ b, blocks=())
-_binary("logical_and", Rule.logical, {"bool": "({0} && {1})"}, lambda a, b: torch.logical_and(a, b), lambda a, b: bool(a and b), blocks=())
-_binary("logical_or", Rule.logical, {"bool": "({0} || {1})"}, lambda a, b: torch.logical_or(a, b), lambda a, b: bool(a or b), blocks=())
+_binary("bitwise_and", Rule.bitwise, {"int": "({0} & {1})", "bool": "({0} && {1})"}, lambda a, b: a & b, lambda a, b: a & b, blocks=(), gradient=flat)
+_binary("bitwise_or", Rule.bitwise, {"int": "({0} | {1})", "bool": "({0} || {1})"}, lambda a, b: a | b, lambda a, b: a | b, blocks=(), gradient=flat)
+_binary("bitwise_xor", Rule.bitwise, {"int": "({0} ^ {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b, lambda a, b: a ^ b, blocks=(), gradient=flat)
+_binary("logical_and", Rule.logical, {"bool": "({0} && {1})"}, lambda a, b: torch.logical_and(a, b), lambda a, b: bool(a and b), blocks=(), gradient=flat)
+_binary("logical_or", Rule.logical, {"bool": "({0} || {1})"}, lambda a, b: torch.logical_or(a, b), lambda a, b: bool(a or b), blocks=(), gradient=flat)
 
 
 def _bits(x: Any) -> int:
@@ -227,6 +262,7 @@ _binary(
     lambda a, b: torch.bitwise_left_shift(a, b),
     lambda a, b: a << b if 0 <= b < 64 else 0,
     source=_SHIFT,
+    gradient=flat,
 )
 _binary(
     "bitwise_right_shift",
@@ -235,6 +271,7 @@ _binary(
     lambda a, b: torch.bitwise_right_shift(a, b),
     lambda a, b: a >> b if 0 <= b < 64 else (-1 if a < 0 else 0),
     source=_SHIFT,
+    gradient=flat,
 )
 _binary(
     "logical_right_shift",
@@ -243,6 +280,7 @@ _binary(
     _logical_right_shift,
     lambda a, b: (a % (1 << 64)) >> b if 0 <= b < 64 else 0,
     source=_SHIFT,
+    gradient=flat,
 )
 
 # ---- complex numbers

@@ -34,5 +34,8 @@ def _same(x: Any) -> Any:
 
 
 CAST = define(
-    CastDef("cast", 1, Rule.keep, {"any": "weft::convert<{O}>({0})"}, _same, python=_same, blocks=("cast",), flops=1, source="docs/kernel_text.md, Types")
-)
+    CastDef(
+        "cast", 1, Rule.keep, {"any": "weft::convert<{O}>({0})"}, _same, python=_same, blocks=("cast",), flops=1, source="docs/kernel_text.md, Types",
+        gradient=lambda o, g, y, x: o.cast(g, x.dtype()),
+    )
+)  # fmt: skip

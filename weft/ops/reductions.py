@@ -15,6 +15,8 @@ from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, Scalar, TensorView, Val, WelfordOp
 from .build import broadcast, cast, constant, copy, logical_axes, pointwise
+from .calls import Calls
+from .gradients import Gradient, NotDifferentiable, gradient_of
 from .promotion import WrongDtype, reduction_dtype
 from .shapes import normalize_dims, size_product, squeeze
 
@@ -131,3 +133,44 @@ def _reciprocal_count(fusion: Fusion, tensor: TensorView, reduced: Sequence[int]
     if correction > 0:
         left_scalar = pointwise(fusion, "maximum", left_scalar, 0.0)
     return pointwise(fusion, "reciprocal", left_scalar)  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------- gradients
+def _over_input(o: Calls, expr: ReductionOp | WelfordOp, value: TensorView) -> TensorView:
+    """Return a result of the reduction, or what flows to it, with axes of extent 1 where axes were reduced."""
+    axes = expr.outputs[0].get_logical_domain()  # type: ignore[attr-defined]
+    return o.broadcast(value, [axis.is_reduction() for axis in axes])  # type: ignore[no-any-return]
+
+
+@gradient_of(ReductionOp)
+def _reduction_gradient(o: Calls, expr: ReductionOp, grads: list[Gradient]) -> list[Gradient]:
+    x, y = expr.inputs[0], expr.outputs[0]
+    assert isinstance(x, TensorView) and isinstance(y, TensorView)
+    g = _over_input(o, expr, grads[0])  # type: ignore[arg-type]
+    kind = expr.attributes["kind"]
+    dims = [dim for dim, axis in enumerate(y.get_logical_domain()) if axis.is_reduction()]
+    if kind == "sum":
+        return [g]
+    if kind in ("max", "min"):  # shared among equal elements, as torch.amax
+        is_found = o.eq(x, _over_input(o, expr, y))
+        return [o.where(is_found, g / o.sum(o.where(is_found, 1.0, 0.0), dims, True), 0.0)]
+    if kind == "prod":  # of the others: where one element is 0, only it gets something
+        is_zero = o.eq(x, 0.0)
+        zeros = o.sum(o.where(is_zero, 1.0, 0.0), dims, True)
+        others = o.prod(o.where(is_zero, 1.0, x), dims, True)
+        return [g * others * o.where(is_zero, o.where(o.eq(zeros, 1.0), 1.0, 0.0), o.where(o.eq(zeros, 0.0), 1.0 / o.where(is_zero, 1.0, x), 0.0))]
+    raise NotDifferentiable(expr)
+
+
+@gradient_of(WelfordOp)
+def _welford_gradient(o: Calls, expr: WelfordOp, grads: list[Gradient]) -> list[Gradient]:
+    x, average = expr.inputs[0], expr.outputs[0]
+    assert isinstance(x, TensorView) and isinstance(average, TensorView)
+    dims = [dim for dim, axis in enumerate(average.get_logical_domain()) if axis.is_reduction()]
+    total: Gradient = None
+    if grads[0] is not None:
+        total = _over_input(o, expr, grads[0]) / size_product(o.fusion, x, dims)
+    if grads[1] is not None:
+        squares = (x - _over_input(o, expr, average)) * (_over_input(o, expr, grads[1]) * 2.0)
+        total = squares if total is None else total + squares
+    return [total]

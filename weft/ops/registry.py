@@ -74,6 +74,8 @@ class OpDef:
         is_mufu: uses the special function unit.
     is_steep: the last bit of an operand may change the result as a whole (rounding, remainders, thresholds), or much (periodic functions).
     ulp: largest float32 error against `reference` in float64. source: where the formula comes from.
+    gradient: (o, g, result, *operands) -> what flows to each operand (None: nothing), in ops of `o` (`weft.ops.calls.Calls`), where g flows to the result;
+        None for an op that cannot be differentiated here, `flat` for one whose result does not change in the small.
     """
 
     name: str
@@ -92,6 +94,7 @@ class OpDef:
     is_steep: bool = False
     ulp: int = 0
     source: str = ""
+    gradient: Callable[..., Any] | None = None
 
     def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         """Return one C++ expression over the texts `args`, which already have the type that the op computes in.
@@ -134,6 +137,10 @@ class OpDef:
     def sym_name(self) -> str:
         """The name of the op among scalar expressions (`weft.expr` has integer ops of its own under some of the names)."""
         return f"scalar_{self.name}" if self.name in ("add", "mul", "mod", "lt", "eq") else self.name
+
+
+def flat(o: Any, g: Any, *operands: Any) -> None:
+    """The gradient of an op whose result does not change where its operands change a little: nothing."""
 
 
 def _torch_number_type(number: expr.Number) -> Any:

@@ -20,7 +20,9 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp
 from ..ir.values import IterDomain, Merge, Split, TensorView
 from .build import broadcast, constant, logical_axes
+from .calls import Calls
 from .factories import full
+from .gradients import Gradient, filled, gradient_of
 from .shapes import Extent, extent_sym, squeeze
 
 
@@ -262,3 +264,9 @@ def _split(fusion: Fusion, axis: IterDomain, size: int) -> tuple[IterDomain, Ite
     outer._definition = inner._definition = transform
     axis._uses.append(transform)
     return outer, inner
+
+
+@gradient_of(ReshapeOp)
+def _reshape_gradient(o: Calls, expr: ReshapeOp, grads: list[Gradient]) -> list[Gradient]:
+    source: TensorView = expr.inputs[0]  # type: ignore[assignment]
+    return [o.reshape(filled(o, grads[0], expr.outputs[0]), source.shape())]  # type: ignore[arg-type]

@@ -16,7 +16,9 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, LookupOp, Position
 from ..ir.values import IterDomain, Scalar, TensorView
 from .build import Operand, as_val, broadcast, cast, constant, copy, logical_axes, pointwise
+from .calls import Calls
 from .factories import iota
+from .gradients import Gradient, NotDifferentiable, filled, gradient_of
 from .registry import lookup
 from .reshape import open_axis
 from .shapes import Extent, extent_sym
@@ -275,3 +277,32 @@ def triu(fusion: Fusion, tensor: TensorView, diagonal: Operand = 0) -> TensorVie
     dtype = tensor.dtype()
     zero = constant(fusion, False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0, dtype)
     return pointwise(fusion, "where", is_kept, tensor, zero)  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------- gradients
+@gradient_of(LookupOp)
+def _lookup_gradient(o: Calls, node: LookupOp, grads: list[Gradient]) -> list[Gradient]:
+    """Of slice and pad: the elements of the source are at shifted positions of the result, or nowhere."""
+    source, out = node.source, node.outputs[0]
+    assert isinstance(out, TensorView)
+    places = [p for p in node.positions if isinstance(p, Along)]
+    if len(places) != len(node.positions) or [p.axis for p in places] != list(range(out.ndim)):
+        raise NotDifferentiable(node)
+    g = filled(o, grads[0], out)  # type: ignore[arg-type]
+    back = [Along(p.axis, expr.mul(p.offset, -1)) for p in places]
+    results = [o.fusion.copy_axis(axis) for axis in logical_axes(source)]
+    return [_lookup(o.fusion, "pad", [g, _fill(o.fusion, source.dtype(), None)], results, back, is_masked=True), *[None] * (len(node.inputs) - 1)]
+
+
+@gradient_of(CatOp)
+def _cat_gradient(o: Calls, node: CatOp, grads: list[Gradient]) -> list[Gradient]:
+    """Each part gets its slice."""
+    g = filled(o, grads[0], node.outputs[0])  # type: ignore[arg-type]
+    dim, start, parts = node.attributes["dim"], expr.ZERO, []
+    for part in node.inputs:
+        assert isinstance(part, TensorView)
+        axes = logical_axes(part)
+        positions = [Along(d, start) if d == dim else Along(d) for d in range(part.ndim)]
+        parts.append(_lookup(o.fusion, "slice", [g], [o.fusion.copy_axis(axis) for axis in axes], positions, is_masked=False))
+        start = expr.add(start, axes[dim].logical_extent)
+    return parts  # type: ignore[return-value]

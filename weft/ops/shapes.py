@@ -14,8 +14,10 @@ from ..errors import UserError
 from ..expr import Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.values import ExpandOp, IterDomain, LoadStoreOp, Scalar, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, IterDomain, LoadStoreOp, Scalar, SqueezeOp, TensorView
 from .build import broadcast, constant, copy, logical_axes, pointwise
+from .calls import Calls
+from .gradients import Gradient, axes_of, filled, gradient_of
 
 Extent = Union[int, Scalar]
 
@@ -244,3 +246,27 @@ def size_product(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> Sca
     for dim in dims[1:]:
         out = pointwise(fusion, "mul", out, fusion.size_scalar(tensor, dim))  # type: ignore[assignment]
     return out
+
+
+# ---------------------------------------------------------------- gradients
+@gradient_of(BroadcastOp)
+def _broadcast_gradient(o: Calls, expr: BroadcastOp, grads: list[Gradient]) -> list[Gradient]:
+    return [o.sum(grads[0], [dim for dim, is_new in enumerate(expr.attributes["flags"]) if is_new])]
+
+
+@gradient_of(SqueezeOp)
+def _squeeze_gradient(o: Calls, expr: SqueezeOp, grads: list[Gradient]) -> list[Gradient]:
+    """A dropped axis that was expanded is n equal elements, each of which gets an n-th."""
+    source: TensorView = expr.inputs[0]  # type: ignore[assignment]
+    flags = expr.attributes["flags"]
+    g = o.broadcast(grads[0], list(flags))
+    repeated = [dim for dim, axis in enumerate(axes_of(source)) if flags[dim] and axis.expanded_extent is not None]
+    return [g if not repeated else filled(o, g / size_product(o.fusion, source, repeated), source)]
+
+
+@gradient_of(ExpandOp)
+def _expand_gradient(o: Calls, expr: ExpandOp, grads: list[Gradient]) -> list[Gradient]:
+    out: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    pairs = zip(axes_of(expr.inputs[0]), axes_of(out))  # type: ignore[arg-type]
+    dims = [d for d, (old, new) in enumerate(pairs) if old.expanded_extent is None and new.expanded_extent is not None]
+    return [o.sum(filled(o, grads[0], out), dims, True)]  # type: ignore[arg-type]

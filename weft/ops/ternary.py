@@ -30,6 +30,7 @@ define(
         python=lambda c, a, b: a if c else b,
         blocks=_MATH,
         source="two operands of one reduced float type keep it; otherwise their promotion",
+        gradient=lambda o, g, y, c, a, b: (None, o.where(c, g, 0.0), o.where(c, 0.0, g)),
     )
 )
 define(
@@ -44,6 +45,7 @@ define(
         flops=4,
         ulp=2,
         source="torch.lerp: from the nearer end, a + w (b - a) for |w| < 0.5, else b - (b - a) (1 - w)",
+        gradient=lambda o, g, y, a, b, w: (g * (1.0 - w), g * w, g * (b - a)),
     )
 )
 define(
@@ -61,6 +63,7 @@ define(
         blocks=_MATH,
         flops=2,
         source="torch.clamp: NaN stays NaN; the upper bound wins",
+        gradient=lambda o, g, y, x, low, high: (o.where(o.bitwise_and(o.ge(x, low), o.le(x, high)), g, 0.0), None, None),
     )
 )
 define(
@@ -75,5 +78,6 @@ define(
         flops=2,
         is_steep=True,
         source="torch.threshold: x > threshold ? x : value; NaN stays NaN",
+        gradient=lambda o, g, y, x, limit, value: (o.where(o.gt(x, limit), g, 0.0), None, None),
     )
 )

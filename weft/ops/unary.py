@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .promotion import Result, Rule
-from .registry import OpDef, define, torch
+from .registry import OpDef, define, flat, torch
 
 _MATH = ("math",)
 
@@ -32,33 +32,41 @@ def _function(
 _CUDA = "CUDA C++ Programming Guide, mathematical functions: largest error"
 
 # ---- exponentials and logarithms
-_function("exp", lambda x: torch.exp(x), math.exp, narrow_flops=2, flops=8, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
-_function("exp2", lambda x: torch.exp2(x), flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
-_function("expm1", lambda x: torch.expm1(x), math.expm1, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
-_function("log", lambda x: torch.log(x), math.log, flops=16, is_exp=True, ulp=2, source=_CUDA)
-_function("log10", lambda x: torch.log10(x), math.log10, flops=16, is_exp=True, ulp=3, source=_CUDA)
-_function("log1p", lambda x: torch.log1p(x), math.log1p, flops=16, is_exp=True, ulp=2, source=_CUDA)
-_function("log2", lambda x: torch.log2(x), math.log2, flops=14, is_exp=True, ulp=2, source=_CUDA)
+_function("exp", lambda x: torch.exp(x), math.exp, narrow_flops=2, flops=8, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * y)
+_function("exp2", lambda x: torch.exp2(x), flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * y * math.log(2))
+_function("expm1", lambda x: torch.expm1(x), math.expm1, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * (y + 1.0))
+_function("log", lambda x: torch.log(x), math.log, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / x)
+_function("log10", lambda x: torch.log10(x), math.log10, flops=16, is_exp=True, ulp=3, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(10)))
+_function("log1p", lambda x: torch.log1p(x), math.log1p, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x + 1.0))
+_function("log2", lambda x: torch.log2(x), math.log2, flops=14, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(2)))
 _function(
     "sigmoid", lambda x: torch.sigmoid(x), narrow_flops=4, flops=11, is_exp=True, is_mufu=True, ulp=4,
     source="1 / (1 + exp(-x)); exp 2 ulp, reciprocal 1, sum 0.5",
+    gradient=lambda o, g, y, x: g * y * (1.0 - y),
 )  # fmt: skip
-_function("silu", lambda x: x * torch.sigmoid(x), narrow_flops=5, flops=12, is_exp=True, is_mufu=True, ulp=5, source="x * sigmoid(x)")
-# ---- powers
-_function("sqrt", lambda x: torch.sqrt(x), math.sqrt, flops=8, is_mufu=True, ulp=1, source=_CUDA)
-_function("rsqrt", lambda x: torch.rsqrt(x), lambda x: 1 / math.sqrt(x), flops=4, is_mufu=True, ulp=2, source=_CUDA)
 _function(
-    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh"
+    "silu", lambda x: x * torch.sigmoid(x), narrow_flops=5, flops=12, is_exp=True, is_mufu=True, ulp=5, source="x * sigmoid(x)",
+    gradient=lambda o, g, y, x: g * (lambda s: s * (1.0 + x * (1.0 - s)))(o.sigmoid(x)),
+)  # fmt: skip
+# ---- powers
+_function("sqrt", lambda x: torch.sqrt(x), math.sqrt, flops=8, is_mufu=True, ulp=1, source=_CUDA, gradient=lambda o, g, y, x: g / (y * 2.0))
+_function(
+    "rsqrt", lambda x: torch.rsqrt(x), lambda x: 1 / math.sqrt(x), flops=4, is_mufu=True, ulp=2, source=_CUDA,
+    gradient=lambda o, g, y, x: g * y * y * y * -0.5,
+)  # fmt: skip
+_function(
+    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh",
+    gradient=lambda o, g, y, x: -g * y * y
 )
 # ---- trigonometric and hyperbolic functions
-_function("sin", lambda x: torch.sin(x), math.sin, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA)
-_function("cos", lambda x: torch.cos(x), math.cos, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA)
-_function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, is_steep=True, ulp=4, source=_CUDA)
-_function("asin", lambda x: torch.asin(x), math.asin, flops=20, is_exp=True, ulp=4, source=_CUDA)
-_function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp=4, source=_CUDA)
-_function("atan", lambda x: torch.atan(x), math.atan, flops=20, is_exp=True, ulp=2, source=_CUDA)
-_function("sinh", lambda x: torch.sinh(x), math.sinh, flops=20, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
-_function("cosh", lambda x: torch.cosh(x), math.cosh, flops=14, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
+_function("sin", lambda x: torch.sin(x), math.sin, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * o.cos(x))
+_function("cos", lambda x: torch.cos(x), math.cos, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: -g * o.sin(x))
+_function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, is_steep=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * (1.0 + y * y))
+_function("asin", lambda x: torch.asin(x), math.asin, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(1.0 - x * x))
+_function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: -g * o.rsqrt(1.0 - x * x))
+_function("atan", lambda x: torch.atan(x), math.atan, flops=20, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (1.0 + x * x))
+_function("sinh", lambda x: torch.sinh(x), math.sinh, flops=20, is_exp=True, is_mufu=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.cosh(x))
+_function("cosh", lambda x: torch.cosh(x), math.cosh, flops=14, is_exp=True, is_mufu=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.sinh(x))
 _function(
     "tanh",
     lambda x: torch.tanh(x),
@@ -68,15 +76,28 @@ _function(
     is_mufu=True,
     ulp=4,
     source="polynomial below 0.55, else 1 - 2 / (exp(2x) + 1); weft/device/math.cuh",
+    gradient=lambda o, g, y, x: g * (1.0 - y * y),
 )
-_function("asinh", lambda x: torch.asinh(x), math.asinh, flops=28, is_exp=True, ulp=4, source=_CUDA)
-_function("acosh", lambda x: torch.acosh(x), math.acosh, flops=28, is_exp=True, ulp=4, source=_CUDA)
-_function("atanh", lambda x: torch.atanh(x), math.atanh, flops=24, is_exp=True, ulp=4, source=_CUDA)
+_function("asinh", lambda x: torch.asinh(x), math.asinh, flops=28, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(x * x + 1.0))
+_function("acosh", lambda x: torch.acosh(x), math.acosh, flops=28, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(x * x - 1.0))
+_function("atanh", lambda x: torch.atanh(x), math.atanh, flops=24, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g / (1.0 - x * x))
 # ---- special functions
-_function("erf", lambda x: torch.erf(x), math.erf, complex=False, flops=22, is_exp=True, is_mufu=True, ulp=2, source=_CUDA)
-_function("erfc", lambda x: torch.erfc(x), math.erfc, complex=False, flops=26, is_exp=True, is_mufu=True, ulp=4, source=_CUDA)
-_function("erfinv", lambda x: torch.erfinv(x), complex=False, flops=30, is_exp=True, ulp=4, source=_CUDA)
-_function("erfcinv", lambda x: _erfcinv(x), complex=False, flops=34, is_exp=True, ulp=5, source=_CUDA)
+_function(
+    "erf", lambda x: torch.erf(x), math.erf, complex=False, flops=22, is_exp=True, is_mufu=True, ulp=2, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.exp(-x * x) * (2 / math.sqrt(math.pi)),
+)  # fmt: skip
+_function(
+    "erfc", lambda x: torch.erfc(x), math.erfc, complex=False, flops=26, is_exp=True, is_mufu=True, ulp=4, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.exp(-x * x) * (-2 / math.sqrt(math.pi)),
+)  # fmt: skip
+_function(
+    "erfinv", lambda x: torch.erfinv(x), complex=False, flops=30, is_exp=True, ulp=4, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.exp(y * y) * (math.sqrt(math.pi) / 2),
+)  # fmt: skip
+_function(
+    "erfcinv", lambda x: _erfcinv(x), complex=False, flops=34, is_exp=True, ulp=5, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.exp(y * y) * (-math.sqrt(math.pi) / 2),
+)  # fmt: skip
 _function(
     "lgamma", lambda x: torch.lgamma(x), complex=False, flops=60, is_exp=True, ulp=8, source=_CUDA + "; absolute near the zeros 1 and 2 and for negative x"
 )
@@ -92,7 +113,7 @@ def _rounding(name: str, reference: Callable[..., Any], python: Callable[..., An
     def keep_integers(x: Any) -> Any:
         return reference(x) if x.is_floating_point() else x
 
-    return _unary(name, Rule.number, {"real": f"weft::{name}({{0}})", "int": "({0})", "bool": "({0})"}, keep_integers, python, is_steep=True)
+    return _unary(name, Rule.number, {"real": f"weft::{name}({{0}})", "int": "({0})", "bool": "({0})"}, keep_integers, python, is_steep=True, gradient=flat)
 
 
 _rounding("ceil", lambda x: torch.ceil(x), math.ceil)
@@ -107,10 +128,14 @@ _unary(
     lambda x: x - math.trunc(x),
     flops=2,
     is_steep=True,
+    gradient=lambda o, g, y, x: g,
 )
 
 # ---- sign
-_unary("neg", Rule.number, {"number": "(-({0}))", "bool": "({0})", "complex": "(-({0}))"}, lambda x: x if x.dtype == torch.bool else -x, lambda x: -x)
+_unary(
+    "neg", Rule.number, {"number": "(-({0}))", "bool": "({0})", "complex": "(-({0}))"}, lambda x: x if x.dtype == torch.bool else -x, lambda x: -x,
+    gradient=lambda o, g, y, x: -g,
+)  # fmt: skip
 _unary(
     "abs",
     Rule.number,
@@ -118,6 +143,7 @@ _unary(
     lambda x: x if x.dtype == torch.bool else torch.abs(x),
     abs,
     result=Result.real,
+    gradient=lambda o, g, y, x: g * o.sign(x),
 )
 _unary(
     "sign",
@@ -128,6 +154,7 @@ _unary(
     flops=3,
     is_steep=True,
     source="torch.sign: 0 for NaN",
+    gradient=flat,
 )
 _unary(
     "signbit",
@@ -136,6 +163,7 @@ _unary(
     lambda x: torch.signbit(x),
     lambda x: math.copysign(1.0, x) < 0,
     result=Result.boolean,
+    gradient=flat,
 )
 _unary(
     "relu",
@@ -143,6 +171,7 @@ _unary(
     {"real": "weft::relu({0})", "int": "weft::int_relu<{T}>({0})", "bool": "({0})"},
     lambda x: x if x.dtype == torch.bool else torch.relu(x),
     source="NaN stays NaN",
+    gradient=lambda o, g, y, x: o.where(o.gt(y, 0.0), g, 0.0),
 )
 
 
@@ -152,7 +181,7 @@ def _predicate(name: str, reference: Callable[..., Any], python: Callable[..., A
     text = {"real": f"weft::{name}({{0}})", "int": constant, "bool": constant}
     if complex:
         text["complex"] = f"weft::{name}({{0}})"
-    return _unary(name, Rule.number, text, reference, python, result=Result.boolean)
+    return _unary(name, Rule.number, text, reference, python, result=Result.boolean, gradient=flat)
 
 
 _predicate("isfinite", lambda x: torch.isfinite(x), math.isfinite, True)
@@ -167,6 +196,7 @@ _unary(
     lambda x: torch.isreal(x),
     lambda x: complex(x).imag == 0,
     result=Result.boolean,
+    gradient=flat,
 )
 
 # ---- parts of complex numbers
@@ -182,5 +212,8 @@ _unary(
 )
 
 # ---- logic
-_unary("bitwise_not", Rule.bitwise, {"int": "(~({0}))", "bool": "(!({0}))"}, lambda x: torch.bitwise_not(x), lambda x: not x if isinstance(x, bool) else ~x)
-_unary("logical_not", Rule.logical, {"bool": "(!({0}))"}, lambda x: torch.logical_not(x), lambda x: not x)
+_unary(
+    "bitwise_not", Rule.bitwise, {"int": "(~({0}))", "bool": "(!({0}))"}, lambda x: torch.bitwise_not(x), lambda x: not x if isinstance(x, bool) else ~x,
+    gradient=flat,
+)  # fmt: skip
+_unary("logical_not", Rule.logical, {"bool": "(!({0}))"}, lambda x: torch.logical_not(x), lambda x: not x, gradient=flat)
