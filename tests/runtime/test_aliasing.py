@@ -294,11 +294,14 @@ def test_an_output_listed_twice_is_computed_once() -> None:
     assert len(out) == 2 and out[0] is out[1]
 
 
-def test_a_leaf_that_requires_grad_can_be_updated() -> None:
+def test_a_leaf_that_requires_grad_can_be_updated_where_no_gradient_is_recorded() -> None:
     fd, x = in_place(lambda fd, x: fd.ops.sub(x, row_sums(fd, x))), torch.randn(4, 4, requires_grad=True)
     expected = (x - x.sum(1, keepdim=True)).detach()
-    fd.execute([x])
+    with torch.no_grad():
+        fd.execute([x])
     assert_same([x.detach()], [expected])
+    with pytest.raises(RuntimeError, match="W139"):
+        fd.execute([x])
 
 
 # ---------------------------------------------------------------- errors

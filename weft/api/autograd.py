@@ -56,7 +56,7 @@ class Differentiable:
             for i in self._floats:
                 if inputs[i].requires_grad:
                     return self._recorded(inputs)
-        return self._plain.execute(inputs, **keywords)  # type: ignore[no-any-return]
+        return self._plain.execute(inputs, **keywords)
 
     def _recorded(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = inputs if isinstance(inputs, (list, tuple)) else flattened(inputs)
@@ -92,7 +92,7 @@ class _Step:
     def run(self, arguments: list[Any]) -> list[torch.Tensor]:
         """Run it; where gradients of gradients are wanted, record them."""
         if not torch.is_grad_enabled():
-            return self.executor.execute(arguments)  # type: ignore[no-any-return]
+            return self.executor.execute(arguments)
         if self._second is None:
             self._second = Differentiable(self.fusion, self.executor)
         return self._second.execute(arguments)

@@ -78,7 +78,7 @@ class OpNames:
         ...
 
     def argsort(self, arg: TensorView, dim: _int, descending: _bool = ..., stable: _bool = ...) -> TensorView:
-        """argsort(arg, dim, descending=False, stable=False) is not supported yet."""
+        """Return the positions along dim in the order of the values of arg."""
         ...
 
     @overload
@@ -245,19 +245,19 @@ class OpNames:
         ...
 
     def cummax(self, arg: TensorView, dim: _int, init: Any = ...) -> TensorView:
-        """cummax(arg, dim, init=None) is not supported yet."""
+        """Return the running max of arg along dim, from init on."""
         ...
 
     def cummin(self, arg: TensorView, dim: _int, init: Any = ...) -> TensorView:
-        """cummin(arg, dim, init=None) is not supported yet."""
+        """Return the running min of arg along dim, from init on."""
         ...
 
     def cumprod(self, arg: TensorView, dim: _int, init: Any = ...) -> TensorView:
-        """cumprod(arg, dim, init=None) is not supported yet."""
+        """Return the running prod of arg along dim, from init on."""
         ...
 
     def cumsum(self, arg: TensorView, dim: _int, init: Any = ...) -> TensorView:
-        """cumsum(arg, dim, init=None) is not supported yet."""
+        """Return the running sum of arg along dim, from init on."""
         ...
 
     def cutlass_nvfp4_grouped_mm(self, mat1: Operand, mat2: Operand, scale1: Operand, scale2: Operand, alpha: Operand, problem_sizes: Operand, expert_offsets: Operand, sf_offsets: Operand, dtype: DType = ...) -> TensorView:
@@ -286,7 +286,7 @@ class OpNames:
         ...
 
     def embedding_fwd(self, input: Operand, weight: TensorView | None, padding_idx: Any = ..., max_norm: Any = ..., norm_type: Any = ..., scale_grad_by_freq: Any = ..., sparse: Any = ...) -> TensorView:
-        """embedding_fwd(input, weight, padding_idx=None, max_norm=None, norm_type=None, scale_grad_by_freq=None, sparse=None) is not supported yet."""
+        """Return the rows of weight that input names. padding_idx, scale_grad_by_freq and sparse change gradients only."""
         ...
 
     @overload
@@ -387,7 +387,7 @@ class OpNames:
         ...
 
     def gather(self, arg: TensorView, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """gather(arg, index, dim) is not supported yet."""
+        """Return arg at positions index along dim, in the shape of index."""
         ...
 
     @overload
@@ -461,7 +461,7 @@ class OpNames:
     def imag(self, x: Scalar | Number, /) -> Scalar: ...
 
     def index_select(self, arg: TensorView, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """index_select(arg, index, dim) is not supported yet."""
+        """Return the entries of arg along dim that index, of one axis, names."""
         ...
 
     def instance_norm(self, x: Operand, weight: TensorView | None = ..., bias: TensorView | None = ..., eps: _float | None = ...) -> TensorView:
@@ -852,7 +852,7 @@ class OpNames:
         ...
 
     def scatter(self, arg: TensorView, index: TensorView | Scalar | _int, src: Operand, dim: _int) -> TensorView:
-        """scatter(arg, index, src, dim) is not supported yet."""
+        """Return a copy of arg with the elements of src, or the scalar src, at positions index along dim."""
         ...
 
     def sdpfa_bwd(self, grad_output: Operand, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Operand, is_causal: Operand, philox_seed: Operand, philox_offset: Operand, scale: Operand) -> Any:
@@ -868,7 +868,7 @@ class OpNames:
         ...
 
     def select(self, arg: TensorView, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """select(arg, index, dim) is not supported yet."""
+        """Return arg at one index along dim, without that axis."""
         ...
 
     def selu(self, x: Operand) -> TensorView:
@@ -998,7 +998,7 @@ class OpNames:
         ...
 
     def take_along_axis(self, arg: TensorView, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """take_along_axis(arg, index, dim) is not supported yet."""
+        """Return arg at positions index along dim; the other axes are broadcast to each other."""
         ...
 
     @overload
@@ -1024,7 +1024,7 @@ class OpNames:
         ...
 
     def topk(self, arg: TensorView, k: _int, dim: _int = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:
-        """topk(arg, k, dim=-1, largest=True, sorted=False) is not supported yet."""
+        """Return the k largest (or smallest) values of arg along dim, and their positions."""
         ...
 
     def transpose(self, x: Operand, dim0: _int, dim1: _int) -> TensorView:

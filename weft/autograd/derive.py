@@ -166,7 +166,7 @@ class _Joint:
             incoming = [flowing.get(out) for out in expr.outputs]
             if all(g is None for g in incoming):
                 continue
-            for value, grad in zip(expr.inputs, gradients_of(self.fusion, expr, incoming)):  # type: ignore[arg-type]
+            for value, grad in zip(expr.inputs, gradients_of(self.fusion, expr, incoming)):
                 if grad is not None and value in active:
                     self._accumulate(flowing, value, grad)
         for position, value in wrt.items():

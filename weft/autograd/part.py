@@ -118,13 +118,13 @@ def _is_input_scalar(value: Scalar) -> bool:
     return value.sym.is_var and value.sym.payload == f"S{value.name}"
 
 
-def _position(position: object, renamed) -> object:  # type: ignore[no-untyped-def]
+def _position(position: object, renamed) -> object:
     if isinstance(position, Along):
         return replace(position, offset=renamed(position.offset))
     return replace(position, position=renamed(position.position)) if isinstance(position, Fixed) else position
 
 
-def _rename_axes(tensor: TensorView, renamed) -> None:  # type: ignore[no-untyped-def]
+def _rename_axes(tensor: TensorView, renamed) -> None:
     done: set[IterDomain] = set()
     waiting = [*tensor.get_logical_domain(), *tensor.get_root_domain(), *tensor.get_loop_domain(), *tensor.get_allocation_domain()]
     while waiting:

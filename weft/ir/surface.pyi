@@ -99,7 +99,7 @@ class TensorSurface:
         """Return whether an element over dims is not zero: torch.any."""
         ...
     def argsort(self, dim: _int, descending: _bool = ..., stable: _bool = ...) -> TensorView:
-        """argsort(arg, dim, descending=False, stable=False) is not supported yet."""
+        """Return the positions along dim in the order of the values of arg."""
         ...
     def asin(self) -> TensorView:
         """Return asin(x), elementwise."""
@@ -171,16 +171,16 @@ class TensorSurface:
         """Return the cross entropy of logits x [rows, classes] for target [rows] (class numbers): torch.nn.functional.cross_entropy."""
         ...
     def cummax(self, dim: _int, init: Any = ...) -> TensorView:
-        """cummax(arg, dim, init=None) is not supported yet."""
+        """Return the running max of arg along dim, from init on."""
         ...
     def cummin(self, dim: _int, init: Any = ...) -> TensorView:
-        """cummin(arg, dim, init=None) is not supported yet."""
+        """Return the running min of arg along dim, from init on."""
         ...
     def cumprod(self, dim: _int, init: Any = ...) -> TensorView:
-        """cumprod(arg, dim, init=None) is not supported yet."""
+        """Return the running prod of arg along dim, from init on."""
         ...
     def cumsum(self, dim: _int, init: Any = ...) -> TensorView:
-        """cumsum(arg, dim, init=None) is not supported yet."""
+        """Return the running sum of arg along dim, from init on."""
         ...
     def cutlass_nvfp4_grouped_mm(self, mat2: Operand, scale1: Operand, scale2: Operand, alpha: Operand, problem_sizes: Operand, expert_offsets: Operand, sf_offsets: Operand, dtype: DType = ...) -> TensorView:
         """cutlass_nvfp4_grouped_mm(mat1, mat2, scale1, scale2, alpha, problem_sizes, expert_offsets, sf_offsets, dtype=DataType.BFloat16) is not supported yet."""
@@ -198,7 +198,7 @@ class TensorSurface:
         """Return x above 0, else alpha * (exp(x) - 1): torch.nn.functional.elu."""
         ...
     def embedding_fwd(self, weight: TensorView | None, padding_idx: Any = ..., max_norm: Any = ..., norm_type: Any = ..., scale_grad_by_freq: Any = ..., sparse: Any = ...) -> TensorView:
-        """embedding_fwd(input, weight, padding_idx=None, max_norm=None, norm_type=None, scale_grad_by_freq=None, sparse=None) is not supported yet."""
+        """Return the rows of weight that input names. padding_idx, scale_grad_by_freq and sparse change gradients only."""
         ...
     def eq(self, b: Operand, /) -> TensorView:
         """Return eq(a, b), elementwise."""
@@ -240,7 +240,7 @@ class TensorSurface:
         """Return a tensor of fill_value of the shape of x: torch.full_like."""
         ...
     def gather(self, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """gather(arg, index, dim) is not supported yet."""
+        """Return arg at positions index along dim, in the shape of index."""
         ...
     def gcd(self, b: Operand, /) -> TensorView:
         """Return gcd(a, b), elementwise."""
@@ -282,7 +282,7 @@ class TensorSurface:
         """Return imag(x), elementwise."""
         ...
     def index_select(self, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """index_select(arg, index, dim) is not supported yet."""
+        """Return the entries of arg along dim that index, of one axis, names."""
         ...
     def instance_norm(self, weight: TensorView | None = ..., bias: TensorView | None = ..., eps: _float | None = ...) -> TensorView:
         """Return x normalized over all axes behind the channels (axis 1), per sample: torch.nn.functional.instance_norm with statistics of the input."""
@@ -471,7 +471,7 @@ class TensorSurface:
         """scaled_mm(mat1, mat2, scale1, scale2, alpha=None, bias=None, beta=None, dtype=DataType.BFloat16, output_block_scale_size=0, output_block_scale_dtype=DataType.BFloat16, output_gamma=False) is not supported yet."""
         ...
     def scatter(self, index: TensorView | Scalar | _int, src: Operand, dim: _int) -> TensorView:
-        """scatter(arg, index, src, dim) is not supported yet."""
+        """Return a copy of arg with the elements of src, or the scalar src, at positions index along dim."""
         ...
     def sdpfa_bwd(self, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Operand, is_causal: Operand, philox_seed: Operand, philox_offset: Operand, scale: Operand) -> Any:
         """sdpfa_bwd(grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, philox_seed, philox_offset, scale) is not supported yet."""
@@ -483,7 +483,7 @@ class TensorSurface:
         """Return a copy of x; what reads it runs in another kernel."""
         ...
     def select(self, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """select(arg, index, dim) is not supported yet."""
+        """Return arg at one index along dim, without that axis."""
         ...
     def selu(self) -> TensorView:
         """Return elu with the constants of self-normalizing networks: torch.nn.functional.selu."""
@@ -552,7 +552,7 @@ class TensorSurface:
         """Return silu(a) * b."""
         ...
     def take_along_axis(self, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
-        """take_along_axis(arg, index, dim) is not supported yet."""
+        """Return arg at positions index along dim; the other axes are broadcast to each other."""
         ...
     def tan(self) -> TensorView:
         """Return tan(x), elementwise."""
@@ -567,7 +567,7 @@ class TensorSurface:
         """Return x where it is above limit, else value."""
         ...
     def topk(self, k: _int, dim: _int = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:
-        """topk(arg, k, dim=-1, largest=True, sorted=False) is not supported yet."""
+        """Return the k largest (or smallest) values of arg along dim, and their positions."""
         ...
     def transpose(self, dim0: _int, dim1: _int) -> TensorView:
         """Return x with two axes exchanged: torch.transpose."""

@@ -74,7 +74,7 @@ def axes_of(tensor: TensorView) -> list[IterDomain]:
 def fitted(o: Calls, g: TensorView, like: TensorView) -> TensorView:
     """Return g summed over the axes along which `like` was repeated implicitly: those of extent 1 in `like` and more in g."""
     dims = [d for d, (a, b) in enumerate(zip(axes_of(g), axes_of(like))) if b.is_broadcast() and b.expanded_extent is None and not _is_one(a)]
-    return o.sum(g, dims, True) if dims else g  # type: ignore[no-any-return]
+    return o.sum(g, dims, True) if dims else g
 
 
 def _is_one(axis: IterDomain) -> bool:
@@ -87,7 +87,7 @@ def filled(o: Calls, g: TensorView, like: TensorView) -> TensorView:
     if all(not _is_one(a) or _is_one(b) for a, b in pairs):
         return g
     sizes = like.shape()
-    return o.expand(g, [sizes[d] if _is_one(a) and not _is_one(b) else -1 for d, (a, b) in enumerate(pairs)])  # type: ignore[no-any-return]
+    return o.expand(g, [sizes[d] if _is_one(a) and not _is_one(b) else -1 for d, (a, b) in enumerate(pairs)])
 
 
 # ---------------------------------------------------------------- copies and tensors from nothing

@@ -139,7 +139,7 @@ def _reciprocal_count(fusion: Fusion, tensor: TensorView, reduced: Sequence[int]
 def _over_input(o: Calls, expr: ReductionOp | WelfordOp, value: TensorView) -> TensorView:
     """Return a result of the reduction, or what flows to it, with axes of extent 1 where axes were reduced."""
     axes = expr.outputs[0].get_logical_domain()  # type: ignore[attr-defined]
-    return o.broadcast(value, [axis.is_reduction() for axis in axes])  # type: ignore[no-any-return]
+    return o.broadcast(value, [axis.is_reduction() for axis in axes])
 
 
 @gradient_of(ReductionOp)

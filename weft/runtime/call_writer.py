@@ -17,7 +17,7 @@ from ..errors import InternalError
 from ..expr import Number, Sym, const, evaluate, evaluate_int, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
-from . import engines, host_scalars, philox_state, warm_path, work_memory
+from . import engines, gradient_check, host_scalars, philox_state, warm_path, work_memory
 from .binding import cpu_scalar_var
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
@@ -142,7 +142,7 @@ class _CallWriter:
         self.plans, self._scratches = [], 0
         self._write_steps(parts, in_place)
         self._share_work(parts)
-        parts.after += self._copies_back(in_place)
+        parts.after += self._copies_back(parts, in_place)
         parts.returned = [f"a{index}" if kind == "input" else f"o{index}" for kind, index in self.outputs.returned]
         if self.engine.device is not None:
             parts.constants.update(stream=engines.stream_reader(self.engine.device), device=self.engine.device)
@@ -191,14 +191,18 @@ class _CallWriter:
                     last[buffer] = number
         return [[f"o{buffer}" for buffer, at in last.items() if at == number] for number in range(len(steps))]
 
-    def _copies_back(self, in_place: Sequence[bool]) -> list[str]:
+    def _copies_back(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> list[str]:
         """Return what fills inputs after the launches: first those that another input is written into, which is what it was before the call."""
         copies = self.outputs.copies
         overwritten = {to for to, _ in copies}
         kept = [source for _, source in copies if source in overwritten]
         lines = [f"c{source} = a{source}.detach().clone()" for source in dict.fromkeys(kept)]
         lines += [f"a{to}.detach().copy_({'c' if source in kept else 'a'}{source})" for to, source in copies]
-        pairs = enumerate(zip(self.outputs.alias, in_place))
+        pairs = list(enumerate(zip(self.outputs.alias, in_place)))
+        written = [alias for _, (alias, ok) in pairs if alias is not None and ok]
+        if written:
+            parts.constants["was_written"] = gradient_check.was_written
+            lines += [f"was_written(a{alias})" for alias in written]
         return lines + [f"a{alias}.detach().copy_(o{number})" for number, (alias, ok) in pairs if alias is not None and not ok]
 
     # -- steps without a kernel

@@ -19,7 +19,7 @@ import torch
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
-from . import collector, engines, profile, warm_path
+from . import collector, engines, gradient_check, profile, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan
 from .call_writer import Prepared, prepare_call
@@ -54,6 +54,7 @@ class Caller(ABC):
         self.runtimes: dict[Runtime, None] = {}
         self.launches: list[profile.LaunchProfile] = []
         self._input_plan: InputPlan | None = None
+        self.has_warned_of_gradients = False
         self.shown = list(shown)
         self._table: dict[Hashable, tuple[Any, ...]] = {}
         self._prepared: dict[Hashable, Prepared] = {}
@@ -61,6 +62,7 @@ class Caller(ABC):
         self._kinds = [self._kind(index, value) for index, value in enumerate(template.fusion.inputs())]
         constants = {
             "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": in_block, "profiling": profile.active,
+            "records_gradients": torch.is_grad_enabled,
         }  # fmt: skip
         self.execute, self._signature = warm_path.write_execute(self._kinds, constants)
 
@@ -160,6 +162,7 @@ class Caller(ABC):
         """Prepare a call, and put it into the table; None for tensors on a GPU that are to be emulated."""
         start = time.perf_counter()
         timings = Timings()
+        gradient_check.check(self, values)
         if _is_emulated(options) and any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
             self.bind(values)
             return None

@@ -72,7 +72,7 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
 
     execute(inputs, *, device, _enable_options, _disable_options, check, seed) is FusionExecutorCache.execute, in two forms: a call without keywords
     goes by one that does not name them (the default of a keyword costs 10 ns). signature(values, device) returns (key, low bits of the addresses,
-    pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An entry is (guard, run,
+PLACE
     settings, device, then for each scalar its type, and for each shape scalar its value too).
     """
     values = _names("a", range(len(kinds)))
@@ -143,6 +143,7 @@ def _key_parts(name: str, kind: str) -> list[str]:
     if kind is CPU_SCALAR:
         return [f"{name}.shape", f"{name}.dtype", f"{name}.device"]
     parts = [f"{name}.shape", f"{name}.is_contiguous() or {name}.stride()", f"{name}.dtype", f"{name}.device", f"type({name})", f"{name}.is_neg()"]
+    parts.append(f"{name}.requires_grad and records_gradients()")
     return [*parts, f"{name}.is_conj()"] if kind is COMPLEX_TENSOR else parts
 
 

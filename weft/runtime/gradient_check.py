@@ -1,0 +1,59 @@
+"""What executions without `fd.autograd()` owe torch's autograd: a word where a gradient is cut, a refusal where one would be wrong, version counters.
+
+Owns all three. They cost nothing per call: the first two run when a call is prepared, whether a tensor requires a gradient is part of its signature.
+Read first: `check`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import UserError, user_location
+
+if TYPE_CHECKING:
+    from .calls import Caller
+
+CUT = (
+    "W138: input {index} ({value}) requires a gradient, and this definition records none: its outputs are cut from the graph.\n"
+    "  at   {location}\n"
+    "  fix: call fd.autograd() before executing, or execute under torch.no_grad() or on tensor.detach()"
+)
+
+
+class GradientCut(UserWarning):
+    """An input requires a gradient that no one will get."""
+
+
+class WrittenWithGradient(UserError):
+    code = "W139"
+    what = "input {index} ({value}) requires a gradient, and an output is written into it: autograd would go on with the old values"
+    fix = "execute under torch.no_grad(), or on tensor.detach(), or leave alias_input out"
+
+
+def check(caller: "Caller", values: Sequence[Any]) -> None:
+    """Say once per definition that gradients are cut. Errors: WrittenWithGradient."""
+    if not torch.is_grad_enabled():
+        return
+    requiring = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) and v.requires_grad]
+    if not requiring:
+        return
+    written = {i for i in caller.template.outputs.alias if i is not None} | {to for to, _ in caller.template.outputs.copies}
+    for index in requiring:
+        if index in written:
+            raise WrittenWithGradient(index=index, value=caller.shown[index])
+    if not caller.has_warned_of_gradients:
+        from .calls import find_stacklevel
+
+        caller.has_warned_of_gradients = True
+        text = CUT.format(index=requiring[0], value=caller.shown[requiring[0]], location=user_location())
+        warnings.warn(text, GradientCut, stacklevel=find_stacklevel())
+
+
+def was_written(tensor: torch.Tensor) -> None:
+    """Tell autograd that a tensor has new values, so that it refuses to use saved old ones."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
