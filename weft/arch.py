@@ -24,6 +24,8 @@ REGISTERS_PER_WARP_GRANULARITY = 256
 SHARED_GRANULARITY_BYTES = 128
 SHARED_RESERVED_PER_BLOCK_BYTES = 1024
 """CUDA keeps 1 KiB of shared memory per block (tuning guides of Ampere, Hopper and Blackwell)."""
+SECTOR_BYTES = 32
+"""What memory is read and written in. Source: CUDA C++ Best Practices Guide, coalesced access to global memory."""
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK_Z = 64
 CP_ASYNC_BYTES = (4, 8, 16)

@@ -100,7 +100,7 @@ class _KeyBuilder:
         allocation = None if domain.allocation is None else tuple(place.get(id(axis), -1) for axis in domain.allocation)
         is_plain = len(domain.loop) == len(logical) and all(a is b for a, b in zip(domain.loop, logical))
         loop = None if is_plain else tuple(self._transformed(axis, place) for axis in domain.loop)
-        return axes, roots, allocation, tuple(domain.contiguity), loop, tensor.memory_type, tensor.compute_at, tensor.circular
+        return axes, roots, allocation, tuple(domain.contiguity), loop, tensor.memory_type, tensor.compute_at, tensor.circular, tensor.shared_swizzle
 
     def _axis(self, axis: IterDomain) -> Hashable:
         expanded = axis.expanded_extent

@@ -7,6 +7,7 @@ Read first: `TensorView`, then `IterDomain`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DataType
@@ -299,6 +300,19 @@ def no_reductions(axes: Sequence[IterDomain]) -> list[IterDomain]:
     return [axis for axis in axes if not axis.is_reduction()]
 
 
+@dataclass(frozen=True)
+class SharedSwizzle:
+    """How the elements of a tensor in shared memory change places, so that threads which read a column of a tile use different banks.
+
+    In units of chunks of `chunk_elems` neighbouring elements: chunk c lies at c ^ (c / period % ways), a permutation within each group of `ways` chunks.
+    ways, period: powers of two, `period` a multiple of `ways`. All accesses of threads follow it; TMA has swizzles of its own (`weft.lower.tiles`).
+    """
+
+    chunk_elems: int
+    ways: int
+    period: int
+
+
 class TensorView(Val, TensorSurface):
     """A tensor of the fusion.
 
@@ -313,6 +327,7 @@ class TensorView(Val, TensorSurface):
         self.memory_type = MemoryType.local
         self.compute_at = 0
         self.is_cpu_scalar = False
+        self.shared_swizzle: SharedSwizzle | None = None
         self.circular: object | None = None  # a schedule.circular.CircularBuffer when the tensor is circular buffered
 
     # -- queries

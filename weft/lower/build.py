@@ -290,7 +290,8 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
     index: Sym = ZERO
     for k, extent in zip(state.positions(tensor), buffer.extents):
         index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
-    return Access(buffer, swizzled(tensor, index + stage_offset(state, tensor)))
+    index = index + stage_offset(state, tensor)
+    return Access(buffer, swizzled(tensor, recombine(index) if tensor.shared_swizzle else index))
 
 
 def row_end_access(buffer: Buffer) -> Access:

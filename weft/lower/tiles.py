@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..expr import ONE, Sym, add, floordiv, mod, mul, op, sub, variables
 from ..ir.enums import LoadStoreOpType, MemoryType
-from ..ir.values import IterDomain, LoadStoreOp, TensorView
+from ..ir.values import IterDomain, LoadStoreOp, SharedSwizzle, TensorView
 from .indexing import Indexer
 from .kernel_ir import TensorTile
 from .program import TensorMapParam
@@ -46,13 +46,15 @@ def swizzle_bytes(tensor: TensorView) -> int:
 
 def swizzled(tensor: TensorView, index: Sym) -> Sym:
     """Return where element `index` of a tensor in shared memory lies."""
+    found = tensor.shared_swizzle
     bytes_ = swizzle_bytes(tensor)
-    if not bytes_:
+    if bytes_:
+        found = SharedSwizzle(CHUNK_BYTES * 8 // tensor.dtype().bits, bytes_ // CHUNK_BYTES, SWIZZLE_ROWS)
+    if found is None:
         return index
-    elems = CHUNK_BYTES * 8 // tensor.dtype().bits
-    chunk = floordiv(index, elems)
-    moved = op("bitwise_xor", (chunk, mod(floordiv(chunk, SWIZZLE_ROWS), bytes_ // CHUNK_BYTES)), index.dtype)
-    return add(mul(moved, elems), mod(index, elems))
+    chunk = floordiv(index, found.chunk_elems)
+    moved = op("bitwise_xor", (chunk, mod(floordiv(chunk, found.period), found.ways)), index.dtype)
+    return add(mul(moved, found.chunk_elems), mod(index, found.chunk_elems))
 
 
 def tile_of(state: BuildState, indexer: Indexer, far: TensorView, near: TensorView, expr: LoadStoreOp, lanes: dict[Sym, Sym]) -> TensorTile:

@@ -13,7 +13,7 @@ from ..analysis.axes import axis_transforms, loop_match
 from ..errors import UserError
 from ..expr import Sym, const
 from ..ir.enums import MemoryType, ParallelType
-from ..ir.values import IterDomain, TensorView
+from ..ir.values import IterDomain, SharedSwizzle, TensorView
 from .caching import cache_after, cache_before, cache_fork
 from .rfactor import rfactor
 from .transforms import can_merge, merge_axes, split_axis, swizzle_axes
@@ -83,6 +83,12 @@ class BadSwizzle(UserError):
     code = "W620"
     what = "cannot swizzle axes {x} and {y} of {tensor}: {reason}"
     fix = "swizzle two different axes, the second with a constant power of two as extent"
+
+
+class BadSharedSwizzle(UserError):
+    code = "W623"
+    what = "cannot lay {tensor} out by {layout}: {reason}"
+    fix = "set_memory_type(MemoryType.shared) first, and use powers of two with a period that is a multiple of the ways"
 
 
 def position_of(tensor: TensorView, axis: int) -> int:
@@ -252,7 +258,18 @@ def swizzle(tv: TensorView, x: int, y: int) -> TensorView:
     return tv
 
 
+def swizzle_shared(tv: TensorView, layout: SharedSwizzle) -> TensorView:
+    """Let the elements of a tensor in shared memory change places by `layout`. Errors: BadSharedSwizzle."""
+    sizes = (layout.chunk_elems, layout.ways, layout.period)
+    if tv.memory_type is not MemoryType.shared:
+        raise BadSharedSwizzle(tensor=tv, layout=layout, reason=f"the tensor is in {tv.memory_type.name} memory")
+    if any(n < 1 or n & (n - 1) for n in sizes) or layout.period % layout.ways:
+        raise BadSharedSwizzle(tensor=tv, layout=layout, reason="its numbers are not powers of two, or the period is no multiple of the ways")
+    tv.shared_swizzle = layout
+    return tv
+
+
 __all__ = [
     "cache_after", "cache_before", "cache_fork", "merge", "parallelize", "position_of", "reorder", "rfactor", "set_allocation_domain",
-    "set_memory_type", "shared_positions", "split", "swizzle",
+    "set_memory_type", "shared_positions", "split", "swizzle", "swizzle_shared",
 ]  # fmt: skip
