@@ -149,10 +149,19 @@ def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
         for axis in tensor.get_loop_domain():
             transform = axis.definition()
             if axis.parallel is ParallelType.vectorize and isinstance(transform, Split) and axis.sym.is_const and axis is transform.inner():
-                source = transform.source().sym
-                if not source.is_const and not transform.is_phased:
-                    out[source] = max(out.get(source, 1), int(axis.sym.value))  # type: ignore[arg-type]
+                source, lanes = transform.source(), int(axis.sym.value)  # type: ignore[arg-type]
+                while _is_inner_part(source, lanes):  # a vector of a tile is one of what the tile is a part of
+                    source = source.definition().source()  # type: ignore[union-attr]
+                if not source.sym.is_const and not transform.is_phased:
+                    out[source.sym] = max(out.get(source.sym, 1), lanes)
     return out
+
+
+def _is_inner_part(axis: IterDomain, lanes: int) -> bool:
+    """True when `axis` has a constant extent that `lanes` divides, and is the inner part of a split."""
+    transform = axis.definition()
+    is_whole = axis.sym.is_const and axis.sym.value % lanes == 0  # type: ignore[operator]
+    return is_whole and isinstance(transform, Split) and axis is transform.inner() and not transform.is_phased
 
 
 def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_block: dict[ParallelType, int]) -> tuple[Kernel, BuildState]:

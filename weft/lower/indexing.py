@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, floordiv, is_divisible, less, mod, mul, op, sub, var
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, mod, mul, op, sub, var, variables
 from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
 from ..schedule.phased_rows import END, skipped_variable
@@ -172,10 +172,20 @@ class Indexer:
     def _bound_source(self, key: IterDomain, value: Sym, extent: Sym, implied: Sym) -> None:
         """Guard a split's source; an outer part beyond its own extent puts the source beyond its extent too, so that bound goes."""
         bounds = [b for b in self.bounds.get(key, ()) if b is not implied]
-        bound = less(value, extent)
+        bound = less(self._without_lane(value, extent), extent)
         if bound is not TRUE and bound not in bounds:
             bounds.append(bound)
         self.bounds[key] = bounds
+
+    def _without_lane(self, value: Sym, extent: Sym) -> Sym:
+        """Return the position of the vector that `value` is in, where vectors divide `extent`: it is inside if, and only if, `value` is."""
+        divisor = self.divisors.get(extent, 1)
+        for lane in variables(value) if divisor > 1 else ():
+            lanes = lane.extent.value if lane.extent is not None and lane.extent.is_const else 1
+            first = sub(value, lane)
+            if lanes > 1 and divisor % lanes == 0 and lane not in variables(first) and is_divisible(first, const(lanes)):
+                return first
+        return value
 
     def _divides(self, split: Split) -> bool:
         source, factor = split.source().sym, mul(split.factor, split.multiple)
