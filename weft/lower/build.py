@@ -52,6 +52,7 @@ class BuildState:
         self.launch = launch_sizes(self.plan, static_block)
         self.divisors = vector_divisors(fusion)
         self.bulk_sizes: set[Sym] = set()
+        self.predicates: dict[frozenset[Sym], Sym] = {}  # a predicate by its parts: the same whatever their order, so that neighbours share an `if`
         self.buffers: dict[TensorView, Buffer] = {}
         self.feeds: dict[TensorView, Feed] = plan_feeds(self)
         self.full_rows: FullRows | None = None
@@ -349,7 +350,9 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
         parts += repeated_terms(state, indexer, output)
     if output.memory_type is not MemoryType.local:
         parts += redundant_writers(state, indexer, output)
-    return conjunction(parts)
+    found = conjunction(parts)
+    same = frozenset(found.args) if found.op == "and" else frozenset([found])
+    return state.predicates.setdefault(same, found)
 
 
 def hidden_bounds(state: BuildState, output: TensorView) -> list[Sym]:
