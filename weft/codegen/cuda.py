@@ -596,6 +596,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     signature = ",\n    ".join(_declare(p) for p in params)
     if writer.random_ops:
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
+    first += [f"  const {writer.scalars.index_ctype} {name} = {text};" for name, text in writer.scalars.block_values.values()]
     bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
     head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"

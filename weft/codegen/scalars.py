@@ -14,6 +14,7 @@ from ..lower.kernel_ir import is_host_variable
 from ..lower.program import ScalarParam
 
 _THREAD_VARS = ("threadIdx.", "blockIdx.")
+_BLOCK_VAR = "blockIdx."
 _INFIX = {"add": "+", "mul": "*", "floordiv": "/", "mod": "%", "lt": "<", "eq": "==", "and": "&&", "bitwise_xor": "^"}
 
 
@@ -58,12 +59,14 @@ def converted(dtype: DataType, text: str) -> str:
 class ScalarPrinter:
     """Prints expressions of one kernel and collects its scalar parameters.
 
-    index_type: Int or Int32, the type that indices are computed in.
+    index_type: Int or Int32, the type that indices are computed in. block_values: quotients and remainders of block indices by sizes, as (name, text), in
+    the order in which the kernel computes them once, at its start: under a condition, a compiler would divide again in every place.
     """
 
     def __init__(self, index_type: DataType) -> None:
         self.index_ctype = "int" if index_type is DataType.Int32 else "long long"
         self.params: dict[tuple[Sym, str], ScalarParam] = {}
+        self.block_values: dict[Sym, tuple[str, str]] = {}
 
     def index(self, sym: Sym) -> str:
         """Return an index expression."""
@@ -109,8 +112,22 @@ class ScalarPrinter:
             return f"(({a} + {b} - 1) / {b})"
         if sym.op not in _INFIX:
             raise InternalError(f"scalar operation {sym.op} has no CUDA text")
+        if sym.op in ("floordiv", "mod") and not sym.args[1].is_const and _is_of_block(sym):
+            return self._block_value(sym)
         text = f" {_INFIX[sym.op]} ".join(map(self._print, _host_first(sym)))
         return text if top else f"({text})"
+
+
+    def _block_value(self, sym: Sym) -> str:
+        if sym not in self.block_values:
+            text = f" {_INFIX[sym.op]} ".join(map(self._print, sym.args))
+            self.block_values[sym] = (f"b{len(self.block_values)}", text)
+        return self.block_values[sym][0]
+
+
+def _is_of_block(sym: Sym) -> bool:
+    """True when block indices and what the host knows are all that `sym` depends on."""
+    return all(is_host_variable(v) or str(v.payload).startswith(_BLOCK_VAR) for v in variables(sym))
 
 
 def _host_first(sym: Sym) -> list[Sym]:
