@@ -69,8 +69,8 @@ class ScalarPrinter:
         self.block_values: dict[Sym, tuple[str, str]] = {}
 
     def index(self, sym: Sym) -> str:
-        """Return an index expression."""
-        return self._print(sym, top=True)
+        """Return an index expression, which may stand behind a plus."""
+        return self._print(sym, top=sym.op != "bitwise_xor")
 
     def condition(self, sym: Sym) -> str:
         return self._print(sym, top=True)

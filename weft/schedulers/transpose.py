@@ -29,7 +29,9 @@ from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 from .throughput_heuristic import round_up
 
 TILES = ((16, 256), (8, 128))
-"""Vectors of 16 bytes in a row of a tile, and threads of a block. 8 vectors are all banks of shared memory once."""
+"""Vectors of 16 bytes in a row of a tile, and threads of a block."""
+SEGMENT_CHUNKS = 8
+"""Vectors of 16 bytes that are all banks of shared memory once: eight threads that read one column of eight rows, and four such columns, are a warp."""
 WIDE_GAIN = 1.03
 """Rate of the wider tile over the other's: it touches fewer pages of memory at a time.
 Source: one H200, bf16 16384x4096 0.94 and 0.91 of a copy, float32 8192x8192 0.98 and 0.94, float64 4096x4096 0.965 and 0.935."""
@@ -41,12 +43,13 @@ MOST_UNROLL = 8
 class TransposeParams:
     """A schedule of tiles; equal params (with equal structure, index type and device) mean the same kernel.
 
-    tile_elems: edge of a tile. along_vector, across_vector: elements of an access on the straight side, and on the turned one.
+    tile_elems: edge of a tile. segment_elems: of a row, what the threads take before they go on with the next row. along_vector, across_vector: elements of an access on the straight side, and on the turned one.
     threads: of a block. unroll, turned_unroll: vectors of each side that a thread has under way at once.
     is_along_first: neighbouring blocks have neighbouring tiles along the straight side's rows, else along the turned side's.
     """
 
     tile_elems: int
+    segment_elems: int
     along_vector: int
     across_vector: int
     threads: int
@@ -139,7 +142,7 @@ class Transpose(Scheduler):
         across = min(widest, analysis.vector(analysis.across_limits, analysis.across, sizes, alignment_bits))
         tile, threads = self._tile(analysis, sizes, widest, min(along, across) > 1)
         unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
-        params = TransposeParams(tile, along, across, threads, unroll, turned_unroll, True)
+        params = TransposeParams(tile, SEGMENT_CHUNKS * widest, along, across, threads, unroll, turned_unroll, True)
         return params, f"transpose: tiles of {tile} x {tile}, vectors of {along} on the straight side and {across} on the turned side"
 
     def _tile(self, analysis: TransposeAnalysis, sizes: Sizes, vector: int, has_vectors: bool) -> tuple[int, int]:
@@ -216,20 +219,24 @@ def tiles_of(reference: TensorView, analysis: TransposeAnalysis, params: Transpo
 def _turned_side(tensor: TensorView, params: TransposeParams, *, has_vectors: bool) -> None:
     """Bring the loops of a tensor from [tiles, across, along] to those of the turned side."""
     reorder(tensor, {1: 2, 2: 1})
-    _threads(tensor, params.across_vector, params.threads, params.turned_unroll)
+    _threads(tensor, params.across_vector, params, params.turned_unroll)
     if has_vectors and params.across_vector > 1:
         tensor.axis(-1).parallelize(ParallelType.vectorize)
 
 
 def _straight_side(reference: TensorView, params: TransposeParams) -> None:
     """Bring the loops of the reference from [tiles, across, along] to those of the straight side."""
-    _threads(reference, params.along_vector, params.threads, params.unroll)
+    _threads(reference, params.along_vector, params, params.unroll)
 
 
-def _threads(tensor: TensorView, vector: int, threads: int, unroll: int) -> None:
-    """[tiles, rows, elements of a row] -> [tiles, serial, unroll, threads, vector]."""
-    split_axis(tensor, tensor.axis(2), vector)
-    steps, _ = split_axis(tensor, merge_axes_at(tensor, 1, 2), threads)  # type: ignore[arg-type]
+def _threads(tensor: TensorView, vector: int, params: TransposeParams, unroll: int) -> None:
+    """[tiles, rows, elements of a row] -> [tiles, serial, unroll, threads, vector]; threads run over the vectors of a segment, then over rows."""
+    vectors, _ = split_axis(tensor, tensor.axis(2), vector)
+    if params.segment_elems < params.tile_elems:
+        split_axis(tensor, vectors, params.segment_elems // vector)
+        reorder(tensor, {2: 1, 1: 2})
+        merge_axes_at(tensor, 1, 2)
+    steps, _ = split_axis(tensor, merge_axes_at(tensor, 1, 2), params.threads)  # type: ignore[arg-type]
     split_axis(tensor, steps, unroll)
     for position, kind in ((0, ParallelType.grid_x), (2, ParallelType.unroll), (3, ParallelType.block_x)):
         tensor.axis(position).parallelize(kind)

@@ -1,0 +1,186 @@
+"""Transpose: tiles through shared memory, with inputs and outputs on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.ir.enums import MemoryType
+from weft.ir.values import SharedSwizzle
+from weft.options import options
+from weft.schedule.caching import cache_after
+from weft.schedule.primitives import BadSharedSwizzle, set_memory_type, swizzle_shared
+from weft.schedulers.transpose import TransposeParams
+
+TYPES = {torch.bfloat16: DataType.BFloat16, torch.float32: DataType.Float, torch.float64: DataType.Double, torch.int64: DataType.Int, torch.bool: DataType.Bool}
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return (made * 100).to(dtype) if dtype is torch.int64 else (made > 0 if dtype is torch.bool else made.to(dtype))
+
+
+def declared(fd: FusionDefinition, tensor: torch.Tensor):
+    return fd.define_tensor(shape=[-1] * tensor.dim(), contiguity=True, dtype=TYPES[tensor.dtype])
+
+
+def rows_first(fd: FusionDefinition, tensor, dims: list[int]):
+    """The permuted tensor, in memory as it prints: its last axis innermost."""
+    return fd.ops.stride_order(fd.ops.permute(tensor, dims=dims), stride_order=list(range(len(dims)))[::-1])
+
+
+def permuted(inputs: list[torch.Tensor], dims: list[int]) -> tuple[FusionDefinition, torch.Tensor]:
+    """A definition that permutes one input, run with all checks; and its result."""
+    with FusionDefinition() as fd:
+        fd.add_output(rows_first(fd, declared(fd, inputs[0]), dims))
+    with poisoned_outputs(), options(check="races"):
+        (out,) = fd.execute(inputs)
+    return fd, out
+
+
+def params_of(fd: FusionDefinition) -> TransposeParams:
+    (kernel,) = fd.fec.kernel_runtimes
+    assert kernel.scheduler == "transpose"
+    return kernel.proposal.params
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rows, columns", [(96, 200), (67, 41), (64, 64)])
+def test_a_matrix_is_transposed_bit_by_bit(dtype: torch.dtype, rows: int, columns: int) -> None:
+    x = numbers(rows, columns, dtype=dtype)
+    fd, out = permuted([x], [1, 0])
+    assert torch.equal(out, x.t()) and out.is_contiguous()
+    params_of(fd)
+
+
+@pytest.mark.parametrize("shape, dims", [((3, 50, 64), [0, 2, 1]), ((2, 24, 7, 7), [0, 2, 3, 1]), ((2, 5, 5, 40), [0, 3, 1, 2]), ((40, 3, 33), [2, 1, 0])])
+def test_batch_axes_and_runs_of_axes(shape: tuple[int, ...], dims: list[int]) -> None:
+    """Axes that are neighbours on both sides are one side of the tile: 7 x 7 pixels are 49 elements."""
+    x = numbers(*shape, dtype=torch.bfloat16)
+    fd, out = permuted([x], dims)
+    assert torch.equal(out, x.permute(dims))
+    params_of(fd)
+
+
+def test_vectors_are_as_wide_as_each_side_allows() -> None:
+    fd, _ = permuted([numbers(72, 132, dtype=torch.bfloat16)], [1, 0])
+    assert (params_of(fd).along_vector, params_of(fd).across_vector) == (8, 4)
+
+
+def test_a_misaligned_input_is_read_in_narrower_vectors() -> None:
+    x = numbers(64 * 64 + 2, dtype=torch.bfloat16)[2:].view(64, 64)
+    fd, out = permuted([x], [1, 0])
+    assert torch.equal(out, x.t()) and params_of(fd).across_vector == 2
+
+
+def test_zero_rows() -> None:
+    _, out = permuted([numbers(0, 64)], [1, 0])
+    assert out.shape == (64, 0)
+
+
+@pytest.mark.parametrize("shape", [(1, 500), (500, 1), (500, 3)])
+def test_rows_shorter_than_a_sector_stay_with_pointwise(shape: tuple[int, int]) -> None:
+    x = numbers(*shape, dtype=torch.bfloat16)
+    fd, out = permuted([x], [1, 0])
+    assert torch.equal(out, x.t())
+    assert fd.fec.kernel_runtimes[0].scheduler == "pointwise"
+
+
+def wide(fd: FusionDefinition, tensor):
+    return fd.ops.cast(tensor, dtype=DataType.Float)
+
+
+def narrow(fd: FusionDefinition, tensor):
+    return fd.ops.cast(tensor, dtype=DataType.BFloat16)
+
+
+def one_of_two(fd: FusionDefinition, x, y, b) -> None:
+    """x + y.t() + b: one input lies across."""
+    bias = fd.ops.broadcast_in_dim(wide(fd, b), shape=x.shape(), broadcast_dims=[1])
+    fd.add_output(narrow(fd, fd.ops.add(fd.ops.add(wide(fd, x), fd.ops.permute(wide(fd, y), dims=[1, 0])), bias)))
+
+
+def output_across(fd: FusionDefinition, x, y, b) -> None:
+    """(x * x + b).t(), and the sum beside it: two tensors along x, one output across."""
+    bias = fd.ops.broadcast_in_dim(wide(fd, b), shape=x.shape(), broadcast_dims=[1])
+    total = narrow(fd, fd.ops.add(fd.ops.mul(wide(fd, x), wide(fd, x)), bias))
+    fd.add_output(total)
+    fd.add_output(rows_first(fd, narrow(fd, fd.ops.add(fd.ops.permute(wide(fd, total), dims=[1, 0]), wide(fd, y))), [0, 1]))
+
+
+def reference_one(x, y, b) -> list[torch.Tensor]:
+    return [x.double() + y.double().t() + b.double()]
+
+
+def reference_across(x, y, b) -> list[torch.Tensor]:
+    total = (x.float() * x.float() + b.float()).bfloat16()
+    return [total.double(), total.double().t() + y.double()]
+
+
+@pytest.mark.parametrize("rows, columns", [(96, 72), (37, 45)])
+@pytest.mark.parametrize("define, reference", [(one_of_two, reference_one), (output_across, reference_across)])
+def test_arithmetic_with_tensors_of_both_orders(define: Callable, reference: Callable, rows: int, columns: int) -> None:
+    inputs = [numbers(rows, columns, dtype=torch.bfloat16), numbers(columns, rows, dtype=torch.bfloat16), numbers(columns, dtype=torch.bfloat16)]
+    with FusionDefinition() as fd:
+        define(fd, *(declared(fd, t) for t in inputs))
+    with poisoned_outputs(), options(check="races"):
+        outs = fd.execute(inputs)
+    for out, want in zip(outs, reference(*inputs), strict=True):
+        torch.testing.assert_close(out.double(), want, rtol=2**-8, atol=2**-8)  # one rounding to bfloat16
+    params_of(fd)
+
+
+def test_one_definition_serves_many_shapes() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(rows_first(fd, x, [1, 0]))
+    for rows, columns in [(64, 128), (128, 64), (68, 260), (33, 65), (1, 65)]:
+        a = numbers(rows, columns)
+        with poisoned_outputs():
+            assert torch.equal(fd.execute([a])[0], a.t())
+
+
+@pytest.mark.parametrize("written, read, elem_bytes, tile", [(8, 8, 2, 64), (8, 8, 2, 128), (4, 4, 4, 64), (2, 2, 8, 32), (1, 1, 2, 64), (16, 16, 1, 128)])
+def test_a_warp_that_reads_a_column_meets_each_bank_once(written: int, read: int, elem_bytes: int, tile: int) -> None:
+    """The addresses of a warp, by the formula of `SharedSwizzle`: lanes take the rows of a segment, `read` apart, then the next columns."""
+    chunk = max(written, 4 // elem_bytes)
+    ways, period = tile // chunk, tile // chunk * read
+    words: dict[int, set[int]] = {}
+    for lane in range(32):
+        segment = min(tile, 128 // elem_bytes) // read
+        row, column = lane % segment * read, lane // segment
+        index = row * tile + column
+        place = ((index // chunk) ^ (index // chunk // period % ways)) * chunk + index % chunk
+        word = place * elem_bytes // 4
+        words.setdefault(word % 32, set()).add(word)
+    wavefronts = max(1, elem_bytes // 4)  # 8-byte elements take two
+    assert max(map(len, words.values())) <= wavefronts
+
+
+def test_bad_swizzles_are_named() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[64, 64], contiguity=True)
+        fd.add_output(fd.ops.neg(x))
+    fusion, copies = fd.fusion.clone()
+    copy = cache_after(fusion.inputs()[0])
+    with pytest.raises(BadSharedSwizzle, match="is in local memory"):
+        swizzle_shared(copy, SharedSwizzle(8, 8, 64))
+    set_memory_type(copy, MemoryType.shared)
+    with pytest.raises(BadSharedSwizzle, match="not powers of two"):
+        swizzle_shared(copy, SharedSwizzle(8, 6, 64))
+
+
+@pytest.mark.parametrize("fewer, reason", [(True, "lie along the same axis"), (False, "reduces")])
+def test_what_it_does_not_take_is_told(fewer: bool, reason: str) -> None:
+    from weft.schedulers.base import Decline
+    from weft.schedulers.transpose import Transpose
+
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        fd.add_output(fd.ops.neg(x) if fewer else fd.ops.sum(x, dims=[1]))
+    found = Transpose().analyze(fd.fusion)
+    assert isinstance(found, Decline) and reason in found.reason
