@@ -43,7 +43,8 @@ MOST_UNROLL = 8
 class TransposeParams:
     """A schedule of tiles; equal params (with equal structure, index type and device) mean the same kernel.
 
-    tile_elems: edge of a tile. segment_elems: of a row, what the threads take before they go on with the next row. along_vector, across_vector: elements of an access on the straight side, and on the turned one.
+    tile_elems: edge of a tile. segment_elems: of a row, what the threads take before they go on with the next row.
+    along_vector, across_vector: elements of an access on the straight side, and on the turned one.
     threads: of a block. unroll, turned_unroll: vectors of each side that a thread has under way at once.
     is_along_first: neighbouring blocks have neighbouring tiles along the straight side's rows, else along the turned side's.
     """
