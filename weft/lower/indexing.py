@@ -181,7 +181,7 @@ class Indexer:
         """Return the position of the vector that `value` is in, where vectors divide `extent`: it is inside if, and only if, `value` is."""
         divisor = self.divisors.get(extent, 1)
         for lane in variables(value) if divisor > 1 else ():
-            lanes = lane.extent.value if lane.extent is not None and lane.extent.is_const else 1
+            lanes = int(lane.extent.value) if lane.extent is not None and lane.extent.is_const else 1  # type: ignore[arg-type]
             first = sub(value, lane)
             if lanes > 1 and divisor % lanes == 0 and lane not in variables(first) and is_divisible(first, const(lanes)):
                 return first
