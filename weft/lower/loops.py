@@ -9,6 +9,7 @@ Read first: `LoopPlan`.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.axes import AxisMaps, UnionFind, axis_transforms
@@ -17,7 +18,7 @@ from ..expr import ONE, ZERO, Sym, const, var
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
-from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorView
+from ..ir.values import BroadcastOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
 from ..schedule.inline import consumer_axis
 
 
@@ -299,9 +300,26 @@ def is_global_load(expr: Expr) -> bool:
     return tensor.memory_type is MemoryType.local or expr.kind is LoadStoreOpType.cp_async and tensor.compute_at == 0
 
 
+def positions_of_lookups(exprs: Sequence[Expr]) -> set[int]:
+    """Return the ids of the expressions that only make positions of lookups out of what is loaded: a lookup is a load as well, and waits for them."""
+    out: set[int] = set()
+    readers: dict[TensorView, list[Expr]] = {}
+    for expr in exprs:
+        for tensor in expr.tensor_inputs:
+            readers.setdefault(tensor, []).append(expr)
+    for expr in reversed(exprs):
+        if not isinstance(expr, (PointwiseOp, BroadcastOp, SqueezeOp, LoadStoreOp)):
+            continue
+        uses = [use for tensor in expr.tensor_outputs for use in readers.get(tensor, ())]
+        if uses and all(id(use) in out or isinstance(use, LookupOp) for use in uses):
+            out.add(id(expr))
+    return out
+
+
 def order_exprs(plan: LoopPlan) -> list[Expr]:
     """Return the expressions so that those sharing a loop are contiguous at every depth, definitions before uses."""
     position = {id(e): n for n, e in enumerate(plan.exprs)}
+    early = {id(e) for e in plan.exprs if is_global_load(e)} | positions_of_lookups(plan.exprs)
     producers = {id(e): {id(t.definition()) for t in e.tensor_inputs if t.definition() is not None} for e in plan.exprs}
 
     def arrange(exprs: list[Expr], depth: int) -> list[Expr]:
@@ -318,7 +336,7 @@ def order_exprs(plan: LoopPlan) -> list[Expr]:
         for key in keys:
             for source in needs[key]:
                 readers[source].append(key)
-        rank = {k: (-1 if all(map(is_global_load, units[k])) else position[id(units[k][0])], n) for n, k in enumerate(keys)}
+        rank = {k: (-1 if all(id(e) in early for e in units[k]) else position[id(units[k][0])], n) for n, k in enumerate(keys)}
         ready = [(*rank[k], k) for k in keys if not needs[k]]
         heapq.heapify(ready)
         out: list[Expr] = []

@@ -58,10 +58,13 @@ def cache_after(
     tv: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set, cache_op: CacheOp = CacheOp.unspecified,
     propagate_allocation_domain: bool = True, cached_uses: Sequence[Expr] = (),
 ) -> TensorView:  # fmt: skip
-    """Return a new tensor, a copy of `tv`, that the uses of `tv` (or `cached_uses` only) now read. For an input: its register cache."""
+    """Return a new tensor, a copy of `tv`, that the uses of `tv` (or `cached_uses` only) now read. For an input: its register cache.
+
+    Lookups go on reading `tv`, which must be in global memory.
+    """
     verb = "cache_after"
     require_not_inlined(tv, verb)
-    uses = tv.uses()
+    uses = [use for use in tv.uses() if not (isinstance(use, LookupOp) and use.source is tv)]
     if not uses:
         raise NothingToCache(verb=verb, tensor=tv, reason="nothing reads it", remedy="cache a tensor that is read, or use cache_before")
     for use in cached_uses:
@@ -123,11 +126,8 @@ def cache_inputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
     for value in dict.fromkeys(fusion.inputs()):
         if not isinstance(value, TensorView) or value.is_cpu_scalar:
             continue
-        uses = read.get(value, [])
-        lookups = [use for use in uses if isinstance(use, LookupOp) and use.source is value]
-        if len(lookups) == len(uses):
-            continue
-        out.append((value, cache_after(value, cached_uses=[use for use in uses if use not in lookups] if lookups else ())))
+        if any(not isinstance(use, LookupOp) or use.source is not value for use in read.get(value, ())):
+            out.append((value, cache_after(value)))
     return out
 
 

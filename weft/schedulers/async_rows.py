@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.lookups import lookup_of
 from ..expr import is_int
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
@@ -61,7 +62,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
     template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, [*stored])
     for tensor in stored.values():
         row_of(tensor).parallelize(ParallelType.tma)
-    inline(template, params, row_axes, loaded, list(stored))
+    inline(template, analysis, params, row_axes, loaded, list(stored))
     if params.kind == "specialized":
         axis = ParallelType.block_x if params.groups == 1 else ParallelType.block_y
         position = None if params.groups == 1 else 3
@@ -84,7 +85,9 @@ def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorVi
 
 
 def can_load(source: TensorView) -> bool:
-    """True when rows of an input lie contiguously."""
+    """True when rows of an input lie contiguously; false for what a lookup reads."""
+    if lookup_of(source) is not None:
+        return False
     axes = source.get_logical_domain()
     return source.domain().allocation is None and all(c for a, c in zip(axes, source.domain().contiguity) if not a.is_broadcast() and not is_int(a.sym, 1))
 
@@ -139,7 +142,9 @@ def bind_blocks(tensor: TensorView, params: AsyncRowsParams) -> None:
     tensor.axis(0 if params.kind == "tma" else 1).parallelize(ParallelType.grid_x)
 
 
-def inline(template: Template, params: AsyncRowsParams, row_axes: int, loaded: list[TensorView], staged: list[TensorView]) -> None:
+def inline(
+    template: Template, analysis: PersistentAnalysis, params: AsyncRowsParams, row_axes: int, loaded: list[TensorView], staged: list[TensorView]
+) -> None:
     """Copy a whole row to registers before its first use; read weights once, before the loop over rows; inline all else."""
     row_at = row_axes - (params.grouped_rows > 1)
     limits: dict[TensorView, int] = {}
@@ -148,14 +153,11 @@ def inline(template: Template, params: AsyncRowsParams, row_axes: int, loaded: l
         inner = loop[row_axes:]
         is_per_row = all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner)
         limits[tensor] = row_at if is_per_row else len(loop)
-    for source, cache in template.inputs:
-        varies_by_row = any(a.is_iteration() for a in cache.get_loop_domain()[:row_axes]) and not is_weight(source)
-        limits[cache] = min(limits[cache], row_axes) if varies_by_row or params.kind == "tma" else 0
+    axes, reduced = analysis.axes, analysis.shape.reduced
+    of_rows = {t.name for t in axes.tensors if axes.stored(t) - reduced}
+    for name, load in (*((source.name, cache) for source, cache in template.inputs), *template.lookups):
+        limits[load] = min(limits[load], row_axes) if name in of_rows or params.kind == "tma" else 0
     for tensor in (*loaded, *staged):
         limits[tensor] = 1 if params.kind == "tma" else 2
     inline_to(template.fusion, limits)
 
-
-def is_weight(source: TensorView) -> bool:
-    """True for an input of one axis that is not broadcast: all rows read it."""
-    return len([a for a in source.get_logical_domain() if not a.is_broadcast()]) == 1

@@ -82,7 +82,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
         template.group_reductions(row_axes - 1)
     template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
-    loads = {t: loads_at for t in (*(cache for _, cache in template.inputs), *copies) if t not in early}
+    loads = {t: loads_at for t in (*template.loads, *copies) if t not in early}
     if params.weights == "registers":
         loads |= {cache: 0 for source, cache in template.inputs if source.name in weights}
     loads |= dict.fromkeys(early.values(), 0)

@@ -83,5 +83,5 @@ class OuterPersistent(Scheduler):
         if params.vector_elems > 1:
             template.group_reductions(-1)
         template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, copies)
-        template.inline_fixed({t: loads_at for t in (*(cache for _, cache in template.inputs), *copies)}, loads_at - 1, is_across=True)
+        template.inline_fixed(dict.fromkeys([*template.loads, *copies], loads_at), loads_at - 1, is_across=True)
         return Launch(((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy)), params.max_registers)

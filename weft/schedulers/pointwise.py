@@ -41,7 +41,7 @@ class PointWise(Scheduler):
         template.propagate(reference)
         template.bind(reference)
         template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
-        template.inline_fixed({load: loads_at for _, load in (*template.inputs, *template.lookups)}, 0)
+        template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
         return Launch(tuple(static), params.max_registers)
 
 

@@ -68,7 +68,7 @@ class Reduction(Scheduler):
             names += results_along_columns(analysis)
         template.vectorize(names, params.vector_elems)
         first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
-        template.inline_fixed({cache: loads_at for _, cache in template.inputs}, first)
+        template.inline_fixed(dict.fromkeys(template.loads, loads_at), first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         return Launch(static, params.max_registers, params.grid_split if params.is_cluster else 1, phased=phased)

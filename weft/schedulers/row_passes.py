@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.lookups import read_in_place
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, LoadStoreOp, ReductionOp, TensorView
-from ..schedule.caching import cache_after
+from ..schedule.caching import _computed_alike, cache_after
 from ..schedule.primitives import set_memory_type
 from ..schedule.recompute import recompute_chain
 from .persistent_params import PersistentParams
@@ -29,6 +31,8 @@ class Passes:
         self.first: dict[int, int] = {t.name: p for t, p in buffers.first_pass.items()}
         for source, cache in template.inputs:
             self.first[cache.name] = self.first.get(source.name, 0)
+        for name, result in template.lookups:
+            self.first.setdefault(result.name, self.first.get(name, 0))
         for local, output in template.outputs:
             self.first.setdefault(local.name, self.first.get(output.name, 0))
         axes = analysis.axes
@@ -46,7 +50,7 @@ class Passes:
         """Let later passes compute again what is not kept; return what is kept between passes (caches of inputs, or computed tensors)."""
         template = self.template
         self._separate_outer_runs()
-        cache_of = {source.name: cache for source, cache in template.inputs}
+        cache_of = {source.name: cache for source, cache in template.inputs} | dict(template.lookups)
         kept: list[TensorView] = []
         for tensor in template.fusion.tensors():
             if tensor.name in self.kept_names:
@@ -138,6 +142,8 @@ def keep_in_shared(tensor: TensorView, passes: Passes) -> list[TensorView]:
 def read_again(tensor: TensorView, passes: Passes) -> list[TensorView]:
     """Let each later pass load `tensor` from global memory itself. Return the new register caches."""
     definition = tensor.definition()
+    if isinstance(definition, LookupOp):
+        return [look_up_again(tensor, definition, at, uses, passes) for at, uses in later_uses(tensor, passes).items()]
     if not isinstance(definition, LoadStoreOp) or not definition.tensor_inputs[0].is_fusion_input:
         return []
     return [load_again(tensor, uses) for uses in later_uses(tensor, passes).values()]
@@ -152,4 +158,21 @@ def load_again(cache: TensorView, uses: list[Expr]) -> TensorView:
     fusion.replace_input(load, copy, source)
     for use in uses:
         fusion.replace_input(use, cache, copy)
+    return copy
+
+
+def look_up_again(result: TensorView, lookup: LookupOp, at: int, uses: list[Expr], passes: Passes) -> TensorView:
+    """Let `uses`, of pass `at`, read a lookup of their own at the same positions, which are computed again; return its result."""
+    template = passes.template
+    copy = _computed_alike(template.fusion, result)
+    again = template.fusion.register(LookupOp(lookup.inputs, [copy], **lookup.attributes))
+    for use in uses:
+        template.fusion.replace_input(use, result, copy)
+    memo: dict[TensorView, TensorView] = {}
+    for index in [t for t in read_in_place(again) if t.name in passes.varying]:
+        recompute_chain(index, again, memo)
+    for made in (copy, *memo.values()):
+        passes.first.setdefault(made.name, at)
+    name = next(name for name, found in template.lookups if found is result)
+    template.lookups.append((name, copy))
     return copy

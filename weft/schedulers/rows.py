@@ -42,6 +42,11 @@ class Template:
         self.lookups: list[tuple[int, TensorView]] = [(t.name, e.outputs[0]) for t, e in lookups]  # type: ignore[misc]
         self.reductions: list[TensorView] = [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]  # type: ignore[misc]
 
+    @property
+    def loads(self) -> list[TensorView]:
+        """What is read from global memory into registers."""
+        return [*(cache for _, cache in self.inputs), *(result for _, result in self.lookups)]
+
     def tensor(self, name: int) -> TensorView:
         """Return the tensor called T`name`."""
         return next(t for t in self.fusion.tensors() if t.name == name)
@@ -84,6 +89,8 @@ class Template:
         wanted = set(names)
         for copy in also:
             source = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
+            if isinstance(copy.definition(), LookupOp):
+                continue  # named among `lookups`
             if not source.is_fusion_input or source.name in wanted:
                 set_lanes(copy)
         for source, cache in self.inputs:
