@@ -15,7 +15,7 @@ from typing import Any
 
 from ..expr import Sym
 from .fusion import Fusion
-from .values import Expr, IterDomain, Merge, Scalar, Split, TensorView, Val
+from .values import Expr, IterDomain, Merge, Scalar, Split, TensorView, UserAxes, Val
 
 _COMMUTATIVE = frozenset({"add", "mul", "and", "min", "max"})
 
@@ -100,7 +100,11 @@ class _KeyBuilder:
         allocation = None if domain.allocation is None else tuple(place.get(id(axis), -1) for axis in domain.allocation)
         is_plain = len(domain.loop) == len(logical) and all(a is b for a, b in zip(domain.loop, logical))
         loop = None if is_plain else tuple(self._transformed(axis, place) for axis in domain.loop)
-        return axes, roots, allocation, tuple(domain.contiguity), loop, tensor.memory_type, tensor.compute_at, tensor.circular, tensor.shared_swizzle
+        place_in_kernel = (tensor.memory_type, tensor.compute_at, tensor.circular, tensor.shared_swizzle)
+        return axes, roots, allocation, tuple(domain.contiguity), self._user(domain.user), loop, *place_in_kernel
+
+    def _user(self, user: UserAxes | None) -> Hashable:
+        return None if user is None else (tuple(map(self._sym, user.extents)), user.counts, user.stride_positions)
 
     def _axis(self, axis: IterDomain) -> Hashable:
         expanded = axis.expanded_extent

@@ -270,11 +270,29 @@ class RandomOp(Expr):
     """Philox numbers. `distribution` is "uniform" or "normal"; inputs: two scalars, then seed and offset scalars when given; `index`: which random op."""
 
 
+@dataclass(frozen=True)
+class UserAxes:
+    """The axes that the user sees of a tensor whose axes were factored (`weft.graph.normalize`).
+
+    extents: per axis of the user. counts: how many neighbouring logical axes it became. stride_positions: per allocation axis, the allocation position of
+    the user's axis that it is part of, whose run-time stride is the stride of the innermost part.
+    """
+
+    extents: tuple[Sym, ...]
+    counts: tuple[int, ...]
+    stride_positions: tuple[int, ...]
+
+    def dim_of(self, position: int) -> int:
+        """Return which axis of the user the logical axis at `position` is part of."""
+        return next(dim for dim in range(len(self.counts)) if position < sum(self.counts[: dim + 1]))
+
+
 class TensorDomain(Val):
     """The domains of a tensor: root (before a permute or rfactor), logical (what torch sees), loop (how it is computed), allocation (how it lies in memory).
 
     contiguity: per allocation axis True/False, None for broadcast axes; True means that the stride equals the extent times the stride of the next inner
     contiguous-or-not non-broadcast axis (1 for the innermost).
+    user: what the user sees where that is not the logical domain.
     """
 
     def __init__(
@@ -283,6 +301,7 @@ class TensorDomain(Val):
         super().__init__(None, 0)
         self.root, self.logical, self.loop = root, list(logical), list(logical)
         self.allocation, self.contiguity = allocation, list(contiguity)
+        self.user: UserAxes | None = None
 
     @property
     def maybe_root(self) -> list[IterDomain]:
@@ -408,7 +427,8 @@ class TensorView(Val, TensorSurface):
 
     def stride_var(self, position: int) -> Sym:
         """The runtime stride (elements) of allocation axis `position` of an input that is not contiguous there."""
-        return var(f"T{self.name}.stride[{position}]", lower=0)
+        user = self._domain.user
+        return var(f"T{self.name}.stride[{position if user is None else user.stride_positions[position]}]", lower=0)
 
     def __str__(self) -> str:
         place = {MemoryType.local: "l", MemoryType.shared: "s", MemoryType.global_: "g"}.get(self.memory_type, "?")

@@ -74,6 +74,11 @@ def input_environment(fusion: Fusion, args: Sequence[Any]) -> dict[Sym, Number]:
             continue
         logical = no_reductions(value.get_logical_domain())
         unit, inner = value.dtype().elems_per_unit, packed_axis(value)
+        user = value.domain().user
+        if user is not None:
+            packed = packed_dim(value) if unit > 1 else None
+            env.update({sym: size * (unit if dim == packed else 1) for dim, (sym, size) in enumerate(zip(user.extents, arg.shape)) if sym.is_var})
+            continue
         for axis, size in zip(logical, arg.shape):
             size = size * unit if axis is inner else size
             env.update({sym: size for sym in (axis.sym, axis.expanded_extent) if sym is not None and sym.is_var})
@@ -91,8 +96,11 @@ def packed_axis(value: TensorView) -> IterDomain | None:
 
 def packed_dim(value: TensorView) -> int:
     """Return the position of `packed_axis` among the axes that torch sees."""
-    axis = packed_axis(value)
-    return -1 if axis is None else _position(no_reductions(value.get_logical_domain()), axis)
+    axis, user = packed_axis(value), value.domain().user
+    if axis is None:
+        return -1
+    position = _position(no_reductions(value.get_logical_domain()), axis)
+    return position if user is None else user.dim_of(position)
 
 
 class _Machine:
@@ -116,7 +124,8 @@ class _Machine:
                 given = arg.detach().to(self.device)
                 if value.dtype().is_narrow_float:
                     given = narrow.values_of(given, value.dtype(), packed_dim(value))
-                self.tensors[value] = given.to(self.dtype(value.dtype()))
+                given = given.to(self.dtype(value.dtype()))
+                self.tensors[value] = given.reshape(self.shape(value)) if value.domain().user is not None else given
 
     # -- types and numbers
     def dtype(self, dtype: DataType) -> torch.dtype:
@@ -146,9 +155,13 @@ class _Machine:
         if isinstance(value, Scalar):
             return _exact(self.number(value.sym)).to(self.dtype(value.dtype()))
         assert isinstance(value, TensorView)
+        user = value.domain().user
+        result = self.tensors[value]
+        if user is not None:
+            result = result.reshape([int(self.number(extent)) for extent in user.extents])  # type: ignore[arg-type]
         if value.dtype().is_narrow_float and not self.double:
-            return narrow.packed(self.tensors[value], value.dtype(), packed_dim(value))
-        return self.tensors[value]
+            return narrow.packed(result, value.dtype(), packed_dim(value))
+        return result
 
     def attribute(self, value: Any) -> Any:
         """Return an attribute of a node as torch knows it: expressions as numbers, types as torch's."""
@@ -192,6 +205,8 @@ def _copy(m: _Machine, node: Expr) -> torch.Tensor:
     out = node.outputs[0]
     assert isinstance(out, TensorView)
     x = m.operand(node.inputs[0], out.dtype())
+    if not out.has_root() and x.dim() == out.ndim:  # a broadcast axis of the input may be an ordinary one of the copy
+        x = x.expand(m.shape(out))
     if out.has_root():
         root, logical = no_reductions(out.get_root_domain()), no_reductions(out.get_logical_domain())
         if {id(a) for a in root} != {id(a) for a in logical}:
@@ -289,7 +304,8 @@ def _iota(m: _Machine, node: Expr) -> torch.Tensor:
     assert isinstance(out, TensorView)
     length, start, step = (m.number(v.sym) for v in node.inputs)  # type: ignore[attr-defined]
     exact = torch.float64 if out.dtype().is_float else torch.int64
-    return torch.arange(int(length), device=m.device).to(exact) * step + start  # type: ignore[arg-type]
+    numbers = torch.arange(int(length), device=m.device).to(exact) * step + start  # type: ignore[arg-type]
+    return numbers.reshape(m.shape(out))
 
 
 def _random(m: _Machine, node: Expr) -> torch.Tensor:

@@ -120,7 +120,7 @@ class Caller(ABC):
     def input_plan(self) -> InputPlan:
         """The checks of the inputs, made at the first cold call."""
         if self._input_plan is None:
-            self._input_plan = InputPlan(self.template.fusion, self.template.base.equalities, self.shown)
+            self._input_plan = InputPlan(self.template.fusion, self.template.equalities, self.shown)
         return self._input_plan
 
     def bind(self, inputs: Sequence[Any]) -> Bound:

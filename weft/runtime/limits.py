@@ -116,7 +116,8 @@ def check_alignment(
             problem = f"its address is a multiple of {tensor.alignment_bytes} only"
             raise Misaligned(kernel=program.name, tensor=shown[index], needed=needed, problem=problem)  # type: ignore[index]
         domain = value.domain()
-        dims = {axis: dim for dim, axis in enumerate(no_reductions(domain.logical))}
+        counts = domain.user.counts if domain.user is not None else (1,) * len(domain.logical)
+        dims = dict(zip(no_reductions(domain.logical), (dim for dim, count in enumerate(counts) for _ in range(count))))
         bits = value.dtype().bits
         for axis, contiguous in zip(domain.maybe_allocation, domain.contiguity):
             dim = dims.get(axis)

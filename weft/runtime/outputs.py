@@ -77,7 +77,7 @@ class Layout:
 
 
 def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
-    """Return how an output lies in memory: dense in the order of its allocation domain."""
+    """Return how an output lies in memory, as the user sees it: dense in the order of its allocation domain."""
     logical = no_reductions(tensor.get_logical_domain())
     allocation = no_reductions(tensor.get_allocation_domain())
     if set(allocation) != set(logical):
@@ -93,7 +93,13 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
         packed = packed_dimension(tensor, logical, allocation)
         if sizes[logical[packed]] % unit:
             _refuse_odd(tensor, f"it has {sizes[logical[packed]]} elements along the axis that is innermost in memory", "use an even size")
-    return Layout(tuple(sizes[a] for a in logical), tuple(strides[a] for a in logical), torch_dtype(tensor.dtype()), packed, unit)
+    own = tuple(sizes[a] for a in logical), tuple(strides[a] for a in logical)
+    user = tensor.domain().user
+    if user is not None:  # an axis of the user has the stride of its innermost part
+        ends = [sum(user.counts[: n + 1]) - 1 for n in range(len(user.counts))]
+        own = tuple(evaluate_int(extent, env, memo) for extent in user.extents), tuple(own[1][end] for end in ends)
+        packed = None if packed is None else user.dim_of(packed)
+    return Layout(*own, torch_dtype(tensor.dtype()), packed, unit)
 
 
 def packed_dimension(tensor: TensorView, logical: Sequence[IterDomain], allocation: Sequence[IterDomain]) -> int:

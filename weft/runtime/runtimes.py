@@ -2,7 +2,7 @@
 
 Owns the tables from structure to kernel, for the whole process:
 
-    structural key -> Template -> zero sizes -> Variant -> sizes that schedulers take -> Plan -> Parts
+    structural key -> Template -> zero sizes, answers -> Variant -> sizes that schedulers take -> Plan -> Parts
     Part -> (scheduler, params, index type) -> program -> (engine, settings that change code) -> Runtime
 
 Each step is one lookup. What is missing is made under a lock of its own key, and stored only when it is complete: threads wait for
@@ -22,11 +22,14 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from .. import compiler, forking
-from ..analysis.extents import canonicalize_extents
+from ..analysis.extents import SizeEquality, canonicalize_extents
 from ..analysis.random_numbers import drawing_ops
 from ..arch import Arch
 from ..dtypes import DataType
 from ..expr import Number, Sym, evaluate, evaluate_int, variables
+from ..graph.concretize import has_views, is_open
+from ..graph.normalize import normalize_in_place
+from ..graph.questions import Questions
 from ..ir.fusion import Fusion
 from ..ir.structure import structural_key
 from ..ir.values import Scalar, TensorView, Val, no_reductions
@@ -34,7 +37,7 @@ from ..lower.program import KernelProgram
 from ..options import Options, current
 from ..segment.plan import KernelStep, Plan
 from . import zero_size
-from .binding import VECTOR_BYTES, Bound
+from .binding import VECTOR_BYTES, Bound, SizesDiffer
 from .engines import BuiltKernel, Engine
 from .outputs import Layout, OutputPlan, layout_of, stride_values
 from .steps import KernelUse, Part, PlanTable, uses_of
@@ -105,12 +108,12 @@ def _nothing_is_being_made() -> None:
 
 # ---------------------------------------------------------------- definitions
 class Variant:
-    """A definition for one set of axes that are empty.
+    """A definition for one set of axes that are empty, and one set of answers to what it leaves open.
 
     images: what computes each computed output, None for an empty one. equalities: sizes that the host must find equal. plans: how it is cut into steps.
     """
 
-    def __init__(self, template: "Template", zero: frozenset[Sym]) -> None:
+    def __init__(self, template: "Template", zero: frozenset[Sym], questions: Questions) -> None:
         fusion, copies = template.fusion.clone()
         outputs: list[TensorView] = [copies[t] for t in template.outputs.computed]  # type: ignore[misc]
 
@@ -125,8 +128,18 @@ class Variant:
             self.plans = PlanTable(fusion, Plan(steps))
         else:
             self.images = zero_size.without_empty_tensors(fusion, outputs, is_zero)
-            self.equalities = canonicalize_extents(fusion)
+            equalities = normalize_in_place(fusion, questions)
+            self.equalities = canonicalize_extents(fusion) if equalities is None else equalities
             self.plans = PlanTable(fusion)
+
+
+    def check(self, env: Mapping[Sym, Number]) -> None:
+        """Check the sizes that this variant makes equal. Errors: SizesDiffer."""
+        memo: dict[Sym, Number] = {}
+        for equality in self.equalities:
+            a, b = (evaluate(sym, env, memo) for sym in (equality.a, equality.b))
+            if a != b:
+                raise SizesDiffer(a=f"{equality.a} ({equality.what})", size_a=a, b=equality.b, size_b=b)
 
 
 class Template:
@@ -145,16 +158,30 @@ class Template:
         sized = {v for sym in self.extents for v in variables(sym)}
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
         self._variants: OnceTable[Variant] = OnceTable()
-        self.base = self.variant(frozenset())
+        asks = not is_scheduled and (has_views(self.fusion) or is_open(self.fusion)) and not all(sym.is_const for sym in self.extents)
+        self.base = None if asks else self._made(frozenset(), Questions())
 
-    def variant(self, zero: frozenset[Sym]) -> Variant:
-        return self._variants.get_or_make(zero, lambda: Variant(self, zero))
+    @property
+    def equalities(self) -> list[SizeEquality]:
+        """Sizes that every call must find equal; variants that ask about sizes have their own."""
+        return [] if self.base is None else self.base.equalities
+
+    def _made(self, zero: frozenset[Sym], questions: Questions) -> Variant:
+        return self._variants.get_or_make((zero, ()), lambda: Variant(self, zero, questions))
 
     def variant_for(self, env: Mapping[Sym, Number]) -> Variant:
-        """Return the variant for sizes: by which of the extents are 0."""
+        """Return the variant for sizes: by which of the extents are 0, and by what else it has to know of them (`weft.graph.questions`).
+
+        Errors: those of open sizes that do not fit (`weft.graph.concretize`).
+        """
         memo: dict[Sym, Number] = {}
-        zero = [sym for sym in self.extents if evaluate(sym, env, memo) == 0]
-        return self.variant(frozenset(zero)) if zero else self.base
+        zero = frozenset(sym for sym in self.extents if evaluate(sym, env, memo) == 0)
+        if self.base is not None:
+            return self._made(zero, Questions()) if zero else self.base
+        questions = Questions(env)
+        variant = Variant(self, zero, questions)  # the answers are known when it is made
+        variant.check(env)
+        return self._variants.get_or_make((zero, questions.answers), lambda: variant)
 
 
 _templates: OnceTable[Template] = OnceTable(is_limited=True)
@@ -230,7 +257,8 @@ def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
     """Return what follows from a call's values: the variant, its steps, the layouts of what they write."""
     variant = template.variant_for(bound.env)
     computed = template.outputs.computed
-    layouts = [layout_of(t, bound.env) for t in computed]
+    images = [t if image is None else image for t, image in zip(computed, variant.images)]
+    layouts = [layout_of(t, bound.env) for t in images]
     env = dict(bound.env)
     for tensor, layout in zip(computed, layouts):
         env.update(stride_values(tensor, layout))
@@ -238,7 +266,6 @@ def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
     for tensor in plan.edges:
         layouts.append(layout_of(tensor, env))
         env.update(stride_values(tensor, layouts[-1]))
-    images = [t if image is None else image for t, image in zip(computed, variant.images)]
     buffers = (*images, *plan.edges)
     return Sizes(bound, variant, env, plan, buffers, layouts, uses_of(variant.plans, plan, env, buffers), template.places)
 

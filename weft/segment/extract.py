@@ -13,7 +13,7 @@ from ..expr import variables
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion, _Cloner
 from ..ir.graph_ops import position_syms
-from ..ir.values import Expr, IterDomain, Scalar, TensorDomain, TensorView, Val
+from ..ir.values import Expr, IterDomain, Scalar, TensorDomain, TensorView, UserAxes, Val
 
 
 def boundary(exprs: Sequence[Expr], is_needed_outside: Collection[TensorView]) -> tuple[list[TensorView], list[TensorView]]:
@@ -104,6 +104,9 @@ class _Extractor(_Cloner):
         stored = [(axes[axis], flag) for axis, flag in zip(old.maybe_allocation, old.contiguity) if axis in axes]
         allocation = None if old.allocation is None else [axis for axis, _ in stored]
         copy._domain = TensorDomain(None, list(axes.values()), [flag for _, flag in stored], allocation)
+        if old.user is not None:
+            positions = tuple(p for axis, p in zip(old.maybe_allocation, old.user.stride_positions) if axis in axes)
+            copy._domain.user = UserAxes(old.user.extents, old.user.counts, positions)
         copy.memory_type, copy.compute_at, copy.circular = MemoryType.global_, 0, None
         return copy
 

@@ -1,0 +1,29 @@
+"""Definitions over views, run in the emulator with all checks, against torch in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from view_cases import CASES, SHIFTED, Case
+
+
+def check(case: Case, fd, inputs: list[torch.Tensor]) -> None:
+    outs = fd.execute(inputs)
+    for out, expected in zip(outs, case.expected(inputs), strict=True):
+        assert out.shape == expected.shape
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_runs_in_one_kernel(name: str) -> None:
+    case = CASES[name]
+    fd = case.define()
+    check(case, fd, case.inputs())
+    assert len(fd.fec.kernel_runtimes) == case.kernels
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+def test_shifted_reads_run(name: str) -> None:
+    case = SHIFTED[name]
+    fd = case.define()
+    check(case, fd, case.inputs())

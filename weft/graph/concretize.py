@@ -1,0 +1,326 @@
+"""The axes that a definition leaves open, decided for the sizes of one call.
+
+Owns the rules of which axis becomes broadcast and which iteration, op by op, and how a reshape's sizes factor into groups. Which calls decide alike, the
+`Questions` say. Read first: `concretize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..dtypes import DataType
+from ..errors import Unsupported, UserError
+from ..expr import ONE, ZERO, Sym, variables
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, ReshapeOp, ScanOp
+from ..ir.values import (
+    BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorDomain, TensorView, WelfordOp,
+)  # fmt: skip
+from ..ops.build import ExtentMismatch, cast, logical_axes, pointwise
+from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
+from ..ops.resize import NegativeResult
+from ..ops.shapes import CannotSqueeze, squeeze
+from .questions import Questions
+
+Group = tuple[tuple[int, ...], tuple[int, ...]]
+"""Positions of axes of a reshape's input, and of axes of its output, whose extents have the same product."""
+
+
+class ExpandMismatch(UserError):
+    code = "W373"
+    what = "expand: Mismatch in sizes when concretizing expand: axis {axis} of {tensor} has extent {extent}, and {wanted} is asked for"
+    fix = "only axes of extent 1 can be expanded"
+
+
+def is_open(fusion: Fusion) -> bool:
+    """True when a call has to decide something: an axis is open, or a reshape has symbolic sizes."""
+    return any(axis.is_open() for t in fusion.tensors() for axis in t.get_logical_domain()) or any(
+        isinstance(e, ReshapeOp) and not e.outputs[0].has_root() for e in fusion.tensor_exprs()  # type: ignore[attr-defined]
+    )
+
+
+def has_views(fusion: Fusion) -> bool:
+    """True when a definition has ops that the normal form rewrites."""
+    return any(isinstance(e, (ReshapeOp, LookupOp, CatOp)) for e in fusion.tensor_exprs())
+
+
+def concretize(fusion: Fusion, questions: Questions) -> None:
+    """Decide every open axis, in place.
+
+    After: no axis is open; a reduction over an axis of extent 1 is a squeeze; each ReshapeOp has the attribute `groups`, unless its sizes are not known, and
+    neither its input nor its output has axes of extent 1. A symbolic size of an input that a reshape depends on and that is 1 is a broadcast axis.
+    Errors: ExpandMismatch, CannotSqueeze, ElementCountsDiffer, WrongRuntimeSize, NegativeResult, ExtentMismatch.
+    """
+    _settle_inputs(fusion, questions)
+    for expr in fusion.tensor_exprs():
+        _RULES.get(type(expr), _by_extents)(fusion, expr, questions)
+    for tensor in fusion.tensors():
+        domain = tensor.domain()
+        domain.contiguity = [None if a.is_broadcast() or a.is_reduction() else c for a, c in zip(domain.maybe_allocation, domain.contiguity)]
+
+
+def _settle_inputs(fusion: Fusion, questions: Questions) -> None:
+    """Make axes of inputs broadcast whose size is 1, where reshapes depend on the size."""
+    sizes: dict[Sym, None] = {}
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, ReshapeOp):
+            for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
+                for axis in logical_axes(tensor):
+                    sizes.update(dict.fromkeys(sorted(variables(axis.logical_extent), key=str)))
+    ones = {sym for sym in sizes if questions.is_one(sym)}
+    for value in fusion.inputs():
+        for axis in value.get_logical_domain() if isinstance(value, TensorView) else ():
+            if axis.sym in ones and axis.is_iteration():
+                _settle(axis, ONE, IterType.broadcast)
+
+
+def _settle(axis: IterDomain, extent: Sym, kind: IterType, expanded: Sym | None = None) -> None:
+    axis._extent, axis.iter_type, axis.expanded_extent = extent, kind, expanded
+
+
+def _copy_kind(axis: IterDomain, source: IterDomain) -> None:
+    """Let an axis that the op leaves alone be what its input's axis became."""
+    kind = axis.iter_type if axis.is_reduction() and not source.is_broadcast() else source.iter_type
+    _settle(axis, source.sym, kind, source.expanded_extent)
+
+
+def _settle_by_extent(axis: IterDomain, questions: Questions) -> None:
+    if axis.is_open():
+        one = questions.is_one(axis.sym)
+        _settle(axis, ONE if one else axis.sym, IterType.broadcast if one else IterType.iteration)
+
+
+def _by_extents(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    for tensor in expr.tensor_outputs:
+        for axis in tensor.get_logical_domain():
+            _settle_by_extent(axis, questions)
+
+
+# ---------------------------------------------------------------- op by op
+def _pointwise(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    for out in expr.tensor_outputs:
+        for position, axis in enumerate(out.get_logical_domain()):
+            column = [(t, logical_axes(t)[position]) for t in expr.tensor_inputs]
+            wide = [a for _, a in column if not a.is_broadcast()]
+            expanded = [a for _, a in column if a.expanded_extent is not None]
+            if axis.is_open():
+                _check_column(expr, position, column, questions)
+            known = wide or expanded
+            if not known:
+                _settle(axis, ONE, IterType.broadcast)
+                continue
+            extent = next((a.logical_extent for a in known if a.logical_extent.is_const), known[0].logical_extent)
+            if wide:
+                _settle(axis, extent, IterType.iteration)
+            else:
+                _settle(axis, ONE, IterType.broadcast, extent)
+
+
+def _check_column(expr: Expr, position: int, column: Sequence[tuple[TensorView, IterDomain]], questions: Questions) -> None:
+    sized = [(t, questions.number(a.logical_extent)) for t, a in column if not a.is_broadcast() or a.expanded_extent is not None]
+    for tensor, number in sized[1:]:
+        if number != sized[0][1]:
+            raise ExtentMismatch(op=expr.op_name, axis=position, left_tensor=sized[0][0], left=sized[0][1], right_tensor=tensor, right=number)
+
+
+def _same_axes(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    source = expr.tensor_inputs[0]
+    for out in expr.tensor_outputs:
+        for axis, old in zip(out.get_maybe_root_domain(), logical_axes(source)):
+            _copy_kind(axis, old)
+
+
+def _broadcast(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    kept = [a for a, new in zip(logical_axes(expr.tensor_outputs[0]), expr.attributes["flags"]) if not new]
+    for axis, old in zip(kept, logical_axes(expr.tensor_inputs[0])):
+        _copy_kind(axis, old)
+
+
+def _squeeze(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    source = expr.tensor_inputs[0]
+    kept = []
+    for position, (axis, dropped) in enumerate(zip(logical_axes(source), expr.attributes["flags"])):
+        if not dropped:
+            kept.append(axis)
+        elif not axis.is_broadcast():
+            raise CannotSqueeze(
+                problem="Can not squeeze dimension(s) with size != 1.", axis=position, tensor=source, extent=f"{axis.sym} = {questions.number(axis.sym)}"
+            )
+    for axis, old in zip(logical_axes(expr.tensor_outputs[0]), kept):
+        _copy_kind(axis, old)
+
+
+def _expand(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    source = expr.tensor_inputs[0]
+    for position, (axis, old) in enumerate(zip(logical_axes(expr.tensor_outputs[0]), logical_axes(source))):
+        if not axis.is_open() and not (axis.is_iteration() and old.is_broadcast()):
+            continue
+        wanted = axis.logical_extent
+        if old.is_broadcast() and old.expanded_extent is None:
+            _settle(axis, ONE, IterType.broadcast, None if questions.is_one(wanted) else wanted)
+            continue
+        if questions.number(old.logical_extent) != questions.number(wanted):
+            sizes = questions.number(old.logical_extent), questions.number(wanted)
+            raise ExpandMismatch(axis=position, tensor=source, extent=sizes[0], wanted=sizes[1])
+        _copy_kind(axis, old)
+
+
+def _reduction(fusion: Fusion, expr: ReductionOp, questions: Questions) -> None:
+    """Squeeze what became broadcast; reduce the rest."""
+    source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
+    old = logical_axes(source)
+    gone = [d for d, (axis, was) in enumerate(zip(out.get_logical_domain(), old)) if axis.is_reduction() and was.is_broadcast()]
+    repeats = [d for d in gone if old[d].expanded_extent is not None]
+    kind = expr.attributes["kind"]
+    if not gone:
+        return _same_axes(fusion, expr, questions)
+    squeezed = squeeze(fusion, source, gone, squeeze_expanded=True)
+    left = [a for d, a in enumerate(out.get_logical_domain()) if d not in gone]
+    for axis, was in zip(left, logical_axes(squeezed)):
+        _copy_kind(axis, was)
+    fusion.remove(expr)
+    value = squeezed
+    if any(a.is_reduction() for a in left):
+        value = fusion.new_tensor([fusion.copy_axis(a) for a in left], out.dtype())
+        fusion.register(ReductionOp([squeezed], [value], op=kind, kind=kind))
+    if repeats and kind in ("sum", "prod"):
+        for d in repeats:
+            count = fusion.new_scalar(old[d].logical_extent, DataType.Int)
+            value = pointwise(fusion, "mul" if kind == "sum" else "pow", value, count)  # type: ignore[assignment]
+    _replace_axes(out, [a for a in left if not a.is_reduction()])
+    fusion.register(LoadStoreOp([cast(fusion, value, out.dtype())], [out]))
+    return None
+
+
+def _replace_axes(tensor: TensorView, axes: list[IterDomain]) -> None:
+    """Let the tensor have fewer axes."""
+    domain = tensor.domain()
+    allocation = None if domain.allocation is None else [a for a in domain.allocation if a in axes]
+    tensor._domain = TensorDomain(None, axes, [None if a.is_broadcast() else True for a in (allocation or axes)], allocation)
+
+
+def _welford(fusion: Fusion, expr: WelfordOp, questions: Questions) -> None:
+    source, outs = expr.tensor_inputs[0], expr.tensor_outputs
+    old = logical_axes(source)
+    reduced = [d for d, axis in enumerate(outs[0].get_logical_domain()) if axis.is_reduction()]
+    gone = [d for d in reduced if old[d].is_broadcast()]
+    if not gone:
+        return _same_axes(fusion, expr, questions)
+    if any(old[d].expanded_extent is not None for d in gone):
+        raise Unsupported("welford over an axis that is expanded in this call", remedy="expand with sizes that the definition knows")
+    x = squeeze(fusion, source, gone, squeeze_expanded=True)
+    for out in outs:
+        left = [a for d, a in enumerate(out.get_logical_domain()) if d not in gone]
+        for axis, was in zip(left, logical_axes(x)):
+            _copy_kind(axis, was)
+        _replace_axes(out, left)
+    if len(gone) < len(reduced):
+        fusion.replace_input(expr, source, x)
+        return None
+    fusion.remove(expr)
+    fusion.register(LoadStoreOp([x], [outs[0]]))
+    for out, number in ((outs[1], 0.0), (outs[2], 1)):
+        zero = pointwise(fusion, "sub", x, x)
+        value = pointwise(fusion, "add", zero, number) if number else zero
+        fusion.register(LoadStoreOp([cast(fusion, value, out.dtype())], [out]))
+    return None
+
+
+def _lookup(fusion: Fusion, expr: LookupOp, questions: Questions) -> None:
+    out = expr.tensor_outputs[0]
+    for position, axis in enumerate(out.get_logical_domain()):
+        number = questions.number(axis.logical_extent)
+        if number is not None and number < 0:
+            raise NegativeResult(op=expr.op_name, extent=number, axis=position, tensor=expr.source)
+    _by_extents(fusion, expr, questions)
+
+
+def _cat(fusion: Fusion, expr: CatOp, questions: Questions) -> None:
+    dim = expr.attributes["dim"]
+    for position, axis in enumerate(logical_axes(expr.tensor_outputs[0])):
+        column = [logical_axes(t)[position] for t in expr.tensor_inputs]
+        if position == dim:
+            _settle_by_extent(axis, questions)
+        elif axis.is_open():
+            _copy_kind(axis, next((a for a in column if not a.is_broadcast()), column[0]))
+
+
+# ---------------------------------------------------------------- reshape
+def _reshape(fusion: Fusion, expr: ReshapeOp, questions: Questions) -> None:
+    """Put a squeeze in front of a reshape and a broadcast behind it, so that it has no axes of extent 1, and find its groups."""
+    source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
+    old, new = logical_axes(source), logical_axes(out)
+    before, after = [questions.number(a.logical_extent) for a in old], [questions.number(a.logical_extent) for a in new]
+    if None in before or None in after:
+        return None
+    _check_sizes(source, out, before, after)  # type: ignore[arg-type]
+    ones_before = [d for d, a in enumerate(old) if a.is_broadcast() and before[d] == 1]
+    ones_after = [n == 1 for n in after]
+    left = [n for d, n in enumerate(before) if d not in ones_before]
+    wanted = [n for n in after if n != 1]
+    steps = recipe(left, wanted)  # type: ignore[arg-type]
+    groups = _groups(steps.groups)
+    if not (out.has_root() and all(a.sym.is_const for a in old)):
+        questions.record((tuple(ones_before), tuple(ones_after), groups, steps.squeezed))
+    kept = [a for a, one in zip(new, ones_after) if not one]
+    for axis, one in zip(new, ones_after):
+        _settle(axis, ONE if one else axis.logical_extent, IterType.broadcast if one else IterType.iteration)
+    rest = [a for d, a in enumerate(old) if d not in ones_before]
+    rest = [a for d, a in enumerate(rest) if d not in steps.squeezed]
+    for (first, *more), (second, *others) in groups:
+        if not more and not others:
+            _copy_kind(kept[second], rest[first])
+    if ones_before:
+        squeezed = squeeze(fusion, source, ones_before, squeeze_expanded=True)
+        fusion.replace_input(expr, source, squeezed)
+        source = squeezed
+    if steps.squeezed:
+        _select_first(fusion, expr, source, steps.squeezed)
+    if any(ones_after):
+        core = fusion.new_tensor([fusion.copy_axis(a) for a in kept], out.dtype())
+        expr.outputs[:] = [core]
+        core._definition = expr
+        fusion.register(BroadcastOp([core], [out], op="broadcast", flags=tuple(ones_after)))
+        out.domain().root = None
+    expr.attributes["groups"] = groups
+    return None
+
+
+def _select_first(fusion: Fusion, expr: ReshapeOp, source: TensorView, dims: Sequence[int]) -> None:
+    """Drop ordinary axes that have one element in this call."""
+    axes = logical_axes(source)
+    kept = [d for d in range(len(axes)) if d not in dims]
+    out = fusion.new_tensor([fusion.copy_axis(axes[d]) for d in kept], source.dtype())
+    places = tuple(Fixed(ZERO) if d in dims else Along(kept.index(d)) for d in range(len(axes)))
+    fusion.register(LookupOp([source], [out], op="select", positions=places, is_masked=False))
+    fusion.replace_input(expr, source, out)
+
+
+def _groups(groups: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Group, ...]:
+    """Return a recipe's groups as positions."""
+    out: list[Group] = []
+    i = j = 0
+    for count, sizes in groups:
+        out.append((tuple(range(i, i + count)), tuple(range(j, j + len(sizes)))))
+        i, j = i + count, j + len(sizes)
+    return tuple(out)
+
+
+def _check_sizes(source: TensorView, out: TensorView, before: Sequence[int], after: Sequence[int]) -> None:
+    for axis, size in enumerate(after):
+        if size < 0:
+            raise WrongRuntimeSize(axis=axis, tensor=out, size=size)
+    totals = [1, 1]
+    for side, sizes in enumerate((before, after)):
+        for n in sizes:
+            totals[side] *= n
+    if totals[0] != totals[1]:
+        raise ElementCountsDiffer(tensor=source, old=totals[0], new=totals[1], shape=list(after))
+
+
+_RULES: dict[type, Callable[[Fusion, Any, Questions], None]] = {
+    PointwiseOp: _pointwise, LoadStoreOp: _same_axes, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
+    WelfordOp: _welford, LookupOp: _lookup, CatOp: _cat, ReshapeOp: _reshape, ScanOp: _same_axes,
+}  # fmt: skip

@@ -1,0 +1,207 @@
+"""The normal form of a definition: no reshape is left but those without a common factorization, and cats are selections.
+
+Owns the rewriting of a fusion whose axes are all decided: each axis becomes its atoms (`weft.graph.atoms`), so that a reshape is nothing, and an input or
+output of the user is the same memory with more axes. Names of tensors stay. Read first: `normalize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..analysis.extents import SizeEquality, canonicalize_extents
+from ..expr import ZERO, Sym, floordiv, product
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, CatOp, LookupOp, Position, ReshapeOp, ScanOp, TorchOp
+from ..ir.values import (
+    BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView, UserAxes,
+)  # fmt: skip
+from ..ops.build import logical_axes
+from .atoms import Atoms
+from .concretize import concretize, has_views, is_open
+from .questions import Questions
+from .selections import select_by_position
+
+
+def normalize(fusion: Fusion, questions: Questions | None = None) -> Fusion:
+    """Return the normal form of `fusion`, which is left as it is. See `normalize_in_place`."""
+    copy, _ = fusion.clone()
+    normalize_in_place(copy, questions)
+    return copy
+
+
+def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> list[SizeEquality] | None:
+    """Bring a fusion into normal form; return the sizes that every call must find equal, or None when there was nothing to do.
+
+    Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
+    is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left.
+    Errors: those of `concretize`.
+    """
+    if not has_views(fusion) and not is_open(fusion):
+        return None
+    questions = questions or Questions()
+    concretize(fusion, questions)
+    equalities = canonicalize_extents(fusion)
+    if any(isinstance(e, ReshapeOp) for e in fusion.tensor_exprs()):
+        _Factoring(fusion, questions).run()
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, CatOp):
+            select_by_position(fusion, expr)
+    return equalities
+
+
+class _Factoring:
+    """Replaces axes by their atoms. parts: per axis that is cut, the new ones."""
+
+    def __init__(self, fusion: Fusion, questions: Questions) -> None:
+        self.fusion, self.atoms = fusion, Atoms(fusion, questions)
+        self.parts: dict[IterDomain, list[IterDomain]] = {}
+        self.counts: dict[TensorView, list[int]] = {}
+
+    def run(self) -> None:
+        exprs, tensors = self.fusion.tensor_exprs(), self.fusion.tensors()
+        before = {t: list(logical_axes(t)) for t in tensors}
+        for tensor in tensors:
+            self._factor(tensor)
+        for expr in exprs:
+            _REWRITES.get(type(expr), _unchanged)(self, expr, before)
+        for expr in exprs:
+            if isinstance(expr, ReshapeOp):
+                self._vanish(expr)
+
+    # -- tensors
+    def _split(self, axis: IterDomain) -> list[IterDomain]:
+        """Return the axes that stand for `axis`: itself when it is not cut."""
+        found = self.parts.get(axis)
+        if found is None:
+            extents = [axis.logical_extent] if axis.is_broadcast() and axis.expanded_extent is None else self.atoms.of(axis)
+            found = self.parts[axis] = [axis] if len(extents) == 1 else [self._part(axis, extent) for extent in extents]
+        return found
+
+    def _part(self, axis: IterDomain, extent: Sym) -> IterDomain:
+        if axis.is_broadcast():
+            return self.fusion.new_axis(1, IterType.broadcast, expanded_extent=extent)
+        return self.fusion.new_axis(extent, axis.iter_type)
+
+    def _factor(self, tensor: TensorView) -> None:
+        domain = tensor.domain()
+        definition = tensor.definition()
+        axes = logical_axes(tensor)
+        self.counts[tensor] = [len(self._split(a)) for a in axes]
+        if isinstance(definition, ReshapeOp):
+            domain.root = None
+            for axis in domain.logical:
+                axis._definition = None
+        is_cut = any(len(self._split(a)) > 1 for a in domain.logical)
+        if not is_cut:
+            domain.loop = list(domain.logical)
+            return
+        extents = tuple(a.logical_extent for a in axes)
+        places = [p for p, a in enumerate(domain.maybe_allocation) for _ in self._split(a)]
+        contiguity = [self._contiguity(c, last) for a, c in zip(domain.maybe_allocation, domain.contiguity) for last in self._is_last(a)]
+        domain.user = UserAxes(extents, tuple(self.counts[tensor]), tuple(places))
+        domain.contiguity = contiguity
+        domain.root = None if domain.root is None else [part for a in domain.root for part in self._split(a)]
+        domain.allocation = None if domain.allocation is None else [part for a in domain.allocation for part in self._split(a)]
+        domain.logical = [part for a in domain.logical for part in self._split(a)]
+        domain.loop = list(domain.logical)
+
+    def _is_last(self, axis: IterDomain) -> list[bool]:
+        count = len(self._split(axis))
+        return [k == count - 1 for k in range(count)]
+
+    @staticmethod
+    def _contiguity(whole: bool | None, is_last: bool) -> bool | None:
+        """A part lies around the next inner one without a gap; the innermost part has the stride of the whole axis."""
+        return whole if is_last or whole is None else True
+
+    def _vanish(self, expr: ReshapeOp) -> None:
+        """Let a reshape whose two sides have the same axes be a copy, or nothing."""
+        expr.attributes.pop("groups", None)
+        if expr in self.atoms.kept:
+            return
+        fusion, source, out = self.fusion, expr.tensor_inputs[0], expr.tensor_outputs[0]
+        pairs = list(zip(out.get_logical_domain(), logical_axes(source)))
+        for axis, old in pairs:
+            if axis.is_iteration():
+                axis._extent = old.logical_extent
+        fusion.remove(expr)
+        fusion.register(LoadStoreOp([source], [out]))
+        if all(axis.iter_type is old.iter_type for axis, old in pairs) and not out.is_fusion_output:
+            for use in out.uses():
+                fusion.replace_input(use, out, source)
+
+    # -- operands
+    def place(self, tensor: TensorView, dim: int) -> int:
+        """Return the position of the first part of axis `dim` as it was."""
+        return sum(self.counts[tensor][:dim])
+
+    def widen(self, expr: Expr, source: TensorView, wanted: list[int]) -> None:
+        """Give axes of `source` that are broadcast as many parts as the axes have that they meet."""
+        flags: list[bool] = []
+        for have, want in zip(self.counts[source], wanted):
+            flags += [False] * have + [True] * (want - have)
+        if any(flags):
+            fusion, old = self.fusion, iter(logical_axes(source))
+            axes = [fusion.new_axis(1, IterType.broadcast) if new else fusion.copy_axis(next(old)) for new in flags]
+            wide = fusion.new_tensor(axes, source.dtype())
+            fusion.register(BroadcastOp([source], [wide], op="broadcast", flags=tuple(flags)))
+            fusion.replace_input(expr, source, wide)
+
+
+Before = dict[TensorView, list[IterDomain]]
+
+
+def _unchanged(factoring: _Factoring, expr: Expr, before: Before) -> None:
+    """An op that means the same with more axes."""
+
+
+def _pointwise(factoring: _Factoring, expr: Expr, before: Before) -> None:
+    for source in dict.fromkeys(expr.tensor_inputs):
+        factoring.widen(expr, source, factoring.counts[expr.tensor_outputs[0]])
+
+
+def _flags(factoring: _Factoring, counts: list[int], flags: tuple[bool, ...]) -> tuple[bool, ...]:
+    return tuple(flag for flag, count in zip(flags, counts) for _ in range(count))
+
+
+def _broadcast(factoring: _Factoring, expr: Expr, before: Before) -> None:
+    expr.attributes["flags"] = _flags(factoring, factoring.counts[expr.tensor_outputs[0]], expr.attributes["flags"])
+
+
+def _squeeze(factoring: _Factoring, expr: Expr, before: Before) -> None:
+    expr.attributes["flags"] = _flags(factoring, factoring.counts[expr.tensor_inputs[0]], expr.attributes["flags"])
+
+
+def _lookup(factoring: _Factoring, expr: LookupOp, before: Before) -> None:
+    out, source = expr.tensor_outputs[0], expr.source
+    for index in dict.fromkeys(v for v in expr.inputs[1:] if isinstance(v, TensorView)):
+        factoring.widen(expr, index, factoring.counts[out])
+    places: list[Position] = []
+    for dim, position in enumerate(expr.positions):
+        if not isinstance(position, Along):
+            places.append(position)
+            continue
+        first = factoring.place(out, position.axis)
+        parts = factoring._split(before[source][dim])
+        inner = product(a.logical_extent for a in parts[1:])
+        places.append(Along(first, floordiv(position.offset, inner) if position.offset is not ZERO and len(parts) > 1 else position.offset))
+        places += [Along(first + k) for k in range(1, len(parts))]
+    expr.attributes["positions"] = tuple(places)
+
+
+def _cat(factoring: _Factoring, expr: CatOp, before: Before) -> None:
+    expr.attributes["dim"] = factoring.place(expr.tensor_outputs[0], expr.attributes["dim"])
+    for source in dict.fromkeys(expr.tensor_inputs):
+        factoring.widen(expr, source, [max(a, b) for a, b in zip(factoring.counts[source], factoring.counts[expr.tensor_outputs[0]])])
+
+
+def _scan(factoring: _Factoring, expr: ScanOp, before: Before) -> None:
+    expr.attributes["dim"] = factoring.place(expr.tensor_outputs[0], expr.attributes["dim"])
+
+
+_REWRITES: dict[type, Callable[[_Factoring, Any, Before], None]] = {
+    PointwiseOp: _pointwise, ExpandOp: _pointwise, BroadcastOp: _broadcast, SqueezeOp: _squeeze, LookupOp: _lookup, CatOp: _cat, ScanOp: _scan,
+    TorchOp: _unchanged,
+}  # fmt: skip
