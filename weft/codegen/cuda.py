@@ -99,6 +99,8 @@ class CudaWriter:
         elif isinstance(s, Call):
             if "weft::release_stage" in s.text:
                 self.blocks["pipeline"] = None
+            if "weft::meet_grid" in s.text:
+                self.blocks["grid"] = None
             self.emit(depth, self.filled(s.text, s.args) + (f"  // {s.why}" if s.why else ""))
         elif isinstance(s, Repack):
             self.blocks["repack"] = None
@@ -617,11 +619,12 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
     fusion, kernel = writer.fusion, writer.kernel
     out: list[Param] = []
     listed: dict[TensorView, None] = {}
+    scratch = {w.name for w in kernel.work_buffers}
     for value in (*fusion.inputs(), *fusion.outputs()):
         if isinstance(value, TensorView) and value in writer._used:
             listed.setdefault(value)
     for tensor, buffer in kernel.buffers.items():
-        if buffer.memory is MemoryType.global_ and tensor in writer._used:
+        if buffer.memory is MemoryType.global_ and tensor in writer._used and buffer.name not in scratch:
             listed.setdefault(tensor)
     for tensor in listed:
         out.append(TensorParam(f"T{tensor.name}", tensor.dtype(), tensor in writer._written))

@@ -55,6 +55,7 @@ class BuildState:
         self.predicates: dict[frozenset[Sym], Sym] = {}  # a predicate by its parts: the same whatever their order, so that neighbours share an `if`
         self.buffers: dict[TensorView, Buffer] = {}
         self.feeds: dict[TensorView, Feed] = plan_feeds(self)
+        self.handed_over = [t for e in self.exprs for t in e.tensor_outputs if is_handed_over(t)]
         self.full_rows: FullRows | None = None
         self.phased: PhasedRows | None = None
 
@@ -101,6 +102,12 @@ class BuildState:
             fill = MONOIDS[definition.attributes["kind"]].identity(tensor.dtype())
         stages = self.feeds[tensor].all_stages if tensor in self.feeds else 1
         return Buffer(f"T{tensor.name}", tensor.dtype(), tensor.memory_type, mul(product(extents), stages), tensor, axes, extents, fill=fill)
+
+
+def is_handed_over(tensor: TensorView) -> bool:
+    """True for a tensor of this kernel in global memory that is complete before its readers start: blocks hand it to each other."""
+    is_kept = tensor.is_fusion_output or tensor.is_fusion_input
+    return tensor.memory_type is MemoryType.global_ and not is_kept and tensor.compute_at == 0
 
 
 def bound_reductions(state: BuildState, tensor: TensorView) -> list[ParallelType]:

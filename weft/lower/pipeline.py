@@ -13,6 +13,7 @@ from . import passes
 from .build import BuildState, build_kernel_state
 from .circular import run_pipelines
 from .full_rows import drop_row_bounds
+from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
 from .kernel_ir import Kernel, body_text
 from .row_ends import add_row_ends
@@ -23,6 +24,7 @@ Pass = Callable[[Kernel, BuildState], Kernel]
 PIPELINE: tuple[Pass, ...] = (
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
+    insert_grid_sync,  # moves statements, so before any barrier is placed between them
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final

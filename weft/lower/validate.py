@@ -83,7 +83,7 @@ def check_parallel(state: BuildState) -> None:
                 if mine is not None and not _is_read_by_its_maker(state, tensor, mine, expr):
                     axis, there = tensor.get_loop_domain()[mine], _there(state, reader, kind)
                     raise InconsistentParallel(axis=axis, tensor=tensor, kind=kind.value, reader=reader, there=there, remedy=_remedy(kind))
-            if tensor.memory_type is MemoryType.global_:
+            if tensor.memory_type is MemoryType.global_ and tensor not in state.handed_over:
                 for kind in launch:
                     mine = _bound(state, tensor, kind)
                     if launch[kind] is not ONE and (mine is None or not _is_read_by_its_maker(state, tensor, mine, expr)):

@@ -1,7 +1,8 @@
 """Schedulers, in the order in which they are asked; the first that accepts a fusion schedules it."""
 
 from .base import Scheduler
-from .declining import EXPR_EVAL, INNER_OUTER_PERSISTENT, MATMUL, RESIZE, NoOp
+from .declining import EXPR_EVAL, MATMUL, RESIZE, NoOp
+from .inner_outer import InnerOuterPersistent
 from .inner_persistent import InnerPersistent
 from .outer_persistent import OuterPersistent
 from .pointwise import PointWise
@@ -9,7 +10,7 @@ from .reduction import Reduction
 from .transpose import Transpose
 
 SCHEDULERS: tuple[Scheduler, ...] = (
-    EXPR_EVAL, NoOp(), MATMUL, Reduction(), RESIZE, Transpose(), PointWise(), InnerPersistent(), OuterPersistent(), INNER_OUTER_PERSISTENT,
+    EXPR_EVAL, NoOp(), MATMUL, Reduction(), RESIZE, Transpose(), PointWise(), InnerPersistent(), OuterPersistent(), InnerOuterPersistent(),
 )  # fmt: skip
 
 __all__ = ["SCHEDULERS", "Scheduler"]

@@ -54,6 +54,3 @@ class NoOp(Scheduler):
 EXPR_EVAL = Declining(SchedulerType.expr_eval, "runs torch for single ops without a kernel (matmul, gather, ...), none of which this version has")
 MATMUL = Declining(SchedulerType.matmul, "this version does not generate matrix products")
 RESIZE = Declining(SchedulerType.resize, "slice, pad and cat are not in this version")
-INNER_OUTER_PERSISTENT = Declining(
-    SchedulerType.inner_outer_persistent, "reducing rows and columns in one kernel (normalization backward) comes in a later version"
-)

@@ -1,0 +1,61 @@
+"""Tensors that blocks hand each other through global memory, and where all blocks of the grid meet for that.
+
+Owns which tensors these are, their memory, and the barrier of the grid. The launch is cooperative: the driver refuses it unless all blocks run at once.
+Read first: `insert_grid_sync`.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import DataType
+from ..errors import UserError
+from ..expr import const
+from ..ir.values import TensorView
+from .build import BuildState
+from .circular import first_thread, touched
+from .kernel_ir import Allocate, Call, Kernel, Scope, Statement, Sync, WorkBuffer
+
+
+class MeetingInLoop(UserError):
+    code = "W533"
+    what = "{tensor} is handed from block to block through global memory inside a loop, where the blocks would have to meet in every iteration"
+    fix = "inline it at position 0, so that it is complete before its readers start"
+
+
+BARRIER = WorkBuffer("grid_barrier", DataType.Int32, const(2), zeroed=True)
+
+
+def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
+    """Let all blocks meet between what writes tensors in global memory and what other threads read of them.
+
+    Before: the body has no barrier.   After: statements that need what was written stand behind one barrier of the grid, in their order; the tensors are
+    scratch memory.
+    Here because: the order of statements at the top is final afterwards, and block barriers are placed by it.
+    Errors: MeetingInLoop.
+    """
+    tensors = state.handed_over
+    if not tensors:
+        return kernel
+    for tensor in tensors:
+        kernel.work_buffers.append(WorkBuffer(f"T{tensor.name}", tensor.dtype(), state.buffers[tensor].elems))
+    kernel.work_buffers.append(BARRIER)
+    kernel.cooperative = True
+    behind: set[TensorView] = set(tensors)
+    first: list[Statement] = []
+    later: list[Statement] = []
+    for statement in kernel.body:
+        if isinstance(statement, Allocate):
+            first.append(statement)
+            continue
+        reads, writes = touched(statement)
+        if reads & behind:
+            if writes & set(tensors):
+                raise MeetingInLoop(tensor=next(iter(writes & set(tensors))))
+            behind |= writes
+            later.append(statement)
+        else:
+            first.append(statement)
+    names = ", ".join(f"T{t.name}" for t in tensors)
+    meeting = Scope(first_thread(kernel, state), [Call("weft::meet_grid(grid_barrier);", (), "all blocks")])
+    kernel.body = [*first, Sync(f"{names}: written for other blocks"), meeting, Sync(f"{names}: written by all blocks"), *later]
+    return kernel
+

@@ -1,0 +1,227 @@
+"""InnerOuterPersistent: rows and columns are reduced in one kernel (backward of layer norm and RMS norm), by blocks that stay.
+
+    rows      [steps, BIDx = blocks, TIDz = groups, row_unroll]   row: [batches, TIDy, TIDx, vector]   columns are summed in registers over the steps
+    partials  [slot = block, columns] in global memory; then all blocks meet
+    columns   [serial, BIDx, serial slots, unroll, TIDy and TIDz = slots, TIDx, vector]     every sum in a fixed order, so that runs agree in every bit
+
+Owns the template; its parameters are chosen in `inner_outer_heuristic.py`, and what belongs to rows and to columns is found in `two_sides.py`.
+Read first: `apply_inner_outer`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..analysis.loop_axes import Obstacle
+from ..arch import Arch
+from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+from ..ir.values import Expr, LoadStoreOp, TensorView
+from ..schedule.caching import cache_after
+from ..schedule.inline import inline_to
+from ..schedule.primitives import set_memory_type, split
+from ..schedule.propagate import parallelize_like, transform_like
+from ..schedule.recompute import recompute_chain
+from ..schedule.rfactor import rfactor
+from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .inner_outer_heuristic import InnerOuterParams, choose_inner_outer
+from .row_passes import Passes, load_again
+from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, positions, split_axis
+from .two_sides import TwoSidedAnalysis, analyze_two_sides
+
+
+class InnerOuterPersistent(Scheduler):
+    """Rows and columns reduced in one kernel; see the module."""
+
+    name = SchedulerType.inner_outer_persistent
+
+    def analyze(self, fusion: Fusion) -> TwoSidedAnalysis | Decline:
+        found = analyze_two_sides(fusion)
+        return Decline(str(found)) if isinstance(found, Obstacle) else found
+
+    def accept(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        found, _ = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch)
+        return found if isinstance(found, Decline) else None
+
+    def choose(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
+        return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch)
+
+    def apply(self, fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
+        return apply_inner_outer(fusion, analysis, params)
+
+
+def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
+    """Schedule `fusion` in place."""
+    template = Template(fusion)
+    totals = [template.reduction_behind(e.outputs[0].name) for e in analysis.columns.reductions]  # type: ignore[attr-defined]
+    separate_columns(template, totals)
+    Passes(template, analysis, is_projected=params.project_to_inputs).separate()
+    reference = template.reduction_behind(analysis.shape.reference.name)
+    template.reductions = [t for t in template.reductions if t not in totals]
+    row_axes = split_rows(reference, analysis, params)
+    transform_like(reference)
+    read = [cut(total, row_axes, params) for total in totals]
+    of_columns = column_side(fusion, read)
+    schedule_rows(template, analysis, params, reference, of_columns, row_axes)
+    partials = [schedule_columns(total, params, of_columns) for total in totals]
+    parallel_columns(totals, partials, of_columns, params)
+    vectorize(template, analysis, params, read, of_columns)
+    inline(template, analysis, params, row_axes, read, of_columns)
+    threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
+    return Launch(tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x), params.max_registers)
+
+
+def separate_columns(template: Template, totals: list[TensorView]) -> None:
+    """Let what is computed from column results have its own copies of what rows use, too: loops of the two phases have nothing in common."""
+    fusion = template.fusion
+    columns = set(after(totals))
+    memo: dict[TensorView, TensorView] = {}
+    uses: list[Expr] = [e for e in fusion.tensor_exprs() if set(e.outputs) & columns]
+    for use in uses:
+        for operand in use.tensor_inputs:
+            if operand not in columns and operand not in totals:
+                recompute_chain(operand, use, memo)
+    made = {clone for source, clone in memo.items() if clone is not source} | columns
+    for _, cache in template.inputs:
+        later = [use for use in cache.uses() if set(use.outputs) & made]
+        if later and len(later) < len(cache.uses()):
+            load_again(cache, later)
+
+
+def after(tensors: list[TensorView]) -> list[TensorView]:
+    """Return what is computed from `tensors`, in order."""
+    fusion: Fusion = tensors[0].fusion  # type: ignore[assignment]
+    seen, found = set(tensors), []
+    for expr in fusion.tensor_exprs():
+        if any(t in seen for t in expr.tensor_inputs):
+            seen.update(expr.outputs)  # type: ignore[arg-type]
+            found += expr.outputs
+    return found  # type: ignore[return-value]
+
+
+def column_side(fusion: Fusion, read: list[TensorView]) -> list[TensorView]:
+    """Return all that is computed after the blocks have met: `read`, what is computed from it, and what only that needs."""
+    found = {*read, *after(read)}
+    handed_over = {t for copy in read for t in copy.definition().tensor_inputs}  # type: ignore[union-attr]
+    for expr in reversed(fusion.tensor_exprs()):
+        for tensor in expr.tensor_outputs:
+            uses = tensor.uses()
+            if uses and tensor not in handed_over and all(set(use.outputs) <= found for use in uses):
+                found.add(tensor)
+    return [t for t in fusion.tensors() if t in found]
+
+
+def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> int:
+    """Bring the reference into the form [rows, row] and split the rows; return how many loops the rows have."""
+    arrange(reference, class_order(reference, analysis.shape, analysis.axes))
+    loop = reference.domain().loop
+    kept = [n for n, a in enumerate(loop) if not a.is_reduction()]
+    arrange(reference, [*kept, *(n for n, a in enumerate(loop) if a.is_reduction())])
+    merge_axes_at(reference, len(kept), len(loop) - len(kept))
+    merge_axes_at(reference, 0, len(kept))
+    count = 2
+    for factor in (params.row_unroll, params.groups):
+        if factor > 1:
+            split(reference, 0, factor)
+            count += 1
+    split(reference, 0, params.blocks)
+    return count
+
+
+def cut(total: TensorView, row_axes: int, params: InnerOuterParams) -> TensorView:
+    """Let a column reduction sum what a block has, hand that to global memory, and sum what all blocks have; return the copy that is read there.
+
+    Before: loops [steps, blocks, groups, unroll, row].   After: [blocks, row].
+    """
+    unrolled = [row_axes - 1] if params.row_unroll > 1 else []
+    partial = rfactor(total, [0, *unrolled])
+    if params.groups > 1:
+        partial = rfactor(total, [1])
+    stored = cache_after(partial)
+    set_memory_type(stored, MemoryType.global_)
+    return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
+
+
+def schedule_rows(
+    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, reference: TensorView, of_columns: list[TensorView], row_axes: int
+) -> None:  # fmt: skip
+    """Transform and bind all that is computed before the blocks meet."""
+    split(reference, -1, params.vector_elems)
+    split(reference, -2, params.batches, False, multiple=params.part_multiple)
+    if params.threads_y > 1:
+        split(reference, -2, params.lanes)
+        reference.axis(-3).parallelize(ParallelType.block_y)
+    reference.axis(-2).parallelize(ParallelType.block_x)
+    reference.axis(1).parallelize(ParallelType.grid_x)
+    if params.groups > 1:
+        reference.axis(2).parallelize(ParallelType.block_z)
+    partial = rfactor(reference, [row_axes, len(reference.get_loop_domain()) - 1])
+    rows = [t for t in template.fusion.tensors() if t not in of_columns and not t.is_fusion_input]
+    transform_like(partial, rows)
+    parallelize_like(partial, selected_tensors=rows, selected_parallel_types=set(BOUND))
+    template.rfactor_others(reference, partial)
+    if params.row_unroll > 1:
+        template.group_reductions(row_axes - 1)
+
+
+def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: list[TensorView]) -> TensorView:
+    """Transform the sum of what blocks have, and all that is computed from it; return the part of a thread."""
+    if len(total.get_loop_domain()) == 2:  # else it was transformed with another one that it meets
+        split(total, 1, params.column_vector_elems)
+        split(total, 1, params.lanes)
+        split(total, 1, params.blocks)
+        slots, loop, blocks, lanes, vector = total.get_loop_domain()
+        threads = []
+        for count in (params.groups, params.threads_y):
+            if count > 1:
+                slots, of_threads = split_axis(total, slots, count)
+                threads.append(of_threads)
+        slots, unrolled = split_axis(total, slots, params.slots_unroll)
+        arrange_axes(total, [loop, blocks, slots, unrolled, *threads, lanes, vector])
+    partial = rfactor(total, [2, 3])
+    transform_like(partial, of_columns)
+    return partial
+
+
+def parallel_columns(totals: list[TensorView], partials: list[TensorView], of_columns: list[TensorView], params: InnerOuterParams) -> None:
+    """Bind what is computed after the blocks have met."""
+    kinds = [ParallelType.block_z] * (params.groups > 1) + [ParallelType.block_y] * (params.threads_y > 1) + [ParallelType.block_x]
+    for total, partial in zip(totals, partials):
+        partial.axis(1).parallelize(ParallelType.grid_x)
+        for position, kind in enumerate(kinds):
+            partial.axis(4 + position).parallelize(kind)
+        parallelize_like(partial, selected_tensors=[t for t in (*of_columns, total) if t is not partial], selected_parallel_types=set(BOUND))
+        total.axis(-1).parallelize(ParallelType.group)
+
+
+def vectorize(template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, read: list[TensorView], of_columns: list[TensorView]) -> None:
+    """Let loads and stores move vectors, and partial results too."""
+    template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+    for copy in read:
+        stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
+        if params.vector_elems > 1:
+            stored.axis(-1).parallelize(ParallelType.vectorize)
+        if params.column_vector_elems > 1:
+            copy.axis(-1).parallelize(ParallelType.vectorize)
+
+
+def inline(
+    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, row_axes: int, read: list[TensorView], of_columns: list[TensorView]
+) -> None:  # fmt: skip
+    """Load all of a row before its first use; read weights once, before the loop over rows; inline all else."""
+    row_at = row_axes - (params.row_unroll > 1)
+    weights = {t.name for t in analysis.broadcast_inputs}
+    limits: dict[TensorView, int] = {}
+    for tensor in template.fusion.tensors():
+        loop = tensor.get_loop_domain()
+        limits[tensor] = len(loop)
+        if tensor not in of_columns:
+            inner = loop[row_axes:]
+            is_per_row = all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner)
+            limits[tensor] = row_at if is_per_row else len(loop)
+    for source, cache in template.inputs:
+        if cache not in of_columns:
+            limits[cache] = 0 if source.name in weights and params.weights == "registers" else min(limits[cache], row_axes)
+    for tensor in read:
+        limits[tensor] = 3
+    inline_to(template.fusion, limits)

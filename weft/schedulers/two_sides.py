@@ -1,0 +1,155 @@
+"""A fusion whose rows and columns are both reduced: what belongs to the rows, what to the columns, and what the heuristic may know of it.
+
+Owns the split of a fusion into two phases, and their facts. Rows: everything before the column reductions' results; columns: these and what is computed
+from them. Read first: `analyze_two_sides`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..analysis.connected import is_connected
+from ..analysis.loop_axes import LoopAxes, Obstacle
+from ..analysis.op_cost import OpCost, cost_of
+from ..analysis.persistent import PersistentBuffers, persistent_buffers
+from ..analysis.precision import wide_tensors
+from ..analysis.reduction_shape import ReductionShape, reduction_shapes
+from ..analysis.vectorization import VectorLimits
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from .base import Alignments, Sizes
+from .facts import PersistentFacts, RowAnalysis
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSidedFacts:
+    """Numbers of a fusion with row and column reductions, for one set of sizes.
+
+    rows: of the part before the results of columns; its outputs and weights are those of the rows. has_row_results: a row reduction is used over the row.
+    column_results: reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: what enters and leaves per column at the end.
+    """
+
+    rows: PersistentFacts
+    has_row_results: bool
+    column_results: int
+    column_accumulator_bits: int
+    column_bits: int
+
+
+class TwoSidedAnalysis(RowAnalysis):
+    """What does not depend on sizes. shape: of the row reductions; columns: of the others; column_tensors: results of columns and what needs them."""
+
+    def __init__(
+        self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, columns: ReductionShape, column_tensors: set[TensorView], buffers: PersistentBuffers
+    ) -> None:  # fmt: skip
+        self.axes, self.shape, self.columns, self.column_tensors, self.buffers = axes, shape, columns, column_tensors, buffers
+        of_columns = column_operands(column_tensors)
+        inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
+        outputs = [v for v in fusion.outputs() if isinstance(v, TensorView)]
+        reduced = shape.reduced
+        row_side = [t for t in inputs if t not in of_columns or any(not set(u.outputs) <= column_tensors for u in t.uses())]
+        self.row_outputs = [t for t in outputs if axes.stored(t) & reduced and t not in column_tensors]
+        self.column_outputs = [t for t in outputs if t in column_tensors]
+        self.limits = VectorLimits(axes, shape.order, [*row_side, *self.row_outputs])
+        self.row_inputs = [t for t in row_side if axes.stored(t) & reduced and axes.stored(t) - reduced]
+        self.broadcast_inputs = [t for t in row_side if axes.stored(t) & reduced and t not in self.row_inputs]
+        self.column_inputs = [t for t in inputs if t in of_columns]
+        vectorizable = self.limits.vectorizable
+        sizes = [t.dtype().bits for t in vectorizable] or [t.dtype().bits for t in (*inputs, *outputs)]
+        self.max_dtype_bits, self.min_dtype_bits = max(sizes), min(sizes)
+        self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
+        row_exprs = [e for e in fusion.tensor_exprs() if any(axes.concrete(o) & reduced and o not in column_tensors for o in e.outputs)]  # type: ignore[arg-type, comparison-overlap]
+        self.cost: OpCost = cost_of(row_exprs, wide_tensors(fusion))
+        results = [o for e in shape.reductions for o in e.outputs]
+        self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
+        self.min_vector_elems = max([1, *(-(-8 // t.dtype().bits) for t in (*inputs, *outputs) if t.dtype().bits)])
+        self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
+
+    def facts(self, env: Sizes, alignment_bits: Alignments) -> TwoSidedFacts:
+        """Return the facts for these sizes."""
+        extents, buffers = self.axes.extents_elems(env), self.buffers
+        rows = PersistentFacts(
+            late_input_bits=self.late_input_bits,
+            broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
+            broadcast_operands=len(self.broadcast_inputs),
+            persistent_bits=buffers.live_bits(extents, is_projected=False),
+            projected_bits=None if buffers.projected is None else buffers.live_bits(extents, is_projected=True),
+            recompute_instructions=buffers.recomputed.instructions,
+            recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
+            passes=buffers.passes,
+            **self.shared_facts(env, alignment_bits, extents),
+        )
+        accumulators = sum(o.dtype().bits for e in self.columns.reductions for o in e.outputs)  # type: ignore[attr-defined]
+        moved = sum(t.dtype().bits for t in (*self.column_outputs, *self.column_inputs))
+        return TwoSidedFacts(rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved)
+
+    def columns_elems(self, env: Sizes) -> int:
+        """Return the length of a row."""
+        extents = self.axes.extents_elems(env)
+        return math.prod(extents[n] for n in self.shape.reduced)
+
+
+def column_operands(column_tensors: set[TensorView]) -> set[TensorView]:
+    """Return what is read beside the results of columns to compute others, back to the inputs."""
+    found: set[TensorView] = set()
+    stack = [t for tensor in column_tensors if not _is_total(tensor) for t in _operands(tensor) if t not in column_tensors]
+    while stack:
+        tensor = stack.pop()
+        if tensor not in found:
+            found.add(tensor)
+            stack += _operands(tensor)
+    return found
+
+
+def _operands(tensor: TensorView) -> list[TensorView]:
+    definition = tensor.definition()
+    return [] if definition is None else definition.tensor_inputs
+
+
+def _is_total(tensor: TensorView) -> bool:
+    """True for the output of a reduction."""
+    return any(a.is_reduction() for a in tensor.get_logical_domain())
+
+
+def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedAnalysis | Obstacle:
+    """Return the size-independent facts of a fusion with row and column reductions, or why it is none."""
+    if not is_connected(fusion):
+        return Obstacle("the outputs have nothing in common")
+    if not any(isinstance(v, TensorView) for v in fusion.inputs()):
+        return Obstacle("there is no tensor input")
+    axes = axes or LoopAxes(fusion)
+    shapes = reduction_shapes(fusion, axes)
+    if isinstance(shapes, Obstacle):
+        return shapes
+    if len(shapes) != 2:
+        return Obstacle(f"the reductions fold {len(shapes)} sets of axes; this template has rows and columns")
+    inner = next((s for s in shapes if s.is_inner), None)
+    if inner is None:
+        return Obstacle("no reduction folds the innermost axis")
+    outer = shapes[1] if inner is shapes[0] else shapes[0]
+    loops = frozenset(inner.order)
+    if not inner.reduced or not outer.reduced:
+        return Obstacle("the reduced axes have one element")
+    if outer.reduced != loops - inner.reduced:
+        return Obstacle(f"{outer.reference} does not fold exactly the axes that {inner.reference} leaves")
+    for tensor in axes.tensors:
+        if not axes.concrete(tensor) <= loops:
+            return Obstacle(f"{tensor} has an axis that the reductions do not have")
+    column_tensors = behind(fusion, outer)
+    for tensor in column_tensors:
+        if not axes.stored(tensor) <= inner.reduced or tensor in {o for e in inner.reductions for o in e.outputs}:
+            return Obstacle(f"{tensor} is computed from a column reduction and has an axis of the rows")
+        if any(not _is_total(tensor) and axes.stored(t) - inner.reduced for t in _operands(tensor)):
+            return Obstacle(f"{tensor} is computed from a column reduction and from a tensor that varies over the rows")
+    buffers = persistent_buffers(fusion, axes, inner)
+    return buffers if isinstance(buffers, Obstacle) else TwoSidedAnalysis(fusion, axes, inner, outer, column_tensors, buffers)
+
+
+def behind(fusion: Fusion, columns: ReductionShape) -> set[TensorView]:
+    """Return the results of `columns` and all that is computed from them."""
+    found: set[TensorView] = {o for e in columns.reductions for o in e.outputs}  # type: ignore[misc]
+    for expr in fusion.tensor_exprs():
+        if any(t in found for t in expr.tensor_inputs):
+            found.update(expr.outputs)  # type: ignore[arg-type]
+    return found
