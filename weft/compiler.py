@@ -162,7 +162,7 @@ def _finish(scheduled: Fusion, launch: Launch, index_type: DataType, name: str, 
     dump = Dump.passes(name)
     kernel = lower(
         scheduled, name=name, index_type=index_type, static_block=dict(launch.static_block), cluster_blocks=launch.cluster_blocks, full_rows=launch.full_rows,
-        phased=launch.phased, dump=dump,
+        phased=launch.phased, staying=launch.staying, dump=dump,
     )  # fmt: skip
     program = generate(scheduled, kernel, launch.max_registers)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}

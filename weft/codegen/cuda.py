@@ -454,16 +454,16 @@ class CudaWriter:
         """Write a reduction across threads, and across blocks: values into an array, folded, and out of it."""
         self.blocks["reduce"] = None
         tensor = s.outputs[0].buffer.tensor
-        dtype, n = tensor.dtype(), s.group_elems
+        dtype, n = tensor.dtype(), s.group_elems * len(s.outputs)
         ctype = CUDA_NAMES[dtype]
         monoid = self.monoid(s.expr, dtype)
         identity = monoid.identity(dtype)
         guard = s.predicate
         self.emit(depth, "{")
         self.emit(depth + 1, f"{ctype} value[{n}];")
-        operand = s.operands[0]
         for lane in range(n):
-            source = self.read(_lane(operand, lane) if isinstance(operand, Access) else operand, dtype)
+            operand = s.operands[lane // s.group_elems]
+            source = self.read(_lane(operand, lane % s.group_elems) if isinstance(operand, Access) else operand, dtype)
             if guard is not TRUE:
                 source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
             self.emit(depth + 1, f"value[{lane}] = {source};")
@@ -479,26 +479,31 @@ class CudaWriter:
                 self.cluster_started = True
             self.fold_cluster(s, monoid.functor, identity, exchange, depth + 1)
         for lane in range(n):
-            self.write(_lane(s.outputs[0], lane), f"value[{lane}]", depth + 1)
+            self.write(_lane(s.outputs[lane // s.group_elems], lane % s.group_elems), f"value[{lane}]", depth + 1)
         self.emit(depth, "}")
 
     def fold_threads(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
         """Fold `value` over the threads of the block, in the form that `reduction_form` gives."""
         functor = MONOIDS[s.expr.attributes["kind"]].functor
         form = reduction_form(s, {p: d for p, d in self.launch.items() if d is not ONE})
-        n = s.group_elems
+        n = s.group_elems * len(s.outputs)
         if not any(self.launch[p] is not ONE for p in s.thread_types):
             return
         if s.group is not None:
             self.fold_group(s, s.group, CUDA_NAMES[s.outputs[0].buffer.dtype], depth)
             return
         if form == "warp":
-            width = self.launch[s.thread_types[0]].value
+            width = product(self.launch[p] for p in s.thread_types).value
             for lane in range(n):
                 self.emit(depth, f"value[{lane}] = weft::reduce_lanes<{functor}, {width}>(value[{lane}]);")
         elif form == "rows":
             run = "blockDim.x" if s.thread_types == (BLOCK_TYPES[0],) else "blockDim.x * blockDim.y * blockDim.z"
-            trailing = "true" if s.in_loop else "false"
+            if s.thread_types == BLOCK_TYPES[:2] and self.launch[BLOCK_TYPES[2]] is not ONE:
+                run = "blockDim.x * blockDim.y"
+            trailing = "true" if s.in_loop and s.turn is None else "false"
+            if s.turn is not None:
+                half = mul(s.turn, floordiv(s.workspace.elems, 2))  # type: ignore[union-attr]
+                workspace += f" + {self.scalars.index(half)}"
             alone = ", true" if all(self.launch[p] is ONE for p in BLOCK_TYPES[1:]) else ""
             self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}{alone}>(value, {identity}, {workspace}, {run});")
         else:

@@ -59,12 +59,13 @@ template <class Op, int Width, class T> WEFT_DEVICE T reduce_lanes(T value) {
 // The threads of the block in x-fastest order.
 WEFT_DEVICE unsigned linear_thread() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
 
-// Fold N values over runs of `run_threads` consecutive threads (a multiple of 32): along x, or over the whole block. One barrier.
+// Fold N values over runs of `run_threads` consecutive threads (a multiple of 32): along x, along x and y, or over the whole block. One barrier.
 // workspace: one T per warp and value. trailing: another barrier, for a call in a loop. Alone: the block is one run along x.
 template <class Op, int N, bool Trailing, bool Alone = false, class T>
 WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned run_threads) {
   const unsigned thread = Alone ? threadIdx.x : linear_thread(), lane = thread % 32, warp = thread / 32;
-  const unsigned warps = run_threads / 32, first = !Alone && run_threads == blockDim.x ? (thread - threadIdx.x) / 32 : 0;  // the run's first warp
+  const unsigned warps = run_threads / 32, first = !Alone && run_threads == blockDim.x ? (thread - threadIdx.x) / 32 :
+    Alone || run_threads == blockDim.x * blockDim.y * blockDim.z ? 0 : warp / warps * warps;  // the run's first warp
 #pragma unroll
   for (int n = 0; n < N; n++) {
     values[n] = reduce_lanes<Op, 32>(values[n]);

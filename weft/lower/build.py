@@ -21,6 +21,7 @@ from ..ops.monoids import MONOIDS
 from ..schedule.full_rows import FullRows
 from ..schedule.inline import consumer_axis
 from ..schedule.phased_rows import PhasedRows
+from ..schedule.staying_blocks import StayingBlocks
 from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
@@ -58,6 +59,7 @@ class BuildState:
         self.handed_over = [t for e in self.exprs for t in e.tensor_outputs if is_handed_over(t)]
         self.full_rows: FullRows | None = None
         self.phased: PhasedRows | None = None
+        self.staying: StayingBlocks | None = None
 
     def indexer(self, expr: Expr, fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False) -> Indexer:
         """Return the indices around `expr`. fixed, at_row_end: see Indexer."""

@@ -305,6 +305,9 @@ def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Stat
 
 def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: list[Statement], loop: Loop, around: list[Statement]) -> None:
     """Let loads run ahead in the loop; see the module."""
+    if state.staying is not None and not (any(f.style == "plain" for f in rings)):
+        _place_staying_rings(kernel, state, rings, body, loop, around)
+        return
     ahead: list[Statement] = []
     prologue: list[Statement] = []
     lets: list[Statement] = []
@@ -332,6 +335,46 @@ def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: lis
             first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
             rest.insert(first, wait_full(feed, {}))
     body[:] = [*head, *lets, *rest]
+    at = around.index(loop)
+    around[at:at] = prologue
+
+
+def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: list[Statement], loop: Loop, around: list[Statement]) -> None:
+    """The same for blocks that stay, whose threads meet once in each iteration, at a reduction.
+
+    Loads by TMA are issued behind that barrier: the stage that was read before it is free then, and where a stage is also read behind it, that of the
+    iteration before. What a thread copies by cp.async and reads itself needs no barrier. Loops without such a reduction meet at their top.
+    """
+    prologue: list[Statement] = []
+    index = loop.index
+    groups = [f.prefetch for f in rings if f.style == "cp_async"]
+    units_of = {f: [s for s in body if is_writer(s, f.tensors)] for f in rings}
+    rest = [s for s in body if not any(s in units for units in units_of.values())]
+    head: list[Statement] = []
+    for feed in rings:
+        is_own = feed.style == "cp_async" and not any(crosses_threads(state, t) for t in feed.tensors)
+        meeting = next((n for n, s in enumerate(rest) if isinstance(s, Reduce) and s.workspace is not None), None)
+        readers = [n for n, s in enumerate(rest) if is_reader(s, feed.tensors)]
+        is_free = meeting is not None and (not readers or readers[-1] < meeting)
+        distance = feed.stages if feed.style == "tma" and is_free else feed.prefetch
+        early = var(f"ahead_{feed.number}", extent=const(distance))
+        commit: list[Statement] = [Call("weft::cp_async_commit();")] if feed.style == "cp_async" else []
+        inside = _when(less(early, loop.extent), _loads(kernel, state, feed, units_of[feed], {index: early}))
+        prologue.append(Loop(early, const(distance), [*inside, *commit], label=f"{feed.names()} ahead"))
+        later = add(index, distance)
+        ahead = [*_when(less(later, loop.extent), _loads(kernel, state, feed, units_of[feed], {index: later})), *commit]
+        if feed.style == "cp_async":
+            head += [] if is_own else [Sync("a stage is loaded, and another is free", tensors=tuple(feed.tensors))]
+            head += ahead
+        elif meeting is None:
+            head += [Sync("another stage is free", tensors=tuple(feed.tensors)), *ahead]
+        else:
+            rest[meeting + 1 : meeting + 1] = ahead
+        if feed.style == "tma":
+            first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
+            rest.insert(first, wait_full(feed, {}))
+    wait: list[Statement] = [Call(f"weft::cp_async_wait<{min(groups) - 1}>();")] if groups else []
+    body[:] = [*wait, *head, *(s for f in rings for s in let_stage(f, {})), *rest]
     at = around.index(loop)
     around[at:at] = prologue
 

@@ -12,7 +12,7 @@ from ..expr import const
 from ..ir.values import TensorView
 from .build import BuildState
 from .circular import first_thread, touched
-from .kernel_ir import Allocate, Call, Kernel, Scope, Statement, Sync, WorkBuffer
+from .kernel_ir import Allocate, Call, Kernel, Loop, Scope, Statement, Sync, WorkBuffer, copied
 
 
 class MeetingInLoop(UserError):
@@ -56,6 +56,18 @@ def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
             first.append(statement)
     names = ", ".join(f"T{t.name}" for t in tensors)
     meeting = Scope(first_thread(kernel, state), [Call("weft::meet_grid(grid_barrier);", (), "all blocks")])
-    kernel.body = [*first, Sync(f"{names}: written for other blocks"), meeting, Sync(f"{names}: written by all blocks"), *later]
+    kernel.body = [*first, Sync(f"{names}: written for other blocks"), meeting, Sync(f"{names}: written by all blocks"), *_joined(later)]
     return kernel
 
+
+
+def _joined(statements: list[Statement]) -> list[Statement]:
+    """Make one loop of neighbouring ones of the same length that do not need each other: what blocks handed over is then read side by side."""
+    out: list[Statement] = []
+    for s in statements:
+        last = out[-1] if out else None
+        if isinstance(s, Loop) and isinstance(last, Loop) and s.extent is last.extent and s.start is last.start and not touched(s)[0] & touched(last)[1]:
+            last.body += [copied(inner, {s.index: last.index}) for inner in s.body]
+        else:
+            out.append(s)
+    return out

@@ -139,7 +139,8 @@ class Reduce(Op):
     thread_types, grid_types: the parallel types that are folded. group_elems: values reduced together (an array).
     is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory;
     is_fused_cluster: their warps do so directly. workspace: shared-memory buffer. last_flag: name
-    of the bool that says that this block holds the grid's result.
+    of the bool that says that this block holds the grid's result. Several outputs: as many reductions, folded together.
+    turn: counts the iterations modulo 2, which have a workspace each, so that no barrier stands at their end.
     """
 
     thread_types: tuple[ParallelType, ...] = ()
@@ -154,6 +155,7 @@ class Reduce(Op):
     is_fused_cluster: bool = False
     exchange: Buffer | None = None
     in_loop: bool = False
+    turn: "Sym | None" = None
     iteration: Sym = ZERO  # of the loops around a reduction across blocks, linear
 
 

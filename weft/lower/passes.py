@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, equal, is_divisible, mul, product, var, variables
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, equal, is_divisible, mod, mul, product, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
@@ -58,7 +58,10 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
         statement.is_fused_cluster = statement.is_cluster and form == "rows" and set(used) <= set(statement.thread_types)
         if (statement.thread_types and form != "warp" or across_grid) and not statement.is_fused_cluster:
             per_group = ceildiv(threads, 32) if form == "rows" else threads
-            elems = mul(per_group, statement.group_elems if form == "rows" else statement.group_elems + 2)  # reduce_tree pads rows and keeps parts
+            values = statement.group_elems * len(statement.outputs)
+            elems = mul(per_group, values if form == "rows" else values + 2)  # reduce_tree pads rows and keeps parts
+            if state.staying is not None and form == "rows" and len(loops) == 1:
+                statement.turn, elems = mod(loops[0].index, 2), mul(elems, 2)
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.workspaces.append(statement.workspace)
         if statement.is_cluster:
@@ -94,6 +97,12 @@ def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
         if x.is_const and x.value <= 32 and x.value & (x.value - 1) == 0 and has_whole_warps:  # type: ignore[operator]
             return "warp"
         if is_divisible(x, 32):
+            return "rows"
+    if reduce.thread_types == BLOCK_TYPES[:2] and all(launch[p].is_const for p in BLOCK_TYPES[:2]):
+        width: int = launch[BLOCK_TYPES[0]].value * launch[BLOCK_TYPES[1]].value  # type: ignore[operator, assignment]
+        if width <= 32 and width & (width - 1) == 0 and has_whole_warps:
+            return "warp"
+        if width % 32 == 0:
             return "rows"
     if set(used) <= set(reduce.thread_types) and has_whole_warps:
         return "rows"

@@ -9,6 +9,7 @@ from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..schedule.full_rows import FullRows
 from ..schedule.phased_rows import PhasedRows
+from ..schedule.staying_blocks import StayingBlocks
 from . import passes
 from .build import BuildState, build_kernel_state
 from .circular import run_pipelines
@@ -17,14 +18,16 @@ from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
 from .kernel_ir import Kernel, body_text
 from .row_ends import add_row_ends
+from .staying import load_ahead, merge_reductions
 from .unswitch import unswitch_loops
 
 Pass = Callable[[Kernel, BuildState], Kernel]
 
 PIPELINE: tuple[Pass, ...] = (
+    insert_grid_sync,  # moves statements, so before any barrier is placed between them
+    merge_reductions,  # moves statements, too, and decides how many workspaces there are
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
-    insert_grid_sync,  # moves statements, so before any barrier is placed between them
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final
@@ -32,6 +35,7 @@ PIPELINE: tuple[Pass, ...] = (
     add_row_ends,  # loops over rows stand where they stay, and the predicates of what it adds are grouped with the rest
     drop_row_bounds,  # before the predicates it changes are grouped
     unswitch_loops,  # every barrier, wait and load stands where it stays, so both branches have them; bounds are still parts of predicates
+    load_ahead,  # loads have their predicates, and the loop around them is the one that is left
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
 )
@@ -39,17 +43,19 @@ PIPELINE: tuple[Pass, ...] = (
 
 def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
-    full_rows: FullRows | None = None, phased: PhasedRows | None = None, dump: Callable[[str, str], None] | None = None,
+    full_rows: FullRows | None = None, phased: PhasedRows | None = None, staying: StayingBlocks | None = None,
+    dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
     full_rows: what the schedule knows of the row's length. phased: what its phased splits depend on.
+    staying: how blocks that stay go from row to row.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
-    state.full_rows, state.phased = full_rows, phased
+    state.full_rows, state.phased, state.staying = full_rows, phased, staying
     kernel.cluster = (cluster_blocks, 1, 1)
     if dump:
         dump("build_kernel", body_text(kernel.body))

@@ -16,6 +16,7 @@ from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..schedule.full_rows import FullRows
 from ..schedule.phased_rows import PhasedRows
+from ..schedule.staying_blocks import StayingBlocks
 
 Sizes = Mapping[Sym, int]
 Alignments = Mapping[int, int]
@@ -31,13 +32,14 @@ class Decline:
 @dataclass(frozen=True)
 class Launch:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
-    what it knows of the length of rows and of where they begin."""
+    what it knows of the length of rows and of where they begin, and how blocks go from row to row."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
     cluster_blocks: int = 1
     full_rows: FullRows | None = None
     phased: PhasedRows | None = None
+    staying: StayingBlocks | None = None
 
 
 class Scheduler(ABC):

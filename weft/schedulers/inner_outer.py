@@ -13,16 +13,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..analysis.loop_axes import Obstacle
-from ..arch import Arch
+from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, LoadStoreOp, TensorView
 from ..schedule.caching import cache_after
+from ..schedule.circular import circular_buffer
 from ..schedule.inline import inline_to
 from ..schedule.primitives import set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.recompute import recompute_chain
 from ..schedule.rfactor import rfactor
+from ..schedule.staying_blocks import StayingBlocks
+from .async_rows import can_load, row_of
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .inner_outer_heuristic import InnerOuterParams, choose_inner_outer
 from .row_passes import Passes, load_again
@@ -59,16 +62,26 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     reference = template.reduction_behind(analysis.shape.reference.name)
     template.reductions = [t for t in template.reductions if t not in totals]
     row_axes = split_rows(reference, analysis, params)
+    loaded = load_rows(template, analysis, params)
     transform_like(reference)
+    if params.loads == "tma":
+        for tensor in loaded:
+            row_of(tensor).parallelize(ParallelType.tma)
+            tensor.axis(1).parallelize(ParallelType.grid_x)
     read = [cut(total, row_axes, params) for total in totals]
     of_columns = column_side(fusion, read)
-    schedule_rows(template, analysis, params, reference, of_columns, row_axes)
+    schedule_rows(template, params, reference, [*of_columns, *(loaded if params.loads == "tma" else ())], row_axes)
     partials = [schedule_columns(total, params, of_columns) for total in totals]
     parallel_columns(totals, partials, of_columns, params)
-    vectorize(template, analysis, params, read, of_columns)
-    inline(template, analysis, params, row_axes, read, of_columns)
+    vectorize(template, analysis, params, read, loaded)
+    inline(template, analysis, params, row_axes, read, of_columns, loaded)
+    for tensor in loaded:
+        circular_buffer(tensor, params.stages, params.stages - 1)
+    of_rows = [cache for source, cache in template.inputs if cache not in of_columns and source.name not in {t.name for t in analysis.broadcast_inputs}]
+    ahead = {t.name for t in of_rows if params.loads == "ahead" or not varies_along_row(t, row_axes)}
+    ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}  # type: ignore[attr-defined]
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
-    return Launch(tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x), params.max_registers)
+    return Launch(tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x), params.max_registers, staying=StayingBlocks(frozenset(ahead)))
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:
@@ -142,10 +155,23 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams) -> TensorVie
     return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
 
 
+def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> list[TensorView]:
+    """Let asynchronous copies bring the inputs that are whole rows into shared memory, where they can; return the tensors there."""
+    if params.loads not in ("cp_async", "tma"):
+        return []
+    rows = {t.name for t in analysis.row_inputs if t in analysis.limits.vectorizable}
+    out = []
+    for source, _ in template.inputs:
+        if source.name in rows and (can_load(source) if params.loads == "tma" else source.dtype().bits * params.vector_elems // 8 in CP_ASYNC_BYTES):
+            out.append(cache_after(source, LoadStoreOpType.tma if params.loads == "tma" else LoadStoreOpType.cp_async))
+            set_memory_type(out[-1], MemoryType.shared)
+    return out
+
+
 def schedule_rows(
-    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, reference: TensorView, of_columns: list[TensorView], row_axes: int
+    template: Template, params: InnerOuterParams, reference: TensorView, others: list[TensorView], row_axes: int
 ) -> None:  # fmt: skip
-    """Transform and bind all that is computed before the blocks meet."""
+    """Transform and bind all that is computed before the blocks meet, but `others`."""
     split(reference, -1, params.vector_elems)
     split(reference, -2, params.batches, False, multiple=params.part_multiple)
     if params.threads_y > 1:
@@ -156,7 +182,7 @@ def schedule_rows(
     if params.groups > 1:
         reference.axis(2).parallelize(ParallelType.block_z)
     partial = rfactor(reference, [row_axes, len(reference.get_loop_domain()) - 1])
-    rows = [t for t in template.fusion.tensors() if t not in of_columns and not t.is_fusion_input]
+    rows = [t for t in template.fusion.tensors() if t not in others and not t.is_fusion_input]
     transform_like(partial, rows)
     parallelize_like(partial, selected_tensors=rows, selected_parallel_types=set(BOUND))
     template.rfactor_others(reference, partial)
@@ -194,9 +220,11 @@ def parallel_columns(totals: list[TensorView], partials: list[TensorView], of_co
         total.axis(-1).parallelize(ParallelType.group)
 
 
-def vectorize(template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, read: list[TensorView], of_columns: list[TensorView]) -> None:
+def vectorize(template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, read: list[TensorView], loaded: list[TensorView]) -> None:
     """Let loads and stores move vectors, and partial results too."""
-    template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+    also = loaded if params.loads == "cp_async" else []
+    template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, also)
+    template.vectorize([t.name for t in analysis.column_outputs if all(c is not False for c in t.domain().contiguity)], params.column_vector_elems)
     for copy in read:
         stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
         if params.vector_elems > 1:
@@ -205,8 +233,14 @@ def vectorize(template: Template, analysis: TwoSidedAnalysis, params: InnerOuter
             copy.axis(-1).parallelize(ParallelType.vectorize)
 
 
+def varies_along_row(tensor: TensorView, row_axes: int) -> bool:
+    """True when a tensor of the rows has more than one element of each."""
+    return any(a.is_iteration() and not a.is_broadcast() for a in tensor.get_loop_domain()[row_axes:])
+
+
 def inline(
-    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, row_axes: int, read: list[TensorView], of_columns: list[TensorView]
+    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, row_axes: int, read: list[TensorView], of_columns: list[TensorView],
+    loaded: list[TensorView],
 ) -> None:  # fmt: skip
     """Load all of a row before its first use; read weights once, before the loop over rows; inline all else."""
     row_at = row_axes - (params.row_unroll > 1)
@@ -224,4 +258,6 @@ def inline(
             limits[cache] = 0 if source.name in weights and params.weights == "registers" else min(limits[cache], row_axes)
     for tensor in read:
         limits[tensor] = 3
+    for tensor in loaded:
+        limits[tensor] = 2
     inline_to(template.fusion, limits)

@@ -32,6 +32,8 @@ class InnerOuterParams:
     groups: int
     row_unroll: int
     blocks: int
+    loads: str
+    stages: int
     weights: str
     column_vector_elems: int
     slots_unroll: int
@@ -39,14 +41,14 @@ class InnerOuterParams:
 
     @property
     def part_multiple(self) -> int:
-        return WARP_MULTIPLE if self.batches > 1 else 1
+        return WARP_MULTIPLE if self.batches > 1 and self.threads_y > 1 else 1
 
     @property
     def threads(self) -> int:
         return self.lanes * self.threads_y * self.groups
 
 
-def choose_inner_outer(facts: TwoSidedFacts, arch: Arch) -> tuple[InnerOuterParams | Decline, str]:
+def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, loads: str = "ahead", stages: int = 1) -> tuple[InnerOuterParams | Decline, str]:
     """Return params, or why there are none, and what was compared."""
     rows = facts.rows
     vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, arch.max_vector_bits)
@@ -64,7 +66,7 @@ def choose_inner_outer(facts: TwoSidedFacts, arch: Arch) -> tuple[InnerOuterPara
     column_vector = 4 if rows.reduction_elems % 4 == 0 else 1
     blocks = min(arch.sm_count, next_power_of_two(ceil_div(rows.iteration_elems, groups)))
     params = InnerOuterParams(
-        rows.projected_bits is not None and rows.projected_bits <= rows.persistent_bits, vector, batches, lanes, threads_y, groups, 1, blocks, "registers",
+        rows.projected_bits is not None and rows.projected_bits <= rows.persistent_bits, vector, batches, lanes, threads_y, groups, 1, blocks, loads, stages, "registers",
         column_vector, 4, arch.registers_per_thread(lanes * threads_y * groups),
     )  # fmt: skip
     return params, str(params)

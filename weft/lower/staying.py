@@ -1,0 +1,121 @@
+"""Loops of blocks that stay: reductions that share a barrier, and loads for the next iteration.
+
+Owns three rewrites of the body of a loop over rows: independent reductions become one, statements between them move out of the way, and loads into
+registers are issued an iteration ahead. Read first: `merge_reductions`, `load_ahead`.
+"""
+
+from __future__ import annotations
+
+from ..expr import add, less
+from ..ir.enums import MemoryType
+from ..ir.values import LoadStoreOp, TensorView
+from .build import BuildState
+from .circular import touched
+from .kernel_ir import Access, Allocate, Buffer, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, copied, walk
+
+
+def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
+    """Fold reductions across threads that do not need each other together, so that they share barriers.
+
+    Before: reductions stand where their results are first needed, without workspaces.   After: statements are in the order of how many reductions they
+    depend on; reductions that became neighbours and fold alike are one Reduce with several outputs.
+    Here because: workspaces and barriers are placed by what is left.
+    """
+    if state.staying is not None:
+        kernel.body = _merged(kernel.body)
+    return kernel
+
+
+def _merged(body: list[Statement]) -> list[Statement]:
+    for s in body:
+        if isinstance(s, (Loop, If, Scope)):
+            s.body = _merged(s.body)
+    if sum(isinstance(s, Reduce) for s in body) < 2:
+        return body
+    level_of: dict[TensorView, int] = {}
+    keys: list[tuple[int, bool, bool]] = []
+    for s in body:
+        reads, writes = touched(s)
+        level = max((level_of.get(t, 0) for t in reads), default=0)
+        is_reduce = isinstance(s, Reduce)
+        keys.append((level, is_reduce, not _only_loads(s)))
+        for t in writes:
+            level_of[t] = max(level_of.get(t, 0), level + is_reduce)
+    out: list[Statement] = []
+    last_level = -1
+    for n in sorted(range(len(body)), key=lambda n: (not isinstance(body[n], Allocate), keys[n], n)):
+        s, last, level = body[n], out[-1] if out else None, keys[n][0]
+        if isinstance(s, Reduce) and isinstance(last, Reduce) and level == last_level and _fold_alike(last, s):
+            last.outputs, last.operands = [*last.outputs, *s.outputs], [*last.operands, *s.operands]
+        else:
+            out.append(s)
+            last_level = level
+    return out
+
+
+def _only_loads(s: Statement) -> bool:
+    """True for a statement that brings elements from global memory and does nothing else."""
+    ops = [inner for inner in walk([s]) if isinstance(inner, Op)]
+    return bool(ops) and all(
+        isinstance(o.expr, LoadStoreOp) and isinstance(o.operands[0], Access) and o.operands[0].buffer.memory is MemoryType.global_
+        and o.outputs[0].buffer.memory is MemoryType.local for o in ops
+    )  # fmt: skip
+
+
+def _fold_alike(a: Reduce, b: Reduce) -> bool:
+    """True when two reductions can be one."""
+    same = a.expr.attributes["kind"] == b.expr.attributes["kind"] and a.outputs[0].buffer.dtype is b.outputs[0].buffer.dtype
+    return same and a.thread_types == b.thread_types and not a.grid_types and not b.grid_types and a.predicate is b.predicate and a.group_elems == b.group_elems
+
+
+def load_ahead(kernel: Kernel, state: BuildState) -> Kernel:
+    """Issue the loads that `StayingBlocks.ahead` names for the next iteration of the loop around them.
+
+    Before: each stands at the top of the loop over rows.   After: their first loads stand before the loop; an iteration takes what was loaded for it and
+    loads what comes next.
+    Here because: predicates still hang on ops, and waits and barriers have their places.
+    """
+    if state.staying is not None and state.staying.ahead:
+        kernel.body = _ahead(kernel.body, state.staying.ahead)
+    return kernel
+
+
+def _ahead(body: list[Statement], names: frozenset[int]) -> list[Statement]:
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, (Scope, If)):
+            s.body = _ahead(s.body, names)
+        if isinstance(s, Loop) and not s.unroll:
+            loads = [inner for inner in s.body if _is_load_of(inner, names)]
+            if loads:
+                out += _one_ahead(s, loads)
+        out.append(s)
+    return out
+
+
+def _is_load_of(s: Statement, names: frozenset[int]) -> bool:
+    writes = touched(s)[1]
+    return isinstance(s, (Op, Loop)) and bool(writes) and all(t.name in names for t in writes)
+
+
+def _one_ahead(loop: Loop, loads: list[Statement]) -> list[Statement]:
+    """Change the loop; return what stands before it."""
+    buffers = list(dict.fromkeys(o.buffer for s in loads for inner in walk([s]) if isinstance(inner, Op) for o in inner.outputs))
+    twins = {b: Buffer(f"{b.name}_ahead", b.dtype, MemoryType.local, b.elems, b.tensor, b.axes, b.extents) for b in buffers}
+    first = [_into(copied(s, {loop.index: loop.start}), twins) for s in loads]
+    following = add(loop.index, 1)
+    later = [_into(copied(s, {loop.index: following}), twins) for s in loads]
+    takes: list[Statement] = [Call(f"{b.name} = {twin.name};") for b, twin in twins.items()]
+    rest = [s for s in loop.body if s not in loads]
+    allocated = [s for s in rest if isinstance(s, Allocate)]
+    rest = [s for s in rest if not isinstance(s, Allocate)]
+    loop.body = [*allocated, *takes, Scope("if ({0})", later, (less(following, loop.extent),)), *rest]
+    return [*(Allocate(twin) for twin in twins.values()), *first]
+
+
+def _into(s: Statement, twins: dict[Buffer, Buffer]) -> Statement:
+    """Let a copy of a load write the twins of its buffers."""
+    for inner in walk([s]):
+        if isinstance(inner, Op):
+            inner.outputs = [Access(twins[o.buffer], o.index) for o in inner.outputs]
+    return s
