@@ -353,8 +353,8 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
     head: list[Statement] = []
     for feed in rings:
         is_own = feed.style == "cp_async" and not any(crosses_threads(state, t) for t in feed.tensors)
-        meeting = next((n for n, s in enumerate(rest) if isinstance(s, Reduce) and s.workspace is not None), None)
-        readers = [n for n, s in enumerate(rest) if is_reader(s, feed.tensors)]
+        inner, meeting = _meeting(rest)
+        readers = [n for n, s in enumerate(inner) if is_reader(s, feed.tensors)]
         is_free = meeting is not None and (not readers or readers[-1] < meeting)
         distance = feed.stages if feed.style == "tma" and is_free else feed.prefetch
         early = var(f"ahead_{feed.number}", extent=const(distance))
@@ -363,13 +363,15 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
         prologue.append(Loop(early, const(distance), [*inside, *commit], label=f"{feed.names()} ahead"))
         later = add(index, distance)
         ahead = [*_when(less(later, loop.extent), _loads(kernel, state, feed, units_of[feed], {index: later})), *commit]
+        for scope in (s for s in ahead if isinstance(s, Scope)):
+            scope.keeps_bounds = True
         if feed.style == "cp_async":
             head += [] if is_own else [Sync("a stage is loaded, and another is free", tensors=tuple(feed.tensors))]
             head += ahead
         elif meeting is None:
             head += [Sync("another stage is free", tensors=tuple(feed.tensors)), *ahead]
         else:
-            rest[meeting + 1 : meeting + 1] = ahead
+            inner[meeting + 1 : meeting + 1] = ahead
         if feed.style == "tma":
             first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
             rest.insert(first, wait_full(feed, {}))
@@ -377,6 +379,18 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
     body[:] = [*wait, *head, *(s for f in rings for s in let_stage(f, {})), *rest]
     at = around.index(loop)
     around[at:at] = prologue
+
+
+def _meeting(body: list[Statement]) -> tuple[list[Statement], int | None]:
+    """Return where in a loop's body, or in what is unswitched there, all threads meet at a reduction: the list of statements, and the place in it."""
+    for n, s in enumerate(body):
+        if isinstance(s, Reduce) and s.workspace is not None:
+            return body, n
+        if isinstance(s, Loop) and s.is_once:
+            inner, place = _meeting(s.body)
+            if place is not None:
+                return inner, place
+    return body, None
 
 
 def _when(condition: Sym, body: list[Statement]) -> list[Statement]:

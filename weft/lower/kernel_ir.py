@@ -182,11 +182,15 @@ class TensorTile:
 
 @dataclass(eq=False)
 class Scope(Statement):
-    """`header` { body }: a part of the kernel for some threads only, or with variables of its own. args: what the header's {0}, {1} stand for."""
+    """`header` { body }: a part of the kernel for some threads only, or with variables of its own. args: what the header's {0}, {1} stand for.
+
+    keeps_bounds: for other iterations than the one around it, whose bounds say nothing of these.
+    """
 
     header: str
     body: list[Statement]
     args: tuple[Sym, ...] = ()
+    keeps_bounds: bool = False
 
 
 @dataclass(eq=False)
@@ -280,7 +284,7 @@ def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym]
     if isinstance(statement, If):
         return If(sym(statement.predicate), [copied(s, mapping, rename) for s in statement.body])
     if isinstance(statement, Scope):
-        return Scope(statement.header, [copied(s, mapping, rename) for s in statement.body], tuple(map(sym, statement.args)))
+        return replace(statement, body=[copied(s, mapping, rename) for s in statement.body], args=tuple(map(sym, statement.args)))
     if isinstance(statement, Let):
         return Let(statement.variable, sym(statement.value))
     if isinstance(statement, Call):

@@ -11,7 +11,7 @@ from ..ir.enums import MemoryType
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
 from .circular import touched
-from .kernel_ir import Access, Allocate, Buffer, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, copied, walk
+from .kernel_ir import Access, Allocate, Buffer, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, Sync, copied, walk
 
 
 def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
@@ -30,6 +30,19 @@ def _merged(body: list[Statement]) -> list[Statement]:
     for s in body:
         if isinstance(s, (Loop, If, Scope)):
             s.body = _merged(s.body)
+    out: list[Statement] = []
+    between: list[Statement] = []
+    for s in body:
+        if isinstance(s, (Sync, Scope, Call)):  # nothing passes where threads meet
+            out += [*_regrouped(between), s]
+            between = []
+        else:
+            between.append(s)
+    return [*out, *_regrouped(between)]
+
+
+def _regrouped(body: list[Statement]) -> list[Statement]:
+    """Return statements by the number of reductions that they depend on, those that fold alike as one."""
     if sum(isinstance(s, Reduce) for s in body) < 2:
         return body
     level_of: dict[TensorView, int] = {}

@@ -196,7 +196,7 @@ class _Free:
                 self.body(s.body, ranges.within(s))
             elif isinstance(s, If):
                 self.body(s.body, ranges.where(s.predicate))
-            elif isinstance(s, Scope):
+            elif isinstance(s, Scope) and not s.keeps_bounds:
                 self.body(s.body, ranges.where(s.args[0]) if s.header == TEST else ranges)
             elif isinstance(s, Op):
                 s.predicate = self.without(s.predicate, ranges)

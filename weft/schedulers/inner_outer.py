@@ -125,7 +125,10 @@ def column_side(fusion: Fusion, read: list[TensorView]) -> list[TensorView]:
 
 
 def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> int:
-    """Bring the reference into the form [rows, row] and split the rows; return how many loops the rows have."""
+    """Bring the reference into the form [rows, row] and split the rows; return how many loops the rows have.
+
+    After: [steps, blocks, unswitched, groups?, unrolled?, row].
+    """
     arrange(reference, class_order(reference, analysis.shape, analysis.axes))
     loop = reference.domain().loop
     kept = [n for n, a in enumerate(loop) if not a.is_reduction()]
@@ -138,16 +141,18 @@ def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerO
             split(reference, 0, factor)
             count += 1
     split(reference, 0, params.blocks)
-    return count
+    split(reference, 0, 1)  # the bounds of all rows of an iteration are one test
+    arrange(reference, [0, 2, 1, *range(3, len(reference.get_loop_domain()))])
+    return count + 1
 
 
 def cut(total: TensorView, row_axes: int, params: InnerOuterParams) -> TensorView:
     """Let a column reduction sum what a block has, hand that to global memory, and sum what all blocks have; return the copy that is read there.
 
-    Before: loops [steps, blocks, groups, unroll, row].   After: [blocks, row].
+    Before: loops as `split_rows` leaves them.   After: [blocks, row].
     """
     unrolled = [row_axes - 1] if params.row_unroll > 1 else []
-    partial = rfactor(total, [0, *unrolled])
+    partial = rfactor(total, [0, 2, *unrolled])
     if params.groups > 1:
         partial = rfactor(total, [1])
     stored = cache_after(partial)
@@ -180,11 +185,12 @@ def schedule_rows(
     reference.axis(-2).parallelize(ParallelType.block_x)
     reference.axis(1).parallelize(ParallelType.grid_x)
     if params.groups > 1:
-        reference.axis(2).parallelize(ParallelType.block_z)
+        reference.axis(3).parallelize(ParallelType.block_z)
+    reference.axis(2).parallelize(ParallelType.unswitch)
     partial = rfactor(reference, [row_axes, len(reference.get_loop_domain()) - 1])
     rows = [t for t in template.fusion.tensors() if t not in others and not t.is_fusion_input]
     transform_like(partial, rows)
-    parallelize_like(partial, selected_tensors=rows, selected_parallel_types=set(BOUND))
+    parallelize_like(partial, selected_tensors=rows, selected_parallel_types={*BOUND, ParallelType.unswitch})
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1)
@@ -192,18 +198,20 @@ def schedule_rows(
 
 def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: list[TensorView]) -> TensorView:
     """Transform the sum of what blocks have, and all that is computed from it; return the part of a thread."""
-    if len(total.get_loop_domain()) == 2:  # else it was transformed with another one that it meets
-        split(total, 1, params.column_vector_elems)
-        split(total, 1, params.lanes)
-        split(total, 1, params.blocks)
-        slots, loop, blocks, lanes, vector = total.get_loop_domain()
-        threads = []
-        for count in (params.groups, params.threads_y):
-            if count > 1:
-                slots, of_threads = split_axis(total, slots, count)
-                threads.append(of_threads)
-        slots, unrolled = split_axis(total, slots, params.slots_unroll)
-        arrange_axes(total, [loop, blocks, slots, unrolled, *threads, lanes, vector])
+    (slots,) = (a for a in total.get_loop_domain() if a.is_reduction())
+    columns = [a for a in total.get_loop_domain() if a is not slots]
+    if len(columns) == 1:  # else it was transformed with another one that it meets
+        loop, vector = split_axis(total, columns[0], params.column_vector_elems)
+        loop, lanes = split_axis(total, loop, params.lanes)
+        columns = [*split_axis(total, loop, params.blocks), lanes, vector]
+    loop, blocks, lanes, vector = columns
+    threads = []
+    for count in (params.groups, params.threads_y):
+        if count > 1:
+            slots, of_threads = split_axis(total, slots, count)
+            threads.append(of_threads)
+    slots, unrolled = split_axis(total, slots, params.slots_unroll)
+    arrange_axes(total, [loop, blocks, slots, unrolled, *threads, lanes, vector])
     partial = rfactor(total, [2, 3])
     transform_like(partial, of_columns)
     return partial
@@ -213,6 +221,8 @@ def parallel_columns(totals: list[TensorView], partials: list[TensorView], of_co
     """Bind what is computed after the blocks have met."""
     kinds = [ParallelType.block_z] * (params.groups > 1) + [ParallelType.block_y] * (params.threads_y > 1) + [ParallelType.block_x]
     for total, partial in zip(totals, partials):
+        loop, blocks, *rest = (a for a in total.get_loop_domain() if not a.is_reduction())  # another one that it meets may have moved its axes
+        arrange_axes(total, [loop, blocks, *(a for a in total.get_loop_domain() if a.is_reduction()), *rest])
         partial.axis(1).parallelize(ParallelType.grid_x)
         for position, kind in enumerate(kinds):
             partial.axis(4 + position).parallelize(kind)
@@ -255,7 +265,10 @@ def inline(
             limits[tensor] = row_at if is_per_row else len(loop)
     for source, cache in template.inputs:
         if cache not in of_columns:
-            limits[cache] = 0 if source.name in weights and params.weights == "registers" else min(limits[cache], row_axes)
+            limits[cache] = 0 if source.name in weights and params.weights == "registers" else min(limits[cache], 2)
+    for tensor, position in limits.items():
+        if 0 < position <= 2 and tensor not in of_columns:
+            tensor.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
     for tensor in read:
         limits[tensor] = 3
     for tensor in loaded:

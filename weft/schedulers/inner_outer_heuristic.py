@@ -64,7 +64,7 @@ def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, loads: str = "ahead", s
         lanes, groups = 8, 1
         threads_y = round_up(threads, 32) // lanes
     column_vector = 4 if rows.reduction_elems % 4 == 0 else 1
-    blocks = min(arch.sm_count, next_power_of_two(ceil_div(rows.iteration_elems, groups)))
+    blocks = min(arch.sm_count, max(2, next_power_of_two(ceil_div(rows.iteration_elems, groups))))
     params = InnerOuterParams(
         rows.projected_bits is not None and rows.projected_bits <= rows.persistent_bits, vector, batches, lanes, threads_y, groups, 1, blocks, loads, stages, "registers",
         column_vector, 4, arch.registers_per_thread(lanes * threads_y * groups),
