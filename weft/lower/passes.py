@@ -99,7 +99,7 @@ def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
         if is_divisible(x, 32):
             return "rows"
     if reduce.thread_types == BLOCK_TYPES[:2] and all(launch[p].is_const for p in BLOCK_TYPES[:2]):
-        width: int = launch[BLOCK_TYPES[0]].value * launch[BLOCK_TYPES[1]].value  # type: ignore[operator, assignment]
+        width: int = launch[BLOCK_TYPES[0]].value * launch[BLOCK_TYPES[1]].value  # type: ignore[assignment]
         if width <= 32 and width & (width - 1) == 0 and has_whole_warps:
             return "warp"
         if width % 32 == 0:

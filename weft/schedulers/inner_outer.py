@@ -16,7 +16,7 @@ from ..analysis.loop_axes import Obstacle
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, LoadStoreOp, TensorView
+from ..ir.values import Expr, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer
 from ..schedule.inline import inline_to
@@ -29,7 +29,7 @@ from .async_rows import can_load, row_of
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .inner_outer_heuristic import InnerOuterParams, choose_inner_outer
 from .row_passes import Passes, load_again
-from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, positions, split_axis
+from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
 
 
@@ -56,7 +56,7 @@ class InnerOuterPersistent(Scheduler):
 def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
     """Schedule `fusion` in place."""
     template = Template(fusion)
-    totals = [template.reduction_behind(e.outputs[0].name) for e in analysis.columns.reductions]  # type: ignore[attr-defined]
+    totals = [template.reduction_behind(e.outputs[0].name) for e in analysis.columns.reductions]
     separate_columns(template, totals)
     Passes(template, analysis, is_projected=params.project_to_inputs).separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
@@ -79,9 +79,10 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
         circular_buffer(tensor, params.stages, params.stages - 1)
     of_rows = [cache for source, cache in template.inputs if cache not in of_columns and source.name not in {t.name for t in analysis.broadcast_inputs}]
     ahead = {t.name for t in of_rows if params.loads == "ahead" or not varies_along_row(t, row_axes)}
-    ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}  # type: ignore[attr-defined]
+    ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
-    return Launch(tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x), params.max_registers, staying=StayingBlocks(frozenset(ahead)))
+    static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
+    return Launch(static, params.max_registers, staying=StayingBlocks(frozenset(ahead)))
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:

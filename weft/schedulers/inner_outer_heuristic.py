@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..arch import Arch
 from .base import Decline
 from .persistent_params import WARP_MULTIPLE
-from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up, vector_elems
+from .throughput_heuristic import ceil_div, next_power_of_two, round_up, vector_elems
 from .two_sides import TwoSidedFacts
 
 
@@ -66,7 +66,7 @@ def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, loads: str = "ahead", s
     column_vector = 4 if rows.reduction_elems % 4 == 0 else 1
     blocks = min(arch.sm_count, max(2, next_power_of_two(ceil_div(rows.iteration_elems, groups))))
     params = InnerOuterParams(
-        rows.projected_bits is not None and rows.projected_bits <= rows.persistent_bits, vector, batches, lanes, threads_y, groups, 1, blocks, loads, stages, "registers",
-        column_vector, 4, arch.registers_per_thread(lanes * threads_y * groups),
+        rows.projected_bits is not None and rows.projected_bits <= rows.persistent_bits, vector, batches, lanes, threads_y, groups, 1, blocks, loads,
+        stages, "registers", column_vector, 4, arch.registers_per_thread(lanes * threads_y * groups),
     )  # fmt: skip
     return params, str(params)

@@ -59,7 +59,7 @@ class TwoSidedAnalysis(RowAnalysis):
         sizes = [t.dtype().bits for t in vectorizable] or [t.dtype().bits for t in (*inputs, *outputs)]
         self.max_dtype_bits, self.min_dtype_bits = max(sizes), min(sizes)
         self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
-        row_exprs = [e for e in fusion.tensor_exprs() if any(axes.concrete(o) & reduced and o not in column_tensors for o in e.outputs)]  # type: ignore[arg-type, comparison-overlap]
+        row_exprs = [e for e in fusion.tensor_exprs() if any(axes.concrete(o) & reduced and o not in column_tensors for o in e.outputs)]  # type: ignore[arg-type]
         self.cost: OpCost = cost_of(row_exprs, wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]

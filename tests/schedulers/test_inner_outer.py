@@ -1,0 +1,117 @@
+"""Rows and columns reduced in one kernel: right for every size and way, the same bits from run to run, and declined with reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from two_sided_fusions import CASES, norm_backward, norm_backward_in_float64, norm_backward_inputs, numbers, relative_error
+
+import weft.schedulers.inner_outer as template
+from weft import DataType, FusionDefinition
+from weft.ir.enums import SchedulerType
+
+# Of the largest value. Rows and columns are summed in float, or in double, and results are rounded to their type once: bf16 2^-9, half 2^-12. A sum of n
+# terms in float is off by sqrt(n) roundings of 2^-24 of its terms; n is at most 4100 here, and terms are at most some times the largest sum.
+TOLERANCE = {DataType.Float: 64 * 2.0**-23, DataType.BFloat16: 2.0**-8, DataType.Half: 2.0**-11, DataType.Double: 64 * 2.0**-52}
+
+
+def run(fd: FusionDefinition, inputs: list, wanted: list, tolerance: float) -> list[torch.Tensor]:
+    """Execute as one kernel of this scheduler, and compare every output."""
+    outputs = fd.execute(inputs)
+    (kernel,) = fd.fec.kernel_runtimes[-1:]
+    assert kernel.proposal.scheduler is SchedulerType.inner_outer_persistent
+    for got, expected in zip(outputs, wanted, strict=True):
+        assert got.shape == expected.shape
+        assert relative_error(got, expected) <= tolerance
+    return outputs
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 1), (1, 40), (40, 1), (3, 5), (33, 64), (70, 257), (9, 1000), (5, 4099), (300, 24)])
+@pytest.mark.parametrize("dtype", [DataType.BFloat16, DataType.Float], ids=str)
+def test_layer_norm_backward_of_any_size(rows, columns, dtype):
+    inputs = norm_backward_inputs(rows, columns, dtype)
+    run(norm_backward(dtype), inputs, norm_backward_in_float64(inputs), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [DataType.Half, DataType.Double], ids=str)
+def test_rms_norm_backward_of_other_types(dtype):
+    inputs = norm_backward_inputs(37, 136, dtype, is_layer_norm=False)
+    run(norm_backward(dtype, is_layer_norm=False), inputs, norm_backward_in_float64(inputs), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("rows, columns", [(0, 24), (7, 0)])
+def test_sums_of_nothing_are_zero(rows, columns):
+    outputs = norm_backward(DataType.Float).execute(norm_backward_inputs(rows, columns, DataType.Float))
+    assert [tuple(t.shape) for t in outputs] == [(rows, columns), (columns,), (columns,)]
+    assert all((t == 0).all() for t in outputs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_other_definitions(name):
+    fd, inputs, wanted = CASES[name]()
+    narrowest = DataType.BFloat16 if any(isinstance(t, torch.Tensor) and t.dtype is torch.bfloat16 for t in inputs) else DataType.Float
+    run(fd, inputs, wanted, TOLERANCE[narrowest])
+
+
+@pytest.mark.parametrize("rows, columns", [(7, 24), (12, 1024)])
+def test_sizes_that_the_definition_fixes(rows, columns):
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[rows, columns], contiguity=True, dtype=DataType.Float)
+        y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
+        fd.add_output(y)
+        fd.add_output(fd.ops.sum(y, [0]))
+    x = numbers(rows, columns)
+    y = x.double() * x.double().sum(1, keepdim=True)
+    run(fd, [x], [y, y.sum(0)], TOLERANCE[DataType.Float])
+
+
+@pytest.mark.parametrize("make", [lambda: numbers(20, 200)[:, :128], lambda: numbers(20, 201)[:, 1:130], lambda: numbers(40, 66)[::2, ::2]])
+def test_inputs_with_gaps(make):
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[False, False], dtype=DataType.Float)
+        y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
+        fd.add_output(y)
+        fd.add_output(fd.ops.sum(y, [0]))
+    x = make()
+    y = x.double() * x.double().sum(1, keepdim=True)
+    run(fd, [x], [y, y.sum(0)], TOLERANCE[DataType.Float])
+
+
+WAYS = {
+    "loaded when needed": dict(loads="now"),
+    "a row ahead in registers": dict(loads="ahead", row_unroll=2),
+    "ring of cp.async": dict(loads="cp_async", stages=3),
+    "ring of cp.async, rows at once": dict(loads="cp_async", stages=2, row_unroll=2, groups=2, lanes=8, threads_y=8),
+    "ring of bulk copies": dict(loads="tma", stages=4),
+    "ring of bulk copies, rows at once": dict(loads="tma", stages=2, row_unroll=2),
+    "a warp per row": dict(loads="ahead", lanes=32, threads_y=1, groups=4, batches=2),
+    "four warps per row, four rows": dict(loads="now", lanes=8, threads_y=8, groups=4, batches=1),
+    "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way, monkeypatch):
+    """35 rows over 4 blocks: the last steps have rows of some blocks only."""
+    choose = template.choose_inner_outer
+
+    def forced(facts, arch, *more):  # noqa: ANN001, ANN202
+        params, trace = choose(facts, arch, *more)
+        return dataclasses.replace(params, blocks=4, **WAYS[way]), trace
+
+    monkeypatch.setattr(template, "choose_inner_outer", forced)
+    inputs = norm_backward_inputs(35, 512, DataType.BFloat16)
+    fd = norm_backward(DataType.BFloat16)
+    first = run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+    assert all(torch.equal(a, b) for a, b in zip(first, fd.execute(inputs)))
+
+
+def test_a_column_result_that_rows_use_is_declined_with_the_reason():
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(fd.ops.sub(x, fd.ops.sum(x, [0], True)))
+        fd.add_output(fd.ops.sum(x, [1]))
+    declined = template.InnerOuterPersistent().analyze(fd.fusion)
+    assert "computed from a column reduction and has an axis of the rows" in declined.reason
