@@ -28,7 +28,7 @@ from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .inner_outer_heuristic import InnerOuterParams, choose_inner_outer
-from .row_passes import Passes, load_again
+from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
 
@@ -58,11 +58,13 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     template = Template(fusion)
     totals = [template.reduction_behind(e.outputs[0].name) for e in analysis.columns.reductions]
     separate_columns(template, totals)
-    Passes(template, analysis, is_projected=params.project_to_inputs).separate()
+    passes = Passes(template, analysis, is_projected=params.project_to_inputs)
+    passes.separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
     template.reductions = [t for t in template.reductions if t not in totals]
     row_axes = split_rows(reference, analysis, params)
     loaded = load_rows(template, analysis, params)
+    again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
     if params.loads == "tma":
         for tensor in loaded:
@@ -73,7 +75,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     schedule_rows(template, params, reference, [*of_columns, *(loaded if params.loads == "tma" else ())], row_axes)
     partials = [schedule_columns(total, params, of_columns) for total in totals]
     parallel_columns(totals, partials, of_columns, params)
-    vectorize(template, analysis, params, read, loaded)
+    vectorize(template, analysis, params, read, loaded, again)
     inline(template, analysis, params, row_axes, read, of_columns, loaded)
     for tensor in loaded:
         circular_buffer(tensor, params.stages, params.stages - 1)
@@ -174,6 +176,17 @@ def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuter
     return out
 
 
+def read_stages_again(loaded: list[TensorView], passes: Passes) -> list[TensorView]:
+    """Let every pass over a row read it from shared memory itself, so that no row stays in registers; return the further copies."""
+    out = []
+    for shared in loaded:
+        (load,) = shared.uses()
+        cache: TensorView = load.outputs[0]  # type: ignore[assignment]
+        if load.outputs[0].uses():
+            out += [load_again(cache, uses) for uses in later_uses(cache, passes).values()]
+    return out
+
+
 def schedule_rows(
     template: Template, params: InnerOuterParams, reference: TensorView, others: list[TensorView], row_axes: int
 ) -> None:  # fmt: skip
@@ -231,9 +244,12 @@ def parallel_columns(totals: list[TensorView], partials: list[TensorView], of_co
         total.axis(-1).parallelize(ParallelType.group)
 
 
-def vectorize(template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, read: list[TensorView], loaded: list[TensorView]) -> None:
+def vectorize(
+    template: Template, analysis: TwoSidedAnalysis, params: InnerOuterParams, read: list[TensorView], loaded: list[TensorView],
+    again: list[TensorView],
+) -> None:  # fmt: skip
     """Let loads and stores move vectors, and partial results too."""
-    also = loaded if params.loads == "cp_async" else []
+    also = [*(loaded if params.loads == "cp_async" else ()), *again]
     template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, also)
     template.vectorize([t.name for t in analysis.column_outputs if all(c is not False for c in t.domain().contiguity)], params.column_vector_elems)
     for copy in read:
@@ -266,6 +282,8 @@ def inline(
             limits[tensor] = row_at if is_per_row else len(loop)
     for source, cache in template.inputs:
         if cache not in of_columns:
+            if params.is_reread and cache.definition().tensor_inputs[0] in loaded:  # type: ignore[union-attr]
+                continue  # each vector as it is needed
             limits[cache] = 0 if source.name in weights and params.weights == "registers" else min(limits[cache], 2)
     for tensor, position in limits.items():
         if 0 < position <= 2 and tensor not in of_columns:

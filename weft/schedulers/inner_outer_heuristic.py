@@ -34,6 +34,7 @@ class InnerOuterParams:
     blocks: int
     loads: str
     stages: int
+    is_reread: bool
     weights: str
     column_vector_elems: int
     slots_unroll: int
@@ -67,6 +68,6 @@ def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, loads: str = "ahead", s
     blocks = min(arch.sm_count, max(2, next_power_of_two(ceil_div(rows.iteration_elems, groups))))
     params = InnerOuterParams(
         rows.projected_bits is not None and rows.projected_bits <= rows.persistent_bits, vector, batches, lanes, threads_y, groups, 1, blocks, loads,
-        stages, "registers", column_vector, 4, arch.registers_per_thread(lanes * threads_y * groups),
+        stages, False, "registers", column_vector, 4, arch.registers_per_thread(lanes * threads_y * groups),
     )  # fmt: skip
     return params, str(params)

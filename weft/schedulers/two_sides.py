@@ -20,6 +20,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from .base import Alignments, Sizes
 from .facts import PersistentFacts, RowAnalysis
+from .packed import min_vector_elems, thread_vector_bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class TwoSidedAnalysis(RowAnalysis):
         self.cost: OpCost = cost_of(row_exprs, wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
-        self.min_vector_elems = max([1, *(-(-8 // t.dtype().bits) for t in (*inputs, *outputs) if t.dtype().bits)])
+        self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
+        self.outputs = outputs
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> TwoSidedFacts:
