@@ -88,6 +88,9 @@ WAYS = {
     "ring of bulk copies, rows at once": dict(loads="tma", stages=2, row_unroll=2),
     "a warp per row": dict(loads="ahead", lanes=32, threads_y=1, groups=4, batches=2),
     "four warps per row, four rows": dict(loads="now", lanes=8, threads_y=8, groups=4, batches=1),
+    "rows read from their stage in each pass": dict(loads="tma", stages=3, is_reread=True, batches=2, threads_y=4),
+    "rows over a cluster": dict(loads="cp_async", stages=3, cluster_blocks=2, blocks=2, threads_y=8),
+    "rows over a cluster, bulk copies": dict(loads="tma", stages=2, cluster_blocks=4, is_reread=True, blocks=2, threads_y=8),
     "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
 }
 
@@ -99,7 +102,7 @@ def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way, monkeypatc
 
     def forced(facts, arch, *more):  # noqa: ANN001, ANN202
         params, trace = choose(facts, arch, *more)
-        return dataclasses.replace(params, blocks=4, **WAYS[way]), trace
+        return dataclasses.replace(params, **{"blocks": 4, **WAYS[way]}), trace
 
     monkeypatch.setattr(template, "choose_inner_outer", forced)
     inputs = norm_backward_inputs(35, 512, DataType.BFloat16)

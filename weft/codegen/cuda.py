@@ -474,7 +474,7 @@ class CudaWriter:
             self.fold_threads(s, workspace, identity, depth + 1)
         if s.is_cluster:
             exchange = self.exchange_text(s)
-            if not self.cluster_started:
+            if not self.cluster_started and s.turn is None:
                 self.emit(depth + 1, "weft::cluster_wait();")
                 self.cluster_started = True
             self.fold_cluster(s, monoid.functor, identity, exchange, depth + 1)
@@ -519,6 +519,11 @@ class CudaWriter:
         """Let one thread of the block prepare the barriers of exchanges in the cluster."""
         self.emit(1, "if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {")
         for s in reductions:
+            if s.turn is not None:
+                for half in ("", f" + {self.scalars.index(floordiv(s.exchange.elems, 2))}"):  # type: ignore[union-attr]
+                    arrivals = f"{self.kernel.cluster[0]} * (blockDim.x * blockDim.y * blockDim.z / 32)"
+                    self.emit(2, f"weft::mbarrier_init(reinterpret_cast<unsigned long long*>({self.exchange_text(s)}{half}), {arrivals});")
+                continue
             kept = [p for p in BLOCK_TYPES if self.launch[p] is not ONE and p not in s.thread_types]
             senders = "blockDim.x * blockDim.y * blockDim.z / 32" if s.is_fused_cluster else self.linear(kept, "blockDim")[1]
             self.emit(2, f"weft::expect_cluster({self.exchange_text(s)}, {senders} * {s.group_elems});")
@@ -527,6 +532,10 @@ class CudaWriter:
 
     def fold_cluster(self, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
         """Fold `value` over the blocks of a cluster."""
+        if s.turn is not None:
+            half, n = self.scalars.index(floordiv(s.exchange.elems, 2)), s.group_elems * len(s.outputs)  # type: ignore[union-attr]
+            self.emit(depth, f"weft::reduce_cluster_turn<{functor}, {n}>(value, {identity}, {exchange}, {half}, {self.scalars.index(s.turn)});")
+            return
         if s.is_fused_cluster:
             self.emit(depth, f"weft::reduce_cluster_rows<{functor}, {s.group_elems}>(value, {identity}, {exchange});")
             return
@@ -593,9 +602,15 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     writer = CudaWriter(fusion, kernel)
     for flag in dict.fromkeys(s.last_flag for s in walk(kernel.body) if isinstance(s, Reduce) and s.last_flag):
         writer.emit(1, f"bool {flag} = false;")
-    across = [s for s in kernel.body if isinstance(s, Reduce) and s.is_cluster]
+    across = [s for s in walk(kernel.body) if isinstance(s, Reduce) and s.is_cluster and (s.turn is not None or s in kernel.body)]
+    across = list({s.exchange: s for s in across}.values())  # unswitched nests have each twice
     if across:
         writer.start_exchanges(across)
+    if any(s.turn is not None for s in across):
+        writer.emit(1, "weft::cluster_arrive_relaxed();")
+        writer.emit(1, "weft::cluster_wait();  // every block of the cluster has started")
+        writer.cluster_started = True
+    elif across:
         writer.emit(1, "weft::cluster_arrive_relaxed();  // every block of the cluster has started; waited for before the first exchange")
     writer.body(kernel.body, 1)
     params = _parameters(writer)

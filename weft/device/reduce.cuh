@@ -253,6 +253,31 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&val
     values[n] = reduce_lanes<Op, 32>(value);
   }
 }
+
+// The same in a loop of whole blocks. use: how many exchanges went before; these take turns between two places of `half` elements, each with a header whose
+// barrier one thread has initialised for one arrival of each warp of each block. Nobody overtakes: a block that stores for use + 2 has had all arrivals of
+// use + 1, and every warp arrives there after it has read the values of `use`. What a thread read before is ordered before what others do behind.
+template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_turn(T (&values)[N], T identity, T* exchange, unsigned half, int use) {
+  const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
+  const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32, count = blocks * warps;
+  exchange += use % 2 * half;
+  unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    values[n] = reduce_lanes<Op, 32>(values[n]);
+    if (lane < blocks) store_shared_remote(exchange_values(exchange) + (rank * warps + warp) * N + n, lane, values[n]);
+  }
+  warp_sync(0xffffffffu);
+  if (lane < blocks) mbarrier_arrive_remote(arrived, lane);
+  mbarrier_wait_phase(arrived, use / 2);
+  const T* const all = exchange_values(exchange);
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    T value = identity;
+    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(all + entry * N + n));
+    values[n] = reduce_lanes<Op, 32>(value);
+  }
+}
 #endif
 
 }  // namespace weft

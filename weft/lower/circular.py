@@ -384,7 +384,7 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
 def _meeting(body: list[Statement]) -> tuple[list[Statement], int | None]:
     """Return where in a loop's body, or in what is unswitched there, all threads meet at a reduction: the list of statements, and the place in it."""
     for n, s in enumerate(body):
-        if isinstance(s, Reduce) and s.workspace is not None:
+        if isinstance(s, Reduce) and (s.workspace is not None or s.is_fused_cluster):
             return body, n
         if isinstance(s, Loop) and s.is_once:
             inner, place = _meeting(s.body)

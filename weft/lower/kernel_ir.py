@@ -140,7 +140,7 @@ class Reduce(Op):
     is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory;
     is_fused_cluster: their warps do so directly. workspace: shared-memory buffer. last_flag: name
     of the bool that says that this block holds the grid's result. Several outputs: as many reductions, folded together.
-    turn: counts the iterations modulo 2, which have a workspace each, so that no barrier stands at their end.
+    turn: counts the iterations, modulo 2 within a block: they have two workspaces (exchanges) in turn, so that no barrier stands at their end.
     """
 
     thread_types: tuple[ParallelType, ...] = ()

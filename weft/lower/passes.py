@@ -60,15 +60,17 @@ def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
             per_group = ceildiv(threads, 32) if form == "rows" else threads
             values = statement.group_elems * len(statement.outputs)
             elems = mul(per_group, values if form == "rows" else values + 2)  # reduce_tree pads rows and keeps parts
-            if state.staying is not None and form == "rows" and len(loops) == 1:
+            if state.staying is not None and form == "rows" and len(loops) == 1 and not statement.is_cluster:
                 statement.turn, elems = mod(loops[0].index, 2), mul(elems, 2)
             statement.workspace = Buffer(f"workspace_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.workspaces.append(statement.workspace)
         if statement.is_cluster:
             kept = product(launch[p] for p in BLOCK_TYPES if p in launch and p not in statement.thread_types)
             senders = ceildiv(threads, 32) if statement.is_fused_cluster else kept
-            elems = mul(senders, kernel.cluster[0] * statement.group_elems)
+            elems = mul(senders, kernel.cluster[0] * statement.group_elems * len(statement.outputs))
             elems = add(elems, CLUSTER_HEADER_BYTES * 8 // dtype.bits)
+            if state.staying is not None and statement.is_fused_cluster and len(loops) == 1:
+                statement.turn, elems = loops[0].index, mul(mul(ceildiv(elems, 4), 4), 2)
             statement.exchange = Buffer(f"exchange_T{tensor.name}", dtype, MemoryType.shared, elems, tensor)
             kernel.workspaces.append(statement.exchange)
         if across_grid:

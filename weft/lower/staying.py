@@ -7,7 +7,7 @@ registers are issued an iteration ahead. Read first: `merge_reductions`, `load_a
 from __future__ import annotations
 
 from ..expr import add, less
-from ..ir.enums import MemoryType
+from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
 from .circular import touched
@@ -22,26 +22,26 @@ def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     Here because: workspaces and barriers are placed by what is left.
     """
     if state.staying is not None:
-        kernel.body = _merged(kernel.body)
+        kernel.body = _merged(kernel.body, (ParallelType.grid_x,) if kernel.cluster[0] > 1 else ())
     return kernel
 
 
-def _merged(body: list[Statement]) -> list[Statement]:
+def _merged(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
     for s in body:
         if isinstance(s, (Loop, If, Scope)):
-            s.body = _merged(s.body)
+            s.body = _merged(s.body, cluster)
     out: list[Statement] = []
     between: list[Statement] = []
     for s in body:
         if isinstance(s, (Sync, Scope, Call)):  # nothing passes where threads meet
-            out += [*_regrouped(between), s]
+            out += [*_regrouped(between, cluster), s]
             between = []
         else:
             between.append(s)
-    return [*out, *_regrouped(between)]
+    return [*out, *_regrouped(between, cluster)]
 
 
-def _regrouped(body: list[Statement]) -> list[Statement]:
+def _regrouped(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
     """Return statements by the number of reductions that they depend on, those that fold alike as one."""
     if sum(isinstance(s, Reduce) for s in body) < 2:
         return body
@@ -58,7 +58,7 @@ def _regrouped(body: list[Statement]) -> list[Statement]:
     last_level = -1
     for n in sorted(range(len(body)), key=lambda n: (not isinstance(body[n], Allocate), keys[n], n)):
         s, last, level = body[n], out[-1] if out else None, keys[n][0]
-        if isinstance(s, Reduce) and isinstance(last, Reduce) and level == last_level and _fold_alike(last, s):
+        if isinstance(s, Reduce) and isinstance(last, Reduce) and level == last_level and _fold_alike(last, s, cluster):
             last.outputs, last.operands = [*last.outputs, *s.outputs], [*last.operands, *s.operands]
         else:
             out.append(s)
@@ -75,10 +75,11 @@ def _only_loads(s: Statement) -> bool:
     )  # fmt: skip
 
 
-def _fold_alike(a: Reduce, b: Reduce) -> bool:
-    """True when two reductions can be one."""
+def _fold_alike(a: Reduce, b: Reduce, cluster: tuple[ParallelType, ...]) -> bool:
+    """True when two reductions, within a block or over the blocks of a `cluster`, can be one."""
     same = a.expr.attributes["kind"] == b.expr.attributes["kind"] and a.outputs[0].buffer.dtype is b.outputs[0].buffer.dtype
-    return same and a.thread_types == b.thread_types and not a.grid_types and not b.grid_types and a.predicate is b.predicate and a.group_elems == b.group_elems
+    is_near = a.grid_types == b.grid_types and a.grid_types in ((), cluster)
+    return same and is_near and a.thread_types == b.thread_types and a.predicate is b.predicate and a.group_elems == b.group_elems
 
 
 def load_ahead(kernel: Kernel, state: BuildState) -> Kernel:

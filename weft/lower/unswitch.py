@@ -153,7 +153,7 @@ def _first_iterations(loop: Loop, test: Sym) -> Sym | None:
 def _both(loop: Loop, around: Ranges) -> list[Statement]:
     """Return the nest of an unswitched loop with and without bounds, and the test between."""
     nest = _plain([loop])
-    if any(isinstance(s, Reduce) and s.is_cluster for s in walk(nest)):
+    if any(isinstance(s, Reduce) and s.is_cluster and s.turn is None for s in walk(nest)):
         return nest
     free = _Free()
     fast = free.body([copied(s, {}) for s in nest], around)

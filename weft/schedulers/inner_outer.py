@@ -28,6 +28,7 @@ from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .inner_outer_heuristic import InnerOuterParams, choose_inner_outer
+from .persistent_params import SHARE_MULTIPLE
 from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
@@ -66,13 +67,15 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     loaded = load_rows(template, analysis, params)
     again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
-    if params.loads == "tma":
-        for tensor in loaded:
-            row_of(tensor).parallelize(ParallelType.tma)
-            tensor.axis(1).parallelize(ParallelType.grid_x)
     read = [cut(total, row_axes, params) for total in totals]
     of_columns = column_side(fusion, read)
-    schedule_rows(template, params, reference, [*of_columns, *(loaded if params.loads == "tma" else ())], row_axes)
+    rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
+    share_rows(reference, params, rows)
+    if params.loads == "tma":
+        rows = [t for t in rows if t not in loaded]
+        for tensor in loaded:
+            bind_bulk_load(tensor, params)
+    schedule_rows(template, params, reference, rows, row_axes)
     partials = [schedule_columns(total, params, of_columns) for total in totals]
     parallel_columns(totals, partials, of_columns, params)
     vectorize(template, analysis, params, read, loaded, again)
@@ -84,7 +87,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
-    return Launch(static, params.max_registers, staying=StayingBlocks(frozenset(ahead)))
+    return Launch(static, params.max_registers, params.cluster_blocks, staying=StayingBlocks(frozenset(ahead)))
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:
@@ -187,22 +190,38 @@ def read_stages_again(loaded: list[TensorView], passes: Passes) -> list[TensorVi
     return out
 
 
-def schedule_rows(
-    template: Template, params: InnerOuterParams, reference: TensorView, others: list[TensorView], row_axes: int
-) -> None:  # fmt: skip
-    """Transform and bind all that is computed before the blocks meet, but `others`."""
+def share_rows(reference: TensorView, params: InnerOuterParams, rows: list[TensorView]) -> None:
+    """Give each block of a cluster a piece of every row. After: loops [..., cluster, piece]."""
+    if params.cluster_blocks > 1:
+        split(reference, -1, params.cluster_blocks, False, multiple=SHARE_MULTIPLE * params.vector_elems)
+        transform_like(reference, rows)
+
+
+def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
+    """Let one bulk copy bring (a block's piece of) a row."""
+    row_of(tensor).parallelize(ParallelType.tma)
+    tensor.axis(1).parallelize(params.grid_of_rows)
+    if params.cluster_blocks > 1:
+        tensor.axis(-2).parallelize(ParallelType.grid_x)
+
+
+def schedule_rows(template: Template, params: InnerOuterParams, reference: TensorView, rows: list[TensorView], row_axes: int) -> None:
+    """Transform and bind `rows`, what is computed before the blocks meet."""
     split(reference, -1, params.vector_elems)
+    if params.cluster_blocks > 1:
+        reference.axis(-3).parallelize(ParallelType.grid_x)
     split(reference, -2, params.batches, False, multiple=params.part_multiple)
     if params.threads_y > 1:
         split(reference, -2, params.lanes)
         reference.axis(-3).parallelize(ParallelType.block_y)
     reference.axis(-2).parallelize(ParallelType.block_x)
-    reference.axis(1).parallelize(ParallelType.grid_x)
+    reference.axis(1).parallelize(params.grid_of_rows)
     if params.groups > 1:
         reference.axis(3).parallelize(ParallelType.block_z)
     reference.axis(2).parallelize(ParallelType.unswitch)
-    partial = rfactor(reference, [row_axes, len(reference.get_loop_domain()) - 1])
-    rows = [t for t in template.fusion.tensors() if t not in others and not t.is_fusion_input]
+    shares = params.cluster_blocks > 1
+    partial = rfactor(reference, [row_axes + shares, len(reference.get_loop_domain()) - 1])
+    rows = [*rows, partial]
     transform_like(partial, rows)
     parallelize_like(partial, selected_tensors=rows, selected_parallel_types={*BOUND, ParallelType.unswitch})
     template.rfactor_others(reference, partial)
@@ -217,29 +236,32 @@ def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: li
     if len(columns) == 1:  # else it was transformed with another one that it meets
         loop, vector = split_axis(total, columns[0], params.column_vector_elems)
         loop, lanes = split_axis(total, loop, params.lanes)
-        columns = [*split_axis(total, loop, params.blocks), lanes, vector]
-    loop, blocks, lanes, vector = columns
+        loop, blocks = split_axis(total, loop, params.blocks * params.cluster_blocks)
+        columns = [loop, *(split_axis(total, blocks, params.cluster_blocks) if params.cluster_blocks > 1 else [blocks]), lanes, vector]
+    loop, *blocks_of, lanes, vector = columns
     threads = []
     for count in (params.groups, params.threads_y):
         if count > 1:
             slots, of_threads = split_axis(total, slots, count)
             threads.append(of_threads)
     slots, unrolled = split_axis(total, slots, params.slots_unroll)
-    arrange_axes(total, [loop, blocks, slots, unrolled, *threads, lanes, vector])
-    partial = rfactor(total, [2, 3])
+    arrange_axes(total, [loop, *blocks_of, slots, unrolled, *threads, lanes, vector])
+    partial = rfactor(total, [1 + len(blocks_of), 2 + len(blocks_of)])
     transform_like(partial, of_columns)
     return partial
 
 
 def parallel_columns(totals: list[TensorView], partials: list[TensorView], of_columns: list[TensorView], params: InnerOuterParams) -> None:
     """Bind what is computed after the blocks have met."""
+    grids = [params.grid_of_rows] + [ParallelType.grid_x] * (params.cluster_blocks > 1)
     kinds = [ParallelType.block_z] * (params.groups > 1) + [ParallelType.block_y] * (params.threads_y > 1) + [ParallelType.block_x]
     for total, partial in zip(totals, partials):
-        loop, blocks, *rest = (a for a in total.get_loop_domain() if not a.is_reduction())  # another one that it meets may have moved its axes
-        arrange_axes(total, [loop, blocks, *(a for a in total.get_loop_domain() if a.is_reduction()), *rest])
-        partial.axis(1).parallelize(ParallelType.grid_x)
+        kept = [a for a in total.get_loop_domain() if not a.is_reduction()]  # another one that it meets may have moved its axes
+        arrange_axes(total, [*kept[:-2], *(a for a in total.get_loop_domain() if a.is_reduction()), *kept[-2:]])
+        for position, kind in enumerate(grids):
+            partial.axis(1 + position).parallelize(kind)
         for position, kind in enumerate(kinds):
-            partial.axis(4 + position).parallelize(kind)
+            partial.axis(3 + len(grids) + position).parallelize(kind)
         parallelize_like(partial, selected_tensors=[t for t in (*of_columns, total) if t is not partial], selected_parallel_types=set(BOUND))
         total.axis(-1).parallelize(ParallelType.group)
 
@@ -289,7 +311,7 @@ def inline(
         if 0 < position <= 2 and tensor not in of_columns:
             tensor.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
     for tensor in read:
-        limits[tensor] = 3
+        limits[tensor] = 3 + (params.cluster_blocks > 1)
     for tensor in loaded:
         limits[tensor] = 2
     inline_to(template.fusion, limits)

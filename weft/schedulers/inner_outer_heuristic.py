@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arch import Arch
+from ..ir.enums import ParallelType
 from .base import Decline
 from .persistent_params import WARP_MULTIPLE
 from .throughput_heuristic import ceil_div, next_power_of_two, round_up, vector_elems
@@ -39,6 +40,12 @@ class InnerOuterParams:
     column_vector_elems: int
     slots_unroll: int
     max_registers: int
+    cluster_blocks: int = 1
+
+    @property
+    def grid_of_rows(self) -> ParallelType:
+        """The blocks of a cluster lie along x, so that rows then go along y."""
+        return ParallelType.grid_x if self.cluster_blocks == 1 else ParallelType.grid_y
 
     @property
     def part_multiple(self) -> int:
