@@ -78,7 +78,7 @@ class PlanTable:
             with self._lock:
                 found = self._known(env, arch)
                 if found is None:
-                    found = make_plan(self.fusion, lambda fusion: compiler.declines(fusion, env, arch))
+                    found = make_plan(self.fusion, lambda fusion: compiler.declines(fusion, env, arch), env)
                     self._plans.setdefault(arch.name, []).append(found)
         return found
 

@@ -1,0 +1,258 @@
+"""What the search for a partition knows of a group of expressions: what it reads and writes, over which axes, and whether a kernel can compute it.
+
+A group is made of anchors. Expressions that cost nothing to repeat (casts to wider types, broadcasts, squeezes, plain copies, constants) belong to no
+group: each group that needs one computes it again from its root, the tensor before such a chain, so that what is stored between groups is the root.
+Whether a kernel can compute a group is answered from sets of axes; the schedulers themselves are asked once, about what the search ends with.
+Read first: `Graph`, `Group`, `Graph.obstacle`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..analysis.axes import AxisMaps
+from ..compiler import WITHOUT_KERNEL
+from ..expr import Number, Sym, evaluate
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
+from ..ir.values import (
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
+)  # fmt: skip
+
+LAUNCH_BYTES = 10 << 20
+"""A launch costs as much as moving these: 2.5 us at 4 TB/s."""
+
+MOST_TENSORS = 100
+"""Tensors that a kernel reads or writes at most: pointers and strides of more do not fit the 4 KB of a kernel's parameters."""
+
+
+def is_barrier(expr: Expr) -> bool:
+    """True for an expression whose readers run in another kernel."""
+    return isinstance(expr, LoadStoreOp) and expr.op_name == "segment_set"
+
+
+def is_free(expr: Expr) -> bool:
+    """True for an expression that every reader may compute again: it has at most one tensor operand, and needs no more bits than its result."""
+    if isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)):
+        return True
+    if isinstance(expr, LoadStoreOp):
+        return not is_barrier(expr)
+    if isinstance(expr, RandomOp):
+        return len(expr.inputs) == 4
+    if isinstance(expr, PointwiseOp) and expr.op_name == "cast":
+        return expr.tensor_inputs[0].dtype().bits <= expr.outputs[0].dtype().bits  # type: ignore[attr-defined]
+    return False
+
+
+@dataclass(eq=False)
+class Group:
+    """Anchors that one step computes. first, last: places of its outermost anchors in the definition's order.
+
+    reads: tensors from outside. barred: those of them that have to come from memory (sources of lookups, what is behind a barrier). produced: results
+    of the anchors that something outside may need. folds: (axes, reduced axes) of its reductions, as sets of bits. is_single: no kernel has more than this.
+    repeated: expressions of other groups that this one computes again.
+    """
+
+    anchors: list[Expr]
+    first: int
+    last: int
+    reads: set[TensorView]
+    barred: set[TensorView]
+    produced: set[TensorView]
+    folds: set[tuple[int, int]] = field(default_factory=set)
+    is_single: bool = False
+    repeated: list[Expr] = field(default_factory=list)
+    version: int = 0
+    is_alive: bool = True
+
+
+class Graph:
+    """The expressions of a definition, for one search: roots, axes as bits, bytes, and which groups read and write each tensor.
+
+    repeats: whether expressions that cost nothing are computed again where they are needed; else each is an anchor.
+    """
+
+    def __init__(self, fusion: Fusion, exprs: Sequence[Expr], outputs: Collection[TensorView], env: Mapping[Sym, Number], *, repeats: bool = True) -> None:
+        self.exprs, self.outputs, self.env = list(exprs), set(outputs), env
+        self.place = {id(e): n for n, e in enumerate(self.exprs)}
+        self._maps = AxisMaps(fusion)
+        self._bits: dict[IterDomain, int] = {}
+        self._axes: dict[TensorView, int] = {}
+        self._bytes: dict[TensorView, float] = {}
+        self._memo: dict[Sym, Number] = {}
+        stored = {t for e in self.exprs if isinstance(e, WITHOUT_KERNEL) for t in e.tensor_inputs}
+        stored |= {e.source for e in self.exprs if isinstance(e, LookupOp)}
+        self.is_anchor = {id(e): not (repeats and is_free(e)) or any(t in self.outputs or t in stored for t in e.tensor_outputs) for e in self.exprs}
+        self.writer: dict[TensorView, Group] = {}
+        self.readers: dict[TensorView, set[Group]] = {}
+        self.groups: list[Group] = []
+        for expr in self.exprs:
+            if self.is_anchor[id(expr)]:
+                self.groups.append(self._new_group(expr))
+
+    # -- expressions
+    def root(self, tensor: TensorView) -> TensorView | None:
+        """Return the tensor that a chain of repeated expressions starts from; None for a constant."""
+        found: TensorView | None = tensor
+        while found is not None:
+            definition = found.definition()
+            if definition is None or self.is_anchor.get(id(definition), True):
+                return found
+            found = next(iter(definition.tensor_inputs), None)
+        return None
+
+    def _new_group(self, expr: Expr) -> Group:
+        reads = {r for t in expr.tensor_inputs if (r := self.root(t)) is not None}
+        place = self.place[id(expr)]
+        barred = {t for t in reads if (d := t.definition()) is not None and is_barrier(d)}
+        if isinstance(expr, LookupOp):
+            barred.add(expr.source)
+        group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=isinstance(expr, WITHOUT_KERNEL))
+        if isinstance(expr, (ReductionOp, WelfordOp)):
+            group.folds.add(self._fold(expr))
+        for tensor in expr.tensor_outputs:
+            self.writer[tensor] = group
+        for tensor in reads:
+            self.readers.setdefault(tensor, set()).add(group)
+        return group
+
+    def members(self, group: Group) -> list[Expr]:
+        """Return the expressions of a group's kernel in order: anchors, what it repeats, and the chains before them."""
+        found = {id(e): e for e in (*group.anchors, *group.repeated)}
+        stack = list(found.values())
+        while stack:
+            for tensor in stack.pop().tensor_inputs:
+                definition = tensor.definition()
+                if definition is not None and id(definition) not in found and not self.is_anchor.get(id(definition), True):
+                    found[id(definition)] = definition
+                    stack.append(definition)
+        return sorted(found.values(), key=lambda e: self.place[id(e)])
+
+    # -- axes and bytes
+    def _bit(self, axis: IterDomain) -> int:
+        return self._bits.setdefault(self._maps.exact(axis), 1 << len(self._bits))
+
+    def axes(self, tensor: TensorView) -> int:
+        """Return the axes over which the elements of a tensor differ, as a set of bits."""
+        found = self._axes.get(tensor)
+        if found is None:
+            found = 0
+            for axis in no_reductions(tensor.get_logical_domain()):
+                if not axis.is_broadcast():
+                    found |= self._bit(axis)
+            self._axes[tensor] = found
+        return found
+
+    def _fold(self, expr: Expr) -> tuple[int, int]:
+        every = reduced = 0
+        for axis in expr.outputs[0].get_logical_domain():  # type: ignore[attr-defined]
+            if not axis.is_broadcast():
+                every |= self._bit(axis)
+                reduced |= self._bit(axis) if axis.is_reduction() else 0
+        return every, reduced
+
+    def bytes(self, tensor: TensorView) -> float:
+        """Return the size of a tensor in memory."""
+        found = self._bytes.get(tensor)
+        if found is None:
+            extents = [a.sym for a in no_reductions(tensor.get_logical_domain()) if not a.is_broadcast()]
+            found = math.prod(float(evaluate(e, self.env, self._memo)) for e in extents) * tensor.dtype().bits / 8  # type: ignore[arg-type]
+            self._bytes[tensor] = found
+        return found
+
+    # -- groups
+    def writes(self, group: Group) -> list[TensorView]:
+        """Return what a group has to store."""
+        return [t for t in group.produced if t in self.outputs or self.readers.get(t, set()) - {group}]
+
+    def saved(self, a: Group, b: Group) -> float:
+        """Return the bytes that one kernel for two groups moves less, its launch counted too."""
+        if len(a.reads) > len(b.reads):
+            a, b = b, a
+        saved = float(LAUNCH_BYTES) + sum(self.bytes(t) for t in a.reads if t in b.reads)
+        for producer, consumer in ((a, b), (b, a)):
+            for tensor in consumer.reads:
+                if tensor in producer.produced:
+                    is_inner = tensor not in self.outputs and self.readers[tensor] <= {a, b}
+                    saved += self.bytes(tensor) * (2 if is_inner else 1)
+        return saved
+
+    def obstacle(self, a: Group, b: Group) -> str | None:
+        """Return why no kernel computes both groups, or None when one may."""
+        if a.is_single or b.is_single:
+            return "torch runs it, or it only reshapes memory"
+        if any(t in a.produced for t in b.barred) or any(t in b.produced for t in a.barred):
+            return "what it reads has to be in memory first"
+        folds = a.folds | b.folds
+        reads = {t for t in a.reads | b.reads if t not in a.produced and t not in b.produced}
+        pair = {a, b}
+        writes = [t for g in (a, b) for t in g.produced if t in self.outputs or self.readers.get(t, set()) - pair]
+        if len(reads) + len(writes) > MOST_TENSORS:
+            return f"{len(reads) + len(writes)} tensors are too many for one kernel"
+        looked_up = {e.source for g in (a, b) for e in g.anchors if isinstance(e, LookupOp)} if a.barred or b.barred else set()
+        needed = 0
+        for tensor in reads:
+            if tensor not in looked_up:
+                needed |= self.axes(tensor)
+        for tensor in writes:
+            needed |= self.axes(tensor)
+        if not folds:
+            return None if any(self.axes(t) == needed for t in writes) else "no output has every axis of all inputs and outputs"
+        if len({every for every, _ in folds}) > 1:
+            return "their reductions do not run over the same axes"
+        if needed & ~next(iter(folds))[0]:
+            return "it has an axis that the reduction does not have"
+        return None if len({reduced for _, reduced in folds}) == 1 else "they reduce different axes"
+
+    def join(self, a: Group, b: Group) -> Group:
+        """Put the smaller group into the other; return that."""
+        if len(a.anchors) < len(b.anchors):
+            a, b = b, a
+        for tensor in b.reads:
+            readers = self.readers[tensor]
+            readers.discard(b)
+            readers.add(a)
+        for tensor in b.produced:
+            self.writer[tensor] = a
+        a.anchors += b.anchors
+        a.first, a.last = min(a.first, b.first), max(a.last, b.last)
+        a.reads |= b.reads
+        a.produced |= b.produced
+        a.barred |= b.barred
+        a.folds |= b.folds
+        for tensor in [t for t in a.reads if t in a.produced]:
+            a.reads.discard(tensor)
+            self.readers[tensor].discard(a)
+        for tensor in [t for t in b.produced if t not in self.outputs and not self.readers.get(t)]:
+            a.produced.discard(tensor)
+        b.is_alive = False
+        a.version += 1
+        return a
+
+    def producers(self, group: Group) -> set[Group]:
+        """Return the groups that a group reads from."""
+        return {self.writer[t] for t in group.reads if t in self.writer}
+
+    def makes_cycle(self, a: Group, b: Group) -> bool:
+        """Tell whether a path through other groups leads from one group to the other, so that they cannot be one step."""
+        return self._leads(a, b) or self._leads(b, a)
+
+    def _leads(self, source: Group, target: Group) -> bool:
+        stack = [g for g in self.producers(target) if g is not source and g.last > source.first]
+        seen = {target, *stack}
+        while stack:
+            for group in self.producers(stack.pop()):
+                if group is source:
+                    return True
+                if group not in seen and group.last > source.first:
+                    seen.add(group)
+                    stack.append(group)
+        return False
+
+    def alive(self) -> list[Group]:
+        return [g for g in self.groups if g.is_alive]
+
+
+__all__ = ["Graph", "Group", "is_barrier", "is_free"]

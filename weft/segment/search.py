@@ -1,0 +1,143 @@
+"""The search for groups: the pair of neighbours that saves most bytes is joined first, until no pair can be joined.
+
+Owns the order of the search, and the repeating of short chains where reading their inputs again is cheaper than storing their result.
+Pairs are producers with consumers, and groups that read the same tensor. Joining changes only the neighbours of the joined group, so the work grows with
+the number of edges. Read first: `search`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+
+from ..ir.values import Expr, PointwiseOp, TensorView
+from .groups import Graph, Group
+
+MOST_SIBLINGS = 8
+"""A group is paired with so many others that read the same tensor, the nearest in the definition: with all of them the pairs would grow quadratically."""
+
+LONGEST_CHAIN = 6
+"""Expressions that another group may compute again instead of reading their result."""
+
+Joinable = Callable[[Group, Group], bool]
+
+
+def search(graph: Graph, joinable: Joinable | None = None, order: random.Random | None = None) -> list[Group]:
+    """Join groups of `graph` until nothing is gained; return them.
+
+    joinable: asked last about each pair. order: pairs are taken in random order instead of the best first (for tests).
+    """
+    heap: list[tuple[float, int, int, Group, Group, int, int]] = []
+    count = 0
+
+    def push(a: Group, b: Group) -> None:
+        nonlocal count
+        count += 1
+        key = -graph.saved(a, b) if order is None else order.random()
+        heapq.heappush(heap, (key, min(a.first, b.first), count, a, b, a.version, b.version))
+
+    for group in graph.groups:
+        for other in _neighbours(graph, group):
+            if other.first < group.first:
+                push(group, other)
+    while heap:
+        _, _, _, a, b, version_a, version_b = heapq.heappop(heap)
+        if not (a.is_alive and b.is_alive) or a.version != version_a or b.version != version_b:
+            continue
+        if graph.obstacle(a, b) is not None or graph.makes_cycle(a, b) or joinable is not None and not joinable(a, b):
+            continue
+        joined = graph.join(a, b)
+        for other in _neighbours(graph, joined):
+            push(joined, other)
+    return graph.alive()
+
+
+def _neighbours(graph: Graph, group: Group) -> list[Group]:
+    """Return the groups that share a tensor with a group: readers and writers, and those that read the same."""
+    found: dict[Group, None] = {}
+    if group.is_single:
+        return []
+    for tensor in group.reads:
+        writer = graph.writer.get(tensor)
+        if writer is not None:
+            found[writer] = None
+        readers = graph.readers[tensor]
+        if len(readers) > MOST_SIBLINGS:
+            near = heapq.nsmallest(MOST_SIBLINGS, readers, key=lambda g: (abs(g.first - group.first), g.first))
+        else:
+            near = sorted(readers, key=lambda g: g.first)
+        found.update(dict.fromkeys(near))
+    for tensor in group.produced:
+        found.update(dict.fromkeys(sorted(graph.readers.get(tensor, ()), key=lambda g: g.first)))
+    found.pop(group, None)
+    return [g for g in found if not g.is_single]
+
+
+# ---------------------------------------------------------------- computing again
+def repeat_short_chains(graph: Graph) -> None:
+    """Let readers compute a tensor again from what its chain of pointwise expressions reads, where that moves fewer bytes than storing it."""
+    for group in graph.alive():
+        for tensor in sorted(group.produced, key=lambda t: t.name):
+            readers = graph.readers.get(tensor, set())
+            if tensor in graph.outputs or not readers or any(tensor in g.barred or g.is_single or g is group for g in readers):
+                continue
+            chain = _chain(graph, group, tensor)
+            if chain is None:
+                continue
+            exprs, leaves = chain
+            more = sum(graph.bytes(leaf) for reader in readers for leaf in leaves if leaf not in reader.reads)
+            if more < graph.bytes(tensor) * (1 + len(readers)) and all(_fits(graph, g, tensor, leaves) for g in readers):
+                _repeat(graph, tensor, exprs, leaves, group)
+
+
+def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], set[TensorView]] | None:
+    """Return the pointwise expressions that compute `tensor` within a group, and what they read from outside; None when there are too many, or others."""
+    own = set(map(id, group.anchors))
+    found: dict[int, Expr] = {}
+    leaves: set[TensorView] = set()
+    stack = [tensor]
+    while stack:
+        current = stack.pop()
+        definition = current.definition()
+        if definition is None or id(definition) not in own:
+            leaves.add(current)
+            continue
+        if id(definition) in found:
+            continue
+        if not isinstance(definition, PointwiseOp) or len(found) == LONGEST_CHAIN:
+            return None
+        found[id(definition)] = definition
+        stack += [r for t in definition.tensor_inputs if (r := graph.root(t)) is not None]
+    return (list(found.values()), leaves) if leaves else None
+
+
+def _fits(graph: Graph, reader: Group, tensor: TensorView, leaves: set[TensorView]) -> bool:
+    """Tell whether a group can read `leaves` instead of `tensor`: over the axes that it has already."""
+    has = graph.axes(tensor)
+    return all(graph.axes(leaf) & ~has == 0 and leaf not in reader.produced for leaf in leaves) and not any(
+        graph.writer.get(leaf) is not None and graph.makes_cycle(graph.writer[leaf], reader) and _before(graph, reader, graph.writer[leaf]) for leaf in leaves
+    )
+
+
+def _before(graph: Graph, a: Group, b: Group) -> bool:
+    """Tell whether group b needs what group a computes."""
+    return a in graph.producers(b) or graph._leads(a, b)
+
+
+def _repeat(graph: Graph, tensor: TensorView, exprs: list[Expr], leaves: set[TensorView], group: Group) -> None:
+    for reader in list(graph.readers[tensor]):
+        reader.repeated += [e for e in exprs if e not in reader.repeated]
+        reader.reads.discard(tensor)
+        for leaf in leaves:
+            reader.reads.add(leaf)
+            graph.readers.setdefault(leaf, set()).add(reader)
+    graph.readers[tensor] = set()
+    group.produced.discard(tensor)
+    if not any(t in graph.outputs or graph.readers.get(t) for t in group.produced):
+        group.is_alive = False
+        for leaf in group.reads:
+            graph.readers[leaf].discard(group)
+
+
+__all__ = ["repeat_short_chains", "search"]
