@@ -222,11 +222,11 @@ class Graph:
         a.produced |= b.produced
         a.barred |= b.barred
         a.folds |= b.folds
-        for tensor in [t for t in a.reads if t in a.produced]:
+        for tensor in a.reads & a.produced:
             a.reads.discard(tensor)
             self.readers[tensor].discard(a)
-        for tensor in [t for t in b.produced if t not in self.outputs and not self.readers.get(t)]:
-            a.produced.discard(tensor)
+            if not self.readers[tensor] and tensor not in self.outputs:
+                a.produced.discard(tensor)
         b.is_alive = False
         a.version += 1
         return a

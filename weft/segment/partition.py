@@ -26,6 +26,9 @@ from .search import repeat_short_chains, search
 Takes = Callable[[Fusion], "dict[str, str] | None"]
 """Tells whether one kernel can compute a fusion: None, or why each scheduler declines."""
 
+SMALL = 100
+"""With up to so many expressions the schedulers are asked about all of them first; with more, about what the search ends with."""
+
 
 def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str = "best") -> Plan:
     """Cut `fusion`, whose outputs are computed, into steps. Outputs that have nothing in common share no kernel.
@@ -36,8 +39,8 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     steps: list[Step] = []
     for outputs in _connected_outputs(fusion):
         exprs = [e for e in fusion.exprs(outputs) if isinstance(e.outputs[0], TensorView)]
-        is_whole = order == "best" and not any(isinstance(e, WITHOUT_KERNEL) or is_barrier(e) for e in exprs)
-        whole = kernel_step(fusion, exprs, outputs) if is_whole else None
+        is_small = len(exprs) <= SMALL and not any(isinstance(e, WITHOUT_KERNEL) or is_barrier(e) for e in exprs)
+        whole = kernel_step(fusion, exprs, outputs) if is_small and order == "best" else None
         if whole is not None and takes(whole.fusion) is None:
             steps.append(whole)
         else:
