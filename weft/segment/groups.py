@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..analysis.axes import AxisMaps
 from ..compiler import WITHOUT_KERNEL
-from ..expr import Number, Sym, evaluate
+from ..expr import Number, Sym, evaluate_int
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import (
@@ -158,7 +158,8 @@ class Graph:
         found = self._bytes.get(tensor)
         if found is None:
             extents = [a.sym for a in no_reductions(tensor.get_logical_domain()) if not a.is_broadcast()]
-            found = math.prod(float(evaluate(e, self.env, self._memo)) for e in extents) * tensor.dtype().bits / 8  # type: ignore[arg-type]
+            count = math.prod([evaluate_int(e, self.env, self._memo) for e in extents])
+            found = count * tensor.dtype().bits / 8
             self._bytes[tensor] = found
         return found
 
