@@ -30,27 +30,25 @@ from .throughput_heuristic import round_up
 
 TILES = ((16, 256), (8, 128))
 """Vectors of 16 bytes in a row of a tile, and threads of a block."""
-SEGMENT_CHUNKS = 8
-"""Vectors of 16 bytes that are all banks of shared memory once: eight threads that read one column of eight rows, and four such columns, are a warp."""
 WIDE_GAIN = 1.03
 """Rate of the wider tile over the other's: it touches fewer pages of memory at a time.
-Source: one H200, bf16 16384x4096 0.94 and 0.91 of a copy, float32 8192x8192 0.98 and 0.94, float64 4096x4096 0.965 and 0.935."""
+Source: one H200, bf16 16384x4096 0.94 and 0.91 of a copy, float32 8192x8192 0.98 and 0.94, float64 4096x4096 0.965 and 0.935. Each warp reads and writes
+rows of 256 bytes; two lanes then read the same bank of shared memory, which costs less than rows of 128 bytes without such conflicts (0.96 and 0.88)."""
 BANK_BYTES = 4
-MOST_UNROLL = 8
+MOST_UNROLL = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TransposeParams:
     """A schedule of tiles; equal params (with equal structure, index type and device) mean the same kernel.
 
-    tile_elems: edge of a tile. segment_elems: of a row, what the threads take before they go on with the next row.
+    tile_elems: edge of a tile.
     along_vector, across_vector: elements of an access on the straight side, and on the turned one.
     threads: of a block. unroll, turned_unroll: vectors of each side that a thread has under way at once.
     is_along_first: neighbouring blocks have neighbouring tiles along the straight side's rows, else along the turned side's.
     """
 
     tile_elems: int
-    segment_elems: int
     along_vector: int
     across_vector: int
     threads: int
@@ -143,7 +141,7 @@ class Transpose(Scheduler):
         across = min(widest, analysis.vector(analysis.across_limits, analysis.across, sizes, alignment_bits))
         tile, threads = self._tile(analysis, sizes, widest, min(along, across) > 1)
         unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
-        params = TransposeParams(tile, SEGMENT_CHUNKS * widest, along, across, threads, unroll, turned_unroll, True)
+        params = TransposeParams(tile, along, across, threads, unroll, turned_unroll, True)
         return params, f"transpose: tiles of {tile} x {tile}, vectors of {along} on the straight side and {across} on the turned side"
 
     def _tile(self, analysis: TransposeAnalysis, sizes: Sizes, vector: int, has_vectors: bool) -> tuple[int, int]:
@@ -231,15 +229,11 @@ def _straight_side(reference: TensorView, params: TransposeParams) -> None:
 
 
 def _threads(tensor: TensorView, vector: int, params: TransposeParams, unroll: int) -> None:
-    """[tiles, rows, elements of a row] -> [tiles, serial, unroll, threads, vector]; threads run over the vectors of a segment, then over rows."""
-    vectors, _ = split_axis(tensor, tensor.axis(2), vector)
-    if params.segment_elems < params.tile_elems:
-        split_axis(tensor, vectors, params.segment_elems // vector)
-        reorder(tensor, {2: 1, 1: 2})
-        merge_axes_at(tensor, 1, 2)
+    """[tiles, rows, elements of a row] -> [tiles, serial, unroll, threads, vector]."""
+    split_axis(tensor, tensor.axis(2), vector)
     steps, _ = split_axis(tensor, merge_axes_at(tensor, 1, 2), params.threads)  # type: ignore[arg-type]
     split_axis(tensor, steps, unroll)
-    for position, kind in ((0, ParallelType.grid_x), (2, ParallelType.unroll), (3, ParallelType.block_x)):
+    for position, kind in ((0, ParallelType.grid_x), (1, ParallelType.unswitch), (2, ParallelType.unroll), (3, ParallelType.block_x)):
         tensor.axis(position).parallelize(kind)
 
 
