@@ -151,7 +151,9 @@ class Transpose(Scheduler):
         for tile in filled:
             for extent in (analysis.extent(analysis.along, sizes), analysis.extent(analysis.across, sizes)):
                 filled[tile] *= extent / round_up(extent, tile)
-        return (wide, wide_threads) if has_vectors and filled[wide] >= filled[narrow] else (narrow, threads)
+        if not has_vectors:
+            return narrow, wide_threads  # bound by instructions: more threads share a tile
+        return (wide, wide_threads) if filled[wide] >= filled[narrow] else (narrow, threads)
 
     def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> Launch:
         template = Template(fusion)
