@@ -19,6 +19,7 @@ from .dtypes import DataType
 from .dump import Dump
 from .errors import Unsupported
 from .expr import Number, Sym
+from .graph.concretize import settle_as_iteration
 from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
 from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
@@ -87,6 +88,7 @@ def prepare(fusion: Fusion) -> Prepared:
     found = _PREPARED.get(fusion)
     if found is None:
         clone, _ = fusion.clone()
+        settle_as_iteration(clone)
         translate_welford(clone)
         found = _PREPARED[fusion] = Prepared(clone, canonicalize_extents(clone))
     return found
@@ -153,6 +155,7 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
 def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, launch: Launch | None = None) -> KernelProgram:
     """Return the program of a fusion scheduled by hand, which is left as it is."""
     clone, _ = fusion.clone()
+    settle_as_iteration(clone)
     canonicalize_extents(clone)
     return _finish(clone, launch or Launch(), index_type, name, 0.0)
 

@@ -41,6 +41,14 @@ def is_open(fusion: Fusion) -> bool:
     )
 
 
+def settle_as_iteration(fusion: Fusion) -> None:
+    """Let every open axis be an ordinary one, in place: for fusions that are scheduled by hand, where no call decides."""
+    for tensor in fusion.tensors():
+        for axis in (*tensor.get_maybe_root_domain(), *tensor.get_logical_domain()):
+            if axis.is_open():
+                axis.iter_type = IterType.iteration
+
+
 def has_views(fusion: Fusion) -> bool:
     """True when a definition has ops that the normal form rewrites."""
     return any(isinstance(e, (ReshapeOp, LookupOp, CatOp)) for e in fusion.tensor_exprs())

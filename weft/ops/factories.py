@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import expr
 from ..dtypes import DataType
 from ..errors import UserError
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import FullOp, IotaOp, IterDomain, RandomOp, Scalar, TensorView, Val
 from .build import Operand, as_val, cast, constant, logical_axes
 from .promotion import WrongDtype
-from .shapes import Extent, NegativeExtent, new_shape_axes
+from .shapes import Extent, NegativeExtent, new_shape_axes, open_axis
 
 
 class HalfSeed(UserError):
@@ -42,8 +40,7 @@ def iota(fusion: Fusion, length: Extent, start: Operand | None, step: Operand | 
     one, zero = (1.0, 0.0) if dtype.is_float else (1, 0)
     start_val = as_val(fusion, zero if start is None else start, "iota")
     step_val = as_val(fusion, one if step is None else step, "iota")
-    kind = IterType.broadcast if expr.is_int(length_val.sym, 1) else IterType.iteration
-    out = fusion.new_tensor([fusion.new_axis(length_val.sym, kind)], dtype)
+    out = fusion.new_tensor([open_axis(fusion, length_val.sym)], dtype)
     fusion.register(IotaOp([length_val, start_val, step_val], [out], op="iota"))
     return out
 
@@ -81,6 +78,5 @@ def random_like(fusion: Fusion, distribution: str, tensor: TensorView) -> Tensor
     """Return random numbers of the shape and type of `tensor`: uniform in [0, 1) or standard normal."""
     axes = []
     for axis in logical_axes(tensor):
-        sym = axis.logical_extent
-        axes.append(fusion.new_axis(sym, IterType.broadcast if expr.is_int(sym, 1) else IterType.iteration))
+        axes.append(open_axis(fusion, axis.logical_extent))
     return random(fusion, distribution, constant(fusion, 0.0), constant(fusion, 1.0), axes, tensor.dtype())

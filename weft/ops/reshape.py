@@ -15,7 +15,6 @@ from .. import expr
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import Sym
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp
 from ..ir.values import IterDomain, Merge, Split, TensorView
@@ -23,7 +22,7 @@ from .build import broadcast, constant, logical_axes
 from .calls import Calls
 from .factories import full
 from .gradients import Gradient, filled, gradient_of
-from .shapes import Extent, extent_sym, squeeze
+from .shapes import Extent, extent_sym, open_axis, squeeze
 
 
 class WrongNewSize(UserError):
@@ -119,13 +118,6 @@ def _open_reshape(fusion: Fusion, tensor: TensorView, sizes: Sequence[Sym]) -> T
     out = fusion.new_tensor([open_axis(fusion, sym) for sym in sizes], tensor.dtype())
     fusion.register(ReshapeOp([tensor], [out], op="reshape"))
     return out
-
-
-def open_axis(fusion: Fusion, sym: Sym, is_iteration: bool = False) -> IterDomain:
-    """Return a new axis whose kind follows from its extent: 1 is broadcast, another constant is not; else it is open, unless known not to be 1."""
-    if expr.is_int(sym, 1):
-        return fusion.new_axis(1, IterType.broadcast)
-    return fusion.new_axis(sym, IterType.iteration if sym.is_const or is_iteration else IterType.symbolic)
 
 
 # ---------------------------------------------------------------- constant sizes

@@ -20,8 +20,7 @@ from .calls import Calls
 from .factories import iota
 from .gradients import Gradient, NotDifferentiable, filled, gradient_of
 from .registry import lookup
-from .reshape import open_axis
-from .shapes import Extent, extent_sym
+from .shapes import Extent, extent_sym, open_axis
 
 
 class WrongSlice(UserError):

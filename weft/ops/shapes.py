@@ -91,14 +91,21 @@ def extent_sym(extent: Extent) -> Sym:
 
 
 def new_shape_axes(fusion: Fusion, shape: Sequence[Extent], op: str) -> list[IterDomain]:
-    """Return new axes for a tensor that is made from nothing: a constant 1 is a broadcast axis. Errors: NegativeExtent."""
+    """Return new axes for a tensor that is made from nothing: 1 is a broadcast axis, a symbolic size is decided per call. Errors: NegativeExtent."""
     axes = []
     for position, extent in enumerate(shape):
         sym = extent_sym(extent)
         if sym.is_const and sym.value < 0:  # type: ignore[operator]
             raise NegativeExtent(op=op, axis=position, extent=sym.value)
-        axes.append(fusion.new_axis(sym, IterType.broadcast if expr.is_int(sym, 1) else IterType.iteration))
+        axes.append(open_axis(fusion, sym))
     return axes
+
+
+def open_axis(fusion: Fusion, sym: Sym, is_iteration: bool = False) -> IterDomain:
+    """Return a new axis whose kind follows from its extent: 1 is broadcast, another constant is not; else it is open, unless known not to be 1."""
+    if expr.is_int(sym, 1):
+        return fusion.new_axis(1, IterType.broadcast)
+    return fusion.new_axis(sym, IterType.iteration if sym.is_const or is_iteration else IterType.symbolic)
 
 
 def expand(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], op: str = "expand") -> TensorView:

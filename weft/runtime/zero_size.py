@@ -12,7 +12,8 @@ from ..dtypes import DataType
 from ..errors import InternalError, UserError
 from ..expr import Number, Sym, const
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, FullOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView, WelfordOp, no_reductions
+from ..ir.graph_ops import CatOp, LookupOp, ScatterOp
+from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView, WelfordOp, no_reductions
 
 IsZero = Callable[[Sym], bool]
 
@@ -39,6 +40,8 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     """
     images: dict[TensorView, TensorView] = {}
     for expr in fusion.tensor_exprs():
+        if isinstance(expr, (LookupOp, CatOp, ScatterOp)):
+            _leave_out_empty(fusion, expr, is_zero)
         if isinstance(expr, (ReductionOp, WelfordOp)) and _folds_nothing(expr, is_zero):
             for number, output in enumerate(list(expr.outputs)):
                 images[output] = _identity(fusion, expr, number, output)  # type: ignore[index,arg-type]
@@ -56,6 +59,27 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     fusion.aliases = {out: source for out, source in fusion.aliases.items() if out in fusion._outputs}
     fusion.hidden_outputs = set()
     return left
+
+
+def _is_empty(tensor: TensorView, is_zero: IsZero) -> bool:
+    return any(is_zero(axis.logical_extent) for axis in no_reductions(tensor.get_logical_domain()))
+
+
+def _leave_out_empty(fusion: Fusion, expr: Expr, is_zero: IsZero) -> None:
+    """Let an op that reads an empty tensor beside others do without: a pad is its fill, a cat has one input less, a scatter of nothing is a copy."""
+    out = expr.tensor_outputs[0]
+    if _is_empty(out, is_zero):
+        return
+    if isinstance(expr, LookupOp) and expr.is_masked and _is_empty(expr.source, is_zero):
+        fusion.remove(expr)
+        fusion.register(FullOp([expr.inputs[-1]], [out], op="full"))
+    elif isinstance(expr, CatOp) and any(_is_empty(t, is_zero) for t in expr.tensor_inputs):
+        kept = [t for t in expr.tensor_inputs if not _is_empty(t, is_zero)]
+        fusion.remove(expr)
+        fusion.register(CatOp(kept, [out], **expr.attributes) if len(kept) > 1 else LoadStoreOp(kept, [out]))
+    elif isinstance(expr, ScatterOp) and any(isinstance(v, TensorView) and _is_empty(v, is_zero) for v in expr.inputs[1:]):
+        fusion.remove(expr)
+        fusion.register(LoadStoreOp([expr.inputs[0]], [out]))
 
 
 def _folds_nothing(expr: Expr, is_zero: IsZero) -> bool:
