@@ -52,7 +52,7 @@ def poisoned_outputs() -> Iterator[None]:
             out = function(*args, **kwargs)
             storage = torch.empty(0, dtype=torch.uint8, device=out.device).set_(out.untyped_storage())
             storage.fill_(1 if out.dtype is torch.bool else 0x7F)
-            if out.dtype.is_floating_point:
+            if out.dtype.is_floating_point and "float4" not in str(out.dtype):  # which has no NaN
                 torch.empty(0, dtype=out.dtype, device=out.device).set_(out.untyped_storage()).fill_(float("nan"))
             return out
 

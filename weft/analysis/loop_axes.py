@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..expr import Sym, evaluate_int
+from ..ir.block_ops import loop_sources, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from .axes import AxisMaps
@@ -60,15 +61,17 @@ class LoopAxes:
         self._concrete: dict[TensorView, frozenset[int]] = {}
         self._stored: dict[TensorView, frozenset[int]] = {}
         for tensor in self.tensors:
-            numbers = [self.of(a) for a in tensor.get_logical_domain() if not a.is_broadcast()]
+            numbers = [self.of(a) for a in loop_sources(tensor) if not a.is_broadcast()]
             self._concrete[tensor] = frozenset(n for n in numbers if n is not None)
-            everything = [n for n in map(self.of, tensor.get_logical_domain()) if n is not None]
+            everything = [n for n in map(self.of, loop_sources(tensor)) if n is not None]
             if len(set(everything)) != len(everything) and self.conflict is None:
                 self.conflict = f"two axes of {tensor} would have to run in the same loop"
 
     @staticmethod
     def _axes(tensor: TensorView) -> Iterable[IterDomain]:
         domain = tensor.domain()
+        if sample_of(tensor) is not None:
+            return domain.maybe_root
         return (*domain.maybe_root, *domain.logical) if domain.root is not None else domain.logical
 
     def __len__(self) -> int:
@@ -86,7 +89,7 @@ class LoopAxes:
         """Return the classes over which the elements of `tensor` differ: `concrete` without reduced axes."""
         found = self._stored.get(tensor)
         if found is None:
-            numbers = (self.of(a) for a in tensor.get_logical_domain() if not a.is_broadcast() and not a.is_reduction())
+            numbers = (self.of(a) for a in loop_sources(tensor) if not a.is_broadcast() and not a.is_reduction())
             found = self._stored[tensor] = frozenset(n for n in numbers if n is not None)
         return found
 
@@ -137,7 +140,7 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
         return Obstacle("there is no output tensor that is computed")
     read = {t for e in fusion.tensor_exprs() for t in read_in_place(e)}
     needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))
-    covering = [t for t in outputs if needed <= axes.stored(t)]
+    covering = [t for t in outputs if needed <= axes.stored(t) and sample_of(t) is None]
     if not covering:
         return Obstacle("no output has every axis of all inputs and outputs")
     return max(covering, key=lambda t: len(axes.stored(t)))

@@ -178,6 +178,14 @@ class OpNames:
     @overload
     def bitwise_xor(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
 
+    def block_amax(self, arg: TensorView, block_size: Operand) -> TensorView:
+        """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
+        ...
+
+    def block_sample(self, arg: TensorView, block_size: Operand, layout: _str = ...) -> TensorView:
+        """Return the first element of each block of block_size neighbours along the last axis; layout "128x4": in tiles, as scaled matrix products take scales."""
+        ...
+
     def broadcast(self, arg: TensorView, is_broadcast_dim: Sequence[_bool]) -> TensorView:
         """Return arg with new axes of extent 1 where is_broadcast_dim is true."""
         ...
@@ -739,7 +747,7 @@ class OpNames:
         ...
 
     def nv_block_quantize(self, input: Operand, global_scale: Any = ..., swizzle_block_scales: _bool = ..., block_size: _int = ..., dtype: DType = ...) -> Any:
-        """nv_block_quantize(input, global_scale=None, swizzle_block_scales=False, block_size=16, dtype=DataType.Float4_e2m1fn) is not supported yet."""
+        """Return (quantized, block_scales) of blocks of the last axis: NVFP4 (Float4_e2m1fn in blocks of 16) or MXFP8 (Float8_e4m3fn in blocks of 32)."""
         ...
 
     def nv_grouped_block_quantize(self, input: Operand, input_offsets: Operand, output_offsets: Operand, global_scale: Any = ..., block_size: _int = ..., dtype: DType = ...) -> Any:

@@ -140,6 +140,12 @@ class TensorSurface:
     def bitwise_xor(self, b: Operand, /) -> TensorView:
         """Return bitwise_xor(a, b), elementwise."""
         ...
+    def block_amax(self, block_size: Operand) -> TensorView:
+        """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
+        ...
+    def block_sample(self, block_size: Operand, layout: _str = ...) -> TensorView:
+        """Return the first element of each block of block_size neighbours along the last axis; layout "128x4": in tiles, as scaled matrix products take scales."""
+        ...
     def broadcast(self, is_broadcast_dim: Sequence[_bool]) -> TensorView:
         """Return arg with new axes of extent 1 where is_broadcast_dim is true."""
         ...
@@ -414,7 +420,7 @@ class TensorSurface:
         """Return x over its p-norm along dim, the norm being at least eps: torch.nn.functional.normalize."""
         ...
     def nv_block_quantize(self, global_scale: Any = ..., swizzle_block_scales: _bool = ..., block_size: _int = ..., dtype: DType = ...) -> Any:
-        """nv_block_quantize(input, global_scale=None, swizzle_block_scales=False, block_size=16, dtype=DataType.Float4_e2m1fn) is not supported yet."""
+        """Return (quantized, block_scales) of blocks of the last axis: NVFP4 (Float4_e2m1fn in blocks of 16) or MXFP8 (Float8_e4m3fn in blocks of 32)."""
         ...
     def nv_grouped_block_quantize(self, input_offsets: Operand, output_offsets: Operand, global_scale: Any = ..., block_size: _int = ..., dtype: DType = ...) -> Any:
         """nv_grouped_block_quantize(input, input_offsets, output_offsets, global_scale=None, block_size=16, dtype=DataType.Float4_e2m1fn) is not supported yet."""

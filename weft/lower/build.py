@@ -7,12 +7,14 @@ Read first: `build_kernel_state`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..dtypes import DataType
 from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
+from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockSampleOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
@@ -22,9 +24,10 @@ from ..schedule.full_rows import FullRows
 from ..schedule.inline import consumer_axis
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.staying_blocks import StayingBlocks
+from .blocks import check_fold, sample_guard, sample_index, tiled_index
 from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
 from .indexing import Indexer, TransformTable
-from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Op, Reduce, Statement
+from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .lanes import check_lanes
 from .lookups import inside_source, lookup_index, vector_conditions
 from .loops import LoopGroup, LoopPlan, order_exprs
@@ -153,7 +156,7 @@ def launch_sizes(plan: LoopPlan, static_block: dict[ParallelType, int]) -> dict[
 
 
 def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
-    """Return extent -> number that must divide it: the sources of the splits that make vectors."""
+    """Return extent -> number that must divide it: the sources of the splits that make vectors, and axes in whole blocks."""
     out: dict[Sym, int] = {}
     for tensor in fusion.tensors():
         for axis in tensor.get_loop_domain():
@@ -164,6 +167,11 @@ def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
                     source = source.definition().source()  # type: ignore[union-attr]
                 if not source.sym.is_const and not transform.is_phased:
                     out[source.sym] = max(out.get(source.sym, 1), lanes)
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, BlockFoldOp):
+            extent = expr.outputs[0].get_logical_domain()[-1].sym  # type: ignore[attr-defined]
+            if not extent.is_const:
+                out[extent] = math.lcm(out.get(extent, 1), expr.block)
     return out
 
 
@@ -257,13 +265,18 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     if isinstance(expr, LookupOp) and vector is not ONE:
         state.divisors.update(vector_conditions(expr, int(vector.value), state.divisors))  # type: ignore[arg-type]
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
-    if bound:
-        op: Op = Reduce(
+    if isinstance(expr, BlockFoldOp):
+        elems = int(vector.value)  # type: ignore[arg-type]
+        op: Op = BlockFold(**fields, vector_elems=elems, lanes=check_fold(state, indexer, expr, elems))  # type: ignore[arg-type]
+    elif bound:
+        op = Reduce(
             **fields, thread_types=tuple(p for p in BLOCK_TYPES if p in bound), grid_types=tuple(p for p in GRID_TYPES if p in bound),  # type: ignore[arg-type]
             group_elems=int(vector.value), in_loop=any(g.extent is not ONE for g in open_groups),  # type: ignore[arg-type]
         )  # fmt: skip
     else:
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
+        if isinstance(expr, BlockSampleOp):
+            op.predicate = conjunction([op.predicate, sample_guard(indexer, expr, op.vector_elems)])
         if indexer.is_phased:
             op.at_row_end = Op(**op_fields(state, state.indexer(expr, at_row_end=True), expr))  # type: ignore[arg-type]
         if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
@@ -300,6 +313,9 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
         return var(f"T{tensor.name}.value", tensor.dtype())
     buffer = state.buffer(tensor)
     if buffer.memory is MemoryType.global_:
+        sample = sample_of(tensor)
+        if sample is not None:
+            return Access(buffer, tiled_index(indexer, tensor) if sample.layout == SWIZZLED else sample_index(indexer, tensor, sample.block))
         parts: Sym = ZERO
         for axis, stride in tensor.strides().items():
             parts = parts + mul(indexer.axis_index(axis, tensor), stride)

@@ -133,6 +133,13 @@ class ThreadGroup:
 
 
 @dataclass(eq=False)
+class BlockFold(Op):
+    """A fold over blocks of neighbours, of which each of `lanes` neighbouring lanes has a part; with more than one, all threads execute it."""
+
+    lanes: int = 1
+
+
+@dataclass(eq=False)
 class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 
@@ -244,6 +251,11 @@ class Kernel:
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
     notes: dict[str, object] = field(default_factory=dict)
+
+
+def is_collective(statement: Statement) -> bool:
+    """True for what all threads execute, whatever its predicate says."""
+    return isinstance(statement, Reduce) or isinstance(statement, BlockFold) and statement.lanes > 1
 
 
 def is_host_variable(v: Sym) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ..analysis.axes import AxisMaps, is_row_major
 from ..errors import UserError
 from ..expr import ONE, Sym
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import MemoryType
 from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Split, TensorView
@@ -33,14 +34,14 @@ def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, m
         raise NotVectorizable(axis=axis, tensor=output, reason=f"its extent {vector} is symbolic")
     grouped = isinstance(expr, ReductionOp)
     cast = isinstance(expr, PointwiseOp) and expr.op_name == "cast"
-    if not (grouped or cast or isinstance(expr, (LoadStoreOp, LookupOp, RandomOp)) or vector is ONE):
+    if not (grouped or cast or isinstance(expr, (BlockFoldOp, LoadStoreOp, LookupOp, RandomOp)) or vector is ONE):
         raise NotVectorizable(axis=axis, tensor=output, reason=f"{expr.op_name} computes one element at a time")
     trailing = [a for a in output.get_loop_domain()[lanes[-1] + 1 :] if not a.is_broadcast() and not (a.sym.is_const and a.sym.value == 1)]
     if trailing and not all(a.parallel.is_bound for a in trailing):
         raise NotVectorizable(axis=axis, tensor=output, reason=f"axis {trailing[0]} stands right of it")
     if isinstance(expr, RandomOp) and vector is not ONE and not is_row_major(output, axis):
         raise NotVectorizable(axis=axis, tensor=output, reason="random numbers are counted in row-major order, which it does not follow")
-    if isinstance(expr, (LoadStoreOp, LookupOp)) and vector is not ONE:
+    if isinstance(expr, (LoadStoreOp, LookupOp)) and not isinstance(expr, BlockSampleOp) and vector is not ONE:
         for tensor in (expr.source, output) if isinstance(expr, LookupOp) else (*expr.tensor_inputs, output):
             strides = source_strides(expr) if isinstance(expr, LookupOp) and tensor is expr.source else tensor.strides()
             stride = lane_stride(axis, strides, maps, table) if tensor.memory_type is MemoryType.global_ else ONE

@@ -11,7 +11,7 @@ from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, Par
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
 from .circular import crosses_threads, managed
-from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Scope, Statement, Sync, WorkBuffer, walk
+from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Scope, Statement, Sync, WorkBuffer, is_collective, walk
 
 SHARED_ALIGNMENT_BYTES = 128
 CLUSTER_HEADER_BYTES = 16
@@ -246,7 +246,7 @@ def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
 def group_predicates(kernel: Kernel, state: BuildState) -> Kernel:
     """Turn predicates of ops into `If`s around as many statements as share them; drop what never runs.
 
-    Before: predicates hang on ops.  After: only Reduce ops carry one (they run in all threads); an If stands outside every loop that it does not depend on.
+    Before: predicates hang on ops.  After: only collective ops carry one (they run in all threads); an If stands outside every loop that it does not depend on.
     Here because: collectives and barriers are placed, and must stay outside of any If.
     """
     kernel.body = _group(kernel.body)
@@ -275,7 +275,7 @@ def _guarded(statement: Statement) -> list[Statement]:
     if isinstance(statement, Scope):
         statement.body = _group(statement.body)
         return [statement]
-    if isinstance(statement, Op) and not isinstance(statement, Reduce):
+    if isinstance(statement, Op) and not is_collective(statement):
         predicate, statement.predicate = statement.predicate, TRUE
         if predicate is FALSE:
             return []

@@ -14,7 +14,7 @@ from ..dtypes import DataType, as_dtype
 from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
-from . import build, factories, index_functions, reductions, shapes, torch_functions, view_functions
+from . import block_functions, build, factories, index_functions, reductions, shapes, torch_functions, view_functions
 from .arguments import WrongArgument, boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
 from .arguments import operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
@@ -288,6 +288,7 @@ for _function in (
 FUNCTIONS.update(view_functions.FUNCTIONS)
 FUNCTIONS.update(index_functions.FUNCTIONS)
 FUNCTIONS.update((function.__name__, function) for function in torch_functions.TORCH_FUNCTIONS)
+FUNCTIONS.update(block_functions.FUNCTIONS)
 
 
 # ---------------------------------------------------------------- valid, not done here
@@ -298,7 +299,6 @@ _NO_VALUE = object()  # marks an argument without a default
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cutlass_nvfp4_grouped_mm": ("mat1", "mat2", "scale1", "scale2", "alpha", "problem_sizes", "expert_offsets", "sf_offsets", ("dtype", _BF16)),
     "preprocess_grouped_matmul_input_sf": ("input", "input_offsets", "output_offsets"),
-    "nv_block_quantize": ("input", ("global_scale", None), ("swizzle_block_scales", False), ("block_size", 16), ("dtype", _FP4)),
     "nv_grouped_block_quantize": ("input", "input_offsets", "output_offsets", ("global_scale", None), ("block_size", 16), ("dtype", _FP4)),
 }  # fmt: skip
 UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UserError
 from ..options import nearest
 from . import activations as _activations, losses as _losses  # noqa: F401  (they add to the table)
+from .block_functions import BLOCK_FUNCTIONS
 from .composites import COMPOSITES
 from .functions import FUNCTIONS
 
@@ -56,20 +57,20 @@ INSTEAD = {
 
 def all_names() -> list[str]:
     """Return every op and composite, sorted."""
-    return sorted({*FUNCTIONS, *COMPOSITES})
+    return sorted({*FUNCTIONS, *COMPOSITES, *BLOCK_FUNCTIONS})
 
 
 def unknown(name: str) -> UnknownName:
     """Return the error for a name that is no op."""
     instead = INSTEAD.get(name)
-    near = nearest(name, [*FUNCTIONS, *COMPOSITES])
+    near = nearest(name, [*FUNCTIONS, *COMPOSITES, *BLOCK_FUNCTIONS])
     remedy = f"write {instead}" if instead else f"{near}; dir(fd.ops) lists all of them"
     return UnknownName(name=name, remedy=remedy)
 
 
 def function_of(name: str) -> Callable[..., Any]:
     """Return the function of the op or composite `name`, which takes the fusion first. Errors: UnknownName."""
-    function = FUNCTIONS.get(name) or COMPOSITES.get(name)
+    function = FUNCTIONS.get(name) or COMPOSITES.get(name) or BLOCK_FUNCTIONS.get(name)
     if function is None:
         raise unknown(name)
     return function

@@ -16,6 +16,7 @@ from ..analysis.random_numbers import drawing_ops
 from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
@@ -25,7 +26,7 @@ from ..ir.values import (
 from ..ops import torch_ops
 from ..ops.monoids import MONOIDS
 from ..ops.registry import lookup
-from . import narrow
+from . import block_rules, narrow
 from . import philox as philox_numbers
 from .index_rules import look_up
 from .torch_types import torch_dtype
@@ -346,6 +347,7 @@ _RULES: dict[type, Callable[[_Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
     ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, TorchOp: _torch_op, ScanOp: _torch_op, ScatterOp: _torch_op,
+    BlockFoldOp: block_rules.fold, BlockSampleOp: block_rules.sample,
 }  # fmt: skip
 
 __all__ = ["evaluate"]

@@ -14,6 +14,7 @@ from typing import Any
 from .. import expr
 from ..dtypes import RECORDS, DataType
 from ..expr import Number, Sym
+from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp
 from ..ops.registry import lookup
@@ -66,6 +67,8 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
     if node.op_name == "cast":
         if roundoff > UNIT_ROUNDOFF.get(node.attributes["compute"], 0.0):
             casts += roundoff
+    elif isinstance(node, BlockFoldOp):
+        pass  # a maximum is one of its operands
     elif isinstance(node, PointwiseOp):
         # An op of u ulps adds u * 2 roundoffs, one that is exact adds one for its own rounding.
         ulp = lookup(node.attributes["op"]).ulp

@@ -16,6 +16,7 @@ from ..analysis.extents import SizeEquality
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import Number, Sym, evaluate, var
+from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import NoSuchType, torch_dtype, torch_dtype_to_nvfuser_dtype
@@ -94,6 +95,12 @@ class NotWholeBytes(UserError):
     code = "W862"
     what = "{problem} (input {index}, {value}: {elems} elements of {dtype} share a byte; sizes {sizes}, strides {strides})"
     fix = "{remedy}"
+
+
+class NoWholeBlocks(UserError):
+    code = "W866"
+    what = "the last axis of {tensor} has {elems} elements, which are no whole blocks of {block}"
+    fix = "pad it to a multiple of {block}"
 
 
 class WrongStride(UserError):
@@ -336,6 +343,8 @@ class InputPlan:
             _TensorInput(index, value, name) if isinstance(value, TensorView) else _ScalarInput(index, value, name)  # type: ignore[arg-type]
             for index, (value, name) in enumerate(zip(values, self.shown))
         ]
+        folds = [e for e in fusion.tensor_exprs() if isinstance(e, BlockFoldOp)]
+        self.blocks = [(_short(e.inputs[0]), e.outputs[0].get_logical_domain()[-1].sym, e.block) for e in folds]  # type: ignore[attr-defined]
         self._axes_of_vars = {
             axis.size_var: f"dimension {axis.dim} of input {entry.index}, {_short(entry.shown)},"
             for entry in reversed(self.inputs)
@@ -366,6 +375,9 @@ class InputPlan:
                         index=entry.index, value=_short(entry.shown), expected=first[1].device, first=f"input {first[0]}", given=value.device
                     )
         self._check_equalities(env)
+        for tensor, extent, block in self.blocks:
+            if evaluate(extent, env) % block:  # type: ignore[operator]
+                raise NoWholeBlocks(tensor=tensor, elems=evaluate(extent, env), block=block)
         is_gpu = first is not None and first[1].is_cuda
         return Bound(env, tensors, first[1].get_device() if is_gpu else None, first is not None and not is_gpu)  # type: ignore[index]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..analysis.axes import axis_transforms
 from ..errors import UserError
+from ..ir.block_ops import sample_of
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
@@ -134,14 +135,16 @@ def cache_inputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
 def cache_and_fork_outputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
     """Let every output be a plain copy of a local tensor; return (local tensor, output) pairs.
 
-    An output that is also read is forked: its copy is the output. An input that is an output is left alone.
+    An output that is also read is forked: its copy is the output. An input that is an output is left alone. One element per block is stored as it is taken.
     """
     out = []
     read = _live_readers(fusion)
     for value in dict.fromkeys(fusion.outputs()):
         if not isinstance(value, TensorView) or value.definition() is None or value.is_fusion_input:
             continue
-        if value in read:
+        if sample_of(value) is not None:
+            out.append((value.definition().tensor_inputs[0], value))  # type: ignore[union-attr]
+        elif value in read:
             out.append((value, cache_fork(value)))
         elif is_plain_copy_of_local(value):
             out.append((value.definition().tensor_inputs[0], value))  # type: ignore[union-attr]

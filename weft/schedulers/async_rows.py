@@ -13,6 +13,7 @@ from typing import Any
 
 from ..analysis.lookups import lookup_of
 from ..expr import is_int
+from ..ir.block_ops import sample_of
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
@@ -97,7 +98,7 @@ def store_rows(template: Template, analysis: PersistentAnalysis) -> dict[TensorV
     rows = {t.name for t in analysis.row_outputs}
     out: dict[TensorView, TensorView] = {}
     for local, output in template.outputs:
-        if output.name in rows or local.name in rows:
+        if sample_of(output) is None and (output.name in rows or local.name in rows):
             shared = cache_before(output, LoadStoreOpType.tma)
             set_memory_type(shared, MemoryType.shared)
             out[shared] = output

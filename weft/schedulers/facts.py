@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
 from ..analysis.connected import is_connected
 from ..analysis.lookups import bad_source, loads
@@ -24,7 +25,7 @@ from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, TensorView
 from .base import Alignments, Decline, Sizes
-from .packed import min_vector_elems, thread_vector_bits, why_not_whole_bytes
+from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
 
 @dataclass(frozen=True, slots=True)
 class PointwiseFacts:
@@ -57,12 +58,13 @@ class PointwiseFacts:
 
 
 class RowShape:
-    """What the sizes of rows and their runs say, for both kinds of facts below."""
+    """What the sizes of rows and their runs say, for both kinds of facts below. block_elems: neighbours in a row that must be with one thread or few lanes."""
 
     __slots__ = ()
     iteration_elems: int
     reduction_elems: int
     runs: tuple[tuple[bool, int], ...]
+    block_elems: int
 
     @property
     def is_inner(self) -> bool:
@@ -111,6 +113,7 @@ class ReductionFacts(RowShape):
     results_meet: bool = False
     phased_limit_elems: int = 1
     vector_bits: int = MAX_VECTOR_BITS
+    block_elems: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ class PersistentFacts(RowShape):
     min_vector_elems: int
     phased_limit_elems: int = 1
     vector_bits: int = MAX_VECTOR_BITS
+    block_elems: int = 0
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -189,7 +193,7 @@ class PointwiseAnalysis:
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
-        self.outputs = outputs
+        self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
         extents = self.axes.extents_elems(env)
@@ -210,11 +214,14 @@ class PointwiseAnalysis:
             vector_bits=self.vector_bits,
         )
 
-    def why_not_whole_bytes(self, env: Sizes, alignment_bits: Alignments) -> Decline | None:
-        """Return why packed outputs cannot be written in whole bytes."""
-        if self.min_vector_elems == 1:
-            return None
-        return why_not_whole_bytes(self.outputs, self.limits, self.limits.limit_elems(0, env, alignment_bits, self.vector_bits))
+    @property
+    def needs_vectors(self) -> bool:
+        """True when an output is packed, or blocks of neighbours must be held together."""
+        return self.min_vector_elems > 1 or self.blocks.largest > 0
+
+    def why_not_vectors(self, facts: PointwiseFacts, chosen_elems: int) -> Decline | None:
+        """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks."""
+        return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems[0], self.blocks, chosen_elems)
 
 
 def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> PointwiseAnalysis | Obstacle:
@@ -251,7 +258,7 @@ class RowAnalysis:
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
-        self.outputs = outputs
+        self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
     def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict:
@@ -261,12 +268,12 @@ class RowAnalysis:
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
             vector_limit_elems=self.limits.limit_elems(shape.inner_position, env, alignment_bits, self.vector_bits),
-            phased_limit_elems=self.limits.phased_limit_elems(shape.inner_position, alignment_bits),
+            phased_limit_elems=1 if self.blocks.largest else self.limits.phased_limit_elems(shape.inner_position, alignment_bits),
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
             vectorizable_inputs=self.vectorizable_inputs,
             input_bits=sum(t.dtype().bits for t in self.row_inputs),
-            output_bits=sum(t.dtype().bits for t in self.row_outputs),
+            output_bits=moved_bits(self.row_outputs),
             reductions=self.reductions,
             accumulator_bits=self.accumulator_bits,
             instructions=self.cost.instructions,
@@ -275,14 +282,19 @@ class RowAnalysis:
             has_rng=self.cost.has_rng,
             min_vector_elems=self.min_vector_elems,
             vector_bits=self.vector_bits,
+            block_elems=self.blocks.largest,
         )
 
-    def why_not_whole_bytes(self, env: Sizes, alignment_bits: Alignments) -> Decline | None:
-        """Return why packed outputs cannot be written in whole bytes."""
-        if self.min_vector_elems == 1:
-            return None
-        limit = self.limits.limit_elems(self.shape.inner_position, env, alignment_bits, self.vector_bits)
-        return why_not_whole_bytes(self.outputs, self.limits, limit)
+    @property
+    def needs_vectors(self) -> bool:
+        """True when an output is packed, or blocks of neighbours must be held together."""
+        return self.min_vector_elems > 1 or self.blocks.largest > 0
+
+    def why_not_vectors(self, facts: ReductionFacts | PersistentFacts, chosen_elems: int) -> Decline | None:
+        """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks."""
+        if self.blocks.largest and not self.shape.is_inner:
+            return Decline("the innermost axis is not reduced, and folds over blocks run along rows")
+        return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems)
 
 
 class ReductionAnalysis(RowAnalysis):

@@ -24,7 +24,7 @@ from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
-from .persistent_params import SHARE_MULTIPLE, PersistentParams
+from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, keep_elsewhere
 from .row_ways import choose_rows
 from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps
@@ -44,7 +44,10 @@ class InnerPersistent(Scheduler):
         return found
 
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+        if not analysis.needs_vectors:
+            return None
+        facts = analysis.facts(sizes, alignment_bits)
+        return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
         return self.choose_variant(analysis, sizes, alignment_bits, arch, "register")

@@ -16,6 +16,7 @@ from ..ir.fusion import Fusion
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
+from .persistent_params import RowsOf
 from .reduction import schedule_outer
 from .row_passes import Passes, read_again
 from .rows import Template, positions
@@ -54,7 +55,10 @@ class OuterPersistent(Scheduler):
         return found
 
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+        if not analysis.needs_vectors:
+            return None
+        facts = analysis.facts(sizes, alignment_bits)
+        return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[OuterParams, str]:
         facts = analysis.facts(sizes, alignment_bits)

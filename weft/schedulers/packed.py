@@ -1,15 +1,17 @@
 """What types of which several elements share a byte ask of a schedule: whole bytes are written by one thread.
 
 Owns the fewest elements of a vector, how wide it is beside narrow floats, and the reason to decline. Reads of single elements are always possible.
-Read first: `why_not_whole_bytes`.
+Read first: `why_not_vectors`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..analysis.blocks import BlockNeeds
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..dtypes import DataType
+from ..ir.block_ops import sample_of
 from ..ir.values import TensorView
 from .base import Decline
 
@@ -35,13 +37,21 @@ def thread_vector_bits(tensors: Sequence[TensorView]) -> int:
     return bits
 
 
-def why_not_whole_bytes(outputs: Iterable[TensorView], limits: VectorLimits, limit_elems: int) -> Decline | None:
-    """Return why the elements of a packed output cannot be written in whole bytes, along the loops of `limits` with vectors up to `limit_elems`."""
+def why_not_vectors(
+    outputs: Iterable[TensorView], limits: VectorLimits, limit_elems: int, blocks: BlockNeeds, chosen_elems: int
+) -> Decline | None:  # fmt: skip
+    """Return why a packed output cannot be written in whole bytes, or a block not be held together, with vectors of `chosen_elems` along the loops of `limits`.
+
+    limit_elems: the widest vector that sizes, strides and alignments allow.
+    """
+    obstacle = blocks.why_not(chosen_elems)
+    if obstacle:
+        return Decline(obstacle)
     for tensor in outputs:
         unit = tensor.dtype().elems_per_unit
         if unit == 1:
             continue
-        if not any(tensor is t for t in limits.vectorizable):
+        if sample_of(tensor) is not None or not any(tensor is t for t in limits.vectorizable):
             return Decline(f"{tensor} is written one element at a time, and {unit} of {_name(tensor.dtype())} share a byte")
         if limit_elems < unit:
             return Decline(f"{tensor} of {_name(tensor.dtype())} needs vectors of {unit}, and sizes, strides or alignments allow {limit_elems}")

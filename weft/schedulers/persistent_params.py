@@ -38,6 +38,7 @@ class PersistentParams:
     cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
     is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one.
     weights: when inputs that all rows share are loaded: "late", behind the reductions, or before them to "registers" or, by cp.async, to "shared" memory.
+    block_lanes: neighbouring lanes that a block of neighbours in a row takes.
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
     """
 
@@ -59,11 +60,12 @@ class PersistentParams:
     fill: str = "partial"
     is_phased: bool = False
     weights: str = "late"
+    block_lanes: int = 1
 
     @property
     def part_multiple(self) -> int:
         """What the vectors that the threads of a row hold at once are a multiple of, where they hold more than these."""
-        return WARP_MULTIPLE if self.pad_to_warp and self.batches > 1 else 1
+        return max(WARP_MULTIPLE if self.pad_to_warp and self.batches > 1 else 1, self.block_lanes)
 
     def threads_x(self, facts: PersistentFacts) -> int:
         """Threads of one row at launch."""
@@ -136,6 +138,7 @@ class RowsOf:
         limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
         self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
         self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
+        self.block_lanes = max(1, facts.block_elems // self.vector)
         self.share = share_bytes_per_ns(arch)
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.levels = max(1, facts.passes - 1)

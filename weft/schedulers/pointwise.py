@@ -28,7 +28,8 @@ class PointWise(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def accept(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+        facts = analysis.facts(sizes, alignment_bits)
+        return analysis.why_not_vectors(facts, choose_with_trace(facts, arch)[0].vector_elems) if analysis.needs_vectors else None
 
     def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams, str]:
         params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)

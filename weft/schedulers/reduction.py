@@ -40,7 +40,10 @@ class Reduction(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def accept(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+        if not analysis.needs_vectors:
+            return None
+        facts = analysis.facts(sizes, alignment_bits)
+        return analysis.why_not_vectors(facts, choose_with_trace(facts, arch)[0].vector_elems)
 
     def choose(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ReductionParams, str]:
         params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)

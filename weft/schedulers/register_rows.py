@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
-from .persistent_params import Candidate, PersistentParams, RowsOf, share_of
+from .persistent_params import SHARE_MULTIPLE, Candidate, PersistentParams, RowsOf, share_of
 from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
 
 # Rows in registers. Source of what follows, where no other is named: all combinations of batches, rows per block, limits from 32 to 128 registers and
@@ -215,7 +215,7 @@ class RegisterRows(RowsOf):
     def in_registers(self, projected: bool, bits: float, batches: int) -> Iterator[Candidate]:
         """A row in the threads of one block, if it has so many."""
         arch = self.arch
-        threads = ceil_div(self.row_vectors, batches)
+        threads = round_up(ceil_div(self.row_vectors, batches), self.block_lanes)
         bdimx = None
         if threads <= arch.warp_threads // 2:  # rows shorter than a warp share one: lanes in powers of two, for shuffles
             padded = bdimx = max(next_power_of_two(threads), 2 * self.vector * self.is_phased)
@@ -268,7 +268,7 @@ class RegisterRows(RowsOf):
             kind=kind, storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=bdimx,
             pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
             max_registers=min(limit, arch.registers_per_thread(block)),  # with more, the block could not be launched
-            cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights="late" if early is None else early.weights,
+            cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights="late" if early is None else early.weights, block_lanes=self.block_lanes,
         )  # fmt: skip
         params = dataclasses.replace(params, fill=params.fill_of(facts))
         lanes = facts.reduction_elems / (row_threads * vectors * self.vector * cluster_blocks)
@@ -368,5 +368,7 @@ class RegisterRows(RowsOf):
     def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:
         """A row in so many blocks of a cluster (or in one), of up to 512 threads each."""
         padded = round_up(ceil_div(share_of(self.row_vectors, blocks), batches), self.arch.warp_threads)
+        if SHARE_MULTIPLE % self.block_lanes and blocks > 1:
+            return
         if padded <= CLUSTER_BLOCK_THREADS[1] and (blocks == 1 or self.facts.iteration_elems <= MAX_GRID[1]):
             yield from self.with_threads("2d", projected, bits, batches, padded, None, 1, 1, blocks, early)

@@ -14,6 +14,7 @@ from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
 from ..expr import variables
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp, sample_of
 from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
@@ -87,6 +88,9 @@ class Template:
         if lanes == 1:
             return
         wanted = set(names)
+        for expr in self.fusion.tensor_exprs():
+            if isinstance(expr, (BlockFoldOp, BlockSampleOp)):
+                set_lanes(expr.outputs[0])  # type: ignore[arg-type]
         for copy in also:
             source = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
             if isinstance(copy.definition(), LookupOp):
@@ -100,7 +104,7 @@ class Template:
             if name in wanted:
                 set_lanes(result)
         for local, output in self.outputs:
-            if output.name in wanted or local.name in wanted:  # a forked output leaves its name to the local tensor
+            if sample_of(output) is None and (output.name in wanted or local.name in wanted):  # a forked output leaves its name to the local tensor
                 set_lanes(output)
                 definition = local.definition()
                 if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_reduced_float and lanes % 2 == 0:

@@ -1,0 +1,67 @@
+// Largest magnitudes of blocks of neighbours, within a thread and over few lanes; and the padding of scales in tiles. Read first: block_amax.
+namespace weft {
+
+// The larger of two numbers; NaN does not count.
+WEFT_DEVICE float larger(float a, float b) {
+#if defined(WEFT_EMULATOR)
+  return a > b || b != b ? a : b;
+#else
+  return fmaxf(a, b);
+#endif
+}
+WEFT_DEVICE float magnitude(float a) {
+#if defined(WEFT_EMULATOR)
+  return __builtin_fabsf(a);
+#else
+  return fabsf(a);
+#endif
+}
+
+// Each of N elements gets the largest magnitude of its block. Lanes > 1: N elements each of so many neighbouring lanes are a block, and all lanes of the warp
+// call this; those whose elements are not there say so, and all lanes of a block agree on that. Else the N elements are N / Block blocks.
+template <int N, int Block, int Lanes, int M, int S> WEFT_DEVICE void block_amax(Array<float, M>& dst, int dst_offset, const Array<float, S>& src, int src_offset, bool is_there) {
+  constexpr int IN_THREAD = Lanes > 1 ? N : Block;
+#pragma unroll
+  for (int first = 0; first < N; first += IN_THREAD) {
+    float amax = 0.f;
+    if (is_there) {
+#pragma unroll
+      for (int i = 0; i < IN_THREAD; i++) amax = larger(amax, magnitude(src.get(src_offset + first + i)));
+    }
+    if constexpr (Lanes > 1) {
+#pragma unroll
+      for (int lanes = 1; lanes < Lanes; lanes *= 2) amax = larger(amax, shuffle_xor(amax, lanes));
+    }
+#pragma unroll
+    for (int i = 0; i < IN_THREAD; i++) dst[dst_offset + first + i] = amax;
+  }
+}
+// The same of one element of a thread, 0 where it is not there.
+template <int Lanes> WEFT_DEVICE float lanes_amax(float value) {
+  float amax = larger(0.f, magnitude(value));
+#pragma unroll
+  for (int lanes = 1; lanes < Lanes; lanes *= 2) amax = larger(amax, shuffle_xor(amax, lanes));
+  return amax;
+}
+
+// Where the scale of row r and column c lies among tiles of 128 rows by 4 columns, of which a row of tiles has `column_tiles`.
+template <class Index> WEFT_DEVICE Index tiled_offset(Index r, Index c, Index column_tiles) {
+  return (r / 128 * column_tiles + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
+}
+
+// Zeros where tiles have no scale: rows from `rows` on, and columns from `columns` on. All threads of the grid share the work.
+template <class Index, class T> WEFT_DEVICE void zero_tile_padding(T* scales, Index rows, Index columns) {
+  const Index all_rows = (rows + 127) / 128 * 128, column_tiles = (columns + 3) / 4, all_columns = column_tiles * 4;
+  const Index below = (all_rows - rows) * all_columns, beside = rows * (all_columns - columns);
+  const Index threads = (Index)gridDim.x * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
+  const Index block = ((Index)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const Index thread = (block * blockDim.z + threadIdx.z) * (blockDim.y * blockDim.x) + threadIdx.y * blockDim.x + threadIdx.x;
+  for (Index i = thread; i < below + beside; i += threads) {
+    const Index j = i - below;
+    const Index r = i < below ? rows + i / all_columns : j / (all_columns - columns);
+    const Index c = i < below ? i % all_columns : columns + j % (all_columns - columns);
+    store_global(scales + tiled_offset(r, c, column_tiles), T{0});
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,60 @@
+"""Expressions over blocks of neighbours along the last axis: what quantizers with a scale per block are made of.
+
+A fold over blocks keeps the shape: each element gets the result of its block, so that what follows (scales, multiplication, casts) are pointwise ops at full
+resolution, and schedulers of rows and pointwise fusions carry it as one of these. A block is within a thread or few neighbouring lanes. `BlockSampleOp` then
+stores one element per block. The extent of the last axis is a multiple of the block, which is checked at definition or at binding.
+Read first: `BlockFoldOp`.
+"""
+
+from __future__ import annotations
+
+from .values import IterDomain, LoadStoreOp, PointwiseOp, Split, TensorView
+
+SWIZZLED = "128x4"
+"""Scales as block-scaled matrix products take them: tiles of 128 rows by 4 columns, padded with zeros; see `ops.blocks.swizzled_offset`."""
+
+
+class BlockFoldOp(PointwiseOp):
+    """Each element of the output is the largest magnitude among the `block` neighbours that its own position belongs to; NaN does not count.
+
+    attributes: op = "block_amax"; block: elements, a power of two; compute: Float.
+    """
+
+    @property
+    def block(self) -> int:
+        return self.attributes["block"]
+
+
+class BlockSampleOp(LoadStoreOp):
+    """One element per block of the input: the first.
+
+    The output's root axes are the input's; its last logical axis is the outer part of the last root axis, split by `block`. Its loops are over the root axes.
+    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED for an output of rank 2.
+    """
+
+    @property
+    def block(self) -> int:
+        return self.attributes["block"]
+
+    @property
+    def layout(self) -> str:
+        return self.attributes["layout"]
+
+    @property
+    def within(self) -> IterDomain:
+        """The axis over the elements of a block, of which the first is taken."""
+        output: TensorView = self.outputs[0]  # type: ignore[assignment]
+        split = output.get_logical_domain()[-1].definition()
+        assert isinstance(split, Split)
+        return split.inner()
+
+
+def sample_of(tensor: TensorView) -> BlockSampleOp | None:
+    """Return the expression that makes `tensor` when it takes one element per block."""
+    definition = tensor.definition()
+    return definition if isinstance(definition, BlockSampleOp) else None
+
+
+def loop_sources(tensor: TensorView) -> list[IterDomain]:
+    """Return the axes whose loops compute `tensor`: the logical ones, but those of the input where one element per block is taken."""
+    return tensor.get_logical_domain() if sample_of(tensor) is None else tensor.get_root_domain()

@@ -1,0 +1,87 @@
+"""Blocks of neighbours along the last axis: which lanes hold one, when one element of it is stored, and where scales in tiles lie.
+
+Owns the checks that a schedule keeps blocks together. Read first: `check_fold`, `sample_index`, `tiled_index`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..analysis.axes import is_row_major
+from ..analysis.blocks import WARP_LANES
+from ..errors import UserError
+from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, is_divisible, mod, mul, recombine, sub, substitute, var, variables
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp
+from ..ir.enums import ParallelType
+from ..ir.values import TensorView
+from .indexing import Indexer
+
+if TYPE_CHECKING:
+    from .build import BuildState
+
+
+class SplitBlock(UserError):
+    code = "W865"
+    what = "{tensor} is folded over blocks of {block} elements, but {reason}"
+    fix = "let the innermost loops be [threadIdx.x, vector] over the last axis, with vectors that divide a block or hold whole ones"
+
+
+def check_fold(state: "BuildState", indexer: Indexer, expr: BlockFoldOp, vector_elems: int) -> int:
+    """Return the neighbouring lanes that hold one block. Errors: SplitBlock where a block is not in a thread or in lanes of one warp."""
+    from .build import linear_element
+
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+
+    def refuse(reason: str) -> SplitBlock:
+        return SplitBlock(tensor=output, block=expr.block, reason=reason)
+
+    loop = output.get_loop_domain()
+    if vector_elems > 1 and not is_row_major(output, loop[-1]):
+        raise refuse(f"axis {loop[-1]} does not run through neighbours of the last axis")
+    lanes = expr.block // vector_elems
+    element = linear_element(indexer, output)
+    threads = [v for v in variables(element) if v.payload == ParallelType.block_x.value]
+    if lanes > 1:
+        if lanes > WARP_LANES:
+            raise refuse(f"it takes {lanes} lanes of {vector_elems}, more than a warp has")
+        step = sub(substitute(element, {thread: add(thread, 1) for thread in threads}), element)
+        if not (step.is_const and step.value == vector_elems):
+            raise refuse(f"neighbouring lanes do not hold neighbouring elements ({element})")
+        element = substitute(element, dict.fromkeys(threads, ZERO))
+    first = _with_divisors(state, element)
+    if not is_divisible(first, expr.block) and mod(first, expr.block) is not ZERO:
+        raise refuse(f"a block may begin in the middle of the lanes ({element})")
+    return max(1, lanes)
+
+
+def _with_divisors(state: "BuildState", element: Sym) -> Sym:
+    """Return an index with the extents written as multiples of what is known to divide them."""
+    known = {extent: mul(var(f"{extent}/{n}", lower=1), n) for extent, n in state.divisors.items() if extent.is_var}
+    return substitute(element, known) if known else element
+
+
+def sample_guard(indexer: Indexer, expr: BlockSampleOp, vector_elems: int) -> Sym:
+    """Return when an element, or a vector, has one that is taken: at the begin of its block."""
+    return TRUE if vector_elems % expr.block == 0 else equal(mod(_row_major(indexer, expr.outputs[0]), expr.block), 0)  # type: ignore[arg-type]
+
+
+def sample_index(indexer: Indexer, output: TensorView, block: int) -> Sym:
+    """Return where the element that is taken of a block lies, blocks in row-major order: rows are whole blocks, so that no row is divided by."""
+    return floordiv(_row_major(indexer, output), block)
+
+
+def _row_major(indexer: Indexer, output: TensorView) -> Sym:
+    """The row-major position of the input's element."""
+    index: Sym = ZERO
+    for axis in output.get_root_domain():
+        index = mul(index, axis.sym) + (ZERO if axis.is_broadcast() else indexer.axis_index(axis, output))
+    return recombine(index)
+
+
+def tiled_index(indexer: Indexer, output: TensorView) -> Sym:
+    """Return where a scale lies among tiles of 128 rows by 4 columns. Source: cuBLAS, layout of block scaling factors."""
+    rows, columns = output.get_logical_domain()
+    r, c = (ZERO if axis.is_broadcast() else indexer.axis_index(axis, output) for axis in (rows, columns))
+    tile = add(mul(floordiv(r, 128), ceildiv(columns.sym, 4)), floordiv(c, 4))
+    within = add(add(mul(mod(r, 32), 16), mul(floordiv(mod(r, 128), 32), 4)), mod(c, 4))
+    return add(mul(tile, 512), within)

@@ -1,0 +1,41 @@
+"""The front end's functions of blocks and quantizers: their arguments are checked here, their nodes made in `blocks.py`.
+
+Read first: `nv_block_quantize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..dtypes import DataType
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView
+from . import arguments as given
+from . import blocks
+
+
+def nv_block_quantize(
+    fusion: Fusion, input: Any, global_scale: Any = None, swizzle_block_scales: Any = False, block_size: Any = 16, dtype: Any = DataType.Float4_e2m1fn
+) -> tuple[TensorView, TensorView]:  # fmt: skip
+    """Return (quantized, block_scales) of blocks of the last axis: NVFP4 (Float4_e2m1fn in blocks of 16) or MXFP8 (Float8_e4m3fn in blocks of 32)."""
+    op = "nv_block_quantize"
+    return blocks.nv_block_quantize(
+        fusion, given.tensor(op, "input", input), None if global_scale is None else given.tensor(op, "global_scale", global_scale),
+        given.boolean(op, "swizzle_block_scales", swizzle_block_scales), given.integer(op, "block_size", block_size), given.data_type(op, "dtype", dtype),
+    )  # fmt: skip
+
+
+def block_amax(fusion: Fusion, arg: Any, block_size: Any) -> TensorView:
+    """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
+    return blocks.block_amax(fusion, given.tensor("block_amax", "arg", arg), given.integer("block_amax", "block_size", block_size))
+
+
+def block_sample(fusion: Fusion, arg: Any, block_size: Any, layout: Any = "rows") -> TensorView:
+    """Return the first element of each block of block_size neighbours along the last axis; layout "128x4": in tiles, as scaled matrix products take scales."""
+    return blocks.block_sample(fusion, given.tensor("block_sample", "arg", arg), given.integer("block_sample", "block_size", block_size), layout)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {"nv_block_quantize": nv_block_quantize}
+BLOCK_FUNCTIONS: dict[str, Callable[..., Any]] = {"block_amax": block_amax, "block_sample": block_sample}
+"""Beside nvFuser's names."""

@@ -1,0 +1,180 @@
+"""Folds over blocks of the last axis, and quantizers with a scale per block.
+
+Owns `block_amax`, `block_sample`, nvFuser's `nv_block_quantize` and the order of operations that its bytes come from.
+Sources of the formulas: nvFuser's runtime helper for block quantization; TransformerEngine's quantizers; OCP Microscaling Formats 1.0 for the floor rule.
+Read first: `nv_block_quantize`, `BlockFormat`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dtypes import DataType
+from ..errors import UserError
+from ..expr import ceildiv, const, evaluate_int, is_divisible
+from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockSampleOp
+from ..ir.fusion import Fusion
+from ..ir.values import IterDomain, Split, TensorView, Val
+from .build import cast, logical_axes, pointwise
+
+FLOAT_MAX = 3.4028234663852886e38
+MOST_BLOCK = 1024
+E4M3, E8M0, FP4 = DataType.Float8_e4m3fn, DataType.Float8_e8m0fnu, DataType.Float4_e2m1fn
+
+
+class BadBlock(UserError):
+    code = "W864"
+    what = "{problem}"
+    fix = "{remedy}"
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """How the elements of a block and its scale are computed from the block's largest magnitude.
+
+    scale_order: "nvfuser": (amax / 6) * g, "te": amax * (g / 6), for scales of e4m3. rounding: of scales of e8m0, "up" so that nothing saturates, or "floor"
+    as OCP says. smallest_scale: of scales of e8m0, the multiplier where a scale is the smallest: "te" 2^127, as its value says; "nvfuser" 1.
+    """
+
+    scale_order: str = "nvfuser"
+    rounding: str = "up"
+    smallest_scale: str = "te"
+
+
+def block_amax(fusion: Fusion, arg: TensorView, block_size: int) -> TensorView:
+    """Return, for each element, the largest magnitude of its block of `block_size` neighbours along the last axis, in Float. NaN does not count."""
+    _check_block("block_amax", arg, block_size)
+    value: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], DataType.Float)
+    fusion.register(BlockFoldOp([value], [out], op="block_amax", compute=DataType.Float, block=block_size))
+    return out
+
+
+def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str = "rows") -> TensorView:
+    """Return the first element of each block of `block_size` neighbours along the last axis. Shapes: [..., k] -> [..., k / block_size].
+
+    layout "128x4": of a tensor of rank 2, in tiles of 128 rows by 4 columns, padded with zeros to whole tiles; it must be an output.
+    """
+    _check_block("block_sample", arg, block_size)
+    if layout not in ("rows", SWIZZLED):
+        raise BadBlock(problem=f'layout is "{layout}"', remedy=f'give "rows" or "{SWIZZLED}"')
+    if layout == SWIZZLED and arg.ndim != 2:
+        raise BadBlock(problem=f"scales in tiles of {SWIZZLED} are of rank 2, and {arg} has rank {arg.ndim}", remedy="flatten the outer axes first")
+    root = [fusion.copy_axis(a) for a in logical_axes(arg)]
+    out = fusion.new_tensor([*root[:-1], _blocks_of(fusion, root[-1], block_size)], arg.dtype(), root=root)
+    out.domain().loop = list(root)
+    fusion.register(_sample(arg, out, block_size, layout))
+    return out
+
+
+def _blocks_of(fusion: Fusion, axis: IterDomain, block: int) -> IterDomain:
+    """Return the axis over the blocks of `axis`."""
+    outer, inner = fusion.new_axis(ceildiv(axis.sym, block)), fusion.new_axis(block)
+    transform = Split(axis, outer, inner, const(block), True)
+    outer._definition = inner._definition = transform
+    axis._uses.append(transform)
+    return outer
+
+
+def _sample(arg: TensorView, out: TensorView, block: int, layout: str) -> BlockSampleOp:
+    node = BlockSampleOp([arg], [out])
+    node.attributes.update(op="block_sample", block=block, layout=layout)
+    return node
+
+
+def _check_block(op: str, arg: TensorView, block: int) -> None:
+    if block < 1 or block > MOST_BLOCK or block & (block - 1):
+        raise BadBlock(problem=f"{op}: a block has {block} elements", remedy=f"use a power of two up to {MOST_BLOCK}")
+    axes = logical_axes(arg)
+    if not axes or axes[-1].is_broadcast():
+        raise BadBlock(problem=f"{op}: {arg} has no last axis of elements", remedy="give a tensor with a last axis that is no broadcast")
+    extent = axes[-1].sym
+    if extent.is_const and not is_divisible(extent, block):
+        raise BadBlock(
+            problem=f"{op}: the last axis of {arg} has {evaluate_int(extent, {})} elements, which are no whole blocks of {block}", remedy="pad it to a multiple"
+        )
+
+
+# ---------------------------------------------------------------- formats
+def nvfp4(fusion: Fusion, arg: TensorView, global_scale: Val | None, form: BlockFormat, block: int = 16) -> tuple[TensorView, TensorView]:
+    """Return (elements of e2m1, scales of e4m3 at full resolution). global_scale: the encode scale, 2688 / largest magnitude of the tensor."""
+    x: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
+    amax: Val = block_amax(fusion, x, block)
+    if form.scale_order == "te":
+        factor = pointwise(fusion, "div", global_scale, 6.0) if global_scale is not None else 1.0 / 6.0
+        wanted = pointwise(fusion, "mul", amax, factor)
+    else:
+        wanted = pointwise(fusion, "div", amax, 6.0)
+        if global_scale is not None:
+            wanted = pointwise(fusion, "minimum", pointwise(fusion, "mul", wanted, global_scale), FLOAT_MAX)
+    scale: TensorView = cast(fusion, wanted, E4M3)  # type: ignore[assignment]
+    held = cast(fusion, scale, DataType.Float)
+    if global_scale is not None:
+        held = pointwise(fusion, "mul", held, pointwise(fusion, "div", 1.0, global_scale))
+    multiplier = pointwise(fusion, "minimum", pointwise(fusion, "div", 1.0, held), FLOAT_MAX)
+    return cast(fusion, pointwise(fusion, "mul", x, multiplier), FP4), scale  # type: ignore[return-value]
+
+
+def mx(fusion: Fusion, arg: TensorView, element: DataType, form: BlockFormat, block: int = 32) -> tuple[TensorView, TensorView]:
+    """Return (elements of type `element`, scales of e8m0 at full resolution)."""
+    x: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
+    amax: Val = block_amax(fusion, x, block)
+    if form.rounding == "floor":
+        up = cast(fusion, cast(fusion, amax, E8M0), DataType.Float)  # the power of two from the largest magnitude on
+        down = pointwise(fusion, "where", pointwise(fusion, "gt", up, amax), pointwise(fusion, "mul", up, 0.5), up)
+        wanted = pointwise(fusion, "mul", down, 2.0 ** -_LARGEST_EXPONENT[element])
+    else:
+        wanted = pointwise(fusion, "mul", amax, _RECIPROCAL_OF_LARGEST[element])
+    scale: TensorView = cast(fusion, wanted, E8M0)  # type: ignore[assignment]
+    held = cast(fusion, scale, DataType.Float)
+    multiplier = pointwise(fusion, "div", 1.0, held)  # exact: the value of a scale is a power of two
+    if form.smallest_scale == "nvfuser":
+        multiplier = pointwise(fusion, "where", pointwise(fusion, "gt", held, 2.0**-127), multiplier, 1.0)
+    return cast(fusion, pointwise(fusion, "mul", x, multiplier), element), scale  # type: ignore[return-value]
+
+
+_LARGEST_EXPONENT = {DataType.Float8_e4m3fn: 8, DataType.Float8_e5m2: 15, DataType.Float4_e2m1fn: 2}
+_RECIPROCAL_OF_LARGEST = {  # rounded to float: 1 / 448 is 0x3b124925
+    DataType.Float8_e4m3fn: 0.002232142956927419, DataType.Float8_e5m2: 1.7438616737025324e-05, DataType.Float4_e2m1fn: 0.1666666716337204,
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- nvFuser's op
+def nv_block_quantize(
+    fusion: Fusion, input: TensorView, global_scale: Val | None = None, swizzle_block_scales: bool = False, block_size: int = 16, dtype: DataType = FP4
+) -> tuple[TensorView, TensorView]:  # fmt: skip
+    """Return (elements, scales of blocks of the last axis): NVFP4 (e2m1 in blocks of 16, scales of e4m3) or MXFP8 (e4m3 in blocks of 32, scales of e8m0).
+
+    Shapes: [..., k] -> [..., k], [..., k / block_size]; swizzled scales of rank 2 lie in tiles of 128 x 4, padded with zeros.
+    global_scale: of NVFP4, a Float tensor of rank 0: the encode scale. Errors: BadBlock, in nvFuser's words.
+    """
+    _check_quantize(input, global_scale, swizzle_block_scales, block_size, dtype)
+    if dtype is FP4:
+        elements, scales = nvfp4(fusion, input, global_scale, BlockFormat())
+    else:
+        elements, scales = mx(fusion, input, dtype, BlockFormat())
+    return elements, block_sample(fusion, scales, block_size, SWIZZLED if swizzle_block_scales else "rows")
+
+
+def _check_quantize(input: TensorView, global_scale: Val | None, swizzle: bool, block_size: int, dtype: DataType) -> None:
+    problem = remedy = ""
+    wanted = {FP4: 16, E4M3: 32}
+    if dtype not in wanted:
+        problem = "Currently only output data type of Float4_e2m1fn or Float8_e4m3fn is supported"
+        remedy = "weft.quantize has other formats"
+    elif block_size != wanted[dtype]:
+        problem, remedy = f"Block size must be {wanted[dtype]} for {dtype.name}, got {block_size}", "weft.quantize has other blocks"
+    elif dtype is E4M3 and swizzle:
+        problem, remedy = "swizzle_scales must be false for Float8_e4m3fn", "weft.quantize.mxfp8 has swizzled scales"
+    elif dtype is E4M3 and global_scale is not None:
+        problem, remedy = "global_scaling_factor must be nullptr for Float8_e4m3fn", "leave global_scale out"
+    elif input.ndim == 0:
+        problem, remedy = "Block quantization does not support zero-dimensional tensors", "give it an axis"
+    elif input.dtype() not in (DataType.Float, DataType.Half, DataType.BFloat16):
+        problem, remedy = f"Block quantization expects floating point input but got {input.dtype().value}", "cast it to Float"
+    elif isinstance(global_scale, TensorView) and global_scale.ndim:
+        problem, remedy = "Global scaling factor for block quantization must be a scalar tensor", "give a tensor of rank 0"
+    elif global_scale is not None and global_scale.dtype() is not DataType.Float:  # type: ignore[attr-defined]
+        problem, remedy = "Global scaling factor for block quantization must be of float data type", "cast it to Float"
+    if problem:
+        raise BadBlock(problem=problem, remedy=remedy)

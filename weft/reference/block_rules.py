@@ -1,0 +1,46 @@
+"""Blocks of neighbours along the last axis in torch's terms: their largest magnitudes, one element of each, and scales in tiles.
+
+Read first: `fold`, `in_tiles`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockSampleOp
+
+
+def fold(machine: Any, node: BlockFoldOp) -> torch.Tensor:
+    """Return the largest magnitude of each element's block; NaN does not count."""
+    x: torch.Tensor = machine.tensors[node.inputs[0]]
+    if not x.numel():
+        return x
+    size = x.abs().nan_to_num(nan=0.0, posinf=float("inf")).unflatten(-1, (-1, node.block))
+    return size.amax(-1, keepdim=True).expand_as(size).flatten(-2)
+
+
+def sample(machine: Any, node: BlockSampleOp) -> torch.Tensor:
+    """Return the first element of each block, in the layout of the node."""
+    rows = machine.tensors[node.inputs[0]][..., :: node.block]
+    return in_tiles(rows) if node.layout == SWIZZLED else rows
+
+
+def in_tiles(rows: torch.Tensor) -> torch.Tensor:
+    """Return scales in tiles of 128 rows by 4 columns, each of four groups of 32 rows side by side, padded with zeros.
+
+    Shapes: [r, c] -> [r to whole 128, c to whole 4].
+    """
+    r, c = rows.shape
+    row_tiles, column_tiles = -(-r // 128), -(-c // 4)
+    padded = torch.zeros(row_tiles * 128, column_tiles * 4, dtype=rows.dtype, device=rows.device)
+    padded[:r, :c] = rows
+    tiles = padded.view(row_tiles, 4, 32, column_tiles, 4).permute(0, 3, 2, 1, 4)
+    return tiles.reshape(row_tiles * 128, column_tiles * 4)
+
+
+def out_of_tiles(tiles: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Return the scales that `in_tiles` made tiles of. Shapes: [r to whole 128, c to whole 4] -> [rows, columns]."""
+    row_tiles, column_tiles = tiles.shape[0] // 128, tiles.shape[1] // 4
+    return tiles.reshape(row_tiles, column_tiles, 32, 4, 4).permute(0, 3, 2, 1, 4).reshape(row_tiles * 128, column_tiles * 4)[:rows, :columns]
