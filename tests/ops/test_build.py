@@ -293,4 +293,4 @@ def test_wrong_arguments_of_an_op_that_is_not_done_are_type_errors() -> None:
     with pytest.raises(TypeError, match="dim must be an int"):
         g.cumsum(g.tensor([3]), "x")
     with pytest.raises(TypeError, match="missing input"):
-        g.nv_block_quantize()
+        g.nv_grouped_block_quantize()

@@ -429,7 +429,7 @@ class OpNames:
         ...
 
     def grouped_mm(self, mat1: Operand, mat2: Operand, offsets: Operand, scale1: Any = ..., scale2: Any = ..., alpha: Any = ..., bias: TensorView | None = ..., beta: _float | None = ..., dtype: DType = ..., output_block_scale_size: _int = ..., output_block_scale_dtype: DType = ..., output_gamma: _bool = ...) -> Any:
-        """grouped_mm(mat1, mat2, offsets, scale1=None, scale2=None, alpha=None, bias=None, beta=None, dtype=DataType.BFloat16, output_block_scale_size=0, output_block_scale_dtype=DataType.BFloat16, output_gamma=False) is not supported yet."""
+        """Return products of groups that end at offsets; with scales also two Nones, for scales of the result, which it has none of."""
         ...
 
     @overload
@@ -559,7 +559,7 @@ class OpNames:
     def lgamma(self, x: Scalar | Number, /) -> Scalar: ...
 
     def linear(self, arg1: TensorView, arg2: TensorView, bias: TensorView | None = ...) -> TensorView:
-        """linear(arg1, arg2, bias=None) is not supported yet."""
+        """Return arg1 @ arg2.T + bias."""
         ...
 
     @overload
@@ -650,7 +650,7 @@ class OpNames:
         ...
 
     def matmul(self, arg1: TensorView, arg2: TensorView) -> TensorView:
-        """matmul(arg1, arg2) is not supported yet."""
+        """Return the matrix product of two tensors, as torch.matmul."""
         ...
 
     def max(self, arg: TensorView, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., dtype: DType = ...) -> TensorView:
@@ -856,7 +856,7 @@ class OpNames:
     def rsqrt(self, x: Scalar | Number, /) -> Scalar: ...
 
     def scaled_mm(self, mat1: Operand, mat2: Operand, scale1: Operand, scale2: Operand, alpha: Any = ..., bias: TensorView | None = ..., beta: _float | None = ..., dtype: DType = ..., output_block_scale_size: _int = ..., output_block_scale_dtype: DType = ..., output_gamma: _bool = ...) -> Any:
-        """scaled_mm(mat1, mat2, scale1, scale2, alpha=None, bias=None, beta=None, dtype=DataType.BFloat16, output_block_scale_size=0, output_block_scale_dtype=DataType.BFloat16, output_gamma=False) is not supported yet."""
+        """Return (product of two matrices with scales, None, None)."""
         ...
 
     def scatter(self, arg: TensorView, index: TensorView | Scalar | _int, src: Operand, dim: _int) -> TensorView:
@@ -864,11 +864,11 @@ class OpNames:
         ...
 
     def sdpfa_bwd(self, grad_output: Operand, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Operand, is_causal: Operand, philox_seed: Operand, philox_offset: Operand, scale: Operand) -> Any:
-        """sdpfa_bwd(grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, philox_seed, philox_offset, scale) is not supported yet."""
+        """Return the gradients of query, key and value."""
         ...
 
     def sdpfa_fwd(self, query: TensorView, key: TensorView, value: Operand, bias: TensorView | None = ..., mask: TensorView | None = ..., dropout_p: Any = ..., is_causal: Any = ..., scale: Any = ...) -> Any:
-        """sdpfa_fwd(query, key, value, bias=None, mask=None, dropout_p=None, is_causal=None, scale=None) is not supported yet."""
+        """Return (output, logsumexp, philox_seed, philox_offset) of scaled dot product attention."""
         ...
 
     def segment_set(self, x: Operand, /) -> TensorView:
