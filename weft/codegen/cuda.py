@@ -10,7 +10,7 @@ from ..analysis.vectorization import SHIFTED_WORD_BITS
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
-from ..ir.block_ops import SWIZZLED, BlockSampleOp, sample_of
+from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import At, LookupOp
@@ -27,6 +27,7 @@ from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
+from .blocks import fold_block, sample_blocks, zero_padding
 from .scalars import ScalarPrinter, literal
 
 MAX_ACCESS_BITS = 128
@@ -110,7 +111,7 @@ class CudaWriter:
         elif isinstance(s, Reduce):
             self.reduce(s, depth)
         elif isinstance(s, BlockFold):
-            self.fold_block(s, depth)
+            fold_block(self, s, depth)
         elif isinstance(s, Op):
             self.op(s, depth)
         else:
@@ -182,7 +183,7 @@ class CudaWriter:
         elif isinstance(expr, LookupOp):
             self.look_up(s, expr, depth)
         elif isinstance(expr, BlockSampleOp):
-            self.sample_blocks(s, depth)
+            sample_blocks(self, s, depth)
         elif s.vector_elems > 1:
             self.vector_op(s, depth)
         elif isinstance(expr, _COPIES):
@@ -201,26 +202,6 @@ class CudaWriter:
             self.write(output, self.random_text(s), depth)
         else:
             raise InternalError(f"{type(expr).__name__} has no CUDA text")
-
-    def fold_block(self, s: BlockFold, depth: int) -> None:
-        """Write the fold over the blocks of a vector, and over the lanes that share a block."""
-        self.blocks["blocks"] = None
-        target, source, n, block = s.outputs[0], s.operands[0], s.vector_elems, s.expr.attributes["block"]
-        assert isinstance(source, Access)
-        is_there = "true" if s.predicate is TRUE else self.scalars.condition(s.predicate)
-        if n == 1:
-            value = self.read(source, DataType.Float)
-            self.write(target, f"weft::lanes_amax<{s.lanes}>({value if s.predicate is TRUE else f'{is_there} ? {value} : 0.f'})", depth)
-            return
-        places = f"{target.buffer.name}, {self.scalars.index(target.index)}, {source.buffer.name}, {self.scalars.index(source.index)}"
-        self.emit(depth, f"weft::block_amax<{n}, {block}, {s.lanes}>({places}, {is_there});")
-
-    def sample_blocks(self, s: Op, depth: int) -> None:
-        """Write the store of the first element of each block in a vector."""
-        target, source, block = s.outputs[0], s.operands[0], s.expr.attributes["block"]
-        assert isinstance(source, Access)
-        for n in range(max(1, s.vector_elems // block)):
-            self.write(_lane(target, n), self.read(_lane(source, n * block), target.buffer.dtype), depth)
 
     def look_up(self, s: Op, expr: LookupOp, depth: int) -> None:
         """Write the load of an element, or a vector, at positions that need not be the loops' own; outside of a masked source there is the fill value."""
@@ -638,12 +619,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         writer.cluster_started = True
     elif across:
         writer.emit(1, "weft::cluster_arrive_relaxed();  // every block of the cluster has started; waited for before the first exchange")
-    for tensor, buffer in kernel.buffers.items():
-        sample = sample_of(tensor)
-        if sample is not None and sample.layout == SWIZZLED:
-            writer.blocks["blocks"] = None
-            rows, columns = (writer.scalars.index(axis.sym) for axis in tensor.get_logical_domain())
-            writer.emit(1, f"weft::zero_tile_padding<{writer.scalars.index_ctype}>({buffer.name}, {rows}, {columns});")
+    zero_padding(writer, kernel)
     writer.body(kernel.body, 1)
     params = _parameters(writer)
     first = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []

@@ -1,0 +1,46 @@
+"""CUDA text of folds over blocks of neighbours, of one element stored per block, and of the zeros around scales in tiles.
+
+Read first: `fold_block`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dtypes import DataType
+from ..expr import TRUE, add
+from ..ir.block_ops import SWIZZLED, sample_of
+from ..lower.kernel_ir import Access, BlockFold, Kernel, Op
+
+
+def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
+    """Write the fold over the blocks of a vector, and over the lanes that share a block. writer: the CudaWriter."""
+    writer.blocks["blocks"] = None
+    target, source, n, block = s.outputs[0], s.operands[0], s.vector_elems, s.expr.attributes["block"]
+    assert isinstance(source, Access)
+    is_there = "true" if s.predicate is TRUE else writer.scalars.condition(s.predicate)
+    if n == 1:
+        value = writer.read(source, DataType.Float)
+        writer.write(target, f"weft::lanes_amax<{s.lanes}>({value if s.predicate is TRUE else f'{is_there} ? {value} : 0.f'})", depth)
+        return
+    places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
+    writer.emit(depth, f"weft::block_amax<{n}, {block}, {s.lanes}>({places}, {is_there});")
+
+
+def sample_blocks(writer: Any, s: Op, depth: int) -> None:
+    """Write the store of the first element of each block in a vector."""
+    target, source, block = s.outputs[0], s.operands[0], s.expr.attributes["block"]
+    assert isinstance(source, Access)
+    for n in range(max(1, s.vector_elems // block)):
+        taken = Access(source.buffer, add(source.index, n * block))
+        writer.write(Access(target.buffer, add(target.index, n)), writer.read(taken, target.buffer.dtype), depth)
+
+
+def zero_padding(writer: Any, kernel: Kernel) -> None:
+    """Write the zeros of outputs in tiles, where rows and columns do not fill them."""
+    for tensor, buffer in kernel.buffers.items():
+        sample = sample_of(tensor)
+        if sample is not None and sample.layout == SWIZZLED:
+            writer.blocks["blocks"] = None
+            rows, columns = (writer.scalars.index(axis.sym) for axis in tensor.get_logical_domain())
+            writer.emit(1, f"weft::zero_tile_padding<{writer.scalars.index_ctype}>({buffer.name}, {rows}, {columns});")
