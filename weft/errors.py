@@ -19,7 +19,8 @@ def user_location() -> str | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not filename.startswith(_PACKAGE_DIR) and not filename.startswith("<frozen"):
+        is_torch = frame.f_globals.get("__name__", "").partition(".")[0] == "torch"  # between a user and our autograd functions
+        if not filename.startswith(_PACKAGE_DIR) and not filename.startswith("<frozen") and not is_torch:
             text = linecache.getline(filename, frame.f_lineno).strip()
             return f"{filename}:{frame.f_lineno}: {text}"
         frame = frame.f_back

@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("reference",),
     ("runtime",),
     ("api",),
+    ("nn",),
     ("check",),
     ("cli", "", "__main__"),
 )

@@ -15,7 +15,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Expr, Scalar, TensorDomain, TensorView, Val
 from ..ops.build import cast, copy
 from ..ops.calls import Calls
-from ..ops.gradients import axes_of, filled, flows, gradients_of
+from ..ops.gradients import axes_of, filled, flows, gradients_of, own_gradients_of
 from ..ops.names import function_of  # noqa: F401  (loads the composites and their rules)
 from . import saving
 from .part import SizeOf, cut_out
@@ -166,9 +166,14 @@ class _Joint:
             incoming = [flowing.get(out) for out in expr.outputs]
             if all(g is None for g in incoming):
                 continue
-            for value, grad in zip(expr.inputs, gradients_of(self.fusion, expr, incoming)):
-                if grad is not None and value in active:
-                    self._accumulate(flowing, value, grad)
+            if expr.outputs[0] in self.fusion.own_gradients:
+                for value, grad in own_gradients_of(self.fusion, expr.outputs[0], incoming[0]):  # type: ignore[arg-type]
+                    if value in active:
+                        self._accumulate(flowing, value, grad)
+                continue
+            for value, flow in zip(expr.inputs, gradients_of(self.fusion, expr, incoming)):
+                if flow is not None and value in active:
+                    self._accumulate(flowing, value, flow)
         for position, value in wrt.items():
             if value in flowing:
                 self.grads[position] = self._result(flowing[value], value)  # type: ignore[arg-type]

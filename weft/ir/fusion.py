@@ -6,7 +6,8 @@ Owns creation and registration of values, topological order, and cloning. Read f
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ..dtypes import DataType
 from ..expr import Number, Sym, const, var
@@ -26,6 +27,7 @@ class Fusion:
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
         self.detached: set[Val] = set()  # tensors through which no gradient flows
+        self.own_gradients: dict[Val, tuple[tuple[Val, ...], Callable[..., Any]]] = {}  # result of a composite -> (sources, rule), see weft.ops.gradients
         self.is_closed = False  # an executor owns the fusion: users' operators add nothing more
         self.random_op_count = 0
         self._changes = 0
@@ -253,6 +255,9 @@ class _Cloner:
         target._outputs = [self._value(v) for v in source._outputs]
         target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
         target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
+        for value, (sources, rule) in source.own_gradients.items():
+            if value in self.map and all(v in self.map for v in sources):
+                target.own_gradients[self.map[value]] = (tuple(self.map[v] for v in sources), rule)
         target.detached = {self.map[v] for v in source.detached if v in self.map}
         target._size_scalars = {k: self._value(v) for k, v in source._size_scalars.items()}  # type: ignore[misc]
         target.random_op_count = source.random_op_count

@@ -16,6 +16,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView
 from . import build, shapes
 from .calls import Calls
+from .gradients import with_gradient
 from .arguments import WrongArgument
 from .promotion import WrongDtype
 
@@ -102,7 +103,8 @@ def softmax(fusion: Fusion, x: Any, dim: int = -1, dtype: Any = None) -> TensorV
     """Return exp(x) over its sum along dim: torch.softmax. dtype: the result's, x's own unless given."""
     o, out, wide_x = Calls(fusion), dtype or _tensor("softmax", x).dtype(), _float("softmax", x)
     e = o.exp(wide_x - detached(o.max(wide_x, [dim], True)))
-    return narrowed(e / o.sum(e, [dim], True), out)
+    y = with_gradient(e / o.sum(e, [dim], True), [wide_x], lambda o, g, y, x: y * (g - o.sum(g * y, [dim], True)))
+    return narrowed(y, out)
 
 
 @composite
@@ -110,7 +112,8 @@ def log_softmax(fusion: Fusion, x: Any, dim: int = -1, dtype: Any = None) -> Ten
     """Return log(softmax(x, dim)), computed from x - max: torch.log_softmax."""
     o, out, wide_x = Calls(fusion), dtype or _tensor("log_softmax", x).dtype(), _float("log_softmax", x)
     shifted = wide_x - detached(o.max(wide_x, [dim], True))
-    return narrowed(shifted - o.log(o.sum(o.exp(shifted), [dim], True)), out)
+    y = shifted - o.log(o.sum(o.exp(shifted), [dim], True))
+    return narrowed(with_gradient(y, [wide_x], lambda o, g, y, x: g - o.exp(y) * o.sum(g, [dim], True)), out)
 
 
 @composite
@@ -121,6 +124,7 @@ def logsumexp(fusion: Fusion, x: Any, dims: Any, keepdim: bool = False) -> Tenso
     largest = o.max(wide_x, reduced, True)
     largest = detached(o.where(o.isinf(largest), 0.0, largest))
     total = o.log(o.sum(o.exp(wide_x - largest), reduced, True)) + largest
+    with_gradient(total, [wide_x], lambda o, g, y, x: g * o.exp(x - y))
     return narrowed(total if keepdim else o.squeeze(total, reduced), out)
 
 

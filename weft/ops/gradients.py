@@ -51,6 +51,24 @@ def gradients_of(fusion: Fusion, expr: Expr, grads: list[Gradient]) -> list[Grad
     return [None if g is None or not flows(v) else fitted(o, g, v) for g, v in zip(raw, expr.inputs)]  # type: ignore[arg-type]
 
 
+def with_gradient(result: TensorView, sources: Sequence[TensorView], rule: Callable[..., Any]) -> TensorView:
+    """Return `result`, through which gradients flow by `rule` instead of by the rules of its ops: rule(o, g, result, *sources) -> one gradient per source.
+
+    For composites whose derivative is simpler as a whole: it reads less, or what it reads is there anyway.
+    """
+    result.fusion.own_gradients[result] = (tuple(sources), rule)  # type: ignore[union-attr]
+    return result
+
+
+def own_gradients_of(fusion: Fusion, result: TensorView, g: TensorView) -> list[tuple[Val, TensorView]]:
+    """Return (source, what flows to it) for a result that has a rule of its own."""
+    sources, rule = fusion.own_gradients[result]
+    o = Calls(fusion)
+    found = rule(o, g, result, *sources)
+    grads = found if isinstance(found, tuple) else (found,)
+    return [(v, fitted(o, grad, v)) for v, grad in zip(sources, grads) if grad is not None and flows(v)]  # type: ignore[arg-type]
+
+
 def flows(value: Val) -> bool:
     """Tell whether a gradient can flow to a value: a tensor of floats that is not detached."""
     return isinstance(value, TensorView) and value.dtype().is_float and value not in value.fusion.detached  # type: ignore[union-attr]

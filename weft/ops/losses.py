@@ -11,7 +11,7 @@ from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from .calls import Calls
-from .composites import WrongChoice, _float, _tensor, composite, count, detached, narrowed, unsqueeze, wide
+from .composites import WrongChoice, _float, _tensor, composite, count, logsumexp, narrowed, unsqueeze, wide
 
 
 def reduced(fusion: Fusion, loss: TensorView, reduction: str, dtype: Any, op: str) -> TensorView:
@@ -89,8 +89,7 @@ def cross_entropy_rows(
     o, wide_x = Calls(fusion), _float("cross_entropy", _tensor("cross_entropy", x))
     if softcap:
         wide_x = softcap * o.tanh(wide_x / softcap)
-    largest = detached(o.max(wide_x, [1], True))
-    log_total = o.log(o.sum(o.exp(wide_x - largest), [1], True)) + largest
+    log_total = logsumexp(fusion, wide_x, [1], True)
     is_target = o.eq(unsqueeze(fusion, o.iota(x.size(1), None, None, DataType.Int), 0), unsqueeze(fusion, target, 1))
     counts = o.ne(target, ignore_index)
     log_p = wide_x - log_total

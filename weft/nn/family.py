@@ -1,0 +1,167 @@
+"""A function of torch tensors made from a definition: one definition per type, rank and layout of its inputs, kept; gradients by `fd.autograd()`.
+
+Owns the way from a call to the definition that serves it. The functions themselves are in `weft.nn.functional`. Read first: `Family.__call__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..api.autograd import Differentiable
+from ..api.definition import FusionDefinition
+from ..api.inputs import compute_tensor_descriptor
+from ..errors import UserError
+from ..ir.values import TensorView
+
+LARGEST_TABLE = 4096
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+NAMES: dict[str, "Family"] = {}
+"""Every family by name."""
+
+
+class NotATensor(UserError, TypeError):
+    code = "W140"
+    what = "{function}: {argument} is {kind}, not a dense torch.Tensor"
+    fix = "{remedy}"
+
+
+class WrongDevice(UserError):
+    code = "W141"
+    what = "{function}: its tensors are on {devices}"
+    fix = "move them to one device"
+
+
+class Family:
+    """A function of tensors. `define(fd.ops, *tensors, **static)` writes its definition for TensorViews (None for tensors that are left out).
+
+    name: how messages and torch.ops call it. arguments: names of its tensors. static: hashable values, one definition each.
+    keeps_layout: results of the first tensor's rank lie in memory as that tensor does (channels last stays channels last).
+    folds: leading axes of the first tensor count rows, so that `vmap` over it alone is one more leading axis.
+    """
+
+    def __init__(self, name: str, define: Callable[..., Any], arguments: Sequence[str], *, keeps_layout: bool = False, folds: bool = False) -> None:
+        self.name, self.define, self.arguments = name, define, tuple(arguments)
+        self.keeps_layout, self.folds = keeps_layout, folds
+        self._by_signature: dict[Any, Differentiable] = {}
+        self._by_form: dict[Any, Differentiable] = {}
+        NAMES[name] = self
+
+    def __call__(self, tensors: Sequence[Any], **static: Any) -> Any:
+        """Return the result for these tensors (None where one is left out), a tuple where there are several."""
+        given = [t for t in tensors if t is not None]
+        if torch._C._are_functorch_transforms_active():
+            from .transforms import apply
+
+            return apply(self, list(tensors), static)
+        outputs = self.differentiable(tensors, static).execute(given)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def differentiable(self, tensors: Sequence[Any], static: dict[str, Any]) -> Differentiable:
+        """Return the definition that serves such tensors. Errors: NotATensor, WrongDevice, those of the definition."""
+        try:
+            signature = (tuple([None if t is None else (t.dtype, t.shape, t.stride()) for t in tensors]), tuple(static.values()))
+            found = self._by_signature.get(signature)
+        except (AttributeError, RuntimeError):
+            found, signature = None, None
+        if found is None:
+            self.check(tensors)
+            found = self._form(tensors, static)
+            if len(self._by_signature) >= LARGEST_TABLE:
+                self._by_signature.clear()
+            self._by_signature[signature] = found
+        return found
+
+    def check(self, tensors: Sequence[Any]) -> None:
+        """Refuse what is no dense tensor, and tensors on several devices. Errors: NotATensor, WrongDevice."""
+        devices = set()
+        for name, tensor in zip(self.arguments, tensors):
+            if tensor is None:
+                continue
+            if not isinstance(tensor, torch.Tensor):
+                raise NotATensor(function=self.name, argument=name, kind=type(tensor).__name__, remedy="give a torch.Tensor")
+            remedy = unusual(tensor)
+            if remedy:
+                raise NotATensor(function=self.name, argument=name, kind=remedy[0], remedy=remedy[1])
+            devices.add(str(tensor.device))
+        if len(devices) > 1:
+            raise WrongDevice(function=self.name, devices=" and ".join(sorted(devices)))
+
+    def _form(self, tensors: Sequence[Any], static: dict[str, Any]) -> Differentiable:
+        forms = tuple([None if t is None else _form_of(t) for t in tensors])
+        key = (forms, tuple(static.values()))
+        found = self._by_form.get(key)
+        if found is None:
+            found = self._by_form[key] = self.definition(forms, static).autograd()
+        return found
+
+    def definition(self, forms: Sequence[Any], static: dict[str, Any]) -> FusionDefinition:
+        """Return a new definition for tensors of these forms."""
+        with FusionDefinition() as fd:
+            values = [None if form is None else _input(fd, form) for form in forms]
+            results = self.define(fd.ops, *values, **static)
+            for result in results if isinstance(results, tuple) else (results,):
+                if isinstance(result, _Written):
+                    fd.add_output(result.value, alias_input=result.into)
+                else:
+                    fd.add_output(self._laid_out(fd, result, values[0], forms[0]))
+        return fd
+
+    def _laid_out(self, fd: FusionDefinition, result: TensorView, first: Any, form: Any) -> TensorView:
+        """Return the result in the order of axes of the first tensor, if that is dense in another order than usual."""
+        if not self.keeps_layout or form is None or result.ndim != first.ndim:
+            return result
+        order = form[3]
+        if order == tuple(range(first.ndim - 1, -1, -1)) or False in form[2]:
+            return result
+        return fd.ops.stride_order(result, list(order))
+
+
+class _Written:
+    """A result that is written into an input, and not returned."""
+
+    def __init__(self, value: TensorView, into: TensorView) -> None:
+        self.value, self.into = value, into
+
+
+def written(value: TensorView, into: TensorView) -> Any:
+    """Let a result of a definition be written into an input."""
+    return _Written(value, into)
+
+
+def unusual(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """Return (kind, remedy) for a tensor that kernels cannot read, else None."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if isinstance(tensor, FakeTensor):
+        return "a fake tensor", "call through torch.compile or torch.ops.weft, which work out shapes without data"
+    if tensor.is_nested:
+        return "a nested tensor", "pad it: torch.nested.to_padded_tensor(x, 0.0)"
+    if tensor.layout is not torch.strided:
+        return f"a sparse tensor ({tensor.layout})", "make it dense: x.to_dense()"
+    if tensor.is_quantized or tensor.is_mkldnn:
+        return "a quantized or mkldnn tensor", "make it plain: x.dequantize() or x.to_dense()"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "a tensor of torch.func", "call the functions of weft.nn.functional, which take them"
+    return None
+
+
+def _form_of(tensor: torch.Tensor) -> Any:
+    """Return (dtype, sizes with -1 for all but 1, contiguity, order of axes): what a definition fixes about a tensor."""
+    contiguity, order = compute_tensor_descriptor(list(tensor.shape), list(tensor.stride()))
+    sizes = tuple([1 if n == 1 else -1 for n in tensor.shape])
+    return tensor.dtype, sizes, tuple(contiguity), tuple(order)
+
+
+def _input(fd: FusionDefinition, form: Any) -> TensorView:
+    dtype, sizes, contiguity, order = form
+    return fd.define_tensor(shape=list(sizes), contiguity=list(contiguity), dtype=dtype, stride_order=list(order))
+
+
+def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
+    """Return the type that functions on autocast's float32 list return now, None outside of autocast or for a float64."""
+    if torch.is_autocast_enabled(tensor.device.type) and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32):
+        return torch.float32
+    return None
