@@ -84,16 +84,18 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
 
 
 def _is_moved(expr: Expr | None) -> bool:
-    """True for an expression through which a lookup moves. A copy that ends a segment, or that has another order in memory, stays."""
+    """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that turns memory round: that is done in tiles."""
     if not isinstance(expr, MOVED):
         return False
-    return not isinstance(expr, LoadStoreOp) or expr.op_name == "set" and not _has_layout(expr.outputs[0])  # type: ignore[arg-type]
+    return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set" and not _turns_memory(expr.outputs[0])  # type: ignore[arg-type]
 
 
-def _has_layout(tensor: TensorView) -> bool:
+def _turns_memory(tensor: TensorView) -> bool:
     domain = tensor.domain()
     root = domain.root
-    return domain.allocation is not None or root is not None and {id(a) for a in root} != {id(a) for a in domain.logical}
+    if root is not None and ({id(a) for a in root} != {id(a) for a in domain.logical} or root[-1] is not domain.logical[-1]):
+        return True
+    return domain.allocation is not None and domain.allocation[-1] is not domain.logical[-1]
 
 
 Made = dict[tuple[Sym, ...], dict[tuple[TensorView, Window], TensorView]]

@@ -20,6 +20,7 @@ from ..ir.values import (
 from ..ops.build import logical_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
+from .lookups import move_lookups_up
 from .questions import Questions
 from .selections import select_by_position
 
@@ -35,7 +36,8 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     """Bring a fusion into normal form; return the sizes that every call must find equal, or None when there was nothing to do.
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
-    is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left.
+    is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left; lookups
+    read what is in memory, where that pays.
     Errors: those of `concretize`.
     """
     if not has_views(fusion) and not is_open(fusion):
@@ -48,6 +50,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     for expr in fusion.tensor_exprs():
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)
+    move_lookups_up(fusion)
     return equalities
 
 

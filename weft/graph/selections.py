@@ -45,5 +45,5 @@ def _placed(fusion: Fusion, source: TensorView, out: TensorView, dim: int, begin
     axes = logical_axes(out)
     part = fusion.new_tensor([fusion.copy_axis(a) for a in axes], dtype)
     positions = tuple(Along(d, mul(begin, -1) if d == dim else ZERO) for d in range(len(axes)))
-    fusion.register(LookupOp([source, zero], [part], op="pad", positions=positions, is_masked=True))
+    fusion.register(LookupOp([source, zero], [part], op="pad", positions=positions, is_masked=True, is_discarded=True))
     return part

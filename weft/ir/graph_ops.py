@@ -51,6 +51,7 @@ class LookupOp(Expr):
     slice, pad, select, index_select, gather, take_along_axis and embedding are lookups; `op` says which the user wrote.
     inputs: the source; index tensors, each of the output's rank, with broadcast axes where it does not vary; last the fill scalar when `is_masked`.
     attributes: positions - one `Position` per logical axis of the source;
+        is_discarded (where it is there: True) - nobody looks at what a position outside gives;
         is_masked - a position outside of the source's extent gives the fill scalar; otherwise it must not occur (an index tensor's value is checked
         in the emulator, and on the GPU where the setting `bounds` is on; never a wild access).
     In a kernel the source is in global memory.

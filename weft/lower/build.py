@@ -29,7 +29,7 @@ from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stag
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .lanes import check_lanes
-from .lookups import inside_source, lookup_index, vector_conditions
+from .lookups import inside_source, lookup_index, vector_conditions, with_known_divisors
 from .loops import LoopGroup, LoopPlan, order_exprs
 from .prepare import prepare_reductions
 from .tiles import swizzled
@@ -292,7 +292,7 @@ def op_fields(state: BuildState, indexer: Indexer, expr: Expr) -> dict[str, obje
         outputs=[access(state, indexer, t, expr, writing=True) for t in expr.outputs],  # type: ignore[arg-type]
         operands=[operand(state, indexer, expr, n) for n in range(len(expr.inputs))],
         predicate=op_predicate(state, indexer, expr, output),
-        element=linear_element(indexer, output) if isinstance(expr, (RandomOp, IotaOp)) else ZERO,
+        element=element_of(state, indexer, expr, output),
         inside=inside_source(indexer, expr) if isinstance(expr, LookupOp) else TRUE,
     )
 
@@ -487,6 +487,13 @@ def _first_of_broadcast(indexer: Indexer, axis: IterDomain) -> list[Sym]:
                 if source.is_broadcast() and source.sym is not ONE:
                     out.append(equal(part(value, transform.inner().sym), 0))
     return out
+
+
+def element_of(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
+    """The position that random numbers and iota are counted by."""
+    if isinstance(expr, IotaOp):
+        return with_known_divisors(linear_element(indexer, output), state.divisors)
+    return linear_element(indexer, output) if isinstance(expr, RandomOp) else ZERO
 
 
 def linear_element(indexer: Indexer, output: TensorView) -> Sym:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..analysis.lookups import varying_over
-from ..expr import ONE, ZERO, Sym, conjunction, const, is_divisible, less, mul, recombine, var, variables
+from ..expr import (
+    ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
+    variables,
+)  # fmt: skip
 from ..ir.graph_ops import Along, At, LookupOp
 from ..ir.values import IterDomain, TensorView, no_reductions
 from .indexing import Indexer
@@ -44,6 +47,21 @@ def lookup_index(indexer: Indexer, lookup: LookupOp) -> Sym:
     return recombine(index)
 
 
+def with_known_divisors(index: Sym, divisors: dict[Sym, int]) -> Sym:
+    """Return an index with (8 a + i) % n as (8 a) % n + i, for i < 8 and n that 8 divides: lanes of a vector have one remainder to compute."""
+    if index.op in ("add", "mul"):
+        return rebuild(index, [with_known_divisors(a, divisors) for a in index.args])
+    if index.op not in ("mod", "floordiv"):
+        return index
+    value, divisor = index.args
+    step = divisors.get(divisor, 1)
+    whole = from_terms({key: c for key, c in terms(value).items() if c % step == 0})
+    rest = sub(value, whole)
+    if step == 1 or rest is ZERO or whole is ZERO or lower_bound(rest) < 0 or not proves_lt(rest, const(step)):
+        return index
+    return mod(whole, divisor) + rest if index.op == "mod" else floordiv(whole, divisor)
+
+
 def source_strides(lookup: LookupOp) -> dict[IterDomain, Sym]:
     """Return how far apart in the source neighbours along each axis of the result lie; 0 where an index tensor says."""
     axes = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
@@ -61,8 +79,11 @@ def source_strides(lookup: LookupOp) -> dict[IterDomain, Sym]:
 def inside_source(indexer: Indexer, lookup: LookupOp) -> Sym:
     """Return when the positions of a masked lookup are in the source."""
     parts = []
+    result = no_reductions(lookup.outputs[0].get_logical_domain())  # type: ignore[attr-defined]
     if lookup.is_masked:
         for axis, place in _positions(lookup):
+            if isinstance(place, Along) and place.offset is ZERO and result[place.axis].logical_extent is axis.logical_extent:
+                continue
             position = _position(indexer, lookup, place)
             parts += [less(const(-1), position), less(position, axis.logical_extent)]
     return conjunction(parts)
@@ -95,4 +116,4 @@ def vector_conditions(lookup: LookupOp, elems: int, known: dict[Sym, int]) -> di
     return out
 
 
-__all__ = ["checked_positions", "inside_source", "lookup_index", "position_variable", "source_strides", "vector_conditions"]
+__all__ = ["checked_positions", "inside_source", "lookup_index", "position_variable", "source_strides", "vector_conditions", "with_known_divisors"]

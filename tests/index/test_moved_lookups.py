@@ -1,0 +1,143 @@
+"""Lookups of what is computed: they move up to inputs, so that a definition is one kernel; the values are torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lookup_cases import TYPES, numbers, places
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.graph.lookups import move_lookups_up
+from weft.ir.graph_ops import LookupOp
+
+F32 = DataType.Float
+
+
+def check(define: Callable[..., Any], inputs: list[torch.Tensor], wanted: torch.Tensor, kernels: int = 1, tolerance: float = 1e-6) -> FusionDefinition:
+    """Execute a definition over inputs with symbolic sizes; compare with `wanted` and count its kernels."""
+    with FusionDefinition() as fd:
+        tensors = [fd.define_tensor([-1] * x.dim(), contiguity=[True] * x.dim(), dtype=TYPES[x.dtype]) for x in inputs]
+        fd.add_output(define(fd, *tensors))
+    with poisoned_outputs():
+        result = fd.execute(inputs)[0]
+        fd.validate(inputs)
+    assert result.shape == wanted.shape
+    torch.testing.assert_close(result.double(), wanted.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert len(fd.fec.kernel_runtimes) == kernels  # type: ignore[attr-defined]
+    return fd
+
+
+def double(fd: FusionDefinition, x: Any) -> Any:
+    return fd.ops.add(fd.ops.mul(fd.ops.cast(x, F32), 2.0), 1.0)
+
+
+@pytest.mark.parametrize("width", [16, 24, 7])
+def test_rotary_embedding_is_one_kernel(width: int) -> None:
+    x, c, s = numbers(2, 3, 10, 2 * width), numbers(10, 2 * width), numbers(11, 2 * width)[1:].contiguous()
+
+    def define(fd: FusionDefinition, x: Any, c: Any, s: Any) -> Any:
+        low = fd.ops.slice(x, start_indices=[0, 0, 0, 0], end_indices=[2, 3, 10, width])
+        high = fd.ops.slice(x, start_indices=[0, 0, 0, width], end_indices=[2, 3, 10, 2 * width])
+        turned = fd.ops.cat([fd.ops.neg(high), low], dim=3)
+        c, s = (fd.ops.broadcast_in_dim(t, shape=x.shape(), broadcast_dims=[2, 3]) for t in (c, s))
+        return fd.ops.add(fd.ops.mul(x, c), fd.ops.mul(turned, s))
+
+    check(define, [x, c, s], x * c + torch.cat([-x[..., width:], x[..., :width]], -1) * s)
+
+
+def test_rows_of_what_is_computed_are_selected() -> None:
+    x, y, index = numbers(20, 16), numbers(20, 16) + 1, places(20, 7)
+    check(lambda fd, x, y, i: fd.ops.index_select(fd.ops.mul(double(fd, x), y), i, 0), [x, y, index], ((2 * x + 1) * y)[index])
+
+
+def test_a_bias_is_looked_up_along_its_own_axis_only() -> None:
+    """Of x + b only x varies over rows: b is read at its own positions."""
+    x, b, index = numbers(20, 16), numbers(16), places(20, 7)
+    fd = check(
+        lambda fd, x, b, i: fd.ops.index_select(fd.ops.add(x, fd.ops.broadcast_in_dim(b, shape=x.shape(), broadcast_dims=[1])), i, 0), [x, b, index], (x + b)[index]
+    )
+    text = fd.fec.get_cuda_kernel([x, b, index])  # type: ignore[attr-defined]
+    assert text.count("weft::position") == 1
+
+
+@pytest.mark.parametrize("fill", [0.0, -1.5, float("inf")])
+@pytest.mark.parametrize("name", ["neg", "exp", "cast", "sin", "abs"])
+def test_a_pad_of_what_is_computed_keeps_its_fill(name: str, fill: float) -> None:
+    x = numbers(6, 8, dtype=torch.bfloat16 if name == "cast" else torch.float32)
+
+    def define(fd: FusionDefinition, x: Any) -> Any:
+        y = fd.ops.cast(x, F32) if name == "cast" else getattr(fd.ops, name)(x)
+        return fd.ops.pad(y, [2, 3, -1, 2], fill)
+
+    y = x.float() if name == "cast" else getattr(torch, name)(x)
+    check(define, [x], torch.nn.functional.pad(y, (2, 3, -1, 2), value=fill))
+
+
+def test_a_pad_of_a_slice_and_a_slice_of_a_pad() -> None:
+    x = numbers(10, 12)
+    pad = torch.nn.functional.pad
+    check(lambda fd, x: fd.ops.pad(fd.ops.slice(x, [2, 3], [8, 9]), [1, 2], 5.0), [x], pad(x[2:8, 3:9], (1, 2), value=5.0))
+    check(lambda fd, x: fd.ops.slice(fd.ops.pad(x, [4, 4], 5.0), [0, 2], [10, 18]), [x], pad(x, (4, 4), value=5.0)[:, 2:18])
+    check(lambda fd, x: fd.ops.pad(fd.ops.pad(x, [-2, 4], 5.0), [3, -1], 7.0), [x], pad(pad(x, (-2, 4), value=5.0), (3, -1), value=7.0))
+
+
+def test_a_gather_of_a_gather_and_of_a_slice() -> None:
+    x, i, j = numbers(9, 8), places(9, 6), places(6, 5)
+    check(lambda fd, x, i, j: fd.ops.index_select(fd.ops.index_select(x, i, 0), j, 0), [x, i, j], x[i][j])
+    check(lambda fd, x, i, j: fd.ops.index_select(fd.ops.slice(x, [3, 0], [9, 8]), j, 0), [x, i, j], x[3:][j])
+
+
+def test_views_between_a_lookup_and_its_source() -> None:
+    """Broadcast, expand, squeeze, permute and a selection of a mask that counts positions."""
+    x, b = numbers(6, 8), numbers(8)
+
+    def define(fd: FusionDefinition, x: Any, b: Any) -> Any:
+        row = fd.ops.iota(fd.define_scalar(8, dtype=DataType.Int), fd.define_scalar(1, dtype=DataType.Int), fd.define_scalar(2, dtype=DataType.Int), DataType.Int)
+        wide = fd.ops.expand(fd.ops.broadcast(b, [True, False]), [6, 8])
+        y = fd.ops.add(fd.ops.add(x, wide), fd.ops.broadcast(fd.ops.cast(row, F32), [True, False]))
+        return fd.ops.slice(fd.ops.permute(fd.ops.neg(fd.ops.broadcast(y, [True, False, False])), [1, 0, 2]), [1, 0, 2], [5, 1, 7])
+
+    wanted = -(x + b + torch.arange(8) * 2 + 1)[1:5, None, 2:7]
+    check(define, [x, b], wanted)
+
+
+def test_a_part_of_a_norm_reads_its_row_again_and_one_sum_per_row() -> None:
+    """What a row is multiplied by is at its own position after the slice: only the row is looked up, and the norm never exists as a whole."""
+    x = numbers(5, 64)
+
+    def define(fd: FusionDefinition, x: Any) -> Any:
+        total = fd.ops.broadcast_in_dim(fd.ops.sum(x, [1]), shape=x.shape(), broadcast_dims=[0])
+        return fd.ops.slice(fd.ops.mul(x, total), [0, 16], [5, 48])
+
+    check(define, [x], (x.double() * x.double().sum(1, keepdim=True))[:, 16:48], kernels=2, tolerance=1e-4)
+
+
+def test_one_element_of_a_computed_tensor() -> None:
+    x = numbers(6, 8)
+    check(lambda fd, x: fd.ops.select(fd.ops.exp(x), 2, 1), [x], x.exp()[:, 2])
+
+
+def test_a_constant_and_positions_are_not_read_from_memory() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([6, 8], dtype=F32)
+        fd.add_output(fd.ops.add(x, fd.ops.pad(fd.ops.full([6, 4], 3.0, F32), [2, 2], 1.0)))
+    data = numbers(6, 8)
+    assert torch.equal(fd.execute([data])[0], data + torch.nn.functional.pad(torch.full((6, 4), 3.0), (2, 2), value=1.0))
+
+
+def test_a_costly_chain_stays() -> None:
+    """A source that took many instructions is written to memory once instead."""
+    with FusionDefinition() as fd:
+        x, i = fd.define_tensor([-1, -1]), fd.define_tensor([-1], dtype=DataType.Int)
+        y = x
+        for _ in range(60):
+            y = fd.ops.add(fd.ops.mul(y, 0.5), x)
+        fd.add_output(fd.ops.index_select(y, i, 0))
+    fusion, _ = fd.fusion.clone()
+    move_lookups_up(fusion)
+    (lookup,) = (e for e in fusion.tensor_exprs() if isinstance(e, LookupOp))
+    assert lookup.source.definition() is not None
