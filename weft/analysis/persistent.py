@@ -187,7 +187,7 @@ def _project(found, axes: LoopAxes, reduced: frozenset[int], members: set[int], 
                     inputs.append((tensor, 0, end))
                 continue
             times += 1
-            if times > MOST_TIMES * len(axes.tensors):
+            if times > MOST_TIMES * max(64, len(recomputed)):
                 return None, f"every kept tensor would be computed again from the inputs, each op {MOST_TIMES} times and more", cost_of((), set())
             recomputed[id(definition)] = definition
             for source in definition.tensor_inputs:
