@@ -15,6 +15,7 @@ from typing import Union
 from . import forking
 from .dtypes import DataType
 from .errors import InternalError
+from .remembered import remembered
 
 Number = Union[int, float, bool, complex]
 _TABLE: "weakref.WeakValueDictionary[tuple, Sym]" = weakref.WeakValueDictionary()
@@ -207,6 +208,11 @@ def add(a: Sym | int, b: Sym | int) -> Sym:
         return b
     if is_int(b, 0):
         return a
+    return _sum(a, b)
+
+
+@remembered
+def _sum(a: Sym, b: Sym) -> Sym:
     poly = dict(terms(a))
     for key, coefficient in terms(b).items():
         poly[key] = poly.get(key, 0) + coefficient
@@ -232,6 +238,11 @@ def mul(a: Sym | int, b: Sym | int) -> Sym:
         return b
     if is_int(b, 1):
         return a
+    return _product_of(a, b)
+
+
+@remembered
+def _product_of(a: Sym, b: Sym) -> Sym:
     poly: dict[tuple[Sym, ...], int] = {}
     for ka, ca in terms(a).items():
         for kb, cb in terms(b).items():
@@ -279,6 +290,11 @@ def floordiv(a: Sym | int, b: Sym | int) -> Sym:
         return ONE
     if a.is_const and b.is_const and b.value:
         return const(a.value // b.value)  # type: ignore[operator]
+    return _quotient(a, b)
+
+
+@remembered
+def _quotient(a: Sym, b: Sym) -> Sym:
     whole, rest = _split_multiple(a, b)
     remainder = from_terms(rest)
     if is_int(remainder, 0) or (whole and _in_range(remainder, b)):
@@ -299,6 +315,11 @@ def mod(a: Sym | int, b: Sym | int) -> Sym:
         return ZERO
     if a.is_const and b.is_const and b.value:
         return const(a.value % b.value)  # type: ignore[operator]
+    return _remainder(a, b)
+
+
+@remembered
+def _remainder(a: Sym, b: Sym) -> Sym:
     whole, rest = _split_multiple(a, b)
     remainder = from_terms(rest)
     if is_int(remainder, 0):
@@ -319,12 +340,18 @@ def ceildiv(a: Sym | int, b: Sym | int) -> Sym:
         return ONE
     if a.is_const and b.is_const and b.value:
         return const(-(-a.value // b.value))  # type: ignore[operator]
+    return _quotient_up(a, b)
+
+
+@remembered
+def _quotient_up(a: Sym, b: Sym) -> Sym:
     whole, rest = _split_multiple(a, b)
     if not rest:
         return from_terms(whole)
     return _intern("ceildiv", (a, b), None, DataType.Int)
 
 
+@remembered
 def recombine(sym: Sym) -> Sym:
     """Return `sym` with (a / b) * b * s + (a % b) * s written as a * s: the linear index of axes that were merged and lie contiguously."""
     poly = dict(terms(sym))
@@ -376,7 +403,11 @@ TRUE, FALSE = const(True), const(False)
 
 def less(a: Sym | int, b: Sym | int) -> Sym:
     """The predicate a < b; TRUE when proved."""
-    a, b = as_sym(a), as_sym(b)
+    return _less(as_sym(a), as_sym(b))
+
+
+@remembered
+def _less(a: Sym, b: Sym) -> Sym:
     if proves_lt(a, b):
         return TRUE
     if proves_le(b, a):
@@ -443,6 +474,7 @@ def lower_bound(sym: Sym) -> int:
     return -(1 << 62) if sym.op in EVALUATORS else 0
 
 
+@remembered
 def largest(sym: Sym) -> Sym | None:
     """A Sym that is >= `sym` (each index variable replaced by its last value), or None when not known."""
     out: Sym = ZERO

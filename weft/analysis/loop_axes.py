@@ -29,6 +29,15 @@ class Obstacle:
         return self.reason
 
 
+def loop_axes(fusion: Fusion) -> "LoopAxes":
+    """Return the classes of a fusion's axes; the same object until the fusion, or the loops of a tensor, change."""
+    state, axes = fusion.findings.get("loop axes", (None, None))
+    if state != fusion.state:
+        axes = LoopAxes(fusion)
+        fusion.findings["loop axes"] = (fusion.state, axes)
+    return axes  # type: ignore[return-value]
+
+
 class LoopAxes:
     """Classes of logical axes, numbered 0, 1, ... in the order in which the fusion's tensors show them.
 

@@ -6,7 +6,7 @@ Owns creation and registration of values, topological order, and cloning. Read f
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from ..dtypes import DataType
@@ -30,6 +30,7 @@ class Fusion:
         self.own_gradients: dict[Val, tuple[tuple[Val, ...], Callable[..., Any]]] = {}  # result of a composite -> (sources, rule), see weft.ops.gradients
         self.is_closed = False  # an executor owns the fusion: users' operators add nothing more
         self.random_op_count = 0
+        self.findings: dict[str, tuple[Hashable, object]] = {}  # what analyses found, each with the `state` in which it is true
         self._changes = 0
         self._order: _Order | None = None
 
@@ -184,6 +185,11 @@ class Fusion:
     def tensors(self) -> list[TensorView]:
         """Return the tensors that matter (inputs, then outputs of `tensor_exprs`), each once, in order."""
         return list(self._in_order().tensors)
+
+    @property
+    def state(self) -> Hashable:
+        """Equal for as long as no expression, no axis, no input and no output comes or goes."""
+        return self._changes, self._axis_count, len(self._inputs), len(self._outputs)
 
     def _in_order(self) -> "_Order":
         """Return the order of what outputs need, found once until the graph changes."""

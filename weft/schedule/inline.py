@@ -155,6 +155,7 @@ class _Planner:
         self.drawn: dict[TensorView, set[tuple[ParallelType, IterDomain]]] = {}  # bound axes that a tensor is drawn into, by what they run over
         self.positions: dict[TensorView, int] = {t: 0 for t in self.tensors}
         self.reasons: dict[TensorView, str] = {}
+        self._depths: dict[tuple[TensorView, TensorView], list[int | None]] = {}
 
     def run(self) -> None:
         for expr in reversed(self.exprs):
@@ -203,8 +204,7 @@ class _Planner:
             self.nests[tensor], self.depths[tensor], self.positions[tensor] = nest, depths, position
             if reason:
                 self.reasons[tensor] = reason
-            for loop in nest:
-                loop.add_form(*self._form(tensor, [loop]), self.number[tensor])
+            self._add_forms(tensor, nest)
 
     def _own_loop(self, axis: IterDomain, tensors: Sequence[TensorView], bits: int) -> PlannedLoop:
         """Return a new loop over `axis`, in which the outputs of one expression are computed."""
@@ -217,6 +217,16 @@ class _Planner:
             self.crossings.add(loop.low, loop.high, 1)
         return loop
 
+    def _add_forms(self, tensor: TensorView, nest: Sequence[PlannedLoop]) -> None:
+        """Tell each loop of `nest`, which is around a tensor just placed, what the tensor's axes run over."""
+        number, covers = self.number[tensor], [self.maps.coverage(a) for a in tensor.get_loop_domain()]
+        at = dict(zip(self.depths[tensor], covers))
+        everything = union(covers)
+        for depth, loop in enumerate(nest):
+            here = at.get(depth, _NOTHING)
+            is_apart = not here or sum(map(len, covers)) == len(everything)
+            loop.add_form(here, everything - here if is_apart else union(c for d, c in at.items() if d != depth), number)
+
     def _form(self, tensor: TensorView, loops: Sequence[PlannedLoop]) -> tuple[Coverage, Coverage]:
         """Return what the axes of a placed tensor run over: those whose loops are `loops`, and the others."""
         nest, axes = self.nests[tensor], [(depth, self.maps.coverage(a)) for depth, a in zip(self.depths[tensor], tensor.get_loop_domain())]
@@ -225,8 +235,16 @@ class _Planner:
 
     def _depth_in(self, tensor: TensorView, position: int, consumer: TensorView) -> int | None:
         """Return the place in the consumer's nest of the loop that corresponds to loop axis `position` of `tensor`."""
-        axis = consumer_axis(self.maps, tensor, position, consumer)
-        return None if axis is None else self.depths[consumer][consumer.get_loop_domain().index(axis)]
+        return self._depths_in(tensor, consumer)[position]
+
+    def _depths_in(self, tensor: TensorView, consumer: TensorView) -> list[int | None]:
+        """Return `_depth_in` of all loop axes of `tensor`."""
+        key = (tensor, consumer)
+        found = self._depths.get(key)
+        if found is None:
+            match, place = self.maps.loop_match(tensor, consumer), dict(zip(consumer.get_loop_domain(), self.depths[consumer]))
+            found = self._depths[key] = [place.get(match.get(axis)) for axis in tensor.get_loop_domain()]  # type: ignore[arg-type]
+        return found
 
     def _next(
         self, consumers: Sequence[tuple[TensorView, TensorView]], position: int, reached: list[int], nest: list[PlannedLoop]
@@ -367,8 +385,7 @@ class _Planner:
     def _own_threads(self, tensor: TensorView, consumer: TensorView) -> set[int]:
         """Return the bound loops of `consumer` that `tensor` has too, wherever they stand in it."""
         out = set()
-        for position, axis in enumerate(tensor.get_loop_domain()):
-            depth = self._depth_in(tensor, position, consumer)
+        for axis, depth in zip(tensor.get_loop_domain(), self._depths_in(tensor, consumer)):
             if depth is not None and self.nests[consumer][depth].root().widest.parallel is axis.parallel:
                 out.add(id(self.nests[consumer][depth].root()))
         return out
@@ -418,6 +435,7 @@ def _consumer_stop(axis: IterDomain, other: IterDomain, consumer: TensorView) ->
     return ""
 
 
+_NOTHING: Coverage = frozenset()
 # Axes that are no loops around an element: one instruction handles all of them.
 _WHOLE = (ParallelType.vectorize, ParallelType.group, ParallelType.tma, ParallelType.mma)
 

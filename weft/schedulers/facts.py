@@ -16,7 +16,7 @@ from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
 from ..analysis.connected import is_connected
 from ..analysis.lookups import bad_source, loads
-from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order, pointwise_reference
+from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
@@ -233,7 +233,7 @@ def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> Pointwise
         return Obstacle("the outputs have nothing in common")
     if reason := bad_source(fusion):
         return Obstacle(reason)
-    axes = axes or LoopAxes(fusion)
+    axes = axes or loop_axes(fusion)
     reference = pointwise_reference(axes)
     return reference if isinstance(reference, Obstacle) else PointwiseAnalysis(fusion, axes, reference)
 
@@ -346,7 +346,7 @@ def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, Redu
         return Obstacle(reason)
     if not _inputs(fusion):
         return Obstacle("there is no tensor input")
-    axes = axes or LoopAxes(fusion)
+    axes = axes or loop_axes(fusion)
     shapes = reduction_shapes(fusion, axes)
     if isinstance(shapes, Obstacle):
         return shapes
