@@ -13,7 +13,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import At, LookupOp
+from ..ir.graph_ops import At, LookupOp, ReshapeOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
@@ -31,7 +31,7 @@ from .blocks import fold_block, sample_blocks, zero_padding
 from .scalars import ScalarPrinter, literal
 
 MAX_ACCESS_BITS = 128
-_COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp)
+_COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp)
 _CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", CacheOp.streaming: "streaming", CacheOp.global_: "global"}
 
 

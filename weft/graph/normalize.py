@@ -123,6 +123,7 @@ class _Factoring:
         """Let a reshape whose two sides have the same axes be a copy, or nothing."""
         expr.attributes.pop("groups", None)
         if expr in self.atoms.kept:
+            _write_dense(self.fusion, expr)
             return
         fusion, source, out = self.fusion, expr.tensor_inputs[0], expr.tensor_outputs[0]
         pairs = list(zip(out.get_logical_domain(), logical_axes(source)))
@@ -151,6 +152,20 @@ class _Factoring:
             wide = fusion.new_tensor(axes, source.dtype())
             fusion.register(BroadcastOp([source], [wide], op="broadcast", flags=tuple(flags)))
             fusion.replace_input(expr, source, wide)
+
+
+def _write_dense(fusion: Fusion, expr: ReshapeOp) -> None:
+    """Put a copy in front of a reshape that stays, where its input does not lie in memory in row-major order, each element once."""
+    source = expr.tensor_inputs[0]
+    axes, domain = logical_axes(source), source.domain()
+    repeats = any(a.expanded_extent is not None for a in axes)
+    if not repeats and domain.allocation is None and not (source.is_fusion_input and False in domain.contiguity):
+        return
+    kinds = [IterType.iteration if a.expanded_extent is not None else a.iter_type for a in axes]
+    dense = fusion.new_tensor([fusion.new_axis(a.logical_extent, kind) for a, kind in zip(axes, kinds)], source.dtype())
+    dense.domain().user = domain.user
+    fusion.register(LoadStoreOp([source], [dense]))
+    fusion.replace_input(expr, source, dense)
 
 
 Before = dict[TensorView, list[IterDomain]]
