@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 
 from .. import compiler, forking
 from ..analysis.extents import SizeEquality, canonicalize_extents
+from ..analysis.layouts import keep_memory_formats
 from ..analysis.random_numbers import drawing_ops
 from ..arch import Arch
 from ..dtypes import DataType
@@ -147,6 +148,8 @@ class Template:
 
     def __init__(self, fusion: Fusion, *, is_scheduled: bool = False) -> None:
         self.fusion, self.is_scheduled = fusion.clone()[0], is_scheduled
+        if not is_scheduled:
+            keep_memory_formats(self.fusion)
         drawing = drawing_ops(self.fusion)
         self.random_ops = len(drawing)
         for number, expr in enumerate(drawing):

@@ -1,0 +1,93 @@
+"""Memory formats that outputs take over from inputs: channels-last in, channels-last out.
+
+Owns the inference for outputs without a requested order. Read first: `inferred_order`.
+"""
+
+from __future__ import annotations
+
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import TorchOp
+from ..ir.values import IterDomain, TensorView, Val
+from .axes import AxisMaps
+
+
+def _is_real(axis: IterDomain) -> bool:
+    return not axis.is_broadcast() and not axis.is_reduction()
+
+
+def _is_row_major(tensor: TensorView) -> bool:
+    domain = tensor.domain()
+    order = [a for a in domain.maybe_allocation if _is_real(a)]
+    return order == [a for a in domain.logical if _is_real(a)]
+
+
+def keep_memory_formats(fusion: Fusion) -> None:
+    """Give every computed output the allocation order that it takes over from an input that is not row-major, in place.
+
+    Outputs with a requested order, outputs written into inputs, and results of torch's ops are left alone.
+    """
+    inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
+    if all(map(_is_row_major, inputs)):
+        return
+    maps = AxisMaps(fusion)
+    for output in fusion.outputs():
+        is_free = isinstance(output, TensorView) and output.domain().allocation is None and output not in fusion.aliases and output not in inputs
+        if not is_free or isinstance(output.definition(), TorchOp):
+            continue
+        order = inferred_order(maps, output, _inputs_behind(output))  # type: ignore[arg-type]
+        if order is not None:
+            domain = output.domain()  # type: ignore[attr-defined]
+            domain.allocation = [a for a in domain.logical if a.is_reduction()] + order
+            domain.contiguity = [None if not _is_real(a) else True for a in domain.allocation]
+
+
+def _inputs_behind(output: TensorView) -> list[TensorView]:
+    """Return the input tensors that `output` depends on."""
+    found: dict[TensorView, None] = {}
+    seen: set[Val] = {output}
+    stack: list[Val] = [output]
+    while stack:
+        value = stack.pop()
+        definition = value.definition()
+        if definition is None and isinstance(value, TensorView):
+            found[value] = None
+        for source in definition.inputs if definition is not None else ():
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return list(found)
+
+
+def inferred_order(maps: AxisMaps, output: TensorView, inputs: list[TensorView]) -> list[IterDomain] | None:
+    """Return the axes of `output` from the slowest in memory to the fastest, or None for row-major.
+
+    The input with most real axes decides; several such must agree. Its axes are followed from the fastest on as long as the output has them; the output's
+    other axes come before, in logical order.
+    """
+    count = max((sum(map(_is_real, t.get_logical_domain())) for t in inputs), default=0)
+    leading = [t for t in inputs if sum(map(_is_real, t.get_logical_domain())) == count]
+    if not count or _is_row_major(leading[0]):
+        return None
+    orders = [_mapped(maps, t, output) for t in leading]
+    for order in orders[1:]:
+        common = [a for a in order if a in orders[0]]
+        if common != [a for a in orders[0] if a in order]:
+            return None
+    order = orders[0]
+    logical = [a for a in output.get_logical_domain() if not a.is_reduction()]
+    result = [a for a in logical if a not in order] + order
+    return None if result == logical else result
+
+
+def _mapped(maps: AxisMaps, source: TensorView, output: TensorView) -> list[IterDomain]:
+    """Return the output's axes that are axes of `source`, slowest first, up to the first real axis of `source` that the output lacks."""
+    places = {maps.exact(a): a for a in output.get_logical_domain() if _is_real(a)}
+    found: list[IterDomain] = []
+    for axis in reversed(source.get_allocation_domain()):
+        if not _is_real(axis):
+            continue
+        place = places.get(maps.exact(axis))
+        if place is None:
+            break
+        found.append(place)
+    return found[::-1]
