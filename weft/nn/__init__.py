@@ -8,7 +8,10 @@ from .modules import (
     GELU, AddRMSNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, CrossEntropyLoss, GroupNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, KLDivLoss, LayerNorm,
     LogSoftmax, RMSNorm, SiLU, Softmax, SwiGLU,
 )  # fmt: skip
+from .library import register_all
 from .patching import patch
+
+register_all()
 
 __all__ = [
     "AddRMSNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "CrossEntropyLoss", "GELU", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",

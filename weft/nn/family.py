@@ -51,6 +51,10 @@ class Family:
 
     def __call__(self, tensors: Sequence[Any], **static: Any) -> Any:
         """Return the result for these tensors (None where one is left out), a tuple where there are several."""
+        if torch.compiler.is_compiling():
+            from .library import call_op
+
+            return call_op(self, tensors, static)
         given = [t for t in tensors if t is not None]
         if torch._C._are_functorch_transforms_active():
             from .transforms import apply
@@ -90,7 +94,9 @@ class Family:
             raise WrongDevice(function=self.name, devices=" and ".join(sorted(devices)))
 
     def _form(self, tensors: Sequence[Any], static: dict[str, Any]) -> Differentiable:
-        forms = tuple([None if t is None else _form_of(t) for t in tensors])
+        return self._of_forms(tuple([None if t is None else _form_of(t) for t in tensors]), static)
+
+    def _of_forms(self, forms: tuple[Any, ...], static: dict[str, Any]) -> Differentiable:
         key = (forms, tuple(static.values()))
         found = self._by_form.get(key)
         if found is None:

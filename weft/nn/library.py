@@ -1,0 +1,337 @@
+"""Operators of torch made from definitions: torch.compile, torch.export, checkpointing and torch.func see one node, with shapes, gradients and a batching rule.
+
+Owns the registration. A family `rms_norm` has three operators:
+    weft::rms_norm(Tensor[] tensors, Scalar[] numbers, str static) -> Tensor[]            what users' graphs hold
+    weft::rms_norm_saving(..., bool[] requires, str static) -> Tensor[]                   its forward where gradients are wanted
+    weft::rms_norm_backward(Tensor[] saved, Tensor?[] grads, SymInt[] sizes, Scalar[] numbers, bool[] requires, str form) -> Tensor[]
+`static` and `form` are text that says all (types, ranks, layouts, arguments), so that a graph read from a cache by another process means the same.
+Read first: `Registered`, then `op`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..api.autograd import Differentiable, _layout
+from ..api.definition import FusionDefinition
+from ..errors import UserError
+from ..expr import Sym
+from ..ir.fusion import Fusion
+from ..ir.values import Scalar, TensorView, Val, no_reductions
+from ..reference.torch_types import torch_dtype
+from .family import NAMES, Family, _form_of
+
+KEYS = ("CPU", "CUDA")
+_LIBRARIES: dict[str, torch.library.Library] = {}
+
+
+class WrongOpName(UserError, ValueError):
+    code = "W145"
+    what = "{name!r} is no name of an operator{why}"
+    fix = "{remedy}"
+
+
+def library(namespace: str) -> torch.library.Library:
+    """Return the fragment of a namespace that holds our operators."""
+    if namespace not in _LIBRARIES:
+        _LIBRARIES[namespace] = torch.library.Library(namespace, "FRAGMENT")
+    return _LIBRARIES[namespace]
+
+
+# ---------------------------------------------------------------- what calls fix, as text
+def encoded(value: Any) -> str:
+    """Return a text for tuples, dictionaries, numbers, strings, None and torch dtypes, which `decoded` reads."""
+    return repr(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_plain, value))
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+@functools.lru_cache(maxsize=None)
+def decoded(text: str) -> Any:
+    """Return what `encoded` was given."""
+    return _restored(ast.literal_eval(re.sub(r"(?<![\w'])(-?)inf\b", r"\g<1>1e999", text)))
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("torch."):
+        return getattr(torch, value.partition(".")[2])
+    if isinstance(value, tuple):
+        return tuple(map(_restored, value))
+    return {k: _restored(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+# ---------------------------------------------------------------- shapes without data
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda *v: functools.reduce(operator.add, v), "mul": lambda *v: functools.reduce(operator.mul, v), "floordiv": operator.floordiv, "mod": operator.mod,
+    "ceildiv": lambda a, b: -(-a // b), "min": lambda a, b: torch.sym_min(a, b), "max": lambda a, b: torch.sym_max(a, b), "cast": lambda a: a,
+}  # fmt: skip
+
+
+def _size(sym: Sym, env: dict[Sym, Any]) -> Any:
+    """Return the value of an extent; sizes in `env` may be SymInts."""
+    if sym in env:
+        return env[sym]
+    if sym.is_const:
+        return int(sym.value.real)
+    return _FUNCTIONS[sym.op](*(_size(a, env) for a in sym.args))
+
+
+def fake_outputs(fusion: Fusion, outputs: Sequence[Val], arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Return empty tensors with the sizes, strides and types of outputs."""
+    from ..expr import var
+
+    env: dict[Sym, Any] = {}
+    device = next((a.device for a in arguments if isinstance(a, torch.Tensor)), torch.device("cpu"))
+    for value, given in zip(fusion.inputs(), arguments):
+        if isinstance(value, TensorView):
+            env.update({var(f"T{value.name}.size[{d}]", lower=1): n for d, n in enumerate(given.shape)})
+        elif isinstance(value, Scalar):
+            env[value.sym] = given
+    made = []
+    for value in outputs:
+        assert isinstance(value, TensorView)
+        axes = no_reductions(value.get_logical_domain())
+        sizes = [_size(axis.logical_extent, env) for axis in axes]
+        order = [axes.index(a) for a in value.get_allocation_domain() if not a.is_reduction()]
+        strides: list[Any] = [0] * len(axes)
+        running: Any = 1
+        for dim in reversed(order):
+            strides[dim] = running
+            running = running * sizes[dim]
+        made.append(torch.empty_strided(sizes, strides, dtype=torch_dtype(value.dtype()), device=device))
+    return made
+
+
+# ---------------------------------------------------------------- operators
+class Registered:
+    """The three operators of one function. resolve(tensors, static): its Differentiable and a text from which `recall` finds it again."""
+
+    def __init__(self, qualified: str, resolve: Callable[..., tuple[Differentiable, str]], recall: Callable[[str], Differentiable]) -> None:
+        namespace, _, name = qualified.partition("::")
+        self.name, self.resolve, self.recall = name, resolve, recall
+        lib = library(namespace)
+        lib.define(f"{name}(Tensor[] tensors, Scalar[] numbers, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
+        lib.define(f"{name}_saving(Tensor[] tensors, Scalar[] numbers, bool[] requires, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
+        backward = "Tensor[] saved, Tensor?[] grads, SymInt[] sizes, Scalar[] numbers, bool[] requires, str form"
+        lib.define(f"{name}_backward({backward}) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
+        for suffix, real, fake in (("", self.run, self.fake), ("_saving", self.run_saving, self.fake_saving), ("_backward", self.run_back, self.fake_back)):
+            for key in KEYS:
+                lib.impl(name + suffix, real, key)
+            torch.library.register_fake(f"{qualified}{suffix}", fake, lib=lib)
+        self.function = _function_of(self)
+        lib.impl(name, self.with_gradient, "Autograd")
+        packet = getattr(torch.ops, namespace)
+        self.op, self.saving, self.back = (getattr(packet, name + suffix).default for suffix in ("", "_saving", "_backward"))
+        torch.library.register_vmap(qualified, self.batched, lib=lib)
+
+    # -- forward
+    def _arguments(self, found: Differentiable, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+        """Return tensors and numbers in the order of the definition's inputs."""
+        t, n = iter(tensors), iter(numbers)
+        return [next(t) if isinstance(v, TensorView) else next(n) for v in found.fusion.inputs()]
+
+    def run(self, tensors: list[Any], numbers: list[Any], static: str) -> list[torch.Tensor]:
+        """The operator on real tensors."""
+        found = self.resolve(tensors, static)[0]
+        return _own(found._plain.execute(self._arguments(found, tensors, numbers)), tensors)
+
+    def fake(self, tensors: list[Any], numbers: list[Any], static: str) -> list[torch.Tensor]:
+        """Its shapes."""
+        found = self.resolve(tensors, static)[0]
+        outputs = [v for v in found.fusion.outputs() if v not in found.fusion.hidden_outputs]
+        return fake_outputs(found.fusion, outputs, self._arguments(found, tensors, numbers))
+
+    def run_saving(self, tensors: list[Any], numbers: list[Any], requires: list[bool], static: str) -> list[torch.Tensor]:
+        """The forward with what is saved behind its outputs."""
+        found = self.resolve(tensors, static)[0]
+        return _own(found.plan(tuple(requires)).executor.execute(self._arguments(found, tensors, numbers)), tensors)
+
+    def fake_saving(self, tensors: list[Any], numbers: list[Any], requires: list[bool], static: str) -> list[torch.Tensor]:
+        """Its shapes."""
+        found = self.resolve(tensors, static)[0]
+        plan = found.plan(tuple(requires))
+        return fake_outputs(found.fusion, plan.outputs, self._arguments(found, tensors, numbers))
+
+    # -- backward
+    def _shapes(self, found: Differentiable, sizes: Sequence[Any]) -> list[Any]:
+        """Return the shape of each tensor input (None for numbers) from all sizes in a row."""
+        left, out = list(sizes), []
+        for value in found.fusion.inputs():
+            rank = value.ndim if isinstance(value, TensorView) else 0
+            out.append(tuple(left[:rank]) if isinstance(value, TensorView) else None)
+            del left[:rank]
+        return out
+
+    def run_back(
+        self, saved: list[Any], grads: list[Any], sizes: list[int], numbers: list[Any], requires: list[bool], form: str
+    ) -> list[torch.Tensor]:  # fmt: skip
+        """The gradients of the inputs that require one."""
+        found = self.recall(form)
+        plan = found.plan(tuple(requires))
+        step = plan.step(tuple(False if g is None else None if g.is_contiguous() else _layout(g) for g in grads))
+        left = iter(numbers)
+        kept = [shape if shape is not None else next(left) for shape in self._shapes(found, sizes)]
+        arguments = [*(saved[i] for i in step.used), *(read(kept) for read in step.scalars), *(g for g in grads if g is not None)]
+        made = dict(zip(step.positions, step.executor.execute(arguments)))
+        shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
+        wanted = [i for i, needed in zip(found._floats, requires) if needed]
+        zeros = {i: torch.zeros(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted if i not in made}  # type: ignore[attr-defined]
+        return _own([made[i] if i in made else zeros[i] for i in wanted], [*saved, *grads])
+
+    def fake_back(
+        self, saved: list[Any], grads: list[Any], sizes: list[Any], numbers: list[Any], requires: list[bool], form: str
+    ) -> list[torch.Tensor]:  # fmt: skip
+        """Their shapes."""
+        found = self.recall(form)
+        shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
+        wanted = [i for i, needed in zip(found._floats, requires) if needed]
+        return [torch.empty(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted]  # type: ignore[attr-defined]
+
+    # -- gradients and batches
+    def with_gradient(self, tensors: list[Any], numbers: list[Any], static: str) -> list[torch.Tensor]:
+        """The operator where autograd is above."""
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return list(self.function.apply(numbers, static, *tensors))
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.op(tensors, numbers, static)  # type: ignore[no-any-return]
+
+    def batched(self, info: Any, in_dims: Any, tensors: list[Any], numbers: list[Any], static: str) -> Any:
+        """The operator for each sample of a batch, stacked."""
+        dims = in_dims[0]
+        parts = [self.op([t if d is None else t.select(d, i) for t, d in zip(tensors, dims)], numbers, static) for i in range(info.batch_size)]
+        stacked = [torch.stack(column) for column in zip(*parts)]
+        return stacked, [0] * len(stacked)
+
+
+def _own(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """Return results that are no inputs: torch asks that of operators."""
+    return [r.clone() if any(r is t for t in inputs) else r for r in results]
+
+
+def _function_of(registered: Registered) -> type[torch.autograd.Function]:
+    class Recorded(torch.autograd.Function):
+        """forward(numbers, static, *tensors) -> outputs, through operators only, so that graphs hold nothing else."""
+
+        @staticmethod
+        def forward(ctx: Any, numbers: list[Any], static: str, *tensors: Any) -> tuple[torch.Tensor, ...]:
+            found, form = registered.resolve(list(tensors), static)
+            tensor_inputs = [i for i, v in enumerate(found.fusion.inputs()) if isinstance(v, TensorView)]
+            needs = dict(zip(tensor_inputs, ctx.needs_input_grad[2:]))
+            requires = [bool(needs[i]) for i in found._floats]
+            plan = found.plan(tuple(requires))
+            with torch._C._AutoDispatchBelowAutograd():
+                outputs = registered.saving(list(tensors), numbers, requires, static)
+            place = {i: k for k, i in enumerate(tensor_inputs)}
+            ctx.save_for_backward(*[outputs[o] if i is None else tensors[place[i]] for i, o in zip(plan.saved_inputs, plan.saved_outputs)])
+            ctx.sizes, ctx.numbers, ctx.requires, ctx.form, ctx.plan = [n for t in tensors for n in t.shape], numbers, requires, form, plan
+            ctx.floats = [place[i] for i in found._floats]
+            ctx.set_materialize_grads(False)
+            own = outputs[: plan.count]
+            flat = [own[i] for i in plan.flat if i < plan.count]
+            if flat:
+                ctx.mark_non_differentiable(*flat)
+            return tuple(own)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+            plan = ctx.plan
+            flowing = [None if i in plan.flat else g for i, g in enumerate(grads)] + [None] * (len(plan.outputs) - plan.count)
+            out: list[Any] = [None] * (2 + len(plan.derivative.fusion.inputs()))
+            if all(g is None for g in flowing):
+                return tuple(out[: 2 + len(ctx.needs_input_grad[2:])])
+            found = registered.back(list(ctx.saved_tensors), flowing, ctx.sizes, ctx.numbers, ctx.requires, ctx.form)
+            left = iter(found)
+            for place, needed in zip(ctx.floats, ctx.requires):
+                if needed:
+                    out[2 + place] = next(left)
+            return tuple(out[: 2 + len(ctx.needs_input_grad[2:])])
+
+    return Recorded
+
+
+# ---------------------------------------------------------------- families
+@functools.lru_cache(maxsize=None)
+def registered_family(name: str) -> Registered:
+    """Return the operators weft::`name` of a family, registered at the first call."""
+    family = NAMES[name]
+
+    def resolve(tensors: Sequence[Any], static: str) -> tuple[Differentiable, str]:
+        present, values = decoded(static)
+        given = iter(tensors)
+        forms = tuple([_form_of(next(given)) if there else None for there in present])
+        form = encoded((forms, values))
+        return recall(form), form
+
+    @functools.lru_cache(maxsize=None)
+    def recall(form: str) -> Differentiable:
+        forms, values = decoded(form)
+        return family._of_forms(forms, values)
+
+    return Registered(f"weft::{name}", resolve, recall)
+
+
+def register_all() -> None:
+    """Register the operators of all families."""
+    for name in NAMES:
+        registered_family(name)
+
+
+@torch._dynamo.assume_constant_result
+def _static_text(present: tuple[bool, ...], names: tuple[str, ...], values: tuple[Any, ...]) -> str:
+    return encoded((present, dict(zip(names, values))))
+
+
+def call_op(family: Family, tensors: Sequence[Any], static: dict[str, Any]) -> Any:
+    """Call a family as an operator: what torch.compile and torch.export record."""
+    present = tuple([t is not None for t in tensors])
+    text = _static_text(present, tuple(static.keys()), tuple(static.values()))
+    outputs = getattr(torch.ops.weft, family.name).default([t for t in tensors if t is not None], [], text)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+# ---------------------------------------------------------------- weft.op
+def op(qualified: str, definition: FusionDefinition) -> Any:
+    """Make an operator of torch from a definition; return it. torch.ops.ns.name(inputs...) then returns the outputs, with gradients.
+
+    qualified: "ns::name". The operator takes the definition's inputs in order (numbers for its scalars) and returns a tensor, or a tuple of several.
+    Errors: WrongOpName for another form, a taken name, or a definition that writes into an input.
+    Example:
+        swish = weft.op("mine::swish", fd); y = torch.compile(lambda x: swish(x) + 1)(x)
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualified):
+        raise WrongOpName(name=qualified, why="", remedy="write namespace::name")
+    namespace, _, name = qualified.partition("::")
+    if hasattr(getattr(torch.ops, namespace), name):
+        raise WrongOpName(name=qualified, why=" that is free", remedy="choose another name; an operator stays registered as long as the process lives")
+    found = definition.autograd()
+    if found.fusion.aliases:
+        raise WrongOpName(name=qualified, why=": the definition writes into an input", remedy="leave alias_input out, and copy the result")
+    inputs = found.fusion.inputs()
+    outputs = [v for v in found.fusion.outputs() if v not in found.fusion.hidden_outputs]
+    inner = Registered(f"{namespace}::{name}_parts", lambda tensors, static: (found, ""), lambda form: found)
+    arguments = ", ".join(f"Tensor x{i}" if isinstance(v, TensorView) else f"Scalar x{i}" for i, v in enumerate(inputs))
+    results = "Tensor" if len(outputs) == 1 else f"({', '.join('Tensor' for _ in outputs)})"
+    library(namespace).define(f"{name}({arguments}) -> {results}", tags=torch.Tag.pt2_compliant_tag)
+
+    def call(*values: Any) -> Any:
+        tensors = [v for v, given in zip(values, inputs) if isinstance(given, TensorView)]
+        numbers = [v for v, given in zip(values, inputs) if not isinstance(given, TensorView)]
+        made = inner.op(tensors, numbers, "")
+        return made[0] if len(made) == 1 else tuple(made)
+
+    library(namespace).impl(name, call, "CompositeImplicitAutograd")
+    return getattr(getattr(torch.ops, namespace), name).default
