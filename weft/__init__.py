@@ -42,6 +42,8 @@ _NAMES = {
     ),
     "runtime.fec": ("FusionExecutorCache",),
     "runtime.kernel_executor": ("KernelExecutor",),
+    "nn.library": ("op",),
+    "nn.patching": ("patch",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOME)
@@ -49,6 +51,8 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
+    if name == "nn":
+        return importlib.import_module(".nn", __name__)
     if home is None:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{home}", __name__), name)

@@ -17,5 +17,8 @@ from .ir.graph_ops import ReshapeOp as ReshapeOp
 from .ir.values import BroadcastOp as BroadcastOp, Expr as Expr, IterDomain as IterDomain, Merge as Merge, Scalar as Scalar, Split as Split, SqueezeOp as SqueezeOp, Statement as Statement, TensorDomain as TensorDomain, TensorView as TensorView, Val as Val
 from .runtime.fec import FusionExecutorCache as FusionExecutorCache
 from .runtime.kernel_executor import KernelExecutor as KernelExecutor
+from .nn.library import op as op
+from .nn.patching import patch as patch
+from . import nn as nn
 
 __version__: str

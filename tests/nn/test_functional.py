@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tenso
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.skip(reason="cat in a kernel")) if n == "rope" else n for n in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_a_function_and_its_gradients_are_torchs(name: str) -> None:
     ours, reference, inputs = CASES[name]
     if reference is None:

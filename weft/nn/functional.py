@@ -200,7 +200,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
 
 
 def _batch_norm(
-    o: Any, x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, *, training: bool, momentum: float, eps: float, out: Any
+    o: Any, x: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, *, training: bool, momentum: float, eps: float, out: Any, writes: bool
 ) -> Any:  # fmt: skip
     dims, spread = [d for d in range(x.ndim) if d != 1], [d != 1 for d in range(x.ndim)]
     wide = c.wide(x)
@@ -212,7 +212,8 @@ def _batch_norm(
             flat_mean, flat_var = o.squeeze(average, dims), o.squeeze(variance, dims)
             unbiased = flat_var * (n / (n - 1.0))
             for old, new in ((running_mean, flat_mean), (running_var, unbiased)):
-                results.append(written(c.narrowed(c.wide(old) * (1.0 - momentum) + c.detached(o.set(new)) * momentum, old.dtype()), old))
+                value = c.narrowed(c.wide(old) * (1.0 - momentum) + c.detached(o.set(new)) * momentum, old.dtype())
+                results.append(written(value, old) if writes else value)
     else:
         average, variance = (c.wide(o.broadcast(v, spread)) for v in (running_mean, running_var))
     y = (wide - average) * o.rsqrt(variance + eps)
@@ -230,8 +231,13 @@ def batch_norm(
     """torch.nn.functional.batch_norm; running statistics are updated in the same kernel."""
     if training and input.dim() > 1 and input.numel() == input.shape[1]:
         raise WrongArgument(function="batch_norm", problem=f"one value per channel in {list(input.shape)}", remedy="give more than one value when training")
-    static = {"training": bool(training), "momentum": float(momentum), "eps": float(eps), "out": input.dtype}
-    return _BATCH_NORM((input, running_mean, running_var, weight, bias), **static)
+    is_graph = torch.compiler.is_compiling()  # an operator in a graph writes into no input: it returns the new statistics
+    static = {"training": bool(training), "momentum": float(momentum), "eps": float(eps), "out": input.dtype, "writes": not is_graph}
+    result = _BATCH_NORM((input, running_mean, running_var, weight, bias), **static)
+    if isinstance(result, tuple) and running_mean is not None and running_var is not None:
+        result, new_mean, new_var = result
+        running_mean.copy_(new_mean), running_var.copy_(new_var)
+    return result
 
 
 def _instance_norm(o: Any, x: Any, weight: Any, bias: Any, *, eps: float) -> Any:

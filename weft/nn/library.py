@@ -75,8 +75,8 @@ def _restored(value: Any) -> Any:
 
 # ---------------------------------------------------------------- shapes without data
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": lambda *v: functools.reduce(operator.add, v), "mul": lambda *v: functools.reduce(operator.mul, v), "floordiv": operator.floordiv, "mod": operator.mod,
-    "ceildiv": lambda a, b: -(-a // b), "min": lambda a, b: torch.sym_min(a, b), "max": lambda a, b: torch.sym_max(a, b), "cast": lambda a: a,
+    "add": lambda *v: functools.reduce(operator.add, v), "mul": lambda *v: functools.reduce(operator.mul, v), "floordiv": operator.floordiv,
+    "mod": operator.mod, "ceildiv": lambda a, b: -(-a // b), "min": lambda a, b: torch.sym_min(a, b), "max": lambda a, b: torch.sym_max(a, b), "cast": lambda a: a,
 }  # fmt: skip
 
 
@@ -206,7 +206,7 @@ class Registered:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return list(self.function.apply(numbers, static, *tensors))
         with torch._C._AutoDispatchBelowAutograd():
-            return self.op(tensors, numbers, static)  # type: ignore[no-any-return]
+            return self.op(tensors, numbers, static)
 
     def batched(self, info: Any, in_dims: Any, tensors: list[Any], numbers: list[Any], static: str) -> Any:
         """The operator for each sample of a batch, stacked."""
@@ -290,15 +290,31 @@ def register_all() -> None:
         registered_family(name)
 
 
-@torch._dynamo.assume_constant_result
-def _static_text(present: tuple[bool, ...], names: tuple[str, ...], values: tuple[Any, ...]) -> str:
-    return encoded((present, dict(zip(names, values))))
+_DTYPE_TEXTS = {
+    torch.float64: "'torch.float64'", torch.float32: "'torch.float32'", torch.bfloat16: "'torch.bfloat16'", torch.float16: "'torch.float16'",
+}  # fmt: skip
+
+
+def _traced_text(value: Any) -> str:
+    """`encoded` of one argument in words that Dynamo traces; a number that it made symbolic becomes a constant again."""
+    if value is None:
+        return "None"
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, int):
+        return f"{int(value)}"
+    if isinstance(value, float):
+        return f"{float(value)!r}"
+    if isinstance(value, str):
+        return f"'{value}'"
+    return _DTYPE_TEXTS[value]
 
 
 def call_op(family: Family, tensors: Sequence[Any], static: dict[str, Any]) -> Any:
     """Call a family as an operator: what torch.compile and torch.export record."""
-    present = tuple([t is not None for t in tensors])
-    text = _static_text(present, tuple(static.keys()), tuple(static.values()))
+    present = ", ".join(["True" if t is not None else "False" for t in tensors])
+    values = ", ".join([f"'{key}': {_traced_text(value)}" for key, value in static.items()])
+    text = f"(({present},), {{{values}}})"
     outputs = getattr(torch.ops.weft, family.name).default([t for t in tensors if t is not None], [], text)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..analysis.blocks import block_needs
 from ..analysis.connected import is_connected
 from ..analysis.loop_axes import LoopAxes, Obstacle
 from ..analysis.op_cost import OpCost, cost_of
@@ -65,7 +66,7 @@ class TwoSidedAnalysis(RowAnalysis):
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
-        self.outputs = outputs
+        self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> TwoSidedFacts:
