@@ -76,7 +76,8 @@ def _restored(value: Any) -> Any:
 # ---------------------------------------------------------------- shapes without data
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda *v: functools.reduce(operator.add, v), "mul": lambda *v: functools.reduce(operator.mul, v), "floordiv": operator.floordiv,
-    "mod": operator.mod, "ceildiv": lambda a, b: -(-a // b), "min": lambda a, b: torch.sym_min(a, b), "max": lambda a, b: torch.sym_max(a, b), "cast": lambda a: a,
+    "mod": operator.mod, "ceildiv": lambda a, b: -(-a // b), "min": lambda a, b: torch.sym_min(a, b), "max": lambda a, b: torch.sym_max(a, b),
+    "cast": lambda a: a,
 }  # fmt: skip
 
 
