@@ -6,6 +6,7 @@ warm path. Read first: `InputPlan.bind`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import NoSuchType, torch_dtype, torch_dtype_to_nvfuser_dtype
+from .storage_check import check_storage
 
 VECTOR_BYTES = 16
 """The widest access of a kernel, and so the largest alignment that matters."""
@@ -137,6 +139,12 @@ def type_name(dtype: torch.dtype) -> str:
         return str(dtype)
 
 
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor only stands for one: torch.compile's fake tensors. Their module is imported where there are any."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
 def alignment_bytes(pointer: int) -> int:
     """Return the largest power of two up to 16 that divides an address."""
     low = pointer & (VECTOR_BYTES - 1)
@@ -197,7 +205,9 @@ class _TensorInput:
         self._check_kind(given)
         sizes, strides = (tuple(given.shape), given.stride()) if self.unit == 1 else self._unpacked(tuple(given.shape), given.stride())
         self._bind_axes(sizes, strides, env)
-        return BoundTensor(sizes, strides, alignment_bytes(given.data_ptr()), span_elems(sizes, strides))
+        span = span_elems(sizes, strides)
+        check_storage(given, -(-span * self.tensor.dtype().bits // 8), self.index, self.shown)
+        return BoundTensor(sizes, strides, alignment_bytes(given.data_ptr()), span)
 
     def _unpacked(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return sizes and strides in elements, of which torch's own hold several along the axis that is innermost in memory. Errors: NotWholeBytes."""
@@ -219,12 +229,20 @@ class _TensorInput:
     def _bind_cpu_scalar(self, given: torch.Tensor, env: dict[Sym, Number]) -> BoundTensor:
         if not given.is_cpu or given.dim():
             raise ExpectedCpuScalar(index=self.index, value=self.shown, rank=given.dim(), device=given.device)
+        self._check_kind(given)
+        check_storage(given, given.element_size(), self.index, self.shown)
         env[cpu_scalar_var(self.tensor)] = given.item()
         return BoundTensor((), (), VECTOR_BYTES, 1)
 
     def _check_kind(self, given: torch.Tensor) -> None:
         kind, remedy = "", "move it to a GPU"
-        if given.layout is not torch.strided:
+        if given.is_nested:
+            kind, remedy = "a nested tensor", "pass its parts one by one, or torch.nested.to_padded_tensor(tensor, 0.0)"
+        elif is_fake(given):
+            kind, remedy = "a fake tensor, which has no values", "pass the tensor that it stands for"
+        elif given._is_zerotensor():
+            kind, remedy = "a zero tensor, which has no memory", "pass tensor.clone()"
+        elif given.layout is not torch.strided:
             kind, remedy = f"a tensor of layout {given.layout}", "pass tensor.to_dense()"
         elif given.is_conj() or given.is_neg():
             kind, remedy = "a tensor whose conjugation or negation is still to be done", "pass tensor.resolve_conj().resolve_neg()"

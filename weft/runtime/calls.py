@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -21,12 +21,13 @@ from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
 from . import collector, engines, gradient_check, profile, warm_path
 from .arguments import flattened
-from .binding import Bound, InputPlan
+from .binding import Bound, InputPlan, span_elems
 from .call_writer import Prepared, prepare_call
 from .engines import Engine
 from .limits import check_alignment, check_limits, launch_sizes
 from .runtimes import Kernels, Request, Runtime, Sizes, Template, input_name, sizes_of
 from .steps import KernelUse
+from .storage_check import checker
 from .timing import Timings
 
 CHECKED_ON_CPU = "checks ({check}) are on: the tensors of {where} are copied to the CPU, and the emulator runs the kernel there"
@@ -149,10 +150,15 @@ class Caller(ABC):
             return self._cold(inputs, device, enable, disable)
 
     def _known(self, values: Sequence[Any], device: Any) -> Prepared | None:
+        """Return what was prepared for values like these. Errors: StorageTooSmall."""
         try:
-            return self._prepared.get(self._signature(values, device)[0])
+            found = self._prepared.get(self._signature(values, device)[0])
         except (AttributeError, TypeError, ValueError, RuntimeError):  # binding says what is wrong with the values
             return None
+        if found is not None:
+            tensors = [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
+            self._fits(tensors)(*(v for _, v in tensors))
+        return found
 
     def _pointers(self, values: Sequence[Any]) -> list[int]:
         return [v.data_ptr() for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
@@ -186,7 +192,8 @@ class Caller(ABC):
                 scalars.append(type(value))
             if kind is warm_path.SHAPE_SCALAR:
                 scalars.append(value)
-        entry = (warm_path.guard_of(guarded), prepared.run, in_block(), device, *scalars)
+        tensors = self._tensors(values)
+        entry = (warm_path.guard_of(guarded), prepared.run, in_block(), device, *scalars, self._fits(tensors), *(v.data_ptr() for _, v in tensors))
         if len(self._table) >= LARGEST_TABLE:
             self._table.clear()
             self._prepared.clear()
@@ -194,6 +201,13 @@ class Caller(ABC):
         self._table[key] = entry
         if not low:
             self._last[0] = entry
+
+    def _tensors(self, values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
+        return [(n, v) for n, (v, kind) in enumerate(zip(values, self._kinds)) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
+
+    def _fits(self, tensors: Sequence[tuple[int, torch.Tensor]]) -> Callable[..., None]:
+        """Return the check of the storages behind tensors like these."""
+        return checker([(n, self.shown[n], span_elems(v.shape, v.stride()) * v.element_size()) for n, v in tensors])
 
     def _emulated_copies(self, values: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> list[torch.Tensor]:
         """Run a call with GPU tensors in the emulator: on copies, whose results go back to the GPU."""

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from .. import forking
 from ..errors import WeftError
 from ..options import current
 
@@ -22,7 +23,7 @@ LONGEST_WAIT_S = 10.0
 
 MODULES = ("fec", "driver", "kernel_executor")
 
-_lock = threading.Lock()
+_lock = forking.lock()
 _thread: threading.Thread | None = None
 
 

@@ -72,13 +72,15 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
 
     execute(inputs, *, device, _enable_options, _disable_options, check, seed) is FusionExecutorCache.execute, in two forms: a call without keywords
     goes by one that does not name them (the default of a keyword costs 10 ns). signature(values, device) returns (key, low bits of the addresses,
-PLACE
-    settings, device, then for each scalar its type, and for each shape scalar its value too).
+    pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An entry is (guard, run,
+    settings, device, then for each scalar its type, and for each shape scalar its value too, then fits, then the addresses of the tensors of the last call
+    with it, all aligned). fits(tensors...) raises when their storages are too small: it is asked when an address has changed, since resizing changes it.
     """
     values = _names("a", range(len(kinds)))
     tensors = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR)]
     guarded = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR, CPU_SCALAR)]
     pointers = [f"p{name[1:]}" for name in tensors]
+    seen = [f"q{name[1:]}" for name in tensors]
     any_bit = f"({' | '.join(pointers)}) & {ALIGNED}" if pointers else "0"
     entry, same = ["guard", "run", "options", "where"], [f"guard({', '.join(guarded)})", "settings() is options", "device is where"]
     for n, kind in enumerate(kinds):
@@ -88,6 +90,11 @@ PLACE
         if kind is SHAPE_SCALAR:
             entry.append(f"v{n}")
             same.append(f"a{n} == v{n}")
+    entry += ["fits", *seen]
+    moved = " or ".join([*(f"{p} != {q}" for p, q in zip(pointers, seen)), ""])
+    # TensorGuards ask a nested tensor for its sizes, which ends the process (torch 2.13)
+    strange = [f"{name}.is_nested" for name in guarded] + [f"not {name}.data_ptr()" for name in guarded if name not in tensors]
+    nested = f"if {' or '.join(strange)}: raise TypeError" if strange else "pass"
     key = [part for n, kind in enumerate(kinds) for part in _key_parts(f"a{n}", kind)]
     key += ["settings()", "device", f"low and {_tuple([f'{p} & {ALIGNED}' for p in pointers])}"]
     unpack = [f"[{', '.join(values)}] = inputs", *(f"{p} = a{p[1:]}.data_ptr()" for p in pointers)]
@@ -97,15 +104,20 @@ PLACE
         return f"""
     try:
         {'; '.join(unpack)}
+        {nested}
         {', '.join(entry)} = last[0]
-        if not ({' and '.join(same)}) or {any_bit}:
+        if {moved}not ({' and '.join(same)}):
             low = {any_bit}
-            entry = find({_tuple(key)})
+            if low or not ({' and '.join(same)}):
+                entry = find({_tuple(key)})
+            else:
+                entry = last[0]
             run = None
             if entry is not None:
+                entry[{entry.index("fits")}]({', '.join(tensors)})
                 run = entry[1]
                 if not low:
-                    last[0] = entry
+                    last[0] = (*entry[:{entry.index("fits") + 1}], {', '.join([*pointers, ""])})
     except (AttributeError, TypeError, ValueError, RuntimeError):
         run = None""".replace("device is where", f"{device} is where").replace("settings(), device,", f"settings(), {device},")
 
