@@ -19,7 +19,7 @@ from weft.emulator.loading import Library
 from weft.errors import UserError
 
 SHARED_GRANULE_BYTES = 1024  # a block's arena is rounded up to this
-MAX_PARAMETERS = 1024  # more than the 4 KiB of kernel parameters can hold
+MAX_PARAMETERS = 32768  # more than the 32,764 bytes of kernel parameters can hold
 
 
 class Config(ctypes.Structure):

@@ -365,8 +365,13 @@ WEFT_DEVICE void griddep_launch(WEFT_LINE) { weft_emu_griddep_launch(line); }
 
 // Unpacks an array of pointers to the arguments, as cuLaunchKernel does.
 template <int... I> struct Sequence {};
-template <int N, int... I> struct MakeSequence : MakeSequence<N - 1, N - 1, I...> {};
-template <int... I> struct MakeSequence<0, I...> { using type = Sequence<I...>; };
+template <class A, class B> struct Join;
+template <int... I, int... J> struct Join<Sequence<I...>, Sequence<J...>> { using type = Sequence<I..., sizeof...(I) + J...>; };
+template <int N> struct MakeSequence {  // of halves: compilers nest templates some 900 deep, and a kernel may have thousands of parameters
+  using type = typename Join<typename MakeSequence<N / 2>::type, typename MakeSequence<N - N / 2>::type>::type;
+};
+template <> struct MakeSequence<0> { using type = Sequence<>; };
+template <> struct MakeSequence<1> { using type = Sequence<0>; };
 template <class... A, int... I> WEFT_DEVICE void call_kernel(void (*kernel)(A...), void** arguments, Sequence<I...>) {
   kernel(*(A*)arguments[I]...);
 }

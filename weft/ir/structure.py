@@ -8,12 +8,14 @@ Read first: `structural_key`.
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ..expr import Sym
+from ..expr import DEEP, Sym, inner_first
 from .fusion import Fusion
 from .values import Expr, IterDomain, Merge, Scalar, Split, TensorView, UserAxes, Val
 
@@ -22,7 +24,36 @@ _COMMUTATIVE = frozenset({"add", "mul", "and", "min", "max"})
 
 def structural_key(fusion: Fusion) -> tuple[Hashable, ...]:
     """Return the key. A fusion's schedule counts too, so it is taken before or after scheduling, not in between."""
-    return _KeyBuilder(fusion).build()
+    key = _KeyBuilder(fusion).build()
+    fusion.findings["structural key"] = (fusion.state, key)
+    return key
+
+
+def known_key(fusion: Fusion) -> tuple[Hashable, ...]:
+    """Return the key that was found last if nothing was added since, else find it. For a definition that nobody schedules."""
+    state, key = fusion.findings.get("structural key", (None, ()))
+    return key if state == fusion.state else structural_key(fusion)  # type: ignore[return-value]
+
+
+class _Node:
+    """An operation in a key: one object for equal ones, so that a key is as deep as one operation, however deep the expression."""
+
+    __slots__ = ("content", "__weakref__")
+
+    def __init__(self, content: Hashable) -> None:
+        self.content = content
+
+
+_NODES: "weakref.WeakValueDictionary[Hashable, _Node]" = weakref.WeakValueDictionary()
+_NODES_LOCK = threading.Lock()
+
+
+def _node(content: Hashable) -> _Node:
+    with _NODES_LOCK:
+        found = _NODES.get(content)
+        if found is None:
+            found = _NODES[content] = _Node(content)
+        return found
 
 
 class _KeyBuilder:
@@ -125,6 +156,9 @@ class _KeyBuilder:
     def _sym(self, sym: Sym) -> Hashable:
         found = self.syms.get(sym)
         if found is None:
+            if sym.depth > DEEP:
+                for inner in inner_first(sym, self.syms.__contains__):
+                    self.syms[inner] = self._new_sym(inner)
             found = self.syms[sym] = self._new_sym(sym)
         return found
 
@@ -135,8 +169,8 @@ class _KeyBuilder:
             return self.variables.get(sym.payload, sym.payload)  # type: ignore[call-overload]
         args = [self._sym(arg) for arg in sym.args]
         if sym.op in _COMMUTATIVE:
-            return sym.op, sym.dtype, frozenset(Counter(args).items())
-        return sym.op, sym.dtype, tuple(args)
+            return _node((sym.op, sym.dtype, frozenset(Counter(args).items())))
+        return _node((sym.op, sym.dtype, tuple(args)))
 
 
 _EXPR_FIELDS = frozenset({"inputs", "outputs", "attributes"})

@@ -73,7 +73,9 @@ class _CallWriter:
         self.inputs = caller.template.fusion.inputs()
         self.outputs = caller.template.outputs
         self.plans: list[LaunchPlan] = []
-        self._zeroed_bytes = self._scratches = 0
+        self._zeroed_bytes = self._scratches = self._texts = 0
+        self._computed: tuple[object, dict[Sym, str]] = (None, {})  # of the launch being written: what variables of the function hold
+        self._values: dict[int, dict[Sym, Number]] = {}
         self._buffers = {input_name(t): n for n, t in enumerate(sizes.buffers)}
         values = [f"a{i}" for i in range(len(kinds))]
         self.arguments = values + [f"p{i}" for i, kind in enumerate(kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
@@ -335,9 +337,15 @@ class _CallWriter:
         varying = self._varying(param.sym, use)
         if varying:
             fixed = {v: const(use.env[v], v.dtype) for v in variables(param.sym) if v not in varying}
-            value = host_scalars.expression(substitute(param.sym, fixed), varying, parts.constants)
+            if self._computed[0] is not text:  # variables mean something else in another launch
+                self._computed, self._texts = (text, {}), self._texts + 1
+            computed = self._computed[1]
+            names = {**varying, **computed}
+            sym = substitute(param.sym, fixed) if fixed else param.sym
+            value = host_scalars.expression(sym, names, parts.constants, f"value_{self._texts}_{slot}")
+            computed.update((sym, name) for sym, name in names.items() if sym.args)
             text.scalars.append((slot, f"{kind.__name__}({value})"))
-        return ("scalar", param.ctype, kind(evaluate(param.sym, use.env)))
+        return ("scalar", param.ctype, kind(evaluate(param.sym, use.env, self._values.setdefault(id(use), {}))))
 
     def _varying(self, sym: Sym, use: KernelUse) -> dict[Sym, str]:
         """Return the variables of `sym` that change without changing the signature, with their expressions."""

@@ -10,19 +10,37 @@ from typing import Any
 
 from .. import expr
 from ..dtypes import DataType
-from ..expr import Sym
+from ..expr import Sym, inner_first
 
+DEEPEST_TEXT = 8
+"""Operations nested in one expression of the text: Python's parser takes some 50."""
 _INFIX = {"add": " + ", "mul": " * ", "floordiv": " // ", "mod": " % ", "lt": " < ", "eq": " == ", "and": " and "}
 _INTEGERS = frozenset({"signed char", "unsigned char", "short", "unsigned short", "int", "unsigned", "unsigned int", "long long", "unsigned long long"})
 
 
-def expression(sym: Sym, names: Mapping[Sym, str], constants: dict[str, Any]) -> str:
-    """Return Python text that computes `sym` from variables called `names`; what else the text names is put into `constants`."""
+def expression(sym: Sym, names: dict[Sym, str], constants: dict[str, Any], prefix: str = "value") -> str:
+    """Return Python text that computes `sym` from variables called `names`; what else the text names is put into `constants`.
+
+    A deep expression becomes assignments in a row, `(v1 := ..., v2 := ...)[-1]`, and `names` learns what they computed: text that runs later uses it.
+    prefix: what the names of these variables begin with.
+    """
+    if sym.depth <= DEEPEST_TEXT or sym in names:
+        return _nested(sym, names, constants)
+    steps = []
+    for inner in inner_first(sym, lambda s: s in names or not s.args):
+        if inner.args:
+            step = _nested(inner, names, constants)
+            names[inner] = f"{prefix}_{len(names)}"
+            steps.append(f"{names[inner]} := {step}")
+    return f"({', '.join(steps)},)[-1]"
+
+
+def _nested(sym: Sym, names: Mapping[Sym, str], constants: dict[str, Any]) -> str:
     if sym in names:
         return names[sym]
     if sym.is_const:
         return _constant(sym.value, constants)
-    args = [expression(arg, names, constants) for arg in sym.args]
+    args = [_nested(arg, names, constants) for arg in sym.args]
     if sym.op in _INFIX:
         text = f"({_INFIX[sym.op].join(args)})"
     elif sym.op == "ceildiv":

@@ -32,7 +32,7 @@ from ..graph.concretize import has_views, is_open
 from ..graph.normalize import normalize_in_place
 from ..graph.questions import Questions
 from ..ir.fusion import Fusion
-from ..ir.structure import structural_key
+from ..ir.structure import known_key
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
 from ..options import Options, current
@@ -192,7 +192,7 @@ _templates: OnceTable[Template] = OnceTable(is_limited=True)
 
 def template_of(fusion: Fusion) -> Template:
     """Return the template of a definition, shared with all of equal structure."""
-    return _templates.get_or_make(structural_key(fusion), lambda: Template(fusion))
+    return _templates.get_or_make(known_key(fusion), lambda: Template(fusion))
 
 
 # ---------------------------------------------------------------- index type
