@@ -118,9 +118,9 @@ class Graph:
             self.readers.setdefault(tensor, set()).add(group)
         return group
 
-    def members(self, group: Group) -> list[Expr]:
-        """Return the expressions of a group's kernel in order: anchors, what it repeats, and the chains before them."""
-        found = {id(e): e for e in (*group.anchors, *group.repeated)}
+    def members(self, *groups: Group) -> list[Expr]:
+        """Return the expressions of the kernel of groups in order: anchors, what they repeat, and the chains before them."""
+        found = {id(e): e for group in groups for e in (*group.anchors, *group.repeated)}
         stack = list(found.values())
         while stack:
             for tensor in stack.pop().tensor_inputs:
@@ -164,9 +164,10 @@ class Graph:
         return found
 
     # -- groups
-    def writes(self, group: Group) -> list[TensorView]:
-        """Return what a group has to store."""
-        return [t for t in group.produced if t in self.outputs or self.readers.get(t, set()) - {group}]
+    def writes(self, *groups: Group) -> set[TensorView]:
+        """Return what one kernel for these groups has to store."""
+        own = set(groups)
+        return {t for group in groups for t in group.produced if t in self.outputs or self.readers.get(t, set()) - own}
 
     def saved(self, a: Group, b: Group) -> float:
         """Return the bytes that one kernel for two groups moves less, its launch counted too."""
@@ -188,8 +189,7 @@ class Graph:
             return "what it reads has to be in memory first"
         folds = a.folds | b.folds
         reads = {t for t in a.reads | b.reads if t not in a.produced and t not in b.produced}
-        pair = {a, b}
-        writes = [t for g in (a, b) for t in g.produced if t in self.outputs or self.readers.get(t, set()) - pair]
+        writes = self.writes(a, b)
         if len(reads) + len(writes) > MOST_TENSORS:
             return f"{len(reads) + len(writes)} tensors are too many for one kernel"
         looked_up = {e.source for g in (a, b) for e in g.anchors if isinstance(e, LookupOp)} if a.barred or b.barred else set()
@@ -205,7 +205,11 @@ class Graph:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
             return "it has an axis that the reduction does not have"
-        return None if len({reduced for _, reduced in folds}) == 1 else "they reduce different axes"
+        return None if len({reduced for _, reduced in folds}) <= 2 else "they reduce three sets of axes, or more"
+
+    def is_doubtful(self, a: Group, b: Group) -> bool:
+        """True for a pair that only some schedulers take, so that they are to be asked: reductions of rows and of columns."""
+        return len({reduced for _, reduced in a.folds | b.folds}) > 1
 
     def join(self, a: Group, b: Group) -> Group:
         """Put the smaller group into the other; return that."""

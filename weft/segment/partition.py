@@ -84,7 +84,11 @@ class _Partition:
             graph = Graph(self.fusion, self.exprs, self.outputs, self.env, repeats=False)
         else:
             graph = Graph(self.fusion, self.exprs, self.outputs, self.env)
-            search(graph, order=None if self.order == "best" else random.Random(int(self.order)))
+
+            def joinable(a: Group, b: Group) -> bool:
+                return not graph.is_doubtful(a, b) or self._kernel(graph.members(a, b), graph.writes(a, b))[1] is None
+
+            search(graph, joinable, None if self.order == "best" else random.Random(int(self.order)))
             repeat_short_chains(graph)
         steps: list[Step] = []
         for group in in_order(graph, set(self.fusion.aliases)):
@@ -95,7 +99,7 @@ class _Partition:
         expr = group.anchors[0]
         if isinstance(expr, ReshapeOp):
             return [_view(expr)]
-        members, writes = graph.members(group), set(graph.writes(group))
+        members, writes = graph.members(group), graph.writes(group)
         step, reasons = self._kernel(members, writes)
         if reasons is None:
             return [step]
@@ -123,14 +127,12 @@ class _Partition:
         graph = Graph(self.fusion, exprs, writes, self.env, repeats=False)
 
         def joinable(a: Group, b: Group) -> bool:
-            members = sorted([*a.anchors, *b.anchors], key=lambda e: graph.place[id(e)])
-            outside = {t for g in (a, b) for t in g.produced if t in graph.outputs or graph.readers.get(t, set()) - {a, b}}
-            return self._kernel(members, outside)[1] is None
+            return self._kernel(graph.members(a, b), graph.writes(a, b))[1] is None
 
         search(graph, joinable)
         steps: list[Step] = []
         for group in in_order(graph, set()):
-            step, reasons = self._kernel(graph.members(group), set(graph.writes(group)))
+            step, reasons = self._kernel(graph.members(group), graph.writes(group))
             steps.append(step if reasons is None else _alone(group.anchors[0], reasons))
         return steps
 
