@@ -153,9 +153,11 @@ class _CallWriter:
     def _write_steps(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> None:
         """Write the steps. With one step all memory is taken first; else each takes its own, and edges go when their last reader has run."""
         steps = self.sizes.plan.steps
-        written = {buffer for use in self.sizes.kernels for buffer in use.outputs}
+        written = {self._buffers[input_name(t)] for step in steps for t in step.outputs}
         for n in range(len(self.outputs.computed)):
-            if n not in written and not in_place[n]:
+            if n in self.sizes.views:
+                parts.allocations.append(self._view_of_input(n))
+            elif n not in written and not in_place[n]:
                 parts.allocations.append(self._allocate(parts, n))
         dead_after = self._dead_after()
         uses = iter(zip(self.sizes.kernels, self.kernels))
@@ -175,6 +177,12 @@ class _CallWriter:
                 text.call = self._view(step)
             text.after += [f"del {name}" for name in dead_after[number]]
             parts.steps.append(text)
+
+    def _view_of_input(self, n: int) -> str:
+        """Return the statement that makes an output which has the bytes of an input."""
+        view = self.sizes.views[n]
+        a = f"a{view.source}"
+        return f"o{n} = {a}.detach().as_strided({view.sizes}, {view.strides}, {a}.storage_offset(){f' + {view.offset}' if view.offset else ''})"
 
     def _allocate(self, parts: warm_path.RunParts, n: int) -> str:
         """Return the statement that allocates a buffer."""

@@ -43,6 +43,7 @@ from .engines import BuiltKernel, Engine
 from .outputs import Layout, OutputPlan, layout_of, stride_values
 from .steps import KernelUse, Part, PlanTable, uses_of
 from .timing import Timings
+from .view_outputs import View, chains, view_of
 
 Value = TypeVar("Value")
 
@@ -109,12 +110,12 @@ def _nothing_is_being_made() -> None:
 
 # ---------------------------------------------------------------- definitions
 class Variant:
-    """A definition for one set of axes that are empty, and one set of answers to what it leaves open.
+    """A definition for one set of axes that are empty, one set of outputs that are views of inputs, and one set of answers to what it leaves open.
 
     images: what computes each computed output, None for an empty one. equalities: sizes that the host must find equal. plans: how it is cut into steps.
     """
 
-    def __init__(self, template: "Template", zero: frozenset[Sym], questions: Questions) -> None:
+    def __init__(self, template: "Template", zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> None:
         fusion, copies = template.fusion.clone()
         outputs: list[TensorView] = [copies[t] for t in template.outputs.computed]  # type: ignore[misc]
 
@@ -128,11 +129,12 @@ class Variant:
             self.equalities = canonicalize_extents(fusion.clone()[0])
             self.plans = PlanTable(fusion, Plan(steps))
         else:
-            self.images = zero_size.without_empty_tensors(fusion, outputs, is_zero)
+            computed = [t for n, t in enumerate(outputs) if n not in viewed]
+            images = iter(zero_size.without_empty_tensors(fusion, computed, is_zero))
+            self.images = [None if n in viewed else next(images) for n in range(len(outputs))]
             equalities = normalize_in_place(fusion, questions)
             self.equalities = canonicalize_extents(fusion) if equalities is None else equalities
             self.plans = PlanTable(fusion)
-
 
     def check(self, env: Mapping[Sym, Number]) -> None:
         """Check the sizes that this variant makes equal. Errors: SizesDiffer."""
@@ -155,6 +157,7 @@ class Template:
         for number, expr in enumerate(drawing):
             expr.attributes["index"] = number
         self.outputs = OutputPlan(self.fusion)
+        self.chains = {} if is_scheduled else chains(self.fusion, self.outputs.computed, self.outputs.alias)
         self.places = {input_name(value): index for index, value in enumerate(self.fusion.inputs())}
         self.tensors = {t.name: t for t in self.fusion.tensors()}
         self.extents = zero_size.extents(self.fusion)
@@ -162,29 +165,40 @@ class Template:
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
         self._variants: OnceTable[Variant] = OnceTable()
         asks = not is_scheduled and (has_views(self.fusion) or is_open(self.fusion)) and not all(sym.is_const for sym in self.extents)
-        self.base = None if asks else self._made(frozenset(), Questions())
+        self.base = None if asks else self._made(frozenset(), frozenset(), Questions())
 
     @property
     def equalities(self) -> list[SizeEquality]:
         """Sizes that every call must find equal; variants that ask about sizes have their own."""
         return [] if self.base is None else self.base.equalities
 
-    def _made(self, zero: frozenset[Sym], questions: Questions) -> Variant:
-        return self._variants.get_or_make((zero, ()), lambda: Variant(self, zero, questions))
+    def _made(self, zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> Variant:
+        return self._variants.get_or_make((zero, viewed, ()), lambda: Variant(self, zero, viewed, questions))
 
-    def variant_for(self, env: Mapping[Sym, Number]) -> Variant:
+    def views(self, bound: Bound) -> dict[int, View]:
+        """Return which computed outputs are views of inputs at these sizes and strides."""
+        out: dict[int, View] = {}
+        for number, chain in self.chains.items():
+            tensor = bound.tensors[chain.source]
+            view = view_of(chain, tensor.sizes, tensor.strides, bound.env)
+            if view is not None:
+                out[number] = view
+        return out
+
+    def variant_for(self, env: Mapping[Sym, Number], viewed: frozenset[int] = frozenset()) -> Variant:
         """Return the variant for sizes: by which of the extents are 0, and by what else it has to know of them (`weft.graph.questions`).
 
+        viewed: the computed outputs that are views of inputs.
         Errors: those of open sizes that do not fit (`weft.graph.concretize`).
         """
         memo: dict[Sym, Number] = {}
         zero = frozenset(sym for sym in self.extents if evaluate(sym, env, memo) == 0)
         if self.base is not None:
-            return self._made(zero, Questions()) if zero else self.base
+            return self._made(zero, viewed, Questions()) if zero or viewed else self.base
         questions = Questions(env)
-        variant = Variant(self, zero, questions)  # the answers are known when it is made
+        variant = Variant(self, zero, viewed, questions)  # the answers are known when it is made
         variant.check(env)
-        return self._variants.get_or_make((zero, questions.answers), lambda: variant)
+        return self._variants.get_or_make((zero, viewed, questions.answers), lambda: variant)
 
 
 _templates: OnceTable[Template] = OnceTable(is_limited=True)
@@ -234,7 +248,8 @@ class Sizes:
     """A call's values and what follows from them without a kernel.
 
     env: the values of all variables, strides of outputs too. plan: the steps. buffers: the tensors that steps write, the computed outputs first;
-    layouts: of each. kernels: the plan's, in order. places: positions of the definition's inputs, by name.
+    layouts: of each. views: the computed outputs that are views of inputs. kernels: the plan's, in order. places: positions of the definition's inputs,
+    by name.
     """
 
     bound: Bound
@@ -243,6 +258,7 @@ class Sizes:
     plan: Plan
     buffers: tuple[TensorView, ...]
     layouts: list[Layout]
+    views: Mapping[int, View]
     kernels: tuple[KernelUse, ...]
     places: Mapping[str, int]
 
@@ -258,7 +274,8 @@ def input_name(value: Val) -> str:
 
 def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
     """Return what follows from a call's values: the variant, its steps, the layouts of what they write."""
-    variant = template.variant_for(bound.env)
+    views = template.views(bound)
+    variant = template.variant_for(bound.env, frozenset(views))
     computed = template.outputs.computed
     images = [t if image is None else image for t, image in zip(computed, variant.images)]
     layouts = [layout_of(t, bound.env) for t in images]
@@ -270,7 +287,7 @@ def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
         layouts.append(layout_of(tensor, env))
         env.update(stride_values(tensor, layouts[-1]))
     buffers = (*images, *plan.edges)
-    return Sizes(bound, variant, env, plan, buffers, layouts, uses_of(variant.plans, plan, env, buffers), template.places)
+    return Sizes(bound, variant, env, plan, buffers, layouts, views, uses_of(variant.plans, plan, env, buffers), template.places)
 
 
 def alignments_bits(template: Template, use: KernelUse, sizes: Sizes) -> dict[str, int]:

@@ -87,6 +87,8 @@ def _step(expr: Expr, axes: Axes, env: Mapping[Sym, Number]) -> tuple[Axes, int]
         rest = iter(axes)
         return [(1, 1) if new else next(rest) for new in expr.attributes["flags"]], 0
     if isinstance(expr, SqueezeOp):
+        if any(dropped and not size for (size, _), dropped in zip(axes, expr.attributes["flags"])):
+            return None  # an element of nothing: a kernel, or an error, says what it is
         return [axis for axis, dropped in zip(axes, expr.attributes["flags"]) if not dropped], 0
     wanted = [evaluate_int(a.logical_extent, env) for a in logical]
     if isinstance(expr, ExpandOp):

@@ -71,7 +71,7 @@ def _neighbours(graph: Graph, group: Group) -> list[Group]:
     for tensor in group.produced:
         found.update(dict.fromkeys(sorted(graph.readers.get(tensor, ()), key=lambda g: g.first)))
     found.pop(group, None)
-    return [g for g in found if not g.is_single]
+    return sorted((g for g in found if not g.is_single), key=lambda g: g.first)
 
 
 # ---------------------------------------------------------------- computing again

@@ -1,0 +1,122 @@
+"""Outputs that only rename memory of an input share it, as in nvFuser; others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from weft import DataType, FusionDefinition
+
+
+def define(build: Callable[[FusionDefinition], None]) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        build(fd)
+    return fd
+
+
+def strided(fd: FusionDefinition, rank: int) -> Any:
+    return fd.define_tensor(shape=[-1] * rank, contiguity=False)
+
+
+X = torch.randn(6, 8, 10)
+
+VIEWS: list[tuple[str, Callable[..., Any], Callable[[torch.Tensor], torch.Tensor]]] = [
+    ("set", lambda ops, x: ops.set(x), lambda x: x),
+    ("permute", lambda ops, x: ops.permute(x, [2, 0, 1]), lambda x: x.permute(2, 0, 1)),
+    ("there and back", lambda ops, x: ops.permute(ops.permute(x, [2, 0, 1]), [1, 2, 0]), lambda x: x),
+    ("broadcast", lambda ops, x: ops.broadcast(x, [False, True, False, False]), lambda x: x.unsqueeze(1)),
+    ("expand", lambda ops, x: ops.expand(ops.broadcast(x, [True, False, False, False]), [4, -1, -1, -1]), lambda x: x.expand(4, -1, -1, -1)),
+    ("squeeze", lambda ops, x: ops.squeeze(ops.broadcast(x, [True, False, False, False]), [0]), lambda x: x),
+    ("split", lambda ops, x: ops.reshape(x, [6, 2, 4, 10]), lambda x: x.view(6, 2, 4, 10)),
+    ("slice", lambda ops, x: ops.slice(x, [1, 0, 2], [5, 8, 9]), lambda x: x[1:5, :, 2:9]),
+    ("slice of a permute", lambda ops, x: ops.slice(ops.permute(x, [1, 0, 2]), [3, 1, 0], [8, 4, 10]), lambda x: x.permute(1, 0, 2)[3:8, 1:4]),
+]
+
+
+@pytest.mark.parametrize(("build", "expected"), [case[1:] for case in VIEWS], ids=[case[0] for case in VIEWS])
+@pytest.mark.parametrize("x", [X, torch.randn(12, 8, 20)[::2, :, 5:15]], ids=["dense", "strided"])
+def test_a_renamed_input_is_a_view(build: Callable[..., Any], expected: Callable[..., torch.Tensor], x: torch.Tensor) -> None:
+    fd = define(lambda fd: fd.add_output(build(fd.ops, strided(fd, 3))))
+    wanted = expected(x)
+    for _ in range(2):
+        (out,) = fd.execute([x])
+        assert out.data_ptr() == wanted.data_ptr() and out.shape == wanted.shape
+        assert all(n == 1 or a == b for n, a, b in zip(out.shape, out.stride(), wanted.stride()))
+    assert not fd.fec.kernel_runtimes
+
+
+def test_views_beside_what_is_computed() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = strided(fd, 3)
+        t = fd.ops.permute(x, [1, 0, 2])
+        fd.add_output(t)
+        fd.add_output(fd.ops.sum(fd.ops.neg(t), [2]))
+
+    fd = define(build)
+    view, sums = fd.execute([X])
+    assert view.data_ptr() == X.data_ptr()
+    torch.testing.assert_close(sums, -X.permute(1, 0, 2).sum(2))
+    assert len(fd.fec.kernel_runtimes) == 1
+
+
+def test_merging_axes_of_a_strided_input_is_a_copy() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[6, 8], contiguity=[False, True])
+        fd.add_output(fd.ops.reshape(x, [48]))
+
+    fd = define(build)
+    dense = torch.randn(6, 8)
+    assert fd.execute([dense])[0].data_ptr() == dense.data_ptr()
+    part = torch.randn(6, 9)[:, :8]
+    (copy,) = fd.execute([part])
+    assert torch.equal(copy, part.reshape(48)) and copy.is_contiguous()
+    assert len(fd.fec.kernel_runtimes) == 1
+
+
+def test_an_order_that_was_asked_for_is_made() -> None:
+    def build(fd: FusionDefinition) -> None:
+        fd.add_output(fd.ops.stride_order(fd.define_tensor(shape=[-1, -1], contiguity=True), [0, 1]))
+
+    x = torch.randn(5, 7)
+    (out,) = define(build).execute([x])
+    assert out.stride() == (1, 5) and torch.equal(out, x)
+
+
+def test_a_view_of_what_is_written_in_place_is_a_copy() -> None:
+    """It has the values of before the call."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        fd.add_output(fd.ops.permute(x, [1, 0]))
+        fd.add_output(fd.ops.add(x, 1.0), x)
+
+    x = torch.randn(5, 7)
+    old = x.clone()
+    (out,) = define(build).execute([x])
+    assert torch.equal(out, old.t()) and torch.equal(x, old + 1)
+
+
+def test_casts_and_readers_of_a_segment_set_are_computed() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[-1], contiguity=True)
+        fd.add_output(fd.ops.segment_set(x))
+        fd.add_output(fd.ops.cast(x, DataType.Double))
+
+    x = torch.randn(9)
+    for out in define(build).execute([x]):
+        assert out.data_ptr() != x.data_ptr() and torch.equal(out.float(), x)
+
+
+def test_views_of_nothing() -> None:
+    fd = define(lambda fd: fd.add_output(fd.ops.permute(strided(fd, 2), [1, 0])))
+    assert fd.execute([torch.randn(0, 4)])[0].shape == (4, 0)
+
+
+def test_no_gradient_is_recorded() -> None:
+    fd = define(lambda fd: fd.add_output(fd.ops.permute(strided(fd, 2), [1, 0])))
+    with torch.no_grad():
+        (out,) = fd.execute([torch.nn.Parameter(torch.randn(3, 4))])
+    assert not out.requires_grad and type(out) is torch.Tensor
