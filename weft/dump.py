@@ -1,6 +1,7 @@
 """Debug output: what the setting `dump` asks for, written to the standard output or to files.
 
     WEFT_DUMP=scheduler              properties, candidates, choice, and why each scheduler declined
+    WEFT_DUMP=segments               the steps of each definition, with the bytes and the reason of each edge between them
     WEFT_DUMP=cuda                   the text of each kernel
     WEFT_DUMP=passes                 what each pass of the lowering made of each kernel (an unchanged one says so)
     WEFT_DUMP=passes:group*@softmax* passes and kernels by shell patterns
@@ -38,6 +39,12 @@ class Dump:
             return
         declined = [f"  {name} declined: {reason}" for name, reason in proposal.declined]
         _write("scheduler.txt", "\n".join([f"scheduler: {proposal.scheduler.name}", *declined, proposal.trace, f"  chosen: {proposal.params}"]))
+
+    @staticmethod
+    def segments(text: Callable[[], str]) -> None:
+        """Write how a definition was cut."""
+        if current().is_dumped("segments"):
+            _write("segments.txt", text())
 
     @staticmethod
     def passes(kernel: str) -> Callable[[str, str], None] | None:

@@ -7,15 +7,19 @@ Read first: `Caller`.
 
 from __future__ import annotations
 
+import contextvars
+import os
 import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
+from ..dump import Dump
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
@@ -23,6 +27,7 @@ from . import collector, engines, gradient_check, profile, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan, span_elems
 from .call_writer import Prepared, prepare_call
+from .cut import Cut
 from .engines import Engine
 from .limits import check_alignment, check_limits, launch_sizes
 from .runtimes import Kernels, Request, Runtime, Sizes, Template, input_name, sizes_of
@@ -37,6 +42,9 @@ class CheckedOnCpu(UserWarning):
     """A call with tensors on a GPU ran in the emulator, since it was to be checked."""
 
 
+MOST_COMPILERS = 16
+"""Kernels of one definition that are compiled at the same time."""
+
 LARGEST_TABLE = 4096
 """Signatures that an executor keeps; when there are more, it starts over."""
 
@@ -45,7 +53,8 @@ class Caller(ABC):
     """Calls of one definition: `execute` is written for its inputs, the table keeps what was prepared for each signature.
 
     template: what is shared with equal definitions. shown: the inputs as this definition names them. kernels: where kernels are found.
-    runtimes: the kernels that calls used, in order of first use. timings: of the last cold call. launches: of the last call under a profiler.
+    runtimes: the kernels that calls used, in order of first use. timings, last: of the last cold call: its stages, and how it was cut. launches: of the
+    last call under a profiler.
     """
 
     def __init__(self, template: Template, shown: Sequence[Val], kernels: Kernels) -> None:
@@ -54,6 +63,7 @@ class Caller(ABC):
         self.timings = Timings()
         self.runtimes: dict[Runtime, None] = {}
         self.launches: list[profile.LaunchProfile] = []
+        self.last: Cut | None = None
         self._input_plan: InputPlan | None = None
         self.has_warned_of_gradients = False
         self.shown = list(shown)
@@ -88,6 +98,15 @@ class Caller(ABC):
 
         Errors: NoScheduler, limits of the chip, alignment, those of the compiler.
         """
+        return self._building(use, sizes, engine, options, disable, timings)()
+
+    def _building(
+        self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings
+    ) -> Callable[[], Runtime]:
+        """Schedule and lower the kernel of a step; return what builds it, or finds it.
+
+        Errors: NoScheduler, limits of the chip, alignment.
+        """
         start = timings.clock()
         request = self.request(use, sizes, engine, options, disable)
         timings.schedule_s += timings.clock() - start
@@ -97,9 +116,30 @@ class Caller(ABC):
         self.change_launch(launch)
         check_limits(program, use.env, launch, engine.arch)
         check_alignment(program, use.part.fusion.inputs(), [sizes.places.get(input_name(v)) for v in use.inputs], self.shown, sizes.bound.tensors)
-        found = found or self.kernels.runtime(request, program, timings)
-        self.runtimes[found] = None
-        return found
+
+        def build() -> Runtime:
+            runtime = found or self.kernels.runtime(request, program, timings)
+            self.runtimes[runtime] = None
+            return runtime
+
+        return build
+
+    def _all_runtimes(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> list[Runtime]:
+        """Return the kernels of all steps. Several are compiled at once, while the next are lowered: NVRTC does not hold the interpreter's lock."""
+        uses = sizes.kernels
+        if len(uses) < 2:
+            return [self.runtime(use, sizes, engine, options, disable, timings) for use in uses]
+        with ThreadPoolExecutor(max_workers=min(len(uses), MOST_COMPILERS, os.cpu_count() or 1)) as pool:
+            waiting: dict[int, Future[Runtime]] = {}
+            spent = [Timings() for _ in uses]
+            for number, use in enumerate(uses):
+                build = self._building(use, sizes, engine, options, disable, spent[number])
+                waiting[number] = pool.submit(contextvars.copy_context().run, build)
+            runtimes = [future.result() for future in waiting.values()]
+        self.runtimes.update(dict.fromkeys(runtimes))
+        for one in spent:
+            timings.add(one)
+        return runtimes
 
     def _program(self, request: Request, timings: Timings) -> KernelProgram:
         start = timings.clock()
@@ -174,7 +214,9 @@ class Caller(ABC):
             return None
         sizes, engine = self.sizes(values, device, options)
         timings.binding_s = time.perf_counter() - start
-        kernels = [self.runtime(use, sizes, engine, options, disable, timings) for use in sizes.kernels]
+        kernels = self._all_runtimes(sizes, engine, options, disable, timings)
+        self.last = Cut(sizes, tuple(kernels))
+        Dump.segments(lambda: str(self.last))
         launch_start = time.perf_counter()
         prepared = prepare_call(self, sizes, kernels, engine, self._kinds)
         timings.launch_s, timings.total_s = time.perf_counter() - launch_start, time.perf_counter() - start

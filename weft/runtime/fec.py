@@ -113,6 +113,13 @@ class FusionExecutorCache:
             raise NotCompiled()
         return _scheduled_text(list(self._caller.runtimes)[-1], tensor_transforms)
 
+    def __str__(self) -> str:
+        """Say how many kernels there are, and how the last call that was not warm was cut into steps, with the bytes and the reason of each edge."""
+        if self._made is None or self._made.last is None:
+            return f"<FusionExecutorCache {self.fusion_id}: nothing was executed>"
+        count = len(self.kernel_runtimes)
+        return f"<FusionExecutorCache {self.fusion_id}: {count} kernel{'' if count == 1 else 's'} made>\n{self._made.last}"
+
     def get_output_shardings(self) -> list[Any]:
         """Return nothing: this version runs on one device."""
         return []

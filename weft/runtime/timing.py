@@ -24,6 +24,12 @@ class Timings:
     total_s: float = 0.0
     from_disk: bool = False
 
+    def add(self, other: "Timings") -> None:
+        """Add the time of another kernel of the same call."""
+        for name in ("binding_s", "schedule_s", "lowering_s", "nvrtc_s", "load_s", "launch_s"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.from_disk = self.from_disk or other.from_disk
+
     clock = staticmethod(time.perf_counter)
 
     def __str__(self) -> str:

@@ -184,9 +184,9 @@ class Graph:
     def obstacle(self, a: Group, b: Group) -> str | None:
         """Return why no kernel computes both groups, or None when one may."""
         if a.is_single or b.is_single:
-            return "torch runs it, or it only reshapes memory"
+            return "one of them is no kernel"
         if any(t in a.produced for t in b.barred) or any(t in b.produced for t in a.barred):
-            return "what it reads has to be in memory first"
+            return "it has to be in memory before it is read"
         folds = a.folds | b.folds
         reads = {t for t in a.reads | b.reads if t not in a.produced and t not in b.produced}
         writes = self.writes(a, b)

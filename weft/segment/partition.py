@@ -37,6 +37,7 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
     steps: list[Step] = []
+    reasons: dict[tuple[TensorView, Step], str] = {}
     for outputs in _connected_outputs(fusion):
         exprs = [e for e in fusion.exprs(outputs) if isinstance(e.outputs[0], TensorView)]
         is_small = len(exprs) <= SMALL and not any(isinstance(e, WITHOUT_KERNEL) or is_barrier(e) for e in exprs)
@@ -44,9 +45,11 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
         if whole is not None and takes(whole.fusion) is None:
             steps.append(whole)
         else:
-            steps += _Partition(fusion, exprs, outputs, takes, env, order).steps()
+            part = _Partition(fusion, exprs, outputs, takes, env, order)
+            steps += part.steps()
+            reasons.update(part.reasons)
     returned = set(fusion.outputs())
-    return Plan(tuple(steps), tuple(dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)))
+    return Plan(tuple(steps), tuple(dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)), reasons)
 
 
 def _connected_outputs(fusion: Fusion) -> list[list[TensorView]]:
@@ -77,6 +80,7 @@ class _Partition:
         self, fusion: Fusion, exprs: Sequence[Expr], outputs: Sequence[TensorView], takes: Takes, env: Mapping[Sym, Number], order: str
     ) -> None:
         self.fusion, self.exprs, self.outputs, self.takes, self.env, self.order = fusion, exprs, outputs, takes, env, order
+        self.reasons: dict[tuple[TensorView, Step], str] = {}
         self.shared: dict[object, tuple[KernelStep, SegmentKey, dict[str, str] | None]] = {}
 
     def steps(self) -> list[Step]:
@@ -92,8 +96,22 @@ class _Partition:
             repeat_short_chains(graph)
         steps: list[Step] = []
         for group in in_order(graph, set(self.fusion.aliases)):
-            steps += self._steps_of(graph, group)
+            own = self._steps_of(graph, group)
+            self._say_why(graph, group, own)
+            steps += own
         return steps
+
+    def _say_why(self, graph: Graph, group: Group, steps: Sequence[Step]) -> None:
+        """Keep why what a group reads was not computed in the same kernel."""
+        reasons: dict[Group | None, str] = {}
+        for step in steps:
+            for tensor in step.reads:
+                if not isinstance(tensor, TensorView) or tensor.definition() is None:
+                    continue
+                writer = graph.writer.get(tensor)
+                if writer not in reasons:
+                    reasons[writer] = _reason(graph, writer, group)
+                self.reasons[tensor, step] = reasons[writer]
 
     def _steps_of(self, graph: Graph, group: Group) -> list[Step]:
         expr = group.anchors[0]
@@ -135,6 +153,15 @@ class _Partition:
             step, reasons = self._kernel(graph.members(group), graph.writes(group))
             steps.append(step if reasons is None else _alone(group.anchors[0], reasons))
         return steps
+
+
+def _reason(graph: Graph, writer: Group | None, reader: Group) -> str:
+    if writer is None or writer is reader:
+        return "schedulers declined both together"
+    obstacle = graph.obstacle(writer, reader)
+    if obstacle is None and graph.makes_cycle(writer, reader):
+        obstacle = "another step lies between them"
+    return obstacle or "schedulers declined both together"
 
 
 def _alone(expr: Expr, reasons: dict[str, str]) -> Step:

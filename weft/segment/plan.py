@@ -27,7 +27,6 @@ class KernelStep:
     inputs: tuple[Val, ...]
     outputs: tuple[TensorView, ...]
     variables: Mapping[Sym, Sym] = field(default_factory=dict)
-    reason: str = ""
 
     @property
     def reads(self) -> tuple[Val, ...]:
@@ -39,7 +38,6 @@ class TorchStep:
     """One op that torch runs: its operands lie in memory, and so do its results."""
 
     expr: Expr
-    reason: str = ""
 
     @property
     def reads(self) -> tuple[Val, ...]:
@@ -57,7 +55,6 @@ class ViewStep:
     exprs: tuple[Expr, ...]
     source: TensorView
     output: TensorView
-    reason: str = ""
 
     @property
     def reads(self) -> tuple[Val, ...]:
@@ -73,10 +70,14 @@ Step = Union[KernelStep, TorchStep, ViewStep]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The steps of a definition in the order in which they run. edges: tensors that one step writes and only later steps read."""
+    """The steps of a definition in the order in which they run.
+
+    edges: tensors that one step writes and only later steps read. reasons: (tensor, step that reads it) -> why its writer is another step.
+    """
 
     steps: tuple[Step, ...]
     edges: tuple[TensorView, ...] = ()
+    reasons: Mapping[tuple[TensorView, Step], str] = field(default_factory=dict)
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:
