@@ -41,7 +41,7 @@ class NoScheduler(Unsupported):
 
 
 WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp)
-"""Expressions that no kernel computes: they are rewritten before, or are steps of their own."""
+"""Expressions that no kernel computes, or only one of their own (ScanOp): they are rewritten before, or are steps of their own."""
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class Prepared:
         """Return the scheduler's analysis, or None when it declines (the reason is in `declines`)."""
         name = scheduler.name
         if name not in self.analyses and name not in self.declines:
-            foreign = next((e for e in self.fusion.tensor_exprs() if isinstance(e, WITHOUT_KERNEL)), None)
+            foreign = next((e for e in self.fusion.tensor_exprs() if isinstance(e, WITHOUT_KERNEL) and not (scheduler.takes_scans and isinstance(e, ScanOp))), None)
             found = scheduler.analyze(self.fusion) if foreign is None else Decline(f"no kernel computes {foreign.op_name}")
             if isinstance(found, Decline):
                 self.declines[name] = found.reason

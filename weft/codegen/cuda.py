@@ -18,10 +18,11 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import (
-    Access, Allocate, BlockFold, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scope, Statement, Sync, TensorTile, ThreadGroup,
+    Access, Allocate, BlockFold, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scan, Scope, Statement, Sync, TensorTile, ThreadGroup,
     bytes_of, walk,
 )  # fmt: skip
 from ..lower.copies import BULK_BYTES
+from ..lower.scans import accumulator
 from ..lower.lookups import checked_positions, position_variable
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
@@ -112,6 +113,8 @@ class CudaWriter:
             self.reduce(s, depth)
         elif isinstance(s, BlockFold):
             fold_block(self, s, depth)
+        elif isinstance(s, Scan):
+            self.scan(s, depth)
         elif isinstance(s, Op):
             self.op(s, depth)
         else:
@@ -456,6 +459,35 @@ class CudaWriter:
             element = self.scalars.index(add(s.element, part))
             self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
 
+    # -- running folds
+    def start_scan(self, s: Scan) -> None:
+        """Declare what is carried from piece to piece: the start value, or the identity."""
+        dtype = accumulator(s.outputs[0].buffer.dtype)
+        monoid = self.monoid(s.expr, dtype)
+        start = self.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
+        self.emit(1, f"weft::Carry<{CUDA_NAMES[dtype]}> {s.carry} = {{{start}, false}};")
+
+    def scan(self, s: Scan, depth: int) -> None:
+        """Write a running fold of one piece: values into an array, folded, and out of it."""
+        self.blocks["scan"] = None
+        dtype = s.outputs[0].buffer.dtype
+        wide = accumulator(dtype)
+        ctype, monoid = CUDA_NAMES[wide], self.monoid(s.expr, wide)
+        identity = monoid.identity(wide)
+        self.emit(depth, "{")
+        self.emit(depth + 1, f"{ctype} value[{s.group_elems}];")
+        source = s.operands[0]
+        for lane, guard in enumerate(s.guards):
+            text = self.read(_lane(source, lane) if isinstance(source, Access) else source, wide)
+            text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
+            self.emit(depth + 1, f"value[{lane}] = {text if guard is TRUE else f'{self.scalars.condition(guard)} ? {text} : {identity}'};")
+        name = "scan_row" if s.thread_type is BLOCK_TYPES[0] else "scan_column"
+        self.emit(depth + 1, f"weft::{name}<{monoid.functor}, {s.group_elems}>(value, {s.carry}, {self.in_shared(s.workspace, ctype)});")  # type: ignore[arg-type]
+        for lane in range(s.group_elems):
+            text = f"value[{lane}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{lane}])"
+            self.write(_lane(s.outputs[0], lane), text, depth + 1)
+        self.emit(depth, "}")
+
     # -- reductions across threads
     def reduce(self, s: Reduce, depth: int) -> None:
         """Write a reduction across threads, and across blocks: values into an array, folded, and out of it."""
@@ -619,6 +651,8 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         writer.cluster_started = True
     elif across:
         writer.emit(1, "weft::cluster_arrive_relaxed();  // every block of the cluster has started; waited for before the first exchange")
+    for scan in {s.carry: s for s in walk(kernel.body) if isinstance(s, Scan)}.values():
+        writer.start_scan(scan)
     zero_padding(writer, kernel)
     writer.body(kernel.body, 1)
     params = _parameters(writer)

@@ -108,6 +108,7 @@ class SchedulerType(Enum):
     inner_persistent = "inner_persistent"
     outer_persistent = "outer_persistent"
     inner_outer_persistent = "inner_outer_persistent"
+    greedy = "greedy"
 
 
 setattr(SchedulerType, "__entries", {e.name: (e, None) for e in SchedulerType})

@@ -17,7 +17,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, flo
 from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockSampleOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp
+from ..ir.graph_ops import LookupOp, ScanOp
 from ..ir.values import Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
 from ..schedule.full_rows import FullRows
@@ -29,6 +29,7 @@ from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stag
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .lanes import check_lanes
+from .scans import build_scan
 from .lookups import inside_source, lookup_index, vector_conditions, with_known_divisors
 from .loops import LoopGroup, LoopPlan, order_exprs
 from .prepare import prepare_reductions
@@ -265,9 +266,12 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     if isinstance(expr, LookupOp) and vector is not ONE:
         state.divisors.update(vector_conditions(expr, int(vector.value), state.divisors))  # type: ignore[arg-type]
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
-    if isinstance(expr, BlockFoldOp):
+    op: Op
+    if isinstance(expr, ScanOp):
+        op = build_scan(state, expr, fields, lanes)
+    elif isinstance(expr, BlockFoldOp):
         elems = int(vector.value)  # type: ignore[arg-type]
-        op: Op = BlockFold(**fields, vector_elems=elems, lanes=check_fold(state, indexer, expr, elems))  # type: ignore[arg-type]
+        op = BlockFold(**fields, vector_elems=elems, lanes=check_fold(state, indexer, expr, elems))  # type: ignore[arg-type]
     elif bound:
         op = Reduce(
             **fields, thread_types=tuple(p for p in BLOCK_TYPES if p in bound), grid_types=tuple(p for p in GRID_TYPES if p in bound),  # type: ignore[arg-type]

@@ -167,6 +167,24 @@ class Reduce(Op):
 
 
 @dataclass(eq=False)
+class Scan(Op):
+    """A running fold across threads, of one piece of a row: `group_elems` neighbours of each thread. Executed by all threads.
+
+    thread_type: the threads that follow each other. guards: for each neighbour, whether it is inside the row. carry: the variable that holds what the pieces
+    before fold to; the loop over the pieces is serial, and is the only one around. workspace: shared memory.
+    """
+
+    thread_type: ParallelType = ParallelType.block_x
+    group_elems: int = 1
+    guards: tuple[Sym, ...] = ()
+    workspace: Buffer | None = None
+
+    @property
+    def carry(self) -> str:
+        return f"carry_{self.outputs[0].buffer.name}"
+
+
+@dataclass(eq=False)
 class BulkCopy(Op):
     """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: text of the mbarrier that a load completes on.
 
@@ -255,7 +273,7 @@ class Kernel:
 
 def is_collective(statement: Statement) -> bool:
     """True for what all threads execute, whatever its predicate says."""
-    return isinstance(statement, Reduce) or isinstance(statement, BlockFold) and statement.lanes > 1
+    return isinstance(statement, (Reduce, Scan)) or isinstance(statement, BlockFold) and statement.lanes > 1
 
 
 def is_host_variable(v: Sym) -> bool:
@@ -306,6 +324,8 @@ def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym]
             outputs=[place(o) for o in statement.outputs], operands=[place(o) for o in statement.operands],
             predicate=sym(statement.predicate), element=sym(statement.element), inside=sym(statement.inside),
         )  # fmt: skip
+        if isinstance(statement, Scan):
+            changed["guards"] = tuple(map(sym, statement.guards))
         if isinstance(statement, BulkCopy):
             changed["elems"] = sym(statement.elems)
             if statement.tile is not None:

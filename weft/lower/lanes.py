@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..expr import ONE, Sym
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import MemoryType
-from ..ir.graph_ops import LookupOp
+from ..ir.graph_ops import LookupOp, ScanOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, Merge, PointwiseOp, RandomOp, ReductionOp, Split, TensorView
 from .indexing import TransformTable
 from .lookups import source_strides
@@ -32,7 +32,7 @@ def check_lanes(expr: Expr, output: TensorView, lanes: list[int], vector: Sym, m
     axis = output.get_loop_domain()[lanes[-1]]
     if not vector.is_const:
         raise NotVectorizable(axis=axis, tensor=output, reason=f"its extent {vector} is symbolic")
-    grouped = isinstance(expr, ReductionOp)
+    grouped = isinstance(expr, (ReductionOp, ScanOp))
     cast = isinstance(expr, PointwiseOp) and expr.op_name == "cast"
     if not (grouped or cast or isinstance(expr, (BlockFoldOp, LoadStoreOp, LookupOp, RandomOp)) or vector is ONE):
         raise NotVectorizable(axis=axis, tensor=output, reason=f"{expr.op_name} computes one element at a time")

@@ -18,6 +18,7 @@ from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
 from .kernel_ir import Kernel, body_text
 from .row_ends import add_row_ends
+from .scans import plan_scans
 from .staying import load_ahead, merge_reductions
 from .unswitch import unswitch_loops
 
@@ -26,6 +27,7 @@ Pass = Callable[[Kernel, BuildState], Kernel]
 PIPELINE: tuple[Pass, ...] = (
     insert_grid_sync,  # moves statements, so before any barrier is placed between them
     merge_reductions,  # moves statements, too, and decides how many workspaces there are
+    plan_scans,  # as reductions
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs

@@ -7,10 +7,12 @@ from .inner_persistent import InnerPersistent
 from .outer_persistent import OuterPersistent
 from .pointwise import PointWise
 from .reduction import Reduction
+from .scans import Scans
 from .transpose import Transpose
 
 SCHEDULERS: tuple[Scheduler, ...] = (
     EXPR_EVAL, NoOp(), MATMUL, Reduction(), RESIZE, Transpose(), PointWise(), InnerPersistent(), OuterPersistent(), InnerOuterPersistent(),
+    Scans(),
 )  # fmt: skip
 
 __all__ = ["SCHEDULERS", "Scheduler"]

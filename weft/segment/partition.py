@@ -15,7 +15,7 @@ from ..analysis.connected import components
 from ..compiler import WITHOUT_KERNEL, NoScheduler
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ReshapeOp
+from ..ir.graph_ops import ReshapeOp, ScanOp
 from ..ir.values import Expr, TensorView
 from ..ops.torch_ops import entry_of
 from .extract import boundary, extract
@@ -40,7 +40,7 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     reasons: dict[tuple[TensorView, Step], str] = {}
     for outputs in _connected_outputs(fusion):
         exprs = [e for e in fusion.exprs(outputs) if isinstance(e.outputs[0], TensorView)]
-        is_small = len(exprs) <= SMALL and not any(isinstance(e, WITHOUT_KERNEL) or is_barrier(e) for e in exprs)
+        is_small = len(exprs) <= SMALL and not any(isinstance(e, WITHOUT_KERNEL) and not isinstance(e, ScanOp) or is_barrier(e) for e in exprs)
         whole = kernel_step(fusion, exprs, outputs) if is_small and order == "best" else None
         if whole is not None and takes(whole.fusion) is None:
             steps.append(whole)

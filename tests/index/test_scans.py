@@ -1,0 +1,90 @@
+"""cumsum, cumprod, cummin and cummax as kernels: along rows and down columns, with pointwise work around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lookup_cases import TYPES, numbers
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+
+SHAPES = [((3, 1000), 1), ((2, 4100), 1), ((5, 33), 1), ((1, 1, 7), 2), ((700, 9), 0), ((40, 64), 0), ((1, 5), 0), ((5, 1), 0), ((3, 50, 17), 1), ((2, 3, 4), 0), ((0, 5), 1)]
+
+
+def wanted(name: str, x: torch.Tensor, dim: int) -> torch.Tensor:
+    out = getattr(torch, name)(x.double() if x.is_floating_point() else x, dim)
+    return out if isinstance(out, torch.Tensor) else out.values
+
+
+def check(define: Callable[..., Any], x: torch.Tensor, want: torch.Tensor, tolerance: float, kernels: int = 1) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        fd.add_output(define(fd, fd.define_tensor([-1] * x.dim(), contiguity=[True] * x.dim(), dtype=TYPES[x.dtype])))
+    with poisoned_outputs():
+        result = fd.execute([x])[0]
+    assert result.shape == want.shape
+    torch.testing.assert_close(result.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    if x.numel():
+        assert len(fd.fec.kernel_runtimes) == kernels  # type: ignore[attr-defined]
+    return fd
+
+
+@pytest.mark.parametrize("shape, dim", SHAPES, ids=str)
+def test_running_sums(shape: tuple[int, ...], dim: int) -> None:
+    x = numbers(*shape)
+    check(lambda fd, x: fd.ops.cumsum(x, dim), x, wanted("cumsum", x, dim), 1e-4)
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin", "cumprod"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_other_running_folds(name: str, dim: int) -> None:
+    x = numbers(90, 100)
+    x = 1 + 0.01 * x if name == "cumprod" else x
+    check(lambda fd, x: getattr(fd.ops, name)(x, dim), x, wanted(name, x, dim), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_types_stay(dtype: torch.dtype, dim: int) -> None:
+    """Integers stay as wide as they are, and half is folded in float."""
+    x = numbers(60, 70, dtype=dtype)
+    fd = check(lambda fd, x: fd.ops.cumsum(x, dim), x, wanted("cumsum", x, dim), 2e-2 if dtype.itemsize == 2 else 1e-12)
+    assert fd.execute([x])[0].dtype == dtype
+
+
+def test_a_nan_stays_in_running_extrema() -> None:
+    x = numbers(4, 300)
+    x[1, 100] = x[3, 0] = float("nan")
+    check(lambda fd, x: fd.ops.cummax(x, 1), x, wanted("cummax", x, 1), 0)
+    check(lambda fd, x: fd.ops.cummin(x, 0), x, wanted("cummin", x, 0), 0)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_start_value(dim: int) -> None:
+    x = numbers(30, 40)
+    check(lambda fd, x: fd.ops.cumsum(x, dim, 2.5), x, wanted("cumsum", x, dim) + 2.5, 1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_pointwise_work_around_a_scan_is_in_its_kernel(dim: int) -> None:
+    """Two running folds too, of which one reads the other."""
+    x = numbers(50, 80)
+
+    def define(fd: FusionDefinition, x: Any) -> Any:
+        total = fd.ops.cumsum(fd.ops.mul(x, x), dim)
+        return fd.ops.sqrt(fd.ops.cummax(fd.ops.add(total, fd.ops.abs(x)), dim))
+
+    check(define, x, ((x.double() ** 2).cumsum(dim) + x.double().abs()).cummax(dim).values.sqrt(), 1e-5)
+
+
+def test_running_sums_of_what_strides_and_is_misaligned() -> None:
+    x = numbers(5000)[3:4003].reshape(50, 80)[:, 5:70]
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1, -1], contiguity=[False, True], dtype=DataType.Float)
+        fd.add_output(fd.ops.cumsum(t, 1))
+        fd.add_output(fd.ops.cumsum(t, 0))
+    for result, dim in zip(fd.execute([x]), (1, 0)):
+        torch.testing.assert_close(result.double(), x.double().cumsum(dim), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,176 @@
+"""Greedy: running folds (cumsum and its kin) with pointwise work around them. A block has whole rows, or a strip of columns.
+
+    rows      others: [BIDx]              row: [pieces, unroll, TIDx, vector]
+    columns   columns and others: [BIDx, TIDx]   column: [pieces, TIDy, group]
+
+Pieces are a serial loop, and what they fold to is carried along in a register. Owns the template and its parameters. Read first: `Scans.apply`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..analysis.connected import is_connected
+from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order, pointwise_reference
+from ..analysis.lookups import bad_source, loads
+from ..analysis.reduction_shape import reduction_exprs
+from ..analysis.vectorization import VectorLimits
+from ..arch import MAX_GRID, Arch
+from ..dtypes import DataType
+from ..ir.enums import ParallelType, SchedulerType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import ScanOp
+from ..ir.values import TensorView
+from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
+from .throughput_heuristic import ceil_div, next_power_of_two
+
+TYPES = (
+    DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32,
+)  # fmt: skip
+ROW_THREADS = 256
+ROW_UNROLL = 2
+"""Vectors of a thread whose loads are issued together."""
+COLUMN_THREADS = 512
+COLUMN_NEIGHBOURS = 8
+"""Rows of a thread in one piece: that many loads are on their way."""
+
+
+@dataclass(frozen=True)
+class ScanParams:
+    """A schedule of running folds; equal params (with equal structure, index type and device) mean the same kernel."""
+
+    is_row: bool
+    neighbours: int
+    unroll: int
+    bdimx: int
+    bdimy: int
+    max_registers: int
+
+
+class ScanAnalysis:
+    """Loops of a fusion of running folds along one of them, `along`. reference: the output that has all loops."""
+
+    def __init__(self, fusion: Fusion, axes: LoopAxes, reference: TensorView, along: int, scans: Sequence[TensorView]) -> None:
+        self.axes, self.reference, self.along = axes, reference, along
+        self.scans = [t.name for t in scans]
+        outputs = [v for v in fusion.outputs() if isinstance(v, TensorView)]
+        stored = axes.stored(reference)
+        order = loop_order(axes, [n for n in axes.logical_order(reference) if n in stored], [*loads(fusion), *outputs])
+        self.is_row = order[-1] == along
+        self.order = order
+        self.limits = VectorLimits(axes, order, [*loads(fusion), *outputs])
+        self.max_dtype_bits = max(t.dtype().bits for t in (*loads(fusion), *outputs))
+
+
+class Scans(Scheduler):
+    """Running folds; see the module."""
+
+    name = SchedulerType.greedy
+    takes_scans = True
+
+    def analyze(self, fusion: Fusion) -> ScanAnalysis | Decline:
+        scans = [e for e in fusion.tensor_exprs() if isinstance(e, ScanOp)]
+        if not scans:
+            return Decline("nothing is folded running")
+        if found := reduction_exprs(fusion):
+            return Decline(f"{found[0].outputs[0]} reduces")
+        if not is_connected(fusion):
+            return Decline("the outputs have nothing in common")
+        if reason := bad_source(fusion):
+            return Decline(reason)
+        axes = LoopAxes(fusion)
+        reference = pointwise_reference(axes)
+        if isinstance(reference, Obstacle):
+            return Decline(str(reference))
+        results: list[TensorView] = [e.outputs[0] for e in scans]  # type: ignore[misc]
+        along = {axes.of(t.get_logical_domain()[e.attributes["dim"]]) for e, t in zip(scans, results)}
+        if len(along) != 1 or None in along:
+            return Decline("the running folds are along several axes, or along one of one element")
+        for tensor in results:
+            if axes.stored(tensor) != axes.stored(reference):
+                return Decline(f"{tensor} lacks an axis of {reference}")
+            if tensor.dtype() not in TYPES:
+                return Decline(f"running folds of {tensor.dtype()} run in torch")
+        return ScanAnalysis(fusion, axes, reference, next(iter(along)), results)  # type: ignore[arg-type]
+
+    def choose(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ScanParams, str]:
+        extents = analysis.axes.extents_elems(sizes)
+        row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
+        if analysis.is_row:
+            limit = analysis.limits.limit_elems(len(analysis.order) - 1, sizes, alignment_bits)
+            vector = min(limit, max(1, arch.max_vector_bits // analysis.max_dtype_bits))
+            threads = min(ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * 2))))
+            unroll = min(ROW_UNROLL, next_power_of_two(ceil_div(row, vector * threads)))
+            params = ScanParams(True, vector, unroll, threads, 1, arch.registers_per_thread(2048))
+        else:
+            bdimx = 32
+            while bdimx > 8 and ceil_div(others, bdimx) < 2 * arch.sm_count:
+                bdimx //= 2
+            bdimy = max(1, min(COLUMN_THREADS // bdimx, next_power_of_two(ceil_div(row, COLUMN_NEIGHBOURS))))
+            bdimy = max(bdimy, 32 // bdimx)
+            params = ScanParams(False, COLUMN_NEIGHBOURS, 1, bdimx, bdimy, arch.registers_per_thread(2048))
+        return params, f"greedy: {others} running folds of {row} elements, {params}"
+
+    def accept(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        extents = analysis.axes.extents_elems(sizes)
+        others = math.prod(extents[n] for n in analysis.order if n != analysis.along)
+        return Decline(f"{others} running folds are more than there are blocks") if others > MAX_GRID[0] else None
+
+    def apply(self, fusion: Fusion, analysis: ScanAnalysis, params: ScanParams) -> Launch:
+        template = Template(fusion)
+        reference = template.tensor(analysis.reference.name)
+        names = {t.name for t in fusion.tensors()}
+        scans: list[TensorView] = [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ScanOp)]  # type: ignore[misc]
+        assert names
+        loads_at = schedule_rows(reference, analysis, params) if params.is_row else schedule_columns(reference, analysis, params)
+        template.propagate(reference)
+        template.bind(reference)
+        if params.is_row:
+            template.vectorize([t.name for t in analysis.limits.vectorizable], params.neighbours)
+        for tensor in scans:
+            tensor.axis(-1 if params.is_row else -2).parallelize(ParallelType.group)
+        template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
+        static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
+        return Launch(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers)
+
+
+def _in_order(reference: TensorView, analysis: ScanAnalysis, along_last: bool) -> int:
+    """Order the loops of the reference as memory lies, the running one last if asked; return how many others there are."""
+    classes = [analysis.axes.of(a) for a in analysis.reference.get_logical_domain()]
+    place = {n: k for k, n in enumerate(analysis.order)}
+    if along_last:
+        place[analysis.along] = len(place)
+    arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
+    return len(classes) - 1
+
+
+def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
+    """Transform and bind rows; return how many axes stand left of the unrolled part."""
+    count = _in_order(reference, analysis, True)
+    others = merge_axes_at(reference, 0, count)
+    outer, vector = split_axis(reference, reference.axis(-1), params.neighbours)
+    outer, threads = split_axis(reference, outer, params.bdimx)
+    pieces, unroll = split_axis(reference, outer, params.unroll)
+    threads.parallelize(ParallelType.block_x)
+    if others is not None:
+        others.parallelize(ParallelType.grid_x)
+    arrange_axes(reference, [*([] if others is None else [others]), pieces, unroll, threads, vector])
+    return 1 + (others is not None)
+
+
+def schedule_columns(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
+    """Transform and bind columns; return how many axes stand left of a piece."""
+    count = _in_order(reference, analysis, True)
+    columns = merge_axes_at(reference, 0, count)
+    assert columns is not None
+    blocks, across = split_axis(reference, columns, params.bdimx)
+    outer, group = split_axis(reference, reference.axis(-1), params.neighbours)
+    pieces, down = split_axis(reference, outer, params.bdimy)
+    blocks.parallelize(ParallelType.grid_x)
+    across.parallelize(ParallelType.block_x)
+    down.parallelize(ParallelType.block_y)
+    arrange_axes(reference, [blocks, pieces, down, group, across])
+    return 2
