@@ -60,7 +60,8 @@ class Prepared:
         """Return the scheduler's analysis, or None when it declines (the reason is in `declines`)."""
         name = scheduler.name
         if name not in self.analyses and name not in self.declines:
-            foreign = next((e for e in self.fusion.tensor_exprs() if isinstance(e, WITHOUT_KERNEL) and not (scheduler.takes_scans and isinstance(e, ScanOp))), None)
+            foreign = next((e for e in self.fusion.tensor_exprs() if isinstance(e, WITHOUT_KERNEL)), None)
+            foreign = None if scheduler.takes_scans and isinstance(foreign, ScanOp) else foreign
             found = scheduler.analyze(self.fusion) if foreign is None else Decline(f"no kernel computes {foreign.op_name}")
             if isinstance(found, Decline):
                 self.declines[name] = found.reason

@@ -141,3 +141,21 @@ def test_a_costly_chain_stays() -> None:
     move_lookups_up(fusion)
     (lookup,) = (e for e in fusion.tensor_exprs() if isinstance(e, LookupOp))
     assert lookup.source.definition() is not None
+
+
+@pytest.mark.parametrize("widths", [(8, 8, 8), (5, 3, 9), (16, 0, 8), (1, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_a_cat_reads_each_part_where_it_is(widths: tuple[int, ...], dtype: torch.dtype) -> None:
+    """No element passes a comparison of its own: each vector is one load of the part that it is in; -0.0 stays."""
+    parts = [numbers(6, width, dtype=dtype) for width in widths]
+    if dtype.is_floating_point:
+        parts[0][0, 0] = -0.0
+    fd = check(lambda fd, *xs: fd.ops.cat(list(xs), 1), parts, torch.cat(parts, 1))
+    assert "select" not in fd.fec.get_cuda_kernel(parts)  # type: ignore[attr-defined]
+    assert torch.equal(fd.execute(parts)[0].signbit() if dtype.is_floating_point else fd.execute(parts)[0], torch.cat(parts, 1).signbit() if dtype.is_floating_point else torch.cat(parts, 1))
+
+
+def test_a_cat_of_computed_parts_and_a_slice_of_a_cat() -> None:
+    a, b = numbers(6, 16), numbers(6, 16)[:, :8].contiguous()
+    check(lambda fd, a, b: fd.ops.neg(fd.ops.cat([fd.ops.exp(a), b], 1)), [a, b], -torch.cat([a.exp(), b], 1))
+    check(lambda fd, a, b: fd.ops.slice(fd.ops.cat([a, b], 1), [0, 8], [6, 20]), [a, b], torch.cat([a, b], 1)[:, 8:20])

@@ -245,12 +245,16 @@ class CudaWriter:
             place, address = self.scalars.index(_lane(target, lane).index), self.address(_lane(source, lane))
             self.emit(depth + bool(inside), f"weft::load_global_vector<{width}>({target.buffer.name}, {place}, {address});")
         if inside:
-            fill = self.read(s.operands[-1], target.buffer.dtype)
-            place = self.scalars.index(target.index)
+            rest = s.operands[-1]
+            is_array = isinstance(rest, Access) and not is_scalar(rest.buffer)
+            text = f"{rest.buffer.name}[{self.at_lane(rest)}]" if is_array else self.read(rest, target.buffer.dtype)  # type: ignore[union-attr, arg-type]
             self.emit(depth, "} else {")
-            first = "" if target.index is ZERO else f"{place} + "
-            self.emit(depth + 1, f"for (int lane = 0; lane < {n}; ++lane) {target.buffer.name}[{first}lane] = {fill};")
+            self.emit(depth + 1, f"for (int lane = 0; lane < {n}; ++lane) {target.buffer.name}[{self.at_lane(target)}] = {text};")
             self.emit(depth, "}")
+
+    def at_lane(self, place: Access) -> str:
+        """The index of element `lane` of a vector in registers."""
+        return "lane" if place.index is ZERO else f"{self.scalars.index(place.index)} + lane"
 
     def monoid(self, expr: Expr, dtype: DataType) -> Monoid:
         """Return what a reduction folds with, and include what its identity and its combination need."""

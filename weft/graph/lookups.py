@@ -56,6 +56,24 @@ def move_lookups_up(fusion: Fusion) -> None:
     for expr in fusion.tensor_exprs():
         if isinstance(expr, LookupOp) and _pays(fusion, expr):
             _Mover(fusion, expr, made).run()
+    for expr in fusion.tensor_exprs():
+        if expr.attributes.get("is_cat"):
+            _read_or_keep(fusion, expr)
+
+
+def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
+    """Let a cat's choice between a part that lies in memory and the rest be one lookup: the part where it is, the rest elsewhere."""
+    part, rest = choice.inputs[1], choice.inputs[2]
+    lookup = part.definition()
+    if not isinstance(lookup, LookupOp) or not lookup.attributes.get("is_discarded") or len(part.uses()) > 1 or _is_moved(lookup.source.definition()):
+        return
+    out = choice.outputs[0]
+    same = [a.is_broadcast() is b.is_broadcast() for a, b in zip(logical_axes(part), logical_axes(out))]  # type: ignore[arg-type]
+    if not isinstance(rest, TensorView) or not all(same):
+        return
+    fusion.remove(choice)
+    fusion.remove(lookup)
+    fusion.register(LookupOp([*lookup.inputs[:-1], rest], [out], op="cat", positions=lookup.positions, is_masked=True))
 
 
 def _pays(fusion: Fusion, expr: LookupOp) -> bool:
@@ -120,7 +138,10 @@ class _Mover:
         if not expr.is_masked or expr.attributes.get("is_discarded"):
             self._finish(self.image(source, window))
             return
-        fill: Scalar = expr.inputs[-1]  # type: ignore[assignment]
+        fill = expr.inputs[-1]
+        if not isinstance(fill, Scalar):
+            self._where(self._inside(source, window), self.image(source, window), fill)  # type: ignore[arg-type]
+            return
         kept = self._same_fill(source, window, fill)
         if kept is not None:
             self._finish(kept)
@@ -298,7 +319,8 @@ class _Mover:
         if not inner.is_masked or inner.attributes.get("is_discarded"):
             return value
         inside = self._inside(inner.source, composed)
-        fill: Scalar = inner.inputs[-1]  # type: ignore[assignment]
+        fill = inner.inputs[-1]
+        fill = self.image(fill, self._of_operand(fill, window)) if isinstance(fill, TensorView) else fill
         columns = zip(logical_axes(inside), logical_axes(value))
         kept = [self.fusion.copy_axis(b if a.is_broadcast() else a) for a, b in columns]
         out = self.fusion.new_tensor(kept, value.dtype())

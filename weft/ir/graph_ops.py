@@ -49,11 +49,11 @@ class LookupOp(Expr):
     """output[i, j, ...] = source[p0, p1, ...]: one element of `inputs[0]` per element of the output, at positions that need not be its own.
 
     slice, pad, select, index_select, gather, take_along_axis and embedding are lookups; `op` says which the user wrote.
-    inputs: the source; index tensors, each of the output's rank, with broadcast axes where it does not vary; last the fill scalar when `is_masked`.
+    inputs: the source; index tensors, each of the output's rank, with broadcast axes where it does not vary; last the fill when `is_masked`.
     attributes: positions - one `Position` per logical axis of the source;
         is_discarded (where it is there: True) - nobody looks at what a position outside gives;
-        is_masked - a position outside of the source's extent gives the fill scalar; otherwise it must not occur (an index tensor's value is checked
-        in the emulator, and on the GPU where the setting `bounds` is on; never a wild access).
+        is_masked - a position outside of the source's extent gives the fill, a scalar or what a tensor has there; otherwise it must not occur (an index
+        tensor's value is checked in the emulator, and on the GPU where the setting `bounds` is on; never a wild access).
     In a kernel the source is in global memory.
     """
 
