@@ -9,7 +9,7 @@ from view_cases import CASES, DIVIDED, SHIFTED, Case
 
 from weft.dtypes import DataType
 from weft.graph.normalize import normalize
-from weft.ir.graph_ops import Along, CatOp, LookupOp, ReshapeOp
+from weft.ir.graph_ops import CatOp, LookupOp, ReshapeOp
 from weft.ir.values import PointwiseOp, TensorView
 from weft.reference.interpreter import evaluate
 

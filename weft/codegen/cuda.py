@@ -13,7 +13,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import At, LookupOp, ReshapeOp
+from ..ir.graph_ops import LookupOp, ReshapeOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
@@ -22,16 +22,14 @@ from ..lower.kernel_ir import (
     bytes_of, walk,
 )  # fmt: skip
 from ..lower.copies import BULK_BYTES
-from ..lower.scans import accumulator
-from ..lower.lookups import checked_positions, position_variable
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .blocks import fold_block, sample_blocks, zero_padding
+from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, start_scan
 from .scalars import ScalarPrinter, literal
 
-MAX_ACCESS_BITS = 128
 _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp)
 _CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", CacheOp.streaming: "streaming", CacheOp.global_: "global"}
 
@@ -114,7 +112,7 @@ class CudaWriter:
         elif isinstance(s, BlockFold):
             fold_block(self, s, depth)
         elif isinstance(s, Scan):
-            self.scan(s, depth)
+            scan(self, s, depth)
         elif isinstance(s, Op):
             self.op(s, depth)
         else:
@@ -184,7 +182,7 @@ class CudaWriter:
         elif isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
             self.async_copy(s, depth)
         elif isinstance(expr, LookupOp):
-            self.look_up(s, expr, depth)
+            look_up(self, s, expr, depth)
         elif isinstance(expr, BlockSampleOp):
             sample_blocks(self, s, depth)
         elif s.vector_elems > 1:
@@ -205,56 +203,6 @@ class CudaWriter:
             self.write(output, self.random_text(s), depth)
         else:
             raise InternalError(f"{type(expr).__name__} has no CUDA text")
-
-    def look_up(self, s: Op, expr: LookupOp, depth: int) -> None:
-        """Write the load of an element, or a vector, at positions that need not be the loops' own; outside of a masked source there is the fill value."""
-        checked = checked_positions(expr)
-        operands = dict.fromkeys(p.operand for p in expr.positions if isinstance(p, At))
-        inner = depth + bool(operands)
-        if operands:
-            self.blocks["lookup"] = None
-            self.emit(depth, "{")
-        for operand in operands:
-            place = s.operands[operand]
-            text = self.read(place, place.buffer.dtype)  # type: ignore[union-attr]
-            ctype = self.scalars.index_ctype if operand in checked else "long long"
-            value = f"weft::position<{ctype}>({text}, {self.scalars.index(checked[operand])})" if operand in checked else text
-            self.emit(inner, f"const {ctype} {position_variable(expr, operand).payload} = {value};")
-        self.load_inside(s, expr, inner)
-        if operands:
-            self.emit(depth, "}")
-
-    def load_inside(self, s: Op, expr: LookupOp, depth: int) -> None:
-        """Write the load of a lookup whose positions are known, and the fill value where they are outside."""
-        target, source, n = s.outputs[0], s.operands[0], s.vector_elems
-        assert isinstance(source, Access)
-        inside = None if s.inside is TRUE else self.scalars.condition(s.inside)
-        load = f"weft::load_global({self.address(source)})"
-        if n == 1:
-            fill = self.read(s.operands[-1], target.buffer.dtype) if inside else ""
-            self.write(target, f"{inside} ? {load} : {fill}" if inside else load, depth)
-            return
-        if target.buffer.memory is not MemoryType.local:
-            raise InternalError(f"{expr} is vectorized, and its result is not in registers")
-        widest = MAX_ACCESS_BITS // max(target.buffer.dtype.bits, 1)
-        width = min(n, widest)
-        self.require_alignment(source.buffer, width * source.buffer.dtype.bits // 8)
-        if inside:
-            self.emit(depth, f"if ({inside}) {{")
-        for lane in range(0, n, width):
-            place, address = self.scalars.index(_lane(target, lane).index), self.address(_lane(source, lane))
-            self.emit(depth + bool(inside), f"weft::load_global_vector<{width}>({target.buffer.name}, {place}, {address});")
-        if inside:
-            rest = s.operands[-1]
-            is_array = isinstance(rest, Access) and not is_scalar(rest.buffer)
-            text = f"{rest.buffer.name}[{self.at_lane(rest)}]" if is_array else self.read(rest, target.buffer.dtype)  # type: ignore[union-attr, arg-type]
-            self.emit(depth, "} else {")
-            self.emit(depth + 1, f"for (int lane = 0; lane < {n}; ++lane) {target.buffer.name}[{self.at_lane(target)}] = {text};")
-            self.emit(depth, "}")
-
-    def at_lane(self, place: Access) -> str:
-        """The index of element `lane` of a vector in registers."""
-        return "lane" if place.index is ZERO else f"{self.scalars.index(place.index)} + lane"
 
     def monoid(self, expr: Expr, dtype: DataType) -> Monoid:
         """Return what a reduction folds with, and include what its identity and its combination need."""
@@ -324,7 +272,7 @@ class CudaWriter:
         widest = MAX_ACCESS_BITS // max(out.dtype.bits, 1)
         if n > widest:  # wider than one instruction: several
             for lane in range(0, n, widest):
-                self.vector_op(Op(expr, [_lane(target, lane)], [_lane(source, lane)], vector_elems=widest), depth)
+                self.vector_op(Op(expr, [lane_of(target, lane)], [lane_of(source, lane)], vector_elems=widest), depth)
             return
         for buffer in (out, src):
             if n % buffer.dtype.elems_per_unit and buffer.memory is not MemoryType.local:
@@ -463,35 +411,6 @@ class CudaWriter:
             element = self.scalars.index(add(s.element, part))
             self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
 
-    # -- running folds
-    def start_scan(self, s: Scan) -> None:
-        """Declare what is carried from piece to piece: the start value, or the identity."""
-        dtype = accumulator(s.outputs[0].buffer.dtype)
-        monoid = self.monoid(s.expr, dtype)
-        start = self.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
-        self.emit(1, f"weft::Carry<{CUDA_NAMES[dtype]}> {s.carry} = {{{start}, false}};")
-
-    def scan(self, s: Scan, depth: int) -> None:
-        """Write a running fold of one piece: values into an array, folded, and out of it."""
-        self.blocks["scan"] = None
-        dtype = s.outputs[0].buffer.dtype
-        wide = accumulator(dtype)
-        ctype, monoid = CUDA_NAMES[wide], self.monoid(s.expr, wide)
-        identity = monoid.identity(wide)
-        self.emit(depth, "{")
-        self.emit(depth + 1, f"{ctype} value[{s.group_elems}];")
-        source = s.operands[0]
-        for lane, guard in enumerate(s.guards):
-            text = self.read(_lane(source, lane) if isinstance(source, Access) else source, wide)
-            text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
-            self.emit(depth + 1, f"value[{lane}] = {text if guard is TRUE else f'{self.scalars.condition(guard)} ? {text} : {identity}'};")
-        name = "scan_row" if s.thread_type is BLOCK_TYPES[0] else "scan_column"
-        self.emit(depth + 1, f"weft::{name}<{monoid.functor}, {s.group_elems}>(value, {s.carry}, {self.in_shared(s.workspace, ctype)});")  # type: ignore[arg-type]
-        for lane in range(s.group_elems):
-            text = f"value[{lane}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{lane}])"
-            self.write(_lane(s.outputs[0], lane), text, depth + 1)
-        self.emit(depth, "}")
-
     # -- reductions across threads
     def reduce(self, s: Reduce, depth: int) -> None:
         """Write a reduction across threads, and across blocks: values into an array, folded, and out of it."""
@@ -506,7 +425,7 @@ class CudaWriter:
         self.emit(depth + 1, f"{ctype} value[{n}];")
         for lane in range(n):
             operand = s.operands[lane // s.group_elems]
-            source = self.read(_lane(operand, lane % s.group_elems) if isinstance(operand, Access) else operand, dtype)
+            source = self.read(lane_of(operand, lane % s.group_elems) if isinstance(operand, Access) else operand, dtype)
             if guard is not TRUE:
                 source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
             self.emit(depth + 1, f"value[{lane}] = {source};")
@@ -522,7 +441,7 @@ class CudaWriter:
                 self.cluster_started = True
             self.fold_cluster(s, monoid.functor, identity, exchange, depth + 1)
         for lane in range(n):
-            self.write(_lane(s.outputs[lane // s.group_elems], lane % s.group_elems), f"value[{lane}]", depth + 1)
+            self.write(lane_of(s.outputs[lane // s.group_elems], lane % s.group_elems), f"value[{lane}]", depth + 1)
         self.emit(depth, "}")
 
     def fold_threads(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
@@ -624,14 +543,6 @@ class CudaWriter:
         return index, count
 
 
-def _lane(place: Access, lane: int) -> Access:
-    return Access(place.buffer, add(place.index, lane)) if lane else place
-
-
-def is_scalar(buffer: Buffer) -> bool:
-    return buffer.elems is ONE
-
-
 def _origin(first: int, last: int, s: Statement) -> LineOrigin:
     if not isinstance(s, Op):
         return LineOrigin(first, last, "barrier", (), s.why if isinstance(s, Sync) else "")
@@ -655,8 +566,8 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         writer.cluster_started = True
     elif across:
         writer.emit(1, "weft::cluster_arrive_relaxed();  // every block of the cluster has started; waited for before the first exchange")
-    for scan in {s.carry: s for s in walk(kernel.body) if isinstance(s, Scan)}.values():
-        writer.start_scan(scan)
+    for running in {s.carry: s for s in walk(kernel.body) if isinstance(s, Scan)}.values():
+        start_scan(writer, running)
     zero_padding(writer, kernel)
     writer.body(kernel.body, 1)
     params = _parameters(writer)

@@ -1,0 +1,110 @@
+"""CUDA text of lookups and running folds.
+
+Owns what they print; `writer` is the CudaWriter of the kernel. Read first: `look_up`, `scan`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..dtypes import CUDA_NAMES
+from ..errors import InternalError
+from ..expr import ONE, TRUE, ZERO, add
+from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..ir.graph_ops import At, LookupOp
+from ..lower.kernel_ir import Access, Buffer, Op, Scan
+from ..lower.lookups import checked_positions, position_variable
+from ..lower.scans import accumulator
+
+MAX_ACCESS_BITS = 128
+
+
+def lane_of(place: Access, lane: int) -> Access:
+    return Access(place.buffer, add(place.index, lane)) if lane else place
+
+
+def is_scalar(buffer: Buffer) -> bool:
+    return buffer.elems is ONE
+
+
+def look_up(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
+    """Write the load of an element, or a vector, at positions that need not be the loops' own; outside of a masked source there is the fill value."""
+    checked = checked_positions(expr)
+    operands = dict.fromkeys(p.operand for p in expr.positions if isinstance(p, At))
+    inner = depth + bool(operands)
+    if operands:
+        writer.blocks["lookup"] = None
+        writer.emit(depth, "{")
+    for operand in operands:
+        place = s.operands[operand]
+        text = writer.read(place, place.buffer.dtype)  # type: ignore[union-attr]
+        ctype = writer.scalars.index_ctype if operand in checked else "long long"
+        value = f"weft::position<{ctype}>({text}, {writer.scalars.index(checked[operand])})" if operand in checked else text
+        writer.emit(inner, f"const {ctype} {position_variable(expr, operand).payload} = {value};")
+    load_inside(writer, s, expr, inner)
+    if operands:
+        writer.emit(depth, "}")
+
+
+def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
+    """Write the load of a lookup whose positions are known, and the fill value where they are outside."""
+    target, source, n = s.outputs[0], s.operands[0], s.vector_elems
+    assert isinstance(source, Access)
+    inside = None if s.inside is TRUE else writer.scalars.condition(s.inside)
+    load = f"weft::load_global({writer.address(source)})"
+    if n == 1:
+        fill = writer.read(s.operands[-1], target.buffer.dtype) if inside else ""
+        writer.write(target, f"{inside} ? {load} : {fill}" if inside else load, depth)
+        return
+    if target.buffer.memory is not MemoryType.local:
+        raise InternalError(f"{expr} is vectorized, and its result is not in registers")
+    widest = MAX_ACCESS_BITS // max(target.buffer.dtype.bits, 1)
+    width = min(n, widest)
+    writer.require_alignment(source.buffer, width * source.buffer.dtype.bits // 8)
+    if inside:
+        writer.emit(depth, f"if ({inside}) {{")
+    for lane in range(0, n, width):
+        place, address = writer.scalars.index(lane_of(target, lane).index), writer.address(lane_of(source, lane))
+        writer.emit(depth + bool(inside), f"weft::load_global_vector<{width}>({target.buffer.name}, {place}, {address});")
+    if inside:
+        rest = s.operands[-1]
+        is_array = isinstance(rest, Access) and not is_scalar(rest.buffer)
+        text = f"{rest.buffer.name}[{at_lane(writer, rest)}]" if is_array else writer.read(rest, target.buffer.dtype)  # type: ignore[union-attr, arg-type]
+        writer.emit(depth, "} else {")
+        writer.emit(depth + 1, f"for (int lane = 0; lane < {n}; ++lane) {target.buffer.name}[{at_lane(writer, target)}] = {text};")
+        writer.emit(depth, "}")
+
+
+def at_lane(writer: Any, place: Access) -> str:
+    """The index of element `lane` of a vector in registers."""
+    return "lane" if place.index is ZERO else f"{writer.scalars.index(place.index)} + lane"
+
+
+def start_scan(writer: Any, s: Scan) -> None:
+    """Declare what is carried from piece to piece: the start value, or the identity."""
+    dtype = accumulator(s.outputs[0].buffer.dtype)
+    monoid = writer.monoid(s.expr, dtype)
+    start = writer.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
+    writer.emit(1, f"weft::Carry<{CUDA_NAMES[dtype]}> {s.carry} = {{{start}, false}};")
+
+
+def scan(writer: Any, s: Scan, depth: int) -> None:
+    """Write a running fold of one piece: values into an array, folded, and out of it."""
+    writer.blocks["scan"] = None
+    dtype = s.outputs[0].buffer.dtype
+    wide = accumulator(dtype)
+    ctype, monoid = CUDA_NAMES[wide], writer.monoid(s.expr, wide)
+    identity = monoid.identity(wide)
+    writer.emit(depth, "{")
+    writer.emit(depth + 1, f"{ctype} value[{s.group_elems}];")
+    source = s.operands[0]
+    for lane, guard in enumerate(s.guards):
+        text = writer.read(lane_of(source, lane) if isinstance(source, Access) else source, wide)
+        text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
+        writer.emit(depth + 1, f"value[{lane}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")
+    name = "scan_row" if s.thread_type is BLOCK_TYPES[0] else "scan_column"
+    writer.emit(depth + 1, f"weft::{name}<{monoid.functor}, {s.group_elems}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
+    for lane in range(s.group_elems):
+        text = f"value[{lane}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{lane}])"
+        writer.write(lane_of(s.outputs[0], lane), text, depth + 1)
+    writer.emit(depth, "}")
