@@ -74,7 +74,8 @@ def host_rows() -> dict[str, float]:
     rows = {
         "fd.execute": lambda: fd.execute([x, w]), "weft, no gradient": lambda: ours(x, w), "weft, forward that saves": lambda: ours(xg, wg),
         "weft, forward and backward": both(ours), "eager, no gradient": lambda: eager(x, w), "eager, forward that saves": lambda: eager(xg, wg),
-        "eager, forward and backward": both(eager), "bare Function, forward": lambda: Bare.apply(xg, wg), "bare Function, forward and backward": both(Bare.apply),
+        "eager, forward and backward": both(eager), "bare Function, forward": lambda: Bare.apply(xg, wg),
+        "bare Function, forward and backward": both(Bare.apply),
     }  # fmt: skip
     rows.update({f"{name}, forward and backward": both(f) for name, f in others("rms_norm", 256).items()})
     return {name: 1e6 * seconds(call, calls) for name, call in rows.items()}
@@ -88,7 +89,8 @@ def others(name: str, hidden: int) -> dict[str, Callable[..., Any]]:
 
         found.update({
             "rms_norm": {"liger": lambda x, w: liger.liger_rms_norm(x, w, 1e-6)},
-            "layer_norm": {"liger": lambda x, w: liger.liger_layer_norm(x, w, w, 1e-5)}, "softmax": {"liger": lambda x: liger.liger_softmax(x)}, "swiglu": {"liger": lambda a, b: liger.liger_swiglu(a, b)},
+            "layer_norm": {"liger": lambda x, w: liger.liger_layer_norm(x, w, w, 1e-5)}, "softmax": {"liger": lambda x: liger.liger_softmax(x)},
+            "swiglu": {"liger": lambda a, b: liger.liger_swiglu(a, b)},
             "cross_entropy": {"liger": lambda x, t: liger.liger_cross_entropy(x, t)},
         }.get(name, {}))  # fmt: skip
     except ImportError:

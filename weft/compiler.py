@@ -33,11 +33,16 @@ from .schedulers.base import Decline, Launch, Scheduler
 class NoScheduler(Unsupported):
     code = "W400"
     what = "Can not find a scheduler to schedule fusion segment; each declined:\n{reasons}"
-    fix = "split the definition into fusions that one scheduler takes (automatic segmentation comes later)"
+    fix = "cut the definition where the reasons point, by ops.segment_set(x) or into two definitions, or compute that op with torch"
 
     def __init__(self, reasons: dict[str, str]) -> None:
         self.reasons = reasons
-        super().__init__(reasons="\n".join(f"    {name}: {reason}" for name, reason in reasons.items()))
+        shown = {name: reason for name, reason in reasons.items() if name not in _NEVER_APPLY} or reasons
+        super().__init__(reasons="\n".join(f"    {name}: {reason}" for name, reason in shown.items()))
+
+
+_NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
+"""Schedulers that no definition of arithmetic is for: their reasons help nobody."""
 
 
 WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp)

@@ -200,7 +200,10 @@ def test_scalars_are_named_by_type_and_position_among_scalars(fd):
 
 
 # ---------------------------------------------------------------- from_pytorch
-def test_from_pytorch_refuses_a_cpu_tensor_that_is_no_scalar(fd):
+def test_from_pytorch_takes_a_cpu_tensor_where_the_emulator_runs(fd, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not fd.from_pytorch(torch.ones(2)).is_cpu_scalar
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="Found unsupported device cpu, only scalar CPU or CUDA tensors are supported"):
         fd.from_pytorch(torch.ones(2))
 

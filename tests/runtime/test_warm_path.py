@@ -84,7 +84,7 @@ def test_a_wrong_dtype_is_refused_after_a_right_one(with_and_without_guards: Non
 def test_wrong_values_are_refused_after_right_ones(values: list[Any], with_and_without_guards: None) -> None:
     fd = relu()
     fd.execute([X])
-    with pytest.raises(RuntimeError, match="Expected"):
+    with pytest.raises(RuntimeError, match="Expected|W147"):
         fd.execute(values)
 
 

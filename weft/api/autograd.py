@@ -45,6 +45,11 @@ class Differentiable:
         self._floats = [i for i, v in enumerate(self._inputs) if isinstance(v, TensorView) and v.dtype().is_float]
         self._plans: dict[tuple[bool, ...], _Plan] = {}
 
+    def __reduce__(self) -> Any:
+        from .translate import translate_fusion
+
+        return _made_again, (translate_fusion(self.fusion),)
+
     def __call__(self, *inputs: Any) -> Any:
         """Execute on `inputs`; return the output, or a tuple of them when there are several."""
         outputs = self.execute(inputs)
@@ -190,6 +195,12 @@ def _form(value: Val, layout: tuple[Any, Any, Any] | None) -> Form:
         is_one = axes[dim].is_broadcast() and axes[dim].expanded_extent is None
         said.append(None if is_one or dim in expanded else bool(flag))
     return Form(tuple(said), order, expanded)
+
+
+def _made_again(text: str) -> Differentiable:
+    from .definition import _defined_again
+
+    return _defined_again(text, True).autograd()
 
 
 def differentiable(fd: "FusionDefinition") -> Differentiable:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
 from ..options import check_option_names
@@ -50,6 +51,47 @@ class UnsupportedDevice(UserError, ValueError):
     code = "W124"
     what = "Found unsupported device {device}, only scalar CPU or CUDA tensors are supported"
     fix = "move the tensor to a GPU, or use define_tensor, which takes sizes and strides"
+
+
+class ScheduledByHand(UserError):
+    code = "W146"
+    what = "execute chooses a schedule, and this definition has been scheduled by hand"
+    fix = "run it with manual_execute(inputs), or leave the schedule out"
+
+
+def is_scheduled(fusion: Fusion) -> bool:
+    """Tell whether axes of a fusion were split, merged, moved or bound, or tensors inlined."""
+    for tensor in fusion.vals():
+        if isinstance(tensor, TensorView):
+            domain = tensor.domain()
+            plain = len(domain.loop) == len(domain.logical) and all(a is b and a.parallel is ParallelType.serial for a, b in zip(domain.loop, domain.logical))
+            if not plain or tensor.compute_at or tensor.circular is not None:
+                return True
+    return False
+
+
+def _emulator_runs() -> bool:
+    """Tell whether tensors on the CPU are what definitions run on here."""
+    import torch
+
+    from ..options import current
+
+    return not torch.cuda.is_available() or current().emulate == "on"
+
+
+def _defined_again(text: str | None, records_gradients: bool) -> "FusionDefinition":
+    """Return a definition from its text: what copy, pickle and torch.save keep of one."""
+    from ..dtypes import DataType
+
+    fd = FusionDefinition()
+    if text is not None:
+        names: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+        exec(text, names)  # noqa: S102  (a definition's own text)
+        with fd:
+            names["nvfuser_fusion"](fd)
+    if records_gradients:
+        fd.autograd()
+    return fd
 
 
 class FusionDefinition:
@@ -99,6 +141,14 @@ class FusionDefinition:
             raise inputs_module.NoActiveDefinition(function=action)
         return self._fusion
 
+    def __reduce__(self) -> Any:
+        fusion = self.fusion
+        return _defined_again, (None if fusion is None else repr(self), "_differentiable" in self.__dict__)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FusionDefinition":
+        function, arguments = self.__reduce__()
+        return function(*arguments)
+
     def __repr__(self) -> str:
         from .translate import translate_fusion
 
@@ -130,15 +180,16 @@ class FusionDefinition:
     def from_pytorch(self, tensor: "torch.Tensor", static_sizes: bool = False) -> TensorView:
         """Add a tensor input like `tensor`; sizes other than 1 are symbolic unless `static_sizes`.
 
-        Errors: UnsupportedDevice (a ValueError) for a CPU tensor that is no scalar.
+        Errors: UnsupportedDevice (a ValueError) for a CPU tensor that is no scalar, where a GPU runs definitions.
         """
         from .pytorch_utils import torch_dtype_to_nvfuser_dtype
 
-        if not (tensor.is_cuda or tensor.is_cpu and tensor.dim() == 0):
+        is_scalar = tensor.is_cpu and tensor.dim() == 0
+        if not (tensor.is_cuda or is_scalar or tensor.is_cpu and _emulator_runs()):
             raise UnsupportedDevice(device=tensor.device)
         return self.define_tensor(
             sizes=tuple(tensor.size()), strides=tuple(tensor.stride()), dtype=torch_dtype_to_nvfuser_dtype(tensor.dtype),
-            static_sizes=static_sizes, is_cpu=tensor.is_cpu,
+            static_sizes=static_sizes, is_cpu=is_scalar,
         )  # fmt: skip
 
     def add_output(self, output: Val, alias_input: Val | None = None) -> None:
@@ -217,6 +268,8 @@ class FusionDefinition:
             if "ke" in self.__dict__:
                 raise WrongExecutor(KERNEL_EXECUTOR_EXISTS)
             fusion = self._checked_fusion()
+            if is_scheduled(fusion):
+                raise ScheduledByHand()
             fec = self.fec = executors.executor_cache(fusion)
             fusion.is_closed = True
             self.__dict__.pop("_fusion", None)

@@ -25,9 +25,17 @@ class NoSavedInputs(UserError):
     fix = "call fd.execute(inputs, save_repro_inputs=True) first, or fd.repro_script_for(inputs)"
 
 
+_IMPORTS = """import torch
+try:
+    from weft import FusionDefinition, DataType
+except ImportError:
+    from nvfuser_direct import FusionDefinition, DataType
+"""
+
+
 def repro_script(fd: "FusionDefinition", inputs: Sequence[Any] | None = None) -> str:
     """Return the script; without `inputs` it ends with the definition."""
-    imports, call = "import torch\nfrom nvfuser_direct import FusionDefinition, DataType\n", "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
+    imports, call = _IMPORTS, "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
     parts = [_environment(), imports, repr(fd), call]
     if inputs is not None:
         lines = "".join(f"    {input_text(value)},\n" for value in flattened(inputs))
@@ -53,9 +61,17 @@ def fake_copies(inputs: Sequence[Any]) -> list[Any]:
     return [mode.from_tensor(v.detach()) if isinstance(v, torch.Tensor) else v for v in flattened(inputs)]
 
 
+def weft_version() -> str:
+    """Return the version of this package."""
+    import sys
+
+    return str(sys.modules[__name__.partition(".")[0]].__version__)
+
+
 def _environment() -> str:
     devices = [f"#  {i}: {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else ["#  none"]
     lines = ["# CUDA devices:", *devices, f"# torch version: {torch.__version__}", f"# cuda version: {torch.version.cuda}", f"# nvfuser version: {version()}"]
+    lines.append(f"# weft version: {weft_version()}")
     return "\n".join(lines)
 
 

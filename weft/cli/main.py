@@ -72,9 +72,16 @@ COMMANDS = (
 )
 
 
+def _version() -> str:
+    import weft
+
+    return weft.__version__
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="weft", description="A fusion compiler for NVIDIA GPUs.")
+    top.add_argument("--version", action="version", version=f"weft {_version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_arguments(commands.add_parser(command.name, help=command.help, description=command.help))

@@ -15,6 +15,7 @@ from ..api.definition import FusionDefinition
 from ..api.inputs import compute_tensor_descriptor
 from ..errors import UserError
 from ..ir.values import TensorView
+from ..runtime.unusual import unusual
 
 LARGEST_TABLE = 4096
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -135,23 +136,6 @@ class _Written:
 def written(value: TensorView, into: TensorView) -> Any:
     """Let a result of a definition be written into an input."""
     return _Written(value, into)
-
-
-def unusual(tensor: torch.Tensor) -> tuple[str, str] | None:
-    """Return (kind, remedy) for a tensor that kernels cannot read, else None."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if isinstance(tensor, FakeTensor):
-        return "a fake tensor", "call through torch.compile or torch.ops.weft, which work out shapes without data"
-    if tensor.is_nested:
-        return "a nested tensor", "pad it: torch.nested.to_padded_tensor(x, 0.0)"
-    if tensor.layout is not torch.strided:
-        return f"a sparse tensor ({tensor.layout})", "make it dense: x.to_dense()"
-    if tensor.is_quantized or tensor.is_mkldnn:
-        return "a quantized or mkldnn tensor", "make it plain: x.dequantize() or x.to_dense()"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return "a tensor of torch.func", "call the functions of weft.nn.functional, which take them"
-    return None
 
 
 def _form_of(tensor: torch.Tensor) -> Any:

@@ -23,7 +23,7 @@ from ..dump import Dump
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
-from . import collector, engines, gradient_check, profile, warm_path
+from . import collector, compile_log, engines, gradient_check, profile, unusual, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan, span_elems
 from .call_writer import Prepared, prepare_call
@@ -66,6 +66,8 @@ class Caller(ABC):
         self.last: Cut | None = None
         self._input_plan: InputPlan | None = None
         self.has_warned_of_gradients = False
+        self._seen: compile_log.Seen | None = None
+        self._new: list[Runtime] = []  # made by the call that is being prepared
         self.shown = list(shown)
         self._table: dict[Hashable, tuple[Any, ...]] = {}
         self._prepared: dict[Hashable, Prepared] = {}
@@ -119,6 +121,8 @@ class Caller(ABC):
 
         def build() -> Runtime:
             runtime = found or self.kernels.runtime(request, program, timings)
+            if not found:
+                self._new.append(runtime)
             self.runtimes[runtime] = None
             return runtime
 
@@ -170,6 +174,8 @@ class Caller(ABC):
 
     def _cold(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> list[torch.Tensor]:
         """A call whose signature is not in the table, or that is profiled, or has options of its own."""
+        if isinstance(inputs, torch.Tensor):
+            raise unusual.NoListOfInputs(sizes=list(inputs.shape))
         values = flattened(inputs)
         options = _with_names(current(), enable, disable)
         keep = not enable and not disable
@@ -208,6 +214,7 @@ class Caller(ABC):
         """Prepare a call, and put it into the table; None for tensors on a GPU that are to be emulated."""
         start = time.perf_counter()
         timings = Timings()
+        unusual.check(values)
         gradient_check.check(self, values)
         if _is_emulated(options) and any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
             self.bind(values)
@@ -221,6 +228,7 @@ class Caller(ABC):
         prepared = prepare_call(self, sizes, kernels, engine, self._kinds)
         timings.launch_s, timings.total_s = time.perf_counter() - launch_start, time.perf_counter() - start
         self.timings = timings
+        self._seen, self._new = compile_log.tell(self, values, self._seen, self._new, timings.total_s), []
         if keep:
             self._remember(values, device, prepared)
         return prepared

@@ -1,0 +1,100 @@
+"""What a definition does beside computing: refusals by name, copies and pickles, what is logged, and what is printed (nothing)."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import pickle
+
+import pytest
+import torch
+
+import weft
+from weft import FusionDefinition, UserError
+from weft.cli.main import main
+
+
+def doubled() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(x * 2.0)
+    return fd
+
+
+def test_tensors_that_kernels_cannot_read_are_refused_by_name() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.empty(2, 2)
+    for tensor, kind in (
+        (torch.eye(2).to_sparse(), "a sparse tensor"), (torch.empty(2, 2, device="meta"), "a meta tensor"), (fake, "a fake tensor"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested tensor"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=f"W147: input 0 is {kind}"):
+            doubled().execute([tensor])
+
+
+def test_one_tensor_in_place_of_a_list_is_refused() -> None:
+    with pytest.raises(UserError, match=r"W148(.|\n)*execute\(\[tensor\]\)"):
+        doubled().execute(torch.ones(1, 2, 2))  # type: ignore[arg-type]
+
+
+def test_execute_does_not_schedule_a_schedule() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        y = x * 2.0
+        fd.add_output(y)
+        y.split(1, 4)
+    with pytest.raises(UserError, match="W146(.|\n)*manual_execute"):
+        fd.execute([torch.ones(2, 8)])
+    torch.testing.assert_close(fd.manual_execute([torch.ones(2, 8)])[0], torch.full((2, 8), 2.0))
+
+
+def test_a_definition_is_copied_pickled_and_saved_by_its_text() -> None:
+    fd = doubled()
+    x = torch.randn(3, 4)
+    (want,) = fd.execute([x])
+    saved = io.BytesIO()
+    torch.save(fd, saved)
+    saved.seek(0)
+    for other in (copy.deepcopy(fd), copy.copy(fd), pickle.loads(pickle.dumps(fd)), torch.load(saved, weights_only=False)):
+        assert other is not fd and repr(other) == repr(fd) and torch.equal(other.execute([x])[0], want)
+    f = pickle.loads(pickle.dumps(fd.autograd()))
+    x.requires_grad_()
+    assert torch.equal(torch.autograd.grad(f(x).sum(), x)[0], torch.full((3, 4), 2.0))
+    assert pickle.loads(pickle.dumps(fd)).execute([x])[0].requires_grad
+    assert pickle.loads(pickle.dumps(FusionDefinition())).fusion is None
+
+
+def test_a_compile_and_a_recompile_are_logged_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(x.sum(1) * 3.25)
+    with caplog.at_level(logging.INFO, logger="weft"):
+        fd.execute([torch.ones(3, 4)])
+        fd.execute([torch.ones(3, 4)])
+        fd.execute([torch.ones(3, 9000)])
+    first, second = (record.getMessage() for record in caplog.records if record.name == "weft")
+    assert first.startswith("compiled ") and first.endswith("first call of this definition")
+    assert second.startswith("recompiled ") and "sizes of input 0 from [3, 4] to [3, 9000]" in second
+
+
+def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    doubled().execute([torch.ones(2, 2)])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_command_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert done.value.code == 0 and capsys.readouterr().out.strip() == f"weft {weft.__version__}"
+
+
+def test_a_repro_script_runs_without_the_other_name() -> None:
+    fd = doubled()
+    script = fd.repro_script_for([torch.ones(2, 3)])
+    assert f"# weft version: {weft.__version__}" in script and "\nfd.execute(inputs)\n" in script
+    names: dict[str, object] = {}
+    exec(script, names)
+    assert isinstance(names["fd"], FusionDefinition)
