@@ -27,6 +27,11 @@ class BlockNeeds:
     smallest: int = 0
     obstacle: str = ""
 
+    @property
+    def least_vector_elems(self) -> int:
+        """Fewest elements of a thread with which a block fits into a warp."""
+        return max(1, self.largest // WARP_LANES)
+
     def lanes(self, vector_elems: int) -> int:
         """Neighbouring lanes that a block takes with vectors of so many elements."""
         return max(1, self.largest // vector_elems) if self.largest else 1

@@ -7,6 +7,7 @@ Read first: `nv_block_quantize`, `BlockFormat`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..dtypes import DataType
@@ -96,8 +97,13 @@ def _check_block(op: str, arg: TensorView, block: int) -> None:
 
 
 # ---------------------------------------------------------------- formats
-def nvfp4(fusion: Fusion, arg: TensorView, global_scale: Val | None, form: BlockFormat, block: int = 16) -> tuple[TensorView, TensorView]:
-    """Return (elements of e2m1, scales of e4m3 at full resolution). global_scale: the encode scale, 2688 / largest magnitude of the tensor."""
+def nvfp4(
+    fusion: Fusion, arg: TensorView, global_scale: Val | None, form: BlockFormat, block: int = 16, rounding: Callable[[Fusion, Val], Val] | None = None
+) -> tuple[TensorView, TensorView]:  # fmt: skip
+    """Return (elements of e2m1, scales of e4m3 at full resolution). global_scale: the encode scale, 2688 / largest magnitude of the tensor.
+
+    rounding: to the values of e2m1, where not to nearest.
+    """
     x: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
     amax: Val = block_amax(fusion, x, block)
     if form.scale_order == "te":
@@ -112,7 +118,8 @@ def nvfp4(fusion: Fusion, arg: TensorView, global_scale: Val | None, form: Block
     if global_scale is not None:
         held = pointwise(fusion, "mul", held, pointwise(fusion, "div", 1.0, global_scale))
     multiplier = pointwise(fusion, "minimum", pointwise(fusion, "div", 1.0, held), FLOAT_MAX)
-    return cast(fusion, pointwise(fusion, "mul", x, multiplier), FP4), scale  # type: ignore[return-value]
+    scaled = pointwise(fusion, "mul", x, multiplier)
+    return cast(fusion, scaled if rounding is None else rounding(fusion, scaled), FP4), scale  # type: ignore[return-value]
 
 
 def mx(fusion: Fusion, arg: TensorView, element: DataType, form: BlockFormat, block: int = 32) -> tuple[TensorView, TensorView]:

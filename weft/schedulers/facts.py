@@ -192,8 +192,8 @@ class PointwiseAnalysis:
         self.vectorizable_outputs = sum(map(set(vectorizable).__contains__, outputs))
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
-        self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
+        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
         extents = self.axes.extents_elems(env)
@@ -257,8 +257,8 @@ class RowAnalysis:
         self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced), wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
-        self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
+        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable)
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
     def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict:

@@ -20,6 +20,9 @@ NARROW_ACCESS_BITS = 64
 8 bytes of FP4 and twice 16 of bf16, is at 0.93 to 0.96 of a copy; a cast to NVFP4 at 0.92 to 0.94, and with 8 elements per thread at 0.84."""
 
 
+MOST_THREAD_BITS = 2 * MAX_VECTOR_BITS
+
+
 def min_vector_elems(outputs: Iterable[TensorView]) -> int:
     """Fewest elements of which every output fills whole bytes: 2 with one of 4 bits."""
     return max([1, *(t.dtype().elems_per_unit for t in outputs)])
@@ -32,7 +35,7 @@ def thread_vector_bits(tensors: Sequence[TensorView]) -> int:
         return MAX_VECTOR_BITS
     widest = max(t.dtype().bits for t in tensors)
     bits = MAX_VECTOR_BITS
-    while bits // widest * min(narrow) < NARROW_ACCESS_BITS and bits < 2 * MAX_VECTOR_BITS:
+    while bits // widest * min(narrow) < NARROW_ACCESS_BITS and bits < MOST_THREAD_BITS:
         bits *= 2
     return bits
 
@@ -47,6 +50,8 @@ def why_not_vectors(
     obstacle = blocks.why_not(chosen_elems)
     if obstacle:
         return Decline(obstacle)
+    if limit_elems < blocks.least_vector_elems:
+        return Decline(f"a block of {blocks.largest} elements needs vectors of {blocks.least_vector_elems}, and sizes, strides or alignments allow {limit_elems}")
     for tensor in outputs:
         unit = tensor.dtype().elems_per_unit
         if unit == 1:

@@ -1,0 +1,138 @@
+"""How elements and scales are computed from a tensor of a definition: one frozen record per recipe.
+
+Owns the formulas of recipes; those of NVFP4 and MX, which nvFuser's op has too, are in `weft.ops.blocks`. All are float32 with IEEE rounding, and use the
+rounded scale. Read first: `Recipe`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from ..dtypes import DataType
+from ..ir.fusion import Fusion
+from ..ir.values import TensorView, Val
+from ..ops import blocks
+from ..ops.blocks import BlockFormat
+from ..ops.build import cast, pointwise
+from ..ops.factories import random_like
+from ..ops.reductions import reduce
+
+FLOAT, E4M3, E5M2, FP4 = DataType.Float, DataType.Float8_e4m3fn, DataType.Float8_e5m2, DataType.Float4_e2m1fn
+SMALLEST_AMAX = 1e-4
+"""Of a block of 128: DeepSeek's lower bound, below which all elements become 0."""
+
+
+@dataclass(frozen=True)
+class Recipe(ABC):
+    """A way to quantize. has_scale: it takes a Float tensor of rank 0 from the caller."""
+
+    @property
+    def has_scale(self) -> bool:
+        return False
+
+    @abstractmethod
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        """Return elements, scales, and what else the recipe gives."""
+
+
+@dataclass(frozen=True)
+class PerTensor(Recipe):
+    """q = saturate(x * scale), and the largest magnitude of x for the scale of the next step (delayed scaling)."""
+
+    dtype: DataType = E4M3
+
+    @property
+    def has_scale(self) -> bool:
+        return True
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        amax = reduce(fusion, "max", pointwise(fusion, "abs", x), None, False, None)  # type: ignore[arg-type]
+        return [cast(fusion, pointwise(fusion, "mul", x, scale), self.dtype), amax]  # type: ignore[list-item, arg-type]
+
+
+@dataclass(frozen=True)
+class PerTensorCurrent(Recipe):
+    """scale = largest / max(amax of the tensor, eps), 1 where that is no number: two kernels, since every element needs the whole tensor."""
+
+    dtype: DataType = E4M3
+    eps: float = 0.0
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        amax = pointwise(fusion, "maximum", reduce(fusion, "max", pointwise(fusion, "abs", x), None, False, None), self.eps)  # type: ignore[arg-type]
+        wanted = pointwise(fusion, "div", self.dtype.record.largest, amax)
+        is_usable = pointwise(fusion, "logical_and", pointwise(fusion, "isfinite", wanted), pointwise(fusion, "gt", wanted, 0.0))
+        used = pointwise(fusion, "where", is_usable, wanted, 1.0)
+        return [cast(fusion, pointwise(fusion, "mul", x, used), self.dtype), pointwise(fusion, "div", 1.0, used)]  # type: ignore[list-item]
+
+
+@dataclass(frozen=True)
+class PerRow(Recipe):
+    """s = max(amax of the row, smallest) / largest; q = saturate(x / s). Scales: Float, [..., 1]."""
+
+    dtype: DataType = E4M3
+    smallest: float = 1e-12
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        amax = reduce(fusion, "max", pointwise(fusion, "abs", x), [-1], True, None)  # type: ignore[arg-type]
+        used = pointwise(fusion, "div", pointwise(fusion, "maximum", amax, self.smallest), self.dtype.record.largest)
+        return [cast(fusion, pointwise(fusion, "mul", x, pointwise(fusion, "div", 1.0, used)), self.dtype), used]  # type: ignore[list-item]
+
+
+@dataclass(frozen=True)
+class Per1x128(Recipe):
+    """s = max(amax of 128 neighbours, 1e-4) / largest; q = saturate(x * (1 / s)). Scales: Float, [..., k / 128], "rows" or "columns" (see `block_sample`)."""
+
+    dtype: DataType = E4M3
+    layout: str = "rows"
+    is_power_of_two: bool = False
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        amax = pointwise(fusion, "maximum", blocks.block_amax(fusion, x, 128), SMALLEST_AMAX)
+        used = pointwise(fusion, "div", amax, self.dtype.record.largest)
+        if self.is_power_of_two:
+            used = cast(fusion, cast(fusion, used, DataType.Float8_e8m0fnu), FLOAT)
+        elements = cast(fusion, pointwise(fusion, "mul", x, pointwise(fusion, "div", 1.0, used)), self.dtype)
+        return [elements, blocks.block_sample(fusion, used, 128, self.layout)]  # type: ignore[list-item, arg-type]
+
+
+@dataclass(frozen=True)
+class Mx(Recipe):
+    """Blocks of 32 with scales of e8m0: MXFP8 (e4m3, e5m2) or MXFP4 (e2m1)."""
+
+    dtype: DataType = E4M3
+    layout: str = "rows"
+    form: BlockFormat = field(default_factory=BlockFormat)
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        elements, scales = blocks.mx(fusion, x, self.dtype, self.form)
+        return [elements, blocks.block_sample(fusion, scales, 32, self.layout)]
+
+
+@dataclass(frozen=True)
+class NvFp4(Recipe):
+    """Blocks of 16 of e2m1 with scales of e4m3, and the encode scale of the tensor where one is given."""
+
+    layout: str = "rows"
+    has_global_scale: bool = False
+    is_stochastic: bool = False
+    form: BlockFormat = field(default_factory=BlockFormat)
+
+    @property
+    def has_scale(self) -> bool:
+        return self.has_global_scale
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        rounding = stochastic_e2m1 if self.is_stochastic else None
+        elements, scales = blocks.nvfp4(fusion, x, scale, self.form, rounding=rounding)
+        return [elements, blocks.block_sample(fusion, scales, 16, self.layout)]
+
+
+def stochastic_e2m1(fusion: Fusion, y: Val) -> Val:
+    """Return y on the grid of e2m1, up or down with the odds that keep its mean. Source: the step of an octave, times a uniform number, is added and cut off."""
+    size = pointwise(fusion, "abs", y)
+    step = pointwise(fusion, "where", pointwise(fusion, "lt", size, 2.0), 0.5, pointwise(fusion, "where", pointwise(fusion, "lt", size, 4.0), 1.0, 2.0))
+    drawn = random_like(fusion, "uniform", y)  # type: ignore[arg-type]
+    steps = pointwise(fusion, "floor", pointwise(fusion, "add", pointwise(fusion, "div", size, step), drawn))
+    on_grid = pointwise(fusion, "minimum", pointwise(fusion, "mul", steps, step), 6.0)
+    return pointwise(fusion, "where", pointwise(fusion, "lt", y, 0.0), pointwise(fusion, "neg", on_grid), on_grid)

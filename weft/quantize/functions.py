@@ -1,0 +1,205 @@
+"""The functions of `weft.quantize`: tensors in, elements and scales out.
+
+Owns the definitions behind them, one per recipe, what stands before it, types and ranks; kernels and their reuse are those of any definition.
+Read first: `quantize`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from ..api.definition import FusionDefinition
+from ..dtypes import DataType
+from ..errors import UserError
+from ..ops.blocks import BlockFormat
+from ..ops.build import cast
+from ..reference.torch_types import torch_dtype_to_nvfuser_dtype
+from .before import BEFORE
+from .formats import E4M3, FLOAT, FP4, Mx, NvFp4, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
+
+
+class WrongTensors(UserError):
+    code = "W867"
+    what = "{problem}"
+    fix = "{remedy}"
+
+
+Results = tuple[torch.Tensor, ...]
+
+
+def quantize(recipe: Recipe, *inputs: torch.Tensor, before: str = "", scale: torch.Tensor | None = None, eps: float = 1e-5) -> Results:
+    """Run a recipe behind what `before` names; return elements, scales, and further results.
+
+    inputs: of `before`; vectors are weights along the last axis. scale: of recipes that take one. Further results have the type of the first input.
+    """
+    if recipe.has_scale != (scale is not None):
+        raise WrongTensors(problem=f"{recipe} {'takes a scale' if recipe.has_scale else 'takes no scale'}", remedy="see the function of the recipe")
+    described = tuple((torch_dtype_to_nvfuser_dtype(x.dtype), x.dim(), x.is_contiguous()) for x in inputs)
+    fd = _definition(recipe, before, described, eps)
+    return tuple(fd.execute([*inputs, *([] if scale is None else [scale])]))
+
+
+@functools.lru_cache(maxsize=None)
+def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, bool], ...], eps: float) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        tensors = [fd.define_tensor([-1] * rank, contiguity=is_contiguous, dtype=dtype) for dtype, rank, is_contiguous in inputs]
+        scale = fd.define_tensor([], dtype=FLOAT) if recipe.has_scale else None
+        fusion = fd.fusion
+        assert fusion is not None
+        made, more = BEFORE[before](fusion, [cast(fusion, t, FLOAT) for t in tensors], eps)  # type: ignore[misc]
+        for result in recipe.results(fusion, made, scale):
+            fd.add_output(result)
+        for result in more:
+            fd.add_output(cast(fusion, result, inputs[0][0]))
+    return fd
+
+
+# ---------------------------------------------------------------- one scale for many elements
+def per_tensor(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
+    """Return (saturate(x * scale), largest magnitude of x): delayed scaling. scale: Float, rank 0; its inverse dequantizes."""
+    return quantize(PerTensor(torch_dtype_to_nvfuser_dtype(dtype)), x, scale=scale)
+
+
+def per_tensor_current(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn, eps: float = 0.0) -> Results:
+    """Return (elements, decode scale of rank 0) with the scale of this very tensor: two kernels."""
+    return quantize(PerTensorCurrent(torch_dtype_to_nvfuser_dtype(dtype), eps), x)
+
+
+def per_row(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
+    """Return (elements, decode scales [..., 1]), as torch._scaled_mm takes them row by row."""
+    return quantize(PerRow(torch_dtype_to_nvfuser_dtype(dtype)), x)
+
+
+def per_1x128(x: torch.Tensor, layout: str = "rows", *, is_power_of_two: bool = False) -> Results:
+    """Return (elements of e4m3, decode scales [..., k / 128]). layout "columns": rows innermost, as DeepGEMM and torch._scaled_mm take them."""
+    return quantize(Per1x128(E4M3, layout, is_power_of_two), x)
+
+
+def blocks_128x128(w: torch.Tensor) -> Results:
+    """Return (elements of e4m3 [m, k], decode scales [m / 128, k / 128]) of weights."""
+    m, k = w.shape
+    if m % 128 or k % 128:
+        raise WrongTensors(problem=f"a weight of {m} x {k} is no whole tiles of 128 x 128", remedy="pad it")
+    elements, scales = _tiles(torch_dtype_to_nvfuser_dtype(w.dtype)).execute([w.view(m // 128, 128, k // 128, 128)])
+    return elements.view(m, k), scales.view(m // 128, k // 128)
+
+
+@functools.lru_cache(maxsize=None)
+def _tiles(dtype: DataType) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1] * 4, contiguity=True, dtype=dtype), FLOAT)
+        amax = fd.ops.maximum(fd.ops.max(fd.ops.abs(x), [1, 3], True), 1e-4)
+        scale = fd.ops.div(amax, 448.0)
+        fd.add_output(fd.ops.cast(fd.ops.mul(x, fd.ops.div(1.0, scale)), E4M3))
+        fd.add_output(scale)
+    return fd
+
+
+# ---------------------------------------------------------------- blocks with narrow scales
+def mxfp8(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
+    """Return (elements, scales of e8m0 [..., k / 32]). layout "128x4": as scaled matrix products take them; rounding: "up", or "floor" as OCP says."""
+    return quantize(Mx(torch_dtype_to_nvfuser_dtype(dtype), layout, BlockFormat(rounding=rounding)), x)
+
+
+def mxfp4(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up") -> Results:
+    """Return (elements of e2m1, two to a byte, scales of e8m0 [..., k / 32])."""
+    return quantize(Mx(FP4, layout, BlockFormat(rounding=rounding)), x)
+
+
+def nvfp4(
+    x: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser", is_stochastic: bool = False
+) -> Results:  # fmt: skip
+    """Return (elements of e2m1, two to a byte, scales of e4m3 [..., k / 16]). global_scale: the encode scale, see `nvfp4_global_scale`."""
+    return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic), x, scale=global_scale)
+
+
+def _nvfp4(global_scale: torch.Tensor | None, layout: str, scale_order: str = "nvfuser", is_stochastic: bool = False) -> NvFp4:
+    return NvFp4(layout, global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order))
+
+
+def nvfp4_global_scale(amax: torch.Tensor) -> torch.Tensor:
+    """Return the encode scale of a tensor whose largest magnitude is `amax`: 448 * 6 / amax, 1 where that is no use."""
+    scale = (2688.0 / amax.float()).clamp(max=torch.finfo(torch.float32).max)
+    return torch.where((amax == 0) | (scale == 0), torch.ones_like(scale), scale)
+
+
+# ---------------------------------------------------------------- behind norms and activations, one kernel each
+def rms_norm_nvfp4(x: torch.Tensor, weight: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5) -> Results:
+    """nvfp4 of rms_norm(x) * weight."""
+    return quantize(_nvfp4(global_scale, layout), x, weight, before="rms_norm", scale=global_scale, eps=eps)
+
+
+def rms_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
+    """mxfp8 of rms_norm(x) * weight."""
+    return quantize(Mx(E4M3, layout), x, weight, before="rms_norm", eps=eps)
+
+
+def rms_norm_per_row(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
+    """per_row of rms_norm(x) * weight."""
+    return quantize(PerRow(), x, weight, before="rms_norm", eps=eps)
+
+
+def add_rms_norm_per_row(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
+    """per_row of rms_norm(x + residual) * weight, and x + residual."""
+    return quantize(PerRow(), x, residual, weight, before="add_rms_norm", eps=eps)
+
+
+def layer_norm_nvfp4(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5
+) -> Results:  # fmt: skip
+    """nvfp4 of layer_norm(x)."""
+    return quantize(_nvfp4(global_scale, layout), x, weight, bias, before="layer_norm", scale=global_scale, eps=eps)
+
+
+def layer_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
+    """mxfp8 of layer_norm(x)."""
+    return quantize(Mx(E4M3, layout), x, weight, bias, before="layer_norm", eps=eps)
+
+
+def silu_mul_mxfp8(x: torch.Tensor, y: torch.Tensor, layout: str = "128x4") -> Results:
+    """mxfp8 of silu(x) * y."""
+    return quantize(Mx(E4M3, layout), x, y, before="silu_mul")
+
+
+def silu_mul_nvfp4(x: torch.Tensor, y: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4") -> Results:
+    """nvfp4 of silu(x) * y."""
+    return quantize(_nvfp4(global_scale, layout), x, y, before="silu_mul", scale=global_scale)
+
+
+def silu_mul_per_row(x: torch.Tensor, y: torch.Tensor) -> Results:
+    """per_row of silu(x) * y."""
+    return quantize(PerRow(), x, y, before="silu_mul")
+
+
+# ---------------------------------------------------------------- back
+def dequantize(elements: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor | None = None, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return elements * scales / global_scale. scales: one per block of the last axis, in rows; [..., 1] and rank 0 are one block.
+
+    Errors: WrongTensors where the scales are no whole blocks.
+    """
+    kind = torch_dtype_to_nvfuser_dtype(elements.dtype)
+    unit = 2 if kind is DataType.Float4_e2m1fn_x2 else 1
+    k = elements.shape[-1] * unit
+    blocks = scales.shape[-1] if scales.dim() else 1
+    if not blocks or k % blocks or scales.dim() and scales.shape[:-1] != elements.shape[:-1]:
+        raise WrongTensors(problem=f"scales of {tuple(scales.shape)} for elements of {tuple(elements.shape)}", remedy="give scales in rows, one per block")
+    rows = elements.shape[:-1].numel()
+    spread = scales.expand(*elements.shape[:-1], 1).contiguous() if not scales.dim() else scales
+    fd = _back(kind, torch_dtype_to_nvfuser_dtype(scales.dtype), torch_dtype_to_nvfuser_dtype(dtype), global_scale is not None)
+    given: Sequence[torch.Tensor] = [elements.reshape(rows * blocks, k // blocks // unit), spread.reshape(rows * blocks, 1)]
+    return fd.execute([*given, *([] if global_scale is None else [global_scale])])[0].view(*elements.shape[:-1], k)
+
+
+@functools.lru_cache(maxsize=None)
+def _back(elements: DataType, scales: DataType, result: DataType, has_global: bool) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        q = fd.define_tensor([-1, -1], contiguity=True, dtype=elements)
+        s = fd.define_tensor([-1, 1], contiguity=True, dtype=scales)
+        value = fd.ops.mul(fd.ops.cast(q, FLOAT), fd.ops.cast(s, FLOAT))
+        if has_global:
+            value = fd.ops.div(value, fd.define_tensor([], dtype=FLOAT))
+        fd.add_output(fd.ops.cast(value, result))
+    return fd
