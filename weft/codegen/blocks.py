@@ -28,9 +28,15 @@ def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
 
 
 def sample_blocks(writer: Any, s: Op, depth: int) -> None:
-    """Write the store of the first element of each block in a vector."""
+    """Write the store of the first element of each block in a vector.
+
+    Its condition stands inside of the one that other ops of the loop have too, so that the compiler sees one region in which scales are computed once.
+    """
     target, source, block = s.outputs[0], s.operands[0], s.expr.attributes["block"]
     assert isinstance(source, Access)
+    if s.inside is not TRUE:
+        writer.emit(depth, f"if ({writer.scalars.condition(s.inside)})")
+        depth += 1
     for n in range(max(1, s.vector_elems // block)):
         taken = Access(source.buffer, add(source.index, n * block))
         writer.write(Access(target.buffer, add(target.index, n)), writer.read(taken, target.buffer.dtype), depth)

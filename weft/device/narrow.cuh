@@ -192,7 +192,8 @@ template <int MANTISSA, unsigned LARGEST> WEFT_DEVICE unsigned char encode_small
   constexpr int CUT = 23 - MANTISSA;
   const float a = float_of_bits(magnitude);
   const unsigned rounded = ((magnitude + (1u << (CUT - 1)) - 1 + (magnitude >> CUT & 1)) >> CUT) - rebias;
-  unsigned code = a < smallest_normal ? bits_of_float(plain_add(a, tiny)) - bits_of_float(tiny) : rounded < LARGEST ? rounded : LARGEST;
+  const unsigned subnormal = bits_of_float(plain_add(a, tiny)) - bits_of_float(tiny), normal = rounded < LARGEST ? rounded : LARGEST;
+  const unsigned code = a < smallest_normal ? subnormal : normal;  // both are computed: equal calls stay equal for the compiler only without branches
   return (unsigned char)(magnitude > 0x7f800000u ? 0x7f : code | u >> 24 & 0x80);
 }
 WEFT_DEVICE unsigned char encode_e4m3(float f) { return encode_small<3, 0x7e>(f, 16384.f, 0.015625f, 960); }
@@ -262,56 +263,23 @@ WEFT_DEVICE unsigned encode_word_e2m1(const float* x) {
       : "=r"(word) : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]));
   return word;
 }
-WEFT_DEVICE unsigned encode_pair_e2m1(float low, float high) {
-  unsigned short both;
-  asm("{\n\t.reg .b8 a, zero;\n\tmov.b16 {a, zero}, 0;\n\tcvt.rn.satfinite.e2m1x2.f32 a, %2, %1;\n\tmov.b16 %0, {a, zero};\n\t}" : "=h"(both) : "f"(low), "f"(high));
-  return both;
-}
 #endif
 
+// One number, by the routine on every chip: a scale is the same for all elements of a block, which the compiler sees in C++ and not in an instruction of PTX.
 template <class To> WEFT_DEVICE To encode(float f) {
-  unsigned code;
-  if constexpr (SameType<To, e4m3>::value) {
-#if WEFT_HAS_FP8
-    code = encode_pair_e4m3(f, 0.f) & 0xff;
-#else
-    code = encode_e4m3(f);
-#endif
-  } else if constexpr (SameType<To, e5m2>::value) {
-#if WEFT_HAS_FP8
-    code = encode_pair_e5m2(f, 0.f) & 0xff;
-#else
-    code = encode_e5m2(f);
-#endif
-  } else if constexpr (SameType<To, e8m0>::value) {
-#if WEFT_HAS_FP4
-    code = encode_pair_e8m0(f, 0.f) & 0xff;
-#else
-    code = encode_e8m0(f);
-#endif
-  } else {
-#if WEFT_HAS_FP4
-    code = encode_pair_e2m1(f, 0.f) & 0xf;
-#else
-    code = encode_e2m1(f);
-#endif
-  }
-  return To{(unsigned char)code};
+  if constexpr (SameType<To, e4m3>::value) return To{encode_e4m3(f)};
+  else if constexpr (SameType<To, e5m2>::value) return To{encode_e5m2(f)};
+  else if constexpr (SameType<To, e8m0>::value) return To{encode_e8m0(f)};
+  else return To{encode_e2m1(f)};
 }
 
 // ---- to float -----------------------------------------------------------------------------------------------------
 
 // The code's exponent and mantissa in the places of a float's, times a power of two: exact, subnormal codes too.
 WEFT_DEVICE float decode(e4m3 v) {
-#if WEFT_HAS_FP8
-  unsigned halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)v.bits));
-  return to_float(f16{(unsigned short)halves});
-#else
   const unsigned magnitude = v.bits & 0x7f, sign = (unsigned)(v.bits & 0x80) << 24;
   const float a = float_of_bits(magnitude << 20) * 1.329227995784916e36f;  // 2^120
   return float_of_bits(sign | (magnitude == 0x7f ? 0x7fffffffu : bits_of_float(a)));
-#endif
 }
 WEFT_DEVICE float decode(e5m2 v) { return to_float(f16{(unsigned short)(v.bits << 8)}); }  // the upper half of a float of 16 bits
 WEFT_DEVICE float decode(e8m0 v) { return float_of_bits(v.bits == 255 ? 0x7fffffffu : v.bits ? (unsigned)v.bits << 23 : 0x400000u); }
@@ -319,6 +287,22 @@ WEFT_DEVICE float decode(e2m1 v) {
   const float a = float_of_bits((unsigned)(v.bits & 7) << 22) * 8.507059173023462e37f;  // 2^126
   return float_of_bits(bits_of_float(a) | (unsigned)(v.bits & 8) << 28);
 }
+
+#if WEFT_HAS_FP8
+#define WEFT_DECODE_PAIR(T)                                                                 \
+  WEFT_DEVICE unsigned decode_pair(T, unsigned codes) {                                     \
+    unsigned halves;                                                                        \
+    asm("cvt.rn.f16x2." #T "x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)codes));       \
+    return halves;                                                                          \
+  }
+WEFT_DECODE_PAIR(e4m3)
+WEFT_DECODE_PAIR(e5m2)
+#undef WEFT_DECODE_PAIR
+template <class T> struct HasDecodePair { static constexpr bool value = SameType<T, e4m3>::value || SameType<T, e5m2>::value; };
+#else
+WEFT_DEVICE unsigned decode_pair(e4m3, unsigned) { return 0; }
+template <class T> struct HasDecodePair { static constexpr bool value = false; };
+#endif
 
 // ---- every pair ---------------------------------------------------------------------------------------------------
 
@@ -375,6 +359,20 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #endif
       }
       dst.words[(dst_offset + first) / 4] = half[0] | half[1] << 16;
+    }
+  } else if constexpr (HasDecodePair<From>::value && N % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const unsigned halves = decode_pair(From{}, src.words[(src_offset + i) / 4] >> i % 4 * 8);
+      const f16 low{(unsigned short)halves}, high{(unsigned short)(halves >> 16)};
+      if constexpr (SameType<To, f16>::value) {
+        dst.words[(dst_offset + i) / 2] = halves;
+      } else if constexpr (TypeFacts<To>::half) {
+        dst.words[(dst_offset + i) / 2] = convert_pair<To>(to_float(low), to_float(high));
+      } else {
+        dst[dst_offset + i] = convert<To>(to_float(low));
+        dst[dst_offset + i + 1] = convert<To>(to_float(high));
+      }
     }
   } else if constexpr (TypeFacts<To>::half && N % 2 == 0) {
 #pragma unroll

@@ -60,9 +60,13 @@ def _with_divisors(state: "BuildState", element: Sym) -> Sym:
     return substitute(element, known) if known else element
 
 
-def sample_guard(indexer: Indexer, expr: BlockSampleOp, vector_elems: int) -> Sym:
-    """Return when an element, or a vector, has one that is taken: at the begin of its block."""
-    return TRUE if vector_elems % expr.block == 0 else equal(mod(_row_major(indexer, expr.outputs[0]), expr.block), 0)  # type: ignore[arg-type]
+def sample_guard(state: "BuildState", indexer: Indexer, expr: BlockSampleOp, vector_elems: int) -> Sym:
+    """Return when an element, or a vector, has one that is taken: at the begin of its block. Rows are whole blocks, so that their length does not matter."""
+    if vector_elems % expr.block == 0:
+        return TRUE
+    element = _row_major(indexer, expr.outputs[0])  # type: ignore[arg-type]
+    place = mod(_with_divisors(state, element), expr.block)
+    return equal(place if variables(place) <= variables(element) else mod(element, expr.block), 0)
 
 
 def sample_index(indexer: Indexer, output: TensorView, block: int) -> Sym:

@@ -280,7 +280,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     else:
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
         if isinstance(expr, BlockSampleOp):
-            op.predicate = conjunction([op.predicate, sample_guard(indexer, expr, op.vector_elems)])
+            op.inside = sample_guard(state, indexer, expr, op.vector_elems)
         if indexer.is_phased:
             op.at_row_end = Op(**op_fields(state, state.indexer(expr, at_row_end=True), expr))  # type: ignore[arg-type]
         if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:

@@ -115,7 +115,7 @@ class Op(Statement):
     element: Sym = ZERO  # random ops and iota: the linear logical index of the element
     at_row_end: "Op | None" = None  # the same on this thread's element at the ends of a phased row
     is_shifted: bool = False  # a load of a vector that begins at any element
-    inside: Sym = TRUE  # a masked lookup: whether its position is in the source
+    inside: Sym = TRUE  # a masked lookup: whether its position is in the source; one element per block: whether this is the one
 
 
 @dataclass(eq=False)

@@ -112,14 +112,19 @@ def nvfp4(
     else:
         wanted = pointwise(fusion, "div", amax, 6.0)
         if global_scale is not None:
-            wanted = pointwise(fusion, "minimum", pointwise(fusion, "mul", wanted, global_scale), FLOAT_MAX)
+            wanted = _at_most(fusion, pointwise(fusion, "mul", wanted, global_scale), FLOAT_MAX)
     scale: TensorView = cast(fusion, wanted, E4M3)  # type: ignore[assignment]
     held = cast(fusion, scale, DataType.Float)
     if global_scale is not None:
         held = pointwise(fusion, "mul", held, pointwise(fusion, "div", 1.0, global_scale))
-    multiplier = pointwise(fusion, "minimum", pointwise(fusion, "div", 1.0, held), FLOAT_MAX)
+    multiplier = _at_most(fusion, pointwise(fusion, "div", 1.0, held), FLOAT_MAX)
     scaled = pointwise(fusion, "mul", x, multiplier)
     return cast(fusion, scaled if rounding is None else rounding(fusion, scaled), FP4), scale  # type: ignore[return-value]
+
+
+def _at_most(fusion: Fusion, x: Val, limit: float) -> Val:
+    """Return the smaller of x and a limit, the limit where x is NaN, as fmin does."""
+    return pointwise(fusion, "where", pointwise(fusion, "lt", x, limit), x, limit)
 
 
 def mx(fusion: Fusion, arg: TensorView, element: DataType, form: BlockFormat, block: int = 32) -> tuple[TensorView, TensorView]:

@@ -14,7 +14,7 @@ from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
 from ..expr import variables
-from ..ir.block_ops import BlockFoldOp, BlockSampleOp, sample_of
+from ..ir.block_ops import BlockFoldOp, sample_of
 from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
@@ -89,7 +89,7 @@ class Template:
             return
         wanted = set(names)
         for expr in self.fusion.tensor_exprs():
-            if isinstance(expr, (BlockFoldOp, BlockSampleOp)):
+            if isinstance(expr, BlockFoldOp):  # what follows, up to the store of a scale, stays in one loop over the lanes, where the compiler computes it once
                 set_lanes(expr.outputs[0])  # type: ignore[arg-type]
         for copy in also:
             source = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
@@ -100,6 +100,10 @@ class Template:
         for source, cache in self.inputs:
             if source.name in wanted:
                 set_lanes(cache)
+                if cache.dtype().is_narrow_float:  # converted two at a time
+                    for use in cache.uses():
+                        if isinstance(use, PointwiseOp) and use.op_name == "cast":
+                            set_lanes(use.outputs[0])  # type: ignore[arg-type]
         for name, result in self.lookups:
             if name in wanted:
                 set_lanes(result)
