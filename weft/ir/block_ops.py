@@ -14,6 +14,10 @@ SWIZZLED = "128x4"
 """Scales as block-scaled matrix products take them: tiles of 128 rows by 4 columns, padded with zeros; see `ops.blocks.swizzled_offset`."""
 
 
+COLUMNS = "columns"
+"""Rows innermost, each column beginning at a multiple of four elements: as products with scales of 1 x 128 blocks take them, TMA-aligned."""
+
+
 class BlockFoldOp(PointwiseOp):
     """Each element of the output is the largest magnitude among the `block` neighbours that its own position belongs to; NaN does not count.
 
@@ -29,7 +33,7 @@ class BlockSampleOp(LoadStoreOp):
     """One element per block of the input: the first.
 
     The output's root axes are the input's; its last logical axis is the outer part of the last root axis, split by `block`. Its loops are over the root axes.
-    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED for an output of rank 2.
+    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED or COLUMNS for an output of rank 2.
     """
 
     @property

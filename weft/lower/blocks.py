@@ -11,7 +11,7 @@ from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
 from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, is_divisible, mod, mul, recombine, sub, substitute, var, variables
-from ..ir.block_ops import BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
 from .indexing import Indexer
@@ -69,9 +69,14 @@ def sample_guard(state: "BuildState", indexer: Indexer, expr: BlockSampleOp, vec
     return equal(place if variables(place) <= variables(element) else mod(element, expr.block), 0)
 
 
-def sample_index(indexer: Indexer, output: TensorView, block: int) -> Sym:
-    """Return where the element that is taken of a block lies, blocks in row-major order: rows are whole blocks, so that no row is divided by."""
-    return floordiv(_row_major(indexer, output), block)
+def sample_index(indexer: Indexer, output: TensorView, sample: BlockSampleOp) -> Sym:
+    """Return where the element that is taken of a block lies in memory. In row-major order no row is divided by: rows are whole blocks."""
+    if sample.layout == SWIZZLED:
+        return tiled_index(indexer, output)
+    if sample.layout == COLUMNS:
+        r, c = _places(indexer, output)
+        return add(mul(c, mul(ceildiv(output.get_logical_domain()[0].sym, 4), 4)), r)
+    return floordiv(_row_major(indexer, output), sample.block)
 
 
 def _row_major(indexer: Indexer, output: TensorView) -> Sym:
@@ -82,10 +87,14 @@ def _row_major(indexer: Indexer, output: TensorView) -> Sym:
     return recombine(index)
 
 
+def _places(indexer: Indexer, output: TensorView) -> list[Sym]:
+    """Row and column of a scale of rank 2."""
+    return [ZERO if axis.is_broadcast() else indexer.axis_index(axis, output) for axis in output.get_logical_domain()]
+
+
 def tiled_index(indexer: Indexer, output: TensorView) -> Sym:
     """Return where a scale lies among tiles of 128 rows by 4 columns. Source: cuBLAS, layout of block scaling factors."""
-    rows, columns = output.get_logical_domain()
-    r, c = (ZERO if axis.is_broadcast() else indexer.axis_index(axis, output) for axis in (rows, columns))
-    tile = add(mul(floordiv(r, 128), ceildiv(columns.sym, 4)), floordiv(c, 4))
+    r, c = _places(indexer, output)
+    tile = add(mul(floordiv(r, 128), ceildiv(output.get_logical_domain()[1].sym, 4)), floordiv(c, 4))
     within = add(add(mul(mod(r, 32), 16), mul(floordiv(mod(r, 128), 32), 4)), mod(c, 4))
     return add(mul(tile, 512), within)

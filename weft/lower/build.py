@@ -14,7 +14,7 @@ from ..analysis.axes import AxisMaps
 from ..dtypes import DataType
 from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, ceildiv, conjunction, const, equal, floordiv, less, maximum, mod, mul, product, recombine, var
-from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockSampleOp, sample_of
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ScanOp
@@ -24,7 +24,7 @@ from ..schedule.full_rows import FullRows
 from ..schedule.inline import consumer_axis
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.staying_blocks import StayingBlocks
-from .blocks import check_fold, sample_guard, sample_index, tiled_index
+from .blocks import check_fold, sample_guard, sample_index
 from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
@@ -319,7 +319,7 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
     if buffer.memory is MemoryType.global_:
         sample = sample_of(tensor)
         if sample is not None:
-            return Access(buffer, tiled_index(indexer, tensor) if sample.layout == SWIZZLED else sample_index(indexer, tensor, sample.block))
+            return Access(buffer, sample_index(indexer, tensor, sample))
         parts: Sym = ZERO
         for axis, stride in tensor.strides().items():
             parts = parts + mul(indexer.axis_index(axis, tensor), stride)

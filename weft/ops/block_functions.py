@@ -32,7 +32,7 @@ def block_amax(fusion: Fusion, arg: Any, block_size: Any) -> TensorView:
 
 
 def block_sample(fusion: Fusion, arg: Any, block_size: Any, layout: Any = "rows") -> TensorView:
-    """Return the first element of each block of block_size neighbours along the last axis; layout "128x4": in tiles, as scaled matrix products take scales."""
+    """Return the first element of each block of block_size neighbours along the last axis; layout: "rows", "128x4" or "columns"."""
     return blocks.block_sample(fusion, given.tensor("block_sample", "arg", arg), given.integer("block_sample", "block_size", block_size), layout)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ceildiv, const, evaluate_int, is_divisible
-from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, Split, TensorView, Val
 from .build import cast, logical_axes, pointwise
@@ -54,13 +54,14 @@ def block_amax(fusion: Fusion, arg: TensorView, block_size: int) -> TensorView:
 def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str = "rows") -> TensorView:
     """Return the first element of each block of `block_size` neighbours along the last axis. Shapes: [..., k] -> [..., k / block_size].
 
-    layout "128x4": of a tensor of rank 2, in tiles of 128 rows by 4 columns, padded with zeros to whole tiles; it must be an output.
+    layout "128x4": of a tensor of rank 2, in tiles of 128 rows by 4 columns, padded with zeros to whole tiles; "columns": rows innermost, columns begin at
+    multiples of four elements. With these it must be an output.
     """
     _check_block("block_sample", arg, block_size)
-    if layout not in ("rows", SWIZZLED):
-        raise BadBlock(problem=f'layout is "{layout}"', remedy=f'give "rows" or "{SWIZZLED}"')
-    if layout == SWIZZLED and arg.ndim != 2:
-        raise BadBlock(problem=f"scales in tiles of {SWIZZLED} are of rank 2, and {arg} has rank {arg.ndim}", remedy="flatten the outer axes first")
+    if layout not in ("rows", SWIZZLED, COLUMNS):
+        raise BadBlock(problem=f'layout is "{layout}"', remedy=f'give "rows", "{SWIZZLED}" or "{COLUMNS}"')
+    if layout != "rows" and arg.ndim != 2:
+        raise BadBlock(problem=f"scales in the layout {layout} are of rank 2, and {arg} has rank {arg.ndim}", remedy="flatten the outer axes first")
     root = [fusion.copy_axis(a) for a in logical_axes(arg)]
     out = fusion.new_tensor([*root[:-1], _blocks_of(fusion, root[-1], block_size)], arg.dtype(), root=root)
     out.domain().loop = list(root)

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym, evaluate_int
-from ..ir.block_ops import SWIZZLED, sample_of
+from ..ir.block_ops import COLUMNS, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
@@ -85,8 +85,10 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
         raise Unsupported(f"output {tensor} whose allocation domain is no order of its logical axes", remedy="set_allocation_domain with the logical axes")
     memo: dict[Sym, Number] = {}
     sample = sample_of(tensor)
-    if sample is not None and sample.layout == SWIZZLED:
+    if sample is not None and sample.layout != "rows":
         rows, columns = (evaluate_int(axis.logical_extent, env, memo) for axis in logical)
+        if sample.layout == COLUMNS:
+            return Layout((rows, columns), (1, -(-rows // 4) * 4), torch_dtype(tensor.dtype()))
         rows, columns = -(-rows // 128) * 128, -(-columns // 4) * 4
         return Layout((rows, columns), (columns, 1), torch_dtype(tensor.dtype()))
     sizes = {axis: evaluate_int(axis.logical_extent, env, memo) for axis in logical}

@@ -1,0 +1,125 @@
+"""weft.quantize: recipes against numpy and torch, alone and behind norms, and back."""
+
+from __future__ import annotations
+
+import block_formats
+import numpy as np
+import pytest
+import torch
+from narrow_tensors import random_values
+
+from weft import DataType, quantize
+from weft.reference import narrow
+
+BF16 = DataType.BFloat16
+F8 = torch.float8_e4m3fn
+
+
+def codes(x: torch.Tensor) -> np.ndarray:
+    return x.view(torch.uint8).numpy()
+
+
+def e4m3(x: torch.Tensor) -> np.ndarray:
+    return codes(narrow.packed(x, DataType.Float8_e4m3fn))
+
+
+def test_block_formats_have_their_switches():
+    x = random_values((5, 96), BF16)
+    numbers = x.float().numpy()
+    g = quantize.nvfp4_global_scale(x.abs().max())
+    for order in ("nvfuser", "te"):
+        elements, scales = quantize.nvfp4(x, g, scale_order=order)
+        wanted = block_formats.nvfp4(numbers, float(g), order)
+        np.testing.assert_array_equal(codes(elements), block_formats.packed(wanted[0]))
+        np.testing.assert_array_equal(codes(scales), wanted[1])
+    for rounding in ("up", "floor"):
+        elements, scales = quantize.mxfp8(x, rounding=rounding)
+        wanted = block_formats.mx(numbers, "e4m3", rounding)
+        np.testing.assert_array_equal(codes(scales), wanted[1])
+        np.testing.assert_array_equal(codes(elements), wanted[0])
+        elements, scales = quantize.mxfp4(x, rounding=rounding)
+        wanted = block_formats.mx(numbers, "e2m1", rounding)
+        np.testing.assert_array_equal(codes(scales), wanted[1])
+        np.testing.assert_array_equal(codes(elements), block_formats.packed(wanted[0]))
+    elements, scales = quantize.mxfp8(x, "128x4")
+    np.testing.assert_array_equal(codes(scales), block_formats.in_tiles(block_formats.mx(numbers)[1]))
+
+
+def test_one_scale_for_a_row_a_block_or_a_tensor():
+    x = random_values((6, 256), BF16)
+    v = x.float()
+    elements, scales = quantize.per_row(x)
+    wanted = v.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 448
+    assert torch.equal(scales, wanted)
+    np.testing.assert_array_equal(codes(elements), e4m3(v * (1 / wanted)))
+    elements, scales = quantize.per_1x128(x)
+    wanted = v.view(6, 2, 128).abs().amax(-1).clamp(min=1e-4) / 448
+    assert torch.equal(scales, wanted)
+    np.testing.assert_array_equal(codes(elements), e4m3((v.view(6, 2, 128) * (1 / wanted[..., None])).view(6, 256)))
+    again, columns = quantize.per_1x128(x, "columns")
+    assert torch.equal(columns, scales) and columns.stride() == (1, 8) and torch.equal(again.view(torch.uint8), elements.view(torch.uint8))
+    elements, amax = quantize.per_tensor(x, torch.tensor(3.0))
+    assert float(amax) == float(v.abs().max())
+    np.testing.assert_array_equal(codes(elements), e4m3(v * 3))
+    elements, inverse = quantize.per_tensor_current(x)
+    scale = 448 / v.abs().max()
+    assert float(inverse) == float(1 / scale)
+    np.testing.assert_array_equal(codes(elements), e4m3(v * scale))
+    elements, inverse = quantize.per_tensor_current(torch.zeros(2, 16))
+    assert float(inverse) == 1 and not codes(elements).any()
+
+
+def test_weights_are_quantized_in_squares():
+    w = random_values((128, 256), BF16)
+    elements, scales = quantize.blocks_128x128(w)
+    v = w.float().view(1, 128, 2, 128)
+    wanted = v.abs().amax((1, 3), keepdim=True) / 448
+    assert torch.equal(scales, wanted.view(1, 2))
+    np.testing.assert_array_equal(codes(elements), e4m3((v * (1 / wanted)).view(128, 256)))
+    with pytest.raises(RuntimeError, match="no whole tiles"):
+        quantize.blocks_128x128(w[:100])
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp8", "mxfp4", "per_row", "per_1x128", "per_tensor_current"])
+def test_what_is_quantized_comes_back(name):
+    """The largest error is half a step of the largest element of a scale's block: 1/16 of it for e4m3, 1/6 for e2m1, and the rounding of the scale."""
+    x = random_values((5, 256), BF16)
+    elements, scales = getattr(quantize, name)(x)
+    back = quantize.dequantize(elements, scales, dtype=torch.float32)
+    bound = 0.25 if "4" in name else 1 / 15
+    assert back.shape == x.shape and float((back - x.float()).abs().max()) <= bound * float(x.abs().max())
+
+
+def test_stochastic_rounding_keeps_the_mean():
+    x = torch.full((64, 256), 1.2)
+    x[:, ::16] = 6.0
+    elements, scales = quantize.nvfp4(x, is_stochastic=True)
+    back = quantize.dequantize(elements, scales, dtype=torch.float32)
+    drawn = back[:, 1:16]
+    assert set(drawn.unique().tolist()) == {1.0, 1.5} and abs(float(drawn.mean()) - 1.2) < 0.02  # 1920 draws of 0.25 standard deviation: 0.006
+
+
+def test_norms_and_activations_stand_before():
+    """Each is one kernel; the bytes are those of the recipe on what torch computes, but where an element is within rounding of a threshold."""
+    x, y, w, b = (random_values(shape, BF16) for shape in ((6, 256), (7, 256), (256,), (256,)))
+    y = y[:6]
+    v, wf = x.float(), w.float()
+    normed = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-5) * wf
+    total = v + y.float()
+    cases = {
+        "rms_norm_nvfp4": ((x, w), normed), "rms_norm_mxfp8": ((x, w), normed), "rms_norm_per_row": ((x, w), normed),
+        "add_rms_norm_per_row": ((x, y, w), total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-5) * wf),
+        "layer_norm_mxfp8": ((x, w, b), torch.nn.functional.layer_norm(v, (256,), wf, b.float())),
+        "silu_mul_mxfp8": ((x, y), torch.nn.functional.silu(v) * y.float()), "silu_mul_per_row": ((x, y), torch.nn.functional.silu(v) * y.float()),
+    }  # fmt: skip
+    for name, (inputs, wanted) in cases.items():
+        elements, scales, *more = getattr(quantize, name)(*inputs)
+        alone = {"nvfp4": lambda t: quantize.nvfp4(t, layout="128x4"), "mxfp8": lambda t: quantize.mxfp8(t, "128x4"), "row": quantize.per_row}[name.rsplit("_")[-1]]
+        expected = alone(wanted.contiguous())
+        for got, want in zip((elements, scales), expected):
+            if got.dtype.itemsize == 1:
+                assert (codes(got) != codes(want)).mean() < 0.01, name
+            else:
+                torch.testing.assert_close(got, want, rtol=1e-5, atol=0)
+        for got in more:
+            torch.testing.assert_close(got, total.bfloat16(), atol=0, rtol=0)
