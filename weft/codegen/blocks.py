@@ -9,8 +9,11 @@ from typing import Any
 
 from ..dtypes import DataType
 from ..expr import TRUE, add
-from ..ir.block_ops import SWIZZLED, sample_of
+from ..ir.block_ops import COLUMNS, SWIZZLED, sample_of
 from ..lower.kernel_ir import Access, BlockFold, Kernel, Op
+
+
+_PADDING = {SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding"}
 
 
 def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
@@ -43,10 +46,10 @@ def sample_blocks(writer: Any, s: Op, depth: int) -> None:
 
 
 def zero_padding(writer: Any, kernel: Kernel) -> None:
-    """Write the zeros of outputs in tiles, where rows and columns do not fill them."""
+    """Write the zeros where rows and columns of scales do not fill the memory of their layout."""
     for tensor, buffer in kernel.buffers.items():
         sample = sample_of(tensor)
-        if sample is not None and sample.layout == SWIZZLED:
+        if sample is not None and sample.layout in _PADDING:
             writer.blocks["blocks"] = None
             rows, columns = (writer.scalars.index(axis.sym) for axis in tensor.get_logical_domain())
-            writer.emit(1, f"weft::zero_tile_padding<{writer.scalars.index_ctype}>({buffer.name}, {rows}, {columns});")
+            writer.emit(1, f"weft::{_PADDING[sample.layout]}<{writer.scalars.index_ctype}>({buffer.name}, {rows}, {columns});")

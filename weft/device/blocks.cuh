@@ -64,4 +64,13 @@ template <class Index, class T> WEFT_DEVICE void zero_tile_padding(T* scales, In
   }
 }
 
+// Zeros between columns of scales whose rows are innermost: each but the last ends at a multiple of four.
+template <class Index, class T> WEFT_DEVICE void zero_column_padding(T* scales, Index rows, Index columns) {
+  const Index pitch = (rows + 3) / 4 * 4, gap = pitch - rows;
+  const Index threads = (Index)gridDim.x * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
+  const Index block = ((Index)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const Index thread = (block * blockDim.z + threadIdx.z) * (blockDim.y * blockDim.x) + threadIdx.y * blockDim.x + threadIdx.x;
+  for (Index i = thread; i < gap * (columns - 1); i += threads) store_global(scales + i / gap * pitch + rows + i % gap, T{});
+}
+
 }  // namespace weft

@@ -129,7 +129,7 @@ class NvFp4(Recipe):
 
 
 def stochastic_e2m1(fusion: Fusion, y: Val) -> Val:
-    """Return y on the grid of e2m1, up or down with the odds that keep its mean. Source: the step of an octave, times a uniform number, is added and cut off."""
+    """Return y on the grid of e2m1, up or down with the odds that keep its mean: a uniform part of the octave's step is added, and the rest cut off."""
     size = pointwise(fusion, "abs", y)
     step = pointwise(fusion, "where", pointwise(fusion, "lt", size, 2.0), 0.5, pointwise(fusion, "where", pointwise(fusion, "lt", size, 4.0), 1.0, 2.0))
     drawn = random_like(fusion, "uniform", y)  # type: ignore[arg-type]

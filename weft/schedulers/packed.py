@@ -51,7 +51,8 @@ def why_not_vectors(
     if obstacle:
         return Decline(obstacle)
     if limit_elems < blocks.least_vector_elems:
-        return Decline(f"a block of {blocks.largest} elements needs vectors of {blocks.least_vector_elems}, and sizes, strides or alignments allow {limit_elems}")
+        least = blocks.least_vector_elems
+        return Decline(f"a block of {blocks.largest} elements needs vectors of {least}, and sizes, strides or alignments allow {limit_elems}")
     for tensor in outputs:
         unit = tensor.dtype().elems_per_unit
         if unit == 1:
