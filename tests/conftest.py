@@ -6,6 +6,7 @@ Every kernel that runs in the emulator is checked for races, deadlocks and the r
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,13 @@ from weft import options as options_module
 # Test modules are imported by path (--import-mode=importlib), so their folders are not on sys.path by themselves.
 sys.path.extend(str(folder) for folder in sorted(Path(__file__).parent.iterdir()) if folder.is_dir() and not folder.name.startswith(("_", ".")))
 
+OWN_SEED = "TEST_SEED"
+os.environ.setdefault(OWN_SEED, str(random.SystemRandom().randrange(1 << 31)))  # workers inherit it
 os.environ.setdefault("WEFT_CHECK", "races")  # before anything reads the settings; programs that tests start inherit it
+
+
+def pytest_report_header() -> str:
+    return f"order of threads that only this run tries: {OWN_SEED}={os.environ[OWN_SEED]} repeats it"
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def test_the_kernel_without_a_mistake_is_clean(kernel: str) -> None:
     verdict = run(Mistake(kernel, "no mistake", "$^", "", "", ""))
     assert verdict.exploration.is_clean, "\n".join(f.text() for f in verdict.exploration.found)
     assert len(verdict.exploration.reports) == SEEDS
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, PIPELINE])
+def test_the_kernel_is_clean_in_an_order_of_this_run(kernel: str) -> None:
+    """Each run of the suite tries an order that no run tried before; pytest's first lines say which."""
+    seed = int(os.environ["TEST_SEED"])
+    verdict = run(Mistake(kernel, "no mistake", "$^", "", "", ""), [seed])
+    assert verdict.exploration.is_clean, f"TEST_SEED={seed}\n" + "\n".join(f.text() for f in verdict.exploration.found)
 
 
 def test_there_are_enough_of_them_in_generated_kernels() -> None:

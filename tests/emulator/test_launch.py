@@ -197,13 +197,46 @@ def test_many_resident_blocks_synchronise() -> None:
 
 
 def test_grid_limit_of_resident_blocks_deadlocks() -> None:
-    kernel = EmulatedKernel(rule_kernel(GRID_BARRIER, "races").source, "rule", check="races", limits=ChipLimits(resident_blocks=4))
+    kernel = EmulatedKernel(rule_kernel(GRID_BARRIER, "races").source, "rule", check="races", limits=ChipLimits(resident_blocks=4, multiprocessors=1))
     flags = np.zeros(64, np.uint32)
     none = Buffer(0, 0, "none")
     args = [none, none, Buffer.of(flags, "flags", written=True), none, Scalar("int", 0)]
     assert kernel.launch((4, 1, 1), (32, 1, 1), SHARED_BYTES, args).findings == ()
     flags[:] = 0
     assert kernel.launch((5, 1, 1), (32, 1, 1), SHARED_BYTES, args, raise_findings=False).kinds() == {"deadlock"}
+
+
+def test_a_block_that_waits_for_one_that_does_not_fit_beside_it_deadlocks() -> None:
+    """An H100 holds 264 blocks of 1024 threads; the last of 265 starts when one of the others ends, and they may all wait."""
+    body = "if (t == 0) while (weft::load_acquire(flags) == 0) weft::nanosleep(10);"
+    last = f"if (b + 1 < gridDim.x) {{ {body} }} else if (t == 0) weft::store_release(flags, 1u);"
+    limits = ChipLimits(multiprocessors=2, resident_blocks=64)
+    kernel = EmulatedKernel(rule_kernel(last, "races").source, "rule", check="races", limits=limits)
+    none = Buffer(0, 0, "none")
+
+    def kinds(blocks: int, **options) -> set[str]:
+        flags = np.zeros(64, np.uint32)
+        args = [none, none, Buffer.of(flags, "flags", written=True), none, Scalar("int", 0)]
+        return kernel.launch((blocks, 1, 1), (1024, 1, 1), SHARED_BYTES, args, raise_findings=False, **options).kinds()
+
+    assert kinds(4) == set() and kinds(5) == {"deadlock"}
+    assert kinds(4, cooperative=True) == set()
+    with pytest.raises(BadLaunch, match="a cooperative launch of 5 blocks; H100 runs 4 of them at once"):
+        kinds(5, cooperative=True)
+
+
+def test_a_seed_changes_the_order_in_which_blocks_start() -> None:
+    """Waiting for the block with the number below is safe only where numbers are drawn as blocks start."""
+    wait = "if (t == 0 && b > 0) while (weft::load_acquire(flags + b - 1) == 0) weft::nanosleep(10); if (t == 0) weft::store_release(flags + b, 1u);"
+    kernel = EmulatedKernel(rule_kernel(wait, "races").source, "rule", check="races", limits=ChipLimits(resident_blocks=2, multiprocessors=1))
+    none = Buffer(0, 0, "none")
+
+    def kinds(seed: int | None) -> set[str]:
+        flags = np.zeros(64, np.uint32)
+        args = [none, none, Buffer.of(flags, "flags", written=True), none, Scalar("int", 0)]
+        return kernel.launch((6, 1, 1), (32, 1, 1), SHARED_BYTES, args, seed=seed, raise_findings=False).kinds()
+
+    assert kinds(None) == set() and "deadlock" in kinds(0) | kinds(1) | kinds(2)
 
 
 # ---- names and timeline

@@ -178,6 +178,7 @@ CLUSTERS = [
     Rule("asynchronous stores counted by a barrier whose init is not fenced", (INIT % 1).replace("weft::fence_mbarrier_init();", "") + "if (t == 0) weft::mbarrier_arrive_expect_tx(bar, 256); weft::cluster_sync(); weft::store_async_remote(s + t, weft::cluster_rank() ^ 1, 1.f, bar); weft::mbarrier_wait_phase(bar, 0);", "missing-proxy-fence", CLUSTER),
     Rule("a block exits before what it is sent", ASYNC_READY + "weft::store_async_remote(s + t, weft::cluster_rank() ^ 1, 1.f, bar);", "exit-with-pending-load remote-access-after-exit", CLUSTER | dict(copy_timing="late")),
     Rule("asynchronous stores publish their own bytes only", ASYNC_READY + "weft::store_shared_remote(s + t, weft::cluster_rank() ^ 1, 1.f); weft::store_async_remote(s + 512 + t, weft::cluster_rank() ^ 1, 1.f, bar); weft::mbarrier_wait_phase(bar, 0); weft::load_shared(s + t); weft::cluster_sync();", "data-race uninitialised-read?", CLUSTER),
+    Rule("a relaxed arrive orders no memory", FILL + "weft::cluster_arrive_relaxed(); weft::cluster_wait(); weft::load_shared_remote(s + t, weft::cluster_rank() ^ 1); weft::cluster_sync();", "data-race uninitialised-read?", CLUSTER),
     Rule("no such rank", "weft::load_shared_remote(s + t, 2);", "out-of-bounds", CLUSTER),
     Rule("arrive and wait apart", FILL + "weft::cluster_arrive(); weft::warp_sync(); weft::cluster_wait(); weft::load_shared_remote(s + t, weft::cluster_rank() ^ 1); weft::cluster_sync();", "", CLUSTER),
 ]  # fmt: skip

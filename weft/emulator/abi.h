@@ -2,7 +2,7 @@
 // Included by both sides, so the two cannot drift apart. Includes nothing, so that a kernel builds in milliseconds.
 #pragma once
 
-#define WEFT_ABI_VERSION 1
+#define WEFT_ABI_VERSION 2
 
 typedef unsigned long long weft_u64;
 
@@ -91,6 +91,7 @@ void weft_emu_setmaxnreg(int increase, int registers, int line);
 
 // Clusters
 void weft_emu_cluster_arrive(int line);
+void weft_emu_cluster_arrive_relaxed(int line);
 void weft_emu_cluster_wait(int line);
 void* weft_emu_remote_address(const void* local, unsigned rank, int line);
 void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 value, unsigned bytes, void* local_barrier, int line);

@@ -6,6 +6,7 @@ Read first: `Buffer`.
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,10 @@ class BadLaunch(UserError):
     code = "W421"
     what = "cannot launch {kernel}: {problem}"
     fix = "correct the launch parameters"
+
+
+RESERVED_SHARED_BYTES = 1024
+"""Shared memory that the system takes of each block. Source: CUDA C++ Programming Guide, compute capability 8.x and later."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,22 @@ class ChipLimits:
     named_barriers: int = 16
     blocks_per_cluster: int = 16
     resident_blocks: int = 132 * 32
+    multiprocessors: int = 132
+    threads_per_multiprocessor: int = 2048
+    shared_per_multiprocessor_bytes: int = 228 * 1024
+    registers_per_multiprocessor: int = 65536
+
+    def resident(self, geometry: "Geometry", registers_per_thread: int = 0) -> int:
+        """Return how many blocks of a launch are on the chip at once; registers_per_thread: 0 where it is not known."""
+        warps = -(-geometry.block_threads // self.warp_threads)
+        per_multiprocessor = [
+            self.resident_blocks // self.multiprocessors,
+            self.threads_per_multiprocessor // (warps * self.warp_threads),
+            self.shared_per_multiprocessor_bytes // (geometry.shared_bytes + RESERVED_SHARED_BYTES),
+        ]
+        if registers_per_thread:
+            per_multiprocessor.append(self.registers_per_multiprocessor // (warps * self.warp_threads * registers_per_thread))
+        return max(1, min(self.resident_blocks, self.multiprocessors * max(1, min(per_multiprocessor))))
 
 
 @dataclass(frozen=True)
@@ -155,7 +176,10 @@ class LaunchOptions:
         """Which of `count` clusters run, by linear index."""
         chosen = self.sample_blocks
         if chosen is None:
-            return list(range(count))
+            order = list(range(count))
+            if self.seed is not None:  # the hardware promises no order
+                random.Random(self.seed).shuffle(order)
+            return order
         if isinstance(chosen, int):
             return sorted({i * (count - 1) // max(chosen - 1, 1) for i in range(min(chosen, count))})
         return sorted(i for i in set(chosen) if 0 <= i < count)

@@ -151,6 +151,9 @@ def run(
     """Run a kernel in this process. Errors: BadLaunch."""
     check_count(kernel.entry, args, kernel.parameter_bytes)
     config = _config(kernel, geometry, options, limits, trace)
+    blocks = geometry.clusters * geometry.cluster_blocks
+    if options.cooperative and blocks > config.resident_blocks:
+        raise BadLaunch(kernel=kernel.entry, problem=f"a cooperative launch of {blocks} blocks; {limits.name} runs {config.resident_blocks} of them at once")
     values = [_value(kernel, i, arg) for i, arg in enumerate(args)]
     pointers = (ctypes.c_void_p * max(len(values), 1))(*[ctypes.addressof(v) for v in values])
     buffers = merged([*(a for a in args if isinstance(a, Buffer)), *extra])
@@ -182,7 +185,7 @@ def _config(kernel: NativeKernel, geometry: Geometry, options: LaunchOptions, li
     config.schedule, config.copy_timing, config.copy_pieces = options.schedule_code, options.copy_timing_code, options.copy_pieces
     config.registers_per_thread, config.stack_kib = options.registers_per_thread, options.stack_kib
     config.cooperative, config.max_findings = options.cooperative, options.max_findings
-    config.resident_blocks, config.named_barriers = limits.resident_blocks, limits.named_barriers
+    config.resident_blocks, config.named_barriers = limits.resident(geometry, options.registers_per_thread), limits.named_barriers
     config.uses_cp_async = kernel.uses_cp_async
     config.check_dependency = kernel.check_races and kernel.waits_for_dependency
     config.timeout_ms, config.trace, config.seed = int(options.timeout_s * 1000), trace, options.seed or 0

@@ -292,7 +292,7 @@ template <int N> WEFT_DEVICE void setmaxnreg_dec(WEFT_LINE) { weft_emu_setmaxnre
 WEFT_DEVICE unsigned cluster_rank() { return weft_emu_cluster_rank(); }
 WEFT_DEVICE unsigned cluster_size() { return weft_emu_cluster_size(); }
 WEFT_DEVICE void cluster_arrive(WEFT_LINE) { weft_emu_cluster_arrive(line); }
-WEFT_DEVICE void cluster_arrive_relaxed(WEFT_LINE) { weft_emu_cluster_arrive(line); }
+WEFT_DEVICE void cluster_arrive_relaxed(WEFT_LINE) { weft_emu_cluster_arrive_relaxed(line); }
 WEFT_DEVICE void cluster_wait(WEFT_LINE) { weft_emu_cluster_wait(line); }
 WEFT_DEVICE void cluster_sync(WEFT_LINE) { weft_emu_cluster_arrive(line); weft_emu_cluster_wait(line); }
 template <class T> WEFT_DEVICE void store_shared_remote(T* local_address, unsigned rank, same<T> v, WEFT_LINE) {

@@ -152,6 +152,8 @@ class _EmulatedKernel:
         limits = ChipLimits(
             name=arch.name, shared_per_block_bytes=arch.shared_per_block_optin_bytes, threads_per_block=arch.max_threads_per_block,
             blocks_per_cluster=arch.max_cluster_blocks, resident_blocks=arch.sm_count * arch.max_blocks_per_sm,
+            multiprocessors=arch.sm_count, threads_per_multiprocessor=arch.max_threads_per_sm, shared_per_multiprocessor_bytes=arch.shared_per_sm_bytes,
+            registers_per_multiprocessor=arch.registers_per_sm,
         )  # fmt: skip
         start = time.perf_counter()
         self.program = program

@@ -76,6 +76,7 @@ static ALWAYS_INLINE void reset_fiber(Fiber* f) {
   f->wait = Wait::NONE;
   f->note = nullptr;
   f->exited = f->dependency_met = false;
+  f->cluster_seen = 0;
   if (UNLIKELY(!f->parked)) make_fiber_context(f);
   f->parked = false;
   if (LIKELY(!machine.config.check_races)) return;

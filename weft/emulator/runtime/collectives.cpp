@@ -1,5 +1,6 @@
 // What threads of a warp, block or cluster do together: barriers, shuffles, votes, register redistribution.
 #include "machine.h"
+#include "mbarrier.h"
 #include "report.h"
 #include "switching.h"
 
@@ -346,20 +347,30 @@ EXPORT void weft_emu_setmaxnreg(int increase, int registers, int line) {
   if (f->warp->registers_wanted) wait_here(f, Wait::REGISTERS, nullptr, line);
 }
 
-EXPORT void weft_emu_cluster_arrive(int line) {
+static void cluster_arrive(int line, bool releases) {
   Fiber* f = machine.current;
   Unit* unit = f->block->unit;
   unit->cluster.arrived++;
   unit->cluster.line = line;
   f->cluster_phase = unit->cluster.phase;
-  if (machine.config.check_races) release_to(unit->cluster.arriving, f);
+  if (machine.config.check_races) {
+    if (releases)
+      release_to(unit->cluster.arriving, f);
+    else
+      show_mbarriers(f, unit->cluster.phase + 1);
+  }
   try_open_cluster(unit);
 }
+
+EXPORT void weft_emu_cluster_arrive(int line) { cluster_arrive(line, true); }
+// Orders no memory: the waiting threads learn of nothing but initialised mbarriers.
+EXPORT void weft_emu_cluster_arrive_relaxed(int line) { cluster_arrive(line, false); }
 
 EXPORT void weft_emu_cluster_wait(int line) {
   Fiber* f = machine.current;
   ClusterBarrier& c = f->block->unit->cluster;
   if (c.phase == f->cluster_phase) wait_here(f, Wait::CLUSTER, &c, line);
+  f->cluster_seen = f->cluster_phase + 1;
   if (machine.config.check_races) acquire_from(f, c.released);
 }
 

@@ -80,6 +80,7 @@ struct alignas(CACHE_LINE) Fiber {
   char* stack_top;
   u32 phase;                     // of the mbarrier waited for
   u32 cluster_phase;             // of the last cluster_arrive
+  u32 cluster_seen;              // phases of the cluster's barrier that it has waited for
   const char* role;
   // polling
   const void* poll_address;
@@ -137,6 +138,7 @@ struct NamedBarrier {
 struct Mbarrier {
   bool valid, observed;
   bool is_fenced;                // its init is visible to copies
+  u32 shown_phase;               // fenced before this phase of the cluster's barrier, which shows it to all, released or not; 0: none
   Block* block;
   u32 offset;                    // in the block's shared memory
   u32 expected, pending;

@@ -37,7 +37,7 @@ Mbarrier* use_mbarrier(Block* b, void* p, const char* operation, int line) {
   if (machine.config.check_races) {
     const Fiber* f = machine.current;
     const Accessor by = {f, own_epoch(f), false};
-    if (UNLIKELY(!knows(by, m->init_epoch)))
+    if (UNLIKELY(!knows(by, m->init_epoch) && (!m->shown_phase || f->cluster_seen < m->shown_phase)))
       REPORT("data-race", line, m->init_line, "block_sync() between mbarrier_init() and the first use",
              "%s by %s is not ordered after the init of the %s", operation, describe_fiber(f), describe_mbarrier(m));
   }
@@ -49,6 +49,13 @@ void fence_mbarriers(const Fiber* f) {
   if (!machine.config.check_races) return;
   const Accessor by = {f, own_epoch(f), false};
   for (Mbarrier* m : f->block->mbarriers) m->is_fenced |= knows(by, m->init_epoch);
+}
+
+// The thread arrives at the cluster's barrier without releasing anything: what was fenced before is shown all the same.
+void show_mbarriers(const Fiber* f, u32 phase) {
+  const Accessor by = {f, own_epoch(f), false};
+  for (Mbarrier* m : f->block->mbarriers)
+    if (m->is_fenced && !m->shown_phase && knows(by, m->init_epoch)) m->shown_phase = phase;
 }
 
 Mbarrier* use_mbarrier_by_copy(Block* b, void* p, const char* operation, int line) {
