@@ -100,3 +100,20 @@ def test_the_kernel_takes_the_narrow_formula_only_where_it_may() -> None:
         sizes = {a.sym: 1000 for t in fd.fusion.inputs() for a in t.get_logical_domain()}
         program = compile_program(fd.fusion, propose(fd.fusion, sizes, {}, H200), DataType.Int32, name="exponential")
         assert ("weft::narrow_exp" in program.text) is is_narrow
+
+
+def test_exponentials_below_a_maximum_that_only_sums_read_may_be_approximate() -> None:
+    """Not so where their argument is not below a maximum, or where something else reads them."""
+    from weft.analysis.precision import shares_of_sums
+
+    def shares(*, is_below: bool, is_returned: bool) -> int:
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([8, 16], dtype=DataType.Float)
+            largest = fd.ops.broadcast(fd.ops.max(x, [1]), [False, True])
+            e = fd.ops.exp(fd.ops.sub(x, largest) if is_below else x)
+            fd.add_output(fd.ops.sum(e, [1]))
+            fd.add_output(e if is_returned else largest)
+        return len(shares_of_sums(fd.fusion))
+
+    assert shares(is_below=True, is_returned=False) == 1
+    assert shares(is_below=True, is_returned=True) == shares(is_below=False, is_returned=False) == 0

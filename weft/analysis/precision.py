@@ -8,7 +8,7 @@ the code that exact divisions give. Read first: `wide_tensors`.
 from __future__ import annotations
 
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, PointwiseOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView
 from ..ops.registry import OPS
 
 NARROW_BITS = 16
@@ -26,11 +26,44 @@ def is_steep(expr: Expr) -> bool:
 def wide_tensors(fusion: Fusion) -> set[TensorView]:
     """Return the tensors that reach an output of more than 16 bits, something that is no float, or a steep op: these may turn on the last bit."""
     wide: set[TensorView] = {v for v in fusion.outputs() if isinstance(v, TensorView) and not is_narrow_float(v)}
+    shares = shares_of_sums(fusion)
     for expr in reversed(fusion.exprs()):
+        if expr.outputs[0] in wide and isinstance(expr, ReductionOp) and expr.tensor_inputs[0] in shares:
+            continue
         outputs = [v for v in expr.outputs if isinstance(v, TensorView)]
         if is_steep(expr) or any(not is_narrow_float(v) and (v in wide or not v.dtype().is_float) for v in outputs):
             wide.update(expr.tensor_inputs)
     return wide
 
 
-__all__ = ["wide_tensors"]
+def shares_of_sums(fusion: Fusion) -> set[TensorView]:
+    """Return the exponentials exp(x - max) that only sums read.
+
+    The approximate exponential of t <= 0 is off by |t| * 2^-24 of itself, rounded in its argument, so by at most 2^-24 of the largest term, which is 1: less
+    than what the sum rounds.
+    """
+    readers: dict[TensorView, list[Expr]] = {}
+    exprs = fusion.tensor_exprs()
+    for expr in exprs:
+        for tensor in expr.tensor_inputs:
+            readers.setdefault(tensor, []).append(expr)
+    out: set[TensorView] = set()
+    for expr in exprs:
+        if isinstance(expr, PointwiseOp) and expr.op_name == "exp" and _is_below_a_maximum(expr.inputs[0].definition()):
+            uses = readers.get(expr.outputs[0], [])  # type: ignore[call-overload]
+            if uses and expr.outputs[0] not in fusion.outputs() and all(isinstance(u, ReductionOp) and u.attributes["kind"] == "sum" for u in uses):
+                out.add(expr.outputs[0])  # type: ignore[arg-type]
+    return out
+
+
+def _is_below_a_maximum(expr: Expr | None) -> bool:
+    """True for a difference of which a maximum is subtracted."""
+    if not isinstance(expr, PointwiseOp) or expr.op_name != "sub":
+        return False
+    tensor = expr.inputs[1]
+    while isinstance(above := tensor.definition(), (BroadcastOp, ExpandOp, SqueezeOp, LoadStoreOp)):
+        tensor = above.inputs[0]
+    return isinstance(above, ReductionOp) and above.attributes["kind"] == "max"
+
+
+__all__ = ["shares_of_sums", "wide_tensors"]
