@@ -1,0 +1,92 @@
+"""Sums, means, extrema and variances. Read first: `total`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .rules import Declined, Operand, Translation, rule
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+def _summed(t: Translation, x: Operand, dtype: torch.dtype | None) -> Operand:
+    """The operand of a sum in the type it accumulates in: float32 for 16-bit floats, int64 for integers and bool."""
+    if dtype is not None:
+        x = t.to(x, dtype)
+    elif not t.node.args[0].meta["val"].dtype.is_floating_point:  # type: ignore[union-attr]
+        x = t.to(x, torch.int64)
+    return t.wide(x)
+
+
+@rule(aten.sum.dim_IntList, aten.sum.default)
+def total(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Operand:
+    x = _summed(t, x, dtype)
+    return t.ops.sum(x, dims=t.dims(x, dims), keepdim=keepdim) if t.rank(x) else t.ops.set(x)
+
+
+@rule(aten.prod.dim_int, aten.prod.default)
+def prod(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Operand:
+    x = _summed(t, x, dtype)
+    return t.ops.prod(x, dims=t.dims(x, dims), keepdim=keepdim) if t.rank(x) else t.ops.set(x)
+
+
+@rule(aten.mean.dim, aten.mean.default)
+def mean(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Operand:
+    x = t.wide(x if dtype is None else t.to(x, dtype))
+    if not t.rank(x):
+        return t.ops.set(x)
+    over = t.dims(x, dims)
+    return t.ops.truediv(t.ops.sum(x, dims=over, keepdim=keepdim), t.count(x, over))
+
+
+@rule(aten.amax.default)
+def amax(t: Translation, x: Operand, dims: Any = (), keepdim: bool = False) -> Operand:
+    return t.ops.max(x, dims=t.dims(x, list(dims)), keepdim=keepdim) if t.rank(x) else t.ops.set(x)
+
+
+@rule(aten.amin.default)
+def amin(t: Translation, x: Operand, dims: Any = (), keepdim: bool = False) -> Operand:
+    return t.ops.min(x, dims=t.dims(x, list(dims)), keepdim=keepdim) if t.rank(x) else t.ops.set(x)
+
+
+@rule(aten.max.default)
+def max_all(t: Translation, x: Operand) -> Operand:
+    return amax(t, x)
+
+
+@rule(aten.min.default)
+def min_all(t: Translation, x: Operand) -> Operand:
+    return amin(t, x)
+
+
+@rule(aten.any.default, aten.any.dim, aten.any.dims)
+def any_of(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
+    x = t.to(x, torch.bool)
+    return t.to(t.ops.max(t.to(x, torch.int64), dims=t.dims(x, dims), keepdim=keepdim), torch.bool) if t.rank(x) else t.ops.set(x)
+
+
+@rule(aten.all.default, aten.all.dim, aten.all.dims)
+def all_of(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
+    x = t.to(x, torch.bool)
+    return t.to(t.ops.min(t.to(x, torch.int64), dims=t.dims(x, dims), keepdim=keepdim), torch.bool) if t.rank(x) else t.ops.set(x)
+
+
+def _correction(value: Any) -> Any:
+    value = 1 if value is None else value
+    if value != int(value):
+        raise Declined(f"a variance with the correction {value}")
+    return int(value)
+
+
+@rule(aten.var.correction)
+def var(t: Translation, x: Operand, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Operand:
+    x = t.wide(x)
+    return t.ops.var(x, dims=t.dims(x, dims), correction=_correction(correction), keepdim=keepdim)
+
+
+@rule(aten.var_mean.correction)
+def var_mean(t: Translation, x: Operand, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Operand:
+    x = t.wide(x)
+    return tuple(t.ops.var_mean(x, dims=t.dims(x, dims), correction=_correction(correction), keepdim=keepdim))

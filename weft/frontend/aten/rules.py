@@ -1,0 +1,133 @@
+"""The table of rules: aten overload -> how a definition computes it. Read first: `rule`, `Translation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
+from torch._prims_common import elementwise_dtypes
+
+from ...api.definition import FusionDefinition
+from ...dtypes import DataType
+from ...ir.values import Scalar, TensorView
+from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
+
+Operand = Any
+"""What a rule gets for an argument: a TensorView, a Scalar, a number, a torch dtype, or lists of these."""
+
+
+class Declined(Exception):
+    """A rule says why it does not take a node; the node then stays with torch."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """make(t, *args, **kwargs): the definition's value, or a tuple of them. is_cheap: a view or a factory, which costs nothing and is copied into every
+    region that reads it. claims(node): why a node is not taken, or ""."""
+
+    make: Callable[..., Any]
+    is_cheap: bool
+    claims: Callable[[torch.fx.Node], str]
+
+
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], str] = lambda node: "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the rule of aten overloads."""
+
+    def register(make: Callable[..., Any]) -> Callable[..., Any]:
+        for target in targets:
+            RULES[target] = Rule(make, cheap, claims)
+        return make
+
+    return register
+
+
+def lookup(target: Any) -> Rule | None:
+    return RULES.get(target)
+
+
+SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool})
+
+
+class Translation:
+    """One region on its way into a definition. node: the node whose rule runs. fd: the definition."""
+
+    def __init__(self, fd: FusionDefinition) -> None:
+        self.fd, self.ops = fd, fd.ops
+        self.node: torch.fx.Node = None  # type: ignore[assignment]
+
+    # -- types
+    def dtype(self, dtype: torch.dtype) -> DataType:
+        return torch_dtype_to_nvfuser_dtype(dtype)
+
+    @property
+    def result_dtype(self) -> torch.dtype:
+        """The type of the node's (first) result."""
+        value = self.node.meta["val"]
+        return (value[0] if isinstance(value, (tuple, list)) else value).dtype
+
+    def compute_dtype(self, kind: Kind, *args: Any) -> torch.dtype:
+        """The type that eager torch computes in: of the node's arguments when none are given."""
+        metas = [meta_of(a) for a in (args or self.node.args)]
+        return elementwise_dtypes(*[m for m in metas if m is not None], type_promotion_kind=kind)[0]
+
+    def to(self, value: Operand, dtype: torch.dtype) -> Operand:
+        """Return a tensor in `dtype`; numbers stay, since ops take them in the type they compute in."""
+        return self.ops.cast(value, dtype=self.dtype(dtype)) if isinstance(value, TensorView) else value
+
+    def wide(self, value: Operand) -> Operand:
+        """Return a float tensor in the type that it is computed in: 16-bit floats in float32."""
+        narrow = isinstance(value, TensorView) and value.dtype() in (DataType.BFloat16, DataType.Half)
+        return self.to(value, torch.float32) if narrow else value
+
+    def constant(self, value: Any, dtype: torch.dtype) -> Scalar:
+        """Return a number as a scalar of a type."""
+        return self.fd.define_scalar(value, dtype=self.dtype(dtype))
+
+    def zero(self, like: TensorView) -> Scalar:
+        """Return 0 in the type of a float tensor."""
+        return self.fd.define_scalar(0.0, dtype=like.dtype())
+
+    # -- shapes
+    def rank(self, value: TensorView) -> int:
+        return value.ndim
+
+    def dims(self, value: TensorView, dims: Any) -> list[int]:
+        """Return dims counted from the front; all of them for None or an empty list."""
+        rank = value.ndim
+        if dims is None or dims == []:
+            return list(range(rank))
+        given = [dims] if isinstance(dims, int) else list(dims)
+        return sorted(d % max(rank, 1) for d in given)
+
+    def count(self, value: TensorView, dims: list[int]) -> Operand:
+        """Return the number of elements over `dims`, as a number where it is static."""
+        total: Any = 1
+        shape = value.shape()
+        for dim in dims:
+            extent = shape[dim]
+            static = extent.sym.value if extent.sym.is_const else None
+            total = total * static if static is not None and isinstance(total, int) else self.ops.mul(extent, total)
+        return total
+
+
+def meta_of(arg: Any) -> Any:
+    """Return the fake value of a node argument, a number as it is, None for the rest."""
+    if isinstance(arg, torch.fx.Node):
+        return arg.meta.get("val")
+    return arg if isinstance(arg, (bool, int, float, complex)) else None
+
+
+def tensor_dtypes(node: torch.fx.Node) -> set[torch.dtype]:
+    """The types of a node's tensor arguments and results."""
+    values = [node.meta.get("val"), *(a.meta.get("val") for a in node.all_input_nodes)]
+    flat = [v for value in values for v in (value if isinstance(value, (tuple, list)) else [value])]
+    return {v.dtype for v in flat if isinstance(v, torch.Tensor)}
+
+
+__all__ = ["RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "lookup", "meta_of", "rule", "tensor_dtypes"]

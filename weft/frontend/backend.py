@@ -1,0 +1,226 @@
+"""torch.compile(model, backend="weft"): regions of an aten graph run in weft's kernels, the rest in torch.
+
+The way of a graph: Dynamo -> AOTAutograd (functional aten graphs of forward and backward, split for the fewest saved bytes) -> regions -> definitions ->
+a boxed Python function that calls them and torch's ops in order. Read first: `backend`, `compile_graph`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..errors import UserError, WeftError
+from .aten import Declined
+from .region_call import RegionCall
+from .regions import Region, find_regions, is_cheap
+from .structure import structure_of
+from .translate import Translated, translate
+
+log = logging.getLogger(__name__)
+
+
+class BadOption(UserError):
+    code = "W880"
+    what = "torch.compile(backend=\"weft\") has no {kind} {name!r}"
+    fix = "use one of {known}, or leave it out"
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """strict: what cannot be translated raises instead of staying with torch. emulate: regions of CPU tensors run in the emulator, with its checks.
+    debug: types and strides of every region's results are compared with what was traced. min_ops: ops from which a region is worth a kernel."""
+
+    strict: bool = False
+    emulate: bool = False
+    debug: bool = False
+    min_ops: int = 1
+
+
+@dataclass
+class CompiledGraph:
+    """What became of one aten graph. kind: forward, backward or inference. regions: with their call. torch_ops: op -> (times, why it stays with torch)."""
+
+    kind: str
+    regions: list[tuple[Region, RegionCall]] = field(default_factory=list)
+    torch_ops: dict[str, tuple[int, str]] = field(default_factory=dict)
+    compute_nodes: int = 0
+
+    @property
+    def covered_nodes(self) -> int:
+        """Compute nodes inside regions."""
+        return sum(_weight(region) for region, _ in self.regions)
+
+
+GRAPHS: list[CompiledGraph] = []
+"""Graphs compiled since the last `torch._dynamo.reset()`, for `weft.explain`."""
+
+
+def reset() -> None:
+    """Forget the graphs of this session; called by `torch._dynamo.reset()`."""
+    GRAPHS.clear()
+
+
+def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, mode: str | None = None) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's. options: fields of BackendOptions. Errors: BadOption."""
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    if mode not in (None, "default"):
+        raise BadOption(kind="mode", name=mode, known="default")
+    known = BackendOptions.__dataclass_fields__
+    for name in options or {}:
+        if name not in known:
+            raise BadOption(kind="option", name=name, known=", ".join(known))
+    chosen = BackendOptions(**(options or {}))
+    make = functools.partial(functools.partial, compile_graph, options=chosen)
+    compiled = aot_autograd(
+        fw_compiler=make(kind="forward"), bw_compiler=make(kind="backward"), inference_compiler=make(kind="inference"),
+        partition_fn=min_cut_rematerialization_partition, decompositions=_decompositions(),
+    )  # fmt: skip
+    return compiled(gm, example_inputs)
+
+
+backend.compiler_name = "weft"  # type: ignore[attr-defined]
+backend.reset = reset  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions into core ops, and of norms and softmax into arithmetic; what has a rule of its own is kept."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    from .aten import RULES
+
+    aten = torch.ops.aten
+    table = dict(core_aten_decompositions())
+    table.update(get_decompositions([
+        aten.native_layer_norm, aten.native_layer_norm_backward, aten.native_group_norm, aten.native_group_norm_backward,
+        aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward, aten._softmax, aten._softmax_backward_data,
+        aten._log_softmax, aten._log_softmax_backward_data, aten.slice_backward, aten.select_backward,
+    ]))  # fmt: skip
+    for target in RULES:
+        table.pop(target, None)
+    return table
+
+
+def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, options: BackendOptions) -> Callable[[list[Any]], Any]:
+    """Return a boxed function (one list of arguments) that runs an aten graph. Errors: those of translation when `options.strict`."""
+    record = CompiledGraph(kind)
+    on_cpu = not any(_device(n) == "cuda" for n in gm.graph.nodes)
+    if on_cpu and not options.emulate:
+        log.info("%s graph: its tensors are on the CPU, so torch runs it eagerly (options={'emulate': True} runs weft's kernels in the emulator)", kind)
+        return _boxed(gm)
+    reasons: dict[Node, str] = {}
+    regions = find_regions(gm.graph, reasons)
+    made: dict[Any, Translated | str] = {}
+    for region in regions:
+        call = _call_of(region, made, options, on_cpu)
+        if isinstance(call, str):
+            reasons.update({n: call for n in region.nodes if _counts(n)})
+            continue
+        record.regions.append((region, call))
+    record.compute_nodes = record.covered_nodes + sum(1 for n in gm.graph.nodes if n in reasons)
+    for node in gm.graph.nodes:
+        if node in reasons:
+            times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
+            record.torch_ops[str(node.target)] = (times + 1, why)
+    GRAPHS.append(record)
+    log.info("%s graph: %d regions hold %d of %d compute nodes", kind, len(record.regions), record.covered_nodes, record.compute_nodes)
+    return _boxed(torch.fx.GraphModule(gm, _with_calls(gm, record.regions)))
+
+
+def _device(node: Node) -> str:
+    value = node.meta.get("val")
+    return value.device.type if isinstance(value, torch.Tensor) and value.dim() else ""
+
+
+def _boxed(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+    gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+    gm.recompile()
+    function = gm.forward
+
+    def run(arguments: list[Any]) -> Any:
+        return function(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _counts(node: Node) -> bool:
+    return not is_cheap(node) and getattr(node.target, "__name__", "") != "getitem"
+
+
+def _weight(region: Region) -> int:
+    return sum(map(_counts, region.nodes))
+
+
+def _call_of(region: Region, made: dict[Any, Translated | str], options: BackendOptions, on_cpu: bool) -> RegionCall | str:
+    """Return the call of a region, or why it stays with torch. Regions of equal structure share a definition."""
+    if _weight(region) < options.min_ops:
+        return f"a region of fewer than {options.min_ops} ops"
+    if not region.outputs:
+        return "nothing reads it"
+    key = structure_of(region)
+    if key not in made:
+        made[key] = _translated(region, options)
+    found = made[key]
+    if isinstance(found, str):
+        return found
+    return RegionCall(region, found, is_emulated=on_cpu, is_debug=options.debug, is_strict=options.strict)
+
+
+def _translated(region: Region, options: BackendOptions) -> Translated | str:
+    try:
+        return translate(region)
+    except (Declined, WeftError, TypeError, ValueError, RuntimeError) as error:
+        if options.strict:
+            raise
+        log.debug("a region stays with torch: %s", error)
+        return str(error).splitlines()[0]
+
+
+def _with_calls(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall]]) -> torch.fx.Graph:
+    """Return the graph with one call in place of each region's nodes, in an order in which everything is there when it is read."""
+    graph, new = gm.graph, torch.fx.Graph()
+    owner = {node: at for at, (region, _) in enumerate(calls) for node in region.nodes if not is_cheap(node)}
+    placed: dict[Node, Node] = {}
+    done: set[int] = set()
+
+    def place_region(at: int) -> None:
+        region, call = calls[at]
+        whole = new.call_function(call, tuple(placed[n] for n in region.inputs))
+        for index, node in enumerate(region.outputs):
+            placed[node] = new.call_function(operator.getitem, (whole, index))
+            placed[node].meta.update(node.meta)
+
+    def needs(at: Node | int) -> list[Node | int]:
+        sources = calls[at][0].inputs if isinstance(at, int) else at.all_input_nodes
+        return [owner.get(n, n) for n in sources]
+
+    for node in graph.nodes:
+        if is_cheap(node) and node not in owner:
+            continue  # made where it is read
+        stack: list[tuple[Node | int, bool]] = [(owner.get(node, node), False)]
+        while stack:
+            at, ready = stack.pop()
+            if at in done if isinstance(at, int) else at in placed:
+                continue
+            if not ready:
+                stack.append((at, True))
+                stack.extend((source, False) for source in needs(at))
+            elif isinstance(at, int):
+                done.add(at)
+                place_region(at)
+            else:
+                placed[at] = new.node_copy(at, lambda n: placed[n])
+    return new
+
+
+__all__ = ["GRAPHS", "BackendOptions", "CompiledGraph", "backend", "compile_graph", "reset"]

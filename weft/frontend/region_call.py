@@ -1,0 +1,85 @@
+"""A region at run time: one call of its definition, or of torch's ops where weft has no kernel. Read first: `RegionCall.__call__`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..errors import Unsupported, UserError
+from .regions import Region
+from .translate import Translated
+
+log = logging.getLogger(__name__)
+
+
+class WrongLayout(UserError):
+    code = "W881"
+    what = "output {index} of a region is {given}, and was traced as {wanted}"
+    fix = "this is a defect of weft; please report it with the program (debug=True found it)"
+
+
+class RegionCall:
+    """Callable with the region's inputs; returns its outputs. fallback_reason: why torch runs it, once a call has found that out; "" else."""
+
+    def __init__(self, region: Region, translated: Translated, *, is_emulated: bool, is_debug: bool, is_strict: bool) -> None:
+        self.translated, self.is_debug, self.is_strict = translated, is_debug, is_strict
+        self.is_emulated = is_emulated
+        self.fallback_reason = ""
+        self._eager: torch.fx.GraphModule | None = None
+        self._region = region
+        names = dict.fromkeys(getattr(getattr(n.target, "overloadpacket", n.target), "__name__", "") for n in region.nodes)
+        self.__name__ = "weft_" + "_".join([n.strip("_") for n in names if n and n != "getitem"][:6])
+        self.__module__ = __name__
+        self.__qualname__ = self.__name__
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.fallback_reason:
+            return self.eager(*inputs)
+        try:
+            outputs = self.translated.definition.execute(inputs)
+        except Unsupported as error:
+            if self.is_strict:
+                raise
+            self.fallback_reason = str(error).splitlines()[0]
+            log.warning("%s runs in torch: %s", self.__name__, self.fallback_reason)
+            return self.eager(*inputs)
+        if self.is_debug:
+            self._check(outputs, inputs)
+        return outputs
+
+    def eager(self, *inputs: Any) -> Any:
+        """Run the region's ops in torch."""
+        if self._eager is None:
+            self._eager = eager_module(self._region)
+        return self._eager(*inputs)
+
+    def _check(self, outputs: Any, inputs: tuple[Any, ...]) -> None:
+        for index, (out, want) in enumerate(zip(outputs, self.eager(*inputs), strict=True)):
+            same = out.dtype is want.dtype and out.shape == want.shape and (out.stride() == want.stride() or out.numel() <= 1 or not _differs(out, want))
+            if not same:
+                raise WrongLayout(index=index, given=_described(out), wanted=_described(want))
+
+
+def _differs(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """True when strides differ in an axis of more than one element."""
+    return any(x != y for x, y, size in zip(a.stride(), b.stride(), a.shape) if size > 1)
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}"
+
+
+def eager_module(region: Region) -> torch.fx.GraphModule:
+    """Return a region as a module of torch's ops."""
+    graph = torch.fx.Graph()
+    placed: dict[Node, Node] = {n: graph.placeholder(n.name) for n in region.inputs}
+    for node in region.nodes:
+        placed[node] = graph.node_copy(node, lambda n: placed[n])
+    graph.output(tuple(placed[n] for n in region.outputs))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+__all__ = ["RegionCall", "eager_module"]

@@ -1,0 +1,51 @@
+"""The structure of a region as a hashable key: regions with equal keys have one definition. Read first: `structure_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .regions import Region
+
+
+def structure_of(region: Region) -> Hashable:
+    """Return the key: nodes by number, targets, arguments, types, sizes and strides; symbols by the order in which they appear."""
+    numbers: dict[Node, int] = {}
+    symbols: dict[str, int] = {}
+    inputs = tuple(_value(n.meta.get("val"), symbols) for n in region.inputs)
+    for node in (*region.inputs, *region.nodes):
+        numbers[node] = len(numbers)
+    nodes = tuple((str(n.target), _argument(n.args, numbers), _argument(dict(n.kwargs), numbers), _value(n.meta.get("val"), symbols)) for n in region.nodes)
+    return inputs, nodes, tuple(numbers[n] for n in region.outputs)
+
+
+def _argument(value: Any, numbers: dict[Node, int]) -> Hashable:
+    if isinstance(value, Node):
+        return "node", numbers[value]
+    if isinstance(value, (list, tuple)):
+        return tuple(_argument(v, numbers) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _argument(v, numbers)) for k, v in sorted(value.items()))
+    return type(value).__name__, str(value)
+
+
+def _value(value: Any, symbols: dict[str, int]) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        sizes = tuple(_size(s, symbols) for s in (*value.shape, *value.stride()))
+        return str(value.dtype), value.device.type, sizes
+    if isinstance(value, (tuple, list)):
+        return tuple(_value(v, symbols) for v in value)
+    return type(value).__name__, _size(value, symbols)
+
+
+def _size(value: Any, symbols: dict[str, int]) -> Hashable:
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        text = str(value)
+        return "symbol", symbols.setdefault(text, len(symbols))
+    return value if isinstance(value, (int, float, bool)) else None
+
+
+__all__ = ["structure_of"]

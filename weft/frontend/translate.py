@@ -1,0 +1,128 @@
+"""A region as a definition: inputs declared as they lie in memory, nodes by their rules, outputs in type and strides as they were traced.
+
+Read first: `translate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from ..api.definition import FusionDefinition
+from ..dtypes import DataType
+from ..ir.values import Scalar, TensorView
+from .aten import Declined, lookup
+from .aten.rules import Translation
+from .regions import Region
+
+
+@dataclass(frozen=True)
+class Translated:
+    """definition: computes the region's outputs from its inputs, in order. symbols: of the inputs, which are sizes (python ints at run time)."""
+
+    definition: FusionDefinition
+    scalars: tuple[bool, ...]
+
+
+def translate(region: Region) -> Translated:
+    """Return the definition of a region. Errors: Declined, and weft's own for what no definition can say."""
+    with FusionDefinition() as fd:
+        t = Translation(fd)
+        values: dict[Node, Any] = {}
+        for node in region.inputs:
+            values[node] = _input(t, node)
+        for node in region.nodes:
+            values[node] = _value(t, node, values)
+        for node in region.outputs:
+            fd.add_output(_output(t, node, values[node]))
+    return Translated(fd, tuple(not isinstance(values[n], TensorView) for n in region.inputs))
+
+
+def _input(t: Translation, node: Node) -> Any:
+    value = node.meta.get("val")
+    if isinstance(value, torch.SymInt):
+        return t.fd.define_scalar(dtype=DataType.Int)
+    if isinstance(value, torch.SymFloat):
+        return t.fd.define_scalar(dtype=DataType.Double)
+    if not isinstance(value, torch.Tensor):
+        raise Declined(f"the input {node}, which is no tensor")
+    if any(isinstance(s, int) and s == 0 for s in value.shape):
+        raise Declined("an empty input")
+    shape = [int(s) if isinstance(s, int) else -1 for s in value.shape]
+    order, contiguity = _layout(value)
+    return t.fd.define_tensor(
+        shape=shape, contiguity=contiguity, dtype=t.dtype(value.dtype), is_cpu=value.device.type == "cpu" and value.dim() == 0, stride_order=order
+    )  # fmt: skip
+
+
+def _layout(value: torch.Tensor) -> tuple[list[int], list[bool | None]]:
+    """Return stride_order (0: the innermost axis) and contiguity (in memory order, outermost first) of a fake tensor."""
+    rank = value.dim()
+    hints = [_hint(s) for s in value.stride()]
+    sizes = [_hint(s) for s in value.shape]
+    is_broadcast = [sizes[i] == 1 and isinstance(value.shape[i], int) or isinstance(hints[i], int) and hints[i] == 0 for i in range(rank)]
+    by_stride = sorted(range(rank), key=lambda i: (-hints[i] if not is_broadcast[i] else -_neighbour(hints, is_broadcast, i), i))
+    order = [0] * rank
+    for place, axis in enumerate(by_stride):
+        order[axis] = rank - 1 - place
+    contiguity: list[bool | None] = []
+    inner: Any = 1
+    for axis in reversed(by_stride):
+        if is_broadcast[axis]:
+            contiguity.append(None)
+            continue
+        contiguity.append(bool(statically_known_true(value.stride(axis) == inner)))
+        inner = value.stride(axis) * value.shape[axis]
+    return order, contiguity[::-1]
+
+
+def _neighbour(hints: list[int], is_broadcast: list[bool], axis: int) -> int:
+    """A stride for an axis that has none of its own: that of the next axis to the right."""
+    for i in range(axis + 1, len(hints)):
+        if not is_broadcast[i]:
+            return hints[i] + 1
+    return 0
+
+
+def _hint(size: Any) -> int:
+    return int(size) if isinstance(size, int) else int(size.node.hint)
+
+
+def _value(t: Translation, node: Node, values: dict[Node, Any]) -> Any:
+    if getattr(node.target, "__name__", "") == "getitem":
+        return values[node.args[0]][node.args[1]]  # type: ignore[index]
+    found = lookup(node.target)
+    assert found is not None
+    t.node = node
+
+    def argument(a: Any) -> Any:
+        return torch.fx.node.map_arg(a, lambda n: values[n])
+
+    return found.make(t, *argument(node.args), **argument(dict(node.kwargs)))
+
+
+def _output(t: Translation, node: Node, value: Any) -> TensorView:
+    """Round to the traced type; lie in memory as traced. Errors: Declined for strides that no dense tensor has."""
+    fake: torch.Tensor = node.meta["val"]
+    if isinstance(value, Scalar) or not isinstance(value, TensorView):
+        raise Declined("an output without axes that no tensor made")
+    dtype = t.dtype(fake.dtype)
+    if value.dtype() is not dtype:
+        value = t.ops.cast(value, dtype=dtype)
+    elif value.is_fusion_input or any(value is v for v in t.fd.fusion.outputs()):
+        value = t.ops.set(value)
+    order, contiguity = _layout(fake)
+    if not all(c in (True, None) for c in contiguity):
+        raise Declined("an output that is not dense")
+    if order != list(range(fake.dim()))[::-1]:
+        value = t.ops.stride_order(value, stride_order=order)
+    return value
+
+
+Call = Callable[..., Any]
+__all__ = ["Translated", "translate"]
