@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("reference",),
     ("runtime",),
     ("api",),
+    ("frontend",),
     ("nn",),
     ("check", "quantize"),
     ("cli", "", "__main__"),

@@ -19,7 +19,7 @@ from torch.fx import Node
 from ..errors import UserError, WeftError
 from .aten import Declined
 from .region_call import RegionCall
-from .regions import Region, find_regions, is_cheap
+from .regions import Region, find_regions, is_cheap, is_getitem
 from .structure import structure_of
 from .translate import Translated, translate
 
@@ -105,7 +105,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward, aten._softmax, aten._softmax_backward_data,
         aten._log_softmax, aten._log_softmax_backward_data, aten.slice_backward, aten.select_backward,
     ]))  # fmt: skip
-    for target in RULES:
+    kept = (aten._scaled_dot_product_flash_attention_for_cpu.default,)  # its backward wants what the op itself saved
+    for target in (*RULES, *kept):
         table.pop(target, None)
     return table
 
@@ -154,7 +155,7 @@ def _boxed(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def _counts(node: Node) -> bool:
-    return not is_cheap(node) and getattr(node.target, "__name__", "") != "getitem"
+    return not is_cheap(node) and not is_getitem(node)
 
 
 def _weight(region: Region) -> int:

@@ -41,16 +41,74 @@ def reason_against(node: Node) -> str:
 
 
 def is_cheap(node: Node) -> bool:
+    """True for views and factories, and for the parts of a view that has several."""
+    if is_getitem(node):
+        return is_cheap(node.args[0])  # type: ignore[arg-type]
     rule = lookup(node.target)
     return rule is not None and rule.is_cheap
 
 
+def is_taken_view(node: Node, reasons: dict[Node, str]) -> bool:
+    """True for a cheap node that regions copy."""
+    source = node.args[0] if is_getitem(node) else node
+    return node.op == "call_function" and is_cheap(node) and source not in reasons and not reason_against(source)  # type: ignore[arg-type]
+
+
 def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region]:
     """Return the regions of a graph. `reasons` gets every call that stays with torch, with the reason; what stands in it already stays out."""
+    nodes = list(graph.nodes)
+    members = _members(nodes, reasons)
+    sources = {node: _sources(node, reasons) for node in nodes}
+    level = _levels(nodes, members, sources)
+    _sink(nodes, members, sources, level)
+    groups = _connected(nodes, members, sources, level)
+    return [_region(group, reasons) for group in groups]
+
+
+def _members(nodes: list[Node], reasons: dict[Node, str]) -> set[Node]:
+    """The compute nodes that have a rule, with the parts of their results."""
+    members: set[Node] = set()
+    for node in nodes:
+        if is_getitem(node):
+            members.update([node] if node.args[0] in members else [])
+        elif node.op == "call_function" and node not in reasons and not is_cheap(node):
+            why = reason_against(node)
+            if why:
+                reasons[node] = why
+            else:
+                members.add(node)
+    return members
+
+
+def _levels(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]]) -> dict[Node, int]:
+    """The earliest level of each node."""
     level: dict[Node, int] = {}
-    member: set[Node] = set()
-    groups: dict[Node, list[Node]] = {}
-    leader: dict[Node, Node] = {}
+    for node in nodes:
+        takes = node in members
+        level[node] = max((level[s] + (0 if takes and s in members else 1) for s in sources[node]), default=0)
+    return level
+
+
+def _sink(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]], level: dict[Node, int]) -> None:
+    """Move nodes that only later regions read into the earliest of these: their results then never leave a kernel. Results of the graph stay early."""
+    latest: dict[Node, int] = {}
+    for node in reversed(nodes):
+        if node in members and not is_getitem(node) and node in latest:
+            level[node] = max(level[node], latest[node])
+        if is_getitem(node) and node in members:
+            level[node] = level[node.args[0]]  # type: ignore[index]
+        for source in sources[node]:
+            limit = level[source] if node.op == "output" else level[node] - (0 if node in members else 1)
+            latest[source] = min(latest.get(source, limit), limit)
+    for node in nodes:
+        if is_getitem(node) and node in members:
+            level[node] = level[node.args[0]]  # type: ignore[index]
+
+
+def _connected(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]], level: dict[Node, int]) -> list[list[Node]]:
+    """Members of one level that an edge connects, or that read the same large tensor."""
+    leader = {node: node for node in nodes if node in members}
+    reader: dict[tuple[Node, int], Node] = {}
 
     def find(node: Node) -> Node:
         while leader[node] is not node:
@@ -58,45 +116,46 @@ def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region
             node = leader[node]
         return node
 
-    for node in graph.nodes:
-        sources = _sources(node)
-        is_getitem = _is_getitem(node)
-        if is_getitem and node.args[0] in member:
-            level[node] = level[node.args[0]]
-            leader[node] = node.args[0]
-            member.add(node)
+    for node in nodes:
+        if node not in members:
             continue
-        takes = node.op == "call_function" and node not in reasons and not is_getitem and not is_cheap(node)
-        if takes:
-            why = reason_against(node)
-            if why:
-                reasons[node], takes = why, False
-        level[node] = max((level[s] + (0 if takes and s in member else 1) for s in sources), default=0)
-        if takes:
-            member.add(node)
-            leader[node] = node
-            for source in sources:
-                if source in member and level[source] == level[node]:
-                    leader[find(source)] = find(node)
-    for node in graph.nodes:
-        if node in member:
+        for source in sources[node]:
+            if source in members and level[source] == level[node]:
+                leader[find(source)] = find(node)
+            elif _is_large(source):
+                other = reader.setdefault((source, level[node]), node)
+                leader[find(other)] = find(node)
+    groups: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node in members:
             groups.setdefault(find(node), []).append(node)
-    return [_region(nodes, reasons) for nodes in groups.values()]
+    return list(groups.values())
 
 
-def _is_getitem(node: Node) -> bool:
+LARGE_ELEMS = 1 << 16
+"""Of a tensor, from which reading it once instead of twice is worth a common kernel. An estimate: its reading takes as long as a tenth of a launch."""
+
+
+def _is_large(node: Node) -> bool:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    elems = value.numel()
+    return not isinstance(elems, int) or elems >= LARGE_ELEMS
+
+
+def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[0], Node)
 
 
-def _sources(node: Node) -> list[Node]:
+def _sources(node: Node, reasons: dict[Node, str]) -> list[Node]:
     """The nodes that `node` reads, through the cheap ones."""
     out: dict[Node, None] = {}
     stack = list(node.all_input_nodes)
     while stack:
         source = stack.pop()
-        if source.op == "call_function" and is_cheap(source) and not reason_against(source):
+        if is_taken_view(source, reasons):
             stack.extend(source.all_input_nodes)
-            out.update(dict.fromkeys(s for s in source.all_input_nodes if not is_cheap(s)))
         else:
             out[source] = None
     return list(out)
@@ -116,7 +175,7 @@ def _region(nodes: list[Node], reasons: dict[Node, str]) -> Region:
                 cheap[at] = None
             elif at in inside or at in cheap or at in inputs:
                 continue
-            elif at.op == "call_function" and is_cheap(at) and at not in reasons and not reason_against(at):
+            elif is_taken_view(at, reasons):
                 stack.append((at, True))
                 stack.extend((s, False) for s in at.all_input_nodes)
             else:

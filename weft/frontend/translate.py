@@ -18,7 +18,7 @@ from ..dtypes import DataType
 from ..ir.values import Scalar, TensorView
 from .aten import Declined, lookup
 from .aten.rules import Translation
-from .regions import Region
+from .regions import Region, is_getitem
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _hint(size: Any) -> int:
 
 
 def _value(t: Translation, node: Node, values: dict[Node, Any]) -> Any:
-    if getattr(node.target, "__name__", "") == "getitem":
+    if is_getitem(node):
         return values[node.args[0]][node.args[1]]  # type: ignore[index]
     found = lookup(node.target)
     assert found is not None
@@ -114,7 +114,7 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     dtype = t.dtype(fake.dtype)
     if value.dtype() is not dtype:
         value = t.ops.cast(value, dtype=dtype)
-    elif value.is_fusion_input or any(value is v for v in t.fd.fusion.outputs()):
+    elif value.is_fusion_input or value.is_fusion_output:
         value = t.ops.set(value)
     order, contiguity = _layout(fake)
     if not all(c in (True, None) for c in contiguity):

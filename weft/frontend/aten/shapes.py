@@ -71,6 +71,116 @@ def view(t: Translation, x: Operand, sizes: Any) -> Operand:
     return t.ops.reshape(x, new_shape=[int(s) for s in t.node.meta["val"].shape])
 
 
+def _bound(value: Any, size: int, default: int) -> int:
+    """Normalize one end of a slice as torch does: negative from the end, cut to the axis."""
+    value = default if value is None else value
+    return min(max(value + size if value < 0 else value, 0), size)
+
+
+def _static_slice(node: torch.fx.Node) -> str:
+    step = node.args[4] if len(node.args) > 4 else 1
+    if step != 1:
+        return f"a slice with the step {step}"
+    return _static(node) or ("" if all(isinstance(a, int) or a is None for a in node.args[1:]) else "a slice with symbolic ends")
+
+
+def cut(t: Translation, x: Operand, dim: int, start: int, end: int) -> Operand:
+    """x[..., start:end, ...] along one axis."""
+    sizes = [int(s) for s in _sizes(x)]
+    starts, ends = [0] * len(sizes), list(sizes)
+    starts[dim], ends[dim] = start, end
+    return t.ops.slice(x, start_indices=starts, end_indices=ends) if (start, end) != (0, sizes[dim]) else x
+
+
+def _sizes(x: Operand) -> list[int]:
+    return [extent.sym.value for extent in x.shape()]
+
+
+@rule(aten.slice.Tensor, cheap=True, claims=_static_slice)
+def slice_(t: Translation, x: Operand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Operand:
+    dim %= t.rank(x)
+    size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
+    return cut(t, x, dim, _bound(start, size, 0), _bound(end, size, size))
+
+
+@rule(aten.select.int, cheap=True, claims=lambda node: _static(node) if node.meta["val"].dim() else "a result without axes")
+def select(t: Translation, x: Operand, dim: int, index: int) -> Operand:
+    dim %= t.rank(x)
+    size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
+    index %= size
+    return t.ops.squeeze(cut(t, x, dim, index, index + 1), dims=[dim])
+
+
+def _static_parts(node: torch.fx.Node) -> str:
+    sizes = [s for v in node.meta["val"] for s in v.shape]
+    return "" if all(isinstance(s, int) and s > 0 for s in sizes) else "a split with sizes that are not static"
+
+
+@rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True, claims=_static_parts)
+def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
+    parts = t.node.meta["val"]
+    is_unbind = t.node.target is aten.unbind.int
+    dim = (size if is_unbind else dim) % t.rank(x)
+    out, start = [], 0
+    for part in parts:
+        width = 1 if is_unbind else int(part.shape[dim])
+        piece = cut(t, x, dim, start, start + width)
+        out.append(t.ops.squeeze(piece, dims=[dim]) if is_unbind else piece)
+        start += width
+    return tuple(out)
+
+
+# ---------------------------------------------------------------- what moves data
+def _static_all(node: torch.fx.Node) -> str:
+    values = [node.meta["val"], *(n.meta.get("val") for n in node.all_input_nodes)]
+    return "" if all(isinstance(s, int) and s > 0 for v in values for s in v.shape) else "sizes that are not static"
+
+
+@rule(aten.cat.default, claims=_static_all)
+def cat(t: Translation, tensors: list[Operand], dim: int = 0) -> Operand:
+    dtype = t.result_dtype
+    return t.ops.cat([t.to(x, dtype) for x in tensors], dim=dim % t.rank(tensors[0]))
+
+
+@rule(aten.constant_pad_nd.default, claims=_static_all)
+def constant_pad_nd(t: Translation, x: Operand, pad: list[int], value: Any = 0) -> Operand:
+    dtype = t.result_dtype
+    return t.ops.pad(t.to(x, dtype), pad_widths=list(pad), value=t.constant(value, dtype))
+
+
+@rule(aten.slice_scatter.default, claims=lambda node: _static_all(node) or _static_slice_scatter(node))
+def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Operand:
+    dim, dtype = dim % t.rank(base), t.result_dtype
+    size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
+    first, last = _bound(start, size, 0), _bound(end, size, size)
+    before = [cut(t, base, dim, 0, first)] if first else []
+    after = [cut(t, base, dim, last, size)] if last < size else []
+    parts = [t.to(p, dtype) for p in (*before, x, *after)]
+    return t.ops.cat(parts, dim=dim) if len(parts) > 1 else t.ops.set(parts[0])
+
+
+def _static_slice_scatter(node: torch.fx.Node) -> str:
+    return "" if (node.args[5] if len(node.args) > 5 else 1) == 1 else "a scatter with a step"
+
+
+@rule(aten.embedding.default, claims=_static_all)
+def embedding(t: Translation, weight: Operand, indices: Operand, padding_idx: int = -1, *_: Any) -> Operand:
+    sizes = [int(s) for s in t.node.args[1].meta["val"].shape]  # type: ignore[union-attr]
+    if len(sizes) == 1:
+        return t.ops.index_select(weight, indices, 0)
+    if not sizes:
+        raise Declined("a single index")
+    flat = t.ops.index_select(weight, t.ops.reshape(indices, new_shape=[_product(sizes)]), 0)
+    return t.ops.reshape(flat, new_shape=[*sizes, _sizes(weight)[1]])
+
+
+def _product(sizes: list[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
 # ---------------------------------------------------------------- factories
 def _shape(t: Translation, sizes: Any) -> list[Any]:
     if any(isinstance(s, int) and s == 0 for s in sizes):
@@ -111,7 +221,8 @@ def ones_like(t: Translation, x: Operand, **_: Any) -> Operand:
 
 @rule(prims.iota.default, cheap=True)
 def iota(t: Translation, length: Any, *, start: Any, step: Any, dtype: torch.dtype, **_: Any) -> Operand:
-    return t.ops.iota(*(t.constant(v, torch.int64) if isinstance(v, int) else v for v in (length, start, step)), dtype=t.dtype(dtype))
+    length, start, step = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in (length, start, step))
+    return t.ops.iota(length, start, step, dtype=t.dtype(dtype))
 
 
 @rule(aten.arange.start_step, cheap=True)
@@ -119,4 +230,4 @@ def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Ope
     (length,), dtype = t.node.meta["val"].shape, t.result_dtype
     if not isinstance(length, int) or dtype is not torch.int64 or length == 0:
         raise Declined("a range of symbolic length, of no elements, or not of int64")
-    return t.ops.iota(*(t.constant(v, torch.int64) for v in (length, start, step)), dtype=t.dtype(dtype))
+    return t.ops.iota(t.constant(length, torch.int64), t.constant(start, torch.int64), t.constant(step, torch.int64), dtype=t.dtype(dtype))
