@@ -29,6 +29,7 @@ def _check(x: Operand, weight: Operand) -> None:
 
 @rule(aten.nll_loss_forward.default)
 def nll_loss_forward(t: Translation, x: Operand, target: Operand, weight: Operand, reduction: int, ignore_index: int) -> Any:
+    """(loss, total weight) as aten returns them; rows of `ignore_index` count for nothing. Errors: Declined for class weights."""
     _check(x, weight)
     ops, x = t.ops, t.wide(x)
     zero = t.zero(x)
@@ -46,6 +47,7 @@ def nll_loss_forward(t: Translation, x: Operand, target: Operand, weight: Operan
 def nll_loss_backward(
     t: Translation, grad: Operand, x: Operand, target: Operand, weight: Operand, reduction: int, ignore_index: int, total_weight: Operand
 ) -> Operand:  # fmt: skip
+    """The gradient of the log probabilities: minus the row's gradient at its target, 0 elsewhere."""
     _check(x, weight)
     ops, shape, grad = t.ops, x.shape(), t.wide(grad)
     if reduction == REDUCTION_MEAN:

@@ -80,6 +80,7 @@ def rsub(t: Translation, a: Operand, b: Operand, alpha: Any = 1) -> Operand:
 
 @rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(t: Translation, a: Operand, b: Operand, rounding_mode: str | None = None) -> Operand:
+    """Division rounded down or towards zero. Errors: Declined for integers."""
     dtype = t.compute_dtype(Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT, *t.node.args[:2])
     if rounding_mode is not None and not dtype.is_floating_point:
         raise Declined("division of integers with rounding")
@@ -89,6 +90,7 @@ def div_mode(t: Translation, a: Operand, b: Operand, rounding_mode: str | None =
 
 @rule(aten.pow.Tensor_Scalar)
 def pow_scalar(t: Translation, x: Operand, exponent: Any) -> Operand:
+    """Small powers are products and roots."""
     dtype = t.compute_dtype(Kind.BOOL_TO_LONG)
     x = t.to(x, dtype)
     if exponent == 1:
@@ -135,6 +137,7 @@ def lerp(t: Translation, start: Operand, end: Operand, weight: Operand) -> Opera
 
 @rule(aten.clamp.default, aten.clamp.Tensor)
 def clamp(t: Translation, x: Operand, low: Operand = None, high: Operand = None) -> Operand:
+    """Bounds may be tensors; NaN stays."""
     given = [a for a in (*t.node.args[:3], *t.node.kwargs.values()) if a is not None]
     dtype = t.compute_dtype(Kind.DEFAULT, *given)
     x = t.to(x, dtype)

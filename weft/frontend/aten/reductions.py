@@ -34,6 +34,7 @@ def prod(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False, *,
 
 @rule(aten.mean.dim, aten.mean.default)
 def mean(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Operand:
+    """A sum over a count; 16-bit floats accumulate in float32."""
     x = t.wide(x if dtype is None else t.to(x, dtype))
     if not t.rank(x):
         return t.ops.set(x)

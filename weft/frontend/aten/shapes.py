@@ -32,6 +32,7 @@ def squeeze_all(t: Translation, x: Operand) -> Operand:
 
 @rule(aten.expand.default, cheap=True)
 def expand(t: Translation, x: Operand, sizes: Any, **_: Any) -> Operand:
+    """Axes of size 1 get a size; new axes come first."""
     rank, given = len(sizes), t.node.args[0].meta["val"].shape  # type: ignore[union-attr]
     lead = rank - len(given)
     shape = [x.size(i - lead) if i >= lead and (size == -1 or given[i - lead] != 1) else size for i, size in enumerate(sizes)]
@@ -45,6 +46,7 @@ def permute(t: Translation, x: Operand, dims: Any) -> Operand:
 
 @rule(aten.transpose.int, cheap=True)
 def transpose(t: Translation, x: Operand, a: int, b: int) -> Operand:
+    """Two axes change places."""
     order = list(range(t.rank(x)))
     if order:
         order[a], order[b] = order[b], order[a]
@@ -105,6 +107,7 @@ def slice_(t: Translation, x: Operand, dim: int = 0, start: Any = None, end: Any
 
 @rule(aten.select.int, cheap=True, claims=lambda node: _static(node) if node.meta["val"].dim() else "a result without axes")
 def select(t: Translation, x: Operand, dim: int, index: int) -> Operand:
+    """One position along an axis, which goes."""
     dim %= t.rank(x)
     size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
     index %= size
@@ -118,6 +121,7 @@ def _static_parts(node: torch.fx.Node) -> str:
 
 @rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True, claims=_static_parts)
 def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
+    """Parts along an axis; for unbind, of one position each."""
     parts = t.node.meta["val"]
     is_unbind = t.node.target is aten.unbind.int
     dim = (size if is_unbind else dim) % t.rank(x)
@@ -150,6 +154,7 @@ def constant_pad_nd(t: Translation, x: Operand, pad: list[int], value: Any = 0) 
 
 @rule(aten.slice_scatter.default, claims=lambda node: _static_all(node) or _static_slice_scatter(node))
 def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Operand:
+    """A part of `base` replaced: what is in front of it, the new part, what is behind."""
     dim, dtype = dim % t.rank(base), t.result_dtype
     size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
     first, last = _bound(start, size, 0), _bound(end, size, size)
@@ -165,6 +170,7 @@ def _static_slice_scatter(node: torch.fx.Node) -> str:
 
 @rule(aten.embedding.default, claims=_static_all)
 def embedding(t: Translation, weight: Operand, indices: Operand, padding_idx: int = -1, *_: Any) -> Operand:
+    """Rows of a table."""
     sizes = [int(s) for s in t.node.args[1].meta["val"].shape]  # type: ignore[union-attr]
     if len(sizes) == 1:
         return t.ops.index_select(weight, indices, 0)
@@ -227,6 +233,7 @@ def iota(t: Translation, length: Any, *, start: Any, step: Any, dtype: torch.dty
 
 @rule(aten.arange.start_step, cheap=True)
 def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Operand:
+    """Integers from `start` in steps. Errors: Declined for other types."""
     (length,), dtype = t.node.meta["val"].shape, t.result_dtype
     if not isinstance(length, int) or dtype is not torch.int64 or length == 0:
         raise Declined("a range of symbolic length, of no elements, or not of int64")
