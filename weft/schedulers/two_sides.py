@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ..analysis.blocks import block_needs
 from ..analysis.connected import is_connected
-from ..analysis.blocks import block_needs
 from ..analysis.loop_axes import LoopAxes, Obstacle
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
