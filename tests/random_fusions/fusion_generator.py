@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusion_case import ONE, Case, Extent, Node, Ref, ScalarInput, TensorInput, call
+from view_generator import view_case
 
 from weft import DataType, FusionDefinition
 
@@ -469,6 +470,8 @@ _MOVES = ("permute", "broadcast", "broadcast_in_dim", "squeeze", "set", "stride_
 FAMILIES = (("pointwise", 0.4), ("reduction", 0.25), ("normalization", 0.27), ("anything", 0.08))
 LONG_ROWS = "long rows"
 """A family of its own: normalizations of rows of thousands of elements, as many as leave no multiprocessor without one, or fewer."""
+VIEWS = "views"
+"""Graphs over reshapes, permutes, slices, pads and cats (`view_generator`)."""
 ROWS, ROW_ELEMS = (1, 5, 66, 132, 133, 140, 270), (4096, 6000, 8192, 8200, 9999, 10000, 12288, 16384, 16388, 20000, 24576, 32768, 40001, 65536, 70000)
 
 
@@ -479,7 +482,9 @@ def long_rows(rng: random.Random, largest_elems: int) -> dict[str, int]:
 
 
 def random_case(seed: int, largest_elems: int = 4000, family: str = "") -> Case:
-    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, or any of FAMILIES."""
+    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, VIEWS, or any of FAMILIES."""
+    if family == VIEWS:
+        return view_case(seed, largest_elems, family)
     rng = random.Random(f"weft {family}{seed}")
     while True:
         chosen = family or rng.choices([f for f, _ in FAMILIES], [w for _, w in FAMILIES])[0]

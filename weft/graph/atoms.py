@@ -28,10 +28,11 @@ class _Regrouped:
 
 @dataclass(eq=False)
 class _Shifted:
-    """Two classes of which one holds a part of the other, from `offset` on."""
+    """Two classes, a source's and a result's, whose elements are the same up to a shift by `offset`. is_part: the result is a part of the source."""
 
     sides: tuple[IterDomain, IterDomain]
     offset: Sym
+    is_part: bool
 
 
 def _is_plain_broadcast(axis: IterDomain) -> bool:
@@ -95,22 +96,22 @@ class Atoms:
             if not isinstance(place, Along):
                 self._freeze([axis])
             elif self._sets.find(axis) is not self._sets.find(results[place.axis]):
-                self._shift(axis, results[place.axis], place.offset)
+                self._shift(axis, results[place.axis], place.offset, not expr.is_masked)
 
     def _relate_cat(self, expr: CatOp) -> None:
         dim, begin = expr.attributes["dim"], ZERO
         out = logical_axes(expr.tensor_outputs[0])[dim]
         for tensor in expr.tensor_inputs:
             axis = logical_axes(tensor)[dim]
-            self._shift(axis, out, begin)
+            self._shift(axis, out, begin, False)
             begin = begin + axis.logical_extent
 
-    def _shift(self, axis: IterDomain, result: IterDomain, offset: Sym) -> None:
-        """A part of one axis is the other; where it begins must not depend on what changes from call to call."""
+    def _shift(self, axis: IterDomain, result: IterDomain, offset: Sym, is_part: bool) -> None:
+        """Relate an axis to one that is shifted; by how much must not depend on what changes from call to call."""
         if _is_plain_broadcast(axis) or _is_plain_broadcast(result) or not all(".size[" in str(v) for v in variables(offset)):
             self._freeze([axis, result])
             return
-        self._add(_Shifted((self._sets.find(axis), self._sets.find(result)), offset))
+        self._add(_Shifted((self._sets.find(axis), self._sets.find(result)), offset, is_part))
 
     def _add(self, relation: _Regrouped | _Shifted) -> None:
         members = [c for side in relation.sides for c in side] if isinstance(relation, _Regrouped) else list(relation.sides)
@@ -198,6 +199,8 @@ class Atoms:
             ask = self.questions
             first, second = relation.sides
             fits = all(ask.divides(place, s) for s in (relation.offset, self._extent(first), self._extent(second)))
+            if fits and not (relation.is_part and member is first) and ask.is_same(place, self._extent(first if member is second else second)):
+                return False  # the other side would have one part less
             return fits and self._cut(second if member is first else first, place)
         for mine, other in (relation.sides, relation.sides[::-1]):
             inside: Sym = ONE

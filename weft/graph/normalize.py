@@ -13,7 +13,7 @@ from ..analysis.extents import SizeEquality, canonicalize_extents
 from ..expr import ZERO, Sym, floordiv, product
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import Along, CatOp, LookupOp, Position, ReshapeOp, ScanOp, TorchOp
+from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, Position, ReshapeOp, ScanOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
@@ -74,7 +74,7 @@ class _Factoring:
                 self._vanish(expr)
 
     # -- tensors
-    def _split(self, axis: IterDomain) -> list[IterDomain]:
+    def split(self, axis: IterDomain) -> list[IterDomain]:
         """Return the axes that stand for `axis`: itself when it is not cut."""
         found = self.parts.get(axis)
         if found is None:
@@ -91,27 +91,27 @@ class _Factoring:
         domain = tensor.domain()
         definition = tensor.definition()
         axes = logical_axes(tensor)
-        self.counts[tensor] = [len(self._split(a)) for a in axes]
+        self.counts[tensor] = [len(self.split(a)) for a in axes]
         if isinstance(definition, ReshapeOp):
             domain.root = None
             for axis in domain.logical:
                 axis._definition = None
-        is_cut = any(len(self._split(a)) > 1 for a in domain.logical)
+        is_cut = any(len(self.split(a)) > 1 for a in domain.logical)
         if not is_cut:
             domain.loop = list(domain.logical)
             return
         extents = tuple(a.logical_extent for a in axes)
-        places = [p for p, a in enumerate(domain.maybe_allocation) for _ in self._split(a)]
+        places = [p for p, a in enumerate(domain.maybe_allocation) for _ in self.split(a)]
         contiguity = [self._contiguity(c, last) for a, c in zip(domain.maybe_allocation, domain.contiguity) for last in self._is_last(a)]
         domain.user = UserAxes(extents, tuple(self.counts[tensor]), tuple(places))
         domain.contiguity = contiguity
-        domain.root = None if domain.root is None else [part for a in domain.root for part in self._split(a)]
-        domain.allocation = None if domain.allocation is None else [part for a in domain.allocation for part in self._split(a)]
-        domain.logical = [part for a in domain.logical for part in self._split(a)]
+        domain.root = None if domain.root is None else [part for a in domain.root for part in self.split(a)]
+        domain.allocation = None if domain.allocation is None else [part for a in domain.allocation for part in self.split(a)]
+        domain.logical = [part for a in domain.logical for part in self.split(a)]
         domain.loop = list(domain.logical)
 
     def _is_last(self, axis: IterDomain) -> list[bool]:
-        count = len(self._split(axis))
+        count = len(self.split(axis))
         return [k == count - 1 for k in range(count)]
 
     @staticmethod
@@ -202,10 +202,13 @@ def _lookup(factoring: _Factoring, expr: LookupOp, before: Before) -> None:
             places.append(position)
             continue
         first = factoring.place(out, position.axis)
-        parts = factoring._split(before[source][dim])
+        parts = factoring.split(before[source][dim])
         inner = product(a.logical_extent for a in parts[1:])
-        places.append(Along(first, floordiv(position.offset, inner) if position.offset is not ZERO and len(parts) > 1 else position.offset))
-        places += [Along(first + k) for k in range(1, len(parts))]
+        offset = floordiv(position.offset, inner) if position.offset is not ZERO and len(parts) > 1 else position.offset
+        if len(parts) > factoring.counts[out][position.axis]:  # a slice as long as the inner parts
+            places += [Fixed(offset), *(Along(first + k) for k in range(len(parts) - 1))]
+        else:
+            places += [Along(first, offset), *(Along(first + k) for k in range(1, len(parts)))]
     expr.attributes["positions"] = tuple(places)
 
 
