@@ -27,3 +27,19 @@ def test_shifted_reads_run(name: str) -> None:
     case = SHIFTED[name]
     fd = case.define()
     check(case, fd, case.inputs())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_shifted_input_is_read_again_by_a_later_pass(dim: int) -> None:
+    """Two lookups of one source at the same positions have the same axes, though the source has not."""
+
+    def build(o, x):
+        v = o.pad(x, [-1, 0, 1, 0])
+        return o.sum(o.sub(v, o.max(v, [dim], True)), [dim], True)
+
+    def reference(x):
+        v = torch.nn.functional.pad(x, [-1, 0, 1, 0])
+        return (v - v.amax(dim, keepdim=True)).sum(dim, keepdim=True)
+
+    case = Case(((3, 33),), build, reference)
+    check(case, case.define(), case.inputs())

@@ -7,12 +7,13 @@ import os
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, difference
-from fusion_generator import LONG_ROWS, random_case
+from fusion_generator import LONG_ROWS, VIEWS, random_case
 from fusion_runner import Found, run_seeds, shrunk
 from fusion_shrink import shrink
 
 SEEDS = range(60)
 LARGEST_ELEMS = 2000
+VIEWS_SEEDS, VIEWS_ELEMS = range(24), 400
 LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
@@ -27,6 +28,21 @@ def test_the_kernel_computes_what_the_reference_does(seed: int, found: dict[int,
     outcome = found[seed][2]
     if outcome.is_failure:
         pytest.fail(shrunk(seed, outcome, "cpu", LARGEST_ELEMS))
+
+
+@pytest.fixture(scope="module")
+def found_views() -> dict[int, Found]:
+    """The outcomes of graphs over views."""
+    jobs = min(4, os.cpu_count() or 1)
+    return {result[0]: result for result in run_seeds(VIEWS_SEEDS, "cpu", jobs, largest_elems=VIEWS_ELEMS, family=VIEWS)}
+
+
+@pytest.mark.parametrize("seed", VIEWS_SEEDS)
+def test_graphs_over_views(seed: int, found_views: dict[int, Found]) -> None:
+    """Nothing wrong, and nothing declined."""
+    outcome = found_views[seed][2]
+    if outcome.kind not in ("ok", "ill-conditioned"):
+        pytest.fail(shrunk(seed, outcome, "cpu", VIEWS_ELEMS, VIEWS))
 
 
 @pytest.mark.parametrize("seed", LONG_ROWS_SEEDS)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..expr import is_int
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScatterOp, TorchOp
+from ..ir.graph_ops import At, CatOp, LookupOp, ReshapeOp, ScatterOp, TorchOp
 from ..ir.values import BroadcastOp, Expr, IterDomain, Merge, Split, SqueezeOp, Swizzle, TensorView, no_reductions
 
 
@@ -40,6 +40,16 @@ def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tup
 def siblings(first: TensorView, second: TensorView) -> list[tuple[IterDomain, IterDomain]]:
     """Return the pairs of root axes of two outputs of one expression."""
     return list(zip(first.get_maybe_root_domain(), second.get_maybe_root_domain()))
+
+
+def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
+    """Return the results of lookups of one source at the same positions, none of which an index tensor says: their axes are the same."""
+    found: dict[tuple, list[TensorView]] = {}
+    for expr in exprs:
+        if isinstance(expr, LookupOp) and not any(isinstance(place, At) for place in expr.positions):
+            shape = tuple(axis.logical_extent for axis in expr.tensor_outputs[0].get_maybe_root_domain())
+            found.setdefault((expr.source, expr.positions, shape), []).append(expr.tensor_outputs[0])
+    return [group for group in found.values() if len(group) > 1]
 
 
 class UnionFind:
@@ -178,6 +188,9 @@ class AxisMaps:
             first = expr.outputs[0]
             for sibling in expr.outputs[1:] if not isinstance(expr, TorchOp) else ():  # torch's results have shapes of their own
                 yield from siblings(first, sibling)  # type: ignore[arg-type]
+        for leader, *others in equal_lookups(self._tensor_exprs):
+            for other in others:
+                yield from siblings(leader, other)
 
     @functools.cached_property
     def _kinds(self) -> list[tuple[tuple, Expr]]:
@@ -364,5 +377,5 @@ def loop_match(producer: TensorView, consumer: TensorView, ends: _TransformsOf |
 
 
 __all__ = [
-    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "is_row_major", "loop_match", "match_transforms", "pairwise", "siblings", "transforms_between",
+    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms", "pairwise", "siblings", "transforms_between",
 ]  # fmt: skip

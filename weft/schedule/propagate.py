@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ..analysis.axes import AxisMaps, axis_transforms, match_transforms, pairwise, siblings, transforms_between
+from ..analysis.axes import AxisMaps, axis_transforms, equal_lookups, match_transforms, pairwise, siblings, transforms_between
 from ..errors import UserError
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
@@ -119,6 +119,10 @@ def _boundaries(fusion: Fusion, reference: TensorView, allowed: set[TensorView],
             for sibling in expr.tensor_outputs:
                 if sibling is not consumer:
                     near[consumer].setdefault(sibling)
+    for leader, *others in [] if backward_only else equal_lookups(fusion.tensor_exprs()):
+        for other in others:
+            near[leader].setdefault(other)
+            near[other].setdefault(leader)
     return {
         source: {target: boundary(source, target) for target in targets if target in allowed}
         for source, targets in near.items() if source in allowed or source is reference
