@@ -377,5 +377,6 @@ def loop_match(producer: TensorView, consumer: TensorView, ends: _TransformsOf |
 
 
 __all__ = [
-    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms", "pairwise", "siblings", "transforms_between",
+    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms", "pairwise", "siblings",
+    "transforms_between",
 ]  # fmt: skip
