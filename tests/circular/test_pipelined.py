@@ -103,6 +103,28 @@ def test_unswitched_rings_of_every_kind_of_load_wait_alike_in_both_branches(stag
                 check(fd, *vectors(1, elems))
 
 
+@pytest.mark.parametrize("rings", [((4, 3), (2, 1)), ((2, 1), (4, 3)), ((5, 2), (6, 5))])
+def test_rings_of_cp_async_with_different_distances_wait_for_the_nearer_one(rings: tuple[tuple[int, int], ...]) -> None:
+    with FusionDefinition() as fd:
+        inputs = [fd.define_tensor([-1], contiguity=True) for _ in rings]
+        y = fd.ops.mul(*inputs)
+        fd.add_output(y)
+        caches = [x.cache_after(L.cp_async) for x in inputs]
+        for t in (*caches, y):
+            t.split(0, 64)
+            t.split(0, 1)
+            t.axis(1).parallelize(P.grid_x)
+            t.axis(2).parallelize(P.block_x)
+        for t in caches:
+            t.set_memory_type(MemoryType.shared)
+        inline_to(fd.fusion, {t: 2 for t in fd.fusion.tensors()})  # type: ignore[arg-type]
+        for t, (stages, prefetch) in zip(caches, rings):
+            circular_buffer(t, stages, prefetch)
+    a, b = torch.randn(64 * 15 - 8), torch.randn(64 * 15 - 8)
+    with poisoned_outputs():
+        check(fd, [a, b], a.double() * b.double())
+
+
 def test_a_kernel_may_ring_twice_with_different_depths() -> None:
     """Two inputs in one loop, one by TMA with 4 stages, the other by cp.async with 2."""
     with FusionDefinition() as fd:

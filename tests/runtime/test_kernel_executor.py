@@ -11,6 +11,7 @@ from calls_on_cpu import assert_same, define, tensor
 
 from weft import CompileParams, DataType, FusionDefinition, KernelExecutor, LaunchParams, MemoryType, ParallelType
 from weft.runtime.limits import Misaligned, NotDivisible, TooManyThreads, TooMuchShared
+from weft.schedule.inline import inline_to
 
 X = torch.randn(6, 32)
 
@@ -127,6 +128,46 @@ def test_a_misaligned_tensor_is_refused() -> None:
     executor = compiled(flat(vector=4), [X])
     with pytest.raises(Misaligned, match="in vectors of 16 bytes, and its address is a multiple of 4 only"):
         executor.run([torch.randn(33)[1:].view(4, 8)])
+
+
+def test_strides_of_an_axis_of_two_elements_must_fit_the_vectors() -> None:
+    """Two rows are one step apart, and that step is enough to leave the vectors' alignment; the only row of one has no step."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([-1, -1], contiguity=[False, True], dtype=DataType.Float)
+        y = fd.ops.relu(x)
+        fd.add_output(y)
+        copy = x.cache_after()
+        for t in (copy, y):
+            t.axis(0).parallelize(ParallelType.grid_x)
+            t.split(1, 4)
+        copy.axis(-1).parallelize(ParallelType.vectorize)
+        inline_to(fd.fusion, {copy: 2})
+
+    wide = torch.randn(2, 9)
+    executor = compiled(define(build), [torch.randn(2, 8)])
+    with pytest.raises(Misaligned, match="the stride of dimension 0 is 9 elements"):
+        executor.run([wide[:, :8]])
+    assert_same(executor.run([wide[:1, :8]]), [wide[:1, :8].relu()])
+
+
+def test_an_input_that_is_loaded_again_behind_the_store_into_it_is_not_updated_in_place() -> None:
+    """One thread makes both loads of an element, so no race shows that the second would see what was stored."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 1)
+        updated, doubled = fd.ops.add(x, 1.0), fd.ops.mul(x, 2.0)
+        fd.add_output(updated, x)
+        fd.add_output(doubled)
+        for t in (updated, doubled):
+            t.split(0, 32)
+            t.axis(0).parallelize(ParallelType.grid_x)
+            t.axis(1).parallelize(ParallelType.block_x)
+
+    x = torch.randn(100)
+    before = x.clone()
+    assert_same(compiled(define(build)).run([x]), [before * 2])
+    assert_same([x], [before + 1])
 
 
 def test_launch_constraints_fix_the_block() -> None:
