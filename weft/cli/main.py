@@ -57,6 +57,30 @@ def _run_doctor(given: argparse.Namespace) -> int:
     return doctor.main()
 
 
+def _run_record(given: argparse.Namespace) -> int:
+    from . import record
+
+    return record.record(given)
+
+
+def _record_arguments(parser: argparse.ArgumentParser) -> None:
+    from . import record
+
+    record.record_arguments(parser)
+
+
+def _run_diff(given: argparse.Namespace) -> int:
+    from . import record
+
+    return record.diff(given)
+
+
+def _diff_arguments(parser: argparse.ArgumentParser) -> None:
+    from . import record
+
+    record.diff_arguments(parser)
+
+
 def _run_settings(given: argparse.Namespace) -> int:
     from weft.options import describe
 
@@ -67,7 +91,9 @@ def _run_settings(given: argparse.Namespace) -> int:
 COMMANDS = (
     Command("check", "run kernels in the emulator with all checks, in several orders: a script's, or one written by hand", _run_check, _check_arguments),
     Command("demo", "run softmax, RMSNorm and layer norm on what is here, a GPU or the emulator, and show how", _run_demo, _demo_arguments),
+    Command("diff", "show which kernels differ between two records; exit status 1 when any does", _run_diff, _diff_arguments),
     Command("doctor", "list what this machine has and lacks, with the remedy for each", _run_doctor),
+    Command("record", "write the kernels of a corpus to a file: text, parameters, registers, spills", _run_record, _record_arguments),
     Command("settings", "list the settings: environment variable, default, meaning", _run_settings),
 )
 

@@ -1,0 +1,74 @@
+"""weft record and weft diff: what is written, what differs, exit statuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+from weft.check.record_corpus import suite
+from weft.check.record_page import page
+from weft.check.records import compare, make_record
+from weft.cli.main import main
+
+SCRIPT = """
+from weft import FusionDefinition
+def made(factor):
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.mul(x, factor))
+    return fd
+CASES = {"scaled": (made(%s), [(64, 128)]), "%s": (made(3.0), [(8, 8)])}
+"""
+
+
+def recorded(folder: Path, name: str, factor: str, case: str = "same") -> str:
+    script, out = folder / f"{name}.py", folder / f"{name}.json"
+    script.write_text(SCRIPT % (factor, case))
+    assert main(["record", str(out), "--corpus", str(script)]) == 0
+    return str(out)
+
+
+def test_records_of_the_same_corpus_do_not_differ(tmp_path, capsys):
+    before, after = recorded(tmp_path, "a", "2.0"), recorded(tmp_path, "b", "2.0")
+    assert main(["diff", before, after]) == 0
+    assert "0 cases changed, 0 are new, 0 were removed, 2 are the same." in capsys.readouterr().out
+
+
+def test_a_changed_kernel_is_shown_and_the_exit_status_is_1(tmp_path, capsys):
+    before, after = recorded(tmp_path, "a", "2.0"), recorded(tmp_path, "b", "2.5", "other")
+    html, found = tmp_path / "page.html", tmp_path / "diff.json"
+    assert main(["diff", before, after, "--html", str(html), "--json", str(found)]) == 1
+    text = capsys.readouterr().out
+    assert "scaled: text" in text and "2.5f" in text and "new: other" in text and "removed: same" in text
+    assert json.loads(found.read_text())["changed"][0]["case"] == "scaled"
+    assert "<script>" in html.read_text() and "http" not in html.read_text().replace("http-equiv", "")
+
+
+def test_spills_come_first_and_errors_before_them():
+    kernel = {"scheduler": "pointwise", "params": "p", "text": "t", "max_registers": 32, "machine": {"sm_90a": {"registers": 32, "spill_store_bytes": 0}}}
+    before = {"cases": {name: {"kernels": [copy.deepcopy(kernel)]} for name in ("registers", "spills", "error", "same")}}
+    after = copy.deepcopy(before)
+    after["cases"]["registers"]["kernels"][0]["machine"]["sm_90a"]["registers"] = 40
+    after["cases"]["spills"]["kernels"][0]["machine"]["sm_90a"]["spill_store_bytes"] = 8
+    after["cases"]["error"] = {"error": "W400: no scheduler", "kernels": []}
+    found = compare(before, after)
+    assert [c.case for c in found.changed] == ["error", "spills", "registers"] and found.same == 1
+    assert found.changed[2].figures == ("sm_90a registers: 32 -> 40",)
+    assert "filter" in page(found, before, after)
+
+
+def test_the_suite_has_kernels_of_every_kind():
+    cases = {name: case for name, case in suite().items() if "37x129" in name or "33x160" in name}
+    record = make_record({name: case for name, case in cases.items() if any(kind in name for kind in ("softmax BF", "sums BF", "neg BF", "nvfp4 BF", "columns BF"))})
+    assert not any("error" in case for case in record["cases"].values())
+    assert {k["scheduler"] for case in record["cases"].values() for k in case["kernels"]} >= {"pointwise", "reduction", "inner_persistent"}
+
+
+def test_what_is_no_record_is_refused(tmp_path, capsys):
+    (tmp_path / "x.json").write_text("[]")
+    assert main(["diff", str(tmp_path / "x.json"), str(tmp_path / "x.json")]) == 1
+    assert "is no record" in capsys.readouterr().err
+    (tmp_path / "x.py").write_text("")
+    assert main(["record", str(tmp_path / "o.json"), "--corpus", str(tmp_path / "x.py")]) == 1
+    assert "has no CASES" in capsys.readouterr().err

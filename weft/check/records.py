@@ -1,0 +1,158 @@
+"""Records of the kernels of a corpus, and what differs between two of them: text, parameters, scheduler, and what ptxas says.
+
+Nothing is run, so no GPU is needed; machine code is made where NVRTC is there. Read first: `make_record`, `compare`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import arch as chips, compiler
+from ..device.library import translation_unit
+from ..errors import WeftError
+from ..ir.values import TensorView
+from ..lower.program import KernelProgram
+from ..reference.torch_types import torch_dtype
+from ..runtime import nvrtc
+from ..runtime.fec import FusionExecutorCache
+from ..runtime.runtimes import alignments_bits, index_type_for, sizes_of
+from .record_corpus import Case
+
+FORMAT = 1
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)")
+_CLASSES = (
+    ("memory", re.compile(r"LD|ST|ATOM|RED|UBLK|SYNCS|CCTL")), ("conversion", re.compile(r"F2|I2|HADD2")), ("special", re.compile(r"MUFU")),
+    ("float", re.compile(r"F|D|H")), ("control", re.compile(r"BRA|BS|CALL|RET|EXIT|BAR|NOP|WARP|BREAK")), ("integer", re.compile(r".")),
+)  # fmt: skip
+
+
+def make_record(cases: Mapping[str, Case], targets: Sequence[str] = (), tell: Callable[[str], None] = lambda name: None) -> dict[str, Any]:
+    """Return the record of a corpus. targets: chips as NVRTC calls them ("sm_90a"), whose machine code is looked at; none: text only."""
+    out: dict[str, Any] = {"format": FORMAT, "targets": list(targets), "cases": {}}
+    for name, case in cases.items():
+        tell(name)
+        try:
+            out["cases"][name] = {"kernels": [_kernel(scheduler, params, program, targets) for scheduler, params, program in programs(*case)]}
+        except WeftError as error:
+            out["cases"][name] = {"error": f"{error.code}: {str(error).splitlines()[0]}", "kernels": []}
+    return out
+
+
+def programs(definition: Any, shapes: Sequence[tuple[int, ...]]) -> list[tuple[str, str, KernelProgram]]:
+    """Return (scheduler, params, program) of each kernel that a definition has at these sizes on an H200."""
+    caller = FusionExecutorCache(definition.fusion)._caller
+    given = iter(shapes)
+    values = [torch.empty(next(given), dtype=torch_dtype(v.dtype())) if isinstance(v, TensorView) else 1 for v in definition.fusion.inputs()]
+    sizes = sizes_of(caller.template, caller.bind(values), chips.H200)
+    out = []
+    for use in sizes.kernels:
+        proposal = compiler.propose(use.part.fusion, use.env, alignments_bits(caller.template, use, sizes), chips.H200)
+        program = compiler.compile_program(use.part.fusion, proposal, index_type_for(use, sizes), name="kernel")
+        out.append((proposal.scheduler.name, str(proposal.params), program))
+    return out
+
+
+def _kernel(scheduler: str, params: str, program: KernelProgram, targets: Sequence[str]) -> dict[str, Any]:
+    unit = translation_unit(program.text, program.blocks, shortened=True) if targets else ""
+    return {
+        "scheduler": scheduler, "params": params, "text": program.text, "max_registers": program.max_registers,
+        "machine": {target: _machine(unit, target, program.max_registers) for target in targets},
+    }  # fmt: skip
+
+
+def _machine(unit: str, target: str, max_registers: int | None) -> dict[str, Any]:
+    compiled = nvrtc.compile_cubin(unit, "kernel", target, max_registers=max_registers)
+    return {**compiled.resources.to_json(), **_instructions(compiled.cubin)}
+
+
+def _instructions(cubin: bytes) -> dict[str, int]:
+    """Return instructions by class, where nvdisasm is installed."""
+    tool = shutil.which("nvdisasm")
+    if tool is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        text = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=False).stdout
+    counts = Counter(next(name for name, pattern in _CLASSES if pattern.match(op)) for op in _INSTRUCTION.findall(text))
+    return {f"sass_{name}": count for name, count in sorted(counts.items())}
+
+
+# ---------------------------------------------------------------- two records
+@dataclass(frozen=True)
+class Change:
+    """A case that differs. lines: of texts that differ; figures: "sm_90a registers: 32 -> 40"; badness: what it is sorted by, worst first."""
+
+    case: str
+    what: tuple[str, ...]
+    lines: tuple[str, ...]
+    figures: tuple[str, ...]
+    badness: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between two records."""
+
+    new: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[Change, ...]
+    same: int
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.new or self.removed or self.changed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what CI reads."""
+        changed = [{"case": c.case, "what": list(c.what), "figures": list(c.figures), "diff": list(c.lines)} for c in self.changed]
+        return {"new": list(self.new), "removed": list(self.removed), "changed": changed, "same": self.same}
+
+
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Comparison:
+    """Return what differs: new, removed and changed cases, spills and registers first."""
+    old, new = before["cases"], after["cases"]
+    both = [name for name in old if name in new]
+    changed = [_change(name, old[name], new[name]) for name in both if old[name] != new[name]]
+    changed.sort(key=lambda c: (-c.badness, c.case))
+    return Comparison(tuple(n for n in new if n not in old), tuple(n for n in old if n not in new), tuple(changed), len(both) - len(changed))
+
+
+def _change(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Change:
+    what: dict[str, None] = {}
+    lines: list[str] = []
+    figures: list[str] = []
+    badness = 0.0
+    if old.get("error") != new.get("error"):
+        what["error"] = None
+        figures.append(f"{old.get('error', 'no error')} -> {new.get('error', 'no error')}")
+        badness += 1e6 * ("error" in new)
+    if len(old["kernels"]) != len(new["kernels"]):
+        what[f"{len(old['kernels'])} -> {len(new['kernels'])} kernels"] = None
+        badness += 1e5 * (len(new["kernels"]) - len(old["kernels"]))
+    for number, (a, b) in enumerate(zip(old["kernels"], new["kernels"])):
+        what.update(dict.fromkeys(key for key in ("scheduler", "params", "text") if a[key] != b[key]))
+        figures += [f"{key}: {a[key]} -> {b[key]}" for key in ("scheduler", "params") if a[key] != b[key]]
+        lines += difflib.unified_diff(a["text"].splitlines(), b["text"].splitlines(), f"kernel {number} before", f"kernel {number} after", lineterm="", n=3)
+        for target in a["machine"].keys() & b["machine"].keys():
+            for key, value in b["machine"][target].items():
+                was = a["machine"][target].get(key)
+                if value != was:
+                    what["machine code"] = None
+                    figures.append(f"{target} {key}: {was} -> {value}")
+                    badness += _WEIGHTS.get(key, 0.01) * ((value or 0) - (was or 0))
+    return Change(name, tuple(what), tuple(lines), tuple(figures), badness)
+
+
+_WEIGHTS = {"spill_store_bytes": 100.0, "spill_load_bytes": 100.0, "stack_bytes": 100.0, "registers": 10.0}
