@@ -22,6 +22,7 @@ class NoRecord(UserError):
 
 
 def record_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `weft record`."""
     parser.add_argument("out", help="file to write, JSON")
     parser.add_argument("--corpus", default="suite", help="suite, or a script with CASES: name -> (definition, shapes of its tensor inputs)")
     parser.add_argument("--targets", default="", help="chips to compile for, as sm_90a,sm_100a; needs NVRTC. Default: CUDA text only")
@@ -42,6 +43,7 @@ def record(given: argparse.Namespace) -> int:
 
 
 def diff_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `weft diff`."""
     parser.add_argument("before", help="record made first")
     parser.add_argument("after", help="record made second")
     parser.add_argument("--html", default="", help="page to write")
