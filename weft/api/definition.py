@@ -19,6 +19,7 @@ from ..ir.values import Scalar, TensorView, Val
 from ..options import check_option_names
 from ..runtime.arguments import flattened
 from . import executors, inputs as inputs_module
+from .misuse import explained
 from .ops import OpNames
 
 if TYPE_CHECKING:
@@ -30,6 +31,17 @@ NO_FUSION = "Fusion does not exist! Use `with FusionDefinition() as fd: ...` to 
 EMPTY_FUSION = "Fusion is empty!"
 KERNEL_EXECUTOR_EXISTS = "KernelExecutor already exists! Use manual_execute() to execute the fusion."
 EXECUTOR_CACHE_EXISTS = "FusionExecutorCache already exists! Use execute() to execute the fusion."
+
+
+NO_NAMES: tuple[str, ...] = ()
+
+
+@explained
+def _option_names(enable: Sequence[str], disable: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return nvFuser's option names of a call as lists. Errors: UnrecognizedEnableOption, UnrecognizedDisableOption, CannotTake."""
+    names = list(enable), list(disable)
+    check_option_names(*names)
+    return names
 
 
 class IncompleteDefinition(UserError, NotImplementedError):
@@ -156,6 +168,7 @@ class FusionDefinition:
         return f"FusionDefinition(): {NO_FUSION}" if fusion is None else translate_fusion(fusion)
 
     # -- definition
+    @explained
     def define_tensor(self, *args: Any, **kwargs: Any) -> TensorView:
         """Add a tensor input; the forms are those of `weft.api.inputs.define_tensor`."""
         fusion = self._open_fusion("define_tensor")
@@ -163,6 +176,7 @@ class FusionDefinition:
         fusion.add_input(tensor)
         return tensor
 
+    @explained
     def define_scalar(self, *args: Any, **kwargs: Any) -> Scalar:
         """Return a constant, or add a scalar input: define_scalar(dtype=Double), define_scalar(value, dtype=None)."""
         fusion = self._open_fusion("define_scalar")
@@ -171,12 +185,14 @@ class FusionDefinition:
             fusion.add_input(scalar)
         return scalar
 
+    @explained
     def define_vector(self, size: int) -> list[Scalar]:
         """Add `size` scalar inputs of type Int."""
         from ..dtypes import DataType
 
         return [self.define_scalar(DataType.Int) for _ in range(size)]
 
+    @explained
     def from_pytorch(self, tensor: "torch.Tensor", static_sizes: bool = False) -> TensorView:
         """Add a tensor input like `tensor`; sizes other than 1 are symbolic unless `static_sizes`.
 
@@ -192,6 +208,7 @@ class FusionDefinition:
             static_sizes=static_sizes, is_cpu=is_scalar,
         )  # fmt: skip
 
+    @explained
     def add_output(self, output: Val, alias_input: Val | None = None) -> None:
         """Add an output. With `alias_input` it is written into that input's buffer, and returned only when also added plainly."""
         from .outputs import add_output
@@ -231,15 +248,14 @@ class FusionDefinition:
         return run(inputs)
 
     def _execute_with(
-        self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = (),
-        _disable_options: Sequence[str] = (), check: Any = None, seed: int | None = None,
+        self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = NO_NAMES,
+        _disable_options: Sequence[str] = NO_NAMES, check: Any = None, seed: int | None = None,
     ) -> "list[torch.Tensor]":  # fmt: skip
         """`execute` with keywords: a function that names them costs each call 10 ns for each that it leaves out."""
         fec = self._executor_cache()
-        if device is check is seed is None and not save_repro_inputs and not _enable_options and not _disable_options:
+        if device is check is seed is None and not save_repro_inputs and _enable_options is _disable_options is NO_NAMES:
             return fec.execute(inputs)
-        enable, disable = list(_enable_options), list(_disable_options)
-        check_option_names(enable, disable)
+        enable, disable = _option_names(_enable_options, _disable_options)
         if save_repro_inputs:
             from .repro import fake_copies
 
@@ -315,6 +331,7 @@ class FusionDefinition:
         return outputs
 
     # -- scripts
+    @explained
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """Return a script that defines this fusion, makes inputs like `inputs` and executes it."""
         from .repro import repro_script

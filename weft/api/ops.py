@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import WeftError
 from ..ir.fusion import Fusion
+from . import misuse
 from .inputs import current_fusion
 from .overloads import IncompatibleArguments
 
@@ -55,11 +56,12 @@ class BoundOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._function(self._fusion_of(self.__name__), *args, **kwargs)
-        except TypeError as error:
+        except misuse.RAW as error:
             if isinstance(error, WeftError):
                 raise
-            self._check_form(args, kwargs, error)
-            raise
+            if isinstance(error, TypeError):
+                self._check_form(args, kwargs, error)
+            raise misuse.cannot_take(self.__name__, self.__signature__, args, kwargs, error) from error
 
     def _check_form(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> None:
         """Say it with a code when the call does not fit the signature. Errors: IncompatibleArguments (a TypeError)."""

@@ -11,8 +11,10 @@ from typing import Any
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
+from .misuse import explained
 
 
+@explained
 def bounded_transform_backward(from_: TensorView, pos: int, to: Sequence[TensorView], propagate_parallel_type: bool = False) -> None:
     """Replay the transforms of `from_` before position `pos` on its producers up to the tensors `to`."""
     from ..schedule import propagate
@@ -20,6 +22,7 @@ def bounded_transform_backward(from_: TensorView, pos: int, to: Sequence[TensorV
     propagate.bounded_transform_backward(from_, pos, list(to), propagate_parallel_type)
 
 
+@explained
 def transform_like(reference_tv: TensorView, selected_tensors: Sequence[TensorView] = ()) -> None:
     """Replay the transforms of `reference_tv` on the selected tensors (all connected ones when none is named)."""
     from ..schedule import propagate
@@ -27,6 +30,7 @@ def transform_like(reference_tv: TensorView, selected_tensors: Sequence[TensorVi
     propagate.transform_like(reference_tv, list(selected_tensors))
 
 
+@explained
 def parallelize_like(
     reference_tv: TensorView, pos: int = -1, selected_tensors: Sequence[TensorView] = (), selected_parallel_types: Iterable[ParallelType] = (),
     propagate_padding: bool = True,
@@ -37,6 +41,7 @@ def parallelize_like(
     propagate.parallelize_like(reference_tv, pos, list(selected_tensors), set(selected_parallel_types), propagate_padding)
 
 
+@explained
 def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
     """Share as many loops as possible between the selected tensors (all of them when none is named) and their consumers."""
     from ..schedule import inline
@@ -44,6 +49,7 @@ def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
     inline.inline_most(list(selected_tensors) or _all_tensors())
 
 
+@explained
 def inline_at(reference_tv: TensorView, pos: int = -1, best_effort: bool = False, selected_tensors: Sequence[TensorView] = ()) -> None:
     """Share the loops before position `pos` of `reference_tv`."""
     from ..schedule import inline
@@ -57,6 +63,7 @@ def _all_tensors() -> list[TensorView]:
     return current_fusion("inline_most").tensors()
 
 
+@explained
 def warp_specialize(
     tv: TensorView, number_of_stages: int, prefetch_distance: int, parallel_type: ParallelType, num_registers: tuple[int, int] | None = None,
     async_warp: int = 0, group_position: int | None = None,
@@ -72,6 +79,7 @@ def warp_specialize(
 
 
 # ---------------------------------------------------------------- schedulers by name
+@explained
 def can_schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> tuple[bool, str]:
     """Return (whether that scheduler takes the fusion with such inputs, the reason if not)."""
     from . import automatic
@@ -79,11 +87,13 @@ def can_schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence
     return automatic.can_schedule(fusion, scheduler_type, inputs)
 
 
+@explained
 def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[SchedulerType]:
     """Return the schedulers that take the fusion with such inputs."""
     return [kind for kind in SchedulerType if kind is not SchedulerType.none and can_schedule(fusion, kind, inputs)[0]]
 
 
+@explained
 def compute_heuristics(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> Any:
     """Return the parameters that the scheduler chooses."""
     from . import automatic
@@ -91,6 +101,7 @@ def compute_heuristics(fusion: Fusion, scheduler_type: SchedulerType, inputs: Se
     return automatic.compute_heuristics(fusion, scheduler_type, inputs)
 
 
+@explained
 def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Any = None, heuristic_params: Any = None) -> Any:
     """Schedule the fusion in place: with the parameters given, or with those chosen for `inputs`, which are returned."""
     from . import automatic

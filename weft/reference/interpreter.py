@@ -186,6 +186,8 @@ def _exact(number: Number) -> torch.Tensor:
     """Return `number` without rounding (torch's default would be float32)."""
     if isinstance(number, complex):
         return torch.tensor(number, dtype=torch.complex128)
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:  # for a floating-point scalar: torch has no such integer
+        number = float(number)
     return torch.tensor(number, dtype=torch.float64) if isinstance(number, float) else torch.tensor(number)
 
 

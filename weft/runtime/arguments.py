@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import UserError
+
+
+class NoInputs(UserError, TypeError):
+    code = "W786"
+    what = "Expected a list or tuple of inputs, but got {given}"
+    fix = "pass [value, ...], one for each define_tensor and define_scalar"
+
 
 def flattened(inputs: Sequence[Any]) -> list[Any]:
-    """Return the values with lists and tuples among them replaced by their items (one level)."""
+    """Return the values with lists and tuples among them replaced by their items (one level). Errors: NoInputs."""
     out: list[Any] = []
-    for value in inputs:
+    if isinstance(inputs, (str, bytes)) or hasattr(inputs, "data_ptr"):  # a tensor has rows, which are no inputs
+        raise NoInputs(given=f"a {type(inputs).__name__}")
+    try:
+        values = iter(inputs)
+    except TypeError:
+        raise NoInputs(given=f"a {type(inputs).__name__}") from None
+    for value in values:
         if isinstance(value, (list, tuple)):
             out.extend(value)
         else:

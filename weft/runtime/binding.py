@@ -328,7 +328,13 @@ class _ScalarInput:
         if not _accepts(dtype, given):
             shown = _shown_value(given).removeprefix("scalar ")
             raise WrongScalarType(index=self.index, value=self.shown, given=shown, dtype=dtype.value)
-        env[self.scalar.sym] = convert(given, dtype)
+        try:
+            value = convert(given, dtype)
+        except (OverflowError, ValueError):  # an integer that no double holds; nan or infinity for an integer
+            value = None  # type: ignore[assignment]
+        if value is None or (dtype.is_integer and not -(2**63) <= value < 2**64):  # type: ignore[operator]
+            raise WrongScalarType(index=self.index, value=self.shown, given=_shown_value(given).removeprefix("scalar ")[:60], dtype=dtype.value)
+        env[self.scalar.sym] = value
 
 
 def _accepts(dtype: DataType, given: Number) -> bool:

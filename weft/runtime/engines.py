@@ -244,12 +244,20 @@ def gpu(device: int) -> GpuEngine:
     return _engines[key]  # type: ignore[return-value]
 
 
+def _device(asked: Any) -> torch.device:
+    try:
+        return torch.device("cuda", asked) if isinstance(asked, int) else torch.device(asked)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = f"{asked!r} is no device: {str(error).splitlines()[0]}" if isinstance(asked, (int, str)) else f"a {type(asked).__name__} is no device"
+        raise NoEngine(reason=reason, remedy='pass a number, a string such as "cuda:0", or a torch.device') from None
+
+
 def choose(options: Options, *, device: int | None, has_cpu_tensors: bool, asked: Any = None) -> Engine:
     """Return the engine for tensors on GPU `device`, or on the CPU; `asked` is the caller's device, which decides when there are no tensors.
 
     Errors: NoEngine.
     """
-    wanted = None if asked is None else torch.device("cuda", asked) if isinstance(asked, int) else torch.device(asked)
+    wanted = None if asked is None else _device(asked)
     if device is not None:
         if wanted is not None and wanted.type == "cuda" and wanted.index not in (None, device):
             raise NoEngine(reason=f"device {asked} was asked for, and the inputs are on cuda:{device}", remedy="move the inputs, or leave device out")

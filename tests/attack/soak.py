@@ -1,0 +1,71 @@
+"""A day by numbers: warm calls and definitions, with memory, handles and maps looked at as they go.
+
+Read first: `warm_calls`, `definitions`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from weft import FusionDefinition
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds. Units: resident MiB."""
+
+    resident_mib: float
+    files: int
+    maps: int
+
+    @staticmethod
+    def now() -> Held:
+        """Read it from /proc."""
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        maps = Path("/proc/self/maps").read_text().count("\n")
+        return Held(round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1), len(os.listdir("/proc/self/fd")), maps)
+
+    def __str__(self) -> str:
+        return f"{self.resident_mib:.1f} MiB, {self.files} files, {self.maps} maps"
+
+
+def made(number: int) -> FusionDefinition:
+    """A definition; those of different numbers have different kernels."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.add(fd.ops.mul(x, 1.0 + number), 1.0))
+    return fd
+
+
+def warm_calls(count: int, looks: int = 4) -> list[Held]:
+    """Call one definition `count` times; what is held after each part of it."""
+    fd, x = made(0), torch.ones(2, 4)
+    for _ in range(200):
+        fd.execute([x])
+    held = [Held.now()]
+    for _ in range(looks):
+        for _ in range(count // looks):
+            fd.execute([x])
+        held.append(Held.now())
+    return held
+
+
+def definitions(count: int, kernels: int, looks: int = 4) -> list[Held]:
+    """Make, execute and drop `count` definitions of `kernels` structures; what is held after each part of it."""
+    x = torch.ones(2, 4)
+    for number in range(min(kernels, 20)):
+        made(number).execute([x])
+    held = [Held.now()]
+    for part in range(looks):
+        for number in range(count // looks):
+            index = (part * (count // looks) + number) % kernels
+            (y,) = made(index).execute([x])
+            assert y[0, 0] == 2.0 + index
+        held.append(Held.now())
+    return held
