@@ -8,13 +8,13 @@ Read first: `structural_key`.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from .. import forking
 from ..expr import DEEP, Sym, inner_first
 from .fusion import Fusion
 from .values import Expr, IterDomain, Merge, Scalar, Split, TensorView, UserAxes, Val
@@ -45,7 +45,7 @@ class _Node:
 
 
 _NODES: "weakref.WeakValueDictionary[Hashable, _Node]" = weakref.WeakValueDictionary()
-_NODES_LOCK = threading.Lock()
+_NODES_LOCK = forking.lock()
 
 
 def _node(content: Hashable) -> _Node:
