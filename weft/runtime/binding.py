@@ -331,7 +331,7 @@ class _ScalarInput:
         try:
             value = convert(given, dtype)
         except (OverflowError, ValueError):  # an integer that no double holds; nan or infinity for an integer
-            value = None  # type: ignore[assignment]
+            value = None
         if value is None or (dtype.is_integer and not -(2**63) <= value < 2**64):  # type: ignore[operator]
             raise WrongScalarType(index=self.index, value=self.shown, given=_shown_value(given).removeprefix("scalar ")[:60], dtype=dtype.value)
         env[self.scalar.sym] = value
