@@ -158,4 +158,7 @@ def test_a_cat_reads_each_part_where_it_is(widths: tuple[int, ...], dtype: torch
 def test_a_cat_of_computed_parts_and_a_slice_of_a_cat() -> None:
     a, b = numbers(6, 16), numbers(6, 16)[:, :8].contiguous()
     check(lambda fd, a, b: fd.ops.neg(fd.ops.cat([fd.ops.exp(a), b], 1)), [a, b], -torch.cat([a.exp(), b], 1))
+    check(lambda fd, a, b: fd.ops.cat([fd.ops.slice(a, [0, 2], [6, 9]), b], 1), [a, b], torch.cat([a[:, 2:9], b], 1))
+    index = places(16, 5)
+    check(lambda fd, a, b, i: fd.ops.cat([fd.ops.index_select(a, i, 1), b], 1), [a, b, index], torch.cat([a[:, index], b], 1))
     check(lambda fd, a, b: fd.ops.slice(fd.ops.cat([a, b], 1), [0, 8], [6, 20]), [a, b], torch.cat([a, b], 1)[:, 8:20])

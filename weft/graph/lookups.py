@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..analysis.op_cost import cost_of
 from ..dtypes import DataType
-from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int
+from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, sub
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position
@@ -57,7 +57,7 @@ def move_lookups_up(fusion: Fusion) -> None:
         if isinstance(expr, LookupOp) and _pays(fusion, expr):
             _Mover(fusion, expr, made).run()
     for expr in fusion.tensor_exprs():
-        if expr.attributes.get("is_cat"):
+        if "part" in expr.attributes:
             _read_or_keep(fusion, expr)
 
 
@@ -65,7 +65,7 @@ def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
     """Let a cat's choice between a part that lies in memory and the rest be one lookup: the part where it is, the rest elsewhere."""
     part, rest = choice.inputs[1], choice.inputs[2]
     lookup = part.definition()
-    if not isinstance(lookup, LookupOp) or not lookup.attributes.get("is_discarded") or len(part.uses()) > 1 or _is_moved(lookup.source.definition()):
+    if not isinstance(lookup, LookupOp) or len(part.uses()) > 1 or _is_moved(lookup.source.definition()) or not _is_inside_as_chosen(choice, lookup):
         return
     out = choice.outputs[0]
     same = [a.is_broadcast() is b.is_broadcast() for a, b in zip(logical_axes(part), logical_axes(out))]  # type: ignore[arg-type]
@@ -74,6 +74,24 @@ def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
     fusion.remove(choice)
     fusion.remove(lookup)
     fusion.register(LookupOp([*lookup.inputs[:-1], rest], [out], op="cat", positions=lookup.positions, is_masked=True))
+
+
+def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
+    """True when a lookup's positions are in its source exactly where a cat has this part: not so for a part that is a slice or a gather itself."""
+    dim, begin, end = choice.attributes["part"]
+    result = logical_axes(lookup.outputs[0])  # type: ignore[arg-type]
+    found = False
+    for axis, place in zip(logical_axes(lookup.source), lookup.positions):
+        if not isinstance(place, Along):
+            if not axis.is_broadcast():
+                return False
+        elif place.axis == dim:
+            if found or place.offset is not mul(begin, -1) or axis.logical_extent is not sub(end, begin):
+                return False
+            found = True
+        elif place.offset is not ZERO or result[place.axis].logical_extent is not axis.logical_extent:
+            return False
+    return found
 
 
 def _pays(fusion: Fusion, expr: LookupOp) -> bool:

@@ -34,7 +34,7 @@ def select_by_position(fusion: Fusion, cat: CatOp) -> None:
     for number in reversed(range(len(parts) - 1)):
         is_here = pointwise(fusion, "lt", place, fusion.new_scalar(ends[number], DataType.Int))
         result = out if number == 0 else fusion.new_tensor([fusion.copy_axis(a) for a in axes], out.dtype())
-        fusion.register(PointwiseOp([is_here, parts[number], value], [result], op="where", compute=out.dtype(), is_cat=True))
+        fusion.register(PointwiseOp([is_here, parts[number], value], [result], op="where", compute=out.dtype(), part=(dim, begins[number], ends[number])))
         value = result
 
 
