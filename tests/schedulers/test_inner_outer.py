@@ -79,6 +79,7 @@ def test_inputs_with_gaps(make):
     run(fd, [x], [y, y.sum(0)], TOLERANCE[DataType.Float])
 
 
+PLAIN = dict(blocks=4, batches=1, lanes=8, threads_y=8, groups=1, row_unroll=1, loads="now", stages=1, is_reread=False, cluster_blocks=1)
 WAYS = {
     "loaded when needed": dict(loads="now"),
     "a row ahead in registers": dict(loads="ahead", row_unroll=2),
@@ -102,7 +103,7 @@ def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way, monkeypatc
 
     def forced(facts, arch, *more):  # noqa: ANN001, ANN202
         params, trace = choose(facts, arch, *more)
-        return dataclasses.replace(params, **{"blocks": 4, **WAYS[way]}), trace
+        return dataclasses.replace(params, **{**PLAIN, **WAYS[way]}), trace
 
     monkeypatch.setattr(template, "choose_inner_outer", forced)
     inputs = norm_backward_inputs(35, 512, DataType.BFloat16)

@@ -10,8 +10,6 @@ Read first: `apply_inner_outer`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..analysis.loop_axes import Obstacle
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
@@ -44,11 +42,10 @@ class InnerOuterPersistent(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def accept(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        found, _ = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch)
-        return found if isinstance(found, Decline) else None
+        return analysis.why_not_whole_bytes(sizes, alignment_bits)
 
-    def choose(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
-        return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch)
+    def choose(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[InnerOuterParams, str]:
+        return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, all(can_load(t) for t in analysis.row_inputs))
 
     def apply(self, fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
         return apply_inner_outer(fusion, analysis, params)

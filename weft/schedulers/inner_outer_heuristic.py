@@ -1,27 +1,54 @@
-"""InnerOuterPersistent: the parameters of the template in `inner_outer.py`, and their choice.
+"""InnerOuterPersistent: the parameters of the template in `inner_outer.py`, and their choice by a model of what a row costs.
 
-Pure: facts and arch in, params out. Read first: `InnerOuterParams`, `choose_inner_outer`.
+Pure: facts and arch in, params out. Every candidate that fits the chip is predicted by `inner_outer_model.py`, and the fastest is taken.
+Read first: `InnerOuterParams`, `choose_inner_outer`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from ..arch import Arch
+from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import ParallelType
-from .base import Decline
-from .persistent_params import WARP_MULTIPLE
-from .throughput_heuristic import ceil_div, next_power_of_two, round_up, vector_elems
+from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
+from .throughput_heuristic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .two_sides import TwoSidedFacts
+
+COLUMN_LANES = 8
+"""Threads along the columns when partial results are added up: with vectors of 16 bytes a whole line, and the other threads of a block share the rest."""
+SLOTS_UNROLL = 4
+"""Partial results that a thread loads at once. One H200: 2 to 16 make no difference."""
+MOST_BATCHES = 8
+MOST_ROW_THREADS, MOST_BLOCK_THREADS, MOST_THREADS_PER_SM = 768, 768, 1024
+LEAST_THREADS_PER_SM = 256
+GROUPED_ROW_THREADS = 128
+"""Up to so many threads of a row, several rows lie side by side in a block."""
+MOST_BULK_GROUPS = 2
+"""One thread issues a bulk copy for each row of a block."""
+ROW_UNROLLS = (1, 2, 4)
+MOST_STAGES = 4
+MOST_STEP_BYTES = 100_000
+"""Of all inputs, that a block takes at once."""
+SMALL_SHARED_BYTES = 3072
+"""Barriers, workspaces, alignment."""
+WIDE_ROW_BYTES = 24 * 1024
+"""Of an input, from which on the blocks of a cluster may share a row."""
+KEPT_FACTOR, ROW_REGISTERS, BASE_REGISTERS = 1.5, 4, 12
+"""Registers of a thread: for each that a kept row takes, for each row at once, and what there is besides. Source: which of 918 kernels spilled (H200)."""
+FULL_BLOCK_THREADS = 512
+"""Of the block that takes what fits nowhere: its sums spill to memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class InnerOuterParams:
     """A schedule of rows and columns; equal params (with equal structure, index type and device) mean the same kernel.
 
-    vector_elems, batches: of a row, per thread. lanes, threads_y: threads of a row, along TIDx and TIDy; columns of the results lie along TIDx at the end.
-    groups: rows side by side in a block, on TIDz. row_unroll: rows of a thread at once. blocks: of the grid, which stay. project_to_inputs: keep inputs
-    instead of what is computed from them. weights: inputs that all rows share are read once into "registers", or "late", by every row.
+    vector_elems, batches: of a row (or of a block's piece of it), per thread. lanes, threads_y: threads of a row, along TIDx and TIDy; columns of the results
+    lie along TIDx at the end. groups: rows side by side in a block, on TIDz. row_unroll: rows of a thread at once. blocks: of the grid, or clusters, which
+    stay. cluster_blocks: blocks that share a row. project_to_inputs: keep inputs instead of what is computed from them.
+    loads: rows come when needed ("now"), an iteration "ahead" into registers, or through a ring of `stages` in shared memory by "cp_async" or "tma".
+    is_reread: passes read the ring again instead of keeping rows in registers. weights: inputs that all rows share are read once into "registers", or "late".
     column_vector_elems, slots_unroll: columns of a thread and loads in flight when the partial results are added up.
     """
 
@@ -56,25 +83,132 @@ class InnerOuterParams:
         return self.lanes * self.threads_y * self.groups
 
 
-def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, loads: str = "ahead", stages: int = 1) -> tuple[InnerOuterParams | Decline, str]:
-    """Return params, or why there are none, and what was compared."""
-    rows = facts.rows
-    vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, arch.max_vector_bits)
-    vectors = ceil_div(rows.reduction_elems, vector)
-    batches = 1
-    while ceil_div(vectors, batches) > 512:
-        batches += 1
-    threads = ceil_div(vectors, batches)
-    if threads <= 32:
-        lanes, threads_y = next_power_of_two(threads), 1
-        groups = max(32 // lanes, min(64, 128 // lanes))
-    else:
-        lanes, groups = 8, 1
-        threads_y = round_up(threads, 32) // lanes
-    column_vector = 4 if rows.reduction_elems % 4 == 0 else 1
-    blocks = min(arch.sm_count, max(2, next_power_of_two(ceil_div(rows.iteration_elems, groups))))
-    params = InnerOuterParams(
-        rows.projected_bits is not None and rows.projected_bits <= rows.persistent_bits, vector, batches, lanes, threads_y, groups, 1, blocks, loads,
-        stages, False, "registers", column_vector, 4, arch.registers_per_thread(lanes * threads_y * groups),
-    )  # fmt: skip
-    return params, str(params)
+def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True) -> tuple[InnerOuterParams, str]:
+    """Return params, and what was compared. is_loadable: bulk copies can bring the rows of all inputs."""
+    from .inner_outer_model import predicted_ns
+
+    found = sorted(((predicted_ns(p, facts, arch), n, p) for n, p in enumerate(Candidates(facts, arch, is_loadable).all())), key=lambda entry: entry[:2])
+    if not found:
+        params = Candidates(facts, arch, is_loadable).last_resort()
+        return params, f"inner_outer_persistent: sums of a row fit into no block, and spill: {params}"
+    lines = [f"  predicted {time / 1000:.1f} us: {params}" for time, _, params in found[:8]]
+    return found[0][2], "\n".join([f"inner_outer_persistent: best of {len(found)} candidates", *lines])
+
+
+class Candidates:
+    """What fits the chip, for one set of facts."""
+
+    def __init__(self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool) -> None:
+        self.facts, self.arch, self.rows = facts, arch, facts.rows
+        rows = self.rows
+        self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, max(rows.vector_bits, arch.max_vector_bits))
+        self.is_projected = rows.projected_bits is not None and (rows.projected_bits <= rows.persistent_bits and not rows.recompute_has_exact_exp)
+        kept_bits = (rows.projected_bits if self.is_projected else rows.persistent_bits) or 0
+        self.kept_bits = max(kept_bits / rows.reduction_elems, 0 if facts.has_row_results else rows.input_bits)
+        bytes_of_vector = {self.vector * bits // 8 for bits in (rows.min_dtype_bits, rows.max_dtype_bits)}
+        can_copy = arch.compute_capability >= (8, 0) and rows.vectorizable_inputs > 0
+        self.has_cp_async = can_copy and bytes_of_vector <= set(CP_ASYNC_BYTES)
+        row_bits = rows.reduction_elems * rows.min_dtype_bits
+        self.has_tma = is_loadable and arch.has_tma and can_copy and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
+
+    def all(self) -> Iterator[InnerOuterParams]:
+        """Yield every candidate whose registers and shared memory the chip has."""
+        for cluster in self.clusters():
+            piece = self.piece_vectors(cluster)
+            for batches in range(1, MOST_BATCHES + 1):
+                threads = ceil_div(piece, batches)
+                lanes, threads_y = self.shape(threads, batches)
+                if lanes * threads_y <= MOST_ROW_THREADS and (batches == 1 or threads > ceil_div(piece, batches + 1)) and (cluster == 1 or lanes * threads_y >= 64):
+                    yield from self.with_threads(cluster, piece, batches, lanes, threads_y)
+
+    def clusters(self) -> Iterator[int]:
+        """Yield blocks that may share a row: several where it is wide, or where there are fewer rows than multiprocessors."""
+        rows, arch = self.rows, self.arch
+        row_bytes = rows.reduction_elems * rows.max_dtype_bits // 8
+        for cluster in (1, 2, 4, 8, 16):
+            is_few = rows.iteration_elems * cluster <= arch.sm_count and row_bytes >= 2048 * cluster
+            if cluster == 1 or cluster <= arch.max_cluster_blocks and (row_bytes >= WIDE_ROW_BYTES * cluster // 2 or is_few):
+                yield cluster
+
+    def piece_vectors(self, cluster: int) -> int:
+        """Vectors of a row that one block has."""
+        vectors = ceil_div(self.rows.reduction_elems, self.vector)
+        return vectors if cluster == 1 else round_up(ceil_div(vectors, cluster), SHARE_MULTIPLE)
+
+    @staticmethod
+    def shape(threads: int, batches: int) -> tuple[int, int]:
+        """Threads along x and y for so many of a row."""
+        if threads <= 32:
+            return next_power_of_two(threads), 1
+        return COLUMN_LANES, round_up(threads, 32) // COLUMN_LANES
+
+    def with_threads(self, cluster: int, piece: int, batches: int, lanes: int, threads_y: int) -> Iterator[InnerOuterParams]:
+        """Yield the candidates with these threads for a row."""
+        row_threads = lanes * threads_y
+        for groups in (1, 2, 4, 8, 16, 32):
+            block = row_threads * groups
+            if groups > 1 and (row_threads > GROUPED_ROW_THREADS or cluster > 1) or block > MOST_BLOCK_THREADS or block % 32:
+                continue
+            for resident in (1, 2, 3, 4, 6, 8):
+                if not LEAST_THREADS_PER_SM <= block * resident <= MOST_THREADS_PER_SM:
+                    continue
+                for unroll in ROW_UNROLLS:
+                    if unroll == 1 or unroll * groups <= max(1, self.rows.iteration_elems // 2):
+                        made = self.made(cluster, batches, lanes, threads_y, groups, unroll, resident)
+                        yield from self.with_loads(made, piece, resident)
+
+    def made(self, cluster: int, batches: int, lanes: int, threads_y: int, groups: int, unroll: int, resident: int) -> InnerOuterParams:
+        """Return params whose rows are loaded when needed."""
+        rows, arch = self.rows, self.arch
+        seats = self.resident_clusters(cluster) * resident
+        blocks = min(seats, max(2, next_power_of_two(ceil_div(rows.iteration_elems, unroll * groups))))
+        column_vector = 4 if rows.reduction_elems % 4 == 0 and self.facts.column_accumulator_bits == 32 * self.facts.column_results else 1
+        return InnerOuterParams(
+            self.is_projected, self.vector, batches, lanes, threads_y, groups, unroll, blocks, "now", 1, False, "registers", column_vector, SLOTS_UNROLL,
+            arch.registers_per_thread(lanes * threads_y * groups * resident), cluster,
+        )  # fmt: skip
+
+    def resident_clusters(self, cluster: int) -> int:
+        """Clusters of this size that run at once for certain, each block with a multiprocessor of its own.
+
+        A cluster lies within a group of multiprocessors, whose numbers the driver does not tell: pairs always fit, and larger ones leave up to an eighth idle.
+        """
+        return self.arch.sm_count // cluster if cluster <= 2 else max(1, (self.arch.sm_count - self.arch.sm_count // 8) // cluster)
+
+    def with_loads(self, params: InnerOuterParams, piece: int, resident: int) -> Iterator[InnerOuterParams]:
+        """Yield the ways to load rows that fit."""
+        rows = self.rows
+        step_bytes = params.row_unroll * params.groups * piece * self.vector * rows.input_bits // 8
+        fixed = SMALL_SHARED_BYTES + tree_workspace_bytes(params.threads, params.column_vector_elems * self.facts.column_results, 32) * (params.threads_y > 1)
+        fixed += tree_workspace_bytes(params.threads, self.vector, 64) * (params.groups > 1)
+        room = self.arch.shared_per_sm_bytes // resident - fixed - 1024
+        most = min(MOST_STAGES, max(0, room) // max(1, step_bytes))
+        for loads in ("ahead", "now"):
+            if self.fits(params, loads, False) and fixed + 1024 <= self.arch.shared_per_sm_bytes // resident and params.row_unroll * self.vector * params.batches <= 64:
+                yield replace(params, loads=loads)
+        if step_bytes > MOST_STEP_BYTES and (params.row_unroll > 1 or params.groups > 1) or most < 2:
+            return
+        for loads, is_there in (("cp_async", self.has_cp_async), ("tma", self.has_tma and params.groups <= MOST_BULK_GROUPS)):
+            for is_reread in (False, True) if is_there else ():
+                if self.fits(params, loads, is_reread):
+                    yield replace(params, loads=loads, stages=most, is_reread=is_reread)
+
+    def fits(self, params: InnerOuterParams, loads: str, is_reread: bool) -> bool:
+        """True when a thread needs no more registers than it has."""
+        rows, elems = self.rows, params.batches * self.vector
+        kept = 0.0 if is_reread else params.row_unroll * elems * max(self.kept_bits, 0) / 32
+        ahead = params.row_unroll * elems * rows.input_bits / 32 * (loads == "ahead")
+        weights = elems * rows.broadcast_operand_bits / 32
+        sums = elems * self.facts.column_accumulator_bits / 32
+        computed = self.vector * max(1, 32 // rows.max_dtype_bits)
+        needed = sums + KEPT_FACTOR * kept + ahead + weights + ROW_REGISTERS * params.row_unroll + BASE_REGISTERS + computed
+        return needed <= params.max_registers
+
+    def last_resort(self) -> InnerOuterParams:
+        """Return params for rows whose sums fit into the registers of no block."""
+        cluster = max(self.clusters())
+        piece = self.piece_vectors(cluster)
+        batches = ceil_div(piece, FULL_BLOCK_THREADS)
+        lanes, threads_y = self.shape(ceil_div(piece, batches), batches)
+        groups = max(1, 32 // lanes) if threads_y == 1 else 1
+        return replace(self.made(cluster, batches, lanes, threads_y, groups, 1, 1), weights="late")
