@@ -243,7 +243,7 @@ def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: li
             threads.append(of_threads)
     slots, unrolled = split_axis(total, slots, params.slots_unroll)
     arrange_axes(total, [loop, *blocks_of, slots, unrolled, *threads, lanes, vector])
-    partial = rfactor(total, [1 + len(blocks_of), 2 + len(blocks_of)])
+    partial = rfactor(total, [1 + len(blocks_of), 2 + len(blocks_of)]) if threads else total
     transform_like(partial, of_columns)
     return partial
 
@@ -260,7 +260,8 @@ def parallel_columns(totals: list[TensorView], partials: list[TensorView], of_co
         for position, kind in enumerate(kinds):
             partial.axis(3 + len(grids) + position).parallelize(kind)
         parallelize_like(partial, selected_tensors=[t for t in (*of_columns, total) if t is not partial], selected_parallel_types=set(BOUND))
-        total.axis(-1).parallelize(ParallelType.group)
+        if total is not partial:
+            total.axis(-1).parallelize(ParallelType.group)
 
 
 def vectorize(
