@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft import compiler
@@ -31,6 +31,9 @@ from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, s
 from weft.schedule.propagate import parallelize_like, transform_like
 from weft.schedule.recompute import recompute_chain
 from weft.schedulers.base import Launch
+from weft.schedulers.inner_outer import apply_inner_outer
+from weft.schedulers.inner_outer_heuristic import InnerOuterParams
+from weft.schedulers.two_sides import analyze_two_sides
 
 P = ParallelType
 
@@ -235,6 +238,24 @@ def pipeline_rows() -> tuple[Fusion, Launch]:
     return fusion, Launch(((P.block_x, 128),))
 
 
+def two_sides(**changes: Any) -> tuple[Fusion, Launch]:
+    """Row sums used over the rows, and column sums: blocks that stay, a ring of bulk copies, partial sums in global memory, a meeting of all blocks."""
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
+        fd.add_output(fd.ops.cast(y, DataType.BFloat16))
+        fd.add_output(fd.ops.sum(y, [0]))
+    analysis = analyze_two_sides(fd.fusion)
+    params = InnerOuterParams(True, 8, 1, 8, 8, 1, 1, 4, "tma", 3, False, "registers", 4, 2, 128)
+    fusion, _ = fd.fusion.clone()
+    return fusion, apply_inner_outer(fusion, analysis, replace(params, **changes))  # type: ignore[arg-type]
+
+
+def two_sides_cluster() -> tuple[Fusion, Launch]:
+    """The same with a row over two blocks, whose sums they exchange in every step, and rows loaded by cp.async."""
+    return two_sides(blocks=2, cluster_blocks=2, loads="cp_async")
+
+
 def _bf16(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
     floats = _floats(*shapes)
     return lambda: [x.bfloat16() for x in floats()]
@@ -259,6 +280,8 @@ KERNELS = {
     "row_sums": Generated(row_sums, _floats((11, 300))),
     "pipeline_rows": Generated(pipeline_rows, _bf16((26, 1000), (26, 1000))),
     "transpose": Generated(transpose, _floats((70, 130))),
+    "two_sides": Generated(two_sides, _bf16((31, 512))),
+    "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),
 }
 
 

@@ -186,7 +186,27 @@ GENERATED_PIPELINES = (
     generated(RING, "setmaxnreg in a kernel without launch bounds", r" __launch_bounds__\(384, 1\)", "", "bad-setmaxnreg", "setmaxnreg"),
 )
 
-MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *PIPELINES)
+SIDES, SIDES_CLUSTER, READ_PARTIAL, MEET = "two_sides", "two_sides_cluster", "load_global_vector<4, weft::Cache::global>", "weft::meet_grid"
+TWO_SIDES = (
+    generated(SIDES, "partial sums read before the blocks have met", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read", READ_PARTIAL),
+    generated(SIDES, "no barrier of the block before the meeting", r"weft::block_sync\(\);(  // T\d+: written for)", r";\1", "data-race", READ_PARTIAL),
+    generated(SIDES, "no barrier of the block after the meeting", r"weft::block_sync\(\);(  // T\d+: written by)", r";\1", "data-race|uninitialised-read", READ_PARTIAL),
+    library(SIDES, "blocks counted without an atomic at the meeting", r"if \(atomic_add_acquire_release\(barrier, 1\) != blocks - 1\) \{", "const int seen = load_global_volatile(barrier); store_global_volatile(barrier, seen + 1); if (seen != blocks - 1) {", "data-race|deadlock", MEET + "|" + READ_PARTIAL),
+    library(SIDES, "the meeting waits for one block too few", r"while \(load_acquire\(barrier\) != blocks\)", "while (load_acquire(barrier) < blocks - 1)", "data-race|uninitialised-read", READ_PARTIAL),
+    library(SIDES, "a meeting that acquires nothing", r"while \(load_acquire(\(barrier\) != blocks\) \{\n    \}\n  \}\n  if \()atomic_add_acquire_release", r"while (load_global_volatile\1atomic_add", "data-race", READ_PARTIAL),
+    library(SIDES, "meeting not left as it was found", r"store_global_volatile\(barrier \+ 1, 0\);", ";", "work-memory-not-zero", MEET),
+    generated(SIDES, "blocks share one slot for their partial sums", r"(store_global_vector<4, weft::Cache::unspecified>\(T\d+ \+) \(\(int\)blockIdx\.x \* p\d+\)( \+ \(\(int\)threadIdx\.x \* 8\) \+ \(\(int\)threadIdx\.y \* 64\), T12, 0\))", r"\1 0\2", "data-race|uninitialised-read", r"store_global_vector<4|load_global_vector<4"),
+    generated(SIDES, "a column tile written by every row of threads", r" && \(\(int\)threadIdx\.y == 0\)\)", ")", "data-race", "store_global_vector<4"),
+    generated(SIDES, "both iterations in one workspace", r"\+ \(i\d+ % 2\) \* 2, ", "+ 0, ", "data-race", "weft::reduce_rows", of=2),
+    generated(SIDES, "a stage refilled while it is read", r"(const int stage_0 =) (i\d+) % 3;(\n\s*weft::fence)", r"\1 (\2 + 1) % 3;\3", "data-race|too-many-arrivals|wrong-phase|deadlock", "bulk_load|full_0", of=2),
+    generated(SIDES, "missing proxy fence between reading a stage and loading over it", r"weft::fence_proxy_async_shared\(\);(  // after)", r";\1", "missing-proxy-fence", "bulk_load", nth=1, of=3),
+    library(SIDES_CLUSTER, "exchanges not in turn", r"exchange \+= use % 2 \* half;", ";", "data-race|wrong-phase|too-many-arrivals|deadlock", "weft::reduce_cluster_turn"),
+    library(SIDES_CLUSTER, "arrival before the values of a warp's other lanes", r"warp_sync\(0xffffffffu\);(\n  if \(lane < blocks\) mbarrier_arrive_remote)", r";\1", "data-race", "weft::reduce_cluster_turn"),
+    library(SIDES_CLUSTER, "a block left out of an exchange", r"if \(lane < blocks\) mbarrier_arrive_remote\(arrived, lane\);", "if (lane && lane < blocks) mbarrier_arrive_remote(arrived, lane);", "deadlock", "mbarrier"),
+    generated(SIDES_CLUSTER, "blocks of a cluster do not wait for each other's start", r"weft::cluster_wait\(\);", ";", "bad-cluster-barrier|remote-access-before-start|data-race|mbarrier-not-initialised", "weft::reduce_cluster|cluster"),
+)
+
+MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TWO_SIDES, *PIPELINES)
 
 
 # ---------------------------------------------------------------- planting and running

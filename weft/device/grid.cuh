@@ -6,7 +6,6 @@ namespace weft {
 // thread of a block wrote before, every thread of every block sees afterwards. barrier: two ints, zero and left zero.
 WEFT_DEVICE void meet_grid(int* barrier) {
   const int blocks = static_cast<int>(gridDim.x * gridDim.y * gridDim.z);
-  thread_fence();
   if (atomic_add_acquire_release(barrier, 1) != blocks - 1) {
     while (load_acquire(barrier) != blocks) {
     }
@@ -15,7 +14,6 @@ WEFT_DEVICE void meet_grid(int* barrier) {
     store_global_volatile(barrier, 0);
     store_global_volatile(barrier + 1, 0);
   }
-  thread_fence();
 }
 
 }  // namespace weft
