@@ -382,12 +382,13 @@ class Generator:
                 self.step(permutes=0.02)
         self.made = spent + self.made
 
-    def normalization(self) -> None:
+    def normalization(self, dims: list[int] | None = None) -> None:
         rng = self.rng
         self.some_inputs(1)
         rank = len(self.loops)
-        inner = rng.randint(1, min(2, rank))
-        dims = list(range(rank - inner, rank)) if self.chance(0.85) else sorted(rng.sample(range(rank), inner))
+        if dims is None:
+            inner = rng.randint(1, min(2, rank))
+            dims = list(range(rank - inner, rank)) if self.chance(0.85) else sorted(rng.sample(range(rank), inner))
         x = self.floating(self.up(self.made[0]))
         if self.chance(0.3):
             residual = self.up(self.tensor(self.loops, rng.choice(FLOATS)))
@@ -433,6 +434,22 @@ class Generator:
         if self.chance(0.5):
             self.made.append(self.cast(y, getattr(DataType, rng.choice(("Half", "BFloat16")))))
 
+    def two_sides(self) -> None:
+        """A normalization of rows, and reductions of its columns, with work on their results."""
+        if len(self.loops) < 2:
+            raise CannotMake
+        rows = self.loops[: self.rng.randint(1, len(self.loops) - 1)]
+        self.normalization(list(range(len(rows), len(self.loops))))
+        full = [v for v in self.made if v.loops == frozenset(self.loops)]
+        before = len(self.made)
+        for _ in range(self.rng.choice((1, 1, 2, 2, 3, 4))):
+            x = self.rng.choice(full)
+            self.reduce(x, [d for d, label in enumerate(x.labels) if label in rows], self.rng.choice(("sum", "sum", "sum", "max", "min")))
+        spent, self.made = self.made[:before], self.made[before:]
+        for _ in range(self.rng.randint(0, 3)):
+            self.step(permutes=0.0)
+        self.made = spent + self.made
+
     def spread(self, row: Value, x: Value) -> Value:
         """Return a reduction's result so that it broadcasts to `x`."""
         return self.aligned(row, x.labels)
@@ -468,6 +485,8 @@ class Generator:
 
 _MOVES = ("permute", "broadcast", "broadcast_in_dim", "squeeze", "set", "stride_order", "neg", "abs", "relu", "maximum", "minimum", "max", "min", "where")
 FAMILIES = (("pointwise", 0.4), ("reduction", 0.25), ("normalization", 0.27), ("anything", 0.08))
+TWO_SIDES = "two_sides"
+"""A family of its own: rows are normalized, and columns reduced."""
 LONG_ROWS = "long rows"
 """A family of its own: normalizations of rows of thousands of elements, as many as leave no multiprocessor without one, or fewer."""
 VIEWS = "views"
@@ -482,7 +501,7 @@ def long_rows(rng: random.Random, largest_elems: int) -> dict[str, int]:
 
 
 def random_case(seed: int, largest_elems: int = 4000, family: str = "") -> Case:
-    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, VIEWS, or any of FAMILIES."""
+    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, or any of FAMILIES."""
     if family == VIEWS:
         return view_case(seed, largest_elems, family)
     rng = random.Random(f"weft {family}{seed}")

@@ -160,6 +160,8 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams) -> TensorVie
         partial = rfactor(total, [1])
     stored = cache_after(partial)
     set_memory_type(stored, MemoryType.global_)
+    arrange_axes(total, sorted(total.get_loop_domain(), key=lambda a: not a.is_reduction()))
+    merge_axes_at(total, 1, len(total.get_loop_domain()) - 1)  # axes of one iteration were no part of the reference's row
     return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
 
 

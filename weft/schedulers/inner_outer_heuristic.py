@@ -102,11 +102,13 @@ class Candidates:
         self.facts, self.arch, self.rows = facts, arch, facts.rows
         rows = self.rows
         self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, max(rows.vector_bits, arch.max_vector_bits))
+        if facts.has_single_axes:
+            self.vector = rows.min_vector_elems
         self.is_projected = rows.projected_bits is not None and (rows.projected_bits <= rows.persistent_bits and not rows.recompute_has_exact_exp)
         kept_bits = (rows.projected_bits if self.is_projected else rows.persistent_bits) or 0
         self.kept_bits = max(kept_bits / rows.reduction_elems, 0 if facts.has_row_results else rows.input_bits)
         bytes_of_vector = {self.vector * bits // 8 for bits in (rows.min_dtype_bits, rows.max_dtype_bits)}
-        can_copy = arch.compute_capability >= (8, 0) and rows.vectorizable_inputs > 0
+        can_copy = arch.compute_capability >= (8, 0) and rows.vectorizable_inputs > 0 and not facts.has_single_axes
         self.has_cp_async = can_copy and bytes_of_vector <= set(CP_ASYNC_BYTES)
         row_bits = rows.reduction_elems * rows.min_dtype_bits
         self.has_tma = is_loadable and arch.has_tma and can_copy and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
@@ -162,7 +164,7 @@ class Candidates:
         rows, arch = self.rows, self.arch
         seats = self.resident_clusters(cluster) * resident
         blocks = min(seats, max(2, next_power_of_two(ceil_div(rows.iteration_elems, unroll * groups))))
-        column_vector = 4 if rows.reduction_elems % 4 == 0 and self.facts.column_accumulator_bits == 32 * self.facts.column_results else 1
+        column_vector = 4 if rows.reduction_elems % 4 == 0 and not self.facts.has_single_axes and self.facts.column_accumulator_bits == 32 * self.facts.column_results else 1
         return InnerOuterParams(
             self.is_projected, self.vector, batches, lanes, threads_y, groups, unroll, blocks, "now", 1, False, "registers", column_vector, SLOTS_UNROLL,
             arch.registers_per_thread(lanes * threads_y * groups * resident), cluster,

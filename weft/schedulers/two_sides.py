@@ -30,6 +30,7 @@ class TwoSidedFacts:
 
     rows: of the part before the results of columns; its outputs and weights are those of the rows. has_row_results: a row reduction is used over the row.
     column_results: reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: what enters and leaves per column at the end.
+    has_single_axes: some tensors have axes of one element among those of the rows, behind which no vector is found.
     """
 
     rows: PersistentFacts
@@ -37,6 +38,7 @@ class TwoSidedFacts:
     column_results: int
     column_accumulator_bits: int
     column_bits: int
+    has_single_axes: bool = False
 
 
 class TwoSidedAnalysis(RowAnalysis):
@@ -67,6 +69,7 @@ class TwoSidedAnalysis(RowAnalysis):
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
+        self.has_single_axes = any(axes.of(a) is None for t in (shape.reference, columns.reference) for a in t.get_logical_domain())
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> TwoSidedFacts:
@@ -85,7 +88,7 @@ class TwoSidedAnalysis(RowAnalysis):
         )
         accumulators = sum(o.dtype().bits for e in self.columns.reductions for o in e.outputs)  # type: ignore[attr-defined]
         moved = sum(t.dtype().bits for t in (*self.column_outputs, *self.column_inputs))
-        return TwoSidedFacts(rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved)
+        return TwoSidedFacts(rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved, self.has_single_axes)
 
     def columns_elems(self, env: Sizes) -> int:
         """Return the length of a row."""
