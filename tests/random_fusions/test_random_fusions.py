@@ -7,13 +7,14 @@ import os
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, difference
-from fusion_generator import LONG_ROWS, VIEWS, random_case
+from fusion_generator import LONG_ROWS, TWO_SIDES, VIEWS, random_case
 from fusion_runner import Found, run_seeds, shrunk
 from fusion_shrink import shrink
 
 SEEDS = range(60)
 LARGEST_ELEMS = 2000
 VIEWS_SEEDS, VIEWS_ELEMS = range(24), 400
+TWO_SIDES_SEEDS = range(16)
 LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
@@ -51,6 +52,14 @@ def test_long_rows(seed: int) -> None:
     outcome = check(random_case(seed, LONG_ROWS_ELEMS, LONG_ROWS))
     if outcome.is_failure:
         pytest.fail(shrunk(seed, outcome, "cpu", LONG_ROWS_ELEMS, LONG_ROWS))
+
+
+@pytest.mark.parametrize("seed", TWO_SIDES_SEEDS)
+def test_rows_and_columns(seed: int) -> None:
+    """Normalizations of rows whose columns are reduced, too."""
+    outcome = check(random_case(seed, LARGEST_ELEMS, TWO_SIDES))
+    if outcome.is_failure:
+        pytest.fail(shrunk(seed, outcome, "cpu", LARGEST_ELEMS, TWO_SIDES))
 
 
 def test_few_fusions_are_declined(found: dict[int, Found]) -> None:

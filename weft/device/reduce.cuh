@@ -274,7 +274,7 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_turn(T (&val
 #pragma unroll
   for (int n = 0; n < N; n++) {
     T value = identity;
-    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(all + entry * N + n));
+    for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(load_shared(all + entry * N + n), value);
     values[n] = reduce_lanes<Op, 32>(value);
   }
 }

@@ -14,11 +14,11 @@ from ..analysis.loop_axes import Obstacle
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, TensorView
+from ..ir.values import Expr, IterDomain, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer
 from ..schedule.inline import inline_to
-from ..schedule.primitives import set_memory_type, split
+from ..schedule.primitives import set_allocation_domain, set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.recompute import recompute_chain
 from ..schedule.rfactor import rfactor
@@ -64,7 +64,8 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     loaded = load_rows(template, analysis, params)
     again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
-    read = [cut(total, row_axes, params) for total in totals]
+    read = [cut(total, row_axes, params, columns_in_memory(expr.outputs[0], analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
+    places = [next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction()) for total in totals]
     of_columns = column_side(fusion, read)
     rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
     share_rows(reference, params, rows)
@@ -74,7 +75,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
             bind_bulk_load(tensor, params)
     schedule_rows(template, params, reference, rows, row_axes)
     partials = [schedule_columns(total, params, of_columns) for total in totals]
-    parallel_columns(totals, partials, of_columns, params)
+    parallel_columns(totals, partials, read, places, of_columns, params)
     vectorize(template, analysis, params, read, loaded, again)
     inline(template, analysis, params, row_axes, read, of_columns, loaded)
     for tensor in loaded:
@@ -149,7 +150,14 @@ def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerO
     return count + 1
 
 
-def cut(total: TensorView, row_axes: int, params: InnerOuterParams) -> TensorView:
+def columns_in_memory(total: TensorView, analysis: TwoSidedAnalysis) -> list[int]:
+    """Return which of the kept axes of a column reduction comes first in memory, second, and so on."""
+    classes = [analysis.axes.of(a) for a in total.get_logical_domain() if not a.is_reduction()]
+    place = {n: k for k, n in enumerate(analysis.shape.order)}
+    return sorted(range(len(classes)), key=lambda n: -1 if classes[n] is None else place[classes[n]])  # type: ignore[index]
+
+
+def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[int]) -> TensorView:
     """Let a column reduction sum what a block has, hand that to global memory, and sum what all blocks have; return the copy that is read there.
 
     Before: loops as `split_rows` leaves them.   After: [blocks, row].
@@ -160,6 +168,9 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams) -> TensorVie
         partial = rfactor(total, [1])
     stored = cache_after(partial)
     set_memory_type(stored, MemoryType.global_)
+    place = next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction())
+    slots, columns = stored.get_logical_domain()[place], [a for n, a in enumerate(stored.get_logical_domain()) if n != place]
+    set_allocation_domain(stored, [slots, *(columns[n] for n in order)], True)
     arrange_axes(total, sorted(total.get_loop_domain(), key=lambda a: not a.is_reduction()))
     merge_axes_at(total, 1, len(total.get_loop_domain()) - 1)  # axes of one iteration were no part of the reference's row
     return cache_after(stored, LoadStoreOpType.set, CacheOp.global_)
@@ -250,13 +261,28 @@ def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: li
     return partial
 
 
-def parallel_columns(totals: list[TensorView], partials: list[TensorView], of_columns: list[TensorView], params: InnerOuterParams) -> None:
+def put_slots_inside(tensor: TensorView, place: int) -> None:
+    """Let the axes of slots stand between the blocks and the lanes of the columns. place: of the slots among the axes of a tensor with both."""
+    first = tensor.get_maybe_root_domain()[place]
+
+    def is_slot(axis: IterDomain) -> bool:
+        transform = axis.definition()
+        return axis.is_reduction() or axis is first or transform is not None and all(is_slot(source) for source in transform.inputs)  # type: ignore[arg-type]
+
+    loop = tensor.get_loop_domain()
+    columns = [a for a in loop if not is_slot(a)]
+    arrange_axes(tensor, [*columns[:-2], *(a for a in loop if is_slot(a)), *columns[-2:]])
+
+
+def parallel_columns(
+    totals: list[TensorView], partials: list[TensorView], read: list[TensorView], places: list[int], of_columns: list[TensorView], params: InnerOuterParams
+) -> None:  # fmt: skip
     """Bind what is computed after the blocks have met."""
     grids = [params.grid_of_rows] + [ParallelType.grid_x] * (params.cluster_blocks > 1)
     kinds = [ParallelType.block_z] * (params.groups > 1) + [ParallelType.block_y] * (params.threads_y > 1) + [ParallelType.block_x]
-    for total, partial in zip(totals, partials):
-        kept = [a for a in total.get_loop_domain() if not a.is_reduction()]  # another one that it meets may have moved its axes
-        arrange_axes(total, [*kept[:-2], *(a for a in total.get_loop_domain() if a.is_reduction()), *kept[-2:]])
+    for total, partial, copy, place in zip(totals, partials, read, places):
+        for tensor in (total, partial, copy):  # another one that it meets may have moved its axes
+            put_slots_inside(tensor, place)
         for position, kind in enumerate(grids):
             partial.axis(1 + position).parallelize(kind)
         for position, kind in enumerate(kinds):

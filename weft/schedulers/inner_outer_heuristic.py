@@ -30,12 +30,14 @@ ROW_UNROLLS = (1, 2, 4)
 MOST_STAGES = 4
 MOST_STEP_BYTES = 100_000
 """Of all inputs, that a block takes at once."""
+MOST_ELEMS_IN_REGISTERS = 64
+"""Of each input, that a thread loads into registers at once."""
 SMALL_SHARED_BYTES = 3072
 """Barriers, workspaces, alignment."""
 WIDE_ROW_BYTES = 24 * 1024
 """Of an input, from which on the blocks of a cluster may share a row."""
-KEPT_FACTOR, ROW_REGISTERS, BASE_REGISTERS = 1.5, 4, 12
-"""Registers of a thread: for each that a kept row takes, for each row at once, and what there is besides. Source: which of 918 kernels spilled (H200)."""
+SUMS_FACTOR, ROW_REGISTERS, BASE_REGISTERS = 1.2, 8, 32
+"""Registers of a thread: for each that holds a column's sum, for each row at once, and what there is besides. Source: which of 1,000 kernels spilled (H200)."""
 FULL_BLOCK_THREADS = 512
 """Of the block that takes what fits nowhere: its sums spill to memory."""
 
@@ -82,6 +84,11 @@ class InnerOuterParams:
     def threads(self) -> int:
         return self.lanes * self.threads_y * self.groups
 
+    def is_whole(self, row_elems: int) -> bool:
+        """True when every thread has a vector in every batch."""
+        share = ceil_div(row_elems, self.cluster_blocks)
+        return row_elems % self.cluster_blocks == 0 and share == self.lanes * self.threads_y * self.batches * self.vector_elems
+
 
 def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True) -> tuple[InnerOuterParams, str]:
     """Return params, and what was compared. is_loadable: bulk copies can bring the rows of all inputs."""
@@ -120,7 +127,8 @@ class Candidates:
             for batches in range(1, MOST_BATCHES + 1):
                 threads = ceil_div(piece, batches)
                 lanes, threads_y = self.shape(threads, batches)
-                if lanes * threads_y <= MOST_ROW_THREADS and (batches == 1 or threads > ceil_div(piece, batches + 1)) and (cluster == 1 or lanes * threads_y >= 64):
+                is_other = batches == 1 or threads > ceil_div(piece, batches + 1)
+                if is_other and lanes * threads_y <= MOST_ROW_THREADS and (cluster == 1 or lanes * threads_y >= 64):
                     yield from self.with_threads(cluster, piece, batches, lanes, threads_y)
 
     def clusters(self) -> Iterator[int]:
@@ -164,7 +172,8 @@ class Candidates:
         rows, arch = self.rows, self.arch
         seats = self.resident_clusters(cluster) * resident
         blocks = min(seats, max(2, next_power_of_two(ceil_div(rows.iteration_elems, unroll * groups))))
-        column_vector = 4 if rows.reduction_elems % 4 == 0 and not self.facts.has_single_axes and self.facts.column_accumulator_bits == 32 * self.facts.column_results else 1
+        is_float = self.facts.column_accumulator_bits == 32 * self.facts.column_results
+        column_vector = 4 if rows.reduction_elems % 4 == 0 and not self.facts.has_single_axes and is_float else 1
         return InnerOuterParams(
             self.is_projected, self.vector, batches, lanes, threads_y, groups, unroll, blocks, "now", 1, False, "registers", column_vector, SLOTS_UNROLL,
             arch.registers_per_thread(lanes * threads_y * groups * resident), cluster,
@@ -186,7 +195,8 @@ class Candidates:
         room = self.arch.shared_per_sm_bytes // resident - fixed - 1024
         most = min(MOST_STAGES, max(0, room) // max(1, step_bytes))
         for loads in ("ahead", "now"):
-            if self.fits(params, loads, False) and fixed + 1024 <= self.arch.shared_per_sm_bytes // resident and params.row_unroll * self.vector * params.batches <= 64:
+            is_small = params.row_unroll * self.vector * params.batches <= MOST_ELEMS_IN_REGISTERS and room >= 0
+            if is_small and self.fits(params, loads, False):
                 yield replace(params, loads=loads)
         if step_bytes > MOST_STEP_BYTES and (params.row_unroll > 1 or params.groups > 1) or most < 2:
             return
@@ -202,8 +212,7 @@ class Candidates:
         ahead = params.row_unroll * elems * rows.input_bits / 32 * (loads == "ahead")
         weights = elems * rows.broadcast_operand_bits / 32
         sums = elems * self.facts.column_accumulator_bits / 32
-        computed = self.vector * max(1, 32 // rows.max_dtype_bits)
-        needed = sums + KEPT_FACTOR * kept + ahead + weights + ROW_REGISTERS * params.row_unroll + BASE_REGISTERS + computed
+        needed = SUMS_FACTOR * sums + kept + ahead + weights + ROW_REGISTERS * params.row_unroll + BASE_REGISTERS
         return needed <= params.max_registers
 
     def last_resort(self) -> InnerOuterParams:

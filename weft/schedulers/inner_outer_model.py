@@ -22,23 +22,26 @@ class Constants:
     instructions: per op and element. access: per vector. step_instructions: per step, and half of it for each row result. step, vector, warp, result:
     of the chain of a step, for each vector of a thread, each warp of the block, each row result. cluster, cluster_block: of the exchange in a cluster.
     latency: of memory. meeting: start, the meeting of all blocks, the sum of what they have. column_bytes_per_ns: of a multiprocessor, for that sum.
-    sharpness: how far the largest of the four bounds hides the others. last: of the last step, which not all blocks have.
+    sharpness: how far the largest of the four bounds hides the others. last: of the last step, which not all
+    blocks have. bounds: more instructions, and a longer chain, where the threads of a block do not divide a row into whole vectors, so that each asks
+    whether it is there.
     """
 
-    instructions: float = 0.6
-    access: float = 0.97
-    step_instructions: float = 41.7
-    step: float = 133.0
-    vector: float = 29.9
-    warp: float = 4.82
-    result: float = 156.7
-    cluster: float = 868.0
-    cluster_block: float = 123.0
-    latency: float = 976.0
-    meeting: float = 10121.0
-    column_bytes_per_ns: float = 8.76
-    sharpness: float = 3.82
-    last: float = 1.07
+    instructions: float = 1.12
+    access: float = 0.06
+    step_instructions: float = 22.6
+    step: float = 64.5
+    vector: float = 42.2
+    warp: float = 1.37
+    result: float = 73.2
+    cluster: float = 830.0
+    cluster_block: float = 163.0
+    latency: float = 1608.0
+    meeting: float = 15350.0
+    column_bytes_per_ns: float = 27.2
+    sharpness: float = 4.8
+    last: float = 2.15
+    bounds: float = 1.38
 
 
 CONSTANTS = Constants()
@@ -54,11 +57,12 @@ def predicted_ns(p: InnerOuterParams, facts: TwoSidedFacts, arch: Arch, c: Const
     resident = p.blocks * p.cluster_blocks / sms
     steps = rows.iteration_elems / (p.blocks * in_step)
     vectors = p.row_unroll * p.batches
+    more = 1.0 if p.is_whole(rows.reduction_elems) else 1.0 + c.bounds
     ops = rows.instructions + facts.column_results + (rows.recompute_instructions if p.project_to_inputs else 0)
     results = p.row_unroll * rows.reductions
-    instructions = vectors * (p.vector_elems * ops * c.instructions + c.access) + c.step_instructions * (1 + 0.5 * results)
+    instructions = vectors * (p.vector_elems * ops * c.instructions * more + c.access) + c.step_instructions * (1 + 0.5 * results)
     issue = instructions * p.threads / WARP_THREADS / SUB_PARTITIONS / clock
-    chain = c.step + c.vector * vectors + c.warp * p.threads / WARP_THREADS + c.result * results + issue
+    chain = c.step + c.vector * vectors * more + c.warp * p.threads / WARP_THREADS + c.result * results + issue
     if p.cluster_blocks > 1:
         chain += c.cluster + c.cluster_block * p.cluster_blocks
     elems = rows.iteration_elems * rows.reduction_elems
