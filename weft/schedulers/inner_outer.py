@@ -25,7 +25,7 @@ from ..schedule.rfactor import rfactor
 from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .inner_outer_heuristic import InnerOuterParams, choose_inner_outer
+from .inner_outer_heuristic import Candidates, InnerOuterParams, choose_inner_outer
 from .persistent_params import SHARE_MULTIPLE
 from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, split_axis
@@ -42,7 +42,8 @@ class InnerOuterPersistent(Scheduler):
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
     def accept(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        return analysis.why_not_whole_bytes(sizes, alignment_bits)
+        facts = analysis.facts(sizes, alignment_bits)
+        return analysis.why_not_vectors(facts.rows, Candidates(facts, arch, False).vector)
 
     def choose(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[InnerOuterParams, str]:
         return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, all(can_load(t) for t in analysis.row_inputs))
