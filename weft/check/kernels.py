@@ -245,9 +245,11 @@ def two_sides(**changes: Any) -> tuple[Fusion, Launch]:
         y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
         fd.add_output(fd.ops.cast(y, DataType.BFloat16))
         fd.add_output(fd.ops.sum(y, [0]))
-    analysis = analyze_two_sides(fd.fusion)
+    defined = fd.fusion
+    assert defined is not None
+    analysis = analyze_two_sides(defined)
     params = InnerOuterParams(True, 8, 1, 8, 8, 1, 1, 4, "tma", 3, False, "registers", 4, 2, 128)
-    fusion, _ = fd.fusion.clone()
+    fusion, _ = defined.clone()
     return fusion, apply_inner_outer(fusion, analysis, replace(params, **changes))  # type: ignore[arg-type]
 
 

@@ -65,7 +65,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     loaded = load_rows(template, analysis, params)
     again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
-    read = [cut(total, row_axes, params, columns_in_memory(expr.outputs[0], analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
+    read = [cut(total, row_axes, params, columns_in_memory(expr, analysis)) for total, expr in zip(totals, analysis.columns.reductions)]
     places = [next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction()) for total in totals]
     of_columns = column_side(fusion, read)
     rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
@@ -151,8 +151,9 @@ def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerO
     return count + 1
 
 
-def columns_in_memory(total: TensorView, analysis: TwoSidedAnalysis) -> list[int]:
+def columns_in_memory(reduction: Expr, analysis: TwoSidedAnalysis) -> list[int]:
     """Return which of the kept axes of a column reduction comes first in memory, second, and so on."""
+    total: TensorView = reduction.outputs[0]  # type: ignore[assignment]
     classes = [analysis.axes.of(a) for a in total.get_logical_domain() if not a.is_reduction()]
     place = {n: k for k, n in enumerate(analysis.shape.order)}
     return sorted(range(len(classes)), key=lambda n: -1 if classes[n] is None else place[classes[n]])  # type: ignore[index]
