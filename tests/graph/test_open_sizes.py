@@ -109,7 +109,7 @@ def test_a_reduction_over_an_open_axis_of_size_one_is_a_squeeze() -> None:
 def test_factories_of_a_symbolic_size_broadcast_when_it_is_one() -> None:
     def build(fd: Any) -> list[Any]:
         x, n = fd.define_tensor([5, 3], contiguity=True), fd.define_scalar(D.Int)
-        return [fd.ops.add(x, fd.ops.full([n, 3], 2.0, D.Float)), fd.ops.add(x, fd.ops.iota(n, 7, 0, D.Float))]
+        return [fd.ops.add(x, fd.ops.full([n, 3], 2.0, D.Float)), fd.ops.add(x, fd.ops.iota(n, 7, 1, D.Float))]
 
     fd = define(build)
     a = torch.randn(5, 3)

@@ -405,3 +405,22 @@ def test_a_clone_has_the_same_structure() -> None:
     copy, _ = fusion.clone()
     assert structural_key(copy) == structural_key(fusion)
     assert str(copy) == str(fusion)
+
+
+# ---------------------------------------------------------------- types of iota and where
+def test_iota_and_where_refuse_other_types() -> None:
+    g = Graph()
+    half, n = g.scalar(D.Double), g.scalar(D.Int)
+    for call, text in (
+        (lambda: g.iota(4, half, None, D.Int), "start dtype does not match specified dtype argument"),
+        (lambda: g.iota(4, None, n, D.Float), "step dtype does not match specified dtype argument"),
+        (lambda: g.iota(4, float("inf"), None, D.Float), "length, start, step must be finite numbers."),
+        (lambda: g.iota(4, 0, 0), "step value must not equal zero."),
+        (lambda: g.where(g.tensor([4]), 1.0, 2.0), "Condition should be of DataType Bool, not"),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            call()
+    with pytest.raises(TypeError):
+        g.iota(4.5)
+    assert g.where(g.tensor([4], D.Bool), 1, 2).dtype() is D.Int
+    assert axes(g.iota(n, 0, -2)) == [f"?{n.sym}"]

@@ -5,6 +5,7 @@ Owns their nodes and the numbering of random ops. Philox's arithmetic is in `wef
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..dtypes import DataType
@@ -29,6 +30,25 @@ def full(fusion: Fusion, shape: Sequence[Extent], value: Operand, dtype: DataTyp
     return out
 
 
+class WrongIota(UserError):
+    code = "W374"
+    what = "iota: {problem}"
+    fix = "give an integer length, and start and step of the dtype of the result, finite and the step not 0"
+
+
+def _check_iota(length: Scalar, start: Operand | None, step: Operand | None, dtype: DataType) -> None:
+    """Refuse a start or a step of another type than the result's, or constants that make no sequence. Errors: WrongIota."""
+    for name, value in (("start", start), ("step", step)):
+        if isinstance(value, Scalar) and value.dtype() is not dtype:
+            raise WrongIota(problem=f"{name} dtype does not match specified dtype argument: {value.dtype()} and {dtype}")
+    known = [v.sym.value if isinstance(v, Scalar) else v for v in (start, step) if v is not None and not (isinstance(v, Scalar) and not v.sym.is_const)]
+    if not all(math.isfinite(v) for v in known if isinstance(v, (int, float))):
+        raise WrongIota(problem=f"length, start, step must be finite numbers. They are {length.sym}, {start}, {step}")
+    last = step.sym.value if isinstance(step, Scalar) and step.sym.is_const else step
+    if isinstance(last, (int, float)) and last == 0:
+        raise WrongIota(problem="step value must not equal zero.")
+
+
 def iota(fusion: Fusion, length: Extent, start: Operand | None, step: Operand | None, dtype: DataType) -> TensorView:
     """Return start + step * i for i in 0 .. length - 1."""
     if not (dtype.is_integer or dtype.is_float):
@@ -37,6 +57,7 @@ def iota(fusion: Fusion, length: Extent, start: Operand | None, step: Operand | 
     assert isinstance(length_val, Scalar)
     if length_val.sym.is_const and length_val.sym.value < 0:  # type: ignore[operator]
         raise NegativeExtent(op="iota", axis=0, extent=length_val.sym.value)
+    _check_iota(length_val, start, step, dtype)
     one, zero = (1.0, 0.0) if dtype.is_float else (1, 0)
     start_val = as_val(fusion, zero if start is None else start, "iota")
     step_val = as_val(fusion, one if step is None else step, "iota")

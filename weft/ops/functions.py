@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dtypes import DataType, as_dtype
-from ..errors import Unsupported
+from ..errors import Unsupported, UserError
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
 from . import block_functions, build, factories, index_functions, reductions, shapes, torch_functions, view_functions
@@ -90,9 +90,19 @@ def complex_(fusion: Fusion, real: Any, imag: Any, /) -> Any:
     return build.pointwise(fusion, "complex", real, imag)
 
 
+class WrongCondition(UserError):
+    code = "W375"
+    what = "where: Condition should be of DataType Bool, not {dtype}"
+    fix = "compare the condition with 0, or cast it to Bool"
+
+
 def where(fusion: Fusion, condition: Any, a: Any, b: Any, /) -> Any:
     """Return a where condition holds, else b."""
-    return build.pointwise(fusion, "where", *(_operand("where", f"argument {i + 1}", v) for i, v in enumerate((condition, a, b))))
+    operands = [_operand("where", f"argument {i + 1}", v) for i, v in enumerate((condition, a, b))]
+    dtype = build.as_val(fusion, operands[0], "where").dtype()  # type: ignore[attr-defined]
+    if dtype is not DataType.Bool:
+        raise WrongCondition(dtype=dtype.value)
+    return build.pointwise(fusion, "where", *operands)
 
 
 def lerp(fusion: Fusion, start: Any, end: Any, weight: Any, /) -> Any:
