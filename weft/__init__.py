@@ -35,6 +35,7 @@ _NAMES = {
     "api.multidevice": ("execute_with_dtensors",),
     "api.version": ("version",),
     "errors": ("InternalError", "Unsupported", "UserError", "WeftError"),
+    "frontend.explain": ("explain",),
     "ir.fusion": ("Fusion", "FusionGuard"),
     "ir.graph_ops": ("ReshapeOp",),
     "ir.values": (

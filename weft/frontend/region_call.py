@@ -50,6 +50,10 @@ class RegionCall:
             self._check(outputs, inputs)
         return outputs
 
+    def kernels(self) -> tuple[Any, ...]:
+        """The kernels that calls of this region's definition have used; none before the first call, or where torch runs it."""
+        return tuple(self.translated.definition.fec.kernel_runtimes)
+
     def eager(self, *inputs: Any) -> Any:
         """Run the region's ops in torch."""
         if self._eager is None:

@@ -1,0 +1,173 @@
+"""torch.compile(backend="weft"): values and gradients equal eager's, in the emulator; what stays with torch is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import weft
+from weft.frontend.backend import GRAPHS, BadOption, backend
+from weft.options import options
+
+EMULATE = {"emulate": True, "debug": True, "strict": True}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with options(check="races"):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
+    return torch.compile(function, backend=backend, options={**EMULATE, **changed})
+
+
+def compare(function: Callable[..., Any], *inputs: torch.Tensor, tolerance: float = 1e-5) -> None:
+    """Values and gradients of a function, against eager torch in float64."""
+    leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    exact = [x.detach().double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    out, want = compiled(function)(*leaves), function(*exact)
+    assert out.dtype is leaves[0].dtype or not leaves[0].is_floating_point()
+    torch.testing.assert_close(out.double(), want, rtol=tolerance, atol=tolerance)
+    seed = torch.randn_like(want)
+    out.backward(seed.to(out.dtype))
+    want.backward(seed)
+    for leaf, reference in zip(leaves, exact):
+        if leaf.grad is not None:
+            torch.testing.assert_close(leaf.grad.double(), reference.grad, rtol=tolerance * 4, atol=tolerance * 4)
+    assert sum(graph.covered_nodes for graph in GRAPHS) > 0
+    assert not any(call.fallback_reason for graph in GRAPHS for _, call in graph.regions)
+
+
+def schedulers(kind: str) -> list[str]:
+    return [k.scheduler for graph in GRAPHS if graph.kind == kind for _, call in graph.regions for k in call.kernels()]
+
+
+def rms(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+CASES = {
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (33,), w, b), [(7, 33), (33,), (33,)]),
+    "rms norm": (rms, [(5, 3, 40), (40,)]),
+    "softmax": (lambda x: torch.softmax(x * 3, -1), [(6, 21)]),
+    "log softmax": (lambda x: torch.log_softmax(x, 0), [(6, 21)]),
+    "gelu with bias": (lambda x, b: F.gelu(x + b, approximate="tanh"), [(9, 31), (31,)]),
+    "exact gelu": (lambda x: F.gelu(x), [(1, 65)]),
+    "silu and multiply": (lambda x, y: F.silu(x) * y, [(8, 16), (8, 16)]),
+    "group norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 4, 5, 5), (4,), (4,)]),
+    "rope": (lambda x, c, s: x * c + rotated(x) * s, [(2, 3, 6, 8), (6, 8), (6, 8)]),
+    "slices": (lambda x: x[:, 1:5] * x[:, -4:] + x[:, 0:1], [(4, 9)]),
+    "transposed": (lambda x, y: torch.tanh(x.t() + y), [(17, 13), (13, 17)]),
+    "variance": (lambda x: (x - x.mean(0)) / (x.var(0, correction=0) + 1e-3).sqrt(), [(19, 5)]),
+    "stack and where": (lambda x, y: torch.where(x > y, torch.stack((x, y)).sum(0), x * 0.5), [(4, 6), (4, 6)]),
+    "padded": (lambda x: F.pad(torch.sin(x), (1, 2)), [(3, 7)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_equal_eager(name: str) -> None:
+    function, shapes = CASES[name]
+    compare(function, *(torch.randn(shape) for shape in shapes))
+
+
+def test_cross_entropy_needs_no_gather() -> None:
+    target = torch.tensor([3, 0, -100, 6])
+    compare(lambda x: F.cross_entropy(x, target), torch.randn(4, 7))
+    assert not any("nll" in op for graph in GRAPHS for op in graph.torch_ops)
+
+
+def test_a_norm_backward_is_one_kernel() -> None:
+    compare(rms, torch.randn(64, 1024), torch.randn(1024), tolerance=2e-5)
+    assert schedulers("backward") == ["inner_outer_persistent"]
+
+
+def test_a_training_step_of_a_block() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 64), nn.Linear(64, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(F.gelu(self.up(self.norm(x))))
+
+    block, exact = Block(), Block().double()
+    exact.load_state_dict(block.state_dict())
+    x = torch.randn(4, 5, 32)
+    compiled(block)(x).square().sum().backward()
+    exact(x.double()).square().sum().backward()
+    for p, q in zip(block.parameters(), exact.parameters()):
+        torch.testing.assert_close(p.grad.double(), q.grad, rtol=1e-4, atol=1e-4)
+    assert {op for graph in GRAPHS for op in graph.torch_ops} <= {"aten.addmm.default", "aten.mm.default"}
+
+
+def test_sizes_become_symbols() -> None:
+    function = compiled(lambda x, w: rms(x, w))
+    w = torch.randn(24)
+    for rows in (3, 5, 8, 1):
+        x = torch.randn(rows, 24)
+        torch.testing.assert_close(function(x, w), rms(x, w))
+    assert len(GRAPHS) == 3  # static, symbolic, and one row
+
+
+def test_inputs_may_be_strided_and_expanded() -> None:
+    x, y = torch.randn(9, 20)[:, ::2], torch.randn(1, 10).expand(9, 10)
+    torch.testing.assert_close(compiled(lambda a, b: (a * b).sum(-1) + a[:, 0])(x, y), (x * y).sum(-1) + x[:, 0])
+
+
+def test_16_bit_floats_are_rounded_once() -> None:
+    x = torch.randn(8, 64).bfloat16()
+    out = compiled(lambda v: torch.exp(v) * 3 + v)(x)
+    want = x.double().exp() * 3 + x.double()
+    assert out.dtype is torch.bfloat16
+    torch.testing.assert_close(out.double(), want, rtol=2**-8, atol=2**-8)
+
+
+def test_dropout_keeps_its_share_and_its_mask() -> None:
+    x = torch.ones(64, 64, requires_grad=True)
+    out = compiled(lambda v: F.dropout(v, 0.25, True) * 1.0)(x)
+    kept = out != 0
+    assert 0.68 < kept.float().mean() < 0.82  # 0.75, six standard deviations of 4096 draws
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, kept * (1 / 0.75))
+
+
+def test_what_torch_keeps_is_told() -> None:
+    compiled(lambda x: torch.linalg.inv(x) * 2)(torch.eye(3) + 0.1)
+    text = weft.explain()
+    assert "has no rule" in text and "1 of" in text.splitlines()[0] and "kernels: pointwise" in text
+
+
+def test_cpu_tensors_run_eagerly_unless_asked(caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(5)
+    with caplog.at_level(logging.INFO, logger="weft.frontend.backend"):
+        torch.testing.assert_close(torch.compile(torch.sin, backend=backend)(x), x.sin())
+    assert "runs it eagerly" in caplog.text and not GRAPHS
+
+
+@pytest.mark.parametrize("given, name", [({"options": {"fast": 1}}, "fast"), ({"mode": "max-autotune"}, "max-autotune")])
+def test_unknown_options_are_named(given: dict[str, Any], name: str) -> None:
+    with pytest.raises(Exception, match=f"has no .* '{name}'") as caught:
+        torch.compile(torch.sin, backend=backend, **given)(torch.ones(3))
+    assert isinstance(caught.value, BadOption) or BadOption.code in str(caught.value)
+
+
+def test_the_entry_point_is_declared() -> None:
+    from importlib.metadata import entry_points
+
+    found = {e.value for e in entry_points(group="torch_dynamo_backends") if e.name == "weft"}
+    assert found <= {"weft.frontend.backend:backend"}
