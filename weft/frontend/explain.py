@@ -8,7 +8,7 @@ from .backend import GRAPHS, CompiledGraph
 def explain() -> str:
     """Return a text about every graph compiled by `torch.compile(backend="weft")` since the last `torch._dynamo.reset()`.
 
-    Per graph: the share of compute nodes inside regions; per region its kernels (schedulers; known after the first call); per op that torch runs, how often and why.
+    Per graph: the share of compute nodes inside regions; per region its kernels (by scheduler, once it was called); per op that torch runs, how often and why.
     """
     if not GRAPHS:
         return 'no graph was compiled by torch.compile(backend="weft") yet: call the compiled model first'
