@@ -123,6 +123,17 @@ def test_cat_is_a_lookup_of_each_part() -> None:
     assert not any(isinstance(e, PointwiseOp) for e in normal.tensor_exprs())
 
 
+def test_two_equal_cats_share_what_they_read() -> None:
+    g = Graph()
+    x = g.tensor([3, 5])
+    turned = g.permute(x, [1, 0])
+    copied = g.set(turned)
+    fusion = g.out(g.cat([copied, turned], 0), g.cat([copied, turned], 0))
+    a = torch.randn(3, 5)
+    for out in evaluate(normalize(fusion), [a]):
+        torch.testing.assert_close(out, torch.cat([a.T, a.T]).double())
+
+
 def test_dead_code_is_gone() -> None:
     g = Graph()
     x = g.tensor([4, 6])

@@ -174,14 +174,14 @@ class _Mover:
         if any(mine.is_broadcast() is not theirs.is_broadcast() for mine, theirs in zip(self.axes, logical_axes(value))):
             self._where(self._everywhere([fusion.copy_axis(a) for a in self.axes]), value, value)
             return
-        key = next((k for k, v in self.made.items() if v is value), None)
-        if key is None or key[0] is value or value.uses() or definition is None:
+        keys = [k for k, v in self.made.items() if v is value]
+        if not keys or any(key[0] is value for key in keys) or value.uses() or definition is None:
             fusion.register(LoadStoreOp([value], [self.out]))
             return
         fusion.remove(definition)
         definition.outputs = [self.out]
         fusion.register(definition)
-        self.made[key] = self.out
+        self.made.update((key, self.out) for key in keys)
 
     def _where(self, condition: TensorView, value: TensorView, other: TensorView | Scalar) -> None:
         """Let the result be a selection; its axes are the result's, whichever of the operands have elements along them."""
