@@ -67,8 +67,8 @@ def poisoned_outputs() -> Iterator[None]:
             setattr(home, name, function)
 
 
-def check(case: Case, device: str = "cpu", seed: int | None = None) -> Outcome:
-    """Run a case and compare its outputs with the reference."""
+def check(case: Case, device: str = "cpu", seed: int | None = None, partition: str = "best") -> Outcome:
+    """Run a case and compare its outputs with the reference. partition: the setting of that name."""
     with FusionDefinition() as fd:
         case.define(fd)
     inputs = case.arguments(device)
@@ -80,7 +80,7 @@ def check(case: Case, device: str = "cpu", seed: int | None = None) -> Outcome:
     dtypes = [torch_dtype(v.dtype()) for v in fd.fusion.outputs()]
     kept = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
     try:
-        with poisoned_outputs(), options(check="races" if device == "cpu" else ""):
+        with poisoned_outputs(), options(check="races" if device == "cpu" else "", partition=partition):
             outputs = fd.execute(inputs)
             if device != "cpu":
                 torch.cuda.synchronize()

@@ -172,7 +172,7 @@ class _CallWriter:
                     text.before += fresh
                 self._launch(parts, text, use, kernel, in_place)
             elif isinstance(step, TorchStep):
-                text.call = self._torch_call(parts, number, step)
+                text.call, text.torch_name = self._torch_call(parts, number, step), f"torch{number}"
             else:
                 text.call = self._view(step)
             text.after += [f"del {name}" for name in dead_after[number]]
@@ -226,18 +226,20 @@ class _CallWriter:
         return f"a{address[1:]}" if address.startswith("p") else f"o{buffer}"
 
     def _torch_call(self, parts: warm_path.RunParts, number: int, step: TorchStep) -> str:
+        """Return the call of an op that torch runs, on operands of the user's shapes: the passes over graphs may have split axes, and left out reshapes."""
+        expr = step.expr
+        defined = self.caller.template.tensors.get(expr.outputs[0].name)
+        if defined is not None and type(defined.definition()) is type(expr):
+            expr = defined.definition()  # type: ignore[assignment]
         operands = []
-        for tensor in step.expr.tensor_inputs:
-            text, defined = self._memory(tensor), self.caller.template.tensors.get(tensor.name)
-            if not text.startswith("a") and defined is not None:  # the passes over graphs may have split axes
-                sizes = layout_of(defined, self.sizes.env).sizes
-                if sizes != self.sizes.layouts[self._buffers[input_name(tensor)]].sizes:
-                    text = f"{text}.reshape({sizes})"
-            operands.append(text)
+        for tensor, wanted in zip(step.expr.tensor_inputs, expr.tensor_inputs):
+            text, sizes = self._memory(tensor), layout_of(wanted, self.sizes.env).sizes
+            index = self.sizes.places.get(input_name(tensor))
+            has = self.sizes.layouts[self._buffers[input_name(tensor)]].sizes if index is None else self.sizes.bound.tensors[index].sizes
+            operands.append(text if tuple(has) == sizes else f"{text}.reshape({sizes})")
         buffers = [self._buffers[input_name(t)] for t in step.outputs]
         layouts = [self.sizes.layouts[n] for n in buffers]
-        varying = self._varying_inputs(zip(self.inputs, self.inputs))
-        call = call_text(number, step.expr, operands, layouts, self.sizes.env, varying, parts.constants)
+        call = call_text(number, expr, operands, layouts, self.sizes.env, self._varying_inputs(zip(self.inputs, self.inputs)), parts.constants)
         return f"{', '.join(f'o{n}' for n in buffers)}, = {call}"
 
     def _view(self, step: ViewStep) -> str:

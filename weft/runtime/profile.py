@@ -59,50 +59,66 @@ def recording() -> Iterator[None]:
 
 
 def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
-    """Run a prepared call and keep the records of its launches in `caller.launches`."""
+    """Run a prepared call and keep the records of its launches, and of what torch ran, in `caller.launches`: a segment each."""
     parts = prepared.run.parts
-    names = [f"launch{n}" for n in range(len(prepared.runtimes))]
-    timed = [_Timed(parts.constants[name], runtime.engine.device) for name, runtime in zip(names, prepared.runtimes)]
-    outputs = write_run(replace(parts, constants={**parts.constants, **dict(zip(names, timed))}))(*arguments)
-    caller.launches = [_profile(prepared, number, launch, caller.timings) for number, launch in enumerate(timed)]
+    device = prepared.runtimes[0].engine.device if prepared.runtimes else parts.constants.get("device")
+    timed: dict[str, _Timed] = {}
+    for step in parts.steps:
+        name = step.torch_name if step.call else f"launch{step.number}"
+        if name:
+            timed[name] = _Timed(parts.constants[name], device)
+    outputs = write_run(replace(parts, constants={**parts.constants, **timed}))(*arguments)
+    caller.launches = []
+    for number, (name, one) in enumerate(timed.items()):
+        if name.startswith("torch"):
+            where = -1 if device is None else device
+            caller.launches.append(LaunchProfile(name=one.launch.name, segment_id=number, device=where, time_ms=one.ms, scheduler="expr_eval"))
+        else:
+            caller.launches.append(_profile(prepared, int(name.removeprefix("launch")), number, one, caller.timings))
     return outputs
 
 
 class _Timed:
-    """A launch between two events."""
+    """A launch, or a call of torch, between two events."""
 
-    def __init__(self, launch: Callable[..., None], device: int | None) -> None:
-        self._launch, self._device = launch, device
+    def __init__(self, launch: Callable[..., Any], device: int | None) -> None:
+        self.launch, self._device = launch, device
         self.ms, self.stream = 0.0, 0
 
-    def __call__(self, pointers: Sequence[int], stream: int, *scalars: Any) -> None:
-        self.stream = stream
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if len(arguments) > 1 and isinstance(arguments[1], int):
+            self.stream = arguments[1]  # of a launch: (pointers, stream, scalars)
         if self._device is None:
             start = time.perf_counter()
-            self._launch(pointers, stream, *scalars)
+            result = self.launch(*arguments, **keywords)
             self.ms = (time.perf_counter() - start) * 1e3
-            return
+            return result
         with torch.cuda.device(self._device):
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(_QUEUE_CYCLES)
             before.record()
-            self._launch(pointers, stream, *scalars)
+            result = self.launch(*arguments, **keywords)
             after.record()
             after.synchronize()
         self.ms = before.elapsed_time(after)
+        return result
 
 
-def _profile(prepared: Any, number: int, timed: _Timed, timings: Timings) -> LaunchProfile:
+def _profile(prepared: Any, number: int, segment: int, timed: _Timed, timings: Timings) -> LaunchProfile:
     runtime, plan = prepared.runtimes[number], prepared.plans[number]
     compile_s = timings.nvrtc_s + timings.load_s
     arch: Arch = runtime.engine.arch
-    gbs = (prepared.input_bytes + prepared.output_bytes) / max(timed.ms, 1e-6) / 1e6
+    input_bytes, output_bytes = prepared.input_bytes, prepared.output_bytes
+    if len(prepared.plans) > 1:
+        moved = [m for m in plan.memory if not m.workspace and not m.zeroed]
+        input_bytes, output_bytes = sum(m.bytes for m in moved if not m.written), sum(m.bytes for m in moved if m.written)
+    gbs = (input_bytes + output_bytes) / max(timed.ms, 1e-6) / 1e6
     resources = runtime.built.report.resources
     return LaunchProfile(
-        name=runtime.program.name, segment_id=number, device=-1 if runtime.engine.device is None else runtime.engine.device, stream=timed.stream,
+        name=runtime.program.name, segment_id=segment, device=-1 if runtime.engine.device is None else runtime.engine.device, stream=timed.stream,
         compile_time_ms=compile_s * 1e3, time_ms=timed.ms, effective_bandwidth_gbs=gbs, percentage_peak_bandwidth=gbs * 1e11 / arch.dram_bytes_per_s,
         grid_str=_text(plan.grid), block_str=_text(plan.block), cluster_str=_text(plan.cluster), shared_mem_str=f"[dynamic={plan.shared_bytes}, static=0]",
-        registers=resources.registers if resources else 0, input_bytes=prepared.input_bytes, output_bytes=prepared.output_bytes, scheduler=runtime.scheduler,
+        registers=resources.registers if resources else 0, input_bytes=input_bytes, output_bytes=output_bytes, scheduler=runtime.scheduler,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from ..arch import Arch
 from ..expr import Number, Sym, product
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView, Val
+from ..options import current
 from ..segment.partition import make_plan
 from ..segment.plan import KernelStep, Plan
 from .outputs import hazard
@@ -62,7 +63,7 @@ class PlanTable:
 
     def __init__(self, fusion: Fusion, fixed: Plan | None = None) -> None:
         self.fusion, self.fixed = fusion, fixed
-        self._plans: dict[str, list[Plan]] = {}
+        self._plans: dict[tuple[str, str], list[Plan]] = {}
         self._parts: dict[Fusion, Part] = {}
         self._lock = forking.lock()
 
@@ -73,17 +74,18 @@ class PlanTable:
         """
         if self.fixed is not None:
             return self.fixed
-        found = self._known(env, arch)
+        order = current().partition
+        found = self._known(env, arch, order)
         if found is None:
             with self._lock:
-                found = self._known(env, arch)
+                found = self._known(env, arch, order)
                 if found is None:
-                    found = make_plan(self.fusion, lambda fusion: compiler.declines(fusion, env, arch), env)
-                    self._plans.setdefault(arch.name, []).append(found)
+                    found = make_plan(self.fusion, lambda fusion: compiler.declines(fusion, env, arch), env, order)
+                    self._plans.setdefault((arch.name, order), []).append(found)
         return found
 
-    def _known(self, env: Mapping[Sym, Number], arch: Arch) -> Plan | None:
-        plans = sorted(self._plans.get(arch.name, ()), key=lambda plan: len(plan.steps))
+    def _known(self, env: Mapping[Sym, Number], arch: Arch, order: str) -> Plan | None:
+        plans = sorted(self._plans.get((arch.name, order), ()), key=lambda plan: len(plan.steps))
         for plan in plans:
             if all(compiler.declines(step.fusion, env_of(step, env), arch) is None for step in plan.kernels):
                 return plan

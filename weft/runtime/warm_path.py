@@ -162,7 +162,7 @@ def _key_parts(name: str, kind: str) -> list[str]:
 # ---------------------------------------------------------------- running what was prepared
 @dataclass
 class LaunchText:
-    """One step: a launch, or the statement `call`.
+    """One step: a launch, or the statement `call`, which calls the constant `torch_name` if torch runs it.
 
     number: which launch. pointers: expressions of addresses. scalars: (slot, expression) of parameters that change from call to call. before, after:
     statements around it.
@@ -174,6 +174,7 @@ class LaunchText:
     after: list[str] = field(default_factory=list)
     number: int = 0
     call: str = ""
+    torch_name: str = ""
 
 
 @dataclass
