@@ -227,7 +227,7 @@ class Options:
         changes_code=True,
     )  # fmt: skip
     partition: str = _setting(
-        _text, "best", "how a definition is cut into kernels: best = for the fewest bytes and launches, single = a kernel per op, a number = at random (for tests)"
+        _text, "best", "how definitions are cut into kernels: best = for the fewest bytes and launches, single = one per op, a number = at random (for tests)"
     )
     nvrtc: str = _setting(_text, "", "path of the NVRTC library to use; empty: find one")
     preload: bool = _setting(_switch, True, "import the runtime with FusionDefinition, and where there is a GPU driver load NVRTC beside the program")
