@@ -71,8 +71,8 @@ def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch
     caller.launches = []
     for number, (name, one) in enumerate(timed.items()):
         if name.startswith("torch"):
-            where = -1 if device is None else device
-            caller.launches.append(LaunchProfile(name=one.launch.name, segment_id=number, device=where, time_ms=one.ms, scheduler="expr_eval"))
+            where, op = -1 if device is None else device, str(getattr(one.launch, "name", name))
+            caller.launches.append(LaunchProfile(name=op, segment_id=number, device=where, time_ms=one.ms, scheduler="expr_eval"))
         else:
             caller.launches.append(_profile(prepared, int(name.removeprefix("launch")), number, one, caller.timings))
     return outputs
