@@ -183,7 +183,7 @@ class OpNames:
         ...
 
     def block_sample(self, arg: TensorView, block_size: Operand, layout: _str = ...) -> TensorView:
-        """Return the first element of each block of block_size neighbours along the last axis; layout "128x4": in tiles, as scaled matrix products take scales."""
+        """Return the first element of each block of block_size neighbours along the last axis; layout: "rows", "128x4" or "columns"."""
         ...
 
     def broadcast(self, arg: TensorView, is_broadcast_dim: Sequence[_bool]) -> TensorView:

@@ -144,7 +144,7 @@ class TensorSurface:
         """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
         ...
     def block_sample(self, block_size: Operand, layout: _str = ...) -> TensorView:
-        """Return the first element of each block of block_size neighbours along the last axis; layout "128x4": in tiles, as scaled matrix products take scales."""
+        """Return the first element of each block of block_size neighbours along the last axis; layout: "rows", "128x4" or "columns"."""
         ...
     def broadcast(self, is_broadcast_dim: Sequence[_bool]) -> TensorView:
         """Return arg with new axes of extent 1 where is_broadcast_dim is true."""

@@ -6,6 +6,7 @@ dictionaries everywhere: `ops.eq` and `ops.ne` compare elements. Read first: `BI
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import EllipsisType
 from typing import Any
@@ -193,10 +194,27 @@ def get_op(self: Any, name: str) -> Callable[..., Any]:
     function, fusion = function_of(name), fusion_of(self, name)
 
     def method(*args: Any, **kwargs: Any) -> Any:
-        return function(fusion, self, *args, **kwargs)
+        try:
+            return function(fusion, self, *args, **kwargs)
+        except TypeError as error:
+            if not isinstance(error, UserError):
+                _check_form(name, function, (fusion, self, *args), kwargs)
+            raise
 
     method.__name__, method.__doc__ = name, function.__doc__
     return method
+
+
+def _check_form(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Say it with a code when a call does not fit the op's signature. Errors: WrongArgument."""
+    from .arguments import WrongArgument
+
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as problem:
+        shown = ", ".join(str(p).partition(":")[0] + ("" if p.default is p.empty else f"={p.default}") for p in list(signature.parameters.values())[2:])
+        raise WrongArgument(op=name, problem=str(problem), remedy=f"write x.{name}({shown})") from None
 
 
 def get_attribute(self: Any, name: str) -> Any:
