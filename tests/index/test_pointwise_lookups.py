@@ -169,3 +169,16 @@ def test_embedding_rows_are_vectors() -> None:
     table, index = numbers(100, 64, dtype=torch.bfloat16), places(100, 2048)
     fd = run(lambda fd, i, w: fd.ops.neg(fd.ops.embedding_fwd(i, w)), [index, table], -table[index])
     assert "load_global_vector<4" in kernel_text(fd, index, table)
+
+
+def test_index_ops_are_written_as_python_that_rebuilds_them() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], dtype=DataType.Float)
+        i, j = fd.define_tensor([-1], dtype=DataType.Int), fd.define_tensor([-1, -1], dtype=DataType.Int)
+        for t in (fd.ops.index_select(x, i, 0), fd.ops.gather(x, j, 1), fd.ops.take_along_axis(x, j, 0), fd.ops.select(x, 1, 0), fd.ops.embedding_fwd(i, x)):
+            fd.add_output(t)
+    names: dict[str, object] = {}
+    exec("from weft import *\n" + repr(fd), names)  # noqa: S102
+    with FusionDefinition() as again:
+        names["nvfuser_fusion"](again)  # type: ignore[operator]
+    assert again.fusion == fd.fusion

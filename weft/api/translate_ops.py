@@ -14,7 +14,7 @@ from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchO
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
-from . import translate_torch
+from . import translate_index, translate_torch
 from . import translate_views as views
 from .translate_values import Names, dtype_text, list_text
 
@@ -111,7 +111,7 @@ def _random(expr: Expr, names: Names) -> str:
 
 
 def _lookup(expr: LookupOp, names: Names) -> str:
-    call = views.LOOKUPS.get(expr.op_name)
+    call = views.LOOKUPS.get(expr.op_name) or translate_index.LOOKUPS.get(expr.op_name)
     if call is None:
         raise Unsupported(f"translation of {expr.op_name}")
     return call(expr, names)
