@@ -36,8 +36,9 @@ SMALL_SHARED_BYTES = 3072
 """Barriers, workspaces, alignment."""
 WIDE_ROW_BYTES = 24 * 1024
 """Of an input, from which on the blocks of a cluster may share a row."""
-SUMS_FACTOR, ROW_REGISTERS, BASE_REGISTERS = 1.2, 8, 32
-"""Registers of a thread: for each that holds a column's sum, for each row at once, and what there is besides. Source: which of 1,000 kernels spilled (H200)."""
+SUMS_FACTOR, ROW_REGISTERS, REREAD_REGISTERS, BASE_REGISTERS = 1.2, 8, 3, 32
+"""Registers of a thread: for each that holds a column's sum, for each row at once, for each vector that passes read again, and what there is besides. Source:
+which of 1,000 kernels spilled (H200). Kernels that spill much are kept out: of these two, ptxas of CUDA 13.0 used the stack pointer for something else."""
 FULL_BLOCK_THREADS = 512
 """Of the block that takes what fits nowhere: its sums spill to memory."""
 
@@ -213,6 +214,7 @@ class Candidates:
         weights = elems * rows.broadcast_operand_bits / 32
         sums = elems * self.facts.column_accumulator_bits / 32
         needed = SUMS_FACTOR * sums + kept + ahead + weights + ROW_REGISTERS * params.row_unroll + BASE_REGISTERS
+        needed += REREAD_REGISTERS * params.batches * is_reread
         return needed <= params.max_registers
 
     def last_resort(self) -> InnerOuterParams:
