@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..ir.block_ops import loop_sources
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
@@ -75,8 +76,8 @@ def is_scheduled(fusion: Fusion) -> bool:
     """Tell whether axes of a fusion were split, merged, moved or bound, or tensors inlined."""
     for tensor in fusion.vals():
         if isinstance(tensor, TensorView):
-            domain = tensor.domain()
-            plain = len(domain.loop) == len(domain.logical) and all(a is b and a.parallel is ParallelType.serial for a, b in zip(domain.loop, domain.logical))
+            loop, made = tensor.get_loop_domain(), loop_sources(tensor)
+            plain = len(loop) == len(made) and all(a is b and a.parallel is ParallelType.serial for a, b in zip(loop, made))
             if not plain or tensor.compute_at or tensor.circular is not None:
                 return True
     return False
