@@ -30,12 +30,14 @@ from .throughput_heuristic import ceil_div, next_power_of_two
 TYPES = (
     DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32,
 )  # fmt: skip
-ROW_THREADS = 256
+ROW_THREADS = 128
 ROW_UNROLL = 2
-"""Vectors of a thread whose loads are issued together."""
-COLUMN_THREADS = 512
+"""Vectors of a thread whose loads are issued together. Source: cumsum of 8192x8192 float32 on one H200, fractions of a copy: 128 threads 0.94 with one or two
+vectors and 0.78 with four, 256 threads 0.92 and 0.80."""
+COLUMN_THREADS = 256
 COLUMN_NEIGHBOURS = 8
-"""Rows of a thread in one piece: that many loads are on their way."""
+"""Rows of a thread in one piece: that many loads are on their way. Down columns, the same: 256 threads 0.74 with 8 rows, 0.57 with 4, 0.46 with 16; 512
+threads 0.67 with 8."""
 
 
 @dataclass(frozen=True)
