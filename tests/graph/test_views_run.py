@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from view_cases import CASES, SHIFTED, Case
+from view_cases import CASES, DIVIDED, SHIFTED, Case
 
 
 def check(case: Case, fd, inputs: list[torch.Tensor]) -> None:
@@ -20,6 +20,12 @@ def test_it_runs_in_one_kernel(name: str) -> None:
     fd = case.define()
     check(case, fd, case.inputs())
     assert len(fd.fec.kernel_runtimes) == case.kernels
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_what_does_not_factor_runs_in_several_kernels(name: str) -> None:
+    case = DIVIDED[name]
+    check(case, case.define(), case.inputs())
 
 
 @pytest.mark.parametrize("name", SHIFTED)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft import DataType, FusionDefinition
+from weft import FusionDefinition
 
 Shape = tuple[int, ...]
 
@@ -147,10 +147,16 @@ SHIFTED: dict[str, Case] = {
 
 DIVIDED: dict[str, Case] = {
     "no common factorization": Case(((4, 6),), lambda o, x: o.exp(o.reshape(o.relu(x), [6, 4])), lambda x: x.relu().reshape(6, 4).exp(), kernels=2),
+    "an expanded axis beside one that does not factor": Case(
+        ((3, 5, 6),),
+        lambda o, x: [
+            o.neg(o.slice(x, [0, 4, 1], [3, 5, 4])), o.reshape(o.expand(o.broadcast(o.exp(x), [False, True, False, False]), [3, 2, 5, 6]), [3, 2, 10, 3]),
+        ],
+        lambda x: [-x[:, 4:, 1:4], x.exp()[:, None].expand(3, 2, 5, 6).reshape(3, 2, 10, 3)], kernels=3,
+    ),
     "one axis split in two ways": Case(
         ((5, 24),), lambda o, x: [o.sum(heads(o, o.exp(x), 4), [2]), o.sum(heads(o, o.exp(x), 6), [2])],
         lambda x: [x.exp().reshape(5, 4, 6).sum(2), x.exp().reshape(5, 6, 4).sum(2)], kernels=3,
     ),
 }  # fmt: skip
 
-FLOAT = DataType.Float

@@ -69,9 +69,9 @@ class _Factoring:
             self._factor(tensor)
         for expr in exprs:
             _REWRITES.get(type(expr), _unchanged)(self, expr, before)
-        for expr in exprs:
-            if isinstance(expr, ReshapeOp):
-                self._vanish(expr)
+        alone = {expr: self._alone(expr) for expr in exprs if isinstance(expr, ReshapeOp)}
+        for expr, positions in alone.items():
+            self._vanish(expr, positions)
 
     # -- tensors
     def split(self, axis: IterDomain) -> list[IterDomain]:
@@ -119,11 +119,17 @@ class _Factoring:
         """A part lies around the next inner one without a gap; the innermost part has the stride of the whole axis."""
         return whole if is_last or whole is None else True
 
-    def _vanish(self, expr: ReshapeOp) -> None:
-        """Let a reshape whose two sides have the same axes be a copy, or nothing."""
+    def _alone(self, expr: ReshapeOp) -> set[int]:
+        """Return the positions of the parts of axes of a reshape's input that it leaves as they are."""
+        source, groups = expr.tensor_inputs[0], expr.attributes.get("groups") or ()
+        dims = [old[0] for old, new in groups if len(old) == len(new) == 1]
+        return {self.place(source, dim) + k for dim in dims for k in range(self.counts[source][dim])}
+
+    def _vanish(self, expr: ReshapeOp, alone: set[int]) -> None:
+        """Let a reshape whose two sides have the same axes be a copy, or nothing. alone: see `_alone`."""
         expr.attributes.pop("groups", None)
         if expr in self.atoms.kept:
-            _write_dense(self.fusion, expr)
+            _write_dense(self.fusion, expr, alone)
             return
         fusion, source, out = self.fusion, expr.tensor_inputs[0], expr.tensor_outputs[0]
         pairs = list(zip(out.get_logical_domain(), logical_axes(source)))
@@ -154,15 +160,18 @@ class _Factoring:
             fusion.replace_input(expr, source, wide)
 
 
-def _write_dense(fusion: Fusion, expr: ReshapeOp) -> None:
-    """Put a copy in front of a reshape that stays, where its input does not lie in memory in row-major order, each element once."""
+def _write_dense(fusion: Fusion, expr: ReshapeOp, alone: set[int]) -> None:
+    """Put a copy in front of a reshape that stays, where its input does not lie in memory in row-major order, each element once.
+
+    alone: axes that the reshape leaves as they are; an expanded one stays expanded on both sides.
+    """
     source = expr.tensor_inputs[0]
     axes, domain = logical_axes(source), source.domain()
-    repeats = any(a.expanded_extent is not None for a in axes)
-    if not repeats and domain.allocation is None and not (source.is_fusion_input and False in domain.contiguity):
+    repeated = [a.expanded_extent is not None and dim not in alone for dim, a in enumerate(axes)]
+    if not any(repeated) and domain.allocation is None and not (source.is_fusion_input and False in domain.contiguity):
         return
-    kinds = [IterType.iteration if a.expanded_extent is not None else a.iter_type for a in axes]
-    dense = fusion.new_tensor([fusion.new_axis(a.logical_extent, kind) for a, kind in zip(axes, kinds)], source.dtype())
+    own = [fusion.new_axis(a.logical_extent) if repeat else fusion.copy_axis(a) for a, repeat in zip(axes, repeated)]
+    dense = fusion.new_tensor(own, source.dtype())
     dense.domain().user = domain.user
     fusion.register(LoadStoreOp([source], [dense]))
     fusion.replace_input(expr, source, dense)
