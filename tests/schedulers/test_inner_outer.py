@@ -92,6 +92,7 @@ WAYS = {
     "rows read from their stage in each pass": dict(loads="tma", stages=3, is_reread=True, batches=2, threads_y=4),
     "rows over a cluster": dict(loads="cp_async", stages=3, cluster_blocks=2, blocks=2, threads_y=8),
     "rows over a cluster, bulk copies": dict(loads="tma", stages=2, cluster_blocks=4, is_reread=True, blocks=2, threads_y=8),
+    "weights read by every row": dict(loads="now", weights="late", batches=1, threads_y=8, cluster_blocks=2, blocks=2),
     "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
 }
 

@@ -334,7 +334,10 @@ def inline(
         if cache not in of_columns:
             if params.is_reread and cache.definition().tensor_inputs[0] in loaded:  # type: ignore[union-attr]
                 continue  # each vector as it is needed
-            limits[cache] = 0 if source.name in weights and params.weights == "registers" else min(limits[cache], 2)
+            if source.name in weights:
+                limits[cache] = 0 if params.weights == "registers" else limits[cache]
+            else:
+                limits[cache] = min(limits[cache], 2)
     for tensor, position in limits.items():
         if 0 < position <= 2 and tensor not in of_columns:
             tensor.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
