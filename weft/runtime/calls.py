@@ -49,6 +49,15 @@ LARGEST_TABLE = 4096
 """Signatures that an executor keeps; when there are more, it starts over."""
 
 
+_STATES: dict[Hashable, Hashable] = {}
+
+
+def settings_and_gradients() -> Hashable:
+    """Return an object that stands for the settings in force and for whether gradients are recorded, the same one for the same state."""
+    state = (in_block(), torch.is_grad_enabled())
+    return _STATES.setdefault(state, state)
+
+
 class Caller(ABC):
     """Calls of one definition: `execute` is written for its inputs, the table keeps what was prepared for each signature.
 
@@ -73,8 +82,10 @@ class Caller(ABC):
         self._prepared: dict[Hashable, Prepared] = {}
         self._last: list[tuple[Any, ...]] = [()]
         self._kinds = [self._kind(index, value) for index, value in enumerate(template.fusion.inputs())]
+        writes = self.template.outputs.copies or any(source is not None for source in self.template.outputs.alias)
+        self._settings: Callable[[], Any] = settings_and_gradients if writes else in_block
         constants = {
-            "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": in_block, "profiling": profile.active,
+            "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": self._settings, "profiling": profile.active,
             "records_gradients": torch.is_grad_enabled,
         }  # fmt: skip
         self.execute, self._signature = warm_path.write_execute(self._kinds, constants)
@@ -243,7 +254,7 @@ class Caller(ABC):
             if kind is warm_path.SHAPE_SCALAR:
                 scalars.append(value)
         tensors = self._tensors(values)
-        entry = (warm_path.guard_of(guarded), prepared.run, in_block(), device, *scalars, self._fits(tensors), *(v.data_ptr() for _, v in tensors))
+        entry = (warm_path.guard_of(guarded), prepared.run, self._settings(), device, *scalars, self._fits(tensors), *(v.data_ptr() for _, v in tensors))
         if len(self._table) >= LARGEST_TABLE:
             self._table.clear()
             self._prepared.clear()
