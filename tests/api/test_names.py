@@ -17,7 +17,7 @@ MEMBERS = {
     "DataType": "Double Float Half Int Int32 UInt64 Index Bool BFloat16 Float8_e4m3fn Float8_e5m2 Float8_e8m0fnu Float4_e2m1fn Float4_e2m1fn_x2 "
     "ComplexFloat ComplexDouble Null",
     "ParallelType": "mesh_x mesh_y mesh_z grid_x grid_y grid_z block_x block_y block_z mma serial tma unroll unswitch vectorize stream",
-    "SchedulerType": "none no_op pointwise matmul reduction inner_persistent inner_outer_persistent outer_persistent transpose expr_eval resize",
+    "SchedulerType": "none no_op pointwise matmul reduction inner_persistent inner_outer_persistent outer_persistent transpose expr_eval resize greedy",
     "LoadStoreOpType": "set load_matrix cp_async tma",
     "MemoryType": "tensor local shared global symmetric",
     "CacheOp": "unspecified all_levels streaming global",

@@ -5,6 +5,7 @@ Owns the inference for outputs without a requested order. Read first: `inferred_
 
 from __future__ import annotations
 
+from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import TorchOp
 from ..ir.values import IterDomain, TensorView, Val
@@ -24,15 +25,16 @@ def _is_row_major(tensor: TensorView) -> bool:
 def keep_memory_formats(fusion: Fusion) -> None:
     """Give every computed output the allocation order that it takes over from an input that is not row-major, in place.
 
-    Outputs with a requested order, outputs written into inputs, and results of torch's ops are left alone.
+    Outputs with a requested order, outputs written into inputs, packed outputs, and results of torch's ops are left alone; so are all outputs of a fusion
+    that folds blocks of neighbours, whose readers expect rows.
     """
     inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
-    if all(map(_is_row_major, inputs)):
+    if all(map(_is_row_major, inputs)) or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
         return
     maps = AxisMaps(fusion)
     for output in fusion.outputs():
         is_free = isinstance(output, TensorView) and output.domain().allocation is None and output not in fusion.aliases and output not in inputs
-        if not is_free or isinstance(output.definition(), TorchOp):
+        if not is_free or isinstance(output.definition(), TorchOp) or output.dtype().bits < 8:  # type: ignore[attr-defined]
             continue
         order = inferred_order(maps, output, _inputs_behind(output))  # type: ignore[arg-type]
         if order is not None:
