@@ -6,6 +6,7 @@ Read first: `propose`, `compile_program`.
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from .arch import Arch
 from .codegen.cuda import generate
 from .dtypes import DataType
 from .dump import Dump
-from .errors import Unsupported
+from .errors import Unsupported, WeftError
 from .expr import Number, Sym
 from .graph.concretize import settle_as_iteration
 from .ir.enums import SchedulerType
@@ -47,6 +48,14 @@ _NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
 
 WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp)
 """Expressions that no kernel computes, or only one of their own (ScanOp): they are rewritten before, or are steps of their own."""
+
+
+class ScheduleFailed(Exception):
+    """A scheduler took a fusion and then could not make its kernel: a defect of weft, which another cut or scheduler may go around. error: what it raised."""
+
+    def __init__(self, fusion: Fusion, scheduler: SchedulerType, error: WeftError) -> None:
+        self.fusion, self.scheduler, self.error = fusion, scheduler, error
+        super().__init__(f"{scheduler.name}: {error}")
 
 
 @dataclass(eq=False)
@@ -85,6 +94,7 @@ class Proposal:
     declined: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
+LOGGER = logging.getLogger("weft")
 _PREPARED: "weakref.WeakKeyDictionary[Fusion, Prepared]" = weakref.WeakKeyDictionary()
 _BY_NAME: dict[SchedulerType, Scheduler] = {s.name: s for s in SCHEDULERS}
 
@@ -141,6 +151,15 @@ def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[st
             return None
         reasons[scheduler.name.name] = prepared.declines[scheduler.name] if declined is None else declined.reason
     return reasons
+
+
+def give_up(failed: ScheduleFailed) -> None:
+    """Let the scheduler that failed decline the fusion from now on, and warn."""
+    reason = f"it failed on this fusion ({failed.error.code})"
+    prepared = prepare(failed.fusion)
+    prepared.analyses.pop(failed.scheduler, None)
+    prepared.declines[failed.scheduler] = reason
+    LOGGER.warning("%s took a fusion and failed; others compute it. This is a defect of weft, please report it: %s", failed.scheduler.name, failed.error)
 
 
 def schedule_clone(fusion: Fusion, proposal: Proposal) -> tuple[Fusion, Launch]:

@@ -226,6 +226,9 @@ class Options:
         "how normalizations keep their rows: auto = as predicted to be fastest, register, tma = loaded by TMA, specialized = by warps that only load",
         changes_code=True,
     )  # fmt: skip
+    strict_schedules: bool = _setting(
+        _switch, False, "a scheduler that took a fusion and then fails raises its error; otherwise the call goes on without it, and the log warns"
+    )
     partition: str = _setting(
         _text, "best", "how definitions are cut into kernels: best = for the fewest bytes and launches, single = one per op, a number = at random (for tests)"
     )

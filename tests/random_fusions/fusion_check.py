@@ -80,7 +80,7 @@ def check(case: Case, device: str = "cpu", seed: int | None = None, partition: s
     dtypes = [torch_dtype(v.dtype()) for v in fd.fusion.outputs()]
     kept = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
     try:
-        with poisoned_outputs(), options(check="races" if device == "cpu" else "", partition=partition):
+        with poisoned_outputs(), options(check="races" if device == "cpu" else "", partition=partition, strict_schedules=True):
             outputs = fd.execute(inputs)
             if device != "cpu":
                 torch.cuda.synchronize()

@@ -23,6 +23,7 @@ from ..dump import Dump
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
+from .. import compiler
 from . import collector, compile_log, engines, gradient_check, profile, unusual, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan, span_elems
@@ -45,6 +46,8 @@ class CheckedOnCpu(UserWarning):
 MOST_COMPILERS = 16
 """Kernels of one definition that are compiled at the same time."""
 
+MOST_FAILURES = 16
+"""Schedulers that a call leaves out, one after the other, before it gives up."""
 LARGEST_TABLE = 4096
 """Signatures that an executor keeps; when there are more, it starts over."""
 
@@ -230,9 +233,7 @@ class Caller(ABC):
         if _is_emulated(options) and any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
             self.bind(values)
             return None
-        sizes, engine = self.sizes(values, device, options)
-        timings.binding_s = time.perf_counter() - start
-        kernels = self._all_runtimes(sizes, engine, options, disable, timings)
+        sizes, engine, kernels = self._planned(values, device, options, disable, timings)
         self.last = Cut(sizes, tuple(kernels))
         Dump.segments(lambda: str(self.last))
         launch_start = time.perf_counter()
@@ -243,6 +244,33 @@ class Caller(ABC):
         if keep:
             self._remember(values, device, prepared)
         return prepared
+
+    def _planned(
+        self, values: Sequence[Any], device: Any, options: Options, disable: frozenset[str], timings: Timings
+    ) -> tuple[Sizes, Engine, list[Runtime]]:
+        """Return the plan for these values, and its kernels. A scheduler that takes a fusion and fails is left out, and the plan is made again.
+
+        Errors: those of binding, NoEngine, NoScheduler, of limits and compilers; what the scheduler raised when no other takes the fusion, or under the
+        setting `strict_schedules`.
+        """
+        failed: compiler.ScheduleFailed | None = None
+        for _ in range(MOST_FAILURES):
+            start = timings.clock()
+            try:
+                sizes, engine = self.sizes(values, device, options)
+                timings.binding_s += timings.clock() - start
+                return sizes, engine, self._all_runtimes(sizes, engine, options, disable, timings)
+            except compiler.ScheduleFailed as failure:
+                failed = failure
+                if options.strict_schedules:
+                    break
+                compiler.give_up(failure)
+            except compiler.NoScheduler:
+                if failed is None:
+                    raise
+                break
+        assert failed is not None
+        raise failed.error
 
     def _remember(self, values: Sequence[Any], device: Any, prepared: Prepared) -> None:
         key, low, _ = self._signature(values, device)

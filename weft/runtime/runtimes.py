@@ -27,6 +27,7 @@ from ..analysis.layouts import keep_memory_formats
 from ..analysis.random_numbers import drawing_ops
 from ..arch import Arch
 from ..dtypes import DataType
+from ..errors import WeftError
 from ..expr import Number, Sym, evaluate, evaluate_int, variables
 from ..graph.concretize import has_views, is_open
 from ..graph.normalize import normalize_in_place
@@ -331,7 +332,10 @@ def request_for(proposal: "compiler.Proposal", part: Part, index_type: DataType,
     key = (part, proposal.scheduler, proposal.params, index_type)
 
     def make() -> KernelProgram:
-        return named(compiler.compile_program(part.fusion, proposal, index_type, name=f"weft_{proposal.scheduler.name}"))
+        try:
+            return named(compiler.compile_program(part.fusion, proposal, index_type, name=f"weft_{proposal.scheduler.name}"))
+        except WeftError as error:
+            raise compiler.ScheduleFailed(part.fusion, proposal.scheduler, error) from error
 
     return Request(part, proposal, index_type, engine, options, key, make, fmad)
 
