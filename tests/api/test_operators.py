@@ -72,7 +72,7 @@ MISTAKES = [
     ("x.numpy", "W120", "execute returns"), ("x * torch.ones(2)", "W304", "fd.from_pytorch"), ("fd.ops.exp(torch.ones(2))", "W304", "fd.from_pytorch"),
     ("fd.ops.exp(x, x)", "W101", "exp(x"), ("fd.ops.exp(y=x)", "W101", "exp(x"), ("fd.ops.uniform(0, 1, [2], seed=3)", "W101", "rng_seed"),
     ("x.to('cuda')", "W304", "runs on the device of its inputs"), ("fd.ops.cast(x, 'float')", "W304", "a DataType or a torch dtype"), ("x.sum(keepdim=True)", "W304", "name the axes"),
-    ("fd.ops.sum(x, axis=1)", "W304", "sum(x, dims"), ("fd.ops.cumsum()", "W304", "cumsum(arg, dim"), ("fd.ops.clamp(x, 'a', 1)", "W304", "a scalar or a number"),
+    ("fd.ops.sum(x, axis=1)", "W304", "sum(x, dims"), ("fd.ops.cumsum()", "W101", "cumsum(arg"), ("fd.ops.clamp(x, 'a', 1)", "W304", "a scalar or a number"),
 ]  # fmt: skip
 
 

@@ -5,6 +5,8 @@ Owns the inference for outputs without a requested order. Read first: `inferred_
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import TorchOp
@@ -23,24 +25,33 @@ def _is_row_major(tensor: TensorView) -> bool:
 
 
 def keep_memory_formats(fusion: Fusion) -> None:
-    """Give every computed output the allocation order that it takes over from an input that is not row-major, in place.
+    """Give every computed output the allocation order that it takes over from an input that is not row-major, in place; see `memory_formats`."""
+    for output, order in memory_formats(fusion, fusion.outputs()).items():
+        domain = output.domain()
+        domain.allocation = [a for a in domain.logical if a.is_reduction()] + order
+        domain.contiguity = [None if not _is_real(a) else True for a in domain.allocation]
+
+
+def memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> dict[TensorView, list[IterDomain]]:
+    """Return the order of axes, slowest first, that outputs take over from an input which is not row-major; others are not in it.
 
     Outputs with a requested order, outputs written into inputs, packed outputs, and results of torch's ops are left alone; so are all outputs of a fusion
     that folds blocks of neighbours, whose readers expect rows.
     """
     inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
     if all(map(_is_row_major, inputs)) or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
-        return
+        return {}
     maps = AxisMaps(fusion)
-    for output in fusion.outputs():
-        is_free = isinstance(output, TensorView) and output.domain().allocation is None and output not in fusion.aliases and output not in inputs
-        if not is_free or isinstance(output.definition(), TorchOp) or output.dtype().bits < 8:  # type: ignore[attr-defined]
+    found: dict[TensorView, list[IterDomain]] = {}
+    for output in outputs:
+        if not isinstance(output, TensorView) or output.domain().allocation is not None or output in fusion.aliases or output in inputs:
             continue
-        order = inferred_order(maps, output, _inputs_behind(output))  # type: ignore[arg-type]
+        if isinstance(output.definition(), TorchOp) or output.dtype().bits < 8:
+            continue
+        order = inferred_order(maps, output, _inputs_behind(output))
         if order is not None:
-            domain = output.domain()  # type: ignore[attr-defined]
-            domain.allocation = [a for a in domain.logical if a.is_reduction()] + order
-            domain.contiguity = [None if not _is_real(a) else True for a in domain.allocation]
+            found[output] = order
+    return found
 
 
 def _inputs_behind(output: TensorView) -> list[TensorView]:

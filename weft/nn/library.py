@@ -92,6 +92,7 @@ def _size(sym: Sym, env: dict[Sym, Any]) -> Any:
 
 def fake_outputs(fusion: Fusion, outputs: Sequence[Val], arguments: Sequence[Any]) -> list[torch.Tensor]:
     """Return empty tensors with the sizes, strides and types of outputs."""
+    from ..analysis.layouts import memory_formats
     from ..expr import var
 
     env: dict[Sym, Any] = {}
@@ -102,11 +103,12 @@ def fake_outputs(fusion: Fusion, outputs: Sequence[Val], arguments: Sequence[Any
         elif isinstance(value, Scalar):
             env[value.sym] = given
     made = []
+    formats = memory_formats(fusion, outputs)
     for value in outputs:
         assert isinstance(value, TensorView)
         axes = no_reductions(value.get_logical_domain())
         sizes = [_size(axis.logical_extent, env) for axis in axes]
-        order = [axes.index(a) for a in value.get_allocation_domain() if not a.is_reduction()]
+        order = [axes.index(a) for a in formats.get(value, value.get_allocation_domain()) if not a.is_reduction()]
         strides: list[Any] = [0] * len(axes)
         running: Any = 1
         for dim in reversed(order):

@@ -48,13 +48,14 @@ def chains(fusion: Fusion, computed: Sequence[TensorView], alias: Sequence[int |
         while current not in inputs and (definition := current.definition()) is not None and _renames(definition):
             exprs.append(definition)
             current = definition.tensor_inputs[0]
-        if current in inputs and current not in written and alias[number] is None and exprs:
+        is_packed = tensor.dtype().bits < 8  # torch counts bytes, where the chain counts elements
+        if current in inputs and current not in written and alias[number] is None and exprs and not is_packed:
             out[number] = Chain(inputs[current], tuple(reversed(exprs)))
     return out
 
 
 def _renames(expr: Expr) -> bool:
-    if isinstance(expr, LoadStoreOp):
+    if type(expr) is LoadStoreOp:  # not what takes one element per block
         return expr.op_name != "segment_set"
     if isinstance(expr, LookupOp):
         return expr.op_name == "slice" and not expr.is_masked and all(isinstance(p, Along) for p in expr.positions)
