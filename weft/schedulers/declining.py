@@ -1,4 +1,4 @@
-"""Schedulers that this version names and does not have, and those that need no kernel. Each declines with its reason."""
+"""Schedulers that nvFuser names and weft does without, and those that need no kernel. Each declines with its reason."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ class NoOp(Scheduler):
         return Launch()
 
 
-EXPR_EVAL = Declining(SchedulerType.expr_eval, "runs torch for single ops without a kernel (matmul, gather, ...), none of which this version has")
-MATMUL = Declining(SchedulerType.matmul, "this version does not generate matrix products")
-RESIZE = Declining(SchedulerType.resize, "slice, pad and cat are not in this version")
+EXPR_EVAL = Declining(SchedulerType.expr_eval, "matrix products, attention and sorting are steps that torch runs, cut off before schedulers are asked")
+MATMUL = Declining(SchedulerType.matmul, "matrix products run in torch")
+RESIZE = Declining(SchedulerType.resize, "slices, pads and cats are lookups, which the other schedulers take")
