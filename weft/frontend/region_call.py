@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..errors import Unsupported, UserError
+from ..errors import UserError, WeftError
 from .regions import Region
 from .translate import Translated
 
@@ -40,7 +40,7 @@ class RegionCall:
             return self.eager(*inputs)
         try:
             outputs = self.translated.definition.execute(inputs)
-        except Unsupported as error:
+        except WeftError as error:
             if self.is_strict:
                 raise
             self.fallback_reason = str(error).splitlines()[0]

@@ -5,7 +5,6 @@ Read first: `translate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +22,9 @@ from .regions import Region, is_getitem
 
 @dataclass(frozen=True)
 class Translated:
-    """definition: computes the region's outputs from its inputs, in order. symbols: of the inputs, which are sizes (python ints at run time)."""
+    """definition: computes the region's outputs from its inputs, in order."""
 
     definition: FusionDefinition
-    scalars: tuple[bool, ...]
 
 
 def translate(region: Region) -> Translated:
@@ -40,7 +38,7 @@ def translate(region: Region) -> Translated:
             values[node] = _value(t, node, values)
         for node in region.outputs:
             fd.add_output(_output(t, node, values[node]))
-    return Translated(fd, tuple(not isinstance(values[n], TensorView) for n in region.inputs))
+    return Translated(fd)
 
 
 def _input(t: Translation, node: Node) -> Any:
@@ -124,5 +122,4 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     return value
 
 
-Call = Callable[..., Any]
 __all__ = ["Translated", "translate"]
