@@ -62,3 +62,8 @@ def _list_entries(enum: type[Enum]) -> None:
 
 for _enum in ENUMS:
     _list_entries(_enum)
+
+__all__ = [
+    "ENUMS", "CacheOp", "CommunicatorBackend", "DataType", "IdMappingMode", "LoadStoreOpType", "MatmulBufferingLoopLevel", "MatmulCircularBufferingStrategy",
+    "MatmulTileRasterizationOrder", "MatmulTilingStrategy", "MemoryType", "MmaMacroArch", "ParallelType", "SchedulerType",
+]  # fmt: skip

@@ -133,3 +133,5 @@ def _synchronize() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+__all__ = ["FusionProfile", "KernelProfile", "PythonProfiler", "get_fusion_profile", "reset_profiler"]
