@@ -95,8 +95,6 @@ def _sink(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]]
     for node in reversed(nodes):
         if node in members and not is_getitem(node) and node in latest:
             level[node] = max(level[node], latest[node])
-        if is_getitem(node) and node in members:
-            level[node] = level[node.args[0]]  # type: ignore[index]
         for source in sources[node]:
             limit = level[source] if node.op == "output" else level[node] - (0 if node in members else 1)
             latest[source] = min(latest.get(source, limit), limit)

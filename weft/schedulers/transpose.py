@@ -25,7 +25,7 @@ from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
 from ..schedule.propagate import parallelize_like
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, analyze_pointwise
-from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
+from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
 from .throughput_heuristic import round_up
 
 TILES = ((16, 256), (8, 128))
@@ -171,7 +171,7 @@ class Transpose(Scheduler):
         template.vectorize([t.name for t in analysis.along_limits.vectorizable], params.along_vector)
         for shared, *_ in stored:
             if params.along_vector > 1:
-                set_lanes_of(shared)
+                set_lanes(shared)  # the vectors of the straight side go to shared memory whole
         loads = {cache: 2 for source, cache in template.inputs if source.name not in analysis.turned}
         template.inline_fixed({**loads, **dict.fromkeys(loaded, 1), **{shared: 1 for shared, *_ in stored}}, 0)
         return Launch(((ParallelType.block_x, params.threads),))
@@ -237,11 +237,6 @@ def _threads(tensor: TensorView, vector: int, params: TransposeParams, unroll: i
     split_axis(tensor, steps, unroll)
     for position, kind in ((0, ParallelType.grid_x), (1, ParallelType.unswitch), (2, ParallelType.unroll), (3, ParallelType.block_x)):
         tensor.axis(position).parallelize(kind)
-
-
-def set_lanes_of(shared: TensorView) -> None:
-    """Let the vectors of the straight side go to shared memory whole."""
-    shared.axis(-1).parallelize(ParallelType.vectorize)
 
 
 __all__ = ["Transpose", "TransposeParams"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -176,15 +177,8 @@ def embedding(t: Translation, weight: Operand, indices: Operand, padding_idx: in
         return t.ops.index_select(weight, indices, 0)
     if not sizes:
         raise Declined("a single index")
-    flat = t.ops.index_select(weight, t.ops.reshape(indices, new_shape=[_product(sizes)]), 0)
+    flat = t.ops.index_select(weight, t.ops.reshape(indices, new_shape=[math.prod(sizes)]), 0)
     return t.ops.reshape(flat, new_shape=[*sizes, _sizes(weight)[1]])
-
-
-def _product(sizes: list[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 # ---------------------------------------------------------------- factories
