@@ -134,10 +134,10 @@ def test_max_takes_no_dtype() -> None:
         g.max(g.tensor([3, 4]), [0], False, D.Double)
 
 
-def test_where_of_two_numbers_is_float_beside_a_tensor() -> None:
+def test_where_of_two_numbers_has_their_type() -> None:
     g = Graph()
     condition = g.tensor([3], D.Bool)
-    assert g.where(condition, 1.0, 0.0).dtype() is D.Float
+    assert g.where(condition, 1.0, 0.0).dtype() is D.Double
     assert g.where(condition, 1, 0).dtype() is D.Int
-    assert g.where(condition, g.scalar(D.Double), g.scalar(D.Double)).dtype() is D.Float
+    assert g.where(condition, g.scalar(D.Float), g.scalar(D.Float)).dtype() is D.Float
     assert g.where(g.scalar(D.Bool), g.scalar(D.Double), 1.0).dtype() is D.Double

@@ -85,6 +85,8 @@ def lookup_run(lookup: LookupOp) -> list[Piece]:
         if not contiguous or not isinstance(position, Along) or result[position.axis].is_broadcast():
             break
         mine = result[position.axis]
+        if varying_over(lookup, [mine]):  # its neighbours are read from other rows
+            break
         is_whole = position.offset is ZERO and mine.sym is axis.sym
         out.append(Piece(mine, (mine.sym,) if is_whole else (mine.sym, axis.sym, position.offset), is_whole))
         if not is_whole:

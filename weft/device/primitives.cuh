@@ -51,10 +51,18 @@ template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
   return result;
 }
 template <class T> WEFT_DEVICE bits_of<T> to_bits(T v) { return bit_cast<bits_of<T>>(v); }
+struct alignas(16) TwoWords { unsigned long long low, high; };  // an element of 16 bytes, which no register holds
 
 // N elements as 32-bit words and back, without going through memory.
 template <int N, class T> WEFT_DEVICE void pack_words(unsigned* words, const T* elements) {
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (sizeof(T) == 16) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      const TwoWords halves = bit_cast<TwoWords>(elements[i]);
+      pack_words<1>(words + 4 * i, &halves.low);
+      pack_words<1>(words + 4 * i + 2, &halves.high);
+    }
+  } else if constexpr (sizeof(T) == 8) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
       words[2 * i] = (unsigned)to_bits(elements[i]);
@@ -70,7 +78,15 @@ template <int N, class T> WEFT_DEVICE void pack_words(unsigned* words, const T* 
   }
 }
 template <int N, class T> WEFT_DEVICE void unpack_words(T* elements, const unsigned* words) {
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (sizeof(T) == 16) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      TwoWords halves;
+      unpack_words<1>(&halves.low, words + 4 * i);
+      unpack_words<1>(&halves.high, words + 4 * i + 2);
+      elements[i] = bit_cast<T>(halves);
+    }
+  } else if constexpr (sizeof(T) == 8) {
 #pragma unroll
     for (int i = 0; i < N; i++) elements[i] = bit_cast<T>((unsigned long long)words[2 * i + 1] << 32 | words[2 * i]);
   } else {
@@ -187,14 +203,14 @@ template <int Bytes, Cache C> WEFT_DEVICE void store_words(void* p, const unsign
 #undef WEFT_STORE
 
 template <Cache C = Cache::unspecified, class T> WEFT_DEVICE T load_global(const T* p) {
-  unsigned words[2];
+  unsigned words[4];
   T v;
   load_words<sizeof(T), C>(words, p);
   unpack_words<1>(&v, words);
   return v;
 }
 template <Cache C = Cache::unspecified, class T> WEFT_DEVICE void store_global(T* p, same<T> v) {
-  unsigned words[2];
+  unsigned words[4];
   pack_words<1>(words, &v);
   store_words<sizeof(T), C>(p, words);
 }
@@ -209,14 +225,19 @@ template <int N, Cache C = Cache::unspecified, class T, int M> WEFT_DEVICE void 
   store_words<N * sizeof(T), C>(p, words);
 }
 
-// Accesses that other blocks may race with; 4 or 8 bytes.
+// Accesses that other blocks may race with; 4 or 8 bytes, or 16 as two of 8, which another block may see one after the other.
 #define WEFT_STRONG_LOAD(NAME, ORDER)                                                                       \
   template <class T> WEFT_DEVICE T NAME(const T* p) {                                                       \
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, #NAME " takes 4 or 8 bytes");                           \
-    bits_of<T> v;                                                                                           \
-    if constexpr (sizeof(T) == 4) asm volatile("ld." ORDER ".gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); \
-    else asm volatile("ld." ORDER ".gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");               \
-    return bit_cast<T>(v);                                                                                  \
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, #NAME " takes 4, 8 or 16 bytes");    \
+    if constexpr (sizeof(T) == 16) {                                                                        \
+      const unsigned long long* halves = (const unsigned long long*)p;                                      \
+      return bit_cast<T>(TwoWords{NAME(halves), NAME(halves + 1)});                                         \
+    } else {                                                                                                \
+      bits_of<T> v;                                                                                         \
+      if constexpr (sizeof(T) == 4) asm volatile("ld." ORDER ".gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory"); \
+      else asm volatile("ld." ORDER ".gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");             \
+      return bit_cast<T>(v);                                                                                \
+    }                                                                                                       \
   }
 #define WEFT_STRONG_STORE(NAME, ORDER)                                                                      \
   template <class T> WEFT_DEVICE void NAME(T* p, same<T> v) {                                               \
@@ -279,7 +300,10 @@ WEFT_DEVICE void warp_sync(unsigned mask = 0xffffffffu) { __syncwarp(mask); }
 
 #define WEFT_SHUFFLE(NAME, INTRINSIC)                                                                        \
   template <class T> WEFT_DEVICE T NAME(T v, int operand) {                                                  \
-    if constexpr (sizeof(T) == 8) return bit_cast<T>(INTRINSIC(0xffffffffu, to_bits(v), operand));           \
+    if constexpr (sizeof(T) == 16) {                                                                         \
+      const TwoWords halves = bit_cast<TwoWords>(v);                                                         \
+      return bit_cast<T>(TwoWords{NAME(halves.low, operand), NAME(halves.high, operand)});                   \
+    } else if constexpr (sizeof(T) == 8) return bit_cast<T>(INTRINSIC(0xffffffffu, to_bits(v), operand));    \
     else return bit_cast<T>((bits_of<T>)INTRINSIC(0xffffffffu, (unsigned)to_bits(v), operand));              \
   }
 WEFT_SHUFFLE(shuffle_xor, __shfl_xor_sync)

@@ -176,8 +176,9 @@ template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
   __builtin_memcpy(&result, &v, sizeof(To));
   return result;
 }
-template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
-template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
+struct alignas(16) TwoWords { weft_u64 low, high; };  // an element of 16 bytes, which the runtime takes as two
+template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { static_assert(sizeof(T) <= 8, "one word"); weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
+template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { static_assert(sizeof(T) <= 8, "one word"); T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
 
 template <Cache C = Cache::unspecified, class T> WEFT_DEVICE T load_global(const T* p, WEFT_LINE) {
   check_access<sizeof(T), WEFT_READ>(p, line);
@@ -202,7 +203,7 @@ template <class T> WEFT_DEVICE T load_strong(const T* p, int acquires, int line)
   check_access<sizeof(T), WEFT_READ | WEFT_STRONG>(p, line);
   weft_emu_sync_read(p, sizeof(T), acquires, line);
   T v = read_memory(p);
-  weft_emu_poll(p, to_bits(v), line);
+  if constexpr (sizeof(T) <= 8) weft_emu_poll(p, to_bits(v), line);  // nothing waits for an element of 16 bytes
   return v;
 }
 template <class T> WEFT_DEVICE void store_strong(T* p, T v, int releases, int line) {
@@ -256,26 +257,35 @@ WEFT_DEVICE void block_sync(WEFT_LINE) { weft_emu_block_sync(line); }
 WEFT_DEVICE void named_sync(int id, int threads, WEFT_LINE) { weft_emu_named_barrier(id, threads, 1, line); }
 WEFT_DEVICE void named_arrive(int id, int threads, WEFT_LINE) { weft_emu_named_barrier(id, threads, 0, line); }
 WEFT_DEVICE void warp_sync(unsigned mask = 0xffffffffu, WEFT_LINE) { weft_emu_warp_sync(mask, line); }
-template <class T> WEFT_DEVICE T shuffle_xor(T v, int lanemask, WEFT_LINE) {
-  return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_XOR, lanemask, line));
+template <class T> WEFT_DEVICE T shuffle(T v, int kind, int operand, int line) {
+  if constexpr (sizeof(T) == 16) {
+    TwoWords halves = bit_cast<TwoWords>(v);
+    halves.low = weft_emu_shuffle(halves.low, kind, operand, line);
+    halves.high = weft_emu_shuffle(halves.high, kind, operand, line);
+    return bit_cast<T>(halves);
+  } else return from_bits<T>(weft_emu_shuffle(to_bits(v), kind, operand, line));
 }
-template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) {
-  return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_DOWN, delta, line));
-}
-template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) {
-  return from_bits<T>(weft_emu_shuffle(to_bits(v), WEFT_SHUFFLE_INDEX, lane, line));
-}
+template <class T> WEFT_DEVICE T shuffle_xor(T v, int lanemask, WEFT_LINE) { return shuffle(v, WEFT_SHUFFLE_XOR, lanemask, line); }
+template <class T> WEFT_DEVICE T shuffle_down(T v, int delta, WEFT_LINE) { return shuffle(v, WEFT_SHUFFLE_DOWN, delta, line); }
+template <class T> WEFT_DEVICE T shuffle_index(T v, int lane, WEFT_LINE) { return shuffle(v, WEFT_SHUFFLE_INDEX, lane, line); }
 // What a butterfly of shuffles over groups of `Width` lanes leaves in each lane: the lanes meet once, and one computes for all, in the same order. A
 // combination must not depend on which of two values comes first, so that all lanes of a group have the same.
 template <class Op, class T> __attribute__((noinline)) void fold_halves(weft_u64* values, unsigned half) {
   for (unsigned i = 0; i < half; i++) values[i] = to_bits(Op::combine(from_bits<T>(values[i]), from_bits<T>(values[i + half])));
 }
 template <class Op, int Width, class T> WEFT_DEVICE T fold_lanes(T value, WEFT_LINE) {
-  return from_bits<T>(weft_emu_fold(to_bits(value), Width, 0, &fold_halves<Op, T>, line));
+  if constexpr (sizeof(T) == 16) {
+    for (int offset = Width / 2; offset > 0; offset /= 2) value = Op::combine(value, shuffle_xor(value, offset, line));
+    return value;
+  } else return from_bits<T>(weft_emu_fold(to_bits(value), Width, 0, &fold_halves<Op, T>, line));
 }
 // Of the first `count` lanes, whose number is rounded up to a power of two; all lanes get what these have.
 template <class Op, class T> WEFT_DEVICE T fold_first_lanes(T value, unsigned count, WEFT_LINE) {
-  return from_bits<T>(weft_emu_fold(to_bits(value), count, 1, &fold_halves<Op, T>, line));
+  if constexpr (sizeof(T) == 16) {
+    for (int offset = 16; offset > 0; offset /= 2)
+      if (count > (unsigned)offset) value = Op::combine(value, shuffle_xor(value, offset, line));
+    return shuffle_index(value, 0, line);
+  } else return from_bits<T>(weft_emu_fold(to_bits(value), count, 1, &fold_halves<Op, T>, line));
 }
 #if defined(WEFT_CHECK_RACES)
 template <class T> WEFT_DEVICE T shuffle_xor(Element<T> v, int lanemask, WEFT_LINE) { return shuffle_xor<T>(v.read(), lanemask, line); }

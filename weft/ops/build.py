@@ -133,8 +133,7 @@ def pointwise(fusion: Fusion, name: str, *operands: Operand) -> Val:
     op = lookup(name)
     vals = [as_val(fusion, operand, name) for operand in operands]
     free = [v for i, v in enumerate(vals) if i not in op.fixed] if op.fixed else vals
-    beside_tensor = len(free) < len(vals) and any(isinstance(v, TensorView) for v in vals)
-    compute = DataType.Bool if op.rule is Rule.logical else op.rule.compute(common_dtype(free, beside_tensor=beside_tensor), name)
+    compute = DataType.Bool if op.rule is Rule.logical else op.rule.compute(common_dtype(free), name)
     if not op.supports(compute):
         raise UnsupportedDtype(name, compute)
     vals = [cast(fusion, v, op.fixed.get(i, compute)) if isinstance(v, TensorView) else v for i, v in enumerate(vals)]

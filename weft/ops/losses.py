@@ -100,7 +100,7 @@ def cross_entropy_rows(
     if z_loss:
         squared = o.squeeze(log_total, [1])
         loss = loss + z_loss * squared * squared
-    ones = o.where(counts, 1.0, 0.0)
+    ones = o.cast(counts, DataType.Float)
     weights = ones if weight is None else o.where(counts, o.sum(o.where(is_target, wide(weight), 0.0), [1]), 0.0)
     return o.where(counts, loss, 0.0), weights
 

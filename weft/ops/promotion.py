@@ -60,11 +60,11 @@ def _combine(higher: DataType | None, lower: DataType | None) -> DataType | None
     return _complex_of(higher) if lower.is_complex and higher.is_float else lower
 
 
-def common_dtype(operands: Iterable[Val], *, beside_tensor: bool = False) -> DataType:
+def common_dtype(operands: Iterable[Val]) -> DataType:
     """Return the type that torch would promote `operands` to.
 
-    A scalar beside a tensor counts with its category only (Float, ComplexFloat, Int, Bool); scalars among themselves keep their width.
-    beside_tensor: there is a tensor that does not promote, as the condition of `where`.
+    A scalar beside a tensor counts with its category only (Float, ComplexFloat, Int, Bool); scalars among themselves keep their width, so that
+    `where(condition, 1.0, 2.0)` is Double.
     """
     operands = list(operands)
     has_tensor = any(isinstance(operand, TensorView) for operand in operands)
@@ -78,7 +78,7 @@ def common_dtype(operands: Iterable[Val], *, beside_tensor: bool = False) -> Dat
         else:
             assert isinstance(operand, Scalar)
             group, dtype = 2, operand.dtype()
-            if has_tensor or beside_tensor:
+            if has_tensor:
                 dtype = _D.ComplexFloat if dtype.is_complex else _D.Float if dtype.is_float else _D.Int if dtype.is_integer else dtype
         known = groups[group]
         groups[group] = dtype if known is None else promote(known, dtype)

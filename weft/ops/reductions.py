@@ -81,11 +81,15 @@ def _fold(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int]) ->
 def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:
     """Return (average, sum of squared deviations, count) over `dims` (all when empty); the count is Int.
 
-    Errors: WrongDtype for integers, WrongDim; Unsupported for complex numbers.
+    Of complex numbers the average is complex, and the deviations are distances: those of the real and of the imaginary parts add up.
+    Errors: WrongDtype for integers, WrongDim.
     """
     dtype = tensor.dtype()
     if dtype.is_complex:
-        raise Unsupported("welford of complex numbers")
+        of_real = welford(fusion, _tensor(pointwise(fusion, "real", tensor)), dims)
+        of_imag = welford(fusion, _tensor(pointwise(fusion, "imag", tensor)), dims)
+        average, squares = pointwise(fusion, "complex", of_real[0], of_imag[0]), pointwise(fusion, "add", of_real[1], of_imag[1])
+        return _tensor(average), _tensor(squares), of_real[2]
     if not dtype.is_float:
         raise WrongDtype(op="welford", allowed="floats", dtype=dtype)
     axes = logical_axes(tensor)
@@ -153,12 +157,13 @@ def _reduction_gradient(o: Calls, expr: ReductionOp, grads: list[Gradient]) -> l
         return [g]
     if kind in ("max", "min"):  # shared among equal elements, as torch.amax
         is_found = o.eq(x, _over_input(o, expr, y))
-        return [o.where(is_found, g / o.sum(o.where(is_found, 1.0, 0.0), dims, True), 0.0)]
+        return [o.where(is_found, g / o.sum(o.cast(is_found, g.dtype()), dims, True), 0.0)]
     if kind == "prod":  # of the others: where one element is 0, only it gets something
         is_zero = o.eq(x, 0.0)
-        zeros = o.sum(o.where(is_zero, 1.0, 0.0), dims, True)
+        zeros = o.sum(o.cast(is_zero, g.dtype()), dims, True)
         others = o.prod(o.where(is_zero, 1.0, x), dims, True)
-        return [g * others * o.where(is_zero, o.where(o.eq(zeros, 1.0), 1.0, 0.0), o.where(o.eq(zeros, 0.0), 1.0 / o.where(is_zero, 1.0, x), 0.0))]
+        alone = o.cast(o.eq(zeros, 1.0), g.dtype())
+        return [g * others * o.where(is_zero, alone, o.where(o.eq(zeros, 0.0), 1.0 / o.where(is_zero, 1.0, x), 0.0))]
     raise NotDifferentiable(expr)
 
 

@@ -67,9 +67,8 @@ class Reduction(Scheduler):
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
         names = names_in_vectors(analysis.limits, analysis.shape, params.is_phased)
-        if params.kind == "outer":
-            names += results_along_columns(analysis)
-        template.vectorize(names, params.vector_elems)
+        stored = results_along_columns(analysis) if params.kind == "outer" else []
+        template.vectorize(names, params.vector_elems, stored=stored)
         first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)

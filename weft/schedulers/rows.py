@@ -80,14 +80,16 @@ class Template:
         """Give every tensor the bindings to blocks and threads of `reference`, and what is unswitched."""
         parallelize_like(reference, selected_parallel_types={*BOUND, ParallelType.unswitch})
 
-    def vectorize(self, names: Iterable[int], lanes: int, also: Iterable[TensorView] = ()) -> None:
+    def vectorize(self, names: Iterable[int], lanes: int, also: Iterable[TensorView] = (), stored: Iterable[int] = ()) -> None:
         """Let loads and stores of the named inputs and outputs move `lanes` elements at once; also casts to narrow floats and random numbers beside them.
 
+        stored: names of outputs of which only the stores do: what a lookup finds may be stored in vectors although it was not read in any.
         also: copies made by the template. One that loads an input again moves vectors only where the input is named: the others do not lie along the lanes.
         """
         if lanes == 1:
             return
         wanted = set(names)
+        of_stores = wanted.union(stored)
         for expr in self.fusion.tensor_exprs():
             if isinstance(expr, BlockFoldOp):  # what follows, up to the store of a scale, stays in one loop over the lanes, where the compiler computes it once
                 set_lanes(expr.outputs[0])  # type: ignore[arg-type]
@@ -108,7 +110,7 @@ class Template:
             if name in wanted:
                 set_lanes(result)
         for local, output in self.outputs:
-            if sample_of(output) is None and (output.name in wanted or local.name in wanted):  # a forked output leaves its name to the local tensor
+            if sample_of(output) is None and (output.name in of_stores or local.name in of_stores):  # a forked output leaves its name to the local tensor
                 set_lanes(output)
                 definition = local.definition()
                 if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_reduced_float and lanes % 2 == 0:
