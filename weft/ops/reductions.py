@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .. import expr
 from ..dtypes import DataType
-from ..errors import Unsupported, UserError
+from ..errors import UserError
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, Scalar, TensorView, Val, WelfordOp
