@@ -1,4 +1,4 @@
-"""CUDA text of folds over blocks of neighbours, of one element stored per block, and of the zeros around scales in tiles.
+"""CUDA text of folds over blocks of neighbours, and of one element stored per block.
 
 Read first: `fold_block`.
 """
@@ -9,11 +9,7 @@ from typing import Any
 
 from ..dtypes import DataType
 from ..expr import TRUE, add
-from ..ir.block_ops import COLUMNS, SWIZZLED, sample_of
-from ..lower.kernel_ir import Access, BlockFold, Kernel, Op
-
-
-_PADDING = {SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding"}
+from ..lower.kernel_ir import Access, BlockFold, Op
 
 
 def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
@@ -43,13 +39,3 @@ def sample_blocks(writer: Any, s: Op, depth: int) -> None:
     for n in range(max(1, s.vector_elems // block)):
         taken = Access(source.buffer, add(source.index, n * block))
         writer.write(Access(target.buffer, add(target.index, n)), writer.read(taken, target.buffer.dtype), depth)
-
-
-def zero_padding(writer: Any, kernel: Kernel) -> None:
-    """Write the zeros where rows and columns of scales do not fill the memory of their layout."""
-    for tensor, buffer in kernel.buffers.items():
-        sample = sample_of(tensor)
-        if sample is not None and sample.layout in _PADDING:
-            writer.blocks["blocks"] = None
-            rows, columns = (writer.scalars.index(axis.sym) for axis in tensor.get_logical_domain())
-            writer.emit(1, f"weft::{_PADDING[sample.layout]}<{writer.scalars.index_ctype}>({buffer.name}, {rows}, {columns});")

@@ -18,16 +18,18 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import (
-    Access, Allocate, BlockFold, Buffer, BulkCopy, Call, If, Kernel, Let, Loop, Op, Reduce, Repack, Scan, Scope, Statement, Sync, TensorTile, ThreadGroup,
-    bytes_of, walk,
+    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Move, Op, Reduce, Repack, Scan, Statement, TensorTile,
+    ThreadGroup, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.copies import BULK_BYTES
+from ..lower.kernel_sync import Sync
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
-from .blocks import fold_block, sample_blocks, zero_padding
-from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, start_scan
+from .blocks import fold_block, sample_blocks
+from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan
+from .protocol import exchange_text, write_protocol
 from .scalars import ScalarPrinter, literal
 
 _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp)
@@ -54,11 +56,9 @@ class CudaWriter:
             self.blocks["narrow"] = None
         self.lines: list[str] = []
         self.origins: list[tuple[int, int, Statement]] = []  # lines from first up to, not including, last, and what wrote them
-        block: tuple[Sym, ...] = kernel.notes.get("compute_block", kernel.block)  # type: ignore[assignment]
-        self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *block))}
+        self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *(kernel.compute_block or kernel.block)))}
         self.alignment_bytes: dict[str, int] = {}
         self.random_ops: set[int] = set()
-        self.cluster_started = False
         self.maps: dict[str, TensorMapParam] = {}
         self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
         self._used = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in (*s.outputs, *s.operands) if isinstance(o, Access)}
@@ -83,27 +83,27 @@ class CudaWriter:
             self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
             self.body(s.body, depth + 1)
             self.emit(depth, "}")
-        elif isinstance(s, If):
-            self.emit(depth, f"if ({self.scalars.condition(s.predicate)}) {{")
+        elif isinstance(s, (If, Block)):
+            condition = s.predicate if isinstance(s, If) else s.condition
+            self.emit(depth, "{" if condition is TRUE else f"if ({self.scalars.condition(condition)}) {{")
             self.body(s.body, depth + 1)
             self.emit(depth, "}")
+        elif isinstance(s, Unswitched):
+            fast, slow = s.branches
+            for head, branch in ((f"if ({self.scalars.condition(s.test)})", fast), ("else", slow)):
+                self.emit(depth, f"{head} {{")
+                self.body(branch.body, depth + 1)
+                self.emit(depth, "}")
         elif isinstance(s, Allocate):
             self.allocate(s.buffer, depth)
-        elif isinstance(s, Sync):
-            meet = "weft::block_sync()" if s.group is None else f"weft::named_sync({self.barrier(s.group)}, {s.group.threads})"
-            self.emit(depth, f"{meet};  // {s.why}")
-        elif isinstance(s, Scope):
-            self.emit(depth, f"{self.filled(s.header, s.args)} {{".lstrip())
-            self.body(s.body, depth + 1)
-            self.emit(depth, "}")
         elif isinstance(s, Let):
             self.emit(depth, f"const int {s.variable.payload} = {self.scalars.index(s.value)};")
-        elif isinstance(s, Call):
-            if "weft::release_stage" in s.text:
-                self.blocks["pipeline"] = None
-            if "weft::meet_grid" in s.text:
-                self.blocks["grid"] = None
-            self.emit(depth, self.filled(s.text, s.args) + (f"  // {s.why}" if s.why else ""))
+        elif isinstance(s, LetRowEnd):
+            thread, skipped, whole = map(self.scalars.index, (s.thread, s.skipped, s.whole))
+            comment = "this thread's element at the ends of the row, if any"
+            self.emit(depth, f"const int {s.variable.payload} = {thread} < {skipped} ? {thread} : {thread} + {whole};  // {comment}")
+        elif isinstance(s, Move):
+            self.emit(depth, f"{s.target.name} = {s.source.name};")
         elif isinstance(s, Repack):
             self.blocks["repack"] = None
             self.emit(depth, f"weft::repack({s.buffer.name});")
@@ -116,7 +116,10 @@ class CudaWriter:
         elif isinstance(s, Op):
             self.op(s, depth)
         else:
-            raise InternalError(f"statement {type(s).__name__} has no CUDA text")
+            write_protocol(self, s, depth)
+
+    def ctype(self, dtype: DataType) -> str:
+        return CUDA_NAMES[dtype]
 
     def in_shared(self, buffer: Buffer, ctype: str) -> str:
         """A pointer to where the buffer lies in the block's shared memory."""
@@ -307,11 +310,7 @@ class CudaWriter:
         place = f"{target.buffer.name}, {self.scalars.index(target.index)}, {self.address(source)}, {odd}"  # type: ignore[arg-type]
         self.emit(depth, f"weft::load_global_shifted<{s.vector_elems}, {cache}>({place});")
 
-    # -- copies by other units, and the barriers around them
-    def filled(self, text: str, args: tuple[Sym, ...]) -> str:
-        """Return a line with its {0}, {1} printed."""
-        return text.format(*(self.scalars.index(a) for a in args)) if args else text
-
+    # -- copies by other units
     def bulk_copy(self, s: BulkCopy, depth: int) -> None:
         """Write a bulk copy, issued by one thread."""
         target, source = s.outputs[0], s.operands[0]
@@ -326,8 +325,8 @@ class CudaWriter:
             self.emit(depth, "weft::bulk_commit();")
             return
         if s.counts_itself:
-            self.emit(depth, f"weft::mbarrier_expect_tx({s.barrier}, {bytes_});")
-        self.emit(depth, f"weft::bulk_load({self.address(target)}, {self.address(source)}, {bytes_}, {s.barrier});")  # type: ignore[arg-type]
+            self.emit(depth, f"weft::mbarrier_expect_tx({self.address(s.barrier)}, {bytes_});")  # type: ignore[arg-type]
+        self.emit(depth, f"weft::bulk_load({self.address(target)}, {self.address(source)}, {bytes_}, {self.address(s.barrier)});")  # type: ignore[arg-type]
 
     def tile_copy(self, s: BulkCopy, tile: TensorTile, depth: int) -> None:
         """Write the copy of a tile of a tensor map, issued by one thread."""
@@ -341,8 +340,8 @@ class CudaWriter:
             return
         if s.counts_itself:
             bytes_ = self.scalars.index(bytes_of(s.elems, target.buffer.dtype))
-            self.emit(depth, f"weft::mbarrier_expect_tx({s.barrier}, {bytes_});")
-        self.emit(depth, f"weft::tensor_load<{rank}>({self.address(target)}, {map_}, {places}, {s.barrier});")
+            self.emit(depth, f"weft::mbarrier_expect_tx({self.address(s.barrier)}, {bytes_});")  # type: ignore[arg-type]
+        self.emit(depth, f"weft::tensor_load<{rank}>({self.address(target)}, {map_}, {places}, {self.address(s.barrier)});")  # type: ignore[arg-type]
 
     def async_copy(self, s: Op, depth: int) -> None:
         """Write what one thread copies by cp.async."""
@@ -435,11 +434,9 @@ class CudaWriter:
         elif not s.is_fused_cluster:
             self.fold_threads(s, workspace, identity, depth + 1)
         if s.is_cluster:
-            exchange = self.exchange_text(s)
-            if not self.cluster_started and s.turn is None:
+            if s.awaits_cluster:
                 self.emit(depth + 1, "weft::cluster_wait();")
-                self.cluster_started = True
-            self.fold_cluster(s, monoid.functor, identity, exchange, depth + 1)
+            self.fold_cluster(s, monoid.functor, identity, exchange_text(self, s), depth + 1)
         for lane in range(n):
             self.write(lane_of(s.outputs[lane // s.group_elems], lane % s.group_elems), f"value[{lane}]", depth + 1)
         self.emit(depth, "}")
@@ -473,24 +470,6 @@ class CudaWriter:
             if all(self.launch[p].is_const for p in BLOCK_TYPES):
                 flags += "".join(f", {self.launch[p].value}" for p in BLOCK_TYPES)
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
-
-    def exchange_text(self, s: Reduce) -> str:
-        return self.in_shared(s.exchange, CUDA_NAMES[s.outputs[0].buffer.dtype])  # type: ignore[arg-type]
-
-    def start_exchanges(self, reductions: list[Reduce]) -> None:
-        """Let one thread of the block prepare the barriers of exchanges in the cluster."""
-        self.emit(1, "if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {")
-        for s in reductions:
-            if s.turn is not None:
-                for half in ("", f" + {self.scalars.index(floordiv(s.exchange.elems, 2))}"):  # type: ignore[union-attr]
-                    arrivals = f"{self.kernel.cluster[0]} * (blockDim.x * blockDim.y * blockDim.z / 32)"
-                    self.emit(2, f"weft::mbarrier_init(reinterpret_cast<unsigned long long*>({self.exchange_text(s)}{half}), {arrivals});")
-                continue
-            kept = [p for p in BLOCK_TYPES if self.launch[p] is not ONE and p not in s.thread_types]
-            senders = "blockDim.x * blockDim.y * blockDim.z / 32" if s.is_fused_cluster else self.linear(kept, "blockDim")[1]
-            self.emit(2, f"weft::expect_cluster({self.exchange_text(s)}, {senders} * {s.group_elems});")
-        self.emit(2, "weft::fence_mbarrier_init();")
-        self.emit(1, "}")
 
     def fold_cluster(self, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
         """Fold `value` over the blocks of a cluster."""
@@ -554,21 +533,6 @@ def _origin(first: int, last: int, s: Statement) -> LineOrigin:
 def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> KernelProgram:
     """Return the program of a lowered kernel."""
     writer = CudaWriter(fusion, kernel)
-    for flag in dict.fromkeys(s.last_flag for s in walk(kernel.body) if isinstance(s, Reduce) and s.last_flag):
-        writer.emit(1, f"bool {flag} = false;")
-    across = [s for s in walk(kernel.body) if isinstance(s, Reduce) and s.is_cluster and (s.turn is not None or s in kernel.body)]
-    across = list({s.exchange: s for s in across}.values())  # unswitched nests have each twice
-    if across:
-        writer.start_exchanges(across)
-    if any(s.turn is not None for s in across):
-        writer.emit(1, "weft::cluster_arrive_relaxed();")
-        writer.emit(1, "weft::cluster_wait();  // every block of the cluster has started")
-        writer.cluster_started = True
-    elif across:
-        writer.emit(1, "weft::cluster_arrive_relaxed();  // every block of the cluster has started; waited for before the first exchange")
-    for running in {s.carry: s for s in walk(kernel.body) if isinstance(s, Scan)}.values():
-        start_scan(writer, running)
-    zero_padding(writer, kernel)
     writer.body(kernel.body, 1)
     params = _parameters(writer)
     first = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []
@@ -576,7 +540,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     if writer.random_ops:
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
     first += [f"  const {writer.scalars.index_ctype} {name} = {text};" for name, text in writer.scalars.block_values.values()]
-    bounds = f"__launch_bounds__({kernel.notes['launch_bounds']}, 1) " if "launch_bounds" in kernel.notes else ""
+    bounds = f"__launch_bounds__({kernel.exact_threads}, 1) " if kernel.exact_threads is not None else ""
     head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
     above = head.count("\n") + 2  # line number of the body's first line

@@ -80,12 +80,12 @@ def at_lane(writer: Any, place: Access) -> str:
     return "lane" if place.index is ZERO else f"{writer.scalars.index(place.index)} + lane"
 
 
-def start_scan(writer: Any, s: Scan) -> None:
+def start_scan(writer: Any, s: Scan, depth: int) -> None:
     """Declare what is carried from piece to piece: the start value, or the identity."""
     dtype = accumulator(s.outputs[0].buffer.dtype)
     monoid = writer.monoid(s.expr, dtype)
     start = writer.read(s.operands[1], dtype) if len(s.operands) > 1 else monoid.identity(dtype)
-    writer.emit(1, f"weft::Carry<{CUDA_NAMES[dtype]}> {s.carry} = {{{start}, false}};")
+    writer.emit(depth, f"weft::Carry<{CUDA_NAMES[dtype]}> {s.carry} = {{{start}, false}};")
 
 
 def scan(writer: Any, s: Scan, depth: int) -> None:

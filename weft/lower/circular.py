@@ -17,13 +17,16 @@ from collections.abc import Iterable, Sequence
 
 from ..dtypes import DataType
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, conjuncts, const, less, mul, substitute, var, variables
-from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..expr import ONE, ZERO, Sym, add, conjuncts, const, less, mul, substitute, var, variables
+from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
 from .build import BuildState
 from .copies import BadRing, Feed, stage_nest, stage_position
-from .kernel_ir import Access, Allocate, BulkCopy, Buffer, Call, Kernel, Let, Loop, Op, Reduce, Scope, Statement, Sync, bytes_of, copied, walk
+from .kernel_ir import Access, Allocate, Block, BulkCopy, Buffer, Kernel, Let, Loop, Nest, Op, Reduce, Statement, bytes_of, copied, walk
+from .kernel_sync import (
+    Arrive, CommitCopies, Fence, FenceSync, InitBarrier, OneThread, Sync, WaitCopies, WaitStage, WaitStores,
+)  # fmt: skip
 
 
 def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
@@ -35,7 +38,6 @@ def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
     Errors: BadRing, and those of `roles.specialize`.
     """
     feeds = list(dict.fromkeys(state.feeds.values()))
-    kernel.notes["feeds"] = state.feeds
     stores = bulk_stored(kernel)
     if not feeds and not stores:
         return kernel
@@ -49,11 +51,12 @@ def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
         place_batch(kernel, state, batch)
     kernel.body += waits
     specialized = [f for f in feeds if f.is_specialized]
+    arrivals: dict[str, int] = {}
     if specialized:
         from .roles import specialize
 
-        kernel.body = specialize(kernel, state, specialized)
-    kernel.body = [*shared, *_start_barriers(kernel, state, feeds), *kernel.body]
+        kernel.body, arrivals = specialize(kernel, state, specialized)
+    kernel.body = [*shared, *_start_barriers(kernel, feeds, arrivals), *kernel.body]
     return kernel
 
 
@@ -111,7 +114,7 @@ def _hoist_shared(kernel: Kernel) -> list[Statement]:
     def without(body: list[Statement]) -> list[Statement]:
         out: list[Statement] = []
         for s in body:
-            if isinstance(s, Loop):
+            if isinstance(s, Nest):
                 s.body = without(s.body)
             if isinstance(s, Allocate) and s.buffer.memory is MemoryType.shared:
                 found.append(s)
@@ -132,31 +135,34 @@ def _make_barriers(kernel: Kernel, feed: Feed) -> None:
         kernel.workspaces.append(buffer)
 
 
-def _start_barriers(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> list[Statement]:
-    """The declarations of the barriers and their initialization by one thread."""
-    arrivals: dict[str, int] = kernel.notes.get("arrivals", {})  # type: ignore[assignment]
+def _start_barriers(kernel: Kernel, feeds: list[Feed], arrivals: dict[str, int]) -> list[Statement]:
+    """The declarations of the barriers and their initialization by one thread. arrivals: barrier -> how many complete a phase, where it is not one."""
     declared: list[Statement] = []
     inside: list[Statement] = []
     for buffer in [b for f in feeds for b in (f.full, f.empty) if b is not None]:
         declared.append(Allocate(buffer))
-        stages, count = buffer.elems.value, arrivals.get(buffer.name, 1)
-        inside.append(Call(f"for (int stage = 0; stage < {stages}; ++stage) weft::mbarrier_init({buffer.name} + stage, {count});"))
-        inside.append(Call(f'WEFT_NAME({buffer.name}, {8 * stages}, "{buffer.name}");'))
+        inside.append(InitBarrier(buffer, arrivals.get(buffer.name, 1)))
     if not declared:
         return []
-    inside.append(Call("weft::fence_mbarrier_init();"))
-    return [*declared, Scope(first_thread(kernel, state), inside), Sync("the barriers are initialised")]
+    inside.append(FenceSync(Fence.barriers))
+    return [*declared, first_thread(kernel, inside), Sync("the barriers are initialised")]
 
 
-def first_thread(kernel: Kernel, state: BuildState) -> str:
-    """The header of what one thread of the block does."""
-    used = [p.value for p, size in zip(BLOCK_TYPES, kernel.block) if size is not ONE]
-    return f"if ({' && '.join(f'{name} == 0' for name in used)})" if used else ""
+def first_thread(kernel: Kernel, body: list[Statement]) -> OneThread:
+    """What one thread of the block does."""
+    return OneThread(tuple(p for p, size in zip(BLOCK_TYPES, kernel.block) if size is not ONE), body)
 
 
-def barrier(feed: Feed, name: str) -> str:
-    """C++ text of the barrier of the current stage."""
-    return f"{name}_{feed.number}" + ("" if feed.all_stages == 1 else f" + stage_{feed.number}")
+def full(feed: Feed) -> Access:
+    """The barrier that says that the current stage is loaded."""
+    assert feed.full is not None
+    return Access(feed.full, feed.stage)
+
+
+def empty(feed: Feed) -> Access:
+    """The barrier that says that the current stage has been read."""
+    assert feed.empty is not None
+    return Access(feed.empty, feed.stage)
 
 
 def let_stage(feed: Feed, mapping: dict[Sym, Sym]) -> list[Statement]:
@@ -164,8 +170,8 @@ def let_stage(feed: Feed, mapping: dict[Sym, Sym]) -> list[Statement]:
     return [] if feed.all_stages == 1 else [Let(feed.stage, substitute(feed.slot, mapping))]
 
 
-def wait_full(feed: Feed, mapping: dict[Sym, Sym]) -> Call:
-    return Call(f"weft::mbarrier_wait_phase({barrier(feed, 'full')}, {{0}});", (substitute(feed.phase, mapping),), f"{feed.names()} loaded")
+def wait_full(feed: Feed, mapping: dict[Sym, Sym]) -> WaitStage:
+    return WaitStage(full(feed), substitute(feed.phase, mapping), f"{feed.names()} loaded")
 
 
 def issue_bulk(feed: Feed, units: list[Statement]) -> list[Statement]:
@@ -174,7 +180,7 @@ def issue_bulk(feed: Feed, units: list[Statement]) -> list[Statement]:
     Where a stage is used again, threads have read it in the generic proxy, and a barrier alone does not order that before a write of the async proxy.
     The thread that issues has waited for them, so that its fence serves all; it is out of their way.
     """
-    fence = [Call("weft::fence_proxy_async_shared();", (), "after what has been read there")] if feed.loops else []
+    fence = [FenceSync(Fence.proxy, "after what has been read there")] if feed.loops else []
     return [*fence, *_issue(feed, units)]
 
 
@@ -183,19 +189,11 @@ def _issue(feed: Feed, units: list[Statement]) -> list[Statement]:
     for unit in units:
         for copy in walk([unit]):
             if isinstance(copy, BulkCopy):
-                copy.barrier, copy.counts_itself = barrier(feed, "full"), None in totals
+                copy.barrier, copy.counts_itself = full(feed), None in totals
     if None in totals:
-        return [*units, Call(f"weft::mbarrier_arrive({barrier(feed, 'full')});")]
-    args: list[Sym] = []
-    parts = []
-    for predicate, bytes_ in totals:  # type: ignore[misc]
-        if predicate is TRUE:
-            parts.append(f"{{{len(args)}}}")
-        else:
-            parts.append(f"({{{len(args)}}} ? {{{len(args) + 1}}} : 0)")
-            args.append(predicate)
-        args.append(bytes_)
-    return [Call(f"weft::mbarrier_arrive_expect_tx({barrier(feed, 'full')}, {' + '.join(parts)});", tuple(args)), *units]
+        return [*units, Arrive(full(feed))]
+    conditions, bytes_ = zip(*(t for t in totals if t is not None))
+    return [Arrive(full(feed), conditions, bytes_), *units]
 
 
 def _bytes_of(unit: Statement) -> tuple[Sym, Sym] | None:
@@ -227,7 +225,7 @@ def place_batch(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> None:
     path = [g.index for g in feeds[0].nest]
     body, loop, around = find_body(kernel.body, path, feeds[0].tensors)
     for feed in feeds:
-        check_readers(kernel, feed, body)
+        check_readers(kernel, state.feeds, feed, body)
     rings = sorted((f for f in feeds if f.prefetch), key=lambda f: -f.prefetch)
     for feed in feeds:
         if feed not in rings:
@@ -237,7 +235,7 @@ def place_batch(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> None:
         _place_rings(kernel, state, rings, body, loop, around)
 
 
-def check_readers(kernel: Kernel, feed: Feed, body: list[Statement]) -> None:
+def check_readers(kernel: Kernel, feeds: dict[TensorView, Feed], feed: Feed, body: list[Statement]) -> None:
     """Check that what a feed brings is read in the body where it is loaded, and not by other loads of that body. Errors: BadRing."""
     here = sum(1 for s in walk(body) if isinstance(s, Op) and is_reader(s, feed.tensors))
     everywhere = sum(1 for s in walk(kernel.body) if isinstance(s, Op) and is_reader(s, feed.tensors))
@@ -245,16 +243,12 @@ def check_readers(kernel: Kernel, feed: Feed, body: list[Statement]) -> None:
         raise BadRing(tensor=feed.tensors[0], reason="it is read outside of the loop that loads it", remedy="inline it less deep, or its readers as deep")
     if not feed.is_specialized and feed.prefetch:
         for s in body:
-            other = next((t for t in touched(s)[1] if t in state_feeds(kernel) and state_feeds(kernel)[t].prefetch and t not in feed.tensors), None)
-            if other is not None and is_reader(s, feed.tensors) and state_feeds(kernel)[other].loops == feed.loops:
+            other = next((t for t in touched(s)[1] if t in feeds and feeds[t].prefetch and t not in feed.tensors), None)
+            if other is not None and is_reader(s, feed.tensors) and feeds[other].loops == feed.loops:
                 raise BadRing(
                     tensor=other, reason=f"it is loaded ahead from T{feed.tensors[0].name}, which goes round in the same loop",
                     remedy="specialize warps (WarpSpecialized), where one role may feed another, or let the second go round in an inner loop",
                 )  # fmt: skip
-
-
-def state_feeds(kernel: Kernel) -> dict[TensorView, Feed]:
-    return kernel.notes.get("feeds", {})  # type: ignore[return-value]
 
 
 def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement], mapping: dict[Sym, Sym]) -> list[Statement]:
@@ -262,7 +256,7 @@ def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement]
     if feed.style != "tma":
         return [*let_stage(feed, mapping), *(copied(u, mapping) for u in units)]
     one = [copied(u, mapping, NO_THREADS) for u in units]
-    return [Scope(first_thread(kernel, state), [*let_stage(feed, mapping), *issue_bulk(feed, one)])]
+    return [first_thread(kernel, [*let_stage(feed, mapping), *issue_bulk(feed, one)])]
 
 
 def crosses_threads(state: BuildState, tensor: TensorView) -> bool:
@@ -297,7 +291,7 @@ def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Stat
     if feed.style == "tma":
         waits: list[Statement] = [wait_full(feed, {})]
     else:
-        waits = [Call("weft::cp_async_commit();"), Call("weft::cp_async_wait<0>();", (), f"{feed.names()} loaded")]
+        waits = [CommitCopies(), WaitCopies(0, f"{feed.names()} loaded")]
         if is_crossing:
             waits.append(Sync(f"{feed.names()}: written and read by different threads", tensors=tuple(feed.tensors)))
     body[at:] = [*loads, *rest[:first], *waits, *rest[first:]]
@@ -318,18 +312,18 @@ def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: lis
         rest = [s for s in rest if s not in units]
         index, distance = loop.index, feed.prefetch
         early = var(f"ahead_{feed.number}", extent=const(distance))
-        commit: list[Statement] = [Call("weft::cp_async_commit();")] if feed.style == "cp_async" else []
+        commit: list[Statement] = [CommitCopies()] if feed.style == "cp_async" else []
         loads = _loads(kernel, state, feed, units, {index: early})
         inside = _when(less(early, loop.extent), loads)
         prologue.append(Loop(early, const(distance), [*inside, *commit], label=f"{feed.names()} ahead"))
         later = add(index, distance)
         ahead += _when(less(later, loop.extent), _loads(kernel, state, feed, units, {index: later}))
         lets += let_stage(feed, {})
-    head: list[Statement] = [Call(f"weft::cp_async_wait<{min(groups) - 1}>();")] if groups else []
+    head: list[Statement] = [WaitCopies(min(groups) - 1)] if groups else []
     tensors = tuple(t for f in rings for t in f.tensors)
     head.append(Sync("a stage is loaded, and another is free", tensors=tensors))
     head += ahead
-    head += [Call("weft::cp_async_commit();")] if groups else []
+    head += [CommitCopies()] if groups else []
     for feed in rings:
         if feed.style == "tma":
             first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
@@ -358,13 +352,13 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
         is_free = meeting is not None and (not readers or readers[-1] < meeting)
         distance = feed.stages if feed.style == "tma" and is_free else feed.prefetch
         early = var(f"ahead_{feed.number}", extent=const(distance))
-        commit: list[Statement] = [Call("weft::cp_async_commit();")] if feed.style == "cp_async" else []
+        commit: list[Statement] = [CommitCopies()] if feed.style == "cp_async" else []
         inside = _when(less(early, loop.extent), _loads(kernel, state, feed, units_of[feed], {index: early}))
         prologue.append(Loop(early, const(distance), [*inside, *commit], label=f"{feed.names()} ahead"))
         later = add(index, distance)
         ahead = [*_when(less(later, loop.extent), _loads(kernel, state, feed, units_of[feed], {index: later})), *commit]
-        for scope in (s for s in ahead if isinstance(s, Scope)):
-            scope.keeps_bounds = True
+        for block in (s for s in ahead if isinstance(s, Block)):
+            block.keeps_bounds = True
         if feed.style == "cp_async":
             head += [] if is_own else [Sync("a stage is loaded, and another is free", tensors=tuple(feed.tensors))]
             head += ahead
@@ -375,7 +369,7 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
         if feed.style == "tma":
             first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
             rest.insert(first, wait_full(feed, {}))
-    wait: list[Statement] = [Call(f"weft::cp_async_wait<{min(groups) - 1}>();")] if groups else []
+    wait: list[Statement] = [WaitCopies(min(groups) - 1)] if groups else []
     body[:] = [*wait, *head, *(s for f in rings for s in let_stage(f, {})), *rest]
     at = around.index(loop)
     around[at:at] = prologue
@@ -395,7 +389,7 @@ def _meeting(body: list[Statement]) -> tuple[list[Statement], int | None]:
 
 def _when(condition: Sym, body: list[Statement]) -> list[Statement]:
     """`body` where `condition` holds, with variables of its own."""
-    return [Scope("if ({0})", body, (condition,))] if condition is not TRUE else [Scope("", body)]
+    return [Block(body, condition)]
 
 
 # ---------------------------------------------------------------- bulk stores
@@ -411,23 +405,22 @@ def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> l
         raise BadRing(tensor=tensor, reason="its bulk store stands outside of its loop", remedy="inline it less deep")
     sync = Sync(f"T{tensor.name}: written by threads, stored in bulk", tensors=(tensor,))
     body[readers[0] : readers[0]] = [sync]
-    body[writers[-1] + 1 : writers[-1] + 1] = [Call("weft::fence_proxy_async_shared();")]
+    body[writers[-1] + 1 : writers[-1] + 1] = [FenceSync(Fence.proxy)]
     if loop is not None:
         meeting = next((n for n in range(writers[0] - 1, -1, -1) if isinstance(body[n], Reduce) and body[n].workspace is not None), None)  # type: ignore[attr-defined]
-        wait = Call(f"{issuer}weft::bulk_wait_read<0>();", (), f"the last store has read T{tensor.name}")
+        wait = WaitStores(issuer, has_read=True, why=f"the last store has read T{tensor.name}")
         if meeting is not None:  # its barrier tells the others
             body[meeting:meeting] = [wait]
         else:
             body[writers[0] : writers[0]] = [wait, Sync(f"T{tensor.name} is free", tensors=(tensor,))]
-    return [Call(f"{issuer}weft::bulk_wait<0>();")]
+    return [WaitStores(issuer)]
 
 
-def _issuer(predicate: Sym) -> str:
-    """`if (...) ` for the threads that issue a bulk store, "" when all of them do."""
-    names = {p.value for p in BLOCK_TYPES}
-    equalities = [a for a in conjuncts(predicate) if a.op == "eq"]
-    chosen = [str(a.args[0].payload) for a in equalities if a.args[0].is_var and str(a.args[0].payload) in names and a.args[1] is ZERO]
-    return f"if ({' && '.join(f'{name} == 0' for name in chosen)}) " if chosen else ""
+def _issuer(predicate: Sym) -> tuple[ParallelType, ...]:
+    """The thread dimensions along which the first thread issues a bulk store, none when all threads do."""
+    kinds = {p.value: p for p in BLOCK_TYPES}
+    equalities = [a for a in conjuncts(predicate) if a.op == "eq" and a.args[1] is ZERO and a.args[0].is_var]
+    return tuple(kinds[str(a.args[0].payload)] for a in equalities if str(a.args[0].payload) in kinds)
 
 
 __all__ = ["run_pipelines", "managed", "stage_position"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..expr import Sym, add, conjunction, conjuncts, const, largest, substitute, variables
 from .build import BuildState
-from .kernel_ir import Allocate, If, Kernel, Loop, Op, Scope, Statement, copied, is_collective, walk
+from .kernel_ir import Allocate, Kernel, Loop, Nest, Op, Statement, copied, is_collective, walk
 
 
 def drop_row_bounds(kernel: Kernel, state: BuildState) -> Kernel:
@@ -38,7 +38,7 @@ class _Dropper:
             if not self.full.is_whole and self.is_over_batches(s):
                 return self.two_loops(s)
             s.body = self.body(s.body)
-        elif isinstance(s, Scope):
+        elif isinstance(s, Nest):
             s.body = self.body(s.body)
         elif isinstance(s, Op) and self.full.is_whole:
             s.predicate = self.without(s.predicate, None)
@@ -48,7 +48,7 @@ class _Dropper:
         inner = list(walk(loop.body))
         if not loop.extent.is_const or loop.extent.value != self.full.batches or self.full.batches < 2:
             return False
-        if not all(isinstance(s, (Op, Loop, If, Allocate)) and not is_collective(s) for s in inner):
+        if not all(isinstance(s, (Op, Loop, Allocate)) and not is_collective(s) for s in inner):
             return False
         return any(loop.index in variables(a) for s in inner if isinstance(s, Op) for a in self.bounds(s.predicate))
 

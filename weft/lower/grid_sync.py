@@ -12,7 +12,8 @@ from ..expr import const
 from ..ir.values import TensorView
 from .build import BuildState
 from .circular import first_thread, touched
-from .kernel_ir import Allocate, Call, Kernel, Loop, Scope, Statement, Sync, WorkBuffer, copied
+from .kernel_ir import Allocate, Kernel, Loop, Statement, WorkBuffer, copied
+from .kernel_sync import GridSync, Sync
 
 
 class MeetingInLoop(UserError):
@@ -55,7 +56,7 @@ def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
         else:
             first.append(statement)
     names = ", ".join(f"T{t.name}" for t in tensors)
-    meeting = Scope(first_thread(kernel, state), [Call("weft::meet_grid(grid_barrier);", (), "all blocks")])
+    meeting = first_thread(kernel, [GridSync(BARRIER, "all blocks")])
     kernel.body = [*first, Sync(f"{names}: written for other blocks"), meeting, Sync(f"{names}: written by all blocks"), *_joined(later)]
     return kernel
 

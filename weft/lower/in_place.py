@@ -14,7 +14,7 @@ from ..expr import ONE, Sym, conjunction, conjuncts, equal, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, PointwiseOp, TensorView
 from .build import BuildState
-from .kernel_ir import Access, If, Kernel, Loop, Op, Reduce, Scope, Statement
+from .kernel_ir import Access, Kernel, Loop, Nest, Op, Reduce, Statement
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ def _ops(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[
     for statement in body:
         if isinstance(statement, Op):
             yield statement, loops
-        elif isinstance(statement, (Loop, If, Scope)):
+        elif isinstance(statement, Nest):
             yield from _ops(statement.body, (*loops, statement) if isinstance(statement, Loop) else loops)
 
 

@@ -1,15 +1,17 @@
 """Kernel IR: nested statements over buffers and indices. What a pass reads and writes; `weft.codegen.cuda` prints it.
 
+How threads wait for each other and for copies is in `weft.lower.kernel_sync`; readable text of statements in `weft.lower.kernel_text`. No statement holds C++.
 Read first: `Kernel`, `Loop`, `Op`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from ..dtypes import DataType
-from ..expr import TRUE, ZERO, Sym, const, floordiv, mul, substitute, variables
+from ..expr import TRUE, ZERO, Sym, floordiv, mul, substitute, variables
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from .program import TensorMapParam
@@ -49,15 +51,25 @@ def bytes_of(elems: Sym, dtype: DataType) -> Sym:
 
 @dataclass(eq=False)
 class Statement:
-    pass
+    """EXPRESSIONS: the fields with scalar expressions or accesses of what is outside, which a copy for other indices replaces."""
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ()
+
+
+class Nest(Statement):
+    """A statement with statements inside, `body`."""
+
+    body: list[Statement]
 
 
 @dataclass(eq=False)
-class Loop(Statement):
+class Loop(Nest):
     """for index in [start, extent): body. `unroll`: the count is constant and the body indexes registers with it.
 
     is_unswitched: the nest from here inwards may be written twice, with and without its bounds (`unswitch_loops`); only such a loop may have one iteration.
     """
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("extent",)
 
     index: Sym
     extent: Sym
@@ -74,23 +86,53 @@ class Loop(Statement):
 
 
 @dataclass(eq=False)
-class If(Statement):
+class If(Nest):
+    """What runs where a predicate of ops holds; neighbours with the same predicate are joined (`group_predicates`)."""
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("predicate",)
+
     predicate: Sym
     body: list[Statement]
 
 
 @dataclass(eq=False)
-class Allocate(Statement):
-    buffer: Buffer
+class Block(Nest):
+    """A part of the kernel with variables of its own, that runs where `condition` holds; the condition is the same in all threads.
+
+    keeps_bounds: it is for another iteration than the one around it, whose bounds say nothing of it.
+    """
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("condition",)
+
+    body: list[Statement]
+    condition: Sym = TRUE
+    keeps_bounds: bool = False
 
 
 @dataclass(eq=False)
-class Sync(Statement):
-    """A barrier of all threads of the block, or of those of `group`."""
+class Unswitched(Nest):
+    """A nest that is written twice: if `test`, the same in all threads of a block, the first block of `body`, without bounds; else the second, with them."""
 
-    why: str = ""
-    group: "ThreadGroup | None" = None
-    tensors: tuple[TensorView, ...] = ()  # what the threads hand each other
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("test",)
+
+    test: Sym
+    body: list[Statement]
+
+    @property
+    def branches(self) -> tuple[Block, Block]:
+        """The nest without bounds, and as it was."""
+        fast, slow = self.body
+        assert isinstance(fast, Block) and isinstance(slow, Block)
+        return fast, slow
+
+    @staticmethod
+    def of(test: Sym, fast: list[Statement], slow: list[Statement]) -> "Unswitched":
+        return Unswitched(test, [Block(fast), Block(slow)])
+
+
+@dataclass(eq=False)
+class Allocate(Statement):
+    buffer: Buffer
 
 
 @dataclass(eq=False)
@@ -106,6 +148,8 @@ class Op(Statement):
 
     operands: an Access or a Sym (scalars), in the order of expr.inputs. predicate: when false the op must not run.
     """
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside")
 
     expr: Expr
     outputs: list[Access]
@@ -160,6 +204,7 @@ class Reduce(Op):
     last_flag: str = ""
     is_cluster: bool = False
     is_fused_cluster: bool = False
+    awaits_cluster: bool = False  # it is the first to write into other blocks, which have started by then
     exchange: Buffer | None = None
     in_loop: bool = False
     turn: "Sym | None" = None
@@ -174,6 +219,8 @@ class Scan(Op):
     before fold to; the loop over the pieces is serial, and is the only one around. workspace: shared memory.
     """
 
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "guards")
+
     thread_type: ParallelType = ParallelType.block_x
     group_elems: int = 1
     guards: tuple[Sym, ...] = ()
@@ -182,19 +229,6 @@ class Scan(Op):
     @property
     def carry(self) -> str:
         return f"carry_{self.outputs[0].buffer.name}"
-
-
-@dataclass(eq=False)
-class BulkCopy(Op):
-    """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: text of the mbarrier that a load completes on.
-
-    tile: for a piece that is not contiguous. counts_itself: the load adds its bytes to what the barrier waits for.
-    """
-
-    elems: Sym = ZERO
-    barrier: str = ""
-    counts_itself: bool = True
-    tile: "TensorTile | None" = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,33 +240,48 @@ class TensorTile:
 
 
 @dataclass(eq=False)
-class Scope(Statement):
-    """`header` { body }: a part of the kernel for some threads only, or with variables of its own. args: what the header's {0}, {1} stand for.
+class BulkCopy(Op):
+    """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: the mbarrier that a load completes on.
 
-    keeps_bounds: for other iterations than the one around it, whose bounds say nothing of these.
+    tile: for a piece that is not contiguous. counts_itself: the load adds its bytes to what the barrier waits for.
     """
 
-    header: str
-    body: list[Statement]
-    args: tuple[Sym, ...] = ()
-    keeps_bounds: bool = False
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "elems", "tile")
+
+    elems: Sym = ZERO
+    barrier: Access | None = None
+    counts_itself: bool = True
+    tile: TensorTile | None = None
 
 
 @dataclass(eq=False)
 class Let(Statement):
     """A variable of the statements that follow in the same body."""
 
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("value",)
+
     variable: Sym
     value: Sym
 
 
 @dataclass(eq=False)
-class Call(Statement):
-    """One line of the device library's protocol of pipelines. text: C++, in which {0}, {1} stand for `args`."""
+class LetRowEnd(Statement):
+    """`variable` is this thread's element at the ends of a row: one of the `skipped` in front of the first aligned vector, else one behind the `whole` ones."""
 
-    text: str
-    args: tuple[Sym, ...] = ()
-    why: str = ""
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("thread", "skipped", "whole")
+
+    variable: Sym
+    thread: Sym
+    skipped: Sym
+    whole: Sym
+
+
+@dataclass(eq=False)
+class Move(Statement):
+    """All elements of an array in registers, or a register, taken over from another one of the same type."""
+
+    target: Buffer
+    source: Buffer
 
 
 @dataclass(eq=False)
@@ -268,7 +317,8 @@ class Kernel:
     in_place: tuple[int, ...] = ()
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
-    notes: dict[str, object] = field(default_factory=dict)
+    compute_block: tuple[Sym, Sym, Sym] | None = None  # the block without async warps, in a kernel that has such
+    exact_threads: int | None = None  # the compiler is told that the block has so many: setmaxnreg gives out all registers of a multiprocessor
 
 
 def is_collective(statement: Statement) -> bool:
@@ -285,18 +335,8 @@ def walk(body: list[Statement]) -> Iterator[Statement]:
     """Yield every statement in program order, parents first."""
     for statement in body:
         yield statement
-        if isinstance(statement, (Loop, If, Scope)):
+        if isinstance(statement, Nest):
             yield from walk(statement.body)
-
-
-def rewrite(body: list[Statement], change: Callable[[Statement], list[Statement]]) -> list[Statement]:
-    """Return the body with every statement replaced by `change(statement)`, children first."""
-    out: list[Statement] = []
-    for statement in body:
-        if isinstance(statement, (Loop, If, Scope)):
-            statement.body = rewrite(statement.body, change)
-        out.extend(change(statement))
-    return out
 
 
 def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym] | None = None) -> Statement:
@@ -306,67 +346,16 @@ def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym]
         more = {v: rename[str(v.payload)] for v in variables(value) if str(v.payload) in rename} if rename else {}
         return substitute(value, {**mapping, **more})
 
-    def place(value: Access | Sym) -> Access | Sym:
-        return Access(value.buffer, sym(value.index)) if isinstance(value, Access) else sym(value)
+    def changed(value: Any) -> Any:
+        if isinstance(value, Sym):
+            return sym(value)
+        if isinstance(value, Access):
+            return Access(value.buffer, sym(value.index))
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(changed, value))
+        return replace(value, places=changed(value.places)) if isinstance(value, TensorTile) else value
 
-    if isinstance(statement, Loop):
-        return replace(statement, extent=sym(statement.extent), body=[copied(s, mapping, rename) for s in statement.body])
-    if isinstance(statement, If):
-        return If(sym(statement.predicate), [copied(s, mapping, rename) for s in statement.body])
-    if isinstance(statement, Scope):
-        return replace(statement, body=[copied(s, mapping, rename) for s in statement.body], args=tuple(map(sym, statement.args)))
-    if isinstance(statement, Let):
-        return Let(statement.variable, sym(statement.value))
-    if isinstance(statement, Call):
-        return replace(statement, args=tuple(map(sym, statement.args)))
-    if isinstance(statement, Op):
-        changed = dict(
-            outputs=[place(o) for o in statement.outputs], operands=[place(o) for o in statement.operands],
-            predicate=sym(statement.predicate), element=sym(statement.element), inside=sym(statement.inside),
-        )  # fmt: skip
-        if isinstance(statement, Scan):
-            changed["guards"] = tuple(map(sym, statement.guards))
-        if isinstance(statement, BulkCopy):
-            changed["elems"] = sym(statement.elems)
-            if statement.tile is not None:
-                changed["tile"] = replace(statement.tile, places=tuple(map(sym, statement.tile.places)))
-        return replace(statement, **changed)  # type: ignore[arg-type]
-    return statement
-
-
-def body_text(body: list[Statement], indent: int = 0) -> str:
-    """Readable text of statements, for dumps."""
-    lines: list[str] = []
-    pad = "  " * indent
-    for s in body:
-        if isinstance(s, Loop):
-            kind = f"{' unroll' if s.unroll else ''}{' unswitch' if s.is_unswitched else ''}"
-            lines.append(f"{pad}for {s.index} in {'' if s.start is ZERO else f'{s.start} to '}{s.extent}{kind}:  # {s.label}")
-            lines.append(body_text(s.body, indent + 1))
-        elif isinstance(s, If):
-            lines.append(f"{pad}if {s.predicate}:")
-            lines.append(body_text(s.body, indent + 1))
-        elif isinstance(s, Scope):
-            lines.append(f"{pad}{s.header.format(*s.args)}:")
-            lines.append(body_text(s.body, indent + 1))
-        elif isinstance(s, Let):
-            lines.append(f"{pad}{s.variable} = {s.value}")
-        elif isinstance(s, Call):
-            lines.append(f"{pad}{s.text.format(*s.args)}{'  # ' + s.why if s.why else ''}")
-        elif isinstance(s, Allocate):
-            lines.append(f"{pad}alloc {s.buffer.name}: {s.buffer.dtype.name}[{s.buffer.elems}] {s.buffer.memory.value}")
-        elif isinstance(s, Op):
-            sources = ", ".join(f"{o.buffer.name}[{o.index}]" if isinstance(o, Access) else str(o) for o in s.operands)
-            targets = ", ".join(f"{o.buffer.name}[{o.index}]" for o in s.outputs)
-            kind = f"reduce{[t.value for t in (*s.thread_types, *s.grid_types)]} " if isinstance(s, Reduce) else ""
-            vector = f" x{s.vector_elems}" if s.vector_elems > 1 else f" bulk {s.elems}" if isinstance(s, BulkCopy) else ""
-            guard = "" if s.predicate is TRUE else f"  if {s.predicate}"
-            lines.append(f"{pad}{targets} = {kind}{s.expr.op_name}({sources}){vector}{guard}")
-        elif isinstance(s, Repack):
-            lines.append(f"{pad}repack {s.buffer.name}")
-        elif isinstance(s, Sync):
-            lines.append(f"{pad}sync  # {s.why}")
-    return "\n".join(line for line in lines if line)
-
-
-ONE_DIM = (const(1), const(1), const(1))
+    fields = {name: changed(getattr(statement, name)) for name in statement.EXPRESSIONS}
+    if isinstance(statement, Nest):
+        fields["body"] = [copied(s, mapping, rename) for s in statement.body]
+    return replace(statement, **fields) if fields else statement

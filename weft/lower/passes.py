@@ -11,7 +11,8 @@ from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, Par
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
 from .circular import crosses_threads, managed
-from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Op, Reduce, Repack, Scope, Statement, Sync, WorkBuffer, is_collective, walk
+from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Nest, Op, Reduce, Repack, Statement, WorkBuffer, is_collective, walk
+from .kernel_sync import Sync
 
 SHARED_ALIGNMENT_BYTES = 128
 CLUSTER_HEADER_BYTES = 16
@@ -84,7 +85,7 @@ def _with_loops(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
     """Yield every statement with the loops around it, outermost first."""
     for statement in body:
         yield statement, loops
-        if isinstance(statement, (Loop, If)):
+        if isinstance(statement, Nest):
             yield from _with_loops(statement.body, (*loops, statement) if isinstance(statement, Loop) and not statement.is_once else loops)
 
 
@@ -272,7 +273,7 @@ def _guarded(statement: Statement) -> list[Statement]:
         if statement.extent.is_const and statement.extent.value == 0:
             return []
         return _hoist(statement)
-    if isinstance(statement, Scope):
+    if isinstance(statement, Nest):
         statement.body = _group(statement.body)
         return [statement]
     if isinstance(statement, Op) and not is_collective(statement):
@@ -327,7 +328,7 @@ def _repack_body(body: list[Statement]) -> list[Statement]:
     out: list[Statement] = []
     seen: dict[Buffer, None] = {}
     for position, statement in enumerate(body):
-        if isinstance(statement, (Loop, If, Scope)):
+        if isinstance(statement, Nest):
             statement.body = _repack_body(statement.body)
         out.append(statement)
         seen.update(dict.fromkeys(reads[position]))

@@ -16,7 +16,9 @@ from .circular import run_pipelines
 from .full_rows import drop_row_bounds
 from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
-from .kernel_ir import Kernel, body_text
+from .kernel_head import begin_kernel
+from .kernel_ir import Kernel
+from .kernel_text import body_text
 from .row_ends import add_row_ends
 from .scans import plan_scans
 from .staying import load_ahead, merge_reductions
@@ -40,6 +42,7 @@ PIPELINE: tuple[Pass, ...] = (
     load_ahead,  # loads have their predicates, and the loop around them is the one that is left
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
+    begin_kernel,  # what is left of reductions and running folds is known
 )
 
 

@@ -11,18 +11,17 @@ Compute threads meet at named barriers: 1 to 15, each for a fixed set of threads
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-
 from ..arch import H100, WARP_THREADS
 from ..errors import UserError
-from ..expr import ONE, ZERO, Sym, add, const, is_divisible, mod, mul, var, variables
+from ..expr import ONE, ZERO, Sym, add, const, is_divisible, mod, mul, var
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..ir.values import TensorView
 from ..schedule.circular import WarpSpecialized, split_registers
 from .build import BuildState
-from .circular import NO_THREADS, barrier, check_readers, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
+from .circular import NO_THREADS, check_readers, empty, full, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
 from .copies import BadRing, Feed, indices_in
-from .kernel_ir import Allocate, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, Sync, ThreadGroup, copied, walk
+from .kernel_ir import Allocate, Block, Kernel, Loop, Nest, Reduce, Statement, ThreadGroup, copied, walk
+from .kernel_sync import BlockShape, ElectedThread, ReleaseStage, Role, Roles, Sync, WaitStage
 from .passes import reduction_form
 
 ASYNC_THREADS = 128
@@ -30,6 +29,8 @@ ASYNC_THREADS = 128
 WARP, WARPGROUP = WARP_THREADS, 128
 CHIP = H100
 """What is needed of a chip here (the threads of a block, the registers of a thread) is the same for all that can specialize warps."""
+LANE = var("async_lane", extent=const(WARP))
+"""The lane of a thread of an async warp whose threads all load."""
 NAMED_BARRIERS = 16
 """Of a block, number 0 is that of the whole block. Source: PTX ISA, bar."""
 
@@ -64,67 +65,40 @@ class TooManyBarriers(UserError):
     fix = "use fewer compute groups, or reduce over the whole block"
 
 
-@dataclass(frozen=True)
-class Specialization:
-    """The block of a specialized kernel. compute: its threads that compute, by dimension; pad: what is added along `axis` for async warps."""
-
-    axis: ParallelType
-    pad: int
-    compute: dict[ParallelType, int]
-    registers: tuple[int, int] | None
-
-    @property
-    def compute_threads(self) -> int:
-        return self.compute[BLOCK_TYPES[0]] * self.compute[BLOCK_TYPES[1]] * self.compute[BLOCK_TYPES[2]]
-
-    @property
-    def block(self) -> tuple[int, int, int]:
-        x, y, z = (self.compute[p] + (self.pad if p is self.axis else 0) for p in BLOCK_TYPES)
-        return x, y, z
-
-    def threads(self) -> Iterator[bool]:
-        """For each thread of the block, in order, whether it is async."""
-        x, y, z = self.block
-        for k in range(z):
-            for j in range(y):
-                for i in range(x):
-                    yield (i, j, k)[BLOCK_TYPES.index(self.axis)] >= self.compute[self.axis]
+def async_threads(shape: BlockShape) -> Iterator[bool]:
+    """For each thread of the block, in order, whether it is async."""
+    x, y, z = shape.block
+    for k in range(z):
+        for j in range(y):
+            for i in range(x):
+                yield (i, j, k)[BLOCK_TYPES.index(shape.axis)] >= shape.compute[shape.axis]
 
 
-def specialize(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> list[Statement]:
-    """Return the kernel's body as branches: one per async warp with the loads of `feeds`, and one that computes.
+def specialize(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> tuple[list[Statement], dict[str, int]]:
+    """Return the kernel's body as roles, one per async warp with the loads of `feeds` and one that computes, and the arrivals at each barrier.
 
     Before: a body for all threads with the loads in it.   After: kernel.block has the async warps; barriers of the compute branch are named.
     Errors: DynamicBlock, BadBlock, MixedSpecialization, RegistersNotConserved, TooManyBarriers, BadRing.
     """
     shape = plan_block(state, feeds)
     for feed in feeds:
-        check_readers(kernel, feed, _body_of(kernel.body, feed))
+        check_readers(kernel, state.feeds, feed, _body_of(kernel.body, feed))
     warps = sorted({f.warp for f in feeds})  # type: ignore[type-var]
     roles = [(w, [f for f in feeds if f.warp == w]) for w in warps]
-    _count_arrivals(kernel, feeds, shape)
+    arrivals = _count_arrivals(kernel, feeds, shape)
     branches = [_role(kernel, state, w, own, feeds) for w, own in roles]  # type: ignore[arg-type]
     compute = _consume(kernel.body, (), feeds)
     compute = [s for s in compute if not _is_empty(s)]
     name_barriers(kernel, compute, shape)
-    axis = shape.axis.value
-    head: list[Statement] = []
-    if shape.registers is not None:
-        head.append(Call(f"weft::setmaxnreg_dec<{shape.registers[0]}>();"))
-        compute.insert(0, Call(f"weft::setmaxnreg_inc<{shape.registers[1]}>();"))
-    head.append(Call(f"const unsigned async_thread = {_async_thread(shape)};"))
-    for n, branch in enumerate(branches):
-        branch.header = ("else " if n else "") + branch.header
-    compute.insert(0, Call('WEFT_ROLE("compute");'))
     kernel.block = tuple(const(n) for n in shape.block)  # type: ignore[assignment]
-    kernel.notes["compute_block"] = tuple(const(shape.compute[p]) for p in BLOCK_TYPES)
+    kernel.compute_block = tuple(const(shape.compute[p]) for p in BLOCK_TYPES)  # type: ignore[assignment]
     if shape.registers is not None:  # the block starts with all registers of a multiprocessor
-        kernel.notes["launch_bounds"] = shape.block[0] * shape.block[1] * shape.block[2]
-    return [Scope(f"if ({axis} >= {shape.compute[shape.axis]})", [*head, *branches]), Scope("else", compute)]
+        kernel.exact_threads = shape.block[0] * shape.block[1] * shape.block[2]
+    return [Roles(shape, [*branches, Role("compute", compute)])], arrivals
 
 
 # ---------------------------------------------------------------- the block
-def plan_block(state: BuildState, feeds: list[Feed]) -> Specialization:
+def plan_block(state: BuildState, feeds: list[Feed]) -> BlockShape:
     """Return the shape of the block. Errors: DynamicBlock, BadBlock, MixedSpecialization, RegistersNotConserved."""
     first = feeds[0].tensors[0]
     kind: WarpSpecialized = first.circular.kind  # type: ignore[attr-defined]
@@ -150,13 +124,13 @@ def plan_block(state: BuildState, feeds: list[Feed]) -> Specialization:
 
     if ASYNC_THREADS % others:
         raise refuse(f"has {others} threads across that axis, which does not divide the {ASYNC_THREADS} async threads", "choose 1, 2, 4, ... 128 of them")
-    shape = Specialization(kind.axis, ASYNC_THREADS // others, compute, kind.registers)
+    shape = BlockShape(kind.axis, ASYNC_THREADS // others, compute, kind.registers)
     x, y, z = shape.block
     if shape.compute_threads % WARP:
         raise refuse(f"is {shape.compute_threads} threads, no whole warps", "make it a multiple of 32 threads")
     if x * y * z > CHIP.max_threads_per_block:
         raise refuse(f"has {x * y * z} threads with the async ones; {CHIP.max_threads_per_block} are allowed", "use fewer compute threads")
-    members = list(shape.threads())
+    members = list(async_threads(shape))
     unit = WARPGROUP if kind.registers is not None else WARP
     for start in range(0, len(members), unit):
         part = members[start : start + unit]
@@ -168,7 +142,7 @@ def plan_block(state: BuildState, feeds: list[Feed]) -> Specialization:
     return shape
 
 
-def _check_registers(registers: tuple[int, int], shape: Specialization) -> None:
+def _check_registers(registers: tuple[int, int], shape: BlockShape) -> None:
     threads = shape.compute_threads + ASYNC_THREADS
     each = CHIP.registers_per_thread(threads) // 8 * 8
     wanted = registers[0] * ASYNC_THREADS + registers[1] * shape.compute_threads
@@ -180,18 +154,6 @@ def _check_registers(registers: tuple[int, int], shape: Specialization) -> None:
     if reason:
         good = split_registers(each, shape.compute_threads, ASYNC_THREADS)
         raise RegistersNotConserved(registers=registers, async_=ASYNC_THREADS, compute=shape.compute_threads, reason=reason, each=each, good=good)
-
-
-def _async_thread(shape: Specialization) -> str:
-    """C++ text that counts the async threads from 0."""
-    parts, running = [], 1
-    for p in BLOCK_TYPES:
-        extent = shape.pad if p is shape.axis else shape.compute[p]
-        if extent > 1:
-            index = f"(threadIdx.{p.value[-1]} - {shape.compute[p]})" if p is shape.axis else p.value
-            parts.append(index if running == 1 else f"{index} * {running}")
-        running *= extent
-    return " + ".join(parts) or "0"
 
 
 # ---------------------------------------------------------------- roles
@@ -210,9 +172,9 @@ def _body_of(body: list[Statement], feed: Feed) -> list[Statement]:
     return body
 
 
-def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: Specialization) -> None:
-    """Who arrives how often at each barrier: each thread of a warp that is done with a stage, the thread that announces a role's bytes."""
-    arrivals: dict[str, int] = kernel.notes.setdefault("arrivals", {})  # type: ignore[assignment]
+def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: BlockShape) -> dict[str, int]:
+    """Return how many arrive at each barrier: each thread of a warp that is done with a stage, the thread that announces a role's bytes."""
+    arrivals: dict[str, int] = {}
     for feed in feeds:
         body = _body_of(kernel.body, feed)
         produced = {t for f in feeds for t in f.tensors}
@@ -229,23 +191,23 @@ def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: Specialization) ->
         chained = {f.number for f in feeds if f is not feed and any(is_reader(s, feed.tensors) and is_writer(s, f.tensors) for s in body)}
         arrivals[f"full_{feed.number}"] = 1 if feed.style == "tma" else WARP
         arrivals[f"empty_{feed.number}"] = WARP * (count + len(chained))
+    return arrivals
 
 
-def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: list[Feed]) -> Scope:
-    """The branch of one async warp."""
-    body: list[Statement] = [Call(f'WEFT_ROLE("load {", ".join(f.names() for f in own)}");')]
+def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: list[Feed]) -> Role:
+    """What one async warp does."""
     loads = _project(state, kernel.body, own, feeds)
+    name = f"load {', '.join(f.names() for f in own)}"
     if all(f.style == "tma" for f in own):
-        body.append(Scope("if (weft::elect())", loads))
-    else:
-        body += [Call("const int async_lane = (int)weft::lane();"), *loads]
-    return Scope(f"if (async_thread / 32 == {warp})", body)
+        return Role(name, [ElectedThread(loads)], warp)
+    return Role(name, loads, warp, LANE)
 
 
 def _project(state: BuildState, body: list[Statement], own: list[Feed], feeds: list[Feed]) -> list[Statement]:
     """The loads of `own` with the loops that count them."""
     out: list[Statement] = []
     units: dict[Feed, list[Statement]] = {}
+    places: dict[Feed, Block] = {}
     for s in body:
         here = [f for f in own if is_writer(s, f.tensors)]
         if here and isinstance(s, Loop) and any(s.index is g.index for f in here for g in f.nest):
@@ -254,12 +216,11 @@ def _project(state: BuildState, body: list[Statement], own: list[Feed], feeds: l
             continue
         for feed in here:
             if feed not in units:
-                units[feed] = []
-                out.append(Scope("", []))
-                units[feed].append(out[-1])
+                units[feed], places[feed] = [], Block([])
+                out.append(places[feed])
             units[feed].append(s)
-    for feed, (scope, *statements) in units.items():
-        scope.body = _produce(state, feed, statements, feeds)  # type: ignore[attr-defined]
+    for feed, statements in units.items():
+        places[feed].body = _produce(state, feed, statements, feeds)
     return out
 
 
@@ -276,17 +237,16 @@ def _produce(state: BuildState, feed: Feed, units: list[Statement], feeds: list[
                 remedy="give both the same group_position",
             )
         out += [*let_stage(source, mapping), wait_full(source, mapping)]
-    empty = Call(f"weft::mbarrier_wait_phase({barrier(feed, 'empty')}, {{0}});", (add(feed.phase, -1),), f"a stage for {feed.names()}")
-    out += [*let_stage(feed, {}), empty]
+    out += [*let_stage(feed, {}), WaitStage(empty(feed), add(feed.phase, -1), f"a stage for {feed.names()}")]
     if feed.style == "tma":
         return [*out, *issue_bulk(feed, [copied(u, {}, NO_THREADS) for u in units])]
     rename = dict(NO_THREADS)
     kind = _lane_axis(feed, units)
     if kind is not None:
-        rename[kind.value] = var("async_lane", extent=const(WARP))
+        rename[kind.value] = LANE
     out += [copied(u, {}, rename) for u in units]
-    out.append(Call(f"weft::release_stage({barrier(feed, 'full')});", (), f"{feed.names()} written"))
-    out += [Call(f"weft::release_stage({barrier(source, 'empty')});", (), f"{source.names()} read") for source in sources]
+    out.append(ReleaseStage(full(feed), f"{feed.names()} written"))
+    out += [ReleaseStage(empty(source), f"{source.names()} read") for source in sources]
     return out
 
 
@@ -320,17 +280,17 @@ def _consume(body: list[Statement], path: tuple[Sym, ...], feeds: list[Feed]) ->
         readers = [n for n, s in enumerate(out) if is_reader(s, feed.tensors)]
         if readers:
             last, first = readers[-1], readers[0]
-            out.insert(last + 1, Call(f"weft::release_stage({barrier(feed, 'empty')});", (), f"{feed.names()} read"))
+            out.insert(last + 1, ReleaseStage(empty(feed), f"{feed.names()} read"))
             out[first:first] = [*let_stage(feed, feed.groups), wait_full(feed, feed.groups)]
     return out
 
 
 def _is_empty(s: Statement) -> bool:
-    return isinstance(s, Loop) and not any(not isinstance(inner, (Loop, If, Allocate)) for inner in walk([s]))
+    return isinstance(s, Loop) and not any(not isinstance(inner, (Loop, Allocate)) for inner in walk([s]))
 
 
 # ---------------------------------------------------------------- named barriers
-def name_barriers(kernel: Kernel, body: list[Statement], shape: Specialization) -> None:
+def name_barriers(kernel: Kernel, body: list[Statement], shape: BlockShape) -> None:
     """Let the threads that compute meet at named barriers, each for one set of threads. Errors: TooManyBarriers, BadBlock."""
     registry = _Barriers(shape)
     launch = {p: const(n) for p, n in shape.compute.items() if n > 1}
@@ -357,7 +317,7 @@ def name_barriers(kernel: Kernel, body: list[Statement], shape: Specialization) 
 def _statements(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Statement, tuple[Loop, ...]]]:
     for s in body:
         yield s, loops
-        if isinstance(s, (Loop, If, Scope)):
+        if isinstance(s, Nest):
             yield from _statements(s.body, (*loops, s) if isinstance(s, Loop) and not s.is_once else loops)
 
 
@@ -370,7 +330,7 @@ def _stays_in_group(tensor: TensorView, kind: ParallelType) -> bool:
 class _Barriers:
     """Hands out numbers of named barriers: one for each group of threads that meets, the same for the same threads."""
 
-    def __init__(self, shape: Specialization) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         self.shape, self.next = shape, 1
         self.first: dict[tuple[ParallelType, ...], int] = {}
 
@@ -399,4 +359,4 @@ class _Barriers:
             raise TooManyBarriers(count=self.next - 1, who=who)
 
 
-__all__ = ["Op", "Specialization", "specialize", "plan_block", "variables"]
+__all__ = ["plan_block", "specialize"]

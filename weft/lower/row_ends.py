@@ -8,9 +8,9 @@ from __future__ import annotations
 from ..errors import InternalError
 from ..expr import ZERO, Sym, add, conjunction, conjuncts, const, floordiv, mul, sub, var, variables
 from ..ir.enums import MemoryType, ParallelType
-from ..schedule.phased_rows import PhasedRows, skipped_variable
+from ..schedule.phased_rows import END, PhasedRows, skipped_variable
 from .build import BuildState
-from .kernel_ir import Access, Allocate, Buffer, Call, Kernel, Let, Loop, Op, Reduce, Scope, Statement, walk
+from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, LetRowEnd, Loop, Nest, Op, Reduce, Statement, walk
 from .loops import is_global_load
 
 
@@ -62,7 +62,7 @@ def _head(state: BuildState, phased: PhasedRows) -> list[Statement]:
         thread = add(thread, mul(var(phased.blocks.value, extent=state.launch[phased.blocks]), phased.min_threads))
     return [
         Let(skipped, ZERO if row is None else phased.skipped(row)),
-        Call("const int row_end = {0} < {1} ? {0} : {0} + {2};", (thread, skipped, whole), "this thread's element at the ends of the row, if any"),
+        LetRowEnd(END, thread, skipped, whole),
     ]
 
 
@@ -87,13 +87,13 @@ def _body(statements: list[Statement]) -> list[Statement]:
     for s in statements:
         found = _ends(s)
         if ends and not isinstance(s, Allocate) and not (found and _are_loads(found) is _are_loads(ends)):
-            out.append(Scope("", ends))
+            out.append(Block(ends))
             ends = []
-        if not found and isinstance(s, (Loop, Scope)):
+        if not found and isinstance(s, Nest):
             s.body = _body(s.body)
         out.append(s)
         ends += found
-    return [*out, Scope("", ends)] if ends else out
+    return [*out, Block(ends)] if ends else out
 
 
 def _are_loads(ends: list[Statement]) -> bool:

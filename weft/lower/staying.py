@@ -11,7 +11,8 @@ from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
 from .circular import touched
-from .kernel_ir import Access, Allocate, Buffer, Call, If, Kernel, Loop, Op, Reduce, Scope, Statement, Sync, copied, walk
+from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Loop, Move, Nest, Op, Reduce, Statement, copied, walk
+from .kernel_sync import OneThread, Sync
 
 
 def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
@@ -28,12 +29,12 @@ def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
 
 def _merged(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
     for s in body:
-        if isinstance(s, (Loop, If, Scope)):
+        if isinstance(s, Nest):
             s.body = _merged(s.body, cluster)
     out: list[Statement] = []
     between: list[Statement] = []
     for s in body:
-        if isinstance(s, (Sync, Scope, Call)):  # nothing passes where threads meet
+        if isinstance(s, (Sync, OneThread)):  # nothing passes where threads meet
             out += [*_regrouped(between, cluster), s]
             between = []
         else:
@@ -97,7 +98,7 @@ def load_ahead(kernel: Kernel, state: BuildState) -> Kernel:
 def _ahead(body: list[Statement], names: frozenset[int]) -> list[Statement]:
     out: list[Statement] = []
     for s in body:
-        if isinstance(s, (Scope, If)):
+        if isinstance(s, Nest) and not isinstance(s, Loop):
             s.body = _ahead(s.body, names)
         if isinstance(s, Loop) and not s.unroll:
             loads = [inner for inner in s.body if _is_load_of(inner, names)]
@@ -119,11 +120,11 @@ def _one_ahead(loop: Loop, loads: list[Statement]) -> list[Statement]:
     first = [_into(copied(s, {loop.index: loop.start}), twins) for s in loads]
     following = add(loop.index, 1)
     later = [_into(copied(s, {loop.index: following}), twins) for s in loads]
-    takes: list[Statement] = [Call(f"{b.name} = {twin.name};") for b, twin in twins.items()]
+    takes: list[Statement] = [Move(b, twin) for b, twin in twins.items()]
     rest = [s for s in loop.body if s not in loads]
     allocated = [s for s in rest if isinstance(s, Allocate)]
     rest = [s for s in rest if not isinstance(s, Allocate)]
-    loop.body = [*allocated, *takes, Scope("if ({0})", later, (less(following, loop.extent),)), *rest]
+    loop.body = [*allocated, *takes, Block(later, less(following, loop.extent)), *rest]
     return [*(Allocate(twin) for twin in twins.values()), *first]
 
 

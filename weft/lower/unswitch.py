@@ -21,9 +21,9 @@ from ..expr import (
 )  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES
 from .build import BuildState
-from .kernel_ir import Call, If, Kernel, Let, Loop, Op, Reduce, Scope, Statement, copied, is_host_variable, walk
+from .kernel_ir import Block, If, Kernel, Let, Loop, Nest, Op, Reduce, Statement, Unswitched, copied, is_host_variable, walk
+from .kernel_sync import Arrive
 
-TEST = "if ({0})"
 GRID_NAMES = {p.value for p in GRID_TYPES}
 MONOTONE = ("add", "mul", "floordiv", "ceildiv", "min", "max")
 
@@ -36,8 +36,8 @@ def unswitch_loops(kernel: Kernel, state: BuildState) -> Kernel:
     cluster, whose start is prepared in the text once, is written once.
     Here because: loads, waits and barriers have their places, so that both branches have them; bounds are still parts of predicates.
     """
-    block = kernel.notes.get("compute_block", kernel.block)
-    last_thread = {p.value: sub(threads, 1) for p, threads in zip(BLOCK_TYPES, block)}  # type: ignore[call-overload]
+    block = kernel.compute_block or kernel.block
+    last_thread = {p.value: sub(threads, 1) for p, threads in zip(BLOCK_TYPES, block)}
     kernel.body = _body(kernel.body, Ranges(frozenset(), {}, last_thread))
     return kernel
 
@@ -116,7 +116,7 @@ def _body(statements: list[Statement], around: Ranges) -> list[Statement]:
             continue
         if isinstance(s, Loop):
             s.body = _body(s.body, replace(around, fixed=around.fixed | {s.index}))
-        elif isinstance(s, (If, Scope)):
+        elif isinstance(s, Nest):
             s.body = _body(s.body, around)
         out += _two_loops(s) if isinstance(s, Loop) else [s]
     return out
@@ -124,16 +124,16 @@ def _body(statements: list[Statement], around: Ranges) -> list[Statement]:
 
 def _two_loops(loop: Loop) -> list[Statement]:
     """Return a loop over nothing but the two branches as one over the iterations for which the test holds, and one over the rest."""
-    branches = [s.header for s in loop.body if isinstance(s, Scope)]
-    if len(loop.body) != 2 or branches != [TEST, "else"] or loop.start is not ZERO or loop.extent.is_const:
+    nest = loop.body[0] if len(loop.body) == 1 else None
+    if not isinstance(nest, Unswitched) or loop.start is not ZERO or loop.extent.is_const:
         return [loop]
-    fast, slow = loop.body
-    whole = _first_iterations(loop, fast.args[0])  # type: ignore[attr-defined]
+    fast, slow = nest.branches
+    whole = _first_iterations(loop, nest.test)
     if whole is None:
         return [loop]
     end = var(f"whole_{loop.index.payload}")
-    first = Loop(loop.index, end, fast.body, label=f"{loop.label}, whole")  # type: ignore[attr-defined]
-    return [Let(end, whole), first, Loop(loop.index, loop.extent, slow.body, label=loop.label, start=end)]  # type: ignore[attr-defined]
+    first = Loop(loop.index, end, fast.body, label=f"{loop.label}, whole")
+    return [Let(end, whole), first, Loop(loop.index, loop.extent, slow.body, label=loop.label, start=end)]
 
 
 def _first_iterations(loop: Loop, test: Sym) -> Sym | None:
@@ -159,14 +159,14 @@ def _both(loop: Loop, around: Ranges) -> list[Statement]:
     fast = free.body([copied(s, {}) for s in nest], around)
     if not free.tests:
         return fast
-    return [Scope(TEST, fast, (conjunction(_strongest(list(free.tests))),)), Scope("else", nest)]
+    return [Unswitched.of(conjunction(_strongest(list(free.tests))), fast, nest)]
 
 
 def _plain(statements: list[Statement]) -> list[Statement]:
     """Return the statements with nothing unswitched in them; what stood there for it alone is taken out."""
     out: list[Statement] = []
     for s in statements:
-        if isinstance(s, (Loop, If, Scope)):
+        if isinstance(s, Nest):
             s.body = _plain(s.body)
         if isinstance(s, Loop):
             s.is_unswitched = False
@@ -196,12 +196,15 @@ class _Free:
                 self.body(s.body, ranges.within(s))
             elif isinstance(s, If):
                 self.body(s.body, ranges.where(s.predicate))
-            elif isinstance(s, Scope) and not s.keeps_bounds:
-                self.body(s.body, ranges.where(s.args[0]) if s.header == TEST else ranges)
+            elif isinstance(s, Block):
+                if not s.keeps_bounds:
+                    self.body(s.body, ranges.where(s.condition))
+            elif isinstance(s, Nest):
+                self.body(s.body, ranges)
             elif isinstance(s, Op):
                 s.predicate = self.without(s.predicate, ranges)
-            elif isinstance(s, Call):
-                s.args = tuple(self.without(a, ranges) if a.dtype.is_bool else a for a in s.args)
+            elif isinstance(s, Arrive):
+                s.conditions = tuple(self.without(a, ranges) for a in s.conditions)
         return statements
 
     def without(self, predicate: Sym, ranges: Ranges) -> Sym:

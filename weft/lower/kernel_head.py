@@ -1,0 +1,40 @@
+"""What a kernel does first: flags of reductions across blocks, barriers of exchanges in a cluster, carries of running folds, zeros around block scales.
+
+Read first: `begin_kernel`.
+"""
+
+from __future__ import annotations
+
+from ..ir.block_ops import COLUMNS, SWIZZLED, sample_of
+from .kernel_ir import Kernel, Reduce, Scan, Statement, walk
+from .kernel_sync import ClusterArrive, ClusterWait, DeclareFlag, StartExchanges, StartScan, ZeroPadding
+from .build import BuildState
+
+PADDED_LAYOUTS = (SWIZZLED, COLUMNS)
+
+
+def begin_kernel(kernel: Kernel, state: BuildState) -> Kernel:
+    """Put in front what later statements rely on.
+
+    Before: the body is final but for that.   After: every flag, exchange and carry that a statement uses is declared and started at the top; the first
+    reduction in a cluster waits until all of its blocks have started.
+    Here because: which reductions are left, and how often, is known.
+    """
+    reductions = [s for s in walk(kernel.body) if isinstance(s, Reduce)]
+    head: list[Statement] = [DeclareFlag(flag) for flag in dict.fromkeys(s.last_flag for s in reductions if s.last_flag)]
+    across = [s for s in reductions if s.is_cluster and (s.turn is not None or s in kernel.body)]
+    across = list({s.exchange: s for s in across}.values())  # unswitched nests have each twice
+    if across:
+        head.append(StartExchanges(across))
+    if any(s.turn is not None for s in across):
+        head += [ClusterArrive(), ClusterWait("every block of the cluster has started")]
+    elif across:
+        head.append(ClusterArrive("every block of the cluster has started; waited for before the first exchange"))
+        next(s for s in reductions if s.is_cluster).awaits_cluster = True
+    head += [StartScan(scan) for scan in {s.carry: s for s in walk(kernel.body) if isinstance(s, Scan)}.values()]
+    for tensor, buffer in kernel.buffers.items():
+        sample = sample_of(tensor)
+        if sample is not None and sample.layout in PADDED_LAYOUTS:
+            head.append(ZeroPadding(buffer))
+    kernel.body = [*head, *kernel.body]
+    return kernel

@@ -1,0 +1,212 @@
+"""Statements of the Kernel IR by which threads, blocks and copies wait for each other: barriers, stages of pipelines, roles of warps, exchanges.
+
+Owns these nodes; `weft.codegen.protocol` prints them. A barrier in shared memory is an `Access`: the buffer of its stages, and which of them.
+Read first: `Sync`, `WaitStage`, `Roles`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..expr import Sym
+from ..ir.enums import BLOCK_TYPES, ParallelType
+from ..ir.values import TensorView
+from .kernel_ir import Access, Buffer, Nest, Reduce, Scan, Statement, ThreadGroup, WorkBuffer
+
+
+# ---------------------------------------------------------------- threads of a block
+@dataclass(eq=False)
+class Sync(Statement):
+    """A barrier of all threads of the block, or of those of `group`."""
+
+    why: str = ""
+    group: ThreadGroup | None = None
+    tensors: tuple[TensorView, ...] = ()  # what the threads hand each other
+
+
+@dataclass(eq=False)
+class OneThread(Nest):
+    """What the thread with index 0 along `kinds` does: one of the block, where these are all of its dimensions of more than one thread."""
+
+    kinds: tuple[ParallelType, ...]
+    body: list[Statement]
+
+
+@dataclass(eq=False)
+class ElectedThread(Nest):
+    """What one thread of a warp does, whichever it is."""
+
+    body: list[Statement]
+
+
+# ---------------------------------------------------------------- stages of a pipeline
+class Fence(enum.Enum):
+    """What a fence makes visible to whom."""
+
+    barriers = "initialised barriers, to other units and blocks"
+    proxy = "what threads did in shared memory, to bulk copies"
+
+
+@dataclass(eq=False)
+class FenceSync(Statement):
+    kind: Fence
+    why: str = ""
+
+
+@dataclass(eq=False)
+class InitBarrier(Statement):
+    """Make the barriers of all stages of `barrier` complete a phase after so many arrivals each."""
+
+    barrier: Buffer
+    arrivals: int
+
+
+@dataclass(eq=False)
+class Arrive(Statement):
+    """Arrive at a barrier, and tell it of the bytes that copies will bring: bytes[n] where conditions[n] holds. Without bytes, copies tell it themselves."""
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("barrier", "conditions", "bytes_")
+
+    barrier: Access
+    conditions: tuple[Sym, ...] = ()
+    bytes_: tuple[Sym, ...] = ()
+
+
+@dataclass(eq=False)
+class WaitStage(Statement):
+    """Wait until `phase` of a barrier is over; a fresh barrier has phase -1 behind it."""
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("barrier", "phase")
+
+    barrier: Access
+    phase: Sym
+    why: str = ""
+
+
+@dataclass(eq=False)
+class ReleaseStage(Statement):
+    """Arrive at a barrier for each thread: a stage is written, or read, as far as this warp is concerned."""
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("barrier",)
+
+    barrier: Access
+    why: str = ""
+
+
+@dataclass(eq=False)
+class CommitCopies(Statement):
+    """Make a group of the copies by cp.async that this thread has issued."""
+
+
+@dataclass(eq=False)
+class WaitCopies(Statement):
+    """Wait until at most `pending` groups of this thread's copies by cp.async are on their way."""
+
+    pending: int = 0
+    why: str = ""
+
+
+@dataclass(eq=False)
+class WaitStores(Statement):
+    """Let the thread with index 0 along `issuer` wait for its bulk stores: until they have read shared memory, or are done."""
+
+    issuer: tuple[ParallelType, ...]
+    has_read: bool = False
+    why: str = ""
+
+
+# ---------------------------------------------------------------- roles of warps
+@dataclass(eq=False)
+class Role(Nest):
+    """What an async warp does, or with `warp` None the threads that compute. name: for reports. lane: the variable that holds the thread's lane, if used."""
+
+    name: str
+    body: list[Statement]
+    warp: int | None = None
+    lane: Sym | None = None
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """The block of a kernel with async warps. compute: its threads that compute, by dimension; pad: what is added along `axis` for async warps.
+
+    registers: of an async thread and of one that computes, None for the same of both.
+    """
+
+    axis: ParallelType
+    pad: int
+    compute: dict[ParallelType, int]
+    registers: tuple[int, int] | None
+
+    @property
+    def compute_threads(self) -> int:
+        return self.compute[BLOCK_TYPES[0]] * self.compute[BLOCK_TYPES[1]] * self.compute[BLOCK_TYPES[2]]
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        x, y, z = (self.compute[p] + (self.pad if p is self.axis else 0) for p in BLOCK_TYPES)
+        return x, y, z
+
+
+@dataclass(eq=False)
+class Roles(Nest):
+    """The parts of a kernel with async warps, in `body`: a Role for each of these warps, and at last that of the threads that compute."""
+
+    shape: BlockShape
+    body: list[Statement]
+
+
+# ---------------------------------------------------------------- blocks of a cluster and of the grid
+@dataclass(eq=False)
+class GridSync(Statement):
+    """Let the blocks of the grid meet: one thread of each comes here, between two barriers of its block."""
+
+    counter: WorkBuffer
+    why: str = ""
+
+
+@dataclass(eq=False)
+class StartExchanges(Statement):
+    """Let one thread of the block prepare the barriers of exchanges between the blocks of a cluster."""
+
+    reductions: list[Reduce]
+
+
+@dataclass(eq=False)
+class ClusterArrive(Statement):
+    """Tell the blocks of the cluster that this one has prepared its barriers."""
+
+    why: str = ""
+
+
+@dataclass(eq=False)
+class ClusterWait(Statement):
+    """Wait for the arrival of all blocks of the cluster."""
+
+    why: str = ""
+
+
+# ---------------------------------------------------------------- the head of a kernel
+@dataclass(eq=False)
+class DeclareFlag(Statement):
+    """A bool, false at first: whether this block holds the result of a reduction across blocks."""
+
+    name: str
+
+
+@dataclass(eq=False)
+class StartScan(Statement):
+    """What a running fold carries from piece to piece: at first its start value, or the identity."""
+
+    scan: Scan
+
+
+@dataclass(eq=False)
+class ZeroPadding(Statement):
+    """Zeros where rows and columns of block scales do not fill the memory of their layout."""
+
+    buffer: Buffer
+
+
