@@ -1,5 +1,5 @@
 """Functions of weft.nn on this machine: host time of a call, and forward and backward through autograd beside eager torch, torch.compile and, where they are
-installed, Liger and quack. `python bench/surface.py [OUT.json]`; without a GPU only the host times, in the emulator (they show ratios, not speed).
+installed, Liger and quack. `python bench/surface.py [OUT.json [SECONDS]]`; without a GPU only the host times, in the emulator (they show ratios, not speed).
 
 Owns the measurement; nothing in it is chosen by a shape. Read first: `cases`.
 """
@@ -78,7 +78,41 @@ def host_rows() -> dict[str, float]:
         "bare Function, forward and backward": both(Bare.apply),
     }  # fmt: skip
     rows.update({f"{name}, forward and backward": both(f) for name, f in others("rms_norm", 256).items()})
-    return {name: 1e6 * seconds(call, calls) for name, call in rows.items()}
+    found = {name: 1e6 * seconds(call, calls) for name, call in rows.items()}
+    for name, f in {"weft": ours, "eager": eager, "bare Function": Bare.apply, **others("rms_norm", 256)}.items():
+        found[f"{name}, forward and backward, each of {CHAIN} in a row"] = 1e6 * seconds(chained(f, xg, wg, grad), max(1, calls // CHAIN)) / CHAIN
+    return found
+
+
+CHAIN = 32
+
+
+def chained(f: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor, grad: torch.Tensor) -> Callable[[], Any]:
+    """A graph of many calls: what one costs in a model, without what torch.autograd.grad does once."""
+
+    def call() -> Any:
+        y = x
+        for _ in range(CHAIN):
+            y = f(y, w)
+        return torch.autograd.grad(y, (x, w), grad)
+
+    return call
+
+
+# ---------------------------------------------------------------- several kernels
+def kernel_rows() -> list[dict[str, float]]:
+    """Return what fd.execute costs with one to six kernels: sums of rows and columns by turns."""
+    out = []
+    x = torch.rand(64, 256, device=DEVICE)
+    for turns in range(1, 7):
+        with weft.FusionDefinition() as fd:
+            t = fd.define_tensor([-1, -1], contiguity=True)
+            for turn in range(turns):
+                t = t * t.sum(turn % 2, keepdim=True)
+            fd.add_output(t)
+        microseconds = 1e6 * seconds(lambda fd=fd: fd.execute([x]), 300 if HAS_GPU else 5)
+        out.append({"kernels": len(fd.fec._caller.last.kernels), "us": microseconds})
+    return out
 
 
 def others(name: str, hidden: int) -> dict[str, Callable[..., Any]]:
@@ -89,7 +123,7 @@ def others(name: str, hidden: int) -> dict[str, Callable[..., Any]]:
 
         found.update({
             "rms_norm": {"liger": lambda x, w: liger.liger_rms_norm(x, w, 1e-6)},
-            "layer_norm": {"liger": lambda x, w: liger.liger_layer_norm(x, w, w, 1e-5)}, "softmax": {"liger": lambda x: liger.liger_softmax(x)},
+            "layer_norm": {"liger": lambda x, w, b: liger.liger_layer_norm(x, w, b, 1e-5)}, "softmax": {"liger": lambda x: liger.liger_softmax(x)},
             "swiglu": {"liger": lambda a, b: liger.liger_swiglu(a, b)},
             "cross_entropy": {"liger": lambda x, t: liger.liger_cross_entropy(x, t)},
         }.get(name, {}))  # fmt: skip
@@ -124,7 +158,7 @@ def cases() -> list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[
 
     return [
         ("rms_norm", lambda x, w: W.rms_norm(x, x.shape[-1:], w, 1e-6), lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6), rows("row")),
-        ("layer_norm", lambda x, w: W.layer_norm(x, x.shape[-1:], w, w), lambda x, w: F.layer_norm(x, x.shape[-1:], w, w), rows("row")),
+        ("layer_norm", lambda x, w, b: W.layer_norm(x, x.shape[-1:], w, b), lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), rows("row", "row")),
         ("softmax", lambda x: W.softmax(x, -1), lambda x: F.softmax(x, -1), rows()),
         ("swiglu", W.swiglu, lambda a, b: F.silu(a) * b, rows("same")),
         ("cross_entropy", W.cross_entropy, F.cross_entropy, rows("classes")),
@@ -164,10 +198,13 @@ def speed_rows(emit: Callable[[dict[str, Any]], None], limit_s: float) -> None:
 
 def main() -> None:
     """Measure, print rows as they come, and write them to the file that is named."""
-    results: dict[str, Any] = {"torch": torch.__version__, "device": torch.cuda.get_device_name() if HAS_GPU else "emulator", "speed": []}
+    chip = torch.cuda.get_device_name() if HAS_GPU else "emulator"
+    results: dict[str, Any] = {"chip": chip, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "speed": []}
     results["host_us"] = host_rows()
     for name, value in results["host_us"].items():
         print(f"{value:8.2f} us  {name}", flush=True)
+    results["kernels"] = kernel_rows()
+    print(results["kernels"], flush=True)
 
     def emit(row: dict[str, Any]) -> None:
         results["speed"].append(row)
@@ -177,7 +214,7 @@ def main() -> None:
                 json.dump(results, out, indent=1)
 
     if HAS_GPU:
-        speed_rows(emit, 100.0)
+        speed_rows(emit, float(sys.argv[2]) if len(sys.argv) > 2 else 100.0)
 
 
 if __name__ == "__main__":

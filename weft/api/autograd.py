@@ -7,6 +7,7 @@ Owns the way from inputs that require gradients to a forward that saves and a ba
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..ops.gradients import flows
 from ..runtime.arguments import flattened
+from ..runtime.warm_path import written
 from . import executors
 from .inputs import compute_tensor_descriptor
 
@@ -25,10 +27,25 @@ if TYPE_CHECKING:
     from .definition import FusionDefinition
 
 
+LARGEST_TABLE = 1024
+"""Layouts of gradients that a plan keeps; when there are more, it starts over."""
+
+
 class NoGradientThroughAlias(Unsupported):
     code = "W137"
     what = "gradients with respect to {value}, which an output is written into"
     fix = "leave alias_input out where gradients are recorded, or detach the input"
+
+
+@dataclass(frozen=True)
+class QuickCall:
+    """What a call comes to for inputs like those of an earlier one: run([inputs]) gives a list of outputs; with `records`, run(*inputs) gives what autograd's
+    apply returns, of which the first `count` are outputs, or the output itself where it is the only one (`whole`)."""
+
+    run: Callable[..., Any]
+    records: bool
+    count: int
+    whole: bool = False
 
 
 class Differentiable:
@@ -43,6 +60,7 @@ class Differentiable:
         self._plain = executors.executor_cache(fusion) if forward is None else forward
         self._inputs = fusion.inputs()
         self._floats = [i for i, v in enumerate(self._inputs) if isinstance(v, TensorView) and v.dtype().is_float]
+        self._outputs = [v for v in fusion.outputs() if v not in fusion.hidden_outputs]
         self._plans: dict[tuple[bool, ...], _Plan] = {}
 
     def __reduce__(self) -> Any:
@@ -66,8 +84,15 @@ class Differentiable:
     def _recorded(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = inputs if isinstance(inputs, (list, tuple)) else flattened(inputs)
         plan = self.plan(tuple([values[i].requires_grad for i in self._floats]))
-        apply = _Recorded.apply if torch._C._are_functorch_transforms_active() else _APPLY
-        return list(apply(plan, *values)[: plan.count])
+        made = (plan.recorded.apply if torch._C._are_functorch_transforms_active() else plan.apply)(*values)
+        return [made] if plan.has_one_output else list(made[: plan.count])
+
+    def quick_call(self, inputs: Sequence[torch.Tensor]) -> QuickCall:
+        """Return what `execute` comes to for tensors that need the same plan and kernels as these, which have been executed."""
+        if torch.is_grad_enabled() and any(inputs[i].requires_grad for i in self._floats):
+            plan = self.plan(tuple([inputs[i].requires_grad for i in self._floats]))
+            return QuickCall(plan.apply, True, plan.count, plan.has_one_output)
+        return QuickCall(self._plain.execute, False, len(self._outputs))
 
     def plan(self, requires: tuple[bool, ...]) -> "_Plan":
         """Return what is prepared for inputs of which those require gradients (floats only, in order)."""
@@ -91,7 +116,7 @@ class _Step:
 
     def __init__(self, backward: Backward, plan: "_Plan") -> None:
         self.fusion, self.used, self.positions = backward.fusion, backward.used, backward.positions
-        self.scalars = [plan.scalar_reader(s) for s in backward.scalars]
+        self.scalars = backward.scalars
         self.executor = executors.executor_cache(backward.fusion)
         self._second: Differentiable | None = None
 
@@ -120,21 +145,41 @@ class _Plan:
         self.flat = [i for i, v in enumerate(self.outputs) if not flows(v)]
         self.saved_inputs = [s.input for s in self.derivative.saved]
         self.saved_outputs = [s.output for s in self.derivative.saved]
+        self.kept = [i for i, v in enumerate(inputs) if i not in self.saved_inputs]
+        self.has_one_output = len(self.outputs) == 1
         self._steps: dict[tuple[Any, ...], _Step] = {}
+        self._by_strides: dict[tuple[Any, ...], _Step] = {}
         self._by_name = {v.name: i for i, v in enumerate(inputs) if isinstance(v, TensorView)}
-        self.step(tuple(False if form is None else None for form in self.plain_forms()))  # errors of rules come with the forward
+        plain = self.step(tuple(False if form is None else None for form in self.plain_forms()))  # errors of rules come with the forward
+        self.recorded = write_function(self, plain)
+        self.apply: Callable[..., Any] = super(torch.autograd.Function, self.recorded).apply  # type: ignore[misc]
+        """What `recorded.apply` comes to where nothing is transformed: 2 us less per call."""
 
     def plain_forms(self) -> list[Form | None]:
         """Return the forms of contiguous gradients of the definition's own outputs."""
         return [_form(v, None) if i < self.count and flows(v) else None for i, v in enumerate(self.outputs)]
 
-    def scalar_reader(self, scalar: Scalar | SizeOf) -> Callable[[Any], Any]:
-        """Return how a scalar of a backward is read from the forward's inputs, of which sizes and numbers are kept."""
+    def _place(self, scalar: Scalar | SizeOf) -> tuple[int | None, int | None, int | None]:
+        """Return (saved tensor or None, place among what is kept or None, axis or None) of a scalar of a backward."""
         if isinstance(scalar, SizeOf):
             position, dim = self._by_name[scalar.name], scalar.dim
-            return lambda kept: kept[position][dim]
-        position = next(i for i, v in enumerate(self.inputs) if v is scalar)
-        return lambda kept: kept[position]
+            if position in self.saved_inputs:
+                return self.saved_inputs.index(position), None, dim
+            return None, self.kept.index(position), dim
+        return None, self.kept.index(next(i for i, v in enumerate(self.inputs) if v is scalar)), None
+
+    def read_scalar(self, scalar: Scalar | SizeOf, saved: Sequence[Any], ctx: Any) -> Any:
+        """Return the value of a scalar of a backward: a size of a saved tensor, or what the forward kept."""
+        tensor, place, dim = self._place(scalar)
+        if tensor is not None:
+            return saved[tensor].shape[dim]
+        return ctx.kept[place] if dim is None else ctx.kept[place][dim]
+
+    def scalar_text(self, scalar: Scalar | SizeOf) -> str:
+        """Return `read_scalar` as an expression, saved tensors being s0, s1, ..."""
+        tensor, place, dim = self._place(scalar)
+        whole = f"ctx.kept[{place}]" if tensor is None else f"s{tensor}.shape"
+        return whole if dim is None else f"{whole}[{dim}]"
 
     def step(self, key: tuple[Any, ...]) -> _Step:
         """Return the backward for gradients of these layouts: False none, None contiguous, else (sizes, strides)."""
@@ -145,39 +190,74 @@ class _Plan:
         return found
 
 
-class _Recorded(torch.autograd.Function):
-    """forward(plan, *inputs) -> outputs of the plan's forward, of which those behind the definition's own are for its backward."""
-
-    @staticmethod
-    def forward(ctx: Any, plan: _Plan, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        outputs = plan.executor.execute(inputs)
-        ctx.plan = plan
-        ctx.kept = [v.shape if isinstance(v, torch.Tensor) else v for v in inputs]
-        ctx.save_for_backward(*[outputs[o] if i is None else inputs[i] for i, o in zip(plan.saved_inputs, plan.saved_outputs)])
-        ctx.set_materialize_grads(False)
-        if plan.flat:
-            ctx.mark_non_differentiable(*[outputs[i] for i in plan.flat])
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        plan: _Plan = ctx.plan
-        out: list[torch.Tensor | None] = [None] * (len(plan.inputs) + 1)
-        key = tuple([False if g is None or i in plan.flat else None if g.is_contiguous() else _layout(g) for i, g in enumerate(grads)])
+def _step_for(plan: _Plan, grads: Sequence[torch.Tensor | None]) -> _Step | None:
+    """Return the backward for gradients that lie in memory as these do, None when there is none of them."""
+    strides = tuple([None if g is None or i in plan.flat else (g.shape, g.stride()) for i, g in enumerate(grads)])
+    found = plan._by_strides.get(strides)
+    if found is None:
+        key = tuple([False if g is None or s is None else None if g.is_contiguous() else _layout(g) for g, s in zip(grads, strides)])
         if not any(k is not False for k in key):
-            return tuple(out)
-        step = plan.step(key)
-        saved = ctx.saved_tensors
-        arguments = [saved[i] for i in step.used]
-        arguments += [read(ctx.kept) for read in step.scalars]
-        arguments += [g for g, k in zip(grads, key) if k is not False]
-        for position, grad in zip(step.positions, step.run(arguments)):
-            out[position + 1] = grad
+            return None
+        if len(plan._by_strides) >= LARGEST_TABLE:
+            plan._by_strides.clear()
+        found = plan._by_strides[strides] = plan.step(key)
+    return found
+
+
+def _run_backward(plan: _Plan, ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    """The backward of a plan for any gradients, also where gradients of gradients are recorded."""
+    out: list[torch.Tensor | None] = [None] * len(plan.inputs)
+    step = _step_for(plan, grads)
+    if step is None:
         return tuple(out)
+    saved = ctx.saved_tensors
+    arguments = [saved[i] for i in step.used]
+    arguments += [plan.read_scalar(s, saved, ctx) for s in step.scalars]
+    arguments += [g for i, g in enumerate(grads) if g is not None and i not in plan.flat]
+    for position, grad in zip(step.positions, step.run(arguments)):
+        out[position] = grad
+    return tuple(out)
 
 
-_APPLY: Callable[..., Any] = super(torch.autograd.Function, _Recorded).apply
-"""What Function.apply comes to where nothing is transformed: 2 us less per call."""
+def write_function(plan: _Plan, plain: _Step) -> type[torch.autograd.Function]:
+    """Return the autograd.Function of a plan: forward(*inputs) -> outputs of the plan's forward; those behind the definition's own are for its backward.
+
+    Both methods are written out for the plan's inputs. `plain`: the backward for contiguous gradients of the definition's own outputs, which needs no lookup.
+    """
+    names = [f"a{i}" for i in range(len(plan.inputs))]
+    made = [f"o{i}" for i in range(len(plan.outputs))]
+    grads = [f"g{i}" for i in range(len(plan.outputs))]
+    kept = "".join([f"{names[i]}.shape, " if isinstance(plan.inputs[i], TensorView) else f"{names[i]}, " for i in plan.kept])
+    saved = ", ".join([made[o] if i is None else names[i] for i, o in zip(plan.saved_inputs, plan.saved_outputs)])  # type: ignore[index]
+    flows_back = [f"g{i}" for i, form in enumerate(plan.plain_forms()) if form is not None]
+    nothing = "".join(f"{g} is None and " for g in grads if g not in flows_back)
+    dense = " and ".join(f"{g} is not None and {g}.is_contiguous()" for g in flows_back)
+    given = ", ".join([*(f"s{i}" for i in plain.used), *(plan.scalar_text(s) for s in plain.scalars), *flows_back])
+    results = ["None"] * len(names)
+    for n, position in enumerate(plain.positions):
+        results[position] = f"r{n}"
+    text = f"""
+def forward(ctx, {", ".join(names)}):
+    [{", ".join(made)}] = forward_executor.execute(({", ".join(names)},))
+    {f"ctx.kept = ({kept})" if kept else "pass"}
+    ctx.save_for_backward({saved})
+    ctx.materialize_grads = False
+    {f"ctx.mark_non_differentiable({', '.join(made[i] for i in plan.flat)})" if plan.flat else "pass"}
+    return {", ".join(made)}
+
+def backward(ctx, {", ".join(grads)}):
+    if {nothing}{dense} and not is_grad_enabled():
+        [{", ".join(f"s{i}" for i in range(len(plan.saved_inputs)))}] = ctx.saved_tensors
+        [{", ".join(f"r{n}" for n in range(len(plain.positions)))}] = backward_executor.execute(({given},))
+        return {", ".join(results)}
+    return run_backward(plan, ctx, ({", ".join(grads)},))
+"""
+    constants = {
+        "plan": plan, "forward_executor": plan.executor, "backward_executor": plain.executor, "run_backward": _run_backward,
+        "is_grad_enabled": torch.is_grad_enabled,
+    }  # fmt: skip
+    methods = written(text, constants)
+    return type("Recorded", (torch.autograd.Function,), {name: staticmethod(methods[name]) for name in ("forward", "backward")})
 
 
 def _layout(grad: torch.Tensor) -> tuple[tuple[bool | None, ...], tuple[int, ...], tuple[int, ...]]:

@@ -16,6 +16,7 @@ from ..api.inputs import compute_tensor_descriptor
 from ..errors import UserError
 from ..ir.values import TensorView
 from ..runtime.unusual import unusual
+from .quick import TOLD
 
 LARGEST_TABLE = 4096
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
@@ -62,8 +63,11 @@ class Family:
             from .transforms import apply
 
             return apply(self, list(tensors), static)
-        outputs = self.differentiable(tensors, static).execute(given)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        found = self.differentiable(tensors, static)
+        outputs = found.execute(given)
+        result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+        TOLD.call = tensors, found, result
+        return result
 
     def differentiable(self, tensors: Sequence[Any], static: dict[str, Any]) -> Differentiable:
         """Return the definition that serves such tensors. Errors: NotATensor, WrongDevice, those of the definition."""

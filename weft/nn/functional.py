@@ -16,6 +16,7 @@ import torch
 from ..errors import UserError
 from ..ops import composites as c
 from .family import Family, autocast_dtype, written
+from .quick import quick
 
 Tensor = torch.Tensor
 
@@ -44,11 +45,13 @@ def _softmax_dim(name: str, x: Tensor, dim: int | None) -> int:
     return dim % max(x.dim(), 1)
 
 
+@quick
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """torch.nn.functional.softmax; dim is required."""
     return _SOFTMAX((input,), dim=_softmax_dim("softmax", input, dim), out=_out(input, dtype))
 
 
+@quick
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """torch.nn.functional.log_softmax; dim is required."""
     return _LOG_SOFTMAX((input,), dim=_softmax_dim("log_softmax", input, dim), out=_out(input, dtype))
@@ -68,11 +71,13 @@ def _masked_softmax(o: Any, x: Any, mask: Any, *, scale: float, causal: bool) ->
 _MASKED = Family("scaled_masked_softmax", _masked_softmax, ["input", "mask"])
 
 
+@quick
 def scaled_masked_softmax(input: Tensor, mask: Tensor | None, scale: float = 1.0) -> Tensor:
     """softmax(scale * input) over the last axis; mask: True where an element counts, or floats that are added; it broadcasts against input."""
     return _MASKED((input, mask), scale=float(scale), causal=False)
 
 
+@quick
 def scaled_causal_softmax(input: Tensor, scale: float = 1.0) -> Tensor:
     """softmax(scale * input [..., queries, keys]) over the keys that a query may see: key <= query + keys - queries."""
     return _MASKED((input, None), scale=float(scale), causal=True)
@@ -99,6 +104,7 @@ def _normalized(name: str, x: Tensor, shape: Sequence[int] | int, *parameters: T
     return len(sizes)
 
 
+@quick
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """torch.nn.functional.layer_norm. weight and bias may be of another float type than input; the result has the input's."""
     rank = _normalized("layer_norm", input, normalized_shape, weight, bias)
@@ -128,6 +134,7 @@ def _rms_norm(o: Any, x: Any, weight: Any, residual: Any, *, rank: int, eps: flo
 _RMS_NORM = Family("rms_norm", _rms_norm, ["input", "weight", "residual"], folds=True)
 
 
+@quick
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, eps: float | None = None, *, residual: Tensor | None = None,
     residual_dtype: torch.dtype | None = None, weight_offset: float = 0.0, casting: str = "torch",
@@ -163,6 +170,7 @@ def _dropout_add_layer_norm(o: Any, x: Any, residual: Any, weight: Any, bias: An
 _DROPOUT_ADD = Family("dropout_add_layer_norm", _dropout_add_layer_norm, ["input", "residual", "weight", "bias"])
 
 
+@quick
 def dropout_add_layer_norm(
     input: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None = None, dropout_p: float = 0.0, eps: float = 1e-5, *,
     training: bool = True, residual_dtype: torch.dtype | None = None,
@@ -224,6 +232,7 @@ def _batch_norm(
 _BATCH_NORM = Family("batch_norm", _batch_norm, ["input", "running_mean", "running_var", "weight", "bias"], keeps_layout=True)
 
 
+@quick
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5,
@@ -270,6 +279,7 @@ def _normalize(o: Any, x: Any, *, p: float, dim: int, eps: float) -> Any:
 _NORMALIZE = Family("normalize", _normalize, ["input"], keeps_layout=True)
 
 
+@quick
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
     """torch.nn.functional.normalize."""
     if out is not None:
@@ -282,11 +292,13 @@ _GELU = Family("gelu", lambda o, x, *, approximate: o.gelu(x, approximate), ["in
 _SILU = Family("silu", lambda o, x: c.narrowed(o.silu(x), x.dtype()), ["input"], keeps_layout=True, folds=True)
 
 
+@quick
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """torch.nn.functional.gelu."""
     return _GELU((input,), approximate=approximate)
 
 
+@quick
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """torch.nn.functional.silu, out of place."""
     if inplace:
@@ -308,11 +320,13 @@ def _halves(name: str, gate: Tensor, value: Tensor | None) -> tuple[Tensor, Tens
     return a, b
 
 
+@quick
 def swiglu(gate: Tensor, value: Tensor | None = None) -> Tensor:
     """Return silu(gate) * value; with one tensor its first half along the last axis is the gate, the second the value."""
     return _SWIGLU(_halves("swiglu", gate, value))
 
 
+@quick
 def geglu(gate: Tensor, value: Tensor | None = None, approximate: str = "tanh") -> Tensor:
     """Return gelu(gate) * value; with one tensor its first half along the last axis is the gate. approximate: "tanh" (Liger's) or "none"."""
     if approximate not in ("tanh", "none"):
@@ -345,6 +359,7 @@ def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsquee
     return rope(q, cos, sin), rope(k, cos, sin)
 
 
+@quick
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return x * cos + (-second half, first half) * sin along the last axis; cos and sin broadcast against x."""
     if x.shape[-1] % 2 or cos.shape[-1] != x.shape[-1] or sin.shape[-1] != x.shape[-1]:
@@ -377,6 +392,7 @@ def _reduction(function: str, size_average: Any, reduce: Any, reduction: str, al
     return reduction
 
 
+@quick
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100, reduce: bool | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, *, z_loss: float = 0.0, softcap: float = 0.0,
@@ -406,6 +422,7 @@ def _kl_div(o: Any, x: Any, y: Any, *, reduction: str, log_target: bool, out: An
 _KL_DIV = Family("kl_div", _kl_div, ["input", "target"])
 
 
+@quick
 def kl_div(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:  # fmt: skip

@@ -21,6 +21,7 @@ import torch
 
 from ..api.autograd import Differentiable, _layout
 from ..api.definition import FusionDefinition
+from ..autograd.part import SizeOf
 from ..errors import UserError
 from ..expr import Sym
 from ..ir.fusion import Fusion
@@ -187,7 +188,7 @@ class Registered:
         step = plan.step(tuple(False if g is None else None if g.is_contiguous() else _layout(g) for g in grads))
         left = iter(numbers)
         kept = [shape if shape is not None else next(left) for shape in self._shapes(found, sizes)]
-        arguments = [*(saved[i] for i in step.used), *(read(kept) for read in step.scalars), *(g for g in grads if g is not None)]
+        arguments = [*(saved[i] for i in step.used), *(_kept_value(found, s, kept) for s in step.scalars), *(g for g in grads if g is not None)]
         made = dict(zip(step.positions, step.executor.execute(arguments)))
         shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
         wanted = [i for i, needed in zip(found._floats, requires) if needed]
@@ -217,6 +218,14 @@ class Registered:
         parts = [self.op([t if d is None else t.select(d, i) for t, d in zip(tensors, dims)], numbers, static) for i in range(info.batch_size)]
         stacked = [torch.stack(column) for column in zip(*parts)]
         return stacked, [0] * len(stacked)
+
+
+def _kept_value(found: Differentiable, scalar: Any, kept: Sequence[Any]) -> Any:
+    """Return a scalar of a backward: a size of an input, or one of its numbers. kept: the shape or the value of each input."""
+    inputs = found.fusion.inputs()
+    if isinstance(scalar, SizeOf):
+        return next(shape[scalar.dim] for value, shape in zip(inputs, kept) if value.name == scalar.name)
+    return next(number for value, number in zip(inputs, kept) if value is scalar)
 
 
 def _own(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:

@@ -6,7 +6,9 @@ Read first: `check_storage`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -36,10 +38,34 @@ def check_storage(tensor: torch.Tensor, span_bytes: int, index: int, value: Val)
 
 
 def checker(wanted: Sequence[tuple[int, Val, int]]) -> Callable[..., None]:
-    """Return check(tensors...) for inputs given as (index, value, span in bytes)."""
+    """Return check(tensors...) for inputs given as (index, value, span in bytes). It is written out: a call of `check_storage` costs twice as much."""
+    asked = [(n, *entry) for n, entry in enumerate(wanted) if entry[2]]
+    names = [f"a{n}" for n in range(len(wanted))]
+    short = []
+    for a, (*_, span) in zip(names, wanted):
+        if span:
+            short.append(f"{a}.untyped_storage().nbytes() < {a}.storage_offset() * {a}.element_size() + {span} or not {a}.data_ptr()")
+    if not asked:
+        return lambda *tensors: None
 
-    def check(*tensors: torch.Tensor) -> None:
-        for tensor, (index, value, span_bytes) in zip(tensors, wanted):
-            check_storage(tensor, span_bytes, index, value)
+    def say(*tensors: torch.Tensor) -> None:
+        for n, index, value, span_bytes in asked:
+            check_storage(tensors[n], span_bytes, index, value)
 
+    return _check(tuple(names), tuple(short))(say)
+
+
+@functools.lru_cache(maxsize=1024)
+def _check(names: tuple[str, ...], short: tuple[str, ...]) -> Callable[..., Any]:
+    text = f"""
+def make(say):
+    def check({", ".join(names)}):
+        try:
+            if not ({" or ".join(short)}): return
+        except (RuntimeError, NotImplementedError): pass
+        say({", ".join(names)})
     return check
+"""
+    from .warm_path import written
+
+    return written(text, {})["make"]

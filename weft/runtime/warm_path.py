@@ -37,9 +37,14 @@ def _code(text: str) -> CodeType:
 
 def _function(name: str, text: str, constants: dict[str, Any]) -> Callable[..., Any]:
     """Return the function `name` that `text` defines, with `constants` as its globals."""
+    return written(text, constants)[name]
+
+
+def written(text: str, constants: dict[str, Any]) -> dict[str, Any]:
+    """Return what `text`, which one of weft's writers wrote, defines, with `constants` as its globals."""
     namespace = dict(constants)
-    exec(_code(text), namespace)  # noqa: S102  (text of this module)
-    return namespace[name]
+    exec(_code(text), namespace)  # noqa: S102  (text of this package)
+    return namespace
 
 
 def _names(letter: str, numbers: Sequence[int]) -> list[str]:
@@ -142,8 +147,7 @@ def signature(inputs, device):
     low = {any_bit}
     return {_tuple(key)}, low, {_tuple(pointers)}
 """
-    namespace = dict(constants)
-    exec(_code(body), namespace)  # noqa: S102  (text of this module)
+    namespace = written(body, constants)
     return namespace["execute"], namespace["signature"]
 
 

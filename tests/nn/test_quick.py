@@ -1,0 +1,126 @@
+"""Remembered calls of functions: taken where everything is like before, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from weft.nn import functional as W
+from weft.nn.quick import MOST_ATTEMPTS, TOLD, quick
+
+
+def remembered(function: Any) -> tuple[Any, ...]:
+    """The attempts of a function, from its closure."""
+    (found,) = [c.cell_contents for c in function.__closure__ if isinstance(c.cell_contents, list)]
+    return tuple(found[0])
+
+
+def twice(call: Any) -> Any:
+    call()
+    return call()
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_second_call_does_not_run_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = torch.randn(3, 8), torch.rand(8)
+    twice(lambda: W.rms_norm(x, (8,), w, 1e-6))
+    monkeypatch.setattr("weft.nn.functional._normalized", lambda *given: pytest.fail("checked again"))
+    close(W.rms_norm(x * 2, (8,), w, 1e-6), F.rms_norm(x * 2, (8,), w, 1e-6))
+
+
+def test_each_argument_counts() -> None:
+    x, w = torch.randn(3, 8), torch.rand(8)
+    for _ in range(2):
+        close(W.rms_norm(x, (8,), w, 1e-6), F.rms_norm(x, (8,), w, 1e-6))
+        close(W.rms_norm(x, (8,), w, 0.5), F.rms_norm(x, (8,), w, 0.5))
+        close(W.rms_norm(x, (8,), None, 0.5), F.rms_norm(x, (8,), None, 0.5))
+        close(W.rms_norm(x, 8, w, 0.5, weight_offset=1.0), F.rms_norm(x, (8,), w + 1, 0.5))
+        close(W.rms_norm(x, [8], weight=w, eps=0.25), F.rms_norm(x, (8,), w, 0.25))
+        close(W.rms_norm(x.double(), (8,), w.double(), 0.5).float(), F.rms_norm(x, (8,), w, 0.5))
+        close(W.rms_norm(x.t().contiguous().t(), (8,), w, 0.5), F.rms_norm(x, (8,), w, 0.5))
+        close(W.softmax(x, 0), F.softmax(x, 0))
+        close(W.softmax(x, 1), F.softmax(x, 1))
+
+
+def test_a_tensor_that_is_given_twice_is_not_taken_for_two() -> None:
+    x, w, b = torch.randn(3, 8), torch.rand(8), torch.rand(8)
+    for weight, bias in ((w, w), (w, b), (b, b), (b, w)):
+        close(W.layer_norm(x, (8,), weight, bias), F.layer_norm(x, (8,), weight, bias))
+
+
+def test_gradients_are_recorded_only_where_they_are_asked_for() -> None:
+    x, w = torch.randn(3, 8), torch.rand(8)
+    xg, wg = x.clone().requires_grad_(), w.clone().requires_grad_()
+    for _ in range(2):
+        assert W.rms_norm(x, (8,), w, 1e-6).grad_fn is None
+        for leaves in ((xg, w), (x, wg), (xg, wg)):
+            y, want = W.rms_norm(leaves[0], (8,), leaves[1], 1e-6), F.rms_norm(leaves[0], (8,), leaves[1], 1e-6)
+            wanted = [t for t in leaves if t.requires_grad]
+            for a, b in zip(torch.autograd.grad(y.sin().sum(), wanted), torch.autograd.grad(want.sin().sum(), wanted)):
+                close(a, b)
+        with torch.no_grad():
+            assert W.rms_norm(xg, (8,), wg, 1e-6).grad_fn is None
+        with torch.inference_mode():
+            assert W.rms_norm(xg, (8,), wg, 1e-6).is_inference()
+
+
+def test_autocast_transforms_and_modules_see_what_they_should() -> None:
+    x = torch.randn(3, 8).bfloat16()
+    parameter = torch.nn.Parameter(torch.randn(3, 8))
+    for _ in range(2):
+        assert W.softmax(x, -1).dtype is torch.bfloat16
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert W.softmax(x, -1).dtype is torch.float32
+        close(torch.func.vmap(lambda row: W.softmax(row, -1))(x.float()), F.softmax(x.float(), -1))
+        got = torch.func.grad(lambda row: W.softmax(row, -1)[0, 0])(x.float())
+        close(got, torch.func.grad(lambda row: F.softmax(row, -1)[0, 0])(x.float()))
+        assert W.softmax(parameter, -1).requires_grad
+
+
+def test_wrong_arguments_are_refused_after_right_ones() -> None:
+    x, w = torch.randn(3, 8), torch.rand(8)
+    twice(lambda: W.rms_norm(x, (8,), w, 1e-6))
+    with pytest.raises(Exception, match="W142"):
+        W.rms_norm(x, (7,), w, 1e-6)
+    with pytest.raises(Exception, match="W140"):
+        W.rms_norm([1.0], (8,), w, 1e-6)
+    with pytest.raises(Exception, match="W140"):
+        W.rms_norm(torch.nested.nested_tensor([torch.randn(8), torch.randn(8)]), (8,), None, 1e-6)
+    with pytest.raises(TypeError):
+        W.rms_norm(x, eps=1e-6)  # type: ignore[call-arg]
+
+
+def test_only_so_many_calls_are_remembered_and_all_are_right() -> None:
+    for _ in range(2):
+        for rows in range(1, MOST_ATTEMPTS + 4):
+            x = torch.randn(rows, 4)
+            close(W.silu(x), F.silu(x))
+    assert len(remembered(W.silu)) == MOST_ATTEMPTS
+
+
+def test_a_function_that_changes_the_result_or_the_tensors_is_never_remembered() -> None:
+    calls = []
+
+    @quick
+    def doubled(x: torch.Tensor, times: int = 2) -> torch.Tensor:
+        calls.append(times)
+        return W.silu(x * times)
+
+    x = torch.randn(2, 4)
+    close(doubled(x), F.silu(2 * x))
+    close(doubled(x, times=3), F.silu(3 * x))
+    close(doubled(x), F.silu(2 * x))
+    assert calls == [2, 3, 2] and not remembered(doubled) and TOLD.call is None
+    assert doubled.__defaults__ == (2,) and doubled.__name__ == "doubled"
+
+
+def test_second_order_gradients_through_remembered_calls() -> None:
+    x = torch.randn(3, 5, dtype=torch.float64).requires_grad_()
+    for _ in range(2):
+        assert torch.autograd.gradgradcheck(lambda x: W.softmax(x, -1), (x,))
