@@ -26,6 +26,7 @@ from .ir.fusion import Fusion
 from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
+from .schedule.online_softmax import exp_sums, fold_online
 from .schedule.welford import translate_welford
 from .schedulers import SCHEDULERS
 from .schedulers.base import Decline, Launch, Scheduler
@@ -106,8 +107,22 @@ def prepare(fusion: Fusion) -> Prepared:
         clone, _ = fusion.clone()
         settle_as_iteration(clone)
         translate_welford(clone)
-        found = _PREPARED[fusion] = Prepared(clone, canonicalize_extents(clone))
+        found = _PREPARED[fusion] = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
     return found
+
+
+def _in_one_pass(fusion: Fusion) -> Prepared | None:
+    """Return a prepared form with online sums of exponentials where all reductions along memory are then done in one pass over their rows, else None.
+
+    Where the exponentials are results too, rows are kept, and two reductions of what is kept cost less than one with more work for each element.
+    """
+    if not exp_sums(fusion):
+        return None
+    clone, _ = fusion.clone()
+    fold_online(clone)
+    prepared = Prepared(clone, canonicalize_extents(clone))
+    analysis = prepared.analysis(_BY_NAME[SchedulerType.reduction])
+    return prepared if analysis is not None and analysis.shape.is_inner else None
 
 
 def propose(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
 
 class DataType(Enum):
@@ -144,7 +145,7 @@ RECORDS: dict[DataType, TypeRecord] = {
     _D.Null: TypeRecord(0, "none"),
 }  # fmt: skip
 
-_BITS = {dtype: record.bits for dtype, record in RECORDS.items()}
+_BITS: dict[DataType, int] = {dtype: record.bits for dtype, record in RECORDS.items()}
 FLOATING = frozenset(dtype for dtype, record in RECORDS.items() if record.kind == "float")
 INTEGERS = frozenset(dtype for dtype, record in RECORDS.items() if record.kind == "integer")
 CUDA_NAMES = {dtype: record.cuda for dtype, record in RECORDS.items() if record.cuda}
@@ -160,3 +161,38 @@ def as_dtype(value: object) -> DataType | None:
     if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
         return TORCH_NAMES.get(str(value).partition(".")[2])
     return None
+
+
+class StateType:
+    """The type of a reduction's state of several fields, as generated text passes it around: a struct. It stands where a DataType stands; no tensor in memory
+    that a user sees has it.
+
+    name: searched for in dumps; bits: of the struct; cuda: its name in generated text. One object for each name: equality is identity.
+    """
+
+    is_float = is_reduced_float = is_narrow_float = is_packed = is_integer = is_bool = is_complex = False
+    elems_per_unit = 1
+
+    def __init__(self, name: str, fields: tuple[DataType, ...], cuda: str) -> None:
+        largest = max(field.bits for field in fields)
+        self.name = self.value = name
+        self.fields = fields
+        self.bits = -(-sum(field.bits for field in fields) // largest) * largest
+        self.record = TypeRecord(self.bits, "state", cuda)
+
+    def __repr__(self) -> str:
+        return f"StateType({self.name})"
+
+    __str__ = __repr__
+
+
+_STATES: dict[str, StateType] = {}
+
+
+def state_type(name: str, fields: tuple[DataType, ...], cuda: str) -> DataType:
+    """Return the type of a state, the same object for the same name. Typed as a DataType, since it stands wherever one stands."""
+    found = _STATES.get(name)
+    if found is None:
+        found = _STATES.setdefault(name, StateType(name, fields, cuda))
+        CUDA_NAMES[cast(DataType, found)] = cuda
+    return cast(DataType, found)

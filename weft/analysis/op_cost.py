@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..ir.values import Expr, PointwiseOp, RandomOp, ReductionOp, TensorView, WelfordOp
 from ..ops import binary, cast, ternary, unary  # noqa: F401  (they fill the registry)
+from ..ops.monoids import MONOIDS
 from ..ops.registry import OPS
 
 RANDOM_INSTRUCTIONS = 40
@@ -42,7 +43,9 @@ def cost_of(exprs: Iterable[Expr], wide: Container[TensorView]) -> OpCost:
         elif isinstance(expr, WelfordOp):
             instructions += 6
         elif isinstance(expr, ReductionOp):
-            instructions += 1
+            monoid = MONOIDS[expr.attributes["kind"]]
+            instructions += monoid.instructions
+            mufu += monoid.mufu
         elif isinstance(expr, PointwiseOp):
             definition = OPS.get(expr.op_name)
             if definition is None:

@@ -25,7 +25,7 @@ from ..lower.copies import BULK_BYTES
 from ..lower.kernel_sync import Sync
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
-from ..ops.monoids import MONOIDS, Monoid
+from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
 from .blocks import fold_block, sample_blocks
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan
@@ -58,6 +58,7 @@ class CudaWriter:
         self.origins: list[tuple[int, int, Statement]] = []  # lines from first up to, not including, last, and what wrote them
         self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *(kernel.compute_block or kernel.block)))}
         self.alignment_bytes: dict[str, int] = {}
+        self.texts: dict[str, None] = {}  # of monoids that the device library does not know; they stand before the kernel
         self.random_ops: set[int] = set()
         self.maps: dict[str, TensorMapParam] = {}
         self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
@@ -188,16 +189,14 @@ class CudaWriter:
             look_up(self, s, expr, depth)
         elif isinstance(expr, BlockSampleOp):
             sample_blocks(self, s, depth)
+        elif isinstance(expr, ReductionOp):
+            self.fold(s, depth)
         elif s.vector_elems > 1:
             self.vector_op(s, depth)
         elif isinstance(expr, _COPIES):
             self.write(output, self.copy_text(s), depth)
         elif isinstance(expr, PointwiseOp):
             self.write(output, self.pointwise_text(s), depth)
-        elif isinstance(expr, ReductionOp):
-            dtype = output.buffer.dtype
-            monoid = self.monoid(expr, dtype)
-            self.write(output, monoid.combine(self.read(output, dtype), self.read(s.operands[0], dtype), dtype), depth)
         elif isinstance(expr, FullOp):
             self.write(output, self.read(s.operands[0], output.buffer.dtype), depth)
         elif isinstance(expr, IotaOp):
@@ -211,7 +210,33 @@ class CudaWriter:
         """Return what a reduction folds with, and include what its identity and its combination need."""
         monoid = MONOIDS[expr.attributes["kind"]]
         self.blocks.update(dict.fromkeys(monoid.blocks_for(dtype)))
+        self.texts[monoid.text_for(dtype)] = None
         return monoid
+
+    def fold(self, s: Op, depth: int) -> None:
+        """Write the fold of one element, or of one vector of them, into what this thread has folded."""
+        output, dtype = s.outputs[0], s.outputs[0].buffer.dtype
+        monoid = self.monoid(s.expr, dtype)
+        folded = self.read(output, dtype)
+        if s.vector_elems > 1:
+            source: Access = s.operands[0]  # type: ignore[assignment]
+            first = self.scalars.index(source.index)
+            self.write(output, f"{monoid.functor_for(dtype)}::absorb_vector<{s.vector_elems}>({folded}, {source.buffer.name}, {first})", depth)
+            return
+        self.write(output, monoid.combine(folded, self.lifted(s, 0, monoid), dtype), depth)
+
+    def lifted(self, s: Op, lane: int, monoid: Monoid) -> str:
+        """Return what lane `lane` of a reduction's operands stands for: a value as it is, or a state."""
+        output = s.outputs[lane // s.group_elems] if isinstance(s, Reduce) else s.outputs[0]
+        dtype = output.buffer.dtype
+        operands = s.operands
+        if isinstance(s, Reduce):  # one operand per output, each of several lanes; or all operands of one state
+            is_state = isinstance(monoid, StateMonoid) and len(s.outputs) == 1
+            operands = s.operands if is_state else [s.operands[lane // s.group_elems]]
+            operands = [lane_of(o, lane % s.group_elems) if isinstance(o, Access) else o for o in operands]
+        texts = [self.read(o, dtype) for o in operands]
+        is_lifted = isinstance(operands[0], Access) and operands[0].buffer.dtype is dtype
+        return texts[0] if is_lifted else monoid.lift(texts, dtype)
 
     def copy_text(self, s: Op) -> str:
         """Return the value that a copy moves; loads from global memory have a cache hint."""
@@ -360,7 +385,7 @@ class CudaWriter:
     def fold_group(self, s: Reduce, group: ThreadGroup, ctype: str, depth: int) -> None:
         """Fold `value` over threads that meet at a named barrier."""
         self.blocks["pipeline"] = None
-        functor, n = MONOIDS[s.expr.attributes["kind"]].functor, s.group_elems
+        functor, n = self.functor(s), s.group_elems
         workspace = s.workspace
         live = {p: d for p, d in self.launch.items() if d is not ONE}
         rows = reduction_form(s, live) == "rows"
@@ -423,8 +448,7 @@ class CudaWriter:
         self.emit(depth, "{")
         self.emit(depth + 1, f"{ctype} value[{n}];")
         for lane in range(n):
-            operand = s.operands[lane // s.group_elems]
-            source = self.read(lane_of(operand, lane % s.group_elems) if isinstance(operand, Access) else operand, dtype)
+            source = self.lifted(s, lane, monoid)
             if guard is not TRUE:
                 source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
             self.emit(depth + 1, f"value[{lane}] = {source};")
@@ -436,14 +460,14 @@ class CudaWriter:
         if s.is_cluster:
             if s.awaits_cluster:
                 self.emit(depth + 1, "weft::cluster_wait();")
-            self.fold_cluster(s, monoid.functor, identity, exchange_text(self, s), depth + 1)
+            self.fold_cluster(s, monoid.functor_for(dtype), identity, exchange_text(self, s), depth + 1)
         for lane in range(n):
             self.write(lane_of(s.outputs[lane // s.group_elems], lane % s.group_elems), f"value[{lane}]", depth + 1)
         self.emit(depth, "}")
 
     def fold_threads(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
         """Fold `value` over the threads of the block, in the form that `reduction_form` gives."""
-        functor = MONOIDS[s.expr.attributes["kind"]].functor
+        functor = self.functor(s)
         form = reduction_form(s, {p: d for p, d in self.launch.items() if d is not ONE})
         n = s.group_elems * len(s.outputs)
         if not any(self.launch[p] is not ONE for p in s.thread_types):
@@ -471,6 +495,11 @@ class CudaWriter:
                 flags += "".join(f", {self.launch[p].value}" for p in BLOCK_TYPES)
             self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
 
+    @staticmethod
+    def functor(s: Reduce) -> str:
+        """The struct whose `combine` folds two values."""
+        return MONOIDS[s.expr.attributes["kind"]].functor_for(s.outputs[0].buffer.dtype)
+
     def fold_cluster(self, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
         """Fold `value` over the blocks of a cluster."""
         if s.turn is not None:
@@ -490,7 +519,7 @@ class CudaWriter:
 
         Both times threads are folded by the same text, in a loop: it is long, and the compiler takes as much time for a second copy.
         """
-        n, functor = s.group_elems, MONOIDS[s.expr.attributes["kind"]].functor
+        n, functor = s.group_elems, self.functor(s)
         used = [p for p in GRID_TYPES if self.launch[p] is not ONE]
         rank, ranks = self.linear([p for p in used if p in s.grid_types], "gridDim")
         segment, segments = self.linear([p for p in used if p not in s.grid_types], "gridDim")
@@ -541,9 +570,10 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
     first += [f"  const {writer.scalars.index_ctype} {name} = {text};" for name, text in writer.scalars.block_values.values()]
     bounds = f"__launch_bounds__({kernel.exact_threads}, 1) " if kernel.exact_threads is not None else ""
-    head = "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
+    above = "".join(writer.texts)
+    head = above + "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
-    above = head.count("\n") + 2  # line number of the body's first line
+    first_line = head.count("\n") + 2  # line number of the body's first line
     checks = tuple(
         HostCheck(extent, divisor, "size of bulk copies (16 bytes and multiples)" if extent in kernel.bulk_sizes else "vectorized axis")
         for extent, divisor in kernel.facts.items()
@@ -551,7 +581,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     return KernelProgram(
         kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
         writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,
-        tuple(str(v).split("_")[0] for v in fusion.outputs()), origins=tuple(_origin(above + a, above + b - 1, s) for a, b, s in writer.origins),
+        tuple(str(v).split("_")[0] for v in fusion.outputs()), origins=tuple(_origin(first_line + a, first_line + b - 1, s) for a, b, s in writer.origins),
         assumptions=tuple(kernel.assumptions), block_limits=tuple(kernel.block_limits), in_place=kernel.in_place,
     )  # fmt: skip
 

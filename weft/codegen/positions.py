@@ -103,7 +103,7 @@ def scan(writer: Any, s: Scan, depth: int) -> None:
         text = text if wide is dtype else f"weft::convert<{ctype}>({text})"
         writer.emit(depth + 1, f"value[{lane}] = {text if guard is TRUE else f'{writer.scalars.condition(guard)} ? {text} : {identity}'};")
     name = "scan_row" if s.thread_type is BLOCK_TYPES[0] else "scan_column"
-    writer.emit(depth + 1, f"weft::{name}<{monoid.functor}, {s.group_elems}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
+    writer.emit(depth + 1, f"weft::{name}<{monoid.functor_for(wide)}, {s.group_elems}>(value, {s.carry}, {writer.in_shared(s.workspace, ctype)});")
     for lane in range(s.group_elems):
         text = f"value[{lane}]" if wide is dtype else f"weft::convert<{CUDA_NAMES[dtype]}>(value[{lane}])"
         writer.write(lane_of(s.outputs[0], lane), text, depth + 1)

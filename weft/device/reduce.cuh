@@ -11,6 +11,8 @@ namespace weft {
 #endif
 #endif
 
+template <int N> struct Parts { unsigned long long part[N]; };
+
 // ---- monoids: combine and identity
 struct Sum {
   template <class T> WEFT_DEVICE T combine(T a, T b) { return a + b; }
@@ -157,6 +159,27 @@ WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
   block_sync();
 }
 
+// Partial results in global memory; a state of more than 8 bytes moves in parts.
+template <class T> WEFT_DEVICE void store_partial(T* p, T value) {
+  if constexpr (sizeof(T) <= 8) {
+    store_global<Cache::unspecified>(p, value);
+  } else {
+    const Parts<sizeof(T) / 8> parts = bit_cast<Parts<sizeof(T) / 8>>(value);
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / 8); i++) store_global<Cache::unspecified>(reinterpret_cast<unsigned long long*>(p) + i, parts.part[i]);
+  }
+}
+template <class T> WEFT_DEVICE T load_partial(const T* p) {
+  if constexpr (sizeof(T) <= 8) {
+    return load_global_volatile(p);
+  } else {
+    Parts<sizeof(T) / 8> parts;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / 8); i++) parts.part[i] = load_global_volatile(reinterpret_cast<const unsigned long long*>(p) + i);
+    return bit_cast<T>(parts);
+  }
+}
+
 // Hand the block's partial results to global memory; the last block of a segment returns true and must then fold them with `partial_of`.
 // partials: [segment][block of the segment][kept thread][N]. flag: shared memory, one int. Leaves the semaphore zero.
 template <int N, class T>
@@ -165,7 +188,7 @@ WEFT_DEVICE bool arrive_grid(const T (&values)[N], T* partials, int* semaphore, 
   if (writer) {
     T* mine = partials + ((static_cast<unsigned long long>(segment) * ranks + rank) * kept_threads + kept) * N;
 #pragma unroll
-    for (int n = 0; n < N; n++) store_global<Cache::unspecified>(mine + n, values[n]);
+    for (int n = 0; n < N; n++) store_partial(mine + n, values[n]);
   }
   thread_fence();
   block_sync();
@@ -191,7 +214,7 @@ WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, un
   for (unsigned rank = worker; rank < ranks; rank += workers) {
     const T* theirs = partials + ((static_cast<unsigned long long>(segment) * ranks + rank) * kept_threads + kept) * N;
 #pragma unroll
-    for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], load_global_volatile(theirs + n));
+    for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], load_partial(theirs + n));
   }
 }
 

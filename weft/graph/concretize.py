@@ -19,6 +19,7 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorDomain, TensorView, WelfordOp,
 )  # fmt: skip
 from ..ops.build import ExtentMismatch, cast, logical_axes, pointwise
+from ..ops.reductions import monoid_of, repeated
 from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
 from ..ops.resize import NegativeResult
 from ..ops.shapes import CannotSqueeze, squeeze
@@ -193,10 +194,8 @@ def _reduction(fusion: Fusion, expr: ReductionOp, questions: Questions) -> None:
     if any(a.is_reduction() for a in left):
         value = fusion.new_tensor([fusion.copy_axis(a) for a in left], out.dtype())
         fusion.register(ReductionOp([squeezed], [value], op=kind, kind=kind))
-    if repeats and kind in ("sum", "prod"):
-        for d in repeats:
-            count = fusion.new_scalar(old[d].logical_extent, DataType.Int)
-            value = pointwise(fusion, "mul" if kind == "sum" else "pow", value, count)  # type: ignore[assignment]
+    for d in repeats:
+        value = repeated(fusion, monoid_of(kind), value, fusion.new_scalar(old[d].logical_extent, DataType.Int))
     _replace_axes(out, [a for a in left if not a.is_reduction()])
     fusion.register(LoadStoreOp([cast(fusion, value, out.dtype())], [out]))
     return None

@@ -7,12 +7,26 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dtypes import DataType
 from ..expr import Number, Sym, const, var
 from .enums import IterType, MemoryType
 from .values import Expr, IterDomain, LoadStoreOp, Merge, Scalar, Split, Swizzle, TensorDomain, TensorView, Val, no_reductions
+
+
+@dataclass(frozen=True)
+class AsWritten:
+    """What the user asked for where the graph computes it in another way: a reduction of `source` over `dims` with the monoid `kind`.
+
+    kind: also "welford"; `field` is the number of the result. The reference computes this, not the graph.
+    """
+
+    kind: str
+    source: TensorView
+    dims: tuple[int, ...]
+    field: int = 0
 
 
 class Fusion:
@@ -28,6 +42,7 @@ class Fusion:
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
         self.detached: set[Val] = set()  # tensors through which no gradient flows
         self.own_gradients: dict[Val, tuple[tuple[Val, ...], Callable[..., Any]]] = {}  # result of a composite -> (sources, rule), see weft.ops.gradients
+        self.as_written: dict[Val, AsWritten] = {}  # results that the graph computes in another way than the user wrote
         self.is_closed = False  # an executor owns the fusion: users' operators add nothing more
         self.random_op_count = 0
         self.findings: dict[str, tuple[Hashable, object]] = {}  # what analyses found, each with the `state` in which it is true
@@ -264,6 +279,9 @@ class _Cloner:
         for value, (sources, rule) in source.own_gradients.items():
             if value in self.map and all(v in self.map for v in sources):
                 target.own_gradients[self.map[value]] = (tuple(self.map[v] for v in sources), rule)
+        for value, written in source.as_written.items():
+            if value in self.map and written.source in self.map:
+                target.as_written[self.map[value]] = replace(written, source=self.map[written.source])  # type: ignore[arg-type]
         target.detached = {self.map[v] for v in source.detached if v in self.map}
         target._size_scalars = {k: self._value(v) for k, v in source._size_scalars.items()}  # type: ignore[misc]
         target.random_op_count = source.random_op_count

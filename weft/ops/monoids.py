@@ -1,17 +1,20 @@
-"""The monoids that reductions fold with: sum, prod, max, min.
+"""The monoids that reductions fold with: each in one place, with all that definitions, kernels, the reference and the model of times ask of it.
 
-Owns their identities, their combination of two values in CUDA, and their names in the device library (`weft/device/reduce.cuh`).
+A monoid of one field folds values of a type: sum, prod, max, min here, others by `define_monoid`. One of several fields folds a state (`StateType`), which is
+lifted from one or more operands and whose fields are read at the end: the monoids of `states.py`. Read first: `Monoid`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..dtypes import CUDA_NAMES, DataType
-from ..errors import InternalError
-from .registry import OPS, torch
+from ..dtypes import CUDA_NAMES, DataType, state_type
+from ..errors import InternalError, UserError
+from ..expr import Number
+from .promotion import Rule
+from .registry import FIELD_OPS, OPS, OpDef, torch
 
 _D = DataType
 _SUFFIX = {_D.Int: "ll", _D.Index: "ll", _D.Int32: "", _D.UInt64: "ull"}
@@ -26,15 +29,41 @@ _SMALLEST_INT = {
 }  # fmt: skip
 
 
+class MonoidNotWhole(UserError):
+    code = "W334"
+    what = "monoid {kind}: {problem}"
+    fix = "{remedy}"
+
+
 @dataclass(frozen=True)
 class Monoid:
-    """An associative operation with an identity. op: the pointwise op that combines; functor: its struct in the device library."""
+    """An associative and commutative operation with an identity. Source of the words: Bird, Introduction to Functional Programming.
+
+    op: the pointwise op that combines. identity_text: the identity in C++, by type; identity_value: as a Python number. reduce: (torch
+    tensor, dims, keepdim) -> torch tensor, the reference. needs_elements: folding nothing is an error, as torch's max and min.
+    is_idempotent: combining a value with itself changes nothing. repeat: (o, x, n) -> x combined n times, in ops of `o` (`weft.ops.calls.Calls`), for
+    axes along which an operand repeats; every monoid is idempotent or has it.
+    functor: its struct in the device library; "" makes one from `op`, which the kernel's text begins with.
+    has_rounding: partial results round, so that the error grows with the number of elements. instructions, mufu: cost per element.
+    """
 
     kind: str
     op: str
-    functor: str
     identity_text: Callable[[DataType], str]
-    reduce: Callable[..., Any]  # (torch tensor, dims, keepdim) -> torch tensor
+    reduce: Callable[..., Any]
+    identity_value: Callable[[DataType], Number]
+    is_idempotent: bool
+    repeat: Callable[[Any, Any, Any], Any] | None = None
+    functor: str = ""
+    has_rounding: bool = False
+    needs_elements: bool = False
+    instructions: int = 1
+    mufu: int = 0
+
+    def __post_init__(self) -> None:
+        if self.is_idempotent == (self.repeat is not None):
+            problem = "it is idempotent and has `repeat`, too" if self.is_idempotent else "nothing says what n equal values combine to"
+            raise MonoidNotWhole(kind=self.kind, problem=problem, remedy="set is_idempotent, or give repeat=lambda o, x, n: ...")
 
     def identity(self, dtype: DataType) -> str:
         """Return the identity in C++."""
@@ -44,14 +73,84 @@ class Monoid:
         """Return the C++ expression of `a` combined with `b`."""
         return OPS[self.op].cuda([a, b], dtype)
 
+    def functor_for(self, dtype: DataType) -> str:
+        """Return the name of the struct whose `combine` folds two values."""
+        return self.functor or f"weft::Fold_{self.kind}"
+
+    def text_for(self, dtype: DataType) -> str:
+        """Return the C++ that a kernel's text begins with: the struct of a monoid that the device library does not know."""
+        if self.functor:
+            return ""
+        combination = OPS[self.op].cuda(["a", "b"], dtype)
+        return f"namespace weft {{\nstruct Fold_{self.kind} {{\n  template <class T> WEFT_DEVICE T combine(T a, T b) {{ return {combination}; }}\n}};\n}}\n"
+
     def blocks_for(self, dtype: DataType) -> tuple[str, ...]:
         """Return the device library blocks that `identity` and `combine` need."""
         return OPS[self.op].blocks_for(dtype)
+
+    def absorb(self, folded: str, operands: Sequence[str], dtype: DataType) -> str:
+        """Return the C++ expression of `folded` combined with one more element."""
+        return self.combine(folded, self.lift(operands, dtype), dtype)
+
+    def lift(self, operands: Sequence[str], dtype: DataType) -> str:
+        """Return the C++ expression of what stands for one element: itself."""
+        return operands[0]
 
     @property
     def blocks(self) -> tuple[str, ...]:
         """Device library blocks that `identity` and `combine` need for real types."""
         return OPS[self.op].blocks
+
+
+@dataclass(frozen=True)
+class StateMonoid(Monoid):
+    """A monoid whose state has several fields. Its operands are lifted to states, which combine; ops called `KIND.FIELD` read the fields at the end.
+
+    struct: name of the C++ template of the state, over the first operand's type. fields: name -> type, given the first operand's type.
+    text: C++ in namespace weft: that struct, and a struct `functor` with templates over the operand's type T: `identity<T>()`, `combine<T>(state, state)`,
+    `lift<T>(operands)`; combine gives the same bits in either order. field_text: C++ of a field that is not just a member; {0} is the state.
+    takes_vectors: True when `functor` also has `absorb_vector<N>(state, Array<T, M> elements, int first)`, which costs less than N times one.
+    reduce: (list of torch tensors, dims, keepdim) -> list of torch tensors, one per field.
+    """
+
+    struct: str = ""
+    fields: Mapping[str, Callable[[DataType], DataType]] = field(default_factory=dict)
+    text: str = ""
+    field_text: Mapping[str, str] = field(default_factory=dict)
+    needed_blocks: tuple[str, ...] = ()
+    takes_vectors: bool = False
+
+    def state(self, operand: DataType) -> DataType:
+        """Return the type of the state, given the first operand's."""
+        types = tuple(type_of(operand) for type_of in self.fields.values())
+        return state_type(f"{self.kind}<{operand.value}>", types, f"weft::{self.struct}<{CUDA_NAMES[operand]}>")
+
+    def identity(self, dtype: DataType) -> str:
+        return f"{self.functor}::identity<{_operand_of(dtype)}>()"
+
+    def combine(self, a: str, b: str, dtype: DataType) -> str:
+        return f"{self.functor}::combine<{_operand_of(dtype)}>({a}, {b})"
+
+    def lift(self, operands: Sequence[str], dtype: DataType) -> str:
+        return f"{self.functor}::lift<{_operand_of(dtype)}>({', '.join(operands)})"
+
+    def functor_for(self, dtype: DataType) -> str:
+        return self.functor
+
+    def text_for(self, dtype: DataType) -> str:
+        return f"namespace weft {{\n{self.text.strip()}\n}}\n"
+
+    def blocks_for(self, dtype: DataType) -> tuple[str, ...]:
+        return self.needed_blocks
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        return self.needed_blocks
+
+
+def _operand_of(state: DataType) -> str:
+    """Return the C++ type of the first operand of a state."""
+    return CUDA_NAMES[state].partition("<")[2].removesuffix(">")
 
 
 def _number(value: int) -> Callable[[DataType], str]:
@@ -96,12 +195,63 @@ def _prod(x: Any, dims: list[int], keepdim: bool) -> Any:
     return x
 
 
-MONOIDS: dict[str, Monoid] = {
-    m.kind: m
-    for m in (
-        Monoid("sum", "add", "weft::Sum", _number(0), _sum),
-        Monoid("prod", "mul", "weft::Prod", _number(1), _prod),
-        Monoid("max", "maximum", "weft::Max", _bound("-", _SMALLEST_INT, "false"), lambda x, dims, keepdim: torch.amax(x, dims, keepdim=keepdim)),
-        Monoid("min", "minimum", "weft::Min", _bound("", _LARGEST_INT, "true"), lambda x, dims, keepdim: torch.amin(x, dims, keepdim=keepdim)),
+def _number_value(value: int) -> Callable[[DataType], Number]:
+    def identity(dtype: DataType) -> Number:
+        return bool(value) if dtype.is_bool else value if dtype.is_integer else complex(value) if dtype.is_complex else float(value)
+
+    return identity
+
+
+def _bound_value(is_largest: bool) -> Callable[[DataType], Number]:
+    def identity(dtype: DataType) -> Number:
+        if dtype.is_bool:
+            return is_largest
+        if dtype.is_float:
+            return float("inf") if is_largest else float("-inf")
+        if dtype in (_D.UInt64, _D.Byte):
+            return 2**dtype.bits - 1 if is_largest else 0
+        if dtype.is_integer:
+            return 2 ** (dtype.bits - 1) - 1 if is_largest else -(2 ** (dtype.bits - 1))
+        raise InternalError(f"no extremum is taken of {dtype}")
+
+    return identity
+
+
+MONOIDS: dict[str, Monoid] = {}
+
+
+def define_monoid(monoid: Monoid) -> Monoid:
+    """Let reductions fold with `monoid`, under the name `monoid.kind`."""
+    if monoid.kind in MONOIDS:
+        raise ValueError(f"monoid {monoid.kind} is defined twice")
+    MONOIDS[monoid.kind] = monoid
+    if isinstance(monoid, StateMonoid):
+        for number, name in enumerate(monoid.fields):
+            text = monoid.field_text.get(name, f"(({{T}})({{0}})).{name}")
+            op = OpDef(f"{monoid.kind}.{name}", 1, Rule.keep, {"any": text}, lambda state, number=number: state[number], blocks=monoid.needed_blocks)
+            FIELD_OPS[op.name] = op
+    return monoid
+
+
+define_monoid(
+    Monoid(
+        "sum", "add", _number(0), _sum, _number_value(0), is_idempotent=False, repeat=lambda o, x, n: o.mul(x, n), functor="weft::Sum", has_rounding=True
     )
-}
+)
+define_monoid(
+    Monoid(
+        "prod", "mul", _number(1), _prod, _number_value(1), is_idempotent=False, repeat=lambda o, x, n: o.pow(x, n), functor="weft::Prod", has_rounding=True
+    )
+)
+define_monoid(
+    Monoid(
+        "max", "maximum", _bound("-", _SMALLEST_INT, "false"), lambda x, dims, keepdim: torch.amax(x, dims, keepdim=keepdim), _bound_value(False),
+        is_idempotent=True, functor="weft::Max", needs_elements=True,
+    )  # fmt: skip
+)
+define_monoid(
+    Monoid(
+        "min", "minimum", _bound("", _LARGEST_INT, "true"), lambda x, dims, keepdim: torch.amin(x, dims, keepdim=keepdim), _bound_value(True),
+        is_idempotent=True, functor="weft::Min", needs_elements=True,
+    )  # fmt: skip
+)

@@ -12,11 +12,12 @@ from .. import expr
 from ..dtypes import DataType
 from ..errors import UserError
 from ..ir.enums import IterType
-from ..ir.fusion import Fusion
+from ..ir.fusion import AsWritten, Fusion
 from ..ir.values import IterDomain, ReductionOp, Scalar, TensorView, Val, WelfordOp
 from .build import broadcast, cast, constant, copy, logical_axes, pointwise
 from .calls import Calls
 from .gradients import Gradient, NotDifferentiable, gradient_of
+from .monoids import MONOIDS, Monoid
 from .promotion import WrongDtype, reduction_dtype
 from .shapes import normalize_dims, size_product, squeeze
 
@@ -27,18 +28,25 @@ class DtypeNotTaken(UserError):
     fix = "cast the operand or the result"
 
 
+class UnknownMonoid(UserError):
+    code = "W335"
+    what = "no monoid is called {kind}; known are {known}"
+    fix = "name one of these, or define it with weft.ops.monoids.define_monoid"
+
+
 def reduce(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int] | None, keepdim: bool = False, dtype: DataType | None = None) -> TensorView:
-    """Fold `dims` of `tensor` (all for None or an empty list) with the monoid `kind`: sum, prod, max or min.
+    """Fold `dims` of `tensor` (all for None or an empty list) with the monoid `kind`: sum, prod, max, min, or one that `define_monoid` added.
 
     Shapes: reduced axes vanish, or have extent 1 with keepdim. dtype: the result's; the operand is cast to it first.
     An axis that is named twice is folded once. Errors: WrongDim, DtypeNotTaken (max and min).
     """
+    monoid = monoid_of(kind)
     if dtype is not None and kind in ("max", "min"):
         raise DtypeNotTaken(op=kind, dtype=dtype)
     axes = logical_axes(tensor)
     reduced = normalize_dims(dims, len(axes), kind, tensor, may_repeat=True) if dims else list(range(len(axes)))
     fold_in = reduction_dtype(kind, tensor.dtype()) if dtype is None else DataType.Float if dtype.is_reduced_float else dtype
-    out = _tensor(cast(fusion, tensor, fold_in))
+    out = written = _tensor(cast(fusion, tensor, fold_in))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
     repeats = [d for d in broadcasts if axes[d].expanded_extent is not None]
     if broadcasts:
@@ -48,12 +56,27 @@ def reduce(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int] | 
     folded = [d - sum(b < d for b in broadcasts) for d in reduced if d not in broadcasts]
     if folded:
         out = _fold(fusion, kind, out, folded)
-    if repeats and kind in ("sum", "prod"):
-        count = size_product(fusion, tensor, repeats)
-        out = _tensor(pointwise(fusion, "mul" if kind == "sum" else "pow", out, count))
+    if repeats:
+        out = repeated(fusion, monoid, out, size_product(fusion, tensor, repeats))
+        fusion.as_written[out] = AsWritten(kind, written, tuple(reduced))
     if dtype is not None:
         out = _tensor(cast(fusion, out, dtype))
     return keep_dims(fusion, out, reduced, len(axes)) if keepdim else out
+
+
+def monoid_of(kind: str) -> Monoid:
+    """Return the monoid called `kind`. Errors: UnknownMonoid."""
+    found = MONOIDS.get(kind)
+    if found is None:
+        raise UnknownMonoid(kind=kind, known=", ".join(MONOIDS))
+    return found
+
+
+def repeated(fusion: Fusion, monoid: Monoid, value: TensorView, count: Scalar) -> TensorView:
+    """Return `value` combined with itself `count` times; a tensor of its own."""
+    if monoid.repeat is None:
+        return _tensor(copy(fusion, value))
+    return _tensor(monoid.repeat(Calls(fusion), value, count))
 
 
 def _tensor(value: Val) -> TensorView:

@@ -152,6 +152,8 @@ def _torch_number_type(number: expr.Number) -> Any:
 
 
 OPS: dict[str, OpDef] = {}
+FIELD_OPS: dict[str, OpDef] = {}
+"""The ops `KIND.FIELD` that read a field of a monoid's state: no user calls them."""
 
 
 def define(op: OpDef) -> OpDef:
@@ -165,7 +167,7 @@ def define(op: OpDef) -> OpDef:
 
 def lookup(name: str) -> OpDef:
     """Return the definition of the op `name`. Errors: UnknownOp, which lists the nearest names."""
-    found = OPS.get(name)
+    found = OPS.get(name) or FIELD_OPS.get(name)
     if found is None:
         raise UnknownOp(name=name, nearest=nearest_names(name, OPS))
     return found

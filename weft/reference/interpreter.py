@@ -17,14 +17,14 @@ from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
-from ..ir.fusion import Fusion
+from ..ir.fusion import AsWritten, Fusion
 from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView, Val, WelfordOp,
     no_reductions,
 )  # fmt: skip
 from ..ops import torch_ops
-from ..ops.monoids import MONOIDS
+from ..ops.monoids import MONOIDS, StateMonoid
 from ..ops.registry import lookup
 from . import block_rules, narrow
 from . import philox as philox_numbers
@@ -59,6 +59,9 @@ def evaluate(
     machine.bind(args)
     for node in fusion.tensor_exprs():
         machine.run(node)
+        for out in node.outputs:
+            if out in fusion.as_written:
+                machine.run_as_written(out, fusion.as_written[out])
     return [machine.output(v) for v in fusion.outputs() if hidden or v not in fusion.hidden_outputs]
 
 
@@ -178,8 +181,18 @@ class _Machine:
         results = function(self, node)
         for value, result in zip(node.outputs, results if isinstance(results, tuple) else (results,)):
             assert isinstance(value, TensorView)
+            if isinstance(result, list):  # a state of several fields
+                self.tensors[value] = result  # type: ignore[assignment]
+                continue
             result = _to(result, self.dtype(value.dtype()))
             self.tensors[value] = narrow.rounded(result, value.dtype()) if value.dtype().is_narrow_float else result
+
+
+    def run_as_written(self, value: Val, written: AsWritten) -> None:
+        """Compute a result by what the user asked for, in place of what the graph computes."""
+        x, dims = self.tensors[written.source], list(written.dims)
+        result = _welford_of(x, dims)[written.field] if written.kind == "welford" else _fold(x, written.kind, dims)
+        self.tensors[value] = _to(result, self.dtype(value.dtype()))  # type: ignore[attr-defined]
 
 
 def _exact(number: Number) -> torch.Tensor:
@@ -271,23 +284,25 @@ def _reduced_dims(value: Val) -> list[int]:
     return [i for i, a in enumerate(value.get_logical_domain()) if a.is_reduction()]
 
 
-def _reduce(m: _Machine, node: Expr) -> torch.Tensor:
-    x, kind, dims = m.tensors[node.inputs[0]], node.attributes["kind"], _reduced_dims(node.outputs[0])
-    if x.numel() == 0 and kind in ("max", "min"):
-        return torch.full([s for i, s in enumerate(x.shape) if i not in dims], _empty_extremum(x, kind), dtype=x.dtype, device=x.device)
-    return MONOIDS[kind].reduce(x, dims, False)
+def _reduce(m: _Machine, node: Expr) -> Any:
+    monoid = MONOIDS[node.attributes["kind"]]
+    if isinstance(monoid, StateMonoid):
+        return monoid.reduce([m.tensors[v] for v in node.inputs], _reduced_dims(node.outputs[0]), False)
+    return _fold(m.tensors[node.inputs[0]], node.attributes["kind"], _reduced_dims(node.outputs[0]))
 
 
-def _empty_extremum(x: torch.Tensor, kind: str) -> Any:
-    if x.dtype == torch.bool:
-        return kind == "min"
-    if x.is_floating_point():
-        return -float("inf") if kind == "max" else float("inf")
-    return torch.iinfo(x.dtype).min if kind == "max" else torch.iinfo(x.dtype).max
+def _fold(x: torch.Tensor, kind: str, dims: list[int]) -> torch.Tensor:
+    monoid = MONOIDS[kind]
+    if x.numel() == 0 and all(x.shape[d] for d in dims):
+        return x.new_zeros([s for i, s in enumerate(x.shape) if i not in dims])  # the result has no elements either
+    return monoid.reduce(x, dims, False)
 
 
 def _welford(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
-    x, dims = m.tensors[node.inputs[0]], _reduced_dims(node.outputs[0])
+    return _welford_of(m.tensors[node.inputs[0]], _reduced_dims(node.outputs[0]))
+
+
+def _welford_of(x: torch.Tensor, dims: list[int]) -> tuple[torch.Tensor, ...]:
     mean = x.mean(dims, keepdim=True)
     squares = (x - mean).square().sum(dims)
     count = 1

@@ -17,6 +17,7 @@ from ..expr import Number, Sym
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp
+from ..ops.monoids import MONOIDS
 from ..ops.registry import lookup
 from .interpreter import input_environment
 
@@ -73,7 +74,7 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
         # An op of u ulps adds u * 2 roundoffs, one that is exact adds one for its own rounding.
         ulp = lookup(node.attributes["op"]).ulp
         relative += roundoff * max(1, 2 * ulp)
-    elif isinstance(node, (ReductionOp, WelfordOp)) and node.attributes["op"] in ("sum", "prod", "welford"):
+    elif isinstance(node, WelfordOp) or isinstance(node, ReductionOp) and MONOIDS[node.attributes["kind"]].has_rounding:
         count = _reduced_count(out, env)
         # A tree of depth log2(n), and serial partial sums of a thread, whose errors add up as a random walk: sqrt(n) roundoffs of the partial sum's size.
         relative += roundoff * (2 + math.log2(max(count, 2)))

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dtypes import DataType
-from ..errors import InternalError, UserError
+from ..errors import UserError
 from ..expr import Number, Sym, const
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import CatOp, LookupOp, ScatterOp
 from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView, WelfordOp, no_reductions
+from ..ops.monoids import MONOIDS
 
 IsZero = Callable[[Sym], bool]
 
@@ -22,6 +23,12 @@ class NothingToKeep(UserError):
     code = "W743"
     what = "{tensor} keeps one element along each axis that {source} loses, and at these sizes axis {axis} of that has none"
     fix = "give the expanded axis at least one element, or fold it with sum or prod, which are defined for none"
+
+
+class NothingToFold(UserError):
+    code = "W744"
+    what = "{kind}: {tensor} has no elements along axis {axis}, which is folded, and {kind} of nothing has no value"
+    fix = "give the axis at least one element, or fold it with sum or prod, which are defined for none"
 
 
 def extents(fusion: Fusion) -> list[Sym]:
@@ -36,15 +43,20 @@ def extents(fusion: Fusion) -> list[Sym]:
 def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: IsZero) -> list[TensorView | None]:
     """Change `fusion` in place so that no needed tensor is empty; return what became of each of `outputs` (None: empty, nothing computes it).
 
-    After: the fusion's outputs are those that are left, in order. An input may be unused.
+    After: the fusion's outputs are those that are left, in order. An input may be unused. Errors: NothingToFold where an output needs a maximum of nothing.
     """
     images: dict[TensorView, TensorView] = {}
+    without_value: dict[TensorView, NothingToFold] = {}
     for expr in fusion.tensor_exprs():
         if isinstance(expr, (LookupOp, CatOp, ScatterOp)):
             _leave_out_empty(fusion, expr, is_zero)
         if isinstance(expr, (ReductionOp, WelfordOp)) and _folds_nothing(expr, is_zero):
             for number, output in enumerate(list(expr.outputs)):
                 images[output] = _identity(fusion, expr, number, output)  # type: ignore[index,arg-type]
+            if isinstance(expr, ReductionOp) and MONOIDS[expr.attributes["kind"]].needs_elements:
+                out = expr.tensor_outputs[0]
+                axis = next(a for a in out.get_logical_domain() if a.is_reduction() and is_zero(a.sym))
+                without_value[images[out]] = NothingToFold(kind=expr.attributes["kind"], tensor=expr.tensor_inputs[0], axis=axis)
     left: list[TensorView | None] = []
     for output in outputs:
         image = images.get(output, output)
@@ -56,6 +68,9 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     for expr in fusion.tensor_exprs():
         if isinstance(expr, SqueezeOp):
             _squeeze_nothing(fusion, expr, is_zero)
+    for tensor in fusion.tensors() if without_value else ():
+        if tensor in without_value:
+            raise without_value[tensor]
     fusion.aliases = {out: source for out, source in fusion.aliases.items() if out in fusion._outputs}
     fusion.hidden_outputs = set()
     return left
@@ -104,7 +119,7 @@ def _squeeze_nothing(fusion: Fusion, squeeze: SqueezeOp, is_zero: IsZero) -> Non
     for reader in readers:
         if isinstance(reader, ReductionOp):
             _identity(fusion, reader, 0, reader.outputs[0])  # type: ignore[arg-type]
-    _constant(fusion, result, identity_value("sum", result.dtype()))
+    _constant(fusion, result, MONOIDS["sum"].identity_value(result.dtype()))
 
 
 def _repeats(expr: Expr) -> bool:
@@ -118,9 +133,9 @@ def _repeats(expr: Expr) -> bool:
 def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> TensorView:
     """Put a constant in the place of output `number` of a reduction."""
     if isinstance(expr, ReductionOp):
-        return _constant(fusion, old, identity_value(expr.attributes["kind"], old.dtype()))
+        return _constant(fusion, old, MONOIDS[expr.attributes["kind"]].identity_value(old.dtype()))
     # Welford: the average of nothing is no number, its squares and count are 0
-    return _constant(fusion, old, float("nan") if number == 0 else identity_value("sum", old.dtype()))
+    return _constant(fusion, old, float("nan") if number == 0 else MONOIDS["sum"].identity_value(old.dtype()))
 
 
 def _constant(fusion: Fusion, old: TensorView, number: Number) -> TensorView:
@@ -137,20 +152,3 @@ def _constant(fusion: Fusion, old: TensorView, number: Number) -> TensorView:
     for use in list(old.uses()):
         fusion.replace_input(use, old, new)
     return new
-
-
-def identity_value(kind: str, dtype: DataType) -> Number:
-    """Return the identity of a monoid as a Python number."""
-    if kind in ("sum", "prod"):
-        value = 0 if kind == "sum" else 1
-        return bool(value) if dtype.is_bool else value if dtype.is_integer else complex(value) if dtype.is_complex else float(value)
-    largest = kind == "min"
-    if dtype.is_bool:
-        return largest
-    if dtype.is_float:
-        return float("inf") if largest else float("-inf")
-    if dtype is DataType.UInt64:
-        return 2**64 - 1 if largest else 0
-    if dtype.is_integer:
-        return 2 ** (dtype.bits - 1) - 1 if largest else -(2 ** (dtype.bits - 1))
-    raise InternalError(f"{kind} of {dtype} has no identity")

@@ -69,6 +69,8 @@ class Reduction(Scheduler):
         names = names_in_vectors(analysis.limits, analysis.shape, params.is_phased)
         stored = results_along_columns(analysis) if params.kind == "outer" else []
         template.vectorize(names, params.vector_elems, stored=stored)
+        if params.kind != "outer":
+            template.fold_vectors(params.vector_elems)
         first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)

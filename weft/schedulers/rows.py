@@ -19,6 +19,7 @@ from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, TensorView
+from ..ops.monoids import MONOIDS, StateMonoid
 from ..schedule.caching import cache_and_fork_outputs, cache_inputs
 from ..schedule.full_rows import FullRows
 from ..schedule.inline import inline_to
@@ -137,6 +138,15 @@ class Template:
         """Let the reductions across threads fold the elements of loop axis `position` (rows or lanes of one thread) together."""
         for tensor in self.reductions:
             tensor.axis(position).parallelize(ParallelType.group)
+
+    def fold_vectors(self, lanes: int) -> None:
+        """Let partial results with a state of several fields absorb vectors along the innermost axis, where their monoid has a way that costs less."""
+        for expr in self.fusion.tensor_exprs() if lanes > 1 else ():
+            if isinstance(expr, ReductionOp):
+                monoid, out = MONOIDS[expr.attributes["kind"]], expr.tensor_outputs[0]
+                is_first = expr.tensor_inputs[0].dtype() is not out.dtype()
+                if isinstance(monoid, StateMonoid) and monoid.takes_vectors and is_first and out.axis(-1).is_reduction():
+                    out.axis(-1).parallelize(ParallelType.vectorize)
 
     def inline_fixed(self, fixed: dict[TensorView, int], row_axes: int, not_inlined: Sequence[TensorView] = (), *, is_across: bool = False) -> None:
         """Inline `fixed` at its positions, what does not vary inside a row no deeper than the `row_axes` outer axes, all else as deep as possible.

@@ -1,0 +1,81 @@
+"""Monoids whose state has several fields: the online maximum and sum of exponentials.
+
+Each is one record: what it folds, its fields with their types, its C++, and torch's result. Read first: `StateMonoid` in `monoids.py`, then `MAX_SUM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..dtypes import DataType
+from ..errors import InternalError
+from ..expr import Number
+from .monoids import StateMonoid, define_monoid
+from .registry import torch
+
+
+def same(operand: DataType) -> DataType:
+    """The type of a field that is of the first operand's type."""
+    return operand
+
+
+def no_text(dtype: DataType) -> str:
+    raise InternalError(f"the identity of a state is written by its functor, not for {dtype}")
+
+
+def no_value(dtype: DataType) -> Number:
+    raise InternalError(f"a state of {dtype} is no number")
+
+
+def _max_sum(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
+    (x,) = operands
+    largest = torch.amax(x, dims, keepdim=True)
+    total = torch.exp(x - largest).sum(dims, keepdim=keepdim)
+    return [largest if keepdim else largest.squeeze(dims), total]
+
+
+MAX_SUM = define_monoid(
+    StateMonoid(
+        "max_sum", "", no_text, _max_sum, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMaxSum", has_rounding=True,
+        needs_elements=True, instructions=7, mufu=1, struct="MaxSum", fields={"largest": same, "total": same},
+        field_text={"total": "weft::total_below_largest<{T}>({0})"}, needed_blocks=("math",), takes_vectors=True,
+        text="""
+template <class T> struct MaxSum { T largest, total; };  // the largest of some numbers x, and the sum of exp(x - largest)
+WEFT_DEVICE float share_exp(float x) { return narrow_exp(x); }  // of x <= 0; below 1e-38 it is 0
+WEFT_DEVICE double share_exp(double x) { return weft::exp(x); }
+WEFT_DEVICE float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
+WEFT_DEVICE double multiply_add(double a, double b, double c) { return ::fma(a, b, c); }
+struct FoldMaxSum {
+  template <class T> WEFT_DEVICE MaxSum<T> identity() { return {-infinity<T>(), T(0)}; }
+  template <class T> WEFT_DEVICE MaxSum<T> lift(T x) { return {x, T(1)}; }
+  // The same bits in either order: only the sum of the smaller one is scaled.
+  template <class T> WEFT_DEVICE MaxSum<T> combine(MaxSum<T> a, MaxSum<T> b) {
+    const bool is_less = a.largest < b.largest;
+    const MaxSum<T> low = is_less ? a : b, high = is_less ? b : a;
+    const T scale = low.largest == high.largest ? T(1) : share_exp(low.largest - high.largest);
+    return {maximum(a.largest, b.largest), multiply_add(low.total, scale, high.total)};
+  }
+  // One rescaling for N elements.
+  template <int N, class T, int M> WEFT_DEVICE MaxSum<T> absorb_vector(same<MaxSum<T>> state, const Array<T, M>& elements, int first) {
+    const T* const x = elements.source(first, N);
+    T largest = state.largest, total = T(0);
+#pragma unroll
+    for (int i = 0; i < N; i++) largest = maximum(largest, x[i]);
+    const T shift = largest == -infinity<T>() ? T(0) : largest;  // nothing but -infinity so far: exp(-infinity - 0) = 0
+#pragma unroll
+    for (int i = 0; i < N; i++) total += share_exp(x[i] - shift);
+    return {largest, multiply_add(state.total, share_exp(state.largest - shift), total)};
+  }
+};
+// As exp(x - largest) sums up: no number where the largest is infinite.
+template <class State> WEFT_DEVICE auto total_below_largest(State state) { return (state.largest - state.largest) + state.total; }
+""",
+    )
+)
+"""The largest of a row and the sum of exp(x - largest), in one pass. Source: Milakov and Gimelshein: Online normalizer calculation for softmax, 2018.
+
+Error: each rescaling of a sum is within 2 units of rounding, and 1 exactly where the maximum stays; a sum is rescaled at most once per vector of its thread and
+once per step of the tree of threads."""
+
+__all__ = ["MAX_SUM"]

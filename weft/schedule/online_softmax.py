@@ -1,0 +1,93 @@
+"""Max and sum of exponentials as one reduction: softmax, log-softmax, logsumexp and cross entropy read their rows once less.
+
+Owns the pattern and the rewrite; which schedules want it, `compiler.prepare` and the templates say. Read first: `fold_online`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dtypes import DataType
+from ..ir.fusion import Fusion
+from ..ir.values import BroadcastOp, ExpandOp, Expr, PointwiseOp, ReductionOp, TensorView
+from ..ops.states import MAX_SUM
+from .caching import require_not_inlined, without_reductions
+
+
+@dataclass(frozen=True)
+class ExpSum:
+    """A sum of exp(x - max(x)) over the axes of the maximum, found in a fusion."""
+
+    x: TensorView
+    largest: TensorView
+    total: TensorView
+
+
+def exp_sums(fusion: Fusion) -> list[ExpSum]:
+    """Return the sums of exp(x - max(x)) where both fold the same axes of the same tensor of Float or Double; one for each maximum."""
+    found: dict[TensorView, ExpSum] = {}
+    for expr in fusion.tensor_exprs():
+        match = _match(expr)
+        if match is not None:
+            found.setdefault(match.largest, match)
+    return list(found.values())
+
+
+def _match(expr: Expr) -> ExpSum | None:
+    total = _reduced(expr, "sum")
+    shifted = _operand(expr.inputs[0].definition(), "exp") if total is not None else None
+    difference = shifted.definition() if shifted is not None else None
+    if total is None or not isinstance(difference, PointwiseOp) or difference.op_name != "sub":
+        return None
+    x, spread = difference.inputs
+    flags: tuple[bool, ...] | None = None
+    while isinstance(above := spread.definition(), (BroadcastOp, ExpandOp)):
+        if isinstance(above, BroadcastOp):
+            if flags is not None:
+                return None
+            flags = tuple(above.attributes["flags"])
+        spread = above.inputs[0]
+    largest = None if above is None else _reduced(above, "max")
+    if largest is None or above.inputs[0] is not x or not isinstance(x, TensorView) or x.dtype() not in (DataType.Float, DataType.Double):  # type: ignore[union-attr]
+        return None
+    folded = [tuple(axis.is_reduction() for axis in t.get_logical_domain()) for t in (largest, total)]
+    return ExpSum(x, largest, total) if folded[0] == folded[1] == flags else None
+
+
+def _reduced(expr: Expr, kind: str) -> TensorView | None:
+    """Return the result of a reduction of this kind whose axes nobody has cut yet."""
+    if not isinstance(expr, ReductionOp) or expr.attributes["kind"] != kind:
+        return None
+    out = expr.tensor_outputs[0]
+    return None if out.has_root() else out
+
+
+def _operand(expr: Expr | None, op: str) -> TensorView | None:
+    is_op = isinstance(expr, PointwiseOp) and expr.op_name == op and isinstance(expr.inputs[0], TensorView)
+    return expr.inputs[0] if is_op else None  # type: ignore[union-attr, return-value]
+
+
+def fold_online(fusion: Fusion) -> int:
+    """Fold max(x) and the sum of exp(x - max(x)) together, in place; return how many pairs there were.
+
+    Before: m = max(x); s = sum(exp(x - m)).   After: state = max_sum(x); m, s = its fields, which stay the same tensors.
+    Other readers of m and of the exponentials stay as they are.
+    Contract: m is the same; s is the same sum in another order, with terms that were scaled down step by step (the bound stands with `MAX_SUM`); where m is
+    infinite or no number, s is no number, as x - m is none. Call it before transforming axes.
+    """
+    found = exp_sums(fusion)
+    for pair in found:
+        for tensor in (pair.largest, pair.total):
+            require_not_inlined(tensor, "fold the exponentials of")
+        axes = pair.largest.get_logical_domain()
+        kind = MAX_SUM.state(pair.x.dtype())
+        state = fusion.new_tensor([fusion.copy_axis(axis) for axis in axes], kind)
+        for field, tensor in (("largest", pair.largest), ("total", pair.total)):
+            fusion.remove(tensor.definition())  # type: ignore[arg-type]
+            tensor._domain = without_reductions(tensor.domain())
+            fusion.register(PointwiseOp([state], [tensor], op=f"{MAX_SUM.kind}.{field}", compute=kind))
+        fusion.register(ReductionOp([pair.x], [state], op=MAX_SUM.kind, kind=MAX_SUM.kind))
+    return len(found)
+
+
+__all__ = ["ExpSum", "exp_sums", "fold_online"]
