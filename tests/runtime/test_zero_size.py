@@ -11,8 +11,8 @@ from calls_on_cpu import assert_same, define, relu, tensor
 
 from weft import DataType, FusionDefinition
 from weft.errors import UserError
+from weft.ops.monoids import MONOIDS
 from weft.reference.torch_types import torch_dtype
-from weft.runtime.zero_size import identity_value
 
 
 def reduce(kind: str, dims: list[int], dtype: DataType = DataType.Float, keepdim: bool = False) -> FusionDefinition:
@@ -27,14 +27,24 @@ def test_an_empty_output_launches_nothing(shape: tuple[int, int]) -> None:
     assert fd.fec.kernel_runtimes == () and not fd.fec.is_compiled([torch.zeros(shape)])
 
 
-@pytest.mark.parametrize(("kind", "value"), [("sum", 0.0), ("prod", 1.0), ("max", -math.inf), ("min", math.inf)])
+@pytest.mark.parametrize(("kind", "value"), [("sum", 0.0), ("prod", 1.0)])
 def test_a_reduction_over_nothing_is_the_identity(kind: str, value: float) -> None:
     assert_same(reduce(kind, [1]).execute([torch.zeros(5, 0)]), [torch.full((5,), value)])
 
 
-@pytest.mark.parametrize(("kind", "value"), [("max", -(2**63)), ("min", 2**63 - 1), ("sum", 0)])
+@pytest.mark.parametrize(("kind", "value"), [("prod", 1), ("sum", 0)])
 def test_integers_have_their_own_identities(kind: str, value: int) -> None:
     assert_same(reduce(kind, [0], DataType.Int).execute([torch.zeros(0, 3, dtype=torch.int64)]), [torch.full((3,), value)])
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_an_extremum_of_nothing_is_an_error(kind: str) -> None:
+    """As in torch, and only where a result needs it: a softmax of rows without elements has none."""
+    with pytest.raises(UserError, match=f"(?s)W744: {kind}: T0.* has no elements along axis .*, which is folded, and {kind} of nothing has no value.*fix: give"):
+        reduce(kind, [1]).execute([torch.zeros(5, 0)])
+    assert_same(reduce(kind, [1]).execute([torch.zeros(0, 5)]), [torch.zeros(0)])
+    softmax = define(lambda fd: fd.add_output(fd.ops.exp(tensor(fd, 2) - fd.ops.max(tensor(fd, 2), [1], True))))
+    assert softmax.execute([torch.zeros(3, 0), torch.zeros(3, 0)])[0].shape == (3, 0)
 
 
 def test_a_reduction_that_leaves_nothing_launches_nothing() -> None:
@@ -149,5 +159,5 @@ def test_an_aliased_reduction_over_nothing_writes_the_input() -> None:
     ],
 )  # fmt: skip
 def test_identities(kind: str, dtype: DataType, expected: Any) -> None:
-    value = identity_value(kind, dtype)
+    value = MONOIDS[kind].identity_value(dtype)
     assert value == expected and type(value) is type(expected)

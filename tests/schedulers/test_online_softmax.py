@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-import weft
 from weft import DataType, FusionDefinition
 from weft.schedule.online_softmax import exp_sums
 
@@ -27,6 +26,9 @@ def defined(dtype: DataType, rank: int = 2, dims: tuple[int, ...] = (1,), contig
     return fd
 
 
+LOGSUMEXP = {dtype: defined(dtype) for dtype in (DataType.Float, DataType.BFloat16, DataType.Double)}
+
+
 def run(fd: FusionDefinition, inputs: list[torch.Tensor], is_online: bool = True) -> list[torch.Tensor]:
     """Run with all checks, and say whether the kernel folds both together."""
     out = fd.execute(inputs, check="races")
@@ -36,10 +38,92 @@ def run(fd: FusionDefinition, inputs: list[torch.Tensor], is_online: bool = True
 
 
 @pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16, DataType.Double])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 1), (1, 7), (5, 33), (2, 1000), (3, 4099), (7, 2048)])
+@pytest.mark.parametrize(("rows", "columns"), [(3, 1), (5, 33), (3, 4099), (7, 2048)])
 def test_logsumexp_reads_its_rows_once(dtype: DataType, rows: int, columns: int) -> None:
     x = (torch.randn(rows, columns, generator=torch.Generator().manual_seed(columns)) * 8).to(TORCH[dtype])
-    (y,) = run(defined(dtype), [x])
+    (y,) = run(LOGSUMEXP[dtype], [x])
     roundoff = 2.0**-53 if dtype is DataType.Double else 2.0**-24
     wanted = torch.logsumexp(x.double(), 1)
     assert ((y.double() - wanted).abs() <= roundoff * (4 * wanted.abs() + 64)).all()
+
+
+def test_values_that_are_no_numbers_come_out_as_in_two_passes() -> None:
+    """x - max is no number where the maximum is infinite; in torch, too. A vector of -infinity alone is none of these."""
+    inf, nan = float("inf"), float("nan")
+    x = torch.randn(8, 2048)
+    x[0], x[1, 7], x[2, 2000], x[3, 9:1500], x[4, :2047], x[5, 3], x[6] = -inf, inf, nan, -inf, -inf, -inf, -3e38
+    x[7, 5], x[7, 1900] = inf, nan
+    (y,) = run(LOGSUMEXP[DataType.Float], [x])
+    largest = x.amax(1, keepdim=True)
+    wanted = ((x - largest).exp().sum(1, keepdim=True).log() + largest).squeeze(1)
+    assert torch.isnan(wanted).tolist() == [True, True, True, False, False, False, False, True]
+    torch.testing.assert_close(y, wanted, equal_nan=True)
+
+
+def test_ascending_rows_rescale_at_every_vector_within_the_bound() -> None:
+    x = torch.arange(4 * 8192, dtype=torch.float32).reshape(4, 8192) * 1e-3
+    (y,) = run(LOGSUMEXP[DataType.Float], [x])
+    wanted = torch.logsumexp(x.double(), 1)
+    assert ((y.double() - wanted).abs() <= 2.0**-24 * wanted.abs() + 2.0**-23 * 64).all()
+
+
+def test_no_rows() -> None:
+    fd = LOGSUMEXP[DataType.Float]
+    assert fd.execute([torch.zeros(0, 33)])[0].shape == (0,)
+
+
+def test_rows_apart_in_memory_expanded_rows_and_several_axes() -> None:
+    wide = torch.randn(6, 80, generator=torch.Generator().manual_seed(1))
+    apart = defined(DataType.Float, contiguity=[False, True])
+    torch.testing.assert_close(run(apart, [wide[:, 3:70]])[0], torch.logsumexp(wide[:, 3:70], 1))
+    expanded = defined(DataType.Float, contiguity=[None, True])
+    torch.testing.assert_close(run(expanded, [wide[:1].expand(5, 80)])[0], torch.logsumexp(wide[:1].expand(5, 80), 1))
+    both = defined(DataType.Float, 3, (0, 2))
+    x = torch.randn(3, 5, 70)
+    torch.testing.assert_close(run(both, [x])[0], torch.logsumexp(x, (0, 2)))
+
+
+@pytest.mark.parametrize("classes", [5, 77, 4096])
+def test_cross_entropy_with_smoothing_and_ignored_rows_in_one_pass(classes: int) -> None:
+    """Max, sum of exponentials, sum of logits and the gathered logit: the logits are read once."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        t = fd.define_tensor(shape=[-1], contiguity=True, dtype=DataType.Int)
+        wide = fd.ops.cast(x, dtype=DataType.Float)
+        lse = logsumexp(fd, wide, [1])
+        safe = fd.ops.where(fd.ops.eq(t, -100), 0, t)
+        picked = fd.ops.cast(fd.ops.squeeze(fd.ops.take_along_axis(x, fd.ops.unsqueeze(safe, 1), 1), dims=[1]), dtype=DataType.Float)
+        smooth = lse - fd.ops.sum(wide, [1]) / fd.ops.cast(x.size(1), dtype=DataType.Double)
+        loss = (lse - picked) * 0.9 + smooth * 0.1
+        fd.add_output(fd.ops.where(fd.ops.eq(t, -100), 0.0, loss))
+    logits = (torch.randn(6, classes, generator=torch.Generator().manual_seed(classes)) * 3).bfloat16()
+    target = torch.randint(0, classes, (6,))
+    target[2] = -100
+    (y,) = run(fd, [logits, target])
+    wanted = torch.nn.functional.cross_entropy(logits.double(), target, reduction="none", label_smoothing=0.1, ignore_index=-100)
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def found(build) -> int:  # noqa: ANN001
+    with FusionDefinition() as fd:
+        build(fd, fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float))
+    return len(exp_sums(fd.fusion))
+
+
+def test_only_exponentials_below_their_own_maximum_count() -> None:
+    assert found(lambda fd, x: fd.add_output(logsumexp(fd, x, [1]))) == 1
+    assert found(lambda fd, x: fd.add_output(logsumexp(fd, x, [0, 1]))) == 1
+    assert found(lambda fd, x: fd.add_output(fd.ops.sum(fd.ops.exp(x - fd.ops.max(x, [1], True)), [0]))) == 0
+    assert found(lambda fd, x: fd.add_output(fd.ops.sum(fd.ops.exp(x - fd.ops.max(x * 2.0, [1], True)), [1]))) == 0
+    assert found(lambda fd, x: fd.add_output(fd.ops.sum(fd.ops.exp(x - fd.ops.min(x, [1], True)), [1]))) == 0
+    assert found(lambda fd, x: fd.add_output(fd.ops.sum(fd.ops.exp2(x - fd.ops.max(x, [1], True)), [1]))) == 0
+    assert found(lambda fd, x: fd.add_output(fd.ops.sum(fd.ops.exp(fd.ops.max(x, [1], True) - x), [1]))) == 0
+
+
+def test_a_softmax_that_keeps_its_rows_stays_as_it_was() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)
+        shares = fd.ops.exp(x - fd.ops.max(x, [1], True))
+        fd.add_output(shares / fd.ops.sum(shares, [1], True))
+    x = torch.randn(3, 500)
+    torch.testing.assert_close(run(fd, [x], is_online=False)[0], torch.softmax(x, 1))

@@ -137,14 +137,16 @@ def cast(fusion: Fusion, arg: Any, dtype: DataType) -> Any:
 
 
 # ---------------------------------------------------------------- reductions
-def _reduction(name: str) -> None:
+def reduction_function(name: str) -> Callable[..., TensorView]:
+    """Return the front end's function of the reduction with the monoid `name`."""
+
     def function(fusion: Fusion, arg: Any, *args: Any, **kwargs: Any) -> TensorView:
         dims, keepdim, dtype = _reduction_arguments(name, args, kwargs)
         return reductions.reduce(fusion, name, _tensor(name, "arg", arg), dims, keepdim, dtype)
 
     function.__name__, function.__doc__ = name, f"{name}(arg, dtype=Null) over all axes, or {name}(arg, dim or dims, keepdim=False, dtype=Null)."
     function.__signature__ = _REDUCTION_SIGNATURE  # type: ignore[attr-defined]
-    _add(function)
+    return function
 
 
 def _reduction_example(fusion: Fusion, arg: Any, dims: Any = None, keepdim: bool = False, dtype: Any = DataType.Null) -> TensorView:
@@ -178,7 +180,7 @@ def _reduction_arguments(op: str, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 for _name in ("max", "min", "prod", "sum"):
-    _reduction(_name)
+    _add(reduction_function(_name))
 
 
 def var(fusion: Fusion, arg: Any, dims: Any, correction: Any = 1, keepdim: bool = False) -> TensorView:

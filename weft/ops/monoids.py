@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..dtypes import CUDA_NAMES, DataType, state_type
 from ..errors import InternalError, UserError
@@ -218,9 +218,10 @@ def _bound_value(is_largest: bool) -> Callable[[DataType], Number]:
 
 
 MONOIDS: dict[str, Monoid] = {}
+M = TypeVar("M", bound=Monoid)
 
 
-def define_monoid(monoid: Monoid) -> Monoid:
+def define_monoid(monoid: M) -> M:
     """Let reductions fold with `monoid`, under the name `monoid.kind`."""
     if monoid.kind in MONOIDS:
         raise ValueError(f"monoid {monoid.kind} is defined twice")

@@ -13,7 +13,8 @@ from ..options import nearest
 from . import activations as _activations, losses as _losses  # noqa: F401  (they add to the table)
 from .block_functions import BLOCK_FUNCTIONS
 from .composites import COMPOSITES
-from .functions import FUNCTIONS
+from .functions import FUNCTIONS, reduction_function
+from .monoids import MONOIDS, StateMonoid
 
 
 class UnknownName(UserError, AttributeError):
@@ -71,6 +72,8 @@ def unknown(name: str) -> UnknownName:
 def function_of(name: str) -> Callable[..., Any]:
     """Return the function of the op or composite `name`, which takes the fusion first. Errors: UnknownName."""
     function = FUNCTIONS.get(name) or COMPOSITES.get(name) or BLOCK_FUNCTIONS.get(name)
+    if function is None and name in MONOIDS and not isinstance(MONOIDS[name], StateMonoid):
+        function = reduction_function(name)
     if function is None:
         raise unknown(name)
     return function

@@ -73,10 +73,8 @@ def monoid_of(kind: str) -> Monoid:
 
 
 def repeated(fusion: Fusion, monoid: Monoid, value: TensorView, count: Scalar) -> TensorView:
-    """Return `value` combined with itself `count` times; a tensor of its own."""
-    if monoid.repeat is None:
-        return _tensor(copy(fusion, value))
-    return _tensor(monoid.repeat(Calls(fusion), value, count))
+    """Return `value` combined with itself `count` times."""
+    return value if monoid.repeat is None else _tensor(monoid.repeat(Calls(fusion), value, count))
 
 
 def _tensor(value: Val) -> TensorView:
@@ -117,7 +115,7 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[Te
         raise WrongDtype(op="welford", allowed="floats", dtype=dtype)
     axes = logical_axes(tensor)
     reduced = normalize_dims(dims, len(axes), "welford", tensor, may_repeat=True) if dims else list(range(len(axes)))
-    x = _tensor(cast(fusion, tensor, DataType.Float if dtype.is_reduced_float else dtype))
+    x = source = _tensor(cast(fusion, tensor, DataType.Float if dtype.is_reduced_float else dtype))
     broadcasts = [d for d in reduced if axes[d].is_broadcast()]
     if broadcasts:
         x = squeeze(fusion, x, broadcasts, squeeze_expanded=True)
@@ -135,6 +133,8 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[Te
         times = size_product(fusion, tensor, repeats)
         squares = _tensor(pointwise(fusion, "mul", squares, times))
         count = _tensor(pointwise(fusion, "mul", count, times))
+        for field, value in enumerate((squares, count), start=1):
+            fusion.as_written[value] = AsWritten("welford", source, tuple(reduced), field)
     return average, squares, count
 
 

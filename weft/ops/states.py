@@ -5,7 +5,6 @@ Each is one record: what it folds, its fields with their types, its C++, and tor
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..dtypes import DataType

@@ -24,7 +24,7 @@ from ..ir.values import (
     no_reductions,
 )  # fmt: skip
 from ..ops import torch_ops
-from ..ops.monoids import MONOIDS, StateMonoid
+from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
 from . import block_rules, narrow
 from . import philox as philox_numbers
@@ -191,7 +191,7 @@ class _Machine:
     def run_as_written(self, value: Val, written: AsWritten) -> None:
         """Compute a result by what the user asked for, in place of what the graph computes."""
         x, dims = self.tensors[written.source], list(written.dims)
-        result = _welford_of(x, dims)[written.field] if written.kind == "welford" else _fold(x, written.kind, dims)
+        result = _welford_of(x, dims)[written.field] if written.kind == "welford" else _fold(x, MONOIDS[written.kind], dims, value)
         self.tensors[value] = _to(result, self.dtype(value.dtype()))  # type: ignore[attr-defined]
 
 
@@ -288,13 +288,13 @@ def _reduce(m: _Machine, node: Expr) -> Any:
     monoid = MONOIDS[node.attributes["kind"]]
     if isinstance(monoid, StateMonoid):
         return monoid.reduce([m.tensors[v] for v in node.inputs], _reduced_dims(node.outputs[0]), False)
-    return _fold(m.tensors[node.inputs[0]], node.attributes["kind"], _reduced_dims(node.outputs[0]))
+    return _fold(m.tensors[node.inputs[0]], monoid, _reduced_dims(node.outputs[0]), node.outputs[0])
 
 
-def _fold(x: torch.Tensor, kind: str, dims: list[int]) -> torch.Tensor:
-    monoid = MONOIDS[kind]
-    if x.numel() == 0 and all(x.shape[d] for d in dims):
-        return x.new_zeros([s for i, s in enumerate(x.shape) if i not in dims])  # the result has no elements either
+def _fold(x: torch.Tensor, monoid: Monoid, dims: list[int], result: Val) -> torch.Tensor:
+    if x.numel() == 0 and monoid.needs_elements:  # torch has no value here; where one is needed, a call says so before
+        identity = monoid.identity_value(result.dtype())  # type: ignore[attr-defined]
+        return torch.full([s for i, s in enumerate(x.shape) if i not in dims], identity, dtype=x.dtype, device=x.device)
     return monoid.reduce(x, dims, False)
 
 
