@@ -18,7 +18,7 @@ from ..expr import ONE, ZERO, Sym, const, var
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
-from ..ir.values import BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView
 from ..schedule.inline import consumer_axis
 
 
@@ -308,7 +308,7 @@ def positions_of_lookups(exprs: Sequence[Expr]) -> set[int]:
         for tensor in expr.tensor_inputs:
             readers.setdefault(tensor, []).append(expr)
     for expr in reversed(exprs):
-        if not isinstance(expr, (PointwiseOp, BroadcastOp, SqueezeOp, ExpandOp, LoadStoreOp)):
+        if not isinstance(expr, (PointwiseOp, BroadcastOp, SqueezeOp, LoadStoreOp)):
             continue
         uses = [use for tensor in expr.tensor_outputs for use in readers.get(tensor, ())]
         if uses and all(id(use) in out or isinstance(use, LookupOp) for use in uses):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import Number, Sym, const
 from ..ir.fusion import Fusion
