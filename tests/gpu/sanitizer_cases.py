@@ -1,20 +1,29 @@
 """One small fusion per scheduler and heuristic, for compute-sanitizer.
 
-    PYTHONPATH=. compute-sanitizer --tool memcheck python tests/gpu/sanitizer_cases.py
+    PYTHONPATH=. compute-sanitizer --tool memcheck python tests/gpu/sanitizer_cases.py [--only TEXT]
     (also --tool racecheck, --tool synccheck)
 
-Prints which scheduler and parameters ran, and the error against float64; exits with 1 when a result is wrong.
+Normalizations, reductions and pointwise fusions by every way to keep rows; rows and columns reduced at once by every way; transposes, lookups, running sums
+and narrow types. Prints which scheduler and parameters ran, and the error against float64; exits with 1 when a result is wrong.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
-from weft import DataType, FusionDefinition
-from weft.options import options
+sys.path.append(str(Path(__file__).resolve().parents[1] / "schedulers"))
+
+from two_sided_fusions import CASES as TWO_SIDED  # noqa: E402
+from two_sided_fusions import WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs  # noqa: E402
+
+from weft import DataType, FusionDefinition, quantize  # noqa: E402
+from weft.options import options  # noqa: E402
 
 FLOAT, BFLOAT16 = DataType.Float, DataType.BFloat16
 
@@ -81,12 +90,12 @@ def softmax(dim: int) -> Callable:
     return lambda x: torch.softmax(x, dim)
 
 
-CASES: list[tuple[str, Callable, list[torch.Tensor], Callable, str]] = []
+CASES: list[tuple[str, Callable, list, Callable, str, str]] = []
 
 
-def case(name: str, define: Callable, inputs: list[torch.Tensor], reference: Callable, rows: str = "auto") -> None:
-    """rows: how a normalization is to keep its rows, see docs/settings.md."""
-    CASES.append((name, define, inputs, reference, rows))
+def case(name: str, define: Callable, inputs: list, reference: Callable, rows: str = "auto", way: str = "") -> None:
+    """reference: of the inputs in float64, one result or a list. rows: how a normalization is to keep its rows, see docs/settings.md. way: of rows and columns."""
+    CASES.append((name, define, inputs, reference, rows, way))
 
 
 def collect() -> None:
@@ -116,21 +125,100 @@ def collect() -> None:
     case("permute", permuted, [torch.randn(17, 33, 65)], lambda x: torch.exp(x.permute(2, 0, 1)))
 
 
-def main() -> int:
-    collect()
+def collect_two_sided() -> None:
+    for rows, columns in ((35, 520), (5, 497), (300, 24), (3, 16384), (2, 33333)):
+        case(f"norm backward {rows}x{columns}", norm_backward(BFLOAT16), norm_backward_inputs(rows, columns, BFLOAT16), lambda *t: norm_backward_in_float64(t))
+    for way in WAYS:
+        case(f"norm backward, {way}", norm_backward(BFLOAT16), norm_backward_inputs(35, 512, BFLOAT16), lambda *t: norm_backward_in_float64(t), way=way)
+    for name, make in TWO_SIDED.items():
+        fd, inputs, wanted = make()
+        case(f"rows and columns, {name}", fd, inputs, lambda *_, wanted=wanted: wanted)
+
+
+def along(name: str, *arguments: object) -> Callable:
+    """An op of one float matrix, by its name in `fd.ops`."""
+
+    def define(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)
+        fd.add_output(getattr(fd.ops, name)(x, *arguments))
+
+    return define
+
+
+def transposed(fd: FusionDefinition) -> None:
+    """exp of a matrix, turned."""
+    x = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)
+    fd.add_output(fd.ops.set(fd.ops.permute(fd.ops.exp(x), [1, 0])))
+
+
+def indexed(name: str, dim: int) -> Callable:
+    """A lookup of one float matrix by an index, and work on what it finds."""
+
+    def define(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)
+        index = fd.define_tensor([-1] if name == "index_select" else [-1, -1], contiguity=True, dtype=DataType.Int)
+        fd.add_output(fd.ops.exp(getattr(fd.ops, name)(x, index, dim)))
+
+    return define
+
+
+def collect_others() -> None:
+    """Transposes, lookups and running sums."""
+    for rows, columns in ((512, 640), (257, 1023), (70, 4100)):
+        case(f"transpose {rows}x{columns}", transposed, [torch.randn(rows, columns)], lambda x: x.t().exp())
+        for dim in (0, 1):
+            case(f"cumsum {rows}x{columns} along {dim}", along("cumsum", dim), [torch.randn(rows, columns)], lambda x, dim=dim: x.cumsum(dim))
+            size, limit = (50, columns) if dim == 0 else (rows, 50), (rows, columns)[dim]
+            index = torch.randint(limit, size)
+            case(f"gather {rows}x{columns} along {dim}", indexed("gather", dim), [torch.randn(rows, columns), index], lambda x, i, dim=dim: x.gather(dim, i.long()).exp())
+            case(f"index_select {rows}x{columns} along {dim}", indexed("index_select", dim), [torch.randn(rows, columns), index.flatten()[:37].clone()],
+                 lambda x, i, dim=dim: x.index_select(dim, i.long()).exp())  # fmt: skip
+
+
+RECIPES: dict[str, tuple[Callable, float]] = {
+    "per_row": (quantize.per_row, 2.0**-4), "mxfp8": (quantize.mxfp8, 2.0**-4), "mxfp4": (quantize.mxfp4, 2.0**-2), "nvfp4": (quantize.nvfp4, 2.0**-2),
+}  # fmt: skip
+"""Recipe -> the error of its elements: half a step of 3 bits of mantissa, or of 1 bit."""
+
+
+def quantized() -> int:
+    """Quantize and go back; return how many recipes are wrong."""
     wrong = 0
-    for name, define, inputs, reference, rows in CASES:
-        with FusionDefinition() as fd:
-            define(fd)
-        with options(rows=rows):
-            (result,) = fd.execute([t.cuda() for t in inputs])
-        expected = reference(*[t.double() for t in inputs])
-        error = float((result.cpu().double() - expected).norm() / expected.norm())
+    for name, (recipe, bound) in RECIPES.items():
+        x = torch.randn(70, 256).to(torch.bfloat16)
+        elements, scales = recipe(x.cuda(), layout="rows") if name != "per_row" else recipe(x.cuda())
+        back = quantize.dequantize(elements, scales, dtype=torch.float32)
+        error = float((back.cpu().double() - x.double()).norm() / x.double().norm())
+        wrong += not error < bound
+        print(f"{'ok   ' if error < bound else 'WRONG'} quantize {name:23s} error {error:.1e}", flush=True)
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    only = parser.parse_args().only
+    collect()
+    collect_two_sided()
+    collect_others()
+    wrong = 0
+    for name, define, inputs, reference, rows, way in CASES:
+        if only not in name:
+            continue
+        fd = define
+        if not isinstance(fd, FusionDefinition):
+            with FusionDefinition() as fd:
+                define(fd)
+        with options(rows=rows), forced(way) if way else contextlib.nullcontext():
+            results = fd.execute([t.cuda() if isinstance(t, torch.Tensor) else t for t in inputs])
+        wanted = reference(*[t.double() if isinstance(t, torch.Tensor) else t for t in inputs])
+        wanted = [wanted] if isinstance(wanted, torch.Tensor) else wanted
+        errors = [float((r.cpu().double() - w).norm() / w.norm()) for r, w in zip(results, wanted, strict=True)]
         runtime = fd.fec.kernel_runtimes[-1]
-        ok = error < (4e-3 if result.dtype is torch.bfloat16 else 2e-6)
+        ok = all(error < {torch.bfloat16: 4e-3, torch.float16: 5e-4}.get(r.dtype, 2e-6) for r, error in zip(results, errors))
         wrong += not ok
-        print(f"{'ok   ' if ok else 'WRONG'} {name:32s} error {error:.1e} {runtime.proposal.scheduler.name} {runtime.proposal.params}", flush=True)
-    return 1 if wrong else 0
+        print(f"{'ok   ' if ok else 'WRONG'} {name:32s} error {max(errors):.1e} {runtime.proposal.scheduler.name} {runtime.proposal.params}", flush=True)
+    return 1 if wrong + (quantized() if only in "quantize" else 0) else 0
 
 
 if __name__ == "__main__":

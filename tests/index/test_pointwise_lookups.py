@@ -43,6 +43,12 @@ def test_gather_with_a_smaller_index(dim: int) -> None:
     run(lambda fd, x, i: fd.ops.add(fd.ops.gather(x, i, dim), 1.0), [x, index], x.gather(dim, index) + 1)
 
 
+def test_a_gather_is_no_vector_of_its_source_along_an_axis_that_the_index_has() -> None:
+    """Each neighbour has an index of its own, however wide and even the rows are."""
+    x, index = numbers(512, 640), places(512, 50, 640)
+    run(lambda fd, x, i: fd.ops.gather(x, i, 0), [x, index], x.gather(0, index))
+
+
 @pytest.mark.parametrize("shape, index_shape, dim", [((4, 9), (4, 3), 1), ((4, 9), (1, 3), 1), ((1, 9), (4, 3), 1), ((4, 9), (4, 1), 1), ((6, 5), (2, 5), 0)])
 def test_take_along_axis_broadcasts_the_other_axes(shape: tuple[int, int], index_shape: tuple[int, int], dim: int) -> None:
     x, index = numbers(*shape), places(shape[dim], *index_shape)

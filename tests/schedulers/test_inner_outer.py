@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
-from two_sided_fusions import CASES, norm_backward, norm_backward_in_float64, norm_backward_inputs, numbers, relative_error
+from two_sided_fusions import CASES, WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs, numbers, relative_error
 
 import weft.schedulers.inner_outer as template
 from weft import DataType, FusionDefinition
@@ -79,38 +77,14 @@ def test_inputs_with_gaps(make):
     run(fd, [x], [y, y.sum(0)], TOLERANCE[DataType.Float])
 
 
-PLAIN = dict(blocks=4, batches=1, lanes=8, threads_y=8, groups=1, row_unroll=1, loads="now", stages=1, is_reread=False, cluster_blocks=1)
-WAYS = {
-    "loaded when needed": dict(loads="now"),
-    "a row ahead in registers": dict(loads="ahead", row_unroll=2),
-    "ring of cp.async": dict(loads="cp_async", stages=3),
-    "ring of cp.async, rows at once": dict(loads="cp_async", stages=2, row_unroll=2, groups=2, lanes=8, threads_y=8),
-    "ring of bulk copies": dict(loads="tma", stages=4),
-    "ring of bulk copies, rows at once": dict(loads="tma", stages=2, row_unroll=2),
-    "a warp per row": dict(loads="ahead", lanes=32, threads_y=1, groups=4, batches=2),
-    "four warps per row, four rows": dict(loads="now", lanes=8, threads_y=8, groups=4, batches=1),
-    "rows read from their stage in each pass": dict(loads="tma", stages=3, is_reread=True, batches=2, threads_y=4),
-    "rows over a cluster": dict(loads="cp_async", stages=3, cluster_blocks=2, blocks=2, threads_y=8),
-    "rows over a cluster, bulk copies": dict(loads="tma", stages=2, cluster_blocks=4, is_reread=True, blocks=2, threads_y=8),
-    "weights read by every row": dict(loads="now", weights="late", batches=1, threads_y=8, cluster_blocks=2, blocks=2),
-    "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
-}
-
-
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way, monkeypatch):
+def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way):
     """35 rows over 4 blocks: the last steps have rows of some blocks only."""
-    choose = template.choose_inner_outer
-
-    def forced(facts, arch, *more):  # noqa: ANN001, ANN202
-        params, trace = choose(facts, arch, *more)
-        return dataclasses.replace(params, **{**PLAIN, **WAYS[way]}), trace
-
-    monkeypatch.setattr(template, "choose_inner_outer", forced)
     inputs = norm_backward_inputs(35, 512, DataType.BFloat16)
     fd = norm_backward(DataType.BFloat16)
-    first = run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
-    assert all(torch.equal(a, b) for a, b in zip(first, fd.execute(inputs)))
+    with forced(way):
+        first = run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+        assert all(torch.equal(a, b) for a, b in zip(first, fd.execute(inputs)))
 
 
 def test_a_column_result_that_rows_use_is_declined_with_the_reason():

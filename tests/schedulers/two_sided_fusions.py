@@ -1,14 +1,18 @@
 """Fusions whose rows and columns are both reduced, each with inputs and what torch makes of them in float64.
 
-Read first: `norm_backward`, `CASES`.
+Read first: `norm_backward`, `CASES`, and `forced` for the ways to make one kernel of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
+import weft.schedulers.inner_outer as template
 from weft import DataType, FusionDefinition
 
 TORCH = {DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16, DataType.Half: torch.float16, DataType.Double: torch.float64}
@@ -177,3 +181,38 @@ CASES: dict[str, Callable[[], tuple[FusionDefinition, list, list]]] = {
     "rows of two axes": lambda: several_axes([0, 1], (5, 7, 48)),
     "columns of two axes": lambda: several_axes([0], (11, 6, 20)),
 }
+
+
+# ---------------------------------------------------------------- ways
+PLAIN: dict[str, Any] = dict(blocks=4, batches=1, lanes=8, threads_y=8, groups=1, row_unroll=1, loads="now", stages=1, is_reread=False, cluster_blocks=1)
+WAYS: dict[str, dict[str, Any]] = {
+    "loaded when needed": dict(loads="now"),
+    "a row ahead in registers": dict(loads="ahead", row_unroll=2),
+    "ring of cp.async": dict(loads="cp_async", stages=3),
+    "ring of cp.async, rows at once": dict(loads="cp_async", stages=2, row_unroll=2, groups=2, lanes=8, threads_y=8),
+    "ring of bulk copies": dict(loads="tma", stages=4),
+    "ring of bulk copies, rows at once": dict(loads="tma", stages=2, row_unroll=2),
+    "a warp per row": dict(loads="ahead", lanes=32, threads_y=1, groups=4, batches=2),
+    "four warps per row, four rows": dict(loads="now", lanes=8, threads_y=8, groups=4, batches=1),
+    "rows read from their stage in each pass": dict(loads="tma", stages=3, is_reread=True, batches=2, threads_y=4),
+    "rows over a cluster": dict(loads="cp_async", stages=3, cluster_blocks=2, blocks=2, threads_y=8),
+    "rows over a cluster, bulk copies": dict(loads="tma", stages=2, cluster_blocks=4, is_reread=True, blocks=2, threads_y=8),
+    "weights read by every row": dict(loads="now", weights="late", batches=1, threads_y=8, cluster_blocks=2, blocks=2),
+    "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
+}
+
+
+@contextlib.contextmanager
+def forced(way: str) -> Iterator[None]:
+    """Let every two-sided fusion take this way, whatever would be chosen; "" leaves the choice."""
+    choose = template.choose_inner_outer
+
+    def chosen(facts, arch, *more):  # noqa: ANN001, ANN002, ANN202
+        params, trace = choose(facts, arch, *more)
+        return dataclasses.replace(params, **{**PLAIN, **WAYS[way]}) if way else params, trace
+
+    template.choose_inner_outer = chosen
+    try:
+        yield
+    finally:
+        template.choose_inner_outer = choose
