@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from cases import BY_NAME, NAMES, Case, matrix, output
+from cases import BY_NAME, Case, matrix, output
 from measure import compile_ahead, device_of, fraction_of_copy, moved_bytes, parser, request_for, table, write
 from widths import shown
 
@@ -78,16 +78,27 @@ def corner(kind: str, dtype: torch.dtype, *shapes: int | tuple[int, int]) -> lis
 
 
 FEW_LONG = ((50, 20480), (96, 60001), (131, 30000), (200, 40009), (264, 24576), (400, 50021), (530, 33000), (800, 60000))
+LONG_KINDS = (("layer_norm", BF16), ("add_rms_norm", BF16), ("rms_norm", FLOAT), ("dropout_layer_norm", BF16), ("softmax_backward", FLOAT))
 CORNERS: dict[str, list[tuple[str, torch.dtype, int, int]]] = {
-    "wide rows": [*corner("layer_norm", BF16, 32768, 40960, 49152, 65536, 98304, 131072), *corner("rms_norm", BF16, 65536), *corner("layer_norm", FLOAT, 32768, 65536)],
-    "few long rows": [c for kind, dtype in (("layer_norm", BF16), ("add_rms_norm", BF16), ("rms_norm", FLOAT), ("dropout_layer_norm", BF16), ("softmax_backward", FLOAT))
-                      for c in corner(kind, dtype, *FEW_LONG)],
-    "odd lengths": [*corner("layer_norm", BF16, 4093, 10007, 20011), *corner("dropout_layer_norm", BF16, 2999, 3000, 3072), *corner("add_rms_norm", BF16, 5003)],
-    "narrow rows": [*corner("gelu_bias", BF16, 500, 501, 640, 768, 777, 1000, 1001, 3001), *corner("silu_mul", BF16, 501, 1001, 3001), *corner("gelu_bias", FLOAT, 500, 1001)],
-    "column sums": [*corner("col_sum", BF16, (4099, 4097), (10007, 3001), (3000, 5000), (5001, 2047), (65536, 513), (1025, 20011), (20000, 1000), (2048, 6144), (8191, 8191)),
-                    *corner("col_sum", FLOAT, (4099, 4097), (3000, 3000), (10007, 1001))],
-    "backward": [*corner("rms_backward", BF16, 257, 1001, 2047, 2049, 3000, 3001, 4093, 4098, 4100, 5003, 6000, 7001, 8191, 8200, 12001, 20001, 32769),
-                 *corner("layer_backward", BF16, 1001, 2047, 3000, 3001, 4097, 4100, 5000, 6001, 7000, 8191, 16383), *corner("rms_backward", FLOAT, 2049, 4097, 6002)],
+    "wide rows": [
+        *corner("layer_norm", BF16, 32768, 40960, 49152, 65536, 98304, 131072), *corner("rms_norm", BF16, 65536), *corner("layer_norm", FLOAT, 32768, 65536),
+    ],
+    "few long rows": [c for kind, dtype in LONG_KINDS for c in corner(kind, dtype, *FEW_LONG)],
+    "odd lengths": [
+        *corner("layer_norm", BF16, 4093, 10007, 20011), *corner("dropout_layer_norm", BF16, 2999, 3000, 3072), *corner("add_rms_norm", BF16, 5003),
+    ],
+    "narrow rows": [
+        *corner("gelu_bias", BF16, 500, 501, 640, 768, 777, 1000, 1001, 3001), *corner("silu_mul", BF16, 501, 1001, 3001),
+        *corner("gelu_bias", FLOAT, 500, 1001),
+    ],
+    "column sums": [
+        *corner("col_sum", BF16, (4099, 4097), (10007, 3001), (3000, 5000), (5001, 2047), (65536, 513), (1025, 20011), (20000, 1000), (2048, 6144)),
+        *corner("col_sum", BF16, (8191, 8191)), *corner("col_sum", FLOAT, (4099, 4097), (3000, 3000), (10007, 1001)),
+    ],
+    "backward": [
+        *corner("rms_backward", BF16, 257, 1001, 2047, 2049, 3000, 3001, 4093, 4098, 4100, 5003, 6000, 7001, 8191, 8200, 12001, 20001, 32769),
+        *corner("layer_backward", BF16, 1001, 2047, 3000, 3001, 4097, 4100, 5000, 6001, 7000, 8191, 16383), *corner("rms_backward", FLOAT, 2049, 4097, 6002),
+    ],
 }  # fmt: skip
 SMOKE = {name: [(kind, dtype, 3, min(columns, 70)) for kind, dtype, _, columns in cases[:2]] for name, cases in CORNERS.items()}
 

@@ -28,6 +28,8 @@ SECTOR_BYTES = 32
 """What memory is read and written in. Source: CUDA C++ Best Practices Guide, coalesced access to global memory."""
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK_Z = 64
+BULK_BYTES = 16
+"""What the size and both addresses of a bulk copy are multiples of. Source: PTX ISA, cp.async.bulk."""
 CP_ASYNC_BYTES = (4, 8, 16)
 """What one cp.async moves. Source: PTX ISA, cp.async."""
 MAX_DYNAMIC_SHARED_WITHOUT_OPTIN_BYTES = 48 * 1024

@@ -87,6 +87,34 @@ def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way):
         assert all(torch.equal(a, b) for a, b in zip(first, fd.execute(inputs)))
 
 
+ANYWHERE = {
+    "one element a thread": (497, dict(vector_elems=1, threads_y=32, batches=2, stages=3)),
+    "pairs, read again in each pass": (498, dict(vector_elems=2, threads_y=32, is_reread=True, stages=2)),
+    "rows at once": (101, dict(vector_elems=1, threads_y=8, batches=2, groups=2, row_unroll=2, stages=2)),
+    "over a cluster": (1001, dict(vector_elems=1, threads_y=32, batches=2, cluster_blocks=2, blocks=2, stages=2)),
+    "all batches but the last are full": (331, dict(vector_elems=1, threads_y=8, batches=6, stages=2, fill="leading")),
+}
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_bulk_copies_bring_rows_that_begin_anywhere(name, monkeypatch):
+    """A row of 2 * 497 bytes begins at any even place within the 16 bytes of a unit."""
+    columns, params = ANYWHERE[name]
+    monkeypatch.setitem(WAYS, name, dict(loads="tma", is_shifted=True, fill="partial", **{"vector_elems": 1}) | params)
+    inputs = norm_backward_inputs(21, columns, DataType.BFloat16)
+    with forced(name):
+        run(norm_backward(DataType.BFloat16), inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+
+
+def test_rows_that_begin_in_the_middle_of_a_unit_are_not_brought_by_bulk_copies():
+    """A tensor that begins 2 bytes behind a unit has no rows at the places that the kernel expects."""
+    fd = norm_backward(DataType.BFloat16)
+    inputs = norm_backward_inputs(40, 1001, DataType.BFloat16)
+    x = torch.zeros(40 * 1001 + 1, dtype=torch.bfloat16)[1:].view(40, 1001).copy_(inputs[0])
+    run(fd, [x, *inputs[1:]], norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+    assert not fd.fec.kernel_runtimes[-1].proposal.params.is_shifted
+
+
 def test_a_column_result_that_rows_use_is_declined_with_the_reason():
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float)

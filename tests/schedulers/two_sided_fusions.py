@@ -198,6 +198,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "rows over a cluster": dict(loads="cp_async", stages=3, cluster_blocks=2, blocks=2, threads_y=8),
     "rows over a cluster, bulk copies": dict(loads="tma", stages=2, cluster_blocks=4, is_reread=True, blocks=2, threads_y=8),
     "weights read by every row": dict(loads="now", weights="late", batches=1, threads_y=8, cluster_blocks=2, blocks=2),
+    "rows that begin anywhere": dict(loads="tma", stages=3, is_shifted=True, fill="partial"),
+    "rows that begin anywhere, rows at once": dict(loads="tma", stages=2, is_shifted=True, row_unroll=2, threads_y=4, batches=2, fill="leading"),
     "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
 }
 

@@ -224,7 +224,7 @@ def _transform_key(transform: Expr, inputs: Sequence) -> tuple:
 
 def _unchanged(transform: Expr) -> tuple[IterDomain, IterDomain] | None:
     """Return (input, output) that are the same up to their names: of a split by 1, of a merge with a broadcast axis of extent 1."""
-    if isinstance(transform, Split) and is_int(transform.factor, 1) and not transform.is_phased and transform.multiple == 1:
+    if isinstance(transform, Split) and is_int(transform.factor, 1) and not transform.is_phased and transform.multiple == 1 and not transform.part:
         return transform.source(), transform.outer() if transform.inner_split else transform.inner()
     if isinstance(transform, Merge):
         outer, inner = transform.outer(), transform.inner()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..analysis.precision import wide_tensors
 from ..analysis.vectorization import SHIFTED_WORD_BITS
+from ..arch import BULK_BYTES
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError, UserError
 from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
@@ -21,7 +22,6 @@ from ..lower.kernel_ir import (
     Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Move, Op, Reduce, Repack, Scan, Statement, TensorTile,
     ThreadGroup, Unswitched, bytes_of, walk,
 )  # fmt: skip
-from ..lower.copies import BULK_BYTES
 from ..lower.kernel_sync import Sync
 from ..lower.passes import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
@@ -350,8 +350,9 @@ class CudaWriter:
             self.emit(depth, "weft::bulk_commit();")
             return
         if s.counts_itself:
-            self.emit(depth, f"weft::mbarrier_expect_tx({self.address(s.barrier)}, {bytes_});")  # type: ignore[arg-type]
-        self.emit(depth, f"weft::bulk_load({self.address(target)}, {self.address(source)}, {bytes_}, {self.address(s.barrier)});")  # type: ignore[arg-type]
+            self.emit(depth, f"weft::mbarrier_expect_tx({self.address(s.barrier)}, {self.scalars.index(s.moved_bytes)});")  # type: ignore[arg-type]
+        load = "bulk_load" if s.skipped is None else "bulk_load_units"
+        self.emit(depth, f"weft::{load}({self.address(target)}, {self.address(source)}, {bytes_}, {self.address(s.barrier)});")  # type: ignore[arg-type]
 
     def tile_copy(self, s: BulkCopy, tile: TensorTile, depth: int) -> None:
         """Write the copy of a tile of a tensor map, issued by one thread."""

@@ -426,6 +426,12 @@ WEFT_DEVICE void bulk_load(void* shared_dst, const void* global_src, unsigned by
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(shared_address(shared_dst)), "l"(global_src), "r"(bytes), "r"(shared_address(bar)) : "memory");
 }
+// Loads the units of 16 bytes that hold `bytes` bytes from global_src on, which lands at shared_dst + (address of global_src) % 16. What else is in these units
+// is no part of what was asked for; reading it is safe, because memory comes in larger units than these, each whole.
+WEFT_DEVICE void bulk_load_units(void* shared_dst, const void* global_src, unsigned bytes, unsigned long long* bar) {
+  const unsigned before = static_cast<unsigned>(reinterpret_cast<unsigned long long>(global_src)) % 16;
+  bulk_load(shared_dst, static_cast<const char*>(global_src) - before, (before + bytes + 15) / 16 * 16, bar);
+}
 WEFT_DEVICE void bulk_store(void* global_dst, const void* shared_src, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global_dst), "r"(shared_address(shared_src)), "r"(bytes) : "memory");
 }

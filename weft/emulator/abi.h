@@ -106,6 +106,7 @@ void weft_emu_mbarrier_wait(void* barrier, long long phase, int exact, int line)
 void weft_emu_fence_mbarrier_init(int line);
 void weft_emu_fence_proxy_async(int line);
 void weft_emu_bulk_load(void* shared_to, const void* from, unsigned bytes, void* barrier, int line);
+void weft_emu_bulk_load_units(void* shared_to, const void* from, unsigned bytes, void* barrier, int line);
 void weft_emu_bulk_store(void* to, const void* shared_from, unsigned bytes, int line);
 void weft_emu_tensor_load(void* shared_to, const WeftTensorMap* map, const int* coordinates, int rank, void* barrier, int line);
 void weft_emu_tensor_store(const WeftTensorMap* map, const void* shared_from, const int* coordinates, int rank, int line);

@@ -336,6 +336,9 @@ WEFT_DEVICE void fence_proxy_async_shared(WEFT_LINE) { weft_emu_fence_proxy_asyn
 WEFT_DEVICE void bulk_load(void* shared_dst, const void* global_src, unsigned bytes, weft_u64* bar, WEFT_LINE) {
   weft_emu_bulk_load(shared_dst, global_src, bytes, bar, line);
 }
+WEFT_DEVICE void bulk_load_units(void* shared_dst, const void* global_src, unsigned bytes, weft_u64* bar, WEFT_LINE) {
+  weft_emu_bulk_load_units(shared_dst, global_src, bytes, bar, line);
+}
 WEFT_DEVICE void bulk_store(void* global_dst, const void* shared_src, unsigned bytes, WEFT_LINE) { weft_emu_bulk_store(global_dst, shared_src, bytes, line); }
 WEFT_DEVICE void bulk_commit(WEFT_LINE) { weft_emu_bulk_commit(line); }
 template <int N> WEFT_DEVICE void bulk_wait(WEFT_LINE) { weft_emu_bulk_wait(N, 0, line); }

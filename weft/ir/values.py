@@ -177,18 +177,21 @@ class Split(Expr):
     is_phased: position p = outer * factor + inner of the loops is element p + skipped of the input, where `skipped` < factor differs from row to row; what
     is in front of it, and what is left behind the last whole part, is done apart (`weft.schedule.phased_rows`).
     multiple: what the inner extent is rounded up to a multiple of, so that parts begin at multiples of it; with inner_split False only.
+    part: the inner extent as a constant, with inner_split False and a constant factor only; 0 where the extent says it. The host checks that factor * part
+    covers the extent.
     """
 
     def __init__(
-        self, source: IterDomain, outer: IterDomain, inner: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1
-    ) -> None:
+        self, source: IterDomain, outer: IterDomain, inner: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1,
+        part: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__([source], [outer, inner])
-        self.factor, self.inner_split, self.is_phased, self.multiple = factor, inner_split, is_phased, multiple
+        self.factor, self.inner_split, self.is_phased, self.multiple, self.part = factor, inner_split, is_phased, multiple, part
 
     @property
-    def parameters(self) -> tuple[Sym, bool, bool, int]:
+    def parameters(self) -> tuple[Sym, bool, bool, int, int]:
         """What makes equal splits of equal axes equal."""
-        return self.factor, self.inner_split, self.is_phased, self.multiple
+        return self.factor, self.inner_split, self.is_phased, self.multiple, self.part
 
     def outer(self) -> IterDomain:
         return self.outputs[0]  # type: ignore[return-value]

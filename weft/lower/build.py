@@ -25,7 +25,7 @@ from ..schedule.inline import consumer_axis
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.staying_blocks import StayingBlocks
 from .blocks import check_fold, sample_guard, sample_index
-from .copies import Feed, bulk_copy, check_async, plan_feeds, stage_offset, stage_position
+from .copies import Feed, begins_anywhere, bulk_copy, check_async, plan_feeds, skipped_elems, stage_offset, stage_position, units_extent
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .lanes import check_lanes
@@ -98,6 +98,8 @@ class BuildState:
         positions = self.positions(tensor)
         axes = tuple(tensor.get_loop_domain()[k] for k in positions)
         extents = tuple(self.plan.groups[tensor][k].extent for k in positions)
+        if begins_anywhere(tensor):
+            extents = (*extents[:-1], units_extent(tensor, extents[-1]))
         if tensor.memory_type is MemoryType.local:
             for axis, extent in zip(axes, extents):
                 if not extent.is_const:
@@ -203,6 +205,8 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
         index_type=index_type, facts=state.divisors, bulk_sizes=state.bulk_sizes,
     )  # fmt: skip
     wanted = launch_sizes(state.plan, {})
+    covered = [t for t in state.maps.transforms if isinstance(t, Split) and t.part and not t.source().is_broadcast()]
+    kernel.assumptions = list(dict.fromkeys((t.source().sym, mul(t.factor, t.part)) for t in covered))
     kernel.block_limits = [(kind.value, wanted[kind], threads) for kind, threads in static_block.items() if kind in wanted]
     return kernel, state
 
@@ -330,6 +334,8 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
     for k, extent in zip(state.positions(tensor), buffer.extents):
         index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
     index = index + stage_offset(state, tensor)
+    if begins_anywhere(tensor):
+        index = index + skipped_elems(state, indexer, tensor)
     return Access(buffer, swizzled(tensor, recombine(index) if tensor.shared_swizzle else index))
 
 

@@ -23,7 +23,7 @@ from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
 from .build import BuildState
 from .copies import BadRing, Feed, stage_nest, stage_position
-from .kernel_ir import Access, Allocate, Block, BulkCopy, Buffer, Kernel, Let, Loop, Nest, Op, Reduce, Statement, bytes_of, copied, walk
+from .kernel_ir import Access, Allocate, Block, BulkCopy, Buffer, Kernel, Let, Loop, Nest, Op, Reduce, Statement, copied, walk
 from .kernel_sync import (
     Arrive, CommitCopies, Fence, FenceSync, InitBarrier, OneThread, Sync, WaitCopies, WaitStage, WaitStores,
 )  # fmt: skip
@@ -199,7 +199,7 @@ def _issue(feed: Feed, units: list[Statement]) -> list[Statement]:
 def _bytes_of(unit: Statement) -> tuple[Sym, Sym] | None:
     """Return (condition, bytes) of a load, None when a loop's iterations differ."""
     if isinstance(unit, BulkCopy):
-        return unit.predicate, bytes_of(unit.elems, unit.outputs[0].buffer.dtype)
+        return unit.predicate, unit.moved_bytes
     if isinstance(unit, Loop) and len(unit.body) == 1:
         inner = _bytes_of(unit.body[0])
         if inner is not None and unit.index not in variables(inner[0]) | variables(inner[1]):

@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..arch import CP_ASYNC_BYTES
+from ..arch import BULK_BYTES, CP_ASYNC_BYTES
 from ..errors import UserError
 from ..expr import (
-    ONE, TRUE, ZERO, Sym, add, conjunction, conjuncts, const, floordiv, minimum, mod, mul, product, recombine, sub, substitute, terms, var, variables,
+    ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, const, floordiv, minimum, mod, mul, product, recombine, sub, substitute, terms, var, variables,
 )  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, LoadStoreOpType, MemoryType, ParallelType
-from ..ir.values import Expr, LoadStoreOp, TensorView
+from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorView, no_reductions
 from ..schedule.circular import CircularBuffer, WarpSpecialized
 from ..schedule.inline import consumer_axis
 from .indexing import Indexer
@@ -27,9 +27,6 @@ from .tiles import swizzle_bytes, tile_of
 
 if TYPE_CHECKING:
     from .build import BuildState
-
-BULK_BYTES = 16
-"""What the size and both addresses of a bulk copy are multiples of. Source: PTX ISA, cp.async.bulk."""
 
 
 class BadBulkCopy(UserError):
@@ -285,6 +282,8 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         predicate = conjunction(substitute(atom, start) for atom in conjuncts(predicate))
         return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=extent, tile=tile)
     predicate, elems, ends = _cut(predicate, start, lane, extent, output)
+    if begins_anywhere(output):
+        return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=elems, skipped=skipped_elems(state, indexer, output))
     for what, text, tensor in (
         ("its tile", extent, output),
         ("its place in global memory", at_far.index, far),
@@ -296,6 +295,38 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     if near in state.feeds and state.feeds[near].all_stages > 1:
         require_multiple(state, near, per_stage(state, near), "its stage")
     return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=elems)
+
+
+def begins_anywhere(tensor: TensorView) -> bool:
+    """True for what bulk copies bring in whole units from rows that begin anywhere in one; see `weft.schedule.circular.load_whole_units`."""
+    definition = tensor.definition()
+    return definition is not None and bool(definition.attributes.get("whole_units", False))
+
+
+def units_extent(tensor: TensorView, extent: Sym) -> Sym:
+    """Return the elements of the units that hold `extent` elements, wherever these begin."""
+    per_unit = BULK_BYTES * 8 // tensor.dtype().bits
+    return mul(add(ceildiv(extent, per_unit), 1), per_unit)
+
+
+def skipped_elems(state: BuildState, indexer: Indexer, tensor: TensorView) -> Sym:
+    """Return how many elements of its first unit stand in front of a row of `tensor`: where the row lies in its place in shared memory.
+
+    Parts of a row begin at multiples of a unit behind its start, so that this holds for them, too.
+    """
+    source = tensor.definition().tensor_inputs[0]  # type: ignore[union-attr]
+    along: set[IterDomain] = set()
+    stack = [a for a in tensor.get_loop_domain() if a.parallel is ParallelType.tma]
+    while stack:
+        axis = stack.pop()
+        along.add(axis)
+        stack += [] if axis.definition() is None else axis.definition().inputs  # type: ignore[union-attr, arg-type]
+    twins = dict(zip(no_reductions(source.get_logical_domain()), tensor.get_maybe_root_domain()))
+    start: Sym = ZERO
+    for axis, stride in source.strides().items():
+        if twins[axis] not in along:
+            start = start + mul(indexer.axis_index(axis, source), stride)
+    return mod(recombine(start), BULK_BYTES * 8 // tensor.dtype().bits)
 
 
 def per_stage(state: BuildState, tensor: TensorView) -> Sym:

@@ -188,6 +188,8 @@ class Indexer:
         return value
 
     def _divides(self, split: Split) -> bool:
+        if split.part:
+            return mul(split.factor, split.part) is split.source().sym
         source, factor = split.source().sym, mul(split.factor, split.multiple)
         if is_divisible(source, factor):
             return True

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from ..arch import BULK_BYTES
 from ..dtypes import DataType
-from ..expr import TRUE, ZERO, Sym, floordiv, mul, substitute, variables
+from ..expr import TRUE, ZERO, Sym, add, ceildiv, floordiv, mul, substitute, variables
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from .program import TensorMapParam
@@ -243,15 +244,25 @@ class TensorTile:
 class BulkCopy(Op):
     """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: the mbarrier that a load completes on.
 
-    tile: for a piece that is not contiguous. counts_itself: the load adds its bytes to what the barrier waits for.
+    tile: for a piece that is not contiguous. counts_itself: the load adds its bytes to what the barrier waits for. skipped: the piece begins so many elements
+    behind a unit of bulk copies, and whole units are loaded; None where the piece is whole units.
     """
 
-    EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "elems", "tile")
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "elems", "tile", "skipped")
 
     elems: Sym = ZERO
     barrier: Access | None = None
     counts_itself: bool = True
     tile: TensorTile | None = None
+    skipped: Sym | None = None
+
+    @property
+    def moved_bytes(self) -> Sym:
+        """What the copy moves."""
+        dtype = self.outputs[0].buffer.dtype
+        if self.skipped is None:
+            return bytes_of(self.elems, dtype)
+        return mul(ceildiv(bytes_of(add(self.skipped, self.elems), dtype), BULK_BYTES), BULK_BYTES)
 
 
 @dataclass(eq=False)

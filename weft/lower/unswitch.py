@@ -38,7 +38,8 @@ def unswitch_loops(kernel: Kernel, state: BuildState) -> Kernel:
     """
     block = kernel.compute_block or kernel.block
     last_thread = {p.value: sub(threads, 1) for p, threads in zip(BLOCK_TYPES, block)}
-    kernel.body = _body(kernel.body, Ranges(frozenset(), {}, last_thread))
+    ragged = state.full_rows.sizes if state.full_rows is not None and state.full_rows.is_ragged else frozenset()
+    kernel.body = _body(kernel.body, Ranges(frozenset(), {}, last_thread, ragged))
     return kernel
 
 
@@ -47,11 +48,13 @@ class Ranges:
     """What the variables of a nest run up to.
 
     fixed: indices of the loops around the nest. last: index of a loop inside -> its last value. last_thread: name of a thread index -> its last value.
+    ragged: sizes whose bounds never hold in all of a nest, and are left where they are.
     """
 
     fixed: frozenset[Sym]
     last: Mapping[Sym, Sym]
     last_thread: Mapping[str, Sym]
+    ragged: frozenset[Sym] = frozenset()
 
     def largest(self, v: Sym) -> Sym | None:
         """The last value of a variable, which is itself where it has one value in the nest and in the block; None when not known."""
@@ -84,6 +87,10 @@ class Ranges:
     def is_guard(self, atom: Sym) -> bool:
         """True for a bound of a thread index itself: it chooses threads."""
         return atom.op == "lt" and atom.args[0].is_var and str(atom.args[0].payload) in self.last_thread and self.is_uniform(atom.args[1])
+
+    def is_ragged(self, atom: Sym) -> bool:
+        """True for a bound of a position in a ragged row."""
+        return atom.op == "lt" and bool(variables(atom.args[1])) and variables(atom.args[1]) <= self.ragged
 
     def guarded(self, predicate: Sym) -> "Ranges":
         """The ranges in the threads that the guards of `predicate` let in."""
@@ -212,7 +219,7 @@ class _Free:
         kept = []
         inside = ranges.guarded(predicate)
         for atom in conjuncts(predicate):
-            test = None if ranges.is_guard(atom) else _test(atom, inside)
+            test = None if ranges.is_guard(atom) or ranges.is_ragged(atom) else _test(atom, inside)
             if test is None or test is FALSE:
                 kept.append(atom)
             elif test is not TRUE:

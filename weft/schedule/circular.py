@@ -124,6 +124,15 @@ def swizzle_tile(tv: TensorView, swizzle_bytes: int) -> TensorView:
     return tv
 
 
+def load_whole_units(tv: TensorView) -> TensorView:
+    """Let the bulk copies of `tv` bring rows whose bytes no unit of 16 bytes divides: the units that hold a row, and the row's readers begin where it does.
+
+    For schedulers: the innermost axis lies contiguously in memory, the tensor begins with a unit, and parts of a row are multiples of a unit.
+    """
+    tv.definition().attributes["whole_units"] = True  # type: ignore[union-attr]
+    return tv
+
+
 def _check_copy(tv: TensorView) -> None:
     definition = tv.definition()
     if not isinstance(definition, LoadStoreOp):

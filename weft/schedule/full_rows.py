@@ -12,11 +12,13 @@ class FullRows:
     """Rows cut into `batches` parts, of which every element of each but the last exists, or of the last too when `is_whole`.
 
     sizes: the variables of the row's length; bounds in these are assumed to hold, and the host checks the assumption for every new shape.
+    is_ragged: the last part is never full, so that no test of a whole nest (`ParallelType.unswitch`) asks for it.
     """
 
     sizes: frozenset[Sym]
     batches: int
     is_whole: bool
+    is_ragged: bool = False
 
 
 def fill_of_parts(vectors: int, batches: int, part: int, threads: int, share: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..expr import Sym, ceildiv, floordiv, mul
+from ..expr import Sym, ceildiv, const, floordiv, mul
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle
@@ -22,15 +22,17 @@ def _link(transform: Expr) -> Expr:
     return transform
 
 
-def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1) -> Split:
+def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1, part: int = 0) -> Split:
     """Return the split of `axis` into (outer, inner); both are of its kind.
 
     A broadcast axis is split too, to (ceildiv(1, factor), factor), so that its loops correspond to those of the axes that it meets.
-    A phased split counts whole parts only. multiple: of the inner extent, see `Split`.
+    A phased split counts whole parts only. multiple: of the inner extent, part: the inner extent; see `Split`.
     """
-    assert multiple == 1 or not inner_split, "the extent of a part is the factor where the parts stand inside"
+    assert multiple == 1 and not part or not inner_split, "the extent of a part is the factor where the parts stand inside"
 
     def rest_of(extent: Sym) -> Sym:
+        if part:
+            return const(part)
         return floordiv(extent, factor) if is_phased else mul(ceildiv(ceildiv(extent, factor), multiple), multiple)
 
     other = ceildiv(axis.sym, factor) if axis.is_broadcast() else rest_of(axis.sym)
@@ -42,7 +44,7 @@ def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool,
         outer_expanded, inner_expanded = (rest, factor) if inner_split else (factor, rest)
     outer = fusion.new_axis(outer_extent, axis.iter_type, expanded_extent=outer_expanded)
     inner = fusion.new_axis(inner_extent, axis.iter_type, expanded_extent=inner_expanded)
-    return _link(Split(axis, outer, inner, factor, inner_split, is_phased, multiple))  # type: ignore[return-value]
+    return _link(Split(axis, outer, inner, factor, inner_split, is_phased, multiple, part))  # type: ignore[return-value]
 
 
 def can_merge(outer: IterDomain, inner: IterDomain) -> bool:

@@ -16,7 +16,8 @@ from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, Sched
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, TensorView
 from ..schedule.caching import cache_after
-from ..schedule.circular import circular_buffer
+from ..schedule.circular import circular_buffer, load_whole_units
+from ..schedule.full_rows import FullRows
 from ..schedule.inline import inline_to
 from ..schedule.primitives import set_allocation_domain, set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
@@ -28,7 +29,7 @@ from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .inner_outer_heuristic import Candidates, InnerOuterParams, choose_inner_outer
 from .persistent_params import SHARE_MULTIPLE
 from .row_passes import Passes, later_uses, load_again
-from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, split_axis
+from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, row_sizes, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
 
 
@@ -86,7 +87,8 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
-    return Launch(static, params.max_registers, params.cluster_blocks, staying=StayingBlocks(frozenset(ahead)))
+    rows_end = FullRows(row_sizes(analysis.shape), params.batches if params.fill == "leading" else 1, False, True) if params.fill != "whole" else None
+    return Launch(static, params.max_registers, params.cluster_blocks, rows_end, staying=StayingBlocks(frozenset(ahead)))
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:
@@ -188,6 +190,8 @@ def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuter
         if source.name in rows and (can_load(source) if params.loads == "tma" else source.dtype().bits * params.vector_elems // 8 in CP_ASYNC_BYTES):
             out.append(cache_after(source, LoadStoreOpType.tma if params.loads == "tma" else LoadStoreOpType.cp_async))
             set_memory_type(out[-1], MemoryType.shared)
+            if params.is_shifted:
+                load_whole_units(out[-1])
     return out
 
 
@@ -222,7 +226,8 @@ def schedule_rows(template: Template, params: InnerOuterParams, reference: Tenso
     split(reference, -1, params.vector_elems)
     if params.cluster_blocks > 1:
         reference.axis(-3).parallelize(ParallelType.grid_x)
-    split(reference, -2, params.batches, False, multiple=params.part_multiple)
+    part = params.lanes * params.threads_y
+    split(reference, -2, params.batches, False, part=part if part > 1 else 0)
     if params.threads_y > 1:
         split(reference, -2, params.lanes)
         reference.axis(-3).parallelize(ParallelType.block_y)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..arch import CP_ASYNC_BYTES, Arch
+from ..arch import BULK_BYTES, CP_ASYNC_BYTES, Arch
 from ..ir.enums import ParallelType
-from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
+from ..schedule.full_rows import fill_of_parts
+from .persistent_params import SHARE_MULTIPLE
 from .throughput_heuristic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .two_sides import TwoSidedFacts
 
@@ -19,7 +20,9 @@ COLUMN_LANES = 8
 """Threads along the columns when partial results are added up: with vectors of 16 bytes a whole line, and the other threads of a block share the rest."""
 SLOTS_UNROLL = 4
 """Partial results that a thread loads at once. One H200: 2 to 16 make no difference."""
-MOST_BATCHES = 8
+BATCHES = (1, 2, 3, 4, 5, 6, 7, 8)
+MORE_BATCHES, MOST_NARROW_ELEMS = (10, 12, 14, 16, 20, 24, 28, 32), 32
+"""Vectors of a row per thread; more, and so many elements at most, where vectors are narrow."""
 MOST_ROW_THREADS, MOST_BLOCK_THREADS, MOST_THREADS_PER_SM = 768, 768, 1024
 LEAST_THREADS_PER_SM = 256
 GROUPED_ROW_THREADS = 128
@@ -52,6 +55,8 @@ class InnerOuterParams:
     stay. cluster_blocks: blocks that share a row. project_to_inputs: keep inputs instead of what is computed from them.
     loads: rows come when needed ("now"), an iteration "ahead" into registers, or through a ring of `stages` in shared memory by "cp_async" or "tma".
     is_reread: passes read the ring again instead of keeping rows in registers. weights: inputs that all rows share are read once into "registers", or "late".
+    is_shifted: rows begin anywhere in a unit of 16 bytes, and bulk copies bring the units that hold them.
+    fill: what is known of the batches of a row, or of a block's piece: all are full ("whole"), all but the last ("leading"), nothing ("partial").
     column_vector_elems, slots_unroll: columns of a thread and loads in flight when the partial results are added up.
     """
 
@@ -71,15 +76,13 @@ class InnerOuterParams:
     slots_unroll: int
     max_registers: int
     cluster_blocks: int = 1
+    fill: str = "whole"
+    is_shifted: bool = False
 
     @property
     def grid_of_rows(self) -> ParallelType:
         """The blocks of a cluster lie along x, so that rows then go along y."""
         return ParallelType.grid_x if self.cluster_blocks == 1 else ParallelType.grid_y
-
-    @property
-    def part_multiple(self) -> int:
-        return WARP_MULTIPLE if self.batches > 1 and self.threads_y > 1 else 1
 
     @property
     def threads(self) -> int:
@@ -119,13 +122,15 @@ class Candidates:
         can_copy = arch.compute_capability >= (8, 0) and rows.vectorizable_inputs > 0 and not facts.has_single_axes
         self.has_cp_async = can_copy and bytes_of_vector <= set(CP_ASYNC_BYTES)
         row_bits = rows.reduction_elems * rows.min_dtype_bits
-        self.has_tma = is_loadable and arch.has_tma and can_copy and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
+        can_bulk = is_loadable and arch.has_tma and can_copy
+        self.is_shifted = can_bulk and row_bits % 128 != 0 and facts.begins_with_units
+        self.has_tma = can_bulk and (row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128 or self.is_shifted)
 
     def all(self) -> Iterator[InnerOuterParams]:
         """Yield every candidate whose registers and shared memory the chip has."""
         for cluster in self.clusters():
             piece = self.piece_vectors(cluster)
-            for batches in range(1, MOST_BATCHES + 1):
+            for batches in (*BATCHES, *(b for b in MORE_BATCHES if b * self.vector <= MOST_NARROW_ELEMS)):
                 threads = ceil_div(piece, batches)
                 lanes, threads_y = self.shape(threads, batches)
                 is_other = batches == 1 or threads > ceil_div(piece, batches + 1)
@@ -178,6 +183,7 @@ class Candidates:
         return InnerOuterParams(
             self.is_projected, self.vector, batches, lanes, threads_y, groups, unroll, blocks, "now", 1, False, "registers", column_vector, SLOTS_UNROLL,
             arch.registers_per_thread(lanes * threads_y * groups * resident), cluster,
+            fill_of_parts(self.piece_vectors(1), batches, lanes * threads_y, lanes * threads_y, self.piece_vectors(cluster)),
         )  # fmt: skip
 
     def resident_clusters(self, cluster: int) -> int:
@@ -190,7 +196,8 @@ class Candidates:
     def with_loads(self, params: InnerOuterParams, piece: int, resident: int) -> Iterator[InnerOuterParams]:
         """Yield the ways to load rows that fit."""
         rows = self.rows
-        step_bytes = params.row_unroll * params.groups * piece * self.vector * rows.input_bits // 8
+        beside_rows = 2 * BULK_BYTES * rows.vectorizable_inputs * self.is_shifted
+        step_bytes = params.row_unroll * params.groups * (piece * self.vector * rows.input_bits // 8 + beside_rows)
         fixed = SMALL_SHARED_BYTES + tree_workspace_bytes(params.threads, params.column_vector_elems * self.facts.column_results, 32) * (params.threads_y > 1)
         fixed += tree_workspace_bytes(params.threads, self.vector, 64) * (params.groups > 1)
         room = self.arch.shared_per_sm_bytes // resident - fixed - 1024
@@ -204,7 +211,7 @@ class Candidates:
         for loads, is_there in (("cp_async", self.has_cp_async), ("tma", self.has_tma and params.groups <= MOST_BULK_GROUPS)):
             for is_reread in (False, True) if is_there else ():
                 if self.fits(params, loads, is_reread):
-                    yield replace(params, loads=loads, stages=most, is_reread=is_reread)
+                    yield replace(params, loads=loads, stages=most, is_reread=is_reread, is_shifted=loads == "tma" and self.is_shifted)
 
     def fits(self, params: InnerOuterParams, loads: str, is_reread: bool) -> bool:
         """True when a thread needs no more registers than it has."""

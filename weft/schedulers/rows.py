@@ -13,7 +13,7 @@ from ..analysis.axes import AxisMaps, is_row_major
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
-from ..expr import variables
+from ..expr import Sym, variables
 from ..ir.block_ops import BlockFoldOp, sample_of
 from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
@@ -220,9 +220,14 @@ def full_rows(shape: ReductionShape, axes: LoopAxes, fill: str, batches: int) ->
     """
     if fill == "partial" or any(t.is_fusion_output and lies_in_outer_runs(t, shape, axes) for t in axes.tensors):
         return None
+    return FullRows(row_sizes(shape), batches, fill == "whole")
+
+
+def row_sizes(shape: ReductionShape) -> frozenset[Sym]:
+    """Return the variables of a row's length that rows do not share."""
     logical = shape.reference.get_logical_domain()
     row, others = ({v for a in logical if a.is_reduction() is kind for v in variables(a.sym)} for kind in (True, False))
-    return FullRows(frozenset(row - others), batches, fill == "whole")
+    return frozenset(row - others)
 
 
 def lies_in_outer_runs(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> bool:

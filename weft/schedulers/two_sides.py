@@ -17,6 +17,7 @@ from ..analysis.persistent import PersistentBuffers, persistent_buffers
 from ..analysis.precision import wide_tensors
 from ..analysis.reduction_shape import ReductionShape, reduction_shapes
 from ..analysis.vectorization import VectorLimits
+from ..arch import BULK_BYTES
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from .base import Alignments, Sizes
@@ -31,6 +32,7 @@ class TwoSidedFacts:
     rows: of the part before the results of columns; its outputs and weights are those of the rows. has_row_results: a row reduction is used over the row.
     column_results: reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: what enters and leaves per column at the end.
     has_single_axes: some tensors have axes of one element among those of the rows, behind which no vector is found.
+    begins_with_units: all inputs that are rows begin with a unit of bulk copies.
     """
 
     rows: PersistentFacts
@@ -39,6 +41,7 @@ class TwoSidedFacts:
     column_accumulator_bits: int
     column_bits: int
     has_single_axes: bool = False
+    begins_with_units: bool = True
 
 
 class TwoSidedAnalysis(RowAnalysis):
@@ -88,7 +91,8 @@ class TwoSidedAnalysis(RowAnalysis):
         )
         accumulators = sum(o.dtype().bits for e in self.columns.reductions for o in e.outputs)  # type: ignore[attr-defined]
         moved = sum(t.dtype().bits for t in (*self.column_outputs, *self.column_inputs))
-        return TwoSidedFacts(rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved, self.has_single_axes)
+        begins_with_units = all(alignment_bits.get(t.name, BULK_BYTES * 8) % (BULK_BYTES * 8) == 0 for t in self.row_inputs)
+        return TwoSidedFacts(rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved, self.has_single_axes, begins_with_units)
 
     def columns_elems(self, env: Sizes) -> int:
         """Return the length of a row."""

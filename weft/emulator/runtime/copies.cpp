@@ -312,6 +312,23 @@ EXPORT void weft_emu_bulk_load(void* to, const void* from, unsigned bytes, void*
   start_load(c, (u8*)to, barrier);
 }
 
+// The units that hold `bytes` bytes from `from` on. Nobody may use what else is in them: it is NaN here, and need not be memory of the tensor.
+EXPORT void weft_emu_bulk_load_units(void* to, const void* from, unsigned bytes, void* bar, int line) {
+  Fiber* f = machine.current;
+  const u32 before = (u32)((u64)from % BULK_ALIGNMENT), whole = (before + bytes + BULK_ALIGNMENT - 1) / BULK_ALIGNMENT * BULK_ALIGNMENT;
+  check_alignment(to, (const u8*)from - before, whole, BULK_ALIGNMENT, line);
+  Mbarrier* barrier = use_mbarrier_by_copy(f->block, bar, "bulk_load_units", line);
+  if (!bytes) return;
+  Copy* c = new_copy(f, Copy::LOAD, whole, line, barrier);
+  check_global((u64)from, bytes, WEFT_READ, line, accessor_of(c, 0), " (bulk load of units)");
+  check_shared((u64)to, whole, WEFT_WRITE | WEFT_SHARED, line, accessor_of(c, 0), " (bulk load of units)");
+  c->staged = (u8*)malloc(whole);
+  memset(c->staged, 0xFF, whole);
+  memcpy(c->staged + before, from, bytes);
+  c->from = c->staged;
+  start_load(c, (u8*)to, barrier);
+}
+
 // A load as to order and barrier: it writes shared memory and completes bytes there; its source is a value. It is of the generic proxy.
 EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 value, unsigned bytes, void* local_barrier, int line) {
   Fiber* f = machine.current;
