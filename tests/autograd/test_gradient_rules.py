@@ -18,6 +18,9 @@ from weft.reference.interpreter import evaluate
 G = torch.Generator().manual_seed(7)
 X = torch.rand(4, 6, generator=G, dtype=torch.float64) * 0.8 + 0.1  # inside of the domain of every function but acosh
 Y = torch.rand(4, 6, generator=G, dtype=torch.float64) + 0.5
+INDEX = torch.tensor([[0, 3, 3, 1], [2, 2, 0, 3], [1, 0, 1, 1], [3, 3, 3, 3]])
+DISTINCT = torch.stack([torch.randperm(6, generator=G) for _ in range(4)])
+CUBE = torch.rand(3, 5, 6, generator=G, dtype=torch.float64)
 ROW, COLUMN = Y[:1] * 1.0, Y[:, :1] * 1.0
 
 
@@ -101,6 +104,21 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tenso
     "logsumexp": (lambda o, x: o.logsumexp(x, [1]), lambda x: x.logsumexp(1), (X,)), "layer_norm": (lambda o, x, w: x.layer_norm([-1], w[0], w[0]) if False else o.layer_norm(x, [-1]) * w, lambda x, w: torch.nn.functional.layer_norm(x, (6,)) * w, (X, ROW)),
     "slice": (lambda o, x: x[1:3, 2:], lambda x: x[1:3, 2:], (X,)), "pad": (lambda o, x: o.pad(x, [1, 2, 0, 1]), lambda x: torch.nn.functional.pad(x, (1, 2, 0, 1)), (X,)),
     "cat": (lambda o, x, y: o.cat([x, y, x], 1), lambda x, y: torch.cat([x, y, x], 1), (X, Y)), "reshape": (lambda o, x: o.reshape(x * x, [-1]) * 2.0, lambda x: (x * x).reshape(-1) * 2, (X,)),
+    "gather": (lambda o, x, i: o.gather(x, i, 1), lambda x, i: x.gather(1, i), (X, INDEX)),
+    "gather of fewer rows": (lambda o, x, i: o.gather(x, i, 0), lambda x, i: x.gather(0, i), (X, INDEX[:, :3])),
+    "take_along_axis": (lambda o, x, i: o.take_along_axis(x, i, 1), lambda x, i: x.take_along_dim(i, 1), (ROW, INDEX)),
+    "index_select": (lambda o, x, i: o.index_select(x, i, 1) * 2.0, lambda x, i: x.index_select(1, i) * 2, (X, INDEX[0])),
+    "select": (lambda o, x: o.select(x, -2, 1) * 3.0, lambda x: x.select(1, -2) * 3, (X,)),
+    "embedding": (lambda o, w, i: o.embedding_fwd(i, w), lambda w, i: torch.nn.functional.embedding(i, w), (X, INDEX)),
+    "scatter": (lambda o, x, i, y: o.scatter(x, i, y, 1), lambda x, i, y: x.scatter(1, i, y), (X, DISTINCT, Y)),
+    "scatter of a part": (lambda o, x, i, y: o.scatter(x, i, y, 1), lambda x, i, y: x.scatter(1, i, y[:2, :3]), (X, DISTINCT[:2, :3], Y)),
+    "scatter_add": (lambda o, x, i, y: o.scatter_add(x, i, y, 1), lambda x, i, y: x.scatter_add(1, i, y[:, :4]), (X, INDEX, Y)),
+    "cumsum": (lambda o, x: o.cumsum(x, 1) * x, lambda x: x.cumsum(1) * x, (X,)), "cumsum of columns": (lambda o, x: o.cumsum(x, 0), lambda x: x.cumsum(0), (X,)),
+    "matmul": (lambda o, x, y: o.matmul(x, o.permute(y, [1, 0])), lambda x, y: x @ y.T, (X, Y)), "matmul with a vector": (lambda o, x, y: o.matmul(x, o.select(y, 0, 0)), lambda x, y: x @ y[0], (X, Y)),
+    "vector times matrix": (lambda o, x, y: o.matmul(o.select(x, 0, 0), o.permute(y, [1, 0])), lambda x, y: x[0] @ y.T, (X, Y)), "dot": (lambda o, x, y: o.matmul(o.select(x, 0, 0), o.select(y, 1, 0)), lambda x, y: x[0] @ y[1], (X, Y)),
+    "matmul of batches": (lambda o, x, y: o.matmul(x, y), lambda x, y: x @ y, (CUBE, X.T.contiguous())), "matmul of repeated batches": (lambda o, x, y: o.matmul(x, y), lambda x, y: x @ y, (CUBE, CUBE[:1].mT.contiguous())),
+    "linear": (lambda o, x, w, b: o.linear(x, w, b), torch.nn.functional.linear, (CUBE, Y, Y[:, 0].clone())), "linear of a matrix": (lambda o, x, w: o.linear(x, w), torch.nn.functional.linear, (X, Y)),
+    "linear of a vector": (lambda o, x, w: o.linear(o.select(x, 1, 0), w), lambda x, w: torch.nn.functional.linear(x[1], w), (X, Y)),
     "triu": (lambda o, x: o.triu(x, 1), lambda x: x.triu(1), (X,)),
 }  # fmt: skip
 
@@ -113,7 +131,7 @@ def test_the_gradient_of(name: str) -> None:
 
 def test_every_op_has_a_rule_or_is_known_to_have_none() -> None:
     assert {name for name, op in OPS.items() if op.gradient is None} == {"nextafter", "complex", "lgamma", "real", "imag"}
-    assert {kind.__name__ for kind in RULES} >= {"ReductionOp", "WelfordOp", "BroadcastOp", "SqueezeOp", "ExpandOp", "LoadStoreOp", "ReshapeOp", "LookupOp", "CatOp"}
+    assert {kind.__name__ for kind in RULES} >= {"ReductionOp", "WelfordOp", "BroadcastOp", "SqueezeOp", "ExpandOp", "LoadStoreOp", "ReshapeOp", "LookupOp", "CatOp", "ScanOp", "ScatterOp", "TorchOp"}
 
 
 def test_an_op_without_a_rule_is_named() -> None:

@@ -174,3 +174,40 @@ def test_an_overwritten_input_has_a_new_version() -> None:
         y.backward()
     with torch.inference_mode():
         in_place().execute([torch.ones(3, dtype=torch.float64)])
+
+
+def test_lookups_scans_and_products_have_gradients_by_kernels_and_torch() -> None:
+    index = torch.tensor([3, 0, 3, 1, 2])
+
+    def define(o: Any, x: Any, w: Any, i: Any) -> Any:
+        return o.cumsum(o.linear(o.embedding_fwd(i, x), w), 0)
+
+    with FusionDefinition() as fd:
+        x, w = (fd.define_tensor([-1, -1], contiguity=True, dtype=torch.float64) for _ in range(2))
+        i = fd.define_tensor([-1], contiguity=True, dtype=torch.int64)
+        fd.add_output(define(fd.ops, x, w, i))
+    table, weight = leaf(4, 6), leaf(3, 6)
+    got = fd.autograd()(table, weight, index)
+    want = F.linear(F.embedding(index, table), weight).cumsum(0)
+    torch.testing.assert_close(got, want)
+    grad = torch.randn(5, 3, dtype=torch.float64)
+    for a, b in zip(torch.autograd.grad(got, (table, weight), grad), torch.autograd.grad(want, (table, weight), grad)):
+        torch.testing.assert_close(a, b)
+    assert "embedding_bwd" in fd.autograd().definition_of_backward(table, weight, index)
+
+
+def test_attention_has_a_gradient_and_with_a_mask_says_that_it_has_none() -> None:
+    def attention(*more: Any) -> FusionDefinition:
+        with FusionDefinition() as fd:
+            q, k, v = (fd.define_tensor([-1, -1, -1, -1], contiguity=True, dtype=torch.float64) for _ in range(3))
+            masks = [fd.define_tensor([-1, -1, -1, -1], contiguity=True, dtype=torch.bool) for _ in more]
+            fd.add_output(fd.ops.sdpfa_fwd(q, k, v, None, *masks, is_causal=not masks)[0])
+        return fd
+
+    inputs = [leaf(2, 3, 5, 8) for _ in range(3)]
+    got, want = attention().autograd()(*inputs), F.scaled_dot_product_attention(*inputs, is_causal=True)
+    torch.testing.assert_close(got, want)
+    for a, b in zip(torch.autograd.grad(got.sin().sum(), inputs), torch.autograd.grad(want.sin().sum(), inputs)):
+        torch.testing.assert_close(a, b)
+    with pytest.raises(Unsupported, match="W135: gradients through sdpfa_fwd(.|\n)*leave bias and mask out"):
+        attention(True).autograd()(*inputs, torch.ones(2, 3, 5, 5, dtype=torch.bool))

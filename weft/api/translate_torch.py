@@ -44,4 +44,5 @@ def scan(expr: Expr, names: Names) -> str:
 
 def scatter(expr: Expr, names: Names) -> str:
     """Return the call of a scatter."""
-    return f"scatter({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']})"
+    name = "scatter_add" if expr.attributes["kind"] == "sum" else "scatter"
+    return f"{name}({', '.join(map(names.of, expr.inputs))}, dim={expr.attributes['dim']})"

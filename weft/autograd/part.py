@@ -108,6 +108,9 @@ def _rename_sizes(part: Fusion, sizes: Mapping[Sym, Sym]) -> set[Sym]:
     for expr in part.exprs():
         if isinstance(expr, LookupOp):
             expr.attributes["positions"] = tuple(_position(p, renamed) for p in expr.positions)
+        for key, attribute in list(expr.attributes.items()):
+            if isinstance(attribute, Sym):
+                expr.attributes[key] = renamed(attribute)
     for value in part._vals:  # scalar inputs of the original that a scalar of the part is made of
         if isinstance(value, Scalar) and value.definition() is None and _is_input_scalar(value):
             free.add(value.sym)

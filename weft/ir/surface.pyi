@@ -203,6 +203,9 @@ class TensorSurface:
     def elu(self, alpha: _float = ...) -> TensorView:
         """Return x above 0, else alpha * (exp(x) - 1): torch.nn.functional.elu."""
         ...
+    def embedding_bwd(self, index: TensorView | Scalar | _int, entries: Operand) -> TensorView:
+        """Return the gradient of a table of `entries` rows: the sums of the rows of grad that belong to each entry of index."""
+        ...
     def embedding_fwd(self, weight: TensorView | None, padding_idx: Any = ..., max_norm: Any = ..., norm_type: Any = ..., scale_grad_by_freq: Any = ..., sparse: Any = ...) -> TensorView:
         """Return the rows of weight that input names. padding_idx, scale_grad_by_freq and sparse change gradients only."""
         ...
@@ -478,6 +481,9 @@ class TensorSurface:
         ...
     def scatter(self, index: TensorView | Scalar | _int, src: Operand, dim: _int) -> TensorView:
         """Return a copy of arg with the elements of src, or the scalar src, at positions index along dim."""
+        ...
+    def scatter_add(self, index: TensorView | Scalar | _int, src: Operand, dim: _int) -> TensorView:
+        """Return a copy of arg to which the elements of src are added at positions index along dim, as torch.scatter_add."""
         ...
     def sdpfa_bwd(self, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Operand, is_causal: Operand, philox_seed: Operand, philox_offset: Operand, scale: Operand) -> Any:
         """Return the gradients of query, key and value."""

@@ -13,6 +13,7 @@ from typing import Any
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from .calls import Calls
+from .gradients import with_gradient
 from .composites import WrongChoice, _float, _tensor, composite, narrowed, wide
 
 
@@ -42,6 +43,17 @@ def gelu_formula(o: Calls, x: Any, approximate: str = "none") -> Any:
     return 0.5 * x * (1.0 + o.erf(x * math.sqrt(0.5)))
 
 
+def gelu_gradient(o: Calls, g: Any, x: Any, approximate: str = "none") -> Any:
+    """Return g times the derivative of `gelu_formula`: of x Phi(x), or of 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    if approximate == "none":
+        cdf = 0.5 * (1.0 + o.erf(x * math.sqrt(0.5)))
+        return g * (cdf + x * (o.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))))
+    square = x * x
+    tanh = o.tanh(math.sqrt(2 / math.pi) * (x * (1.0 + 0.044715 * square)))
+    slope = math.sqrt(2 / math.pi) * (1.0 + 3 * 0.044715 * square)
+    return g * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)
+
+
 def _elu(o: Calls, x: Any, alpha: Any, scale: float = 1.0, inner: Any = 1.0) -> Any:
     return o.where(o.gt(x, 0.0), scale * x, (scale * alpha) * o.expm1(x / inner if inner != 1.0 else x))
 
@@ -54,7 +66,12 @@ def _logsigmoid(o: Calls, x: Any) -> Any:
     return o.minimum(x, 0.0) - o.log1p(o.exp(-o.abs(x)))
 
 
-_activation("gelu", gelu_formula, "x times the normal distribution's function at x", approximate="none")
+def _gelu(o: Calls, x: Any, approximate: str = "none") -> Any:
+    out = gelu_formula(o, x, approximate)
+    return with_gradient(out, [x], lambda o, g, y, x: gelu_gradient(o, g, x, approximate))
+
+
+_activation("gelu", _gelu, "x times the normal distribution's function at x", approximate="none")
 _activation("relu6", lambda o, x: o.clamp(x, 0.0, 6.0), "x limited to 0 .. 6")
 _activation("leaky_relu", lambda o, x, slope: o.where(o.gt(x, 0.0), x, x * slope), "x above 0, else x * negative_slope", negative_slope=0.01)
 _activation("elu", lambda o, x, alpha: _elu(o, x, alpha), "x above 0, else alpha * (exp(x) - 1)", alpha=1.0)

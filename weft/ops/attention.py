@@ -35,7 +35,7 @@ def forward(
     rows = [like(fusion, a) for a in logical_axes(query)[:-1]]
     results = [
         ([*rows, like(fusion, logical_axes(value)[-1])], query.dtype()),
-        ([like(fusion, a) for a in rows], DataType.Float),
+        ([like(fusion, a) for a in rows], DataType.Double if query.dtype() is DataType.Double else DataType.Float),
         ([fusion.new_axis(2)], DataType.UInt64),
         ([], DataType.UInt64),
     ]

@@ -57,6 +57,19 @@ def scatter(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> TensorV
     return lookups.scatter(fusion, tensor("scatter", "arg", arg), tensor("scatter", "index", index), source, integer("scatter", "dim", dim))
 
 
+def scatter_add(fusion: Fusion, arg: Any, index: Any, src: Any, dim: Any) -> TensorView:
+    """Return a copy of arg to which the elements of src are added at positions index along dim, as torch.scatter_add."""
+    op = "scatter_add"
+    return lookups.scatter(fusion, tensor(op, "arg", arg), tensor(op, "index", index), tensor(op, "src", src), integer(op, "dim", dim), "sum")
+
+
+def embedding_bwd(fusion: Fusion, grad: Any, index: Any, entries: Any) -> TensorView:
+    """Return the gradient of a table of `entries` rows: the sums of the rows of grad that belong to each entry of index."""
+    op = "embedding_bwd"
+    count = extent_sym(extents(op, "entries", [entries])[0])
+    return lookups.embedding_backward(fusion, tensor(op, "grad", grad), tensor(op, "index", index), count)
+
+
 def _scan(name: str, kind: str) -> Callable[..., Any]:
     def function(fusion: Fusion, arg: Any, dim: Any, init: Any = None) -> TensorView:
         start = None if init is None else scalar(name, "init", init)
@@ -82,7 +95,7 @@ def topk(fusion: Fusion, arg: Any, k: Any, dim: Any = -1, largest: Any = True, s
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        gather, take_along_axis, index_select, select, embedding_fwd, scatter, argsort, topk,
+        gather, take_along_axis, index_select, select, embedding_fwd, embedding_bwd, scatter, scatter_add, argsort, topk,
         _scan("cumsum", "sum"), _scan("cumprod", "prod"), _scan("cummin", "min"), _scan("cummax", "max"),
     )
 }  # fmt: skip

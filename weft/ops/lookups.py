@@ -140,6 +140,17 @@ def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorVi
     return add_lookup(fusion, "embedding_fwd", weight, axes, [At(1), Along(index.ndim - 1)], indices=[index])
 
 
+def embedding_backward(fusion: Fusion, grad: TensorView, index: TensorView, entries: Sym) -> TensorView:
+    """Return out[n, e]: the sum of grad[..., e] over all positions where index is n, for n in 0 .. entries - 1. Torch runs it, in one order."""
+    _require_index("embedding_bwd", index)
+    if grad.ndim != index.ndim + 1:
+        reason = f"grad has {grad.ndim} axes and index {index.ndim}"
+        raise BadIndex(op="embedding_bwd", reason=reason, remedy="give grad one more axis than the index")
+    out = fusion.new_tensor([fusion.new_axis(entries), _like(fusion, logical_axes(grad)[-1])], grad.dtype())
+    fusion.register(TorchOp([grad, index], [out], op="embedding_bwd", entries=entries))
+    return out
+
+
 def renormed_embedding(fusion: Fusion, index: TensorView, weight: TensorView, **options: object) -> TensorView:
     """Return what torch's embedding with `max_norm` gives; it also changes rows of the weight in place."""
     plain = embedding(fusion, index, weight)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..options import nearest
-from . import activations as _activations, losses as _losses  # noqa: F401  (they add to the table)
+from . import activations as _activations, losses as _losses, step_gradients as _step_gradients  # noqa: F401  (they add to the tables)
 from .block_functions import BLOCK_FUNCTIONS
 from .composites import COMPOSITES
 from .functions import FUNCTIONS, reduction_function
@@ -44,7 +44,7 @@ INSTEAD = {
     "bernoulli": "ops.lt(ops.rand_like(x), p)", "rand": "ops.uniform(0.0, 1.0, shape)", "randn": "ops.normal(0.0, 1.0, shape)",
     "randint": "ops.floor(ops.uniform(low, high, shape))", "relu_": "ops.relu, and add_output(y, alias_input=x) to write into x",
     "add_": "ops.add, and add_output(y, alias_input=x) to write into x", "mul_": "ops.mul, and add_output(y, alias_input=x) to write into x",
-    "copy_": "add_output(y, alias_input=x)", "index_put": "ops.scatter(x, index, values, dim)", "index_add": "ops.scatter",
+    "copy_": "add_output(y, alias_input=x)", "index_put": "ops.scatter(x, index, values, dim)", "index_add": "ops.scatter_add",
     "nonzero": "torch.nonzero outside the definition: its size depends on values",
     "masked_select": "torch.masked_select outside the definition: its size depends on values",
     "unique": "torch.unique outside the definition: its size depends on values", "median": "ops.topk, or torch.median outside the definition",

@@ -18,7 +18,7 @@ from ..ir.values import IterDomain, Scalar, TensorView
 from .build import Operand, as_val, broadcast, cast, constant, copy, logical_axes, pointwise
 from .calls import Calls
 from .factories import iota
-from .gradients import Gradient, NotDifferentiable, filled, gradient_of
+from .gradients import Gradient, filled, gradient_of
 from .registry import lookup
 from .shapes import Extent, extent_sym, open_axis
 
@@ -150,7 +150,7 @@ def pad(fusion: Fusion, tensor: TensorView, widths: Sequence[Extent], value: Ope
         problem = f"Number of pad widths must be at most twice the input dimension; there are {len(widths)} widths for {len(axes)} axes"
         raise WrongPadWidths(tensor=tensor, problem=problem)
     syms = [extent_sym(w) for w in widths]
-    fill = _fill(fusion, tensor.dtype(), value)
+    fill = fill_of(fusion, tensor.dtype(), value)
     if all(s is expr.ZERO for s in syms):
         return copy(fusion, tensor)  # type: ignore[return-value]
     positions: list[Position] = []
@@ -175,7 +175,7 @@ def _category(dtype: DataType) -> str:
     return "bool" if dtype.is_bool else "int" if dtype.is_integer else "float" if dtype.is_float else "complex"
 
 
-def _fill(fusion: Fusion, dtype: DataType, value: Operand | None) -> Scalar:
+def fill_of(fusion: Fusion, dtype: DataType, value: Operand | None) -> Scalar:
     """Return the scalar that fills new elements, of the tensor's type."""
     if value is None:
         return constant(fusion, False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0, dtype)
@@ -279,20 +279,6 @@ def triu(fusion: Fusion, tensor: TensorView, diagonal: Operand = 0) -> TensorVie
 
 
 # ---------------------------------------------------------------- gradients
-@gradient_of(LookupOp)
-def _lookup_gradient(o: Calls, node: LookupOp, grads: list[Gradient]) -> list[Gradient]:
-    """Of slice and pad: the elements of the source are at shifted positions of the result, or nowhere."""
-    source, out = node.source, node.outputs[0]
-    assert isinstance(out, TensorView)
-    places = [p for p in node.positions if isinstance(p, Along)]
-    if len(places) != len(node.positions) or [p.axis for p in places] != list(range(out.ndim)):
-        raise NotDifferentiable(node)
-    g = filled(o, grads[0], out)  # type: ignore[arg-type]
-    back = [Along(p.axis, expr.mul(p.offset, -1)) for p in places]
-    results = [o.fusion.copy_axis(axis) for axis in logical_axes(source)]
-    return [_lookup(o.fusion, "pad", [g, _fill(o.fusion, source.dtype(), None)], results, back, is_masked=True), *[None] * (len(node.inputs) - 1)]
-
-
 @gradient_of(CatOp)
 def _cat_gradient(o: Calls, node: CatOp, grads: list[Gradient]) -> list[Gradient]:
     """Each part gets its slice."""

@@ -186,6 +186,11 @@ def _embedding(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[
     return (torch.embedding(weight, index, -1 if padding is None else int(padding)),)
 
 
+def _embedding_bwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    grad, index = operands
+    return (torch.ops.aten.embedding_dense_backward(grad.contiguous(), index, int(attributes["entries"]), -1, False),)
+
+
 def _argsort(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     (x,) = operands
     if not x.dim():
@@ -222,7 +227,8 @@ def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[An
 
 TORCH_OPS: dict[str, Compute] = {
     "matmul": _matmul, "linear": _linear, "grouped_mm": _grouped_mm, "scaled_mm": _scaled_mm, "scaled_grouped_mm": _scaled_grouped_mm,
-    "sdpfa_fwd": _sdpfa_fwd, "sdpfa_bwd": _sdpfa_bwd, "embedding_fwd": _embedding, "argsort": _argsort, "topk": _topk, "scan": _scan, "scatter": _scatter,
+    "sdpfa_fwd": _sdpfa_fwd, "sdpfa_bwd": _sdpfa_bwd, "embedding_fwd": _embedding,
+    "embedding_bwd": _embedding_bwd, "argsort": _argsort, "topk": _topk, "scan": _scan, "scatter": _scatter,
 }  # fmt: skip
 
 __all__ = ["TORCH_OPS", "entry_of", "run"]

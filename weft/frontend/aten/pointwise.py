@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ...ops.activations import gelu_gradient
+from ...ops.registry import OPS
 from .rules import Declined, Kind, Operand, Translation, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -218,16 +220,20 @@ def silu(t: Translation, x: Operand) -> Operand:
     return t.ops.silu(t.wide(x))
 
 
-@rule(aten.sigmoid_backward.default)
-def sigmoid_backward(t: Translation, grad: Operand, out: Operand) -> Operand:
-    grad, out = t.wide(grad), t.wide(out)
-    return t.ops.mul(grad, t.ops.mul(out, t.ops.sub(1.0, out)))
+def _backward(name: str, target: Any, reads: str) -> None:
+    """The gradient of an op that weft has: by the op's own rule. reads: which value aten gives to it, the op's "input" or its "result"."""
+    gradient = OPS[name].gradient
+    assert gradient is not None
+
+    @rule(target)
+    def make(t: Translation, grad: Operand, value: Operand) -> Operand:
+        grad, value = t.wide(grad), t.wide(value)
+        return gradient(t.calls, grad, *((None, value) if reads == "input" else (value, None)))
 
 
-@rule(aten.tanh_backward.default)
-def tanh_backward(t: Translation, grad: Operand, out: Operand) -> Operand:
-    grad, out = t.wide(grad), t.wide(out)
-    return t.ops.mul(grad, t.ops.sub(1.0, t.ops.mul(out, out)))
+_backward("sigmoid", aten.sigmoid_backward.default, "result")
+_backward("tanh", aten.tanh_backward.default, "result")
+_backward("silu", aten.silu_backward.default, "input")
 
 
 @rule(aten.threshold_backward.default)
@@ -236,24 +242,6 @@ def threshold_backward(t: Translation, grad: Operand, x: Operand, threshold: Any
     return t.ops.where(t.ops.gt(t.wide(x), threshold), grad, t.constant(0.0, t.compute_dtype(Kind.DEFAULT, t.node.args[0])))
 
 
-@rule(aten.silu_backward.default)
-def silu_backward(t: Translation, grad: Operand, x: Operand) -> Operand:
-    grad, x = t.wide(grad), t.wide(x)
-    s = t.ops.sigmoid(x)
-    return t.ops.mul(grad, t.ops.mul(s, t.ops.add(1.0, t.ops.mul(x, t.ops.sub(1.0, s)))))
-
-
 @rule(aten.gelu_backward.default)
 def gelu_backward(t: Translation, grad: Operand, x: Operand, approximate: str = "none") -> Operand:
-    """Source: the derivatives of x * Phi(x), and of its approximation 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-    ops, grad, x = t.ops, t.wide(grad), t.wide(x)
-    if approximate == "none":
-        cdf = ops.mul(0.5, ops.add(1.0, ops.erf(ops.mul(x, 0.7071067811865476))))
-        pdf = ops.mul(0.3989422804014327, ops.exp(ops.mul(-0.5, ops.mul(x, x))))
-        return ops.mul(grad, ops.add(cdf, ops.mul(x, pdf)))
-    square = ops.mul(x, x)
-    tanh = ops.tanh(ops.mul(0.7978845608028654, ops.mul(x, ops.add(1.0, ops.mul(0.044715, square)))))
-    slope = ops.mul(0.7978845608028654, ops.add(1.0, ops.mul(0.134145, square)))
-    left = ops.mul(0.5, ops.add(1.0, tanh))
-    right = ops.mul(ops.mul(ops.mul(0.5, x), ops.sub(1.0, ops.mul(tanh, tanh))), slope)
-    return ops.mul(grad, ops.add(left, right))
+    return gelu_gradient(t.calls, t.wide(grad), t.wide(x), approximate)

@@ -13,6 +13,7 @@ from torch._prims_common import elementwise_dtypes
 from ...api.definition import FusionDefinition
 from ...dtypes import DataType
 from ...ir.values import Scalar, TensorView
+from ...ops.calls import Calls
 from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
 
 Operand = Any
@@ -60,6 +61,12 @@ class Translation:
     def __init__(self, fd: FusionDefinition) -> None:
         self.fd, self.ops = fd, fd.ops
         self.node: torch.fx.Node = None  # type: ignore[assignment]
+
+    @property
+    def calls(self) -> Calls:
+        """The ops for formulas of `weft.ops`."""
+        assert self.fd.fusion is not None
+        return Calls(self.fd.fusion)
 
     # -- types
     def dtype(self, dtype: torch.dtype) -> DataType:
