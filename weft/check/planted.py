@@ -259,7 +259,7 @@ def run(mistake: Mistake, seeds: Iterable[int | None] = range(SEEDS)) -> "Verdic
     unit = mistaken_unit(at, mistake)
     own = at.own.rstrip() if mistake.in_library else changed(at.own.rstrip(), mistake)
     source_map = SourceMap.of(unit, own, at.origins)
-    watched = noted(with_checked_scalars(own), at.origins) if at.origins else own
+    watched = noted(with_checked_scalars(own, at.origins), at.origins)
     kernel = EmulatedKernel(unit.replace(own, watched), at.entry, check="races", source_map=source_map)
     return Verdict(mistake, explore(kernel, {**at.geometry, **mistake.geometry}, at.arguments, seeds, **at.options))
 

@@ -5,6 +5,8 @@ Owns names and layout of the text. What an op computes is said by the op itself 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..analysis.precision import wide_tensors
 from ..analysis.vectorization import SHIFTED_WORD_BITS
 from ..arch import BULK_BYTES
@@ -24,7 +26,7 @@ from ..lower.kernel_ir import (
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
 from ..lower.passes import reduction_form
-from ..lower.program import HostCheck, KernelProgram, LineOrigin, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
+from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
 from .blocks import fold_block, sample_blocks
@@ -55,12 +57,14 @@ class CudaWriter:
         if any(b.dtype.is_narrow_float for b in kernel.buffers.values()):
             self.blocks["narrow"] = None
         self.lines: list[str] = []
-        self.origins: list[tuple[int, int, Statement]] = []  # lines from first up to, not including, last, and what wrote them
+        self.origins: list[LineOrigin] = []  # of `lines`, counted from 1
+        self.needs: set[Need] = set()
         self.launch = {p: d for p, d in zip(GRID_TYPES + BLOCK_TYPES, (*kernel.grid, *(kernel.compute_block or kernel.block)))}
         self.alignment_bytes: dict[str, int] = {}
         self.texts: dict[str, None] = {}  # of monoids that the device library does not know; they stand before the kernel
         self.random_ops: set[int] = set()
         self.maps: dict[str, TensorMapParam] = {}
+        self._moved = {s.source for s in walk(kernel.body) if isinstance(s, Move)}  # taken over whether it was written or not
         self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
         self._used = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in (*s.outputs, *s.operands) if isinstance(o, Access)}
 
@@ -68,13 +72,22 @@ class CudaWriter:
     def emit(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
 
+    def call(self, depth: int, text: str) -> None:
+        """Write a call of the library that accesses memory or meets other threads."""
+        self.emit(depth, text)
+        self.mark("call", text)
+
+    def mark(self, kind: str, text: str = "", tensors: tuple[str, ...] = (), *, lines: int = 1) -> None:
+        """Note what is known of the last lines; see LineOrigin."""
+        self.origins.append(LineOrigin(len(self.lines) - lines + 1, len(self.lines), kind, tensors, text))
+
     def body(self, statements: list[Statement], depth: int) -> None:
         """Write statements, one after the other, and note the lines of each op and barrier."""
         for statement in statements:
             first = len(self.lines)
             self.statement(statement, depth)
             if isinstance(statement, (Op, Sync)):
-                self.origins.append((first, len(self.lines), statement))
+                self.origins.append(_origin(first + 1, len(self.lines), statement))
 
     def statement(self, s: Statement, depth: int) -> None:
         """Write one statement with what is inside it."""
@@ -134,6 +147,8 @@ class CudaWriter:
             self.emit(depth, f"{unit}* const {buffer.name} = {self.in_shared(buffer, unit)};")
         elif is_scalar(buffer):
             self.emit(depth, f"{ctype} {buffer.name}{' = ' + buffer.fill if buffer.fill else ''};")
+            if buffer not in self._moved:
+                self.mark("scalar", ctype, (buffer.name,))
         else:
             self.emit(depth, f"weft::Array<{ctype}, {buffer.elems.value}> {buffer.name};")
             if buffer.fill:
@@ -338,6 +353,7 @@ class CudaWriter:
     # -- copies by other units
     def bulk_copy(self, s: BulkCopy, depth: int) -> None:
         """Write a bulk copy, issued by one thread."""
+        self.needs.add(Need.bulk_copies)
         target, source = s.outputs[0], s.operands[0]
         far = source if target.buffer.memory is MemoryType.shared else target
         self.require_alignment(far.buffer, BULK_BYTES)  # type: ignore[union-attr]
@@ -357,6 +373,7 @@ class CudaWriter:
     def tile_copy(self, s: BulkCopy, tile: TensorTile, depth: int) -> None:
         """Write the copy of a tile of a tensor map, issued by one thread."""
         self.maps[tile.map.name] = tile.map
+        self.needs.add(Need.tensor_maps)
         target, source = s.outputs[0], s.operands[0]
         places = ", ".join(f"(int)({self.scalars.index(p)})" for p in tile.places)
         rank, map_ = len(tile.places), f"&{tile.map.name}"
@@ -398,10 +415,10 @@ class CudaWriter:
         folded, kept = ([p for p in BLOCK_TYPES if p in live and (p in s.thread_types) is wanted] for wanted in (True, False))
         if rows:
             thread = self.scalars.index(self.linear_thread(folded))
-            self.emit(depth, f"weft::reduce_group<{functor}, {n}, {group.threads}>(value, {place}, {thread}, {self.barrier(group)});")
+            self.call(depth, f"weft::reduce_group<{functor}, {n}, {group.threads}>(value, {place}, {thread}, {self.barrier(group)});")
             return
         places = [self.scalars.index(a) for p in (folded, kept) for a in (self.linear_thread(p), product(self.launch[q] for q in p))]
-        self.emit(depth, f"weft::reduce_table<{functor}, {n}>(value, {place}, {', '.join(places)}, {self.barrier(group)}, {group.threads});")
+        self.call(depth, f"weft::reduce_table<{functor}, {n}>(value, {place}, {', '.join(places)}, {self.barrier(group)}, {group.threads});")
 
     def linear_thread(self, kinds: list) -> Sym:
         """The index of this thread among those along `kinds`, x fastest."""
@@ -479,7 +496,7 @@ class CudaWriter:
         if form == "warp":
             width = product(self.launch[p] for p in s.thread_types).value
             for lane in range(n):
-                self.emit(depth, f"value[{lane}] = weft::reduce_lanes<{functor}, {width}>(value[{lane}]);")
+                self.call(depth, f"value[{lane}] = weft::reduce_lanes<{functor}, {width}>(value[{lane}]);")
         elif form == "rows":
             run = "blockDim.x" if s.thread_types == (BLOCK_TYPES[0],) else "blockDim.x * blockDim.y * blockDim.z"
             if s.thread_types == BLOCK_TYPES[:2] and self.launch[BLOCK_TYPES[2]] is not ONE:
@@ -489,12 +506,12 @@ class CudaWriter:
                 half = mul(s.turn, floordiv(s.workspace.elems, 2))  # type: ignore[union-attr]
                 workspace += f" + {self.scalars.index(half)}"
             alone = ", true" if all(self.launch[p] is ONE for p in BLOCK_TYPES[1:]) else ""
-            self.emit(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}{alone}>(value, {identity}, {workspace}, {run});")
+            self.call(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}{alone}>(value, {identity}, {workspace}, {run});")
         else:
             flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
             if all(self.launch[p].is_const for p in BLOCK_TYPES):
                 flags += "".join(f", {self.launch[p].value}" for p in BLOCK_TYPES)
-            self.emit(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
+            self.call(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
 
     @staticmethod
     def functor(s: Reduce) -> str:
@@ -505,15 +522,15 @@ class CudaWriter:
         """Fold `value` over the blocks of a cluster."""
         if s.turn is not None:
             half, n = self.scalars.index(floordiv(s.exchange.elems, 2)), s.group_elems * len(s.outputs)  # type: ignore[union-attr]
-            self.emit(depth, f"weft::reduce_cluster_turn<{functor}, {n}>(value, {identity}, {exchange}, {half}, {self.scalars.index(s.turn)});")
+            self.call(depth, f"weft::reduce_cluster_turn<{functor}, {n}>(value, {identity}, {exchange}, {half}, {self.scalars.index(s.turn)});")
             return
         if s.is_fused_cluster:
-            self.emit(depth, f"weft::reduce_cluster_rows<{functor}, {s.group_elems}>(value, {identity}, {exchange});")
+            self.call(depth, f"weft::reduce_cluster_rows<{functor}, {s.group_elems}>(value, {identity}, {exchange});")
             return
         live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
         folded, _ = self.linear([p for p in live if p in s.thread_types], "blockDim")
         kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
-        self.emit(depth, f"weft::reduce_cluster<{functor}, {s.group_elems}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
+        self.call(depth, f"weft::reduce_cluster<{functor}, {s.group_elems}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
 
     def fold_blocks(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
         """Fold `value` over the threads of the block; then let the last block that arrives fold the partial results of all blocks.
@@ -534,10 +551,10 @@ class CudaWriter:
         self.emit(depth, "#pragma unroll 1")
         self.emit(depth, "for (int round = 0; round < 2; ++round) {")
         self.emit(depth + 1, "if (round == 1) {")
-        self.emit(depth + 2, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {place});")
+        self.call(depth + 2, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {place});")
         self.emit(depth + 2, f"if (!{s.last_flag}) break;")
         place = f"{segment}, {ranks}, {kept}, {kept_threads}, {worker}, {workers}"
-        self.emit(depth + 2, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {place});")
+        self.call(depth + 2, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {place});")
         self.emit(depth + 1, "}")
         self.fold_threads(s, workspace, identity, depth + 1)
         self.emit(depth, "}")
@@ -565,24 +582,30 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
     writer = CudaWriter(fusion, kernel)
     writer.body(kernel.body, 1)
     params = _parameters(writer)
-    first = ["  unsigned char* const shared = weft::dynamic_shared();"] if kernel.shared_bytes is not ZERO else []
+    needs = writer.needs
+    needs |= {need for need, is_there in (
+        (Need.cluster, kernel.cluster != (1, 1, 1)), (Need.cooperative, kernel.cooperative), (Need.random, bool(writer.random_ops)),
+        (Need.dynamic_shared, kernel.shared_bytes is not ZERO),
+    ) if is_there}  # fmt: skip
+    first = ["  unsigned char* const shared = weft::dynamic_shared();"] if Need.dynamic_shared in needs else []
     signature = ",\n    ".join(_declare(p) for p in params)
-    if writer.random_ops:
+    if Need.random in needs:
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
     first += [f"  const {writer.scalars.index_ctype} {name} = {text};" for name, text in writer.scalars.block_values.values()]
     bounds = f"__launch_bounds__({kernel.exact_threads}, 1) " if kernel.exact_threads is not None else ""
     above = "".join(writer.texts)
     head = above + "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
-    first_line = head.count("\n") + 2  # line number of the body's first line
+    lines_above = head.count("\n") + 1
     checks = tuple(
         HostCheck(extent, divisor, "size of bulk copies (16 bytes and multiples)" if extent in kernel.bulk_sizes else "vectorized axis")
         for extent, divisor in kernel.facts.items()
     )
     return KernelProgram(
         kernel.name, text, tuple(writer.blocks), params, kernel.grid, kernel.block, kernel.shared_bytes, kernel.index_type, checks,
-        writer.alignment_bytes, len(writer.random_ops), max_registers, kernel.cooperative, kernel.cluster,
-        tuple(str(v).split("_")[0] for v in fusion.outputs()), origins=tuple(_origin(first_line + a, first_line + b - 1, s) for a, b, s in writer.origins),
+        writer.alignment_bytes, len(writer.random_ops), max_registers, frozenset(needs), kernel.cluster,
+        tuple(str(v).split("_")[0] for v in fusion.outputs()),
+        origins=tuple(replace(o, first_line=lines_above + o.first_line, last_line=lines_above + o.last_line) for o in writer.origins),
         assumptions=tuple(kernel.assumptions), block_limits=tuple(kernel.block_limits), in_place=kernel.in_place,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from ..lower.kernel_sync import (
     Arrive, BlockShape, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, Fence, FenceSync, GridSync, InitBarrier, OneThread,
     ReleaseStage, Role, Roles, StartExchanges, StartScan, Sync, WaitCopies, WaitStage, WaitStores, ZeroPadding,
 )  # fmt: skip
+from ..lower.program import Need
 from .positions import start_scan
 
 _PADDING = {SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding"}
@@ -36,12 +37,16 @@ def _call(writer: Any, depth: int, text: str, why: str = "") -> None:
     writer.emit(depth, f"{text};  // {why}" if why else f"{text};")
 
 
-def _nest(writer: Any, depth: int, head: str, body: list[Statement], first: tuple[str, ...] = ()) -> None:
+def _nest(writer: Any, depth: int, head: str, body: list[Statement], first: tuple[str, ...] = (), role: str = "") -> None:
+    """Write a body in braces. first: lines before it; role: what its threads do, for reports."""
+    above = len(writer.lines)
     writer.emit(depth, f"{head} {{".lstrip())
     for line in first:
         writer.emit(depth + 1, line)
     writer.body(body, depth + 1)
     writer.emit(depth, "}")
+    if role:
+        writer.mark("role", role, lines=len(writer.lines) - above)
 
 
 # ---------------------------------------------------------------- threads of a block
@@ -77,11 +82,13 @@ def _init_barrier(writer: Any, s: InitBarrier, depth: int) -> None:
 def _arrive(writer: Any, s: Arrive, depth: int) -> None:
     if not s.bytes_:
         _call(writer, depth, f"weft::mbarrier_arrive({writer.address(s.barrier)})")
+        writer.mark("arrival", "", (s.barrier.buffer.name,))
         return
     parts = [
         writer.scalars.index(b) if c is TRUE else f"({writer.scalars.condition(c)} ? {writer.scalars.index(b)} : 0)" for c, b in zip(s.conditions, s.bytes_)
     ]
     _call(writer, depth, f"weft::mbarrier_arrive_expect_tx({writer.address(s.barrier)}, {' + '.join(parts)})")
+    writer.mark("arrival", "", (s.barrier.buffer.name,))
 
 
 def _wait_stage(writer: Any, s: WaitStage, depth: int) -> None:
@@ -91,6 +98,7 @@ def _wait_stage(writer: Any, s: WaitStage, depth: int) -> None:
 def _release_stage(writer: Any, s: ReleaseStage, depth: int) -> None:
     writer.blocks["pipeline"] = None
     _call(writer, depth, f"weft::release_stage({writer.address(s.barrier)})", s.why)
+    writer.mark("call", writer.lines[-1].strip())
 
 
 def _commit_copies(writer: Any, s: CommitCopies, depth: int) -> None:
@@ -108,6 +116,7 @@ def _wait_stores(writer: Any, s: WaitStores, depth: int) -> None:
 
 # ---------------------------------------------------------------- roles
 def _roles(writer: Any, s: Roles, depth: int) -> None:
+    writer.needs.add(Need.async_warps)
     *loading, computing = s.body
     shape = s.shape
     head = [f"const unsigned {ASYNC_THREAD} = {_async_thread(shape)};"]
@@ -121,13 +130,13 @@ def _roles(writer: Any, s: Roles, depth: int) -> None:
         first = [f'WEFT_ROLE("{role.name}");']
         if role.lane is not None:
             first.append(f"const int {role.lane.payload} = (int)weft::lane();")
-        _nest(writer, depth + 1, f"{'else ' if number else ''}if ({ASYNC_THREAD} / 32 == {role.warp})", role.body, tuple(first))
+        _nest(writer, depth + 1, f"{'else ' if number else ''}if ({ASYNC_THREAD} / 32 == {role.warp})", role.body, tuple(first), role.name)
     writer.emit(depth, "}")
     assert isinstance(computing, Role)
     first = [f'WEFT_ROLE("{computing.name}");']
     if shape.registers is not None:
         first.append(f"weft::setmaxnreg_inc<{shape.registers[1]}>();")
-    _nest(writer, depth, "else", computing.body, tuple(first))
+    _nest(writer, depth, "else", computing.body, tuple(first), computing.name)
 
 
 def _async_thread(shape: BlockShape) -> str:

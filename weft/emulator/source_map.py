@@ -45,7 +45,7 @@ class SourceMap:
 
     def origin(self, kernel_line: int) -> LineOrigin | None:
         """Return the innermost statement that wrote a line of the kernel's text."""
-        around = [o for o in self.origins if o.first_line <= kernel_line <= o.last_line]
+        around = [o for o in self.origins if o.is_statement and o.first_line <= kernel_line <= o.last_line]
         return min(around, key=lambda o: o.last_line - o.first_line, default=None)
 
     def place(self, unit_line: int) -> Place | None:
@@ -72,8 +72,22 @@ class SourceMap:
 
     def _who_would_arrive(self, found: re.Match[str]) -> str:
         """Name the roles whose part of the text has arrivals at a barrier, for a deadlock before any of them came."""
-        roles: dict[str, None] = {}
-        lines: list[str] = []
+        arrivals = [o for o in self.origins if o.kind == "arrival" and found[2] in o.tensors]
+        arrivals = [o for o in arrivals if found[2] in self.unit_lines[self.lines_above + o.first_line - 1]]  # a mistake may have been planted there
+        if arrivals:
+            numbers = [self.lines_above + o.first_line for o in arrivals]
+            names = [o.text for a in arrivals for o in self.origins if o.kind == "role" and o.first_line <= a.first_line <= o.last_line]
+            return self._nobody(found, [f"[{name}]" for name in names] or ["a thread"], numbers)
+        return found[0] if self.origins else self._who_would_arrive_by_hand(found)
+
+    def _nobody(self, found: re.Match[str], roles: Sequence[str], numbers: Sequence[int]) -> str:
+        lines = ", ".join(f"line {n}" for n in numbers)
+        return f"{found[1]}'{found[2]}'{found[3]}{' and '.join(dict.fromkeys(roles))} ({lines}), and nobody has arrived so far"
+
+    def _who_would_arrive_by_hand(self, found: re.Match[str]) -> str:
+        """The same for a text that somebody wrote, of which nothing is known but its lines."""
+        roles: list[str] = []
+        numbers: list[int] = []
         role = ""
         for number, text in enumerate(self.unit_lines, 1):
             if number <= self.lines_above:
@@ -82,38 +96,42 @@ class SourceMap:
             if named:
                 role = " or ".join(f"[{r}]" for r in re.findall(r'"([^"]*)"', named[1]))
             if re.search(rf"mbarrier_arrive\w*\(\s*{re.escape(found[2])}\b", text):
-                roles[role or "a thread"] = None
-                lines.append(f"line {number}")
-        if not lines:
-            return found[0]
-        return f"{found[1]}'{found[2]}'{found[3]}{' and '.join(roles)} ({', '.join(lines)}), and nobody has arrived so far"
+                roles.append(role or "a thread")
+                numbers.append(number)
+        return self._nobody(found, roles, numbers) if numbers else found[0]
 
     def writers_of(self, tensor: str) -> list[Place]:
         """Return the last lines of the statements that compute a tensor."""
-        places = [self.place(self.lines_above + o.last_line) for o in self.origins if tensor in o.tensors]
+        places = [self.place(self.lines_above + o.last_line) for o in self.origins if o.is_statement and tensor in o.tensors]
         return [p for p in places if p is not None]
 
 
-LIBRARY_CALL = re.compile(r"\bweft::((reduce|arrive|fold)_\w+<|release_stage\()")
 NOBODY = re.compile(r"(waits for phase \d+ of shared )'(\w+)'( \+ \d+ <- needs )nobody has arrived at it so far")
-SCALAR = re.compile(r"^(\s*)((?:unsigned |signed )?(?:bool|char|short|int|long long|float|double)|weft::bf16|weft::f16) (T\d+)( = .*)?;$", re.MULTILINE)
+WATCHED_TYPES = frozenset(
+    [f"{sign}{word}" for sign in ("", "unsigned ", "signed ") for word in ("char", "short", "int", "long long")]
+    + ["bool", "float", "double", "weft::bf16", "weft::f16"]
+)
 
 
-def with_checked_scalars(text: str) -> str:
+def with_checked_scalars(text: str, origins: Sequence[LineOrigin]) -> str:
     """Return a generated kernel's text with its scalar variables as register arrays of one element, which know whether they were written.
 
     Line numbers stay. The variables of tensors are called T and a number, and no name stands for a scalar here and for something else there.
     """
-    names = {found[3] for found in SCALAR.finditer(text)}
+    lines = text.split("\n")
+    names: set[str] = set()
+    for mark in origins:
+        if mark.kind != "scalar" or mark.text not in WATCHED_TYPES:
+            continue
+        name, line = mark.tensors[0], lines[mark.first_line - 1]
+        declared = f"{mark.text} {name}"
+        if line.lstrip().startswith(declared):
+            indent, value = line.removesuffix(";").split(declared, 1)
+            lines[mark.first_line - 1] = f"{indent}weft::Array<{mark.text}, 1> \0{name};" + (f" \0{name}[0]{value};" if value else "")
+            names.add(name)
     if not names:
         return text
-
-    def declaration(found: re.Match[str]) -> str:
-        indent, ctype, name, value = found.groups()
-        return f"{indent}weft::Array<{ctype}, 1> \0{name};" + (f" \0{name}[0]{value};" if value else "")
-
-    text = SCALAR.sub(declaration, text)
-    return re.sub(r"(?<![\w\0])(T\d+)\b", lambda found: f"{found[1]}[0]" if found[1] in names else found[1], text).replace("\0", "")
+    return re.sub(r"(?<![\w\0])(T\d\w*)", lambda found: f"{found[1]}[0]" if found[1] in names else found[1], "\n".join(lines)).replace("\0", "")
 
 
 def noted(text: str, origins: Sequence[LineOrigin]) -> str:
@@ -121,19 +139,16 @@ def noted(text: str, origins: Sequence[LineOrigin]) -> str:
 
     Findings inside the library then tell which call it was.
     """
-    if not origins:
-        return text
     lines = text.split("\n")
-    computed = {number: o.text for o in origins if o.kind == "reduction" for number in range(o.first_line - 1, o.last_line)}
-    for number, line in enumerate(lines):
-        if LIBRARY_CALL.search(line):
-            quoted = computed.get(number, line.strip()).replace("\\", "\\\\").replace('"', '\\"')
-            lines[number] = f'WEFT_LINE_NOTE("{quoted}"); {line}'
+    computed = {number: o.text for o in origins if o.kind == "reduction" for number in range(o.first_line, o.last_line + 1)}
+    for number, said in {o.first_line: o.text for o in origins if o.kind == "call"}.items():
+        quoted = computed.get(number, said).replace("\\", "\\\\").replace('"', '\\"')
+        lines[number - 1] = f'WEFT_LINE_NOTE("{quoted}"); {lines[number - 1]}'
     return "\n".join(lines)
 
 
 def unit_for_emulator(text: str, blocks: Iterable[str], origins: Sequence[LineOrigin], *, check_scalars: bool) -> tuple[str, SourceMap]:
     """Return the translation unit of a kernel for the emulator, with its map, which has the text as it was."""
     plain = translation_unit(text, blocks)
-    watched = noted(with_checked_scalars(text) if check_scalars and origins else text, origins)
+    watched = noted(with_checked_scalars(text, origins) if check_scalars else text, origins)
     return plain.replace(text.rstrip(), watched.rstrip()), SourceMap.of(plain, text, origins)

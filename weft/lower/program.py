@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import enum
+from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType
 from ..expr import Sym
@@ -73,11 +74,26 @@ class HostCheck:
     what: str
 
 
+class Need(enum.Enum):
+    """What a kernel needs of the chip, the launch or the host, besides blocks of the device library."""
+
+    cluster = "blocks of a cluster exchange values in shared memory"
+    cooperative = "all blocks run at once, and meet"
+    random = "the state of torch's generator"
+    tensor_maps = "tensor maps, encoded by the host"
+    bulk_copies = "copies by TMA"
+    dynamic_shared = "dynamic shared memory"
+    async_warps = "warps that only load, beside those that compute: the text knows the whole block"
+    dependent_launch = "it may start before the kernel in front of it has ended"
+
+
 @dataclass(frozen=True)
 class LineOrigin:
-    """Which statement wrote the lines first_line to last_line (from 1) of a kernel's text.
+    """What the writer knows of the lines first_line to last_line (from 1) of a kernel's text.
 
-    kind: "op", "reduction" (across threads or blocks) or "barrier"; tensors: names of what it computes; text: "T5 = sum(T4)", or the barrier's reason.
+    kind: what wrote them, "op", "reduction" (across threads or blocks) or "barrier"; tensors: names of what it computes; text: "T5 = sum(T4)", or the barrier's
+    reason. Or a mark on them: "call" (of the library, that accesses memory or meets other threads), "scalar" (declares the variable `tensors[0]` of C++ type
+    `text`), "role" (what async warps or the others do; text: its name), "arrival" (at the barrier `tensors[0]`).
     """
 
     first_line: int
@@ -86,12 +102,16 @@ class LineOrigin:
     tensors: tuple[str, ...]
     text: str
 
+    @property
+    def is_statement(self) -> bool:
+        return self.kind in ("op", "reduction", "barrier")
+
 
 @dataclass(eq=False)
 class KernelProgram:
     """One kernel.
 
-    text: the kernel function (docs/kernel_text.md), without the device library; blocks: what it needs of it.
+    text: the kernel function (docs/kernel_text.md), without the device library. needs: what it needs, as the writer knows; blocks: of the device library.
     grid, block, shared_bytes: launch sizes as expressions over the fusion's sizes. alignment_bytes: tensor name -> what its address must be a multiple of.
     random_ops: Philox calls per element (torch's offset advances by 4 each). max_registers: limit for the compiler, or None.
     """
@@ -108,7 +128,7 @@ class KernelProgram:
     alignment_bytes: dict[str, int] = field(default_factory=dict)
     random_ops: int = 0
     max_registers: int | None = None
-    cooperative: bool = False
+    needs: frozenset[Need] = frozenset()
     cluster: tuple[int, int, int] = (1, 1, 1)
     outputs: tuple[str, ...] = ()  # names of the fusion's outputs, in order; an output that is also read has another name than in the definition
     seconds: dict[str, float] = field(default_factory=dict)  # time of each stage
@@ -117,3 +137,13 @@ class KernelProgram:
     block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads that these sizes want, threads that the kernel was made for)
     in_place: tuple[int, ...] = ()  # positions of the outputs that the kernel may write into the inputs they alias, as far as its loads go
     assumptions: tuple[tuple[Sym, Sym], ...] = ()  # (a, b): a <= b, checked on the host for every new shape
+
+    @property
+    def cooperative(self) -> bool:
+        return Need.cooperative in self.needs
+
+    def renamed(self, name: str) -> KernelProgram:
+        """Return the program with its function called `name`."""
+        signature = f" {self.name}("
+        before, found, after = self.text.partition(signature)
+        return replace(self, name=name, text=f"{before} {name}({after}") if found else self

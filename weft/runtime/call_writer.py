@@ -16,7 +16,7 @@ from ..dump import Dump
 from ..errors import InternalError
 from ..expr import Number, Sym, const, evaluate, evaluate_int, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
-from ..lower.program import RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
+from ..lower.program import Need, RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
 from . import engines, gradient_check, host_scalars, philox_state, warm_path, work_memory
 from .binding import cpu_scalar_var
 from .engines import Engine, LaunchPlan, Memory
@@ -278,7 +278,7 @@ class _CallWriter:
         self.caller.change_launch(sizes)
         plan = LaunchPlan(
             slots=tuple(slots), memory=tuple(memory), cluster=program.cluster, cooperative=program.cooperative,
-            overlaps_previous="griddep_wait" in program.text, **sizes,
+            overlaps_previous=Need.dependent_launch in program.needs, **sizes,
         )  # fmt: skip
         parts.constants[f"launch{number}"] = kernel.built.launcher(plan)
         text.number = number

@@ -17,7 +17,7 @@ from ..dtypes import DataType
 from ..errors import UserError
 from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..lower.program import KernelProgram
+from ..lower.program import KernelProgram, Need
 from ..options import Options, current
 from ..schedulers.base import Launch
 from .arguments import flattened
@@ -78,7 +78,7 @@ class _ScheduledCaller(Caller):
     def program(self, index_type: DataType) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
         program = compiler.program_of_scheduled(self.template.fusion, index_type, name="weft_user", launch=self.fixed.launch)
-        self.has_async_warps = "async_thread" in program.text
+        self.has_async_warps = Need.async_warps in program.needs
         return replace(named(program), max_registers=self.fixed.max_registers)
 
     def change_launch(self, launch: dict[str, Any]) -> None:
@@ -150,7 +150,7 @@ class KernelExecutor:
         if caller is None:
             return False
         program = caller.program(caller.fixed.index_type or DataType.Int) if not caller.runtimes else next(iter(caller.runtimes)).program
-        return "griddep_wait" in program.text
+        return Need.dependent_launch in program.needs
 
     @property
     def kernel_runtimes(self) -> tuple[Any, ...]:

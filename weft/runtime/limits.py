@@ -12,7 +12,7 @@ from .. import arch as chips
 from ..errors import InternalError, UserError
 from ..expr import Number, Sym, evaluate, evaluate_int
 from ..ir.values import TensorView, Val, no_reductions
-from ..lower.program import KernelProgram
+from ..lower.program import KernelProgram, Need
 from .binding import BoundTensor
 
 
@@ -68,7 +68,7 @@ def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str,
     """Raise when a launch is beyond what the chip allows, or vectors do not fit the sizes; before anything is compiled."""
     grid, block, shared = plan["grid"], plan["block"], plan["shared_bytes"]
     threads = block[0] * block[1] * block[2]
-    if "weft::bulk_" in program.text and not arch.has_tma:
+    if Need.bulk_copies in program.needs and not arch.has_tma:
         major, minor = arch.compute_capability
         raise ChipTooOld(kernel=program.name, chip=arch.name, major=major, minor=minor)
     if threads > arch.max_threads_per_block or block[2] > chips.MAX_BLOCK_Z:

@@ -13,12 +13,11 @@ Read first: `Template`, `Kernels`.
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from .. import compiler, forking
@@ -343,7 +342,7 @@ def request_for(proposal: "compiler.Proposal", part: Part, index_type: DataType,
 def named(program: KernelProgram) -> KernelProgram:
     """Return the program with a name that tells kernels apart and is the same in every process."""
     name = f"{program.name}_{hashlib.sha256(program.text.encode()).hexdigest()[:8]}"
-    return replace(program, name=name, text=re.sub(rf"\b{program.name}\b", name, program.text))
+    return program.renamed(name)
 
 
 class Kernels:
