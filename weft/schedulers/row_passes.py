@@ -98,8 +98,9 @@ class Passes:
                     load_again(cache, later)
 
     def operands(self, kept: list[TensorView]) -> list[TensorView]:
-        """Return the caches of inputs that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
-        return [cache for source, cache in self.template.inputs if source.name in self.varying and cache not in kept and cache.uses()]
+        """Return the caches of inputs, and what lookups found, that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
+        loads = [(source.name, cache) for source, cache in self.template.inputs] + self.template.lookups
+        return [load for name, load in loads if name in self.varying and load not in kept and load.uses()]
 
 
 def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentParams) -> tuple[list[TensorView], list[TensorView]]:
