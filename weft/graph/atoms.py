@@ -95,7 +95,7 @@ class Atoms:
         for axis, place in zip(logical_axes(expr.source), expr.positions):
             if not isinstance(place, Along):
                 self._freeze([axis])
-            elif self._sets.find(axis) is not self._sets.find(results[place.axis]):
+            elif place.offset is not ZERO or self._sets.find(axis) is not self._sets.find(results[place.axis]):
                 self._shift(axis, results[place.axis], place.offset, not expr.is_masked)
 
     def _relate_cat(self, expr: CatOp) -> None:
