@@ -461,8 +461,9 @@ def lower_bound(sym: Sym) -> int:
                 return -(1 << 62)
             out *= bound
         return out
-    if sym.op == "ceildiv":
-        return 1 if lower_bound(sym.args[0]) >= 1 else 0
+    if sym.op in ("ceildiv", "floordiv"):  # an offset may be negative
+        least = lower_bound(sym.args[0])
+        return least if least < 0 else 1 if sym.op == "ceildiv" and least >= 1 else 0
     if sym.op == "max":
         return max(map(lower_bound, sym.args))
     if sym.op == "min":
@@ -479,6 +480,8 @@ def largest(sym: Sym) -> Sym | None:
     """A Sym that is >= `sym` (each index variable replaced by its last value), or None when not known."""
     out: Sym = ZERO
     for factors, coefficient in terms(sym).items():
+        if any(factor.op == "floordiv" and lower_bound(factor) < 0 for factor in factors):
+            return None
         part: Sym = const(coefficient)
         for factor in factors:
             if factor.extent is not None or factor.op in ("mod", "floordiv"):
