@@ -268,7 +268,7 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     vector = product(groups[k].extent for k in lanes)
     check_lanes(expr, output, lanes, vector, state.maps, state.table)
     if isinstance(expr, LookupOp) and vector is not ONE:
-        state.divisors.update(vector_conditions(expr, int(vector.value), state.divisors))  # type: ignore[arg-type]
+        state.divisors.update(vector_conditions(expr, loop[lanes[-1]], int(vector.value), state.divisors))  # type: ignore[arg-type]
     bound = bound_reductions(state, output) if isinstance(expr, ReductionOp) else []
     op: Op
     if isinstance(expr, ScanOp):

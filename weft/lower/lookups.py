@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..analysis.lookups import varying_over
+from ..analysis.lookups import lookup_run, varying_over
 from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
     variables,
 )  # fmt: skip
 from ..ir.graph_ops import Along, At, LookupOp
-from ..ir.values import IterDomain, TensorView, no_reductions
+from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from .indexing import Indexer
 
 
@@ -94,17 +94,23 @@ def checked_positions(lookup: LookupOp) -> dict[int, Sym]:
     return {} if lookup.is_masked else {p.operand: axis.logical_extent for axis, p in _positions(lookup) if isinstance(p, At)}
 
 
-def vector_conditions(lookup: LookupOp, elems: int, known: dict[Sym, int]) -> dict[Sym, int]:
-    """Return what must be divisible by `elems` so that vectors of the source are aligned, and inside or outside as a whole: offset and sizes."""
+def vector_conditions(lookup: LookupOp, lane: IterDomain, elems: int, known: dict[Sym, int]) -> dict[Sym, int]:
+    """Return what must be divisible by `elems` so that vectors of the source are aligned, and inside or outside as a whole: offset and sizes.
+
+    lane: the vectorized loop axis. Vectors may cross the ends of axes that are merged in it, where these lie in memory without a gap.
+    """
     output: TensorView = lookup.outputs[0]  # type: ignore[assignment]
     axes = no_reductions(output.get_logical_domain())
     strides = lookup.source.strides()
+    crossed = _merged_in(lane) & {piece.axis for piece in lookup_run(lookup)}
     wanted: list[Sym] = []
     for axis, place in _positions(lookup):
         stride = strides.get(axis, ZERO)
         if axis.is_broadcast() or stride is ZERO:
             continue
-        if stride is not ONE:
+        if stride is not ONE and isinstance(place, Along) and axes[place.axis] in crossed:
+            wanted.append(mul(place.offset, stride))
+        elif stride is not ONE:
             wanted += () if any(".stride[" in str(v.payload) for v in variables(stride)) else (stride,)  # the host checks strides of inputs anyway
         elif isinstance(place, Along):
             wanted.append(place.offset)
@@ -114,6 +120,16 @@ def vector_conditions(lookup: LookupOp, elems: int, known: dict[Sym, int]) -> di
         if not is_divisible(size, elems) and known.get(size, 1) % elems:
             out[size] = elems
     return out
+
+
+def _merged_in(axis: IterDomain) -> set[IterDomain]:
+    """Return the axes that a loop axis, or what it is the inner part of, is merged of."""
+    transform = axis.definition()
+    if isinstance(transform, Split):
+        return _merged_in(transform.source()) if axis is transform.inner() else set()
+    if isinstance(transform, Merge):
+        return _merged_in(transform.outer()) | _merged_in(transform.inner())
+    return {axis}
 
 
 __all__ = ["checked_positions", "inside_source", "lookup_index", "position_variable", "source_strides", "vector_conditions", "with_known_divisors"]
