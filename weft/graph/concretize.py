@@ -291,6 +291,8 @@ def _reshape(fusion: Fusion, expr: ReshapeOp, questions: Questions) -> None:
         core._definition = expr
         fusion.register(BroadcastOp([core], [out], op="broadcast", flags=tuple(ones_after)))
         out.domain().root = None
+        for axis in new:
+            axis._definition = None
     expr.attributes["groups"] = groups
     return None
 
