@@ -383,6 +383,14 @@ class _Mover:
             result = pointwise(fusion, "logical_and", result, part)  # type: ignore[assignment]
         return result
 
+    def _leaves_broadcast(self, tensor: TensorView, window: Window) -> bool:
+        """True when positions may be outside of `tensor` along a broadcast axis: a lookup reads such an axis at 0 and has no mask there."""
+        for axis, place in zip(logical_axes(tensor), window.places):
+            is_whole = isinstance(place, Along) and place.offset is ZERO and self.axes[place.axis].logical_extent is axis.logical_extent
+            if axis.is_broadcast() and not is_whole and not (isinstance(place, Fixed) and is_int(place.position, 0)):
+                return True
+        return False
+
     def _same_fill(self, source: TensorView, window: Window, fill: Scalar) -> TensorView | None:
         """Return the image of a chain of ops on one tensor whose own fill makes `fill`, or None."""
         chain: list[PointwiseOp] = []
@@ -390,7 +398,7 @@ class _Mover:
         while isinstance(above := tensor.definition(), PointwiseOp) and len(above.inputs) == 1 and _is_moved(above):
             chain.append(above)
             tensor = above.tensor_inputs[0]
-        if not fill.sym.is_const or _is_moved(tensor.definition()) or not chain:
+        if not fill.sym.is_const or _is_moved(tensor.definition()) or not chain or self._leaves_broadcast(tensor, window):
             return None
         value = _before(fill.sym.value, fill.dtype(), chain)
         if value is None:
