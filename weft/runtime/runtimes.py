@@ -36,7 +36,7 @@ from ..ir.structure import known_key
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
 from ..options import Options, current
-from ..segment.plan import KernelStep, Plan
+from ..segment.plan import KernelStep, Plan, ViewStep
 from . import zero_size
 from .binding import VECTOR_BYTES, Bound, SizesDiffer
 from .engines import BuiltKernel, Engine
@@ -291,9 +291,12 @@ def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
 
 
 def alignments_bits(template: Template, use: KernelUse, sizes: Sizes) -> dict[str, int]:
-    """Return the alignment of every tensor that the kernel reads or writes; fresh buffers are aligned for every access."""
+    """Return the alignment of every tensor that the kernel reads or writes; fresh buffers are aligned for every access, views as what they show."""
     bits: dict[str, int] = {}
+    shown: dict[Val, Val] = {step.output: step.source for step in sizes.plan.steps if isinstance(step, ViewStep)}
     for own, value in zip(use.part.fusion.inputs(), use.inputs):
+        while value in shown:
+            value = shown[value]
         bound = sizes.bound.tensors.get(sizes.places.get(input_name(value), -1))
         bits[f"T{own.name}"] = (VECTOR_BYTES if bound is None else bound.alignment_bytes) * 8
     for place, output in zip(use.outputs, use.part.fusion.outputs()):
