@@ -9,7 +9,7 @@ Read first: `Graph`, `Group`, `Graph.obstacle`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..analysis.axes import AxisMaps
@@ -48,7 +48,7 @@ def is_free(expr: Expr) -> bool:
 
 @dataclass(eq=False)
 class Group:
-    """Anchors that one step computes. first, last: places of its outermost anchors in the definition's order.
+    """Anchors that one step computes. first: the place of its outermost anchor in the definition. at: its place in an order of all groups, producers first.
 
     reads: tensors from outside. barred: those of them that have to come from memory (sources of lookups, what is behind a barrier). produced: results
     of the anchors that something outside may need. folds: (axes, reduced axes) of its reductions, as sets of bits. is_single: no kernel has more than this.
@@ -57,7 +57,7 @@ class Group:
 
     anchors: list[Expr]
     first: int
-    last: int
+    at: int
     reads: set[TensorView]
     barred: set[TensorView]
     produced: set[TensorView]
@@ -212,9 +212,10 @@ class Graph:
         return len({reduced for _, reduced in a.folds | b.folds}) > 1
 
     def join(self, a: Group, b: Group) -> Group:
-        """Put the smaller group into the other; return that."""
+        """Put the smaller group into the other; return that. Neither leads to the other through other groups."""
         if len(a.anchors) < len(b.anchors):
             a, b = b, a
+        a.at = self._place_between(*sorted((a, b), key=lambda g: g.at))
         for tensor in b.reads:
             readers = self.readers[tensor]
             readers.discard(b)
@@ -222,7 +223,7 @@ class Graph:
         for tensor in b.produced:
             self.writer[tensor] = a
         a.anchors += b.anchors
-        a.first, a.last = min(a.first, b.first), max(a.last, b.last)
+        a.first = min(a.first, b.first)
         a.reads |= b.reads
         a.produced |= b.produced
         a.barred |= b.barred
@@ -244,17 +245,45 @@ class Graph:
         """Tell whether a path through other groups leads from one group to the other, so that they cannot be one step."""
         return self._leads(a, b) or self._leads(b, a)
 
+    def consumers(self, group: Group) -> set[Group]:
+        """Return the groups that read from a group."""
+        return {reader for t in group.produced for reader in self.readers.get(t, ())} - {group}
+
     def _leads(self, source: Group, target: Group) -> bool:
-        stack = [g for g in self.producers(target) if g is not source and g.last > source.first]
+        stack = [g for g in self.producers(target) if g is not source and g.at > source.at]
         seen = {target, *stack}
         while stack:
             for group in self.producers(stack.pop()):
                 if group is source:
                     return True
-                if group not in seen and group.last > source.first:
+                if group not in seen and group.at > source.at:
                     seen.add(group)
                     stack.append(group)
         return False
+
+    def _place_between(self, early: Group, late: Group) -> int:
+        """Make room for two groups that become one: what leads to the late one goes before them, what the early one leads to behind. Return their place.
+
+        Only groups between the two move, among the places that these have. Source: Pearce and Kelly, A dynamic topological sort algorithm, 2006.
+        """
+        before = self._reached(late, self.producers, lambda g: g.at > early.at)
+        behind = self._reached(early, self.consumers, lambda g: g.at < late.at)
+        before.discard(early)
+        behind.discard(late)
+        ordered = [*sorted(before, key=lambda g: g.at), early, *sorted(behind, key=lambda g: g.at)]
+        for group, place in zip(ordered, sorted([late.at, *(g.at for g in ordered)])):
+            group.at = place
+        return early.at
+
+    @staticmethod
+    def _reached(start: Group, near: Callable[[Group], set[Group]], is_between: Callable[[Group], bool]) -> set[Group]:
+        found: set[Group] = set()
+        stack = [start]
+        while stack:
+            new = {g for g in near(stack.pop()) if is_between(g)} - found
+            found |= new
+            stack += new
+        return found
 
     def alive(self) -> list[Group]:
         return [g for g in self.groups if g.is_alive]

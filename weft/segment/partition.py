@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from ..analysis.connected import components
 from ..compiler import WITHOUT_KERNEL, NoScheduler
+from ..errors import require
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, ScanOp
@@ -201,6 +202,7 @@ def in_order(graph: Graph, written_in_place: Collection[object]) -> list[Group]:
             if not missing[reader]:
                 count += 1
                 heapq.heappush(ready, (*key(reader), count, reader))
+    require(len(out) == len(groups), f"{len(groups) - len(out)} of {len(groups)} groups of a definition wait for each other")
     return out
 
 

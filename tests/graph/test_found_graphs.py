@@ -1,0 +1,100 @@
+"""Definitions that random search found wrong, refused or misaligned once, made small. A case's name says what must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from weft import DataType as D
+from weft import FusionDefinition, options
+
+Define = Callable[[FusionDefinition], None]
+CASES: dict[str, tuple[Define, Callable[[], list[Any]]]] = {}
+
+
+def case(*inputs: Callable[[], torch.Tensor]) -> Callable[[Define], Define]:
+    def add(define: Define) -> Define:
+        CASES[define.__name__] = (define, lambda: [make() for make in inputs])
+        return define
+
+    return add
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], torch.Tensor]:
+    return lambda: torch.randn(shape, dtype=torch.float64).to(dtype)
+
+
+@case(tensor(5, 4))
+def a_row_sum_and_a_sum_of_all_used_by_both(fd):
+    """Three groups that wait for each other, when the order of joined groups is not kept."""
+    x, o = fd.define_tensor([-1, -1], contiguity=True), fd.ops
+    fd.add_output(o.sub(x, o.mul(o.sum(x, [1], True), 0.25)))
+    fd.add_output(o.sub(x, o.mul(o.sum(x, [0, 1], True), 0.05)))
+
+
+@case(tensor(32, 16))
+def a_shift_by_one_along_an_axis_that_a_reshape_cuts(fd):
+    x, o = fd.define_tensor([32, 16], contiguity=True), fd.ops
+    y = o.reshape(x, [32, 4, 4])
+    fd.add_output(o.sub(y, o.sum(y, [1], True)))
+    fd.add_output(o.sub(o.pad(x, [1, -1]), o.sin(x)))
+
+
+@case(tensor(2, 6))
+def a_pad_in_front_of_an_axis_that_is_cut_where_sizes_are_symbolic(fd):
+    x, o = fd.define_tensor([-1, -1], contiguity=True), fd.ops
+    fd.add_output(o.sigmoid(o.reshape(o.pad(o.reshape(x, [1, 4, 3]), [1, 1, 2, 0]), [1, -1, 5])))
+
+
+@case(tensor(1, 1), tensor(1, 30))
+def a_pad_of_an_axis_of_one_element(fd):
+    x, y, o = fd.define_tensor([1, 1], contiguity=[None, None]), fd.define_tensor([1, 30], contiguity=[None, True]), fd.ops
+    fd.add_output(o.permute(o.pad(o.tanh(x), [0, 4]), [0, 1]))
+    fd.add_output(o.sin(o.pad(o.abs(y), [2, -1, 1, -1])))
+
+
+@case(lambda: torch.randn(17, dtype=torch.float64)[1:])
+def a_view_of_memory_that_begins_anywhere(fd):
+    x, o = fd.define_tensor([-1], contiguity=[True], dtype=D.Double), fd.ops
+    y = o.cast(o.reshape(x, [2, 8]), D.Float)
+    fd.add_output(o.sigmoid(o.reshape(o.tanh(x), [-1, 2])))
+    fd.add_output(o.sin(o.pad(x, [1, 2])))
+    fd.add_output(o.sub(y, o.sum(y, [1], True)))
+
+
+@case(tensor(30, 30))
+def a_reduction_of_a_slice_of_rows_that_no_vector_divides(fd):
+    x, o = fd.define_tensor([30, 30], contiguity=True), fd.ops
+    fd.add_output(o.max(o.relu(o.slice(x, [12, 0], [24, 30]))))
+
+
+@case(lambda: torch.randn(16, 1).bfloat16().expand(16, 16))
+def a_softmax_over_rows_of_a_slice_without_columns(fd):
+    x, o = fd.define_tensor([-1, -1], contiguity=[True, None], dtype=D.BFloat16), fd.ops
+    fd.add_output(o.neg(o.reshape(o.slice(x, [0, 8], [16, 16]), [16, 4, 2])))
+    y = o.cast(o.slice(x, [10, 0], [12, 8]), D.Float)
+    e = o.exp(o.sub(y, o.max(y, [0], True)))
+    fd.add_output(o.truediv(e, o.sum(e, [0], True)))
+
+
+@case(tensor(8, 8, 12))
+def a_reshape_of_a_reshape_beside_a_reduction(fd):
+    x, o = fd.define_tensor([-1, -1, -1], contiguity=True), fd.ops
+    y = o.relu(o.reshape(o.reshape(x, [1, 8, 8, 12]), [-1, 64, 12]))
+    fd.add_output(o.relu(o.reshape(o.sum(x, [1, 2]), [4, 2])))
+    fd.add_output(o.reshape(y, [1, 32, 1, 2, 12]))
+    fd.add_output(o.abs(o.reshape(y, [1, 64, 1, 12])))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graph(name: str) -> None:
+    define, make = CASES[name]
+    torch.manual_seed(0)
+    with FusionDefinition() as fd:
+        define(fd)
+    inputs = make()
+    with options(check="races", strict_schedules=True):
+        fd.validate(inputs)
