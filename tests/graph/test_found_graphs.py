@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from weft import DataType as D
-from weft import FusionDefinition, options
+from weft import FusionDefinition
+from weft.options import options
 
 Define = Callable[[FusionDefinition], None]
 CASES: dict[str, tuple[Define, Callable[[], list[Any]]]] = {}

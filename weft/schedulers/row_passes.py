@@ -98,7 +98,7 @@ class Passes:
                     load_again(cache, later)
 
     def operands(self, kept: list[TensorView]) -> list[TensorView]:
-        """Return the caches of inputs, and what lookups found, that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
+        """Return the loads that vary along the row and are not kept, as weights: a pass that walks in a loop loads them itself."""
         loads = [(source.name, cache) for source, cache in self.template.inputs] + self.template.lookups
         return [load for name, load in loads if name in self.varying and load not in kept and load.uses()]
 
