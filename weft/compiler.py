@@ -59,17 +59,27 @@ class ScheduleFailed(Exception):
         super().__init__(f"{scheduler.name}: {error}")
 
 
+class Rejected(Exception):
+    """The kernel of a proposal cannot be used: the compiler spilled too much, or its blocks do not all run at once. error: what says so."""
+
+    def __init__(self, fusion: Fusion, proposal: "Proposal", error: WeftError) -> None:
+        self.fusion, self.proposal, self.error = fusion, proposal, error
+        super().__init__(f"{proposal.scheduler.name}: {error}")
+
+
 @dataclass(eq=False)
 class Prepared:
     """A fusion made ready for analysis: a clone with canonical extents and no Welford ops, and what each scheduler knows of it.
 
-    equalities: sizes that the host must find equal. declines: schedulers that never take this fusion, with the reason.
+    equalities: sizes that the host must find equal. declines: schedulers that never take this fusion, with the reason. rejected: params whose kernels cannot
+    be used, with what says so.
     """
 
     fusion: Fusion
     equalities: list[SizeEquality]
     analyses: dict[SchedulerType, Any] = field(default_factory=dict)
     declines: dict[SchedulerType, str] = field(default_factory=dict)
+    rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
 
     def analysis(self, scheduler: Scheduler) -> Any | None:
         """Return the scheduler's analysis, or None when it declines (the reason is in `declines`)."""
@@ -132,7 +142,7 @@ def propose(
 
     variant: how a scheduler that knows several ways is to do it (the setting `rows`); where that way is impossible, its own choice stands.
     sizes: values of the fusion's size and stride variables. alignment_bits: "T3" -> alignment of the tensor's first element in bits.
-    Errors: NoScheduler with every scheduler's reason.
+    Errors: NoScheduler with every scheduler's reason; ScheduleFailed where all that a scheduler has for these sizes was rejected.
     """
     prepared = prepare(fusion)
     alignments = {int(name[1:]): bits for name, bits in alignment_bits.items()}
@@ -149,6 +159,12 @@ def propose(
             reasons[scheduler.name.name] = declined.reason
             continue
         params, trace = scheduler.choose_variant(analysis, sizes, alignments, arch, variant)  # type: ignore[arg-type]
+        rejected = prepared.rejected.get(scheduler.name, {})
+        if params in rejected:
+            other = scheduler.choose_other(analysis, sizes, alignments, arch, frozenset(rejected))  # type: ignore[arg-type]
+            if other is None:
+                raise ScheduleFailed(fusion, scheduler.name, rejected[params])
+            params, trace = other
         proposal = Proposal(scheduler.name, params, trace, tuple(reasons.items()))
         Dump.scheduler(proposal)
         return proposal
@@ -166,6 +182,15 @@ def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[st
             return None
         reasons[scheduler.name.name] = prepared.declines[scheduler.name] if declined is None else declined.reason
     return reasons
+
+
+def reject(found: Rejected) -> None:
+    """Let the scheduler choose other params for this fusion from now on. Errors: InternalError when it chose them in spite of that."""
+    rejected = prepare(found.fusion).rejected.setdefault(found.proposal.scheduler, {})
+    if found.proposal.params in rejected:
+        raise found.error
+    rejected[found.proposal.params] = found.error
+    LOGGER.info("%s: %s; other params are chosen", found.proposal.scheduler.name, found.error)
 
 
 def give_up(failed: ScheduleFailed) -> None:

@@ -7,13 +7,14 @@ Read first: `Caller`.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
 import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -30,7 +31,8 @@ from .binding import Bound, InputPlan, span_elems
 from .call_writer import Prepared, prepare_call
 from .cut import Cut
 from .engines import Engine
-from .limits import check_alignment, check_limits, launch_sizes
+from .limits import check_alignment, check_limits, check_residency, launch_sizes
+from .resources import CooperativeGridTooLarge, TooManySpills
 from .runtimes import Kernels, Request, Runtime, Sizes, Template, input_name, sizes_of
 from .steps import KernelUse
 from .storage_check import checker
@@ -46,7 +48,7 @@ class CheckedOnCpu(UserWarning):
 MOST_COMPILERS = 16
 """Kernels of one definition that are compiled at the same time."""
 
-MOST_FAILURES = 16
+MOST_FAILURES, MOST_REJECTIONS = 16, 32
 """Schedulers that a call leaves out, one after the other, before it gives up."""
 LARGEST_TABLE = 4096
 """Signatures that an executor keeps; when there are more, it starts over."""
@@ -131,10 +133,15 @@ class Caller(ABC):
         launch = launch_sizes(program, use.env)
         self.change_launch(launch)
         check_limits(program, use.env, launch, engine.arch)
+        with _rejecting(request):
+            check_residency(program, launch, engine.arch)
         check_alignment(program, use.part.fusion.inputs(), [sizes.places.get(input_name(v)) for v in use.inputs], self.shown, sizes.bound.tensors)
 
         def build() -> Runtime:
-            runtime = found or self.kernels.runtime(request, program, timings)
+            with _rejecting(request):
+                runtime = found or self.kernels.runtime(request, program, timings)
+                if program.cooperative:
+                    runtime.built.check_residency(launch, program)
             if not found:
                 self._new.append(runtime)
             self.runtimes[runtime] = None
@@ -158,6 +165,16 @@ class Caller(ABC):
         for one in spent:
             timings.add(one)
         return runtimes
+
+    def _usable_runtimes(self, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str], timings: Timings) -> list[Runtime]:
+        """Return the kernels of all steps; for one that turns out to be unusable, its scheduler chooses again."""
+        for _ in range(MOST_REJECTIONS):
+            try:
+                return self._all_runtimes(sizes, engine, options, disable, timings)
+            except compiler.Rejected as found:
+                last = found
+                compiler.reject(found)
+        raise compiler.ScheduleFailed(last.fusion, last.proposal.scheduler, last.error)
 
     def _program(self, request: Request, timings: Timings) -> KernelProgram:
         start = timings.clock()
@@ -259,7 +276,7 @@ class Caller(ABC):
             try:
                 sizes, engine = self.sizes(values, device, options)
                 timings.binding_s += timings.clock() - start
-                return sizes, engine, self._all_runtimes(sizes, engine, options, disable, timings)
+                return sizes, engine, self._usable_runtimes(sizes, engine, options, disable, timings)
             except compiler.ScheduleFailed as failure:
                 failed = failure
                 if options.strict_schedules:
@@ -309,6 +326,17 @@ class Caller(ABC):
             values[index].detach().copy_(copies[index])
         back = {id(copy): value for copy, value in zip(copies, values)}
         return [back[id(r)] if id(r) in back else r.to(where) for r in results]
+
+
+@contextlib.contextmanager
+def _rejecting(request: Request) -> Iterator[None]:
+    """Reject the proposal of a request whose kernel is found to be unusable; a kernel scheduled by hand has no other. Errors: Rejected."""
+    try:
+        yield
+    except (CooperativeGridTooLarge, TooManySpills) as error:
+        if request.proposal is None:
+            raise
+        raise compiler.Rejected(request.part.fusion, request.proposal, error) from error
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from weft.arch import Arch, arch_of_device, check
 from weft.errors import InternalError, UserError, WeftError
 from weft.runtime.launch import TENSOR_MAP_BYTES, LaunchRecord, ParamSlot, make_config
 from weft.runtime.modules import Module, unload_retired
-from weft.runtime.resources import Resources, resources_of
+from weft.runtime.resources import CooperativeGridTooLarge, Resources, resources_of
 
 _MAX_THREADS_PER_BLOCK = 0  # CUfunction_attribute
 _SHARED_BYTES = 1
@@ -48,12 +48,6 @@ class LaunchBeyondLimit(UserError):
     code = "W760"
     what = "kernel {kernel} wants {quantity} {value}; {chip} allows {limit}"
     fix = "{remedy}"
-
-
-class CooperativeGridTooLarge(UserError):
-    code = "W761"
-    what = "kernel {kernel} synchronises its grid of {blocks} blocks, and {chip} can hold {resident} of them at a time: {why}"
-    fix = "launch at most {resident} blocks, or use fewer threads, registers or shared memory per block"
 
 
 class CodeRejected(WeftError):
@@ -266,13 +260,21 @@ class LoadedKernel:
         self.allow_dynamic_shared(shared_bytes)
         if cluster is not None:
             self._allow_cluster(prod(cluster))
-        if cooperative and all(config.grid):
-            self._check_residency(tuple(config.grid), tuple(config.block), shared_bytes, cluster)
+        if cooperative:
+            self.check_residency(tuple(config.grid), tuple(config.block), shared_bytes, cluster)
         library = chips.driver_library()
         # Subscripting makes a function object of its own, which nobody gives argtypes: see weft.runtime.launch
         call = library["cuLaunchKernelEx"]
         replace_address = library["cuTensorMapReplaceAddress"] if any(slot[0] == "tensor_map" for slot in params) else None
         return LaunchRecord(self.name, call, self._function, config, params, self._retry, replace_address)
+
+    def check_residency(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, cluster: Sequence[int] | None) -> None:
+        """Check that all blocks of a cooperative launch run at once. Errors: CooperativeGridTooLarge, LaunchBeyondLimit."""
+        self.allow_dynamic_shared(shared_bytes)
+        if cluster is not None:
+            self._allow_cluster(prod(cluster))
+        if all(grid):
+            self._check_residency(grid, block, shared_bytes, cluster)
 
     def allow_dynamic_shared(self, shared_bytes: int) -> None:
         """Raise the kernel's limit of dynamic shared memory; it is never lowered, so that older records stay valid."""

@@ -5,6 +5,7 @@ Owns the choice of the engine and the building of a kernel on it, from the progr
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ..lower.program import KernelProgram
 from ..options import Options, current
 from . import work_memory
 from .launch import ParamSlot, current_stream_reader
-from .resources import Resources
+from .resources import MOST_SPILL_BYTES, Resources, TooManySpills
 
 Launch = Callable[..., None]
 """launch(pointers, stream) or launch(pointers, stream, ((slot, value), ...)): starts the kernel, on a GPU without waiting for it."""
@@ -83,6 +84,9 @@ class BuiltKernel(Protocol):
     def launcher(self, plan: LaunchPlan) -> Launch:
         """Return the function that launches with this plan. Errors: limits of the device."""
 
+    def check_residency(self, launch: dict[str, Any], program: KernelProgram) -> None:
+        """Check that all blocks of a cooperative kernel run at once. Errors: CooperativeGridTooLarge."""
+
 
 class Engine(Protocol):
     """A place where kernels run. `key` tells engines with different kernels apart; `device` is the GPU's index, None on the CPU."""
@@ -108,6 +112,18 @@ class GpuEngine:
         return _GpuKernel(self, program, options, fmad)
 
 
+def registers_to_try(program: KernelProgram, arch: Arch) -> list[int | None]:
+    """Return limits of registers to compile with, one after the other while the kernel spills too much: its own, then as many as its block can have.
+
+    A kernel whose blocks wait for each other has its own only: with more registers fewer of them run at once.
+    """
+    if program.max_registers is None or program.cooperative:
+        return [program.max_registers]
+    threads = math.prod(int(n.value) if n.is_const else arch.max_threads_per_block for n in program.block)  # type: ignore[arg-type]
+    most = arch.registers_per_thread(min(threads, arch.max_threads_per_block))
+    return [program.max_registers, most] if most > program.max_registers else [program.max_registers]
+
+
 class _GpuKernel:
     def __init__(self, engine: GpuEngine, program: KernelProgram, options: Options, fmad: bool) -> None:
         from .driver import load_kernel
@@ -115,12 +131,22 @@ class _GpuKernel:
 
         unit = translation_unit(program.text, program.blocks, shortened=True)
         start = time.perf_counter()
-        compiled = compile_or_load(unit, program.name, engine.arch.nvrtc_target, max_registers=program.max_registers, fmad=fmad, options=options)
+        limits = registers_to_try(program, engine.arch)
+        for limit in limits:
+            compiled = compile_or_load(unit, program.name, engine.arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
+            spilled = compiled.resources.spill_store_bytes or 0
+            if spilled <= MOST_SPILL_BYTES:
+                break
+        else:
+            raise TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=MOST_SPILL_BYTES)
         middle = time.perf_counter()
         self._loaded = load_kernel(compiled.cubin, program.name, engine.device, compiled.resources)  # type: ignore[arg-type]
         end = time.perf_counter()
         self.report = BuildReport(middle - start, end - middle, compiled.from_cache, compiled.resources, {"log": compiled.log})
         Dump.machine_code(program.name, str(compiled.resources), compiled.cubin, compiled.ptx)
+
+    def check_residency(self, launch: dict[str, Any], program: KernelProgram) -> None:
+        self._loaded.check_residency(launch["grid"], launch["block"], launch["shared_bytes"], None if program.cluster == (1, 1, 1) else program.cluster)
 
     def launcher(self, plan: LaunchPlan) -> Launch:
         cluster = plan.cluster if plan.cluster != (1, 1, 1) else None
@@ -159,6 +185,9 @@ class _EmulatedKernel:
         self.program = program
         self.kernel = EmulatedKernel.of_text(program.text, program.blocks, program.name, check=engine.check, limits=limits, origins=program.origins)
         self.report = BuildReport(compile_s=time.perf_counter() - start)
+
+    def check_residency(self, launch: dict[str, Any], program: KernelProgram) -> None:
+        """What is known before compilation is all that the emulator knows."""
 
     def launcher(self, plan: LaunchPlan) -> Launch:
         return _EmulatedLaunch(self, plan)

@@ -5,6 +5,7 @@ Owns these checks and their messages; they come before anything is compiled. Rea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..expr import Number, Sym, evaluate, evaluate_int
 from ..ir.values import TensorView, Val, no_reductions
 from ..lower.program import KernelProgram, Need
 from .binding import BoundTensor
+from .resources import CooperativeGridTooLarge
 
 
 class TooManyThreads(UserError):
@@ -62,6 +64,24 @@ class BlockTooSmall(UserError):
     code = "W788"
     what = "kernel {kernel} was compiled for {limit} threads along {axis}; for these sizes {wanted} = {value} are wanted"
     fix = "compile it for more threads (bdim{letter}, compute_bdim{letter}), or split the axis by a constant"
+
+
+def check_residency(program: KernelProgram, plan: dict[str, Any], arch: chips.Arch) -> None:
+    """Raise for a kernel whose blocks wait for each other and do not all run at once, by what is known before it is compiled.
+
+    Clusters may fit worse than this says, which the driver finds. Errors: CooperativeGridTooLarge.
+    """
+    if program.cooperative:
+        threads, shared, blocks = math.prod(plan["block"]), plan["shared_bytes"], math.prod(plan["grid"])
+        registers = program.max_registers or FEWEST_REGISTERS
+        per_sm = arch.blocks_per_sm(threads, registers, shared)
+        if blocks > per_sm * arch.sm_count:
+            why = f"{per_sm} of {threads} threads, {registers} registers and {shared} bytes of shared memory on each of {arch.sm_count} multiprocessors"
+            raise CooperativeGridTooLarge(kernel=program.name, blocks=blocks, chip=arch.name, resident=per_sm * arch.sm_count, why=why)
+
+
+FEWEST_REGISTERS = 16
+"""That a kernel without a limit of its own uses at least."""
 
 
 def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str, Any], arch: chips.Arch) -> None:

@@ -64,6 +64,10 @@ class Scheduler(ABC):
         """Return params of the way named `variant` where the scheduler has it and it is possible, else those of `choose`."""
         return self.choose(analysis, sizes, alignment_bits, arch)
 
+    def choose_other(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: frozenset[Any]) -> tuple[Any, str] | None:
+        """Return params that are not among `rejected`, whose kernels turned out to be unusable; None where the scheduler has no others."""
+        return None
+
     @abstractmethod
     def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
         """Schedule `fusion`, a clone of the analysed one, in place."""

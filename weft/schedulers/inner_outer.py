@@ -49,6 +49,13 @@ class InnerOuterPersistent(Scheduler):
     def choose(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[InnerOuterParams, str]:
         return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, all(can_load(t) for t in analysis.row_inputs))
 
+    def choose_other(
+        self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: frozenset[InnerOuterParams]
+    ) -> tuple[InnerOuterParams, str] | None:  # fmt: skip
+        loadable = all(can_load(t) for t in analysis.row_inputs)
+        found = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, loadable, rejected)
+        return None if found[0] in rejected else found
+
     def apply(self, fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
         return apply_inner_outer(fusion, analysis, params)
 

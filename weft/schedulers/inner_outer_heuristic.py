@@ -94,11 +94,14 @@ class InnerOuterParams:
         return row_elems % self.cluster_blocks == 0 and share == self.lanes * self.threads_y * self.batches * self.vector_elems
 
 
-def choose_inner_outer(facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True) -> tuple[InnerOuterParams, str]:
-    """Return params, and what was compared. is_loadable: bulk copies can bring the rows of all inputs."""
+def choose_inner_outer(
+    facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: frozenset[InnerOuterParams] = frozenset()
+) -> tuple[InnerOuterParams, str]:  # fmt: skip
+    """Return params, and what was compared. is_loadable: bulk copies can bring the rows of all inputs. rejected: params that are not to be chosen."""
     from .inner_outer_model import predicted_ns
 
-    found = sorted(((predicted_ns(p, facts, arch), n, p) for n, p in enumerate(Candidates(facts, arch, is_loadable).all())), key=lambda entry: entry[:2])
+    candidates = [p for p in Candidates(facts, arch, is_loadable).all() if p not in rejected]
+    found = sorted(((predicted_ns(p, facts, arch), n, p) for n, p in enumerate(candidates)), key=lambda entry: entry[:2])
     if not found:
         params = Candidates(facts, arch, is_loadable).last_resort()
         return params, f"inner_outer_persistent: sums of a row fit into no block, and spill: {params}"

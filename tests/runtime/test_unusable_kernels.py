@@ -1,0 +1,122 @@
+"""Kernels that turn out to be unusable - they spill too much, or their blocks do not all run at once: other params are chosen, or another scheduler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import weft.schedulers.inner_outer as two_sides
+from weft import DataType, FusionDefinition
+from weft.arch import arch_by_name
+from weft.expr import const
+from weft.ir.enums import SchedulerType
+from weft.lower.program import KernelProgram
+from weft.runtime import engines, nvrtc
+from weft.runtime.engines import EmulatorEngine, registers_to_try
+from weft.runtime.runtimes import forget_kernels
+from weft.runtime.resources import MOST_SPILL_BYTES, Resources, TooManySpills
+
+H100 = arch_by_name("H100")
+
+
+@pytest.fixture(autouse=True)
+def no_known_kernels() -> Iterator[None]:
+    """What one test rejects is chosen again in the next."""
+    forget_kernels()
+    yield
+    forget_kernels()
+
+
+def rows_and_columns() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
+        fd.add_output(y)
+        fd.add_output(fd.ops.sum(y, [0]))
+    return fd
+
+
+def check(fd: FusionDefinition) -> None:
+    x = torch.randn(40, 104, generator=torch.Generator().manual_seed(1))
+    wanted = x.double() * x.double().sum(1, keepdim=True)
+    for got, want in zip(fd.execute([x]), [wanted, wanted.sum(0)]):
+        assert float((got.double() - want).abs().max() / want.abs().max()) < 64 * 2.0**-23
+
+
+def test_a_grid_that_does_not_run_at_once_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = two_sides.choose_inner_outer
+
+    def too_many_blocks(facts, arch, loadable=True, rejected=frozenset()):  # noqa: ANN001, ANN202
+        params, trace = choose(facts, arch, loadable, rejected)
+        many = dataclasses.replace(params, blocks=50 * arch.sm_count)
+        return (params, trace) if many in rejected else (many, trace)
+
+    monkeypatch.setattr(two_sides, "choose_inner_outer", too_many_blocks)
+    fd = rows_and_columns()
+    check(fd)
+    assert fd.fec.kernel_runtimes[-1].proposal.params.blocks < 50 * H100.sm_count
+
+
+def test_a_kernel_that_spills_gives_way_to_the_next_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    build, refused = EmulatorEngine.build, []
+
+    def refusing(self, program, options, **more):  # noqa: ANN001, ANN003, ANN202
+        if program.cooperative and len(refused) < 3:
+            refused.append(program.name)
+            raise TooManySpills(kernel=program.name, bytes=4000, registers=64, limit=MOST_SPILL_BYTES)
+        return build(self, program, options, **more)
+
+    monkeypatch.setattr(EmulatorEngine, "build", refusing)
+    fd = rows_and_columns()
+    check(fd)
+    assert len(refused) == 3 and fd.fec.kernel_runtimes[-1].program.name not in refused
+    assert fd.fec.kernel_runtimes[-1].proposal.scheduler is SchedulerType.inner_outer_persistent
+
+
+def test_a_scheduler_without_other_params_leaves_the_fusion_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cut into rows and columns, each in a kernel of its own, needs no grid that waits."""
+    build = EmulatorEngine.build
+
+    def refusing(self, program, options, **more):  # noqa: ANN001, ANN003, ANN202
+        if program.cooperative:
+            raise TooManySpills(kernel=program.name, bytes=4000, registers=64, limit=MOST_SPILL_BYTES)
+        return build(self, program, options, **more)
+
+    monkeypatch.setattr(EmulatorEngine, "build", refusing)
+    monkeypatch.setattr(two_sides.InnerOuterPersistent, "choose_other", lambda *_: None)
+    check(rows_and_columns())
+
+
+def program(max_registers: int | None, threads: int, *, cooperative: bool = False) -> KernelProgram:
+    return SimpleNamespace(name="k", text="", blocks=(), max_registers=max_registers, block=(const(threads), const(1), const(1)), cooperative=cooperative)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "given, wanted",
+    [(program(64, 256), [64, 255]), (program(64, 1024), [64]), (program(96, 512), [96, 128]), (program(None, 256), [None]), (program(64, 256, cooperative=True), [64])],
+)
+def test_registers_to_try(given, wanted) -> None:  # noqa: ANN001
+    assert registers_to_try(given, H100) == wanted
+
+
+@pytest.mark.parametrize("spilled, right", [({64: 4000, 255: 40}, 255), ({64: 300}, 64), ({64: 4000, 255: 3000}, None)])
+def test_machine_code_that_spills_much_is_compiled_again_with_more_registers(monkeypatch: pytest.MonkeyPatch, spilled: dict, right: int | None) -> None:
+    compiled_with: list[int] = []
+
+    def compile_or_load(unit, entry, target, *, max_registers, **more):  # noqa: ANN001, ANN003, ANN202
+        compiled_with.append(max_registers)
+        return SimpleNamespace(cubin=b"", resources=Resources(max_registers, 0, 0, 0, spilled[max_registers], 0), log="", ptx=None, from_cache=False)
+
+    monkeypatch.setattr(nvrtc, "compile_or_load", compile_or_load)
+    monkeypatch.setattr("weft.runtime.driver.load_kernel", lambda *_: object())
+    engine = SimpleNamespace(arch=H100, device=0)
+    if right is None:
+        with pytest.raises(TooManySpills, match="W784: kernel k keeps 3000 bytes of each thread in memory"):
+            engines._GpuKernel(engine, program(64, 256), None, True)  # type: ignore[arg-type]
+    else:
+        engines._GpuKernel(engine, program(64, 256), None, True)  # type: ignore[arg-type]
+        assert compiled_with[-1] == right
