@@ -119,7 +119,8 @@ def registers_to_try(program: KernelProgram, arch: Arch) -> list[int | None]:
     """
     if program.max_registers is None or program.cooperative:
         return [program.max_registers]
-    threads = math.prod(int(n.value) if n.is_const else arch.max_threads_per_block for n in program.block)  # type: ignore[arg-type]
+    extents: list[int] = [int(n.value) if n.is_const else arch.max_threads_per_block for n in program.block]  # type: ignore[arg-type]
+    threads = math.prod(extents)
     most = arch.registers_per_thread(min(threads, arch.max_threads_per_block))
     return [program.max_registers, most] if most > program.max_registers else [program.max_registers]
 

@@ -40,8 +40,8 @@ class TooManySpills(UserError):
 
 
 MOST_SPILL_BYTES = 512
-"""Stored per thread. Source: of 780 kernels timed and checked on an H200, those that spill up to 388 bytes are right; of two that spilled far more, ptxas of CUDA
-13.0 wrote code that overwrites the stack pointer."""
+"""Stored per thread. Source: of 780 kernels timed and checked on an H200, those that spill up to 388 bytes are right; in two that spilled far more, code of
+ptxas (CUDA 13.0) overwrote the stack pointer."""
 
 
 @dataclass(frozen=True, slots=True)
