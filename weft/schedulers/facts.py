@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
@@ -75,6 +75,11 @@ class RowShape:
         return self.runs[-1][1]
 
     @property
+    def outer_run_elems(self) -> int:
+        """Elements of the reduced runs but the last, where that is reduced."""
+        return self.reduction_elems // max(1, self.inner_run_elems)
+
+    @property
     def dimensions(self) -> int:
         """2: one reduced run and at most one other; 3: the reduced loops, or the others, are in several runs."""
         return 2 if len(self.runs) <= 2 else 3
@@ -124,6 +129,8 @@ class PersistentFacts(RowShape):
     input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
     broadcast_operand_bits, broadcast_operands: inputs that vary over the reduced loops only (weights), read by every row, from L2.
     persistent_bits: kept per row between passes. projected_bits: kept when inputs are kept instead; None when that is impossible.
+    still_axes: how many of the innermost loops some input does not vary over that has others of their run (a weight per channel of a group); the last of
+    `runs` is then these, and vectors do not cross their end. 0: none, or vectors would be narrower.
     passes: walks over the row. recompute_instructions, recompute_has_exact_exp: what projection computes again, per element; has_exact_exp as in `OpCost`.
     """
 
@@ -154,6 +161,7 @@ class PersistentFacts(RowShape):
     phased_limit_elems: int = 1
     vector_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
+    still_axes: int = 0
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -238,6 +246,11 @@ def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> Pointwise
     return reference if isinstance(reference, Obstacle) else PointwiseAnalysis(fusion, axes, reference)
 
 
+def stands_still(tensor: TensorView, axes: LoopAxes, shape: ReductionShape) -> bool:
+    """True for a tensor that varies along a row of memory, but not from one element to the next: the weights of a group norm, one for each channel."""
+    return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and shape.order[-1] not in axes.concrete(tensor)
+
+
 class RowAnalysis:
     """What reductions and normalizations share: loops, runs, vectors, bits that move, cost."""
 
@@ -250,8 +263,9 @@ class RowAnalysis:
         # results of the reductions are few and may be stored one by one, so they do not narrow the vector
         self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
         vectorizable = self.limits.vectorizable
-        self.row_inputs = [t for t in inputs if axes.stored(t) & reduced and (axes.stored(t) - reduced or not has_rows)]
-        self.broadcast_inputs = [t for t in inputs if axes.stored(t) & reduced and not any(t is r for r in self.row_inputs)]
+        along = [t for t in inputs if axes.stored(t) & reduced and not stands_still(t, axes, shape)]
+        self.row_inputs = [t for t in along if axes.stored(t) - reduced or not has_rows]
+        self.broadcast_inputs = [t for t in along if not any(t is r for r in self.row_inputs)]
         self.max_dtype_bits, self.min_dtype_bits = _dtype_bits(vectorizable, [*inputs, *outputs])
         self.vectorizable_inputs = sum(any(t is v for v in vectorizable) for t in self.row_inputs)
         self.cost: OpCost = cost_of(_row_exprs(fusion, axes, reduced), wide_tensors(fusion))
@@ -323,7 +337,31 @@ def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:
 class PersistentAnalysis(RowAnalysis):
     """A normalization: results of reductions are used over the reduced loops."""
 
+    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
+        super().__init__(fusion, axes, shape, buffers)
+        self.still_axes = self._still_axes()
+
+    def _still_axes(self) -> int:
+        """How many of the innermost reduced loops some input does not have that has others of their run; 0: none, or a result lacks them too."""
+        if not self.shape.is_inner or any(stands_still(t, self.axes, self.shape) for t in self.outputs):
+            return 0
+        run = self.shape.runs[-1].classes
+        still = [self.axes.stored(t) for t in _inputs(self.axes.fusion) if stands_still(t, self.axes, self.shape)]
+        last = [max((n for n, c in enumerate(run) if c in stored), default=-1) for stored in still]
+        return len(run) - 1 - max(last) if last and max(last) >= 0 else 0
+
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
+        facts = self._facts(env, alignment_bits)
+        if not self.still_axes:
+            return facts
+        extents, order = self.axes.extents_elems(env), self.shape.order
+        if self.limits.limit_elems(len(order) - self.still_axes, env, alignment_bits, self.vector_bits) < facts.vector_limit_elems:
+            return facts
+        inner = math.prod(extents[n] for n in order[-self.still_axes :])
+        is_reduced, run = facts.runs[-1]
+        return replace(facts, runs=(*facts.runs[:-1], (is_reduced, run // inner), (is_reduced, inner)), still_axes=self.still_axes)
+
+    def _facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
         extents = self.axes.extents_elems(env)
         buffers = self.buffers
         return PersistentFacts(

@@ -54,7 +54,7 @@ class InnerPersistent(Scheduler):
 
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
         facts = analysis.facts(sizes, alignment_bits)
-        return choose_rows(facts, arch, is_loadable=all(can_load(t) for t in analysis.row_inputs), variant=variant)
+        return choose_rows(facts, arch, is_loadable=not facts.still_axes and all(can_load(t) for t in analysis.row_inputs), variant=variant)
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:
         if isinstance(params, AsyncRowsParams):
@@ -68,7 +68,9 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     passes = Passes(template, analysis, is_projected=params.project_to_inputs)
     kept = passes.separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
-    rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
+    rows = canonical_rows(
+        reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased, inner_axes=params.still_axes
+    )
     shared = ParallelType.grid_x if params.cluster_blocks > 1 else None
     phased = phased_rows(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
     serial = split_row(reference, rows, params)
@@ -109,7 +111,10 @@ def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> li
     """Split the row of the reference and bind its threads; return its serial axes (batches or loop and unroll, vector)."""
     serial = [rows.vector]
     if params.cluster_blocks > 1:
-        blocks, rows.row = split_axis(reference, rows.row, params.cluster_blocks, False, SHARE_MULTIPLE)
+        if rows.outer is None:
+            blocks, rows.row = split_axis(reference, rows.row, params.cluster_blocks, False, SHARE_MULTIPLE)
+        else:
+            blocks, rows.outer = split_axis(reference, rows.outer, params.cluster_blocks, False)
         blocks.parallelize(ParallelType.grid_x)
     if rows.outer is not None:
         batches, threads = split_axis(reference, rows.outer, params.outer_batches, False)

@@ -39,6 +39,7 @@ class PersistentParams:
     is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one.
     weights: when inputs that all rows share are loaded: "late", behind the reductions, or before them to "registers" or, by cp.async, to "shared" memory.
     block_lanes: neighbouring lanes that a block of neighbours in a row takes.
+    still_axes: how many of the innermost loops make the (inner) row of vectors, 0: all of the last reduced run; see `PersistentFacts`.
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
     """
 
@@ -61,6 +62,7 @@ class PersistentParams:
     is_phased: bool = False
     weights: str = "late"
     block_lanes: int = 1
+    still_axes: int = 0
 
     @property
     def part_multiple(self) -> int:

@@ -131,7 +131,7 @@ class RegisterRows(RowsOf):
     def candidates(self) -> Iterator[Candidate]:
         """Rows of every number of batches in one block; those of two reduced runs also with threads along the outer one."""
         facts = self.facts
-        has_outer_run = facts.dimensions == 3 and facts.runs[0][0] and facts.runs[-1][0] and len(facts.runs) == 3
+        has_outer_run = facts.dimensions == 3 and facts.outer_run_elems > 1
         for projected, bits in self.projections():
             for batches in self.batch_range(self.row_vectors):
                 yield from self.in_registers(projected, bits, batches)
@@ -229,7 +229,7 @@ class RegisterRows(RowsOf):
     def in_registers_3d(self, projected: bool, bits: float) -> Iterator[Candidate]:
         """Threads along x stay within the inner run, so that no index is divided; only where that wastes few lanes."""
         arch, facts = self.arch, self.facts
-        inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.runs[0][1]
+        inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.outer_run_elems
         for batches in self.batch_range(inner):
             padded = round_up(ceil_div(inner, batches), arch.warp_threads)
             if inner < 0.85 * padded * batches:
@@ -269,6 +269,7 @@ class RegisterRows(RowsOf):
             pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
             max_registers=min(limit, arch.registers_per_thread(block)),  # with more, the block could not be launched
             cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights="late" if early is None else early.weights, block_lanes=self.block_lanes,
+            still_axes=facts.still_axes,
         )  # fmt: skip
         params = dataclasses.replace(params, fill=params.fill_of(facts))
         lanes = facts.reduction_elems / (row_threads * vectors * self.vector * cluster_blocks)

@@ -186,17 +186,17 @@ class Rows:
 
 
 def canonical_rows(
-    tensor: TensorView, shape: ReductionShape, axes: LoopAxes, vector_elems: int, *, keep_outer: bool, is_phased: bool = False
+    tensor: TensorView, shape: ReductionShape, axes: LoopAxes, vector_elems: int, *, keep_outer: bool, is_phased: bool = False, inner_axes: int = 0
 ) -> Rows:  # fmt: skip
     """Bring the loops of a reduction over the innermost run into canonical order.
 
     Before: loops are the logical axes.   After: [rows?, outer?, row, single, vector], in memory order, each run merged.
-    is_phased: vectors are aligned in memory wherever rows begin.
+    is_phased: vectors are aligned in memory wherever rows begin. inner_axes: how many of the innermost loops the inner run has; 0: all of the last run.
     """
     domain = tensor.domain()
     order = class_order(tensor, shape, axes)
     arrange(tensor, order)
-    run = len(shape.runs[-1].classes)
+    run = inner_axes or len(shape.runs[-1].classes)
     merge_run(tensor, len(domain.loop) - run, run)
     split(tensor, -1, vector_elems, is_phased=is_phased)
     row, vector = domain.loop[-2:]

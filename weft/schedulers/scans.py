@@ -23,6 +23,7 @@ from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp
 from ..ir.values import TensorView
+from ..schedule.staying_blocks import StayingBlocks
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 from .throughput_heuristic import ceil_div, next_power_of_two
@@ -50,6 +51,7 @@ class ScanParams:
     bdimx: int
     bdimy: int
     max_registers: int
+    is_ahead: bool = False
 
 
 class ScanAnalysis:
@@ -136,7 +138,8 @@ class Scans(Scheduler):
             tensor.axis(-1 if params.is_row else -2).parallelize(ParallelType.group)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
-        return Launch(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers)
+        staying = StayingBlocks(frozenset(t.name for t in template.loads)) if params.is_ahead else None
+        return Launch(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers, staying=staying)
 
 
 def _in_order(reference: TensorView, analysis: ScanAnalysis, along_last: bool) -> int:

@@ -109,7 +109,7 @@ class StreamedRows(RowsOf):
         params = PersistentParams(
             kind="2d", storage=storage, project_to_inputs=projected and facts.projected_bits is not None, vector_elems=self.vector, batches=0, unroll=unroll,
             bdimx=threads, pad_to_warp=True, rows_per_block=1, row_unroll=1, bdimz=1, outer_batches=1, is_warp_only=False, max_registers=registers,
-            block_lanes=self.block_lanes,
+            block_lanes=self.block_lanes, still_axes=facts.still_axes,
         )  # fmt: skip
         in_flight = resident * threads * unroll * self.vector * (facts.input_bits - facts.late_input_bits) / 8
         waves = facts.iteration_elems / (arch.sm_count * blocks)
