@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
+from ..ir.values import IterDomain, TensorView
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
 from .persistent_params import RowsOf
-from .reduction import schedule_outer
+from .reduction import columns_and_rest, schedule_outer
 from .row_passes import Passes, read_again
-from .rows import Template, positions
+from .rows import Template, arrange_axes, positions, split_axis
 from .throughput_heuristic import ceil_div, previous_power_of_two, tree_workspace_bytes
 
 BLOCK_THREADS = 512
@@ -37,6 +38,10 @@ class OuterParams:
     bdimx: int
     bdimy: int
     max_registers: int
+    storage: str = "reread"
+    batches: int = 0
+    cluster_blocks: int = 1
+    project_to_inputs: bool = True
 
 
 class OuterPersistent(Scheduler):
@@ -75,11 +80,16 @@ class OuterPersistent(Scheduler):
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> Launch:
         template = Template(fusion)
-        passes = Passes(template, analysis, is_projected=True)
+        passes = Passes(template, analysis, is_projected=params.project_to_inputs)
         kept = passes.separate()
-        copies = [copy for tensor in (*kept, *passes.operands(kept)) for copy in read_again(tensor, passes)]
+        is_reread = params.storage == "reread"
+        copies = [copy for tensor in (*kept, *passes.operands(kept)) for copy in read_again(tensor, passes)] if is_reread else []
         reference = template.reduction_behind(analysis.shape.reference.name)
-        serial, loads_at = schedule_outer(reference, analysis, params)
+        is_cluster = params.cluster_blocks > 1
+        if is_reread:
+            serial, loads_at = schedule_outer(reference, analysis, params)
+        else:
+            serial, loads_at = schedule_kept_columns(reference, analysis, params)
         partial = rfactor(reference, positions(reference, serial))
         template.propagate(partial)
         template.bind(partial)
@@ -87,5 +97,24 @@ class OuterPersistent(Scheduler):
         if params.vector_elems > 1:
             template.group_reductions(-1)
         template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, copies)
-        template.inline_fixed(dict.fromkeys([*template.loads, *copies], loads_at), loads_at - 1, is_across=True)
-        return Launch(((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy)), params.max_registers)
+        row_axes = loads_at - is_reread
+        template.inline_fixed(dict.fromkeys([*template.loads, *copies], loads_at), row_axes, is_across=True)
+        static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
+        return Launch(static, params.max_registers, params.cluster_blocks)
+
+
+def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:
+    """Transform and bind columns of which each thread keeps its batches; return the serial axes and how many axes stand left of the batches."""
+    columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems)
+    blocks, threads_x = split_axis(reference, columns, params.bdimx)
+    share: list[IterDomain] = []
+    if params.cluster_blocks > 1:
+        of_cluster, rest = split_axis(reference, rest, params.cluster_blocks, False)
+        of_cluster.parallelize(ParallelType.grid_x)
+        share = [of_cluster]
+    batches, threads_y = split_axis(reference, rest, params.batches, False)
+    blocks.parallelize(ParallelType.grid_y if share else ParallelType.grid_x)
+    threads_x.parallelize(ParallelType.block_x)
+    threads_y.parallelize(ParallelType.block_y)
+    arrange_axes(reference, [blocks, *share, batches, threads_y, threads_x, vector])
+    return [batches], 1 + len(share)

@@ -141,19 +141,14 @@ def _share(
     return loop, [blocks]
 
 
-def schedule_outer(
-    reference: TensorView, analysis: RowAnalysis, params: Any, *, grid_split: int = 1, unswitch: bool = False, is_cluster: bool = False
-) -> tuple[list[IterDomain], int]:  # fmt: skip
-    """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads.
-
-    params: vector_elems, bdimx, bdimy and unroll as in ReductionParams, as are the keywords.
-    """
+def columns_and_rest(reference: TensorView, analysis: RowAnalysis, vector_elems: int) -> tuple[IterDomain, IterDomain, IterDomain]:
+    """Bring a reduction across memory into the form [columns, reduced, vector], each one axis; return them."""
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))
     loop = reference.get_loop_domain()
     run = len(shape.runs[-1].classes)
     merge_run(reference, len(loop) - run, run)
-    split(reference, -1, params.vector_elems)
+    split(reference, -1, vector_elems)
     loop = reference.get_loop_domain()
     vector = loop[-1]
     kept = [a for a in loop[:-1] if not a.is_reduction()]
@@ -161,8 +156,19 @@ def schedule_outer(
     arrange_axes(reference, [*kept, *reduced, vector])
     columns = merge_axes_at(reference, 0, len(kept))
     rest = merge_axes_at(reference, 1, len(reduced))
-    blocks, threads_x = split_axis(reference, columns, params.bdimx)  # type: ignore[arg-type]
-    rest, threads_y = split_axis(reference, rest, params.bdimy)  # type: ignore[arg-type]
+    return columns, rest, vector  # type: ignore[return-value]
+
+
+def schedule_outer(
+    reference: TensorView, analysis: RowAnalysis, params: Any, *, grid_split: int = 1, unswitch: bool = False, is_cluster: bool = False
+) -> tuple[list[IterDomain], int]:  # fmt: skip
+    """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads.
+
+    params: vector_elems, bdimx, bdimy and unroll as in ReductionParams, as are the keywords.
+    """
+    columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems)
+    blocks, threads_x = split_axis(reference, columns, params.bdimx)
+    rest, threads_y = split_axis(reference, rest, params.bdimy)
     rest, *unrolled = unswitched(reference, *split_axis(reference, rest, params.unroll), unswitch)
     of_columns, of_rest = (ParallelType.grid_y, ParallelType.grid_x) if is_cluster else (ParallelType.grid_x, ParallelType.grid_y)
     rest, share = _share(reference, rest, grid_split, of_rest)

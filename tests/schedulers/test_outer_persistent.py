@@ -1,0 +1,52 @@
+"""Normalizations across memory: columns in registers of a block, of a cluster, and read again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from channels import BF16, FLOAT, batch_norm, checked, softmax_across, with_params
+from row_fusions import numbers
+
+from weft.options import options
+
+KEPT = dict(storage="register", max_registers=128)
+CASES = [
+    (8, 4, 8, 2, 1, (13, 70)), (4, 8, 4, 4, 2, (29, 64)), (8, 4, 16, 1, 4, (50, 96)), (1, 32, 2, 3, 2, (11, 37)), (8, 4, 8, 2, 8, (3, 32)), (2, 16, 4, 1, 1, (1, 34)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_projected", [False, True])
+@pytest.mark.parametrize(("vector", "x", "y", "batches", "cluster", "sizes"), CASES)
+def test_columns_are_kept_in_registers(vector, x, y, batches, cluster, sizes, is_projected) -> None:
+    """Rows that blocks and threads divide and that they do not; blocks of a cluster without any row; columns that end in the middle of a block."""
+    vector = vector if sizes[1] % vector == 0 else 2
+    fields = dict(KEPT, vector_elems=vector, bdimx=x, bdimy=y, batches=batches, cluster_blocks=cluster, project_to_inputs=is_projected)
+    with options(check="races"):
+        runtime = checked(with_params(softmax_across(), **fields), [numbers(BF16, *sizes) * 4])
+    assert runtime.scheduler == "outer_persistent" and runtime.program.text.count("load_global") == 1
+
+
+@pytest.mark.parametrize("cluster", [1, 4])
+def test_channels_last_in_registers(cluster) -> None:
+    shape = (3, 5, 2, 40)
+    fields = dict(KEPT, vector_elems=8, bdimx=4, bdimy=8, batches=4 // cluster, cluster_blocks=cluster)
+    with options(check="races"):
+        checked(with_params(batch_norm(BF16, channel=3), **fields), [numbers(BF16, *shape), numbers(BF16, 40), numbers(BF16, 40) + 1])
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 40), (300, 1), (257, 33), (5000, 8)])
+def test_softmax_across_as_chosen(sizes) -> None:
+    checked(softmax_across(FLOAT), [numbers(FLOAT, *sizes)])
+
+
+def test_an_axis_in_the_middle() -> None:
+    """(N, C, HW) over C: the columns of all images; also channels-last strides."""
+    x = numbers(BF16, 3, 19, 40)
+    checked(softmax_across(BF16, 3, 1), [x])
+    checked(softmax_across(BF16, 3, 1), [x[:, :, ::2].contiguous()])
+
+
+def test_nothing_to_normalize() -> None:
+    for sizes in ((0, 8), (8, 0)):
+        (y,) = softmax_across().execute([torch.empty(sizes, dtype=torch.bfloat16)])
+        assert y.shape == sizes
