@@ -16,9 +16,8 @@ def batch_inputs(dtype, shape, channel=1, residual=False):
     return [x, numbers(dtype, c), numbers(dtype, c + 1)[1:], *([numbers(dtype, *shape) * 2] if residual else [])]
 
 
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize(("shape", "cluster", "outer", "inner"), [
-    ((6, 3, 8, 32), 2, 1, 1), ((7, 2, 16, 32), 2, 2, 2), ((5, 3, 1, 72), 4, 1, 1), ((1, 2, 16, 16), 1, 1, 1), ((9, 1, 4, 16), 8, 1, 1), ((3, 2, 16, 24), 16, 1, 2),
+@pytest.mark.parametrize(("shape", "cluster", "outer", "inner", "residual"), [
+    ((7, 2, 16, 32), 2, 2, 2, True), ((5, 3, 1, 72), 4, 1, 1, False), ((1, 2, 16, 16), 1, 1, 1, True), ((3, 2, 16, 24), 16, 1, 2, False),
 ])  # fmt: skip
 def test_runs_of_a_channel_are_spread_over_a_cluster(shape, cluster, outer, inner, residual) -> None:
     """Images that the blocks divide and that they do not; blocks without any image."""
@@ -29,15 +28,15 @@ def test_runs_of_a_channel_are_spread_over_a_cluster(shape, cluster, outer, inne
     assert runtime.scheduler == "inner_persistent" and (" % " not in runtime.program.text)
 
 
-@pytest.mark.parametrize("shape", [(4, 6, 8, 8), (2, 3, 7, 7), (1, 1, 1, 1), (1, 5, 4, 4), (3, 1, 16, 16), (8, 4, 5, 3), (2, 4, 1, 1)])
-@pytest.mark.parametrize("dtype", [BF16, FLOAT], ids=["bfloat16", "float"])
-def test_batch_norm(dtype, shape) -> None:
+@pytest.mark.parametrize("shape", [(4, 6, 8, 8), (2, 3, 7, 7), (1, 1, 1, 1), (3, 1, 16, 16), (2, 4, 1, 1), (9, 2, 16, 24)])
+def test_batch_norm(shape) -> None:
+    dtype = BF16 if shape[0] % 2 else FLOAT
     checked(batch_norm(dtype, residual=True), batch_inputs(dtype, shape, residual=True))
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 4, 8), (2, 6, 7, 7), (1, 2, 8, 8), (2, 4, 1, 1), (5, 16, 2, 4), (1, 2, 1, 1), (2, 4, 16, 20)])
-@pytest.mark.parametrize("dtype", [BF16, FLOAT], ids=["bfloat16", "float"])
-def test_group_norm(dtype, shape) -> None:
+@pytest.mark.parametrize("shape", [(3, 8, 4, 8), (2, 6, 7, 7), (1, 2, 8, 8), (2, 4, 1, 1), (1, 2, 1, 1), (2, 16, 16, 20)])
+def test_group_norm(shape) -> None:
+    dtype = BF16 if shape[0] % 2 else FLOAT
     checked(group_norm(2, shape, dtype), batch_inputs(dtype, shape))
 
 
@@ -47,7 +46,7 @@ def test_weights_of_a_group_are_read_once_for_each_vector() -> None:
     assert text.count("load_global<") == 2 and text.count("load_global_vector<") == 1
 
 
-@pytest.mark.parametrize(("cluster", "outer", "inner"), [(1, 2, 1), (1, 1, 2), (2, 2, 1), (4, 1, 2), (8, 1, 1)])
+@pytest.mark.parametrize(("cluster", "outer", "inner"), [(1, 2, 1), (2, 2, 1), (4, 1, 2)])
 def test_channels_of_a_group_are_spread_over_a_cluster(cluster, outer, inner) -> None:
     shape = (2, 10, 8, 40)
     fd = with_params(group_norm(2, shape), kind="3d", cluster_blocks=cluster, outer_batches=outer, batches=inner, bdimx=None, rows_per_block=1, pad_to_warp=True,

@@ -169,7 +169,7 @@ def test_three_dimensions_keep_threads_within_the_inner_run():
     kinds = {c.params.kind for c in choose_with_trace(facts, H200)[1].candidates}
     assert "3d" in kinds
     params = next(c.params for c in choose_with_trace(facts, H200)[1].candidates if c.params.kind == "3d")
-    assert params.bdimz * params.outer_batches >= 32 and params.threads_x(facts) * params.batches * params.vector_elems >= 1024
+    assert params.bdimz * params.outer_batches * params.cluster_blocks >= 32 and params.threads_x(facts) * params.batches * params.vector_elems >= 1024
     assert params.bdimz <= 64
 
 
@@ -235,7 +235,7 @@ def check_legal(params: PersistentParams, facts: PersistentFacts, arch) -> None:
     row = params.vector_elems * params.threads_x(facts)
     if params.storage == "register":
         if params.kind == "3d":
-            assert row * params.batches >= facts.inner_run_elems and params.bdimz * params.outer_batches >= facts.runs[0][1]
+            assert row * params.batches >= facts.inner_run_elems and params.bdimz * params.outer_batches * params.cluster_blocks >= facts.outer_run_elems
         else:
             assert row * params.batches * params.cluster_blocks >= facts.reduction_elems
         assert kept_bits / 32 / (params.threads_x(facts) * params.bdimz * params.cluster_blocks) <= params.max_registers

@@ -91,6 +91,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     if params.weights == "registers":
         loads |= {cache: 0 for source, cache in template.inputs if source.name in weights}
     loads |= dict.fromkeys(early.values(), 0)
+    if params.late:
+        loads |= {t: row_axes + (1 if params.late == 1 else len(serial) + 1) for t in template.loads if passes.first.get(t.name, 0)}
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
@@ -120,6 +122,10 @@ def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> li
         batches, threads = split_axis(reference, rows.outer, params.outer_batches, False)
         threads.parallelize(ParallelType.block_z)
         serial.append(batches)
+        if params.unswitch:
+            switch, batches = split_axis(reference, batches, 1, False)
+            switch.parallelize(ParallelType.unswitch)
+            serial[-1:] = [switch, batches]
     if params.storage == "register":
         batches, threads = split_axis(reference, rows.row, params.batches, False, params.part_multiple)
         serial.append(batches)

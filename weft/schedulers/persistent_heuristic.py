@@ -19,13 +19,14 @@ import dataclasses
 from collections.abc import Iterable
 
 from ..arch import Arch
-from .early_weights import EarlyWeights
+from .channel_rows import ChannelRows
 from .facts import PersistentFacts
 from .persistent_params import Candidate, PersistentParams
 from .streamed_rows import StreamedRows
 from .throughput_heuristic import Trace, best_first
 
 IN_REGISTERS = "score: lanes that hold data, less the losses measured for other batches, few warps and recomputed exponentials"
+IN_RUNS = "score: bytes in flight, lanes that hold data and rounds of blocks, less the losses measured for clusters and tight registers"
 STREAMED = "score: predicted fraction of the memory roof"
 FEWER_THREADS = "fewer threads per block"
 AT_ONCE = "all rows are in work at once: as few vectors per thread and as many registers as that allows"
@@ -38,11 +39,13 @@ def choose(facts: PersistentFacts, arch: Arch) -> PersistentParams:
 
 def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentParams, Trace]:
     """Return the params and why, best candidate first: registers of a cluster for long rows, else of a block, else shared memory or rows read again."""
-    rows = EarlyWeights(facts, arch)
+    rows = ChannelRows(facts, arch)
     criterion, note = IN_REGISTERS, ""
-    ranked: tuple[Candidate, ...] = ()
+    ranked = _ranked(rows.channel_candidates())
     at_once = rows.at_once()
-    if at_once is not None:
+    if ranked:
+        criterion, note = IN_RUNS, "the row lies in several runs"
+    elif at_once is not None:
         ranked, note = (at_once,), AT_ONCE
     elif facts.reduction_elems * facts.max_dtype_bits > rows.one_block_bytes * 8:
         ranked = _ranked((*rows.early_candidates(), *rows.cluster_candidates()))

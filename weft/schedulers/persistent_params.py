@@ -40,6 +40,8 @@ class PersistentParams:
     weights: when inputs that all rows share are loaded: "late", behind the reductions, or before them to "registers" or, by cp.async, to "shared" memory.
     block_lanes: neighbouring lanes that a block of neighbours in a row takes.
     still_axes: how many of the innermost loops make the (inner) row of vectors, 0: all of the last reduced run; see `PersistentFacts`.
+    late: where inputs that only the last pass reads are loaded: 0: with the row, 1: all at the start of that pass, 2: each vector as it is used.
+    unswitch: the bounds of a thread's vectors along the outer runs are one test ("3d").
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
     """
 
@@ -63,6 +65,8 @@ class PersistentParams:
     weights: str = "late"
     block_lanes: int = 1
     still_axes: int = 0
+    late: int = 0
+    unswitch: bool = False
 
     @property
     def part_multiple(self) -> int:
@@ -73,8 +77,9 @@ class PersistentParams:
         """Threads of one row at launch."""
         if self.bdimx is not None:
             return self.bdimx
-        row = facts.inner_run_elems if self.kind == "3d" else facts.reduction_elems
-        share = share_of(row_vectors(row, self.vector_elems, self.is_phased), self.cluster_blocks)
+        is_run = self.kind == "3d"  # whose runs the blocks of a cluster share, and not the elements of each
+        row = facts.inner_run_elems if is_run else facts.reduction_elems
+        share = share_of(row_vectors(row, self.vector_elems, self.is_phased), 1 if is_run else self.cluster_blocks)
         threads = ceil_div(share, self.batches)
         return round_up(threads, WARP_MULTIPLE) if self.pad_to_warp else threads
 

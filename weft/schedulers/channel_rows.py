@@ -1,0 +1,94 @@
+"""Rows that lie in several runs of memory, or whose weights change from run to run: channels of a batch norm over N, H, W, groups of a group norm.
+
+Threads along x stay within a run, so that no index is divided; threads along z, and the blocks of a cluster, share the runs. Owns what was measured of them
+and their candidates. Pure: facts and arch in, candidates out. Read first: `ChannelRows.channel_candidates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..arch import MAX_BLOCK_Z, MAX_GRID
+from .early_weights import EarlyWeights
+from .persistent_params import Candidate, PersistentParams
+from .throughput_heuristic import ceil_div, round_up
+
+LEAST_VECTORS = 256
+"""Of a row. Shorter ones are a warp's, or several to a block."""
+LEAST_LANES = 0.6
+"""Of the threads along a run, the part that has a vector: idle lanes cost issue slots only."""
+IN_FLIGHT_BYTES = 128 * 1024
+"""Of a multiprocessor, all inputs together: what resident blocks have asked for. Source of this and what follows: some 150 kernels of group norm (32x512x64x64,
+32x256x64x64 in 32 groups, 64x1280x16x16), batch norm (64x256x56x56 with and without a residual, 128x256x28x28) on one H200, November 2026, bf16, fractions
+of a copy. Group norm with 64 KiB in flight 0.78 to 0.83, 96 KiB 0.94 to 0.99, 128 KiB 0.97 to 1.00; batch norm with 100 KiB 0.82, with 150 KiB 0.87."""
+FLIGHT_POWER, LANE_POWER, ROUND_POWER = 0.35, 0.5, 0.4
+MOST_BATCHES = 8
+"""Vectors of a thread: 32 registers; with sixteen the compiler spills."""
+TIGHT_REGISTERS, LOOSE_REGISTERS = 16, 24
+"""Beside the kept row. The first is enough with one vector of each run (0.87 with 48 registers and three blocks, 0.78 with 56 and two), and not with several
+(0.76 for 0.99), which have eight more where there are eight vectors."""
+TIGHT_LOSS = 0.02
+SHARE_BYTES = (4 * 1024, 72 * 1024)
+"""Least and most bytes of an input that a block of a cluster has, and one block alone."""
+CLUSTER_LOSS = {1: 0.0, 2: 0.0, 4: 0.0, 8: 0.01, 16: 0.06}
+"""Clusters of 16 leave parts of a GPC unused."""
+BLOCK_THREADS = (96, 512)
+
+
+class ChannelRows(EarlyWeights):
+    """Candidates of one set of facts."""
+
+    def channel_candidates(self) -> Iterator[Candidate]:
+        """Rows of several runs in the registers of a block or of a cluster; none where rows are short or do not fit."""
+        facts = self.facts
+        if facts.dimensions != 3 or facts.outer_run_elems < 2 or self.row_vectors < LEAST_VECTORS or facts.block_elems:
+            return
+        row_bytes = self.row_vectors * self.vector * facts.max_dtype_bits // 8
+        for projected, bits in self.projections():
+            for blocks in (b for b in CLUSTER_LOSS if b <= min(self.arch.max_cluster_blocks, facts.outer_run_elems)):
+                share = ceil_div(row_bytes, blocks)
+                if share <= SHARE_BYTES[1] and (blocks == 1 or share >= SHARE_BYTES[0] and facts.iteration_elems <= MAX_GRID[1]):
+                    yield from self.in_runs(projected, bits, blocks)
+
+    def in_runs(self, projected: bool, bits: float, blocks: int) -> Iterator[Candidate]:
+        """Every way to give the runs of a block's share to its threads."""
+        facts, arch = self.facts, self.arch
+        inner, outer = ceil_div(facts.inner_run_elems, self.vector), ceil_div(facts.outer_run_elems, blocks)
+        for batches in range(1, MOST_BATCHES + 1):
+            padded = round_up(ceil_div(inner, batches), arch.warp_threads)
+            if inner < LEAST_LANES * padded * batches:
+                continue
+            for outer_batches in range(1, min(outer, MOST_BATCHES * self.full_vectors() // batches) + 1):
+                bdimz = ceil_div(outer, outer_batches)
+                if bdimz <= MAX_BLOCK_Z and BLOCK_THREADS[0] <= padded * bdimz <= BLOCK_THREADS[1]:
+                    yield from self.with_limits(projected, bits, blocks, (padded, batches), (bdimz, outer_batches))
+
+    def with_limits(self, projected: bool, bits: float, blocks: int, inner: tuple[int, int], outer: tuple[int, int]) -> Iterator[Candidate]:
+        """inner, outer: threads and batches along a run, and over the runs."""
+        facts, arch = self.facts, self.arch
+        (padded, batches), (bdimz, outer_batches) = inner, outer
+        threads, vectors = padded * bdimz, batches * outer_batches
+        kept = max(self.row_registers(bits, vectors), self.loaded_registers(vectors)) + ceil_div(self.vector * vectors * facts.late_input_bits, 32)
+        loose = LOOSE_REGISTERS + 8 * (batches > 1 and vectors * self.vector * facts.max_dtype_bits > 4 * arch.max_vector_bits) + 8 * self.is_wide
+        for beside in (TIGHT_REGISTERS, loose) if batches == 1 and not self.is_wide else (loose,):
+            limit = max(32, round_up(kept + beside, 8))
+            per_sm = arch.blocks_per_sm(threads, limit, self.workspace_bytes(threads)) if limit <= arch.max_registers_per_thread else 0
+            if not per_sm:
+                continue
+            lanes = facts.reduction_elems / (threads * vectors * self.vector * blocks)
+            resident = min(per_sm, ceil_div(facts.iteration_elems * blocks, arch.sm_count))
+            in_flight = resident * threads * vectors * self.vector * facts.input_bits / 8 * lanes
+            flight = min(1.0, in_flight / IN_FLIGHT_BYTES) ** FLIGHT_POWER
+            score = flight * min(1.0, lanes) ** LANE_POWER * self.rounds(per_sm, blocks) - CLUSTER_LOSS[blocks] - TIGHT_LOSS * (beside == TIGHT_REGISTERS)
+            params = PersistentParams(
+                kind="3d", storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=None, pad_to_warp=True,
+                rows_per_block=1, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=False, max_registers=limit, cluster_blocks=blocks,
+                still_axes=facts.still_axes,
+            )  # fmt: skip
+            warps = resident * threads // 32
+            yield Candidate(params, score, lanes, threads, kept, per_sm, warps, in_flight, 0, facts.iteration_elems * blocks / (arch.sm_count * per_sm))
+
+    def rounds(self, per_sm: int, blocks: int) -> float:
+        """What few rounds of resident blocks leave: the last one fills the chip in part."""
+        count, at_once = self.facts.iteration_elems * blocks, self.arch.sm_count * per_sm
+        return 1.0 if count >= 8 * at_once else (count / at_once / ceil_div(count, at_once)) ** ROUND_POWER
