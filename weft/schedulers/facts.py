@@ -351,6 +351,7 @@ class PersistentAnalysis(RowAnalysis):
         return len(run) - 1 - max(last) if last and max(last) >= 0 else 0
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
+        """Return the facts at these sizes; the last reduced run is cut where an input stands still, unless vectors would be narrower."""
         facts = self._facts(env, alignment_bits)
         if not self.still_axes:
             return facts
