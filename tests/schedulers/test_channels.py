@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from channels import BF16, FLOAT, batch_norm, checked, group_norm, with_params
 from row_fusions import numbers
 

@@ -1,9 +1,10 @@
 """OuterPersistent: the result of a reduction across memory is used over the axes that it reduced (variance over rows, batch norm statistics).
 
-    columns: [BIDx, TIDx, vector]   reduced: [serial, unroll, TIDy]
+    register   columns: [BIDx, TIDx, vector]   reduced: [batches, TIDy]                                 columns are in the registers of a block
+    cluster    columns: [BIDy, TIDx, vector]   reduced: [BIDx = blocks of a cluster, batches, TIDy]     of the blocks of a cluster
+    reread     columns: [BIDx, TIDx, vector]   reduced: [serial, unroll, TIDy]                          every pass reads the columns again
 
-Each pass over the column reads it again; columns are not kept on chip in this version. Owns the template and its parameters.
-Read first: `OuterPersistent.apply`.
+Owns the template and its parameters. Read first: `OuterPersistent.apply`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ BLOCK_THREADS = 512
 
 @dataclass(frozen=True, slots=True)
 class OuterParams:
-    """A schedule of columns that are read again; equal params (with equal structure, index type and device) mean the same kernel.
+    """A schedule of columns; equal params (with equal structure, index type and device) mean the same kernel.
 
-    vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used.
+    vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used ("reread").
+    storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
+    instead of what is computed from them.
     """
 
     vector_elems: int
@@ -85,7 +88,6 @@ class OuterPersistent(Scheduler):
         is_reread = params.storage == "reread"
         copies = [copy for tensor in (*kept, *passes.operands(kept)) for copy in read_again(tensor, passes)] if is_reread else []
         reference = template.reduction_behind(analysis.shape.reference.name)
-        is_cluster = params.cluster_blocks > 1
         if is_reread:
             serial, loads_at = schedule_outer(reference, analysis, params)
         else:

@@ -226,11 +226,11 @@ class RegisterRows(RowsOf):
         if padded <= arch.max_threads_per_block:
             yield from self.with_threads("2d", projected, bits, batches, padded, bdimx, 1, 1)
 
-    def in_registers_3d(self, projected: bool, bits: float, blocks: int = 1) -> Iterator[Candidate]:
-        """Threads along x stay within the inner run, so that no index is divided; only where that wastes few lanes. The blocks of a cluster share the outer run."""
+    def in_registers_3d(self, projected: bool, bits: float) -> Iterator[Candidate]:
+        """Threads along x stay within the inner run, so that no index is divided; only where that wastes few lanes."""
         arch, facts = self.arch, self.facts
-        inner, outer = ceil_div(facts.inner_run_elems, self.vector), ceil_div(facts.outer_run_elems, blocks)
-        most = arch.max_threads_per_block if blocks == 1 else CLUSTER_BLOCK_THREADS[1]
+        inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.outer_run_elems
+        most = arch.max_threads_per_block
         for batches in self.batch_range(inner):
             padded = round_up(ceil_div(inner, batches), arch.warp_threads)
             if inner < 0.85 * padded * batches:
@@ -238,7 +238,7 @@ class RegisterRows(RowsOf):
             for outer_batches in dict.fromkeys(ceil_div(outer, bdimz) for bdimz in (1, 2, 4, 8, 16, 32, MAX_BLOCK_Z)):
                 bdimz = ceil_div(outer, outer_batches)
                 if padded * bdimz <= most and outer_batches * batches <= MAX_BATCHES:
-                    yield from self.with_threads("3d", projected, bits, batches, padded, None, bdimz, outer_batches, blocks)
+                    yield from self.with_threads("3d", projected, bits, batches, padded, None, bdimz, outer_batches)
 
     def with_threads(
         self, kind: str, projected: bool, bits: float, batches: int, padded: int, bdimx: int | None, bdimz: int, outer_batches: int, cluster_blocks: int = 1,
