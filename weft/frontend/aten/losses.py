@@ -1,57 +1,60 @@
-"""Negative log likelihood without a gather: the class of an element is compared with the target where the element passes by. Read first: `_picked`."""
+"""Negative log likelihood without a gather: the class of an element is compared with the target where the element passes by.
+
+As decompositions and not as rules, so that torch's partitioner sees that all of it can be computed again: it then saves 16-bit logits and two numbers per
+row instead of the log probabilities in float32. Read first: `nll_loss_forward`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from .rules import Declined, Operand, Translation, rule
+from torch._decomp import get_decompositions
 
 aten = torch.ops.aten
 REDUCTION_NONE, REDUCTION_MEAN, REDUCTION_SUM = 0, 1, 2
+Tensor = torch.Tensor
 
 
-def _picked(t: Translation, x: Operand, target: Operand) -> Operand:
+def _picked(x: Tensor, target: Tensor) -> Tensor:
     """Where the class index of an element is its row's target: bool [n, classes]."""
-    shape = x.shape()
-    zero, one = t.constant(0, torch.int64), t.constant(1, torch.int64)
-    classes = t.ops.broadcast_in_dim(t.ops.iota(shape[1], zero, one), shape=shape, broadcast_dims=[1])
-    return t.ops.eq(classes, t.ops.broadcast_in_dim(target, shape=shape, broadcast_dims=[0]))
+    return torch.arange(x.shape[1], device=x.device).unsqueeze(0) == target.unsqueeze(1)
 
 
-def _check(x: Operand, weight: Operand) -> None:
-    if weight is not None:
-        raise Declined("class weights")
-    if x.ndim != 2:
-        raise Declined(f"log probabilities of {x.ndim} axes")
+def _is_taken(x: Tensor, weight: Tensor | None) -> bool:
+    return x.dim() == 2 and weight is None and x.numel() != 0
 
 
-@rule(aten.nll_loss_forward.default)
-def nll_loss_forward(t: Translation, x: Operand, target: Operand, weight: Operand, reduction: int, ignore_index: int) -> Any:
-    """(loss, total weight) as aten returns them; rows of `ignore_index` count for nothing. Errors: Declined for class weights."""
-    _check(x, weight)
-    ops, x = t.ops, t.wide(x)
-    zero = t.zero(x)
-    loss = ops.neg(ops.sum(ops.where(_picked(t, x, target), x, zero), dims=[1]))
-    kept = ops.ne(target, ignore_index)
-    loss = ops.where(kept, loss, zero)
-    count = ops.sum(ops.cast(kept, dtype=x.dtype()), dims=[0])
+def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """(loss, total weight) as aten returns them; rows of `ignore_index` count for nothing. Class weights and vectors go torch's way."""
+    if not _is_taken(x, weight):
+        return _torchs(aten.nll_loss_forward.default)(x, target, weight, reduction, ignore_index)  # type: ignore[no-any-return]
+    loss = -torch.where(_picked(x, target), x, 0.0).sum(1)
+    kept = target != ignore_index
+    loss = torch.where(kept, loss, 0.0)
     if reduction == REDUCTION_NONE:
-        return loss, ops.mul(count, 0.0)
-    total = ops.sum(loss, dims=[0])
-    return (ops.truediv(total, count) if reduction == REDUCTION_MEAN else total), count
+        return loss, x.new_zeros(())
+    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+    count, total = kept.sum(dtype=wide), loss.sum(dtype=wide)
+    return (total / count if reduction == REDUCTION_MEAN else total).to(x.dtype), count.to(x.dtype)
 
 
-@rule(aten.nll_loss_backward.default)
 def nll_loss_backward(
-    t: Translation, grad: Operand, x: Operand, target: Operand, weight: Operand, reduction: int, ignore_index: int, total_weight: Operand
-) -> Operand:  # fmt: skip
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, total_weight: Tensor
+) -> Tensor:  # fmt: skip
     """The gradient of the log probabilities: minus the row's gradient at its target, 0 elsewhere."""
-    _check(x, weight)
-    ops, shape, grad = t.ops, x.shape(), t.wide(grad)
+    if not _is_taken(x, weight):
+        return _torchs(aten.nll_loss_backward.default)(grad, x, target, weight, reduction, ignore_index, total_weight)  # type: ignore[no-any-return]
     if reduction == REDUCTION_MEAN:
-        grad = ops.truediv(grad, t.wide(total_weight))
-    rows = ops.where(ops.ne(target, ignore_index), ops.neg(grad), t.zero(grad))
-    spread = ops.broadcast_in_dim(rows, shape=shape, broadcast_dims=[0])
-    return ops.where(_picked(t, x, target), spread, t.zero(grad))
+        grad = grad / total_weight
+    rows = torch.where(target != ignore_index, -grad, 0.0)
+    return torch.where(_picked(x, target), rows.unsqueeze(1), 0.0)
+
+
+def _torchs(target: Any) -> Callable[..., Any]:
+    return get_decompositions([target])[target]
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.nll_loss_forward.default: nll_loss_forward, aten.nll_loss_backward.default: nll_loss_backward}
+"""Overload -> the same in ops that have rules."""

@@ -1,0 +1,270 @@
+"""torch's own samples (OpInfo) for the ops that the torch.compile backend claims, and for the functions of weft.nn.functional that torch has.
+
+    python tests/frontend/opinfo.py                     every entry of op_db, regions evaluated by the interpreter in float64 (some minutes)
+    python tests/frontend/opinfo.py --emulate softmax   entries whose name contains a word, regions run by kernels in the emulator
+    python tests/frontend/opinfo.py --functions         weft.nn.functional instead
+
+A sample of the backend is traced to aten as AOTAutograd traces it, cut into regions, translated, run, and compared with eager torch in float64.
+It is `claimed` when one of its aten ops has a rule, `declined` when such an op stays with torch, with the reason. Owns the harness; `test_opinfo.py` runs a part.
+Read first: `run_sample`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib.util
+import itertools
+import sys
+import time
+import types
+import unittest
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map
+
+from weft.errors import WeftError
+from weft.frontend.aten import Declined, lookup
+from weft.frontend.backend import _decompositions
+from weft.frontend.regions import Region, find_regions, is_cheap, is_getitem
+from weft.frontend.translate import translate
+from weft.reference.interpreter import evaluate
+
+RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "empty", "uniform", "exponential", "cauchy", "geometric", "rrelu")
+"""Words in names of entries whose values are not determined, or whose memory is not filled."""
+
+
+@dataclass
+class Tally:
+    """Counts per entry: right, declined (reason -> times), wrong (a line each), foreign (no op has a rule), not_traced."""
+
+    right: int = 0
+    declined: collections.Counter[str] = field(default_factory=collections.Counter)
+    wrong: list[str] = field(default_factory=list)
+    foreign: int = 0
+    not_traced: int = 0
+
+    @property
+    def claimed(self) -> int:
+        """Samples in which an op has a rule."""
+        return self.right + sum(self.declined.values()) + len(self.wrong)
+
+
+def entries(words: list[str]) -> list[Any]:
+    """Return the entries of op_db whose values are determined."""
+    if importlib.util.find_spec("expecttest") is None:  # torch's test tools derive their TestCase from it; nothing here runs one
+        sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    found = [op for op in op_db if torch.float32 in op.dtypes and not any(w in op.name for w in RANDOM)]
+    return [op for op in found if not words or any(w in op.name for w in words)]
+
+
+def samples_of(op: Any, most: int | None = None) -> Iterator[Any]:
+    torch.manual_seed(0)
+    return itertools.islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), most)
+
+
+# ---------------------------------------------------------------- the backend
+def traced(op: Any, sample: Any) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+    """Return the aten graph of a call, and its inputs."""
+    leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors):
+            filled[place] = tensor
+        first, args, kwargs = torch.utils._pytree.tree_unflatten(filled, spec)
+        return op.op(first, *args, **kwargs)
+
+    tensors = [leaves[i] for i in places]
+    functional = torch.func.functionalize(call, remove="mutations_and_views")
+    return make_fx(functional, decomposition_table=_decompositions(), tracing_mode="fake")(*tensors), tensors
+
+
+def exact(gm: torch.fx.GraphModule, tensors: list[torch.Tensor]) -> Any:
+    return gm(*tensors)
+
+
+class _Run(torch.fx.Interpreter):
+    """Runs a graph node by node, regions by their definitions as soon as their last input is there."""
+
+    def __init__(self, gm: torch.fx.GraphModule, made: list[tuple[Region, Any]], emulate: bool) -> None:
+        super().__init__(gm)
+        self.emulate = emulate
+        self.waiting = list(made)
+        self.given: dict[Node, Any] = {}
+
+    def run_node(self, n: Node) -> Any:
+        """A node of a region gets its region's value, once that can run; what only the region needs stays as torch computes it."""
+        if n not in self.given:
+            for at, (region, definition) in enumerate(self.waiting):
+                if n in region.outputs and all(i in self.env for i in region.inputs):
+                    del self.waiting[at]
+                    self._run_region(region, definition)
+                    break
+        return self.given[n] if n in self.given else super().run_node(n)
+
+    def _run_region(self, region: Region, definition: Any) -> None:
+        values = [self.env[i] for i in region.inputs]
+        if self.emulate:
+            results = definition.execute(values)
+        else:
+            results = evaluate(definition.fusion, values, precision="double")
+        for node, value in zip(region.outputs, results):
+            fake = node.meta["val"]
+            assert tuple(value.shape) == tuple(fake.shape), f"{node} has sizes {tuple(value.shape)}, torch's {tuple(fake.shape)}"
+            if self.emulate:
+                assert value.dtype is fake.dtype, f"{node} has the type {value.dtype}, torch's {fake.dtype}"
+            self.given[node] = value.to(fake.dtype)
+
+
+def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> None:
+    """Trace, cut, translate, run and compare one sample, and count it."""
+    try:
+        gm, tensors = traced(op, sample)
+        want = op.op(sample.input, *sample.args, **sample.kwargs)
+    except Exception:  # noqa: BLE001  (data-dependent sizes, types that fake tensors do not know: nothing that a backend would see)
+        tally.not_traced += 1
+        return
+    reasons: dict[Node, str] = {}
+    regions = find_regions(gm.graph, reasons)
+    made, why = [], ""
+    for region in regions:
+        try:
+            made.append((region, translate(region).definition))
+        except (Declined, WeftError) as error:
+            why = str(error).splitlines()[0]
+    refused = next((r for n, r in reasons.items() if lookup(n.target) is not None), "")
+    if not regions and not refused:
+        tally.foreign += 1
+        return
+    try:
+        got = _Run(gm, made, emulate).run(*tensors)
+    except (WeftError, AssertionError) as error:
+        text = str(error).splitlines()[0]
+        (tally.wrong.append if isinstance(error, AssertionError) or getattr(error, "code", "").startswith("W9") else lambda t: tally.declined.update([t]))(text)
+        return
+    problem = _difference(got, want)
+    if problem:
+        nodes = " ".join(dict.fromkeys(str(n.target).replace("aten.", "") for r, _ in made for n in r.nodes if not is_getitem(n) and not is_cheap(n)))
+        tally.wrong.append(f"{problem}  [{nodes}]  {_shown(sample)}")
+    elif why or refused:
+        tally.declined[why or refused] += 1
+    else:
+        tally.right += 1
+
+
+def _shown(sample: Any) -> str:
+    def text(v: Any) -> Any:
+        return f"{str(v.dtype)[6:]}{list(v.shape)}" if isinstance(v, torch.Tensor) else v
+
+    return str(tree_map(text, (sample.input, sample.args, sample.kwargs)))[:200]
+
+
+def _difference(got: Any, want: Any) -> str:
+    """Return what is wrong with a result; torch's own in float32 counts with 2e-5 of its size, since it has rounding errors, too."""
+    a, b = (tree_flatten(v)[0] for v in (got, want))
+    for x, y in zip(a, b):
+        if not isinstance(y, torch.Tensor):
+            continue
+        if x.dtype is not y.dtype or x.shape != y.shape:
+            return f"{x.dtype} {tuple(x.shape)} for {y.dtype} {tuple(y.shape)}"
+        try:
+            torch.testing.assert_close(x, y, rtol=2e-5, atol=2e-5, equal_nan=True)
+        except AssertionError as error:
+            lines = str(error).splitlines()
+            return " ".join(lines[2:4])
+    return ""
+
+
+# ---------------------------------------------------------------- weft.nn.functional
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return our functions by the name of torch's entry."""
+    from weft.nn import functional as W
+
+    names = {"softmax": "softmax", "log_softmax": "log_softmax"}
+    for name in ("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize", "gelu", "silu", "cross_entropy", "kl_div"):
+        names[f"nn.functional.{name}"] = name
+    return {entry: getattr(W, name) for entry, name in names.items()}
+
+
+def run_function(function: Callable[..., Any], op: Any, sample: Any, tally: Tally, gradients: bool = True) -> None:
+    """Compare a function with torch's on a sample in float64, gradients too; an error of weft with a code is a refusal."""
+
+    def wide(v: Any) -> Any:
+        return v.detach().double().requires_grad_(gradients) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+
+    ours, theirs = (tree_map(wide, (sample.input, sample.args, sample.kwargs)) for _ in range(2))
+    try:
+        want = op.op(theirs[0], *theirs[1], **theirs[2])
+    except Exception:  # noqa: BLE001
+        tally.not_traced += 1
+        return
+    try:
+        got = function(ours[0], *ours[1], **ours[2])
+        problem = _difference(got, want)
+        if not problem and gradients and want.requires_grad:
+            seed = torch.randn_like(want)
+            pairs = []
+            for result, given in ((got, ours), (want, theirs)):
+                leaves = [v for v in tree_flatten(given)[0] if isinstance(v, torch.Tensor) and v.requires_grad]
+                pairs.append(torch.autograd.grad(result, leaves, seed, allow_unused=True))
+            for a, b in zip(*pairs):
+                problem = problem or ("" if a is None and b is None else _difference(torch.zeros_like(b) if a is None else a, torch.zeros_like(a) if b is None else b))
+    except WeftError as error:
+        tally.declined[str(error).splitlines()[0]] += 1
+        return
+    except Exception as error:  # noqa: BLE001
+        problem = f"raises {type(error).__name__}: {str(error).splitlines()[0]}"
+    if problem:
+        tally.wrong.append(f"{problem}  {_shown(sample)}")
+    else:
+        tally.right += 1
+
+
+# ---------------------------------------------------------------- the command
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--emulate", action="store_true")
+    parser.add_argument("--functions", action="store_true")
+    parser.add_argument("--most", type=int, default=None, help="samples per entry")
+    a = parser.parse_args()
+    warnings.simplefilter("ignore")
+    total = Tally()
+    reasons: collections.Counter[str] = collections.Counter()
+    start = time.perf_counter()
+    ours = functions()
+    for op in entries(a.words):
+        if a.functions and (op.name not in ours or op.variant_test_name):
+            continue
+        tally = Tally()
+        for sample in samples_of(op, a.most):
+            if a.functions:
+                run_function(ours[op.name], op, sample, tally)
+            else:
+                run_sample(op, sample, tally, a.emulate)
+        total.right, total.foreign, total.not_traced = total.right + tally.right, total.foreign + tally.foreign, total.not_traced + tally.not_traced
+        total.declined.update(tally.declined)
+        total.wrong += tally.wrong
+        reasons.update({f"{op.name}: {why}": n for why, n in tally.declined.items()})
+        for text in tally.wrong[:4]:
+            print(f"WRONG {op.name}: {text}", flush=True)
+    for text, times in reasons.most_common():
+        print(f"declined {times:4d}  {text}")
+    share = sum(total.declined.values()) / max(1, total.claimed)
+    print(f"{total.claimed} claimed: {total.right} right, {sum(total.declined.values())} declined ({share:.1%}), {len(total.wrong)} wrong; "
+          f"{total.foreign} without an op that has a rule, {total.not_traced} not traced; {time.perf_counter() - start:.0f} s")  # fmt: skip
+    sys.exit(bool(total.wrong))
+
+
+if __name__ == "__main__":
+    main()
