@@ -171,3 +171,36 @@ def test_the_entry_point_is_declared() -> None:
 
     found = {e.value for e in entry_points(group="torch_dynamo_backends") if e.name == "weft"}
     assert found <= {"weft.frontend.backend:backend"}
+
+
+def test_reduce_overhead_records_nothing_on_the_cpu_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(4, 6).requires_grad_()
+    fast = torch.compile(lambda x: torch.tanh(x) * x, backend=backend_with_emulator, mode="reduce-overhead")
+    with caplog.at_level(logging.WARNING, logger="weft.frontend"):
+        fast(x).sum().backward()
+    torch.testing.assert_close(x.grad, (torch.tanh(x) + x * (1 - torch.tanh(x) ** 2)).detach())
+    assert [r.getMessage().split(":")[0] for r in caplog.records] == ["the forward graph is not recorded", "the backward graph is not recorded"]
+    with pytest.raises(Exception, match="W880.*max-autotune"):
+        torch.compile(lambda x: x + 1, backend=backend, mode="max-autotune")(x)
+
+
+def backend_with_emulator(gm: Any, inputs: Any, mode: str | None = None) -> Any:
+    return backend(gm, inputs, options=EMULATE, mode=mode)
+
+
+def test_a_loss_saves_16_bit_logits_and_no_log_probabilities() -> None:
+    saved: list[list[tuple[torch.dtype, int]]] = []
+
+    class Loss(nn.Module):
+        def forward(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(logits.float(), target)
+
+    logits, target = torch.randn(16, 50).bfloat16().requires_grad_(), torch.randint(0, 50, (16,))
+    exact = logits.detach().double().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (saved.append([(t.dtype, t.numel())]), t)[1], lambda t: t):
+        loss = compiled(Loss())(logits, target)
+    large = [entry for (entry,) in saved if entry[1] >= 16 * 50]
+    assert large == [(torch.bfloat16, 800)]
+    loss.backward()
+    F.cross_entropy(exact, target).backward()
+    torch.testing.assert_close(logits.grad.double(), exact.grad, atol=0.0, rtol=2**-7)

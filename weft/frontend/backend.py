@@ -18,6 +18,7 @@ from torch.fx import Node
 
 from ..errors import UserError, WeftError
 from .aten import Declined
+from .cuda_graphs import CudaGraphs
 from .region_call import RegionCall
 from .regions import Region, find_regions, is_cheap, is_getitem
 from .structure import structure_of
@@ -71,14 +72,15 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
     """Compile a graph of Dynamo's. options: fields of BackendOptions. Errors: BadOption."""
     from torch._dynamo.backends.common import aot_autograd
 
-    if mode not in (None, "default"):
-        raise BadOption(kind="mode", name=mode, known="default")
+    if mode not in (None, "default", "reduce-overhead"):
+        raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     known = BackendOptions.__dataclass_fields__
     for name in options or {}:
         if name not in known:
             raise BadOption(kind="option", name=name, known=", ".join(known))
     chosen = BackendOptions(**(options or {}))
-    make = functools.partial(functools.partial, compile_graph, options=chosen)
+    graphs = CudaGraphs() if mode == "reduce-overhead" else None
+    make = functools.partial(functools.partial, compile_graph, options=chosen, graphs=graphs)
     compiled = aot_autograd(
         fw_compiler=make(kind="forward"), bw_compiler=make(kind="backward"), inference_compiler=make(kind="inference"),
         partition_fn=partition, decompositions=_decompositions(),
@@ -126,8 +128,13 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return table | DECOMPOSITIONS
 
 
-def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, options: BackendOptions) -> Callable[[list[Any]], Any]:
-    """Return a boxed function (one list of arguments) that runs an aten graph. Errors: those of translation when `options.strict`."""
+def compile_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, options: BackendOptions, graphs: CudaGraphs | None = None
+) -> Callable[[list[Any]], Any]:  # fmt: skip
+    """Return a boxed function (one list of arguments) that runs an aten graph; recorded into a CUDA graph where `graphs` is given.
+
+    Errors: those of translation when `options.strict`.
+    """
     record = CompiledGraph(kind)
     on_cpu = not any(_device(n) == "cuda" for n in gm.graph.nodes)
     if on_cpu and not options.emulate:
@@ -149,7 +156,8 @@ def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, ki
             record.torch_ops[str(node.target)] = (times + 1, why)
     GRAPHS.append(record)
     log.info("%s graph: %d regions hold %d of %d compute nodes", kind, len(record.regions), record.covered_nodes, record.compute_nodes)
-    return _boxed(torch.fx.GraphModule(gm, _with_calls(gm, record.regions)))
+    run = _boxed(torch.fx.GraphModule(gm, _with_calls(gm, record.regions)))
+    return run if graphs is None else graphs.recorded(run, gm, example_inputs, kind)
 
 
 def _device(node: Node) -> str:
