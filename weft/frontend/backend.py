@@ -97,7 +97,7 @@ def partition(joint: torch.fx.GraphModule, joint_inputs: Any, **keywords: Any) -
         if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default) and not any(user.op == "output" for user in node.users):
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
-    return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)  # type: ignore[no-any-return]
+    return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
 
 
 backend.compiler_name = "weft"  # type: ignore[attr-defined]

@@ -38,12 +38,12 @@ class CudaGraphs:
             log.warning("the %s graph is not recorded: %s", kind, why or "its forward is not")
             return self._after_forward(run) if is_backward and self.device is not None else run
         self.device = get_device_index(gm)
-        made = cudagraphify_impl(
+        made: Any = cudagraphify_impl(
             run, list(example_inputs), static, device_index=self.device, is_backward=is_backward, is_inference=kind == "inference",
             stack_traces=get_stack_traces(gm), placeholders=get_placeholder_info(gm.graph), mutated_input_idxs=find_input_mutations(gm.graph),
         )  # fmt: skip
         made._boxed_call = True
-        return made  # type: ignore[no-any-return]
+        return made
 
     def _after_forward(self, run: Boxed) -> Boxed:
         """A backward that is not recorded tells the trees that the forward's memory is in use."""

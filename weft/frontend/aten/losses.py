@@ -29,7 +29,7 @@ def _is_taken(x: Tensor, weight: Tensor | None) -> bool:
 def nll_loss_forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     """(loss, total weight) as aten returns them; rows of `ignore_index` count for nothing. Class weights and vectors go torch's way."""
     if not _is_taken(x, weight):
-        return _torchs(aten.nll_loss_forward.default)(x, target, weight, reduction, ignore_index)  # type: ignore[no-any-return]
+        return _torchs(aten.nll_loss_forward.default)(x, target, weight, reduction, ignore_index)
     loss = -torch.where(_picked(x, target), x, 0.0).sum(1)
     kept = target != ignore_index
     loss = torch.where(kept, loss, 0.0)
@@ -45,7 +45,7 @@ def nll_loss_backward(
 ) -> Tensor:  # fmt: skip
     """The gradient of the log probabilities: minus the row's gradient at its target, 0 elsewhere."""
     if not _is_taken(x, weight):
-        return _torchs(aten.nll_loss_backward.default)(grad, x, target, weight, reduction, ignore_index, total_weight)  # type: ignore[no-any-return]
+        return _torchs(aten.nll_loss_backward.default)(grad, x, target, weight, reduction, ignore_index, total_weight)
     if reduction == REDUCTION_MEAN:
         grad = grad / total_weight
     rows = torch.where(target != ignore_index, -grad, 0.0)
