@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from .expr import Number, Sym
 from .graph.concretize import settle_as_iteration
 from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
+from .ir.structure import known_key
 from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
@@ -67,6 +68,18 @@ class Rejected(Exception):
         super().__init__(f"{proposal.scheduler.name}: {error}")
 
 
+@dataclass
+class Failures:
+    """What went wrong with fusions of one structure. declines: schedulers that failed on them, with the reason. rejected: params whose kernels cannot be used."""
+
+    declines: dict[SchedulerType, str] = field(default_factory=dict)
+    rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
+
+
+FAILURES: dict[tuple[Hashable, ...], Failures] = {}
+"""By structural key: each new cut of a definition makes its parts anew."""
+
+
 @dataclass(eq=False)
 class Prepared:
     """A fusion made ready for analysis: a clone with canonical extents and no Welford ops, and what each scheduler knows of it.
@@ -80,6 +93,13 @@ class Prepared:
     analyses: dict[SchedulerType, Any] = field(default_factory=dict)
     declines: dict[SchedulerType, str] = field(default_factory=dict)
     rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
+
+    def learn(self, failures: Failures) -> None:
+        """Leave out what failed on fusions like this one."""
+        for name, reason in failures.declines.items():
+            self.analyses.pop(name, None)
+            self.declines[name] = reason
+        self.rejected = failures.rejected
 
     def analysis(self, scheduler: Scheduler) -> Any | None:
         """Return the scheduler's analysis, or None when it declines (the reason is in `declines`)."""
@@ -118,6 +138,8 @@ def prepare(fusion: Fusion) -> Prepared:
         settle_as_iteration(clone)
         translate_welford(clone)
         found = _PREPARED[fusion] = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
+        if FAILURES:  # the same part of a definition, cut out again
+            found.learn(FAILURES.get(known_key(fusion), Failures()))
     return found
 
 
@@ -185,20 +207,21 @@ def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[st
 
 
 def reject(found: Rejected) -> None:
-    """Let the scheduler choose other params for this fusion from now on. Errors: InternalError when it chose them in spite of that."""
-    rejected = prepare(found.fusion).rejected.setdefault(found.proposal.scheduler, {})
+    """Let the scheduler choose other params for fusions like this from now on. Errors: what was found, when it chose them in spite of that."""
+    failures = FAILURES.setdefault(known_key(found.fusion), Failures())
+    rejected = failures.rejected.setdefault(found.proposal.scheduler, {})
     if found.proposal.params in rejected:
         raise found.error
     rejected[found.proposal.params] = found.error
+    prepare(found.fusion).learn(failures)
     LOGGER.info("%s: %s; other params are chosen", found.proposal.scheduler.name, found.error)
 
 
 def give_up(failed: ScheduleFailed) -> None:
-    """Let the scheduler that failed decline the fusion from now on, and warn."""
-    reason = f"it failed on this fusion ({failed.error.code})"
-    prepared = prepare(failed.fusion)
-    prepared.analyses.pop(failed.scheduler, None)
-    prepared.declines[failed.scheduler] = reason
+    """Let the scheduler that failed decline fusions like this from now on, and warn."""
+    failures = FAILURES.setdefault(known_key(failed.fusion), Failures())
+    failures.declines[failed.scheduler] = f"it failed on this fusion ({failed.error.code})"
+    prepare(failed.fusion).learn(failures)
     LOGGER.warning("%s took a fusion and failed; others compute it. This is a defect of weft, please report it: %s", failed.scheduler.name, failed.error)
 
 

@@ -384,3 +384,4 @@ def forget_kernels() -> None:
     """Forget every kernel and definition of this process (for tests and measurements); what is on disk stays."""
     SHARED.clear()
     _templates.clear()
+    compiler.FAILURES.clear()
