@@ -70,7 +70,10 @@ class Rejected(Exception):
 
 @dataclass
 class Failures:
-    """What went wrong with fusions of one structure. declines: schedulers that failed on them, with the reason. rejected: params whose kernels cannot be used."""
+    """What went wrong with fusions of one structure.
+
+    declines: schedulers that failed on them, with the reason. rejected: params whose kernels cannot be used.
+    """
 
     declines: dict[SchedulerType, str] = field(default_factory=dict)
     rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
