@@ -313,13 +313,19 @@ def vectorize(
     """Let loads and stores move vectors, and partial results too."""
     also = [*(loaded if params.loads == "cp_async" else ()), *again]
     template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, also)
-    template.vectorize([t.name for t in analysis.column_outputs if all(c is not False for c in t.domain().contiguity)], params.column_vector_elems)
+    template.vectorize([t.name for t in analysis.column_outputs if lies_along_columns(t, analysis)], params.column_vector_elems)
     for copy in read:
         stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
         if params.vector_elems > 1:
             stored.axis(-1).parallelize(ParallelType.vectorize)
         if params.column_vector_elems > 1:
             copy.axis(-1).parallelize(ParallelType.vectorize)
+
+
+def lies_along_columns(output: TensorView, analysis: TwoSidedAnalysis) -> bool:
+    """True when the columns of an output follow each other in memory as those of the rows do."""
+    columns = tuple(n for n in analysis.shape.order if n in analysis.shape.reduced)
+    return analysis.axes.memory_order(output) == columns and all(c is not False for c in output.domain().contiguity)
 
 
 def varies_along_row(tensor: TensorView, row_axes: int) -> bool:

@@ -146,6 +146,10 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     for tensor in axes.tensors:
         if not axes.concrete(tensor) <= loops:
             return Obstacle(f"{tensor} has an axis that the reductions do not have")
+    totals: list[TensorView] = [e.outputs[0] for e in outer.reductions]  # type: ignore[misc]
+    single = next((t for t in (inner.reference, *totals) if not any(a.is_broadcast() for a in t.get_logical_domain())), None)
+    if single is None:
+        return Obstacle(f"{inner.reference} keeps an axis of one element, which does not merge with the rows that {totals[0]} folds")
     column_tensors = behind(fusion, outer)
     for tensor in column_tensors:
         if not axes.stored(tensor) <= inner.reduced or tensor in {o for e in inner.reductions for o in e.outputs}:
