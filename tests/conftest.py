@@ -40,6 +40,20 @@ def checks_are_for_the_emulator(request: pytest.FixtureRequest, monkeypatch: pyt
     options_module.refresh_environment()
 
 
+VERIFIED = {"circular", "graph", "index", "lower", "narrow", "random_fusions", "schedulers", "segment"}
+"""Folders whose kernels are checked after every pass of lowering: there are kernels of all kinds, and it takes 50 ms for each."""
+
+
+@pytest.fixture(autouse=True)
+def kernels_are_well_formed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check the Kernel IR after every pass."""
+    if request.path.parent.name not in VERIFIED:
+        yield
+        return
+    with options_module.options(verify=True):
+        yield
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` on a machine without a CUDA device."""
     marked = [item for item in items if item.get_closest_marker("gpu")]

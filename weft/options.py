@@ -216,6 +216,7 @@ class Options:
     check: tuple[str, ...] = _setting(
         _check_list, "", "checks of the emulator: a comma list of " + ", ".join(CHECK_KINDS) + "; tensors on a GPU are copied to it", changes_code=True
     )
+    verify: bool = _setting(_switch, False, "check kernels after every pass of lowering, for who changes passes; tests do")
     seed: int | None = _setting(_optional_count, "", "order of threads and copies in the emulator, the same for the same number; empty: in order")
     isolate: bool = _setting(_switch, False, "run kernels of the emulator in a child process with a time limit: whatever they do, this process lives on")
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)

@@ -22,6 +22,7 @@ from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
 from .build import BuildState
+from .contracts import lowering_pass
 from .copies import BadRing, Feed, stage_nest, stage_position
 from .kernel_ir import Access, Allocate, Block, BulkCopy, Buffer, Kernel, Let, Loop, Nest, Op, Reduce, Statement, copied, walk
 from .kernel_sync import (
@@ -29,6 +30,7 @@ from .kernel_sync import (
 )  # fmt: skip
 
 
+@lowering_pass(needs=["block syncs"], gives=["pipelines"], before=["shared memory", "grouped predicates"])
 def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
     """Place the loads of feeds and the bulk stores, with all that they wait for, and give async warps their branches.
 

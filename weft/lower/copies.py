@@ -264,7 +264,7 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         first = recombine(substitute(place.index, start))
         if sub(recombine(place.index), first) is not lane:
             if where == "global" and len(far.get_allocation_domain()) > 1:
-                is_tile = True
+                is_tile, place.index = True, first
                 continue
             raise BadBulkCopy(
                 tensor=output,

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from ..expr import Sym, add, conjunction, conjuncts, const, largest, substitute, variables
 from .build import BuildState
+from .contracts import lowering_pass
 from .kernel_ir import Allocate, Kernel, Loop, Nest, Op, Statement, copied, is_collective, walk
 
 
+@lowering_pass(needs=["pipelines"], before=["grouped predicates"])
 def drop_row_bounds(kernel: Kernel, state: BuildState) -> Kernel:
     """Leave out the bounds of rows that the schedule knows to hold.
 

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..expr import const
 from ..ir.values import TensorView
 from .build import BuildState
+from .contracts import lowering_pass
 from .circular import first_thread, touched
 from .kernel_ir import Allocate, Kernel, Loop, Statement, WorkBuffer, copied
 from .kernel_sync import GridSync, Sync
@@ -25,6 +26,7 @@ class MeetingInLoop(UserError):
 BARRIER = WorkBuffer("grid_barrier", DataType.Int32, const(2), zeroed=True)
 
 
+@lowering_pass(gives=["grid sync"], before=["workspaces", "block syncs"])
 def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
     """Let all blocks meet between what writes tensors in global memory and what other threads read of them.
 

@@ -14,6 +14,7 @@ from ..expr import ONE, Sym, conjunction, conjuncts, equal, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, PointwiseOp, TensorView
 from .build import BuildState
+from .contracts import lowering_pass
 from .kernel_ir import Access, Kernel, Loop, Nest, Op, Reduce, Statement
 
 
@@ -37,6 +38,7 @@ class Placed:
         return any(o.buffer.tensor is tensor for o in self.op.outputs)
 
 
+@lowering_pass(needs=["workspaces"], before=["pipelines", "grouped predicates"])
 def restrict_aliased_loads(kernel: Kernel, state: BuildState) -> Kernel:
     """Let a value that only one thread stores be loaded and computed by that thread only, where it comes from an input that an output is written into.
 

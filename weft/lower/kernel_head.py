@@ -9,10 +9,12 @@ from ..ir.block_ops import COLUMNS, SWIZZLED, sample_of
 from .kernel_ir import Kernel, Reduce, Scan, Statement, walk
 from .kernel_sync import ClusterArrive, ClusterWait, DeclareFlag, StartExchanges, StartScan, ZeroPadding
 from .build import BuildState
+from .contracts import lowering_pass
 
 PADDED_LAYOUTS = (SWIZZLED, COLUMNS)
 
 
+@lowering_pass(needs=["workspaces", "unswitched"], gives=["kernel head"])
 def begin_kernel(kernel: Kernel, state: BuildState) -> Kernel:
     """Put in front what later statements rely on.
 

@@ -10,6 +10,7 @@ from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conju
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
+from .contracts import lowering_pass
 from .circular import crosses_threads, managed
 from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Nest, Op, Reduce, Repack, Statement, WorkBuffer, is_collective, walk
 from .kernel_sync import Sync
@@ -38,6 +39,7 @@ class SpreadOverBlocks(UserError):
     fix = "reduce within a block, or use the result in another kernel: only the last block has the result"
 
 
+@lowering_pass(needs=["grid sync", "reductions"], gives=["workspaces"], before=["shared memory"])
 def plan_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     """Give every reduction across threads its workspace in shared memory, and those across blocks theirs in global memory.
 
@@ -172,6 +174,7 @@ def _check_not_spread(state: BuildState, reader: TensorView, reduced: str, kinds
             raise SpreadOverBlocks(tensor=reduced, kind=group.parallel.value, reader=reader, axis=axis)
 
 
+@lowering_pass(needs=["grid sync", "workspaces", "scan workspaces"], gives=["block syncs"], before=["grouped predicates"])
 def insert_block_syncs(kernel: Kernel, state: BuildState) -> Kernel:
     """Put a block barrier between a write of shared memory and its reads by other threads, and at the end of loops that write it again.
 
@@ -226,6 +229,7 @@ def _sync_body(body: list[Statement], crossing: set[TensorView], pending: set[Te
     return out
 
 
+@lowering_pass(needs=["workspaces", "scan workspaces", "pipelines"], gives=["shared memory"])
 def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
     """Give every shared buffer and workspace an offset, and the kernel its dynamic shared memory.
 
@@ -244,6 +248,7 @@ def place_shared_memory(kernel: Kernel, state: BuildState) -> Kernel:
     return kernel
 
 
+@lowering_pass(needs=["block syncs", "pipelines", "unswitched"], gives=["grouped predicates"])
 def group_predicates(kernel: Kernel, state: BuildState) -> Kernel:
     """Turn predicates of ops into `If`s around as many statements as share them; drop what never runs.
 
@@ -311,6 +316,7 @@ def _pull_allocations(body: list[Statement]) -> list[Statement]:
     return [*allocations, *rest]
 
 
+@lowering_pass(needs=["reductions", "pipelines"])
 def repack_kept(kernel: Kernel, state: BuildState) -> Kernel:
     """After a reduction across threads, repack the arrays of 16-bit floats that are read on both sides of it.
 
@@ -348,6 +354,7 @@ def _packed_reads(statement: Statement) -> list[Buffer]:
     ]  # fmt: skip
 
 
+@lowering_pass(needs=["grouped predicates"], gives=["unrolled"])
 def mark_unrolled(kernel: Kernel, state: BuildState) -> Kernel:
     """Mark the loops to unroll: those whose index addresses registers, those that the schedule unrolls, and those that only issue cp.async.
 

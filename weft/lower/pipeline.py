@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .. import options
 from ..dtypes import DataType
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
@@ -13,6 +14,7 @@ from ..schedule.staying_blocks import StayingBlocks
 from . import passes
 from .build import BuildState, build_kernel_state
 from .circular import run_pipelines
+from .contracts import check_order, contract_of
 from .full_rows import drop_row_bounds
 from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
@@ -23,6 +25,7 @@ from .row_ends import add_row_ends
 from .scans import plan_scans
 from .staying import load_ahead, merge_reductions
 from .unswitch import unswitch_loops
+from .verify import verify
 
 Pass = Callable[[Kernel, BuildState], Kernel]
 
@@ -44,6 +47,7 @@ PIPELINE: tuple[Pass, ...] = (
     passes.mark_unrolled,  # addresses are final
     begin_kernel,  # what is left of reductions and running folds is known
 )
+check_order(PIPELINE)
 
 
 def lower(
@@ -64,8 +68,13 @@ def lower(
     kernel.cluster = (cluster_blocks, 1, 1)
     if dump:
         dump("build_kernel", body_text(kernel.body))
+    given: frozenset[str] = frozenset()
+    is_verified = options.current().verify
     for step in PIPELINE:
         kernel = step(kernel, state)
+        given |= contract_of(step).gives
+        if is_verified:
+            verify(kernel, state, step.__name__, given)
         if dump:
             dump(step.__name__, body_text(kernel.body))
     return kernel

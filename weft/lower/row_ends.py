@@ -10,10 +10,12 @@ from ..expr import ZERO, Sym, add, conjunction, conjuncts, const, floordiv, mul,
 from ..ir.enums import MemoryType, ParallelType
 from ..schedule.phased_rows import END, PhasedRows, skipped_variable
 from .build import BuildState
+from .contracts import lowering_pass
 from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, LetRowEnd, Loop, Nest, Op, Reduce, Statement, walk
 from .loops import is_global_load
 
 
+@lowering_pass(needs=["pipelines"], gives=["row ends"], before=["grouped predicates"])
 def add_row_ends(kernel: Kernel, state: BuildState) -> Kernel:
     """Let the first threads of a row do its ends.
 

@@ -14,6 +14,7 @@ from ..expr import ONE, Sym, ceildiv, const, mul, product, substitute
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.graph_ops import ScanOp
 from ..ir.values import TensorView
+from .contracts import lowering_pass
 from .kernel_ir import Buffer, Kernel, Scan, walk
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
     return Scan(**fields, thread_type=threads[0].parallel, group_elems=elems, guards=guards)
 
 
+@lowering_pass(gives=["scan workspaces"], before=["shared memory"])
 def plan_scans(kernel: Kernel, state: BuildState) -> Kernel:
     """Give every running fold its workspace in shared memory.
 

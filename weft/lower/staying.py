@@ -10,11 +10,13 @@ from ..expr import add, less
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
 from .build import BuildState
+from .contracts import lowering_pass
 from .circular import touched
 from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Loop, Move, Nest, Op, Reduce, Statement, copied, walk
 from .kernel_sync import OneThread, Sync
 
 
+@lowering_pass(gives=["reductions"], before=["workspaces", "block syncs"])
 def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     """Fold reductions across threads that do not need each other together, so that they share barriers.
 
@@ -83,6 +85,7 @@ def _fold_alike(a: Reduce, b: Reduce, cluster: tuple[ParallelType, ...]) -> bool
     return same and is_near and a.thread_types == b.thread_types and a.predicate is b.predicate and a.group_elems == b.group_elems
 
 
+@lowering_pass(needs=["pipelines", "unswitched"], before=["grouped predicates"])
 def load_ahead(kernel: Kernel, state: BuildState) -> Kernel:
     """Issue the loads that `StayingBlocks.ahead` names for the next iteration of the loop around them.
 

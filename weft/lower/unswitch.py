@@ -21,6 +21,7 @@ from ..expr import (
 )  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES
 from .build import BuildState
+from .contracts import lowering_pass
 from .kernel_ir import Block, If, Kernel, Let, Loop, Nest, Op, Reduce, Statement, Unswitched, copied, is_host_variable, walk
 from .kernel_sync import Arrive
 
@@ -28,6 +29,7 @@ GRID_NAMES = {p.value for p in GRID_TYPES}
 MONOTONE = ("add", "mul", "floordiv", "ceildiv", "min", "max")
 
 
+@lowering_pass(needs=["pipelines", "row ends"], gives=["unswitched"], before=["grouped predicates"])
 def unswitch_loops(kernel: Kernel, state: BuildState) -> Kernel:
     """Write the nests that the schedule unswitches without bounds where a test finds that all of them hold, else as they are.
 

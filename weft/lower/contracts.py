@@ -1,0 +1,56 @@
+"""What a pass of lowering needs of the passes before it, and what it gives to those after it.
+
+Read first: `lowering_pass`, `check_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import InternalError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class PassOutOfOrder(InternalError):
+    code = "W912"
+    what = "the pass {name} needs {missing}, which no pass before it gives; given so far: {given}"
+    fix = "move it in PIPELINE behind the pass that gives it"
+
+
+@dataclass(frozen=True)
+class Contract:
+    """needs: promises of earlier passes that a pass relies on. gives: what holds from it on. before: promises that may not have been given yet."""
+
+    needs: frozenset[str] = frozenset()
+    gives: frozenset[str] = frozenset()
+    before: frozenset[str] = frozenset()
+
+
+def lowering_pass(needs: Iterable[str] = (), gives: Iterable[str] = (), before: Iterable[str] = ()) -> Callable[[Function], Function]:
+    """State the contract of a pass."""
+
+    def stated(function: Function) -> Function:
+        function.contract = Contract(frozenset(needs), frozenset(gives), frozenset(before))  # type: ignore[attr-defined]  # functions take attributes
+        return function
+
+    return stated
+
+
+def contract_of(function: Callable[..., Any]) -> Contract:
+    """Return the contract of a pass; one that states none needs and gives nothing."""
+    found: Contract = getattr(function, "contract", Contract())
+    return found
+
+
+def check_order(passes: Iterable[Callable[..., Any]]) -> None:
+    """Check that each pass stands behind those that give what it needs, and in front of those whose promises it would break. Errors: PassOutOfOrder."""
+    given: frozenset[str] = frozenset()
+    for function in passes:
+        contract = contract_of(function)
+        missing = sorted(contract.needs - given) or [f"the absence of {promise}" for promise in sorted(contract.before & given)]
+        if missing:
+            raise PassOutOfOrder(name=function.__name__, missing=", ".join(missing), given=", ".join(sorted(given)) or "nothing")
+        given |= contract.gives
