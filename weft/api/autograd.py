@@ -76,9 +76,12 @@ class Differentiable:
     def execute(self, inputs: Sequence[Any], **keywords: Any) -> list[torch.Tensor]:
         """Execute on `inputs` as FusionDefinition.execute does, recording gradients where an input requires one."""
         if torch.is_grad_enabled():
-            for i in self._floats:
-                if inputs[i].requires_grad:
-                    return self._recorded(inputs)
+            try:
+                records = any([inputs[i].requires_grad for i in self._floats])
+            except (AttributeError, IndexError, KeyError, TypeError):  # the executor says what is wrong with them
+                records = False
+            if records:
+                return self._recorded(inputs)
         return self._plain.execute(inputs, **keywords)
 
     def _recorded(self, inputs: Sequence[Any]) -> list[torch.Tensor]:

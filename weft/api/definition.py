@@ -17,7 +17,7 @@ from ..ir.block_ops import loop_sources
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
-from ..options import check_option_names
+from ..options import check_option_names, nearest
 from ..runtime.arguments import flattened
 from . import executors, inputs as inputs_module
 from .misuse import explained
@@ -64,6 +64,12 @@ class UnsupportedDevice(UserError, ValueError):
     code = "W124"
     what = "Found unsupported device {device}, only scalar CPU or CUDA tensors are supported"
     fix = "move the tensor to a GPU, or use define_tensor, which takes sizes and strides"
+
+
+class UnknownMember(UserError, AttributeError):
+    code = "W153"
+    what = "a FusionDefinition has no {name!r}"
+    fix = "{remedy}"
 
 
 class ScheduledByHand(UserError):
@@ -230,6 +236,15 @@ class FusionDefinition:
         if not is_valid:
             raise IncompleteDefinition(reason)
         return self.fusion  # type: ignore[return-value]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What is no attribute. Errors: UnknownMember."""
+            if name.startswith("_") or name in ("fec", "ke", "fake_inputs"):  # copying and pickling ask for names of their own
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            public = [n for n in dir(type(self)) if not n.startswith("_")]
+            raise UnknownMember(name=name, remedy=f"{nearest(name, public)}; ops are in fd.ops, kernels and their texts in fd.fec")
 
     # -- execution
     def execute(self, inputs: Sequence[Any], **keywords: Any) -> "list[torch.Tensor]":

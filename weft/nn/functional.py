@@ -27,6 +27,12 @@ class WrongArgument(UserError, ValueError):
     fix = "{remedy}"
 
 
+class WrongDim(UserError, IndexError):
+    code = "W151"
+    what = "{function}: dim {dim} is out of range for {axes} axes"
+    fix = "name an axis of the input; -1 is the last"
+
+
 def _out(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
     """Return the type of a result: as given, float32 under autocast, else that of x."""
     return dtype or autocast_dtype(x) or x.dtype
@@ -40,8 +46,10 @@ _LOG_SOFTMAX = Family("log_softmax", lambda o, x, *, dim, out: o.log_softmax(x, 
 def _softmax_dim(name: str, x: Tensor, dim: int | None) -> int:
     if dim is None:
         raise WrongArgument(function=name, problem="dim is None", remedy="name the axis: dim=-1")
+    if not isinstance(dim, int):
+        raise WrongArgument(function=name, problem=f"dim is {dim!r}", remedy="give the number of an axis: dim=-1")
     if not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
-        raise IndexError(f"{name}: dim {dim} is out of range for {x.dim()} axes")
+        raise WrongDim(function=name, dim=dim, axes=x.dim())
     return dim % max(x.dim(), 1)
 
 
@@ -199,7 +207,11 @@ _GROUP_NORM = Family("group_norm", _group_norm, ["input", "weight", "bias"], kee
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """torch.nn.functional.group_norm."""
     channels = input.shape[1] if input.dim() > 1 else 0
-    if num_groups < 1 or channels % num_groups:
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != (channels,):
+            problem = f"{name} has sizes {list(parameter.shape)}, the input {channels} channels"
+            raise WrongArgument(function="group_norm", problem=problem, remedy=f"give {name} one element per channel")
+    if num_groups < 1 or channels % num_groups or not channels:
         problem = f"{channels} channels cannot be split into {num_groups} groups"
         raise WrongArgument(function="group_norm", problem=problem, remedy="give input [samples, channels, ...] and a divisor of the channels")
     view = input.unflatten(1, (num_groups, channels // num_groups))
@@ -240,6 +252,9 @@ def batch_norm(
     """torch.nn.functional.batch_norm; running statistics are updated in the same kernel."""
     if training and input.dim() > 1 and input.numel() == input.shape[1]:
         raise WrongArgument(function="batch_norm", problem=f"one value per channel in {list(input.shape)}", remedy="give more than one value when training")
+    if not training and running_mean is None:
+        problem = "training is False and there are no running statistics"
+        raise WrongArgument(function="batch_norm", problem=problem, remedy="give running_mean and running_var, or training=True")
     is_graph = torch.compiler.is_compiling()  # an operator in a graph writes into no input: it returns the new statistics
     static = {"training": bool(training), "momentum": float(momentum), "eps": float(eps), "out": input.dtype, "writes": not is_graph}
     result = _BATCH_NORM((input, running_mean, running_var, weight, bias), **static)
@@ -433,9 +448,16 @@ def kl_div(
 
 def embedding_rms_norm(indices: Tensor, table: Tensor, weight: Tensor | None, eps: float = 1e-6, *, weight_offset: float = 0.0) -> Tensor:
     """Return rms_norm(table[indices]) over the last axis. The rows are looked up by torch, whose backward adds up repeated ones deterministically."""
+    _check_indices("embedding_rms_norm", indices)
     return rms_norm(torch.nn.functional.embedding(indices, table), table.shape[-1:], weight, eps, weight_offset=weight_offset)
+
+
+def _check_indices(function: str, indices: Tensor) -> None:
+    if indices.dtype not in (torch.int64, torch.int32):
+        raise WrongArgument(function=function, problem=f"indices have the type {indices.dtype}", remedy="give whole numbers: indices.long()")
 
 
 def embedding_layer_norm(indices: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Return layer_norm(table[indices]) over the last axis; see `embedding_rms_norm`."""
+    _check_indices("embedding_layer_norm", indices)
     return layer_norm(torch.nn.functional.embedding(indices, table), table.shape[-1:], weight, bias, eps)

@@ -340,7 +340,9 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
     Example:
         swish = weft.op("mine::swish", fd); y = torch.compile(lambda x: swish(x) + 1)(x)
     """
-    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualified):
+    if not isinstance(definition, FusionDefinition):
+        raise WrongOpName(name=qualified, why=f": what it computes is {type(definition).__name__}", remedy="give a FusionDefinition as second argument")
+    if not isinstance(qualified, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualified):
         raise WrongOpName(name=qualified, why="", remedy="write namespace::name")
     namespace, _, name = qualified.partition("::")
     if hasattr(getattr(torch.ops, namespace), name):

@@ -122,6 +122,8 @@ def patch(model: nn.Module, *, only: Iterable[str] | None = None) -> Patched:
     only: kinds to look for (`KINDS`), all of them unless given. Parameters, buffers and names stay, so checkpoints load as before.
     Errors: NothingToPatch.
     """
+    if not isinstance(model, nn.Module):
+        raise NothingToPatch(model=type(model).__name__, among="")
     kinds = KINDS if only is None else {name: KINDS[name] for name in _known(only)}
     done = Patched()
     for name, module in model.named_modules():

@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from ..errors import UserError
 from ..runtime.unusual import unusual
 from ..runtime.warm_path import guard_of, written
 
@@ -29,6 +30,18 @@ MOST_ATTEMPTS = 8
 
 MISS = object()
 COMPARED = (bool, int, float, str, torch.dtype, tuple, list)
+
+
+_NUMBERS: dict[str, Any] = {
+    "int": (int, torch.SymInt), "float": (int, float, torch.SymInt, torch.SymFloat), "float | None": (int, float, torch.SymInt, torch.SymFloat, type(None))
+}  # fmt: skip
+"""Annotations of numbers, and the types that they take."""
+
+
+class NotANumber(UserError, TypeError):
+    code = "W152"
+    what = "{function}: {argument} is {value!r}, not of type {wanted}"
+    fix = "give a number"
 
 
 class _Told(threading.local):
@@ -74,7 +87,7 @@ def call(plain, values):
     attempts: list[tuple[Callable[..., Any], ...]] = [()]
 
     def slow(*values: Any) -> Any:
-        _check_tensors(function, names, values)
+        _check_kinds(function, names, values)
         TOLD.call = None
         result = made["call"](function, values)
         told, TOLD.call = TOLD.call, None
@@ -89,14 +102,16 @@ def call(plain, values):
     return functools.wraps(function)(outer)
 
 
-def _check_tensors(function: Callable[..., Any], names: Sequence[str], values: Sequence[Any]) -> None:
-    """Errors: NotATensor for an argument that is annotated as a tensor and is none."""
+def _check_kinds(function: Callable[..., Any], names: Sequence[str], values: Sequence[Any]) -> None:
+    """Errors: NotATensor, NotANumber for an argument that is annotated as a tensor or a number and is none."""
     from .family import NotATensor
 
     for name, value in zip(names, values):
         kind = str(function.__annotations__.get(name, ""))
         if kind in ("Tensor", "Tensor | None") and not isinstance(value, torch.Tensor) and not (value is None and "None" in kind):
             raise NotATensor(function=function.__name__, argument=name, kind=type(value).__name__, remedy="give a torch.Tensor")
+        if kind in _NUMBERS and not isinstance(value, _NUMBERS[kind]):
+            raise NotANumber(function=function.__name__, argument=name, value=value, wanted=kind)
         if isinstance(value, torch.Tensor) and value.is_nested:  # it has no sizes, so that all further checks would fail
             found = unusual(value)
             assert found is not None

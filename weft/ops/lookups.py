@@ -116,7 +116,11 @@ def select(fusion: Fusion, arg: TensorView, index: Sym, dim: int) -> TensorView:
         raise BadIndex(op="select", reason="select can not be applied to 0d tensor", remedy="index a tensor with axes")
     dim = normalize_dim(dim, arg.ndim, "select", arg)
     kept = [a for d, a in enumerate(logical_axes(arg)) if d != dim]
-    place = wrapped(index, logical_axes(arg)[dim].logical_extent)
+    extent = logical_axes(arg)[dim].logical_extent
+    if index.is_const and extent.is_const and not -extent.value <= index.value < extent.value:  # type: ignore[operator]
+        reason = f"index {index.value} is out of range for axis {dim} of {extent.value} elements"
+        raise BadIndex(op="select", reason=reason, remedy=f"use an index between {-extent.value} and {extent.value - 1}")
+    place = wrapped(index, extent)
     positions: list[Position] = [Fixed(place) if d == dim else Along(d - (d > dim)) for d in range(arg.ndim)]
     return add_lookup(fusion, "select", arg, [_like(fusion, a) for a in kept], positions)
 

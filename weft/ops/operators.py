@@ -31,6 +31,12 @@ class NoTruthValue(UserError, TypeError):
     fix = "choose per element with ops.where(condition, a, b); `and`, `or`, `not` are &, |, ~"
 
 
+class NoNumber(UserError, TypeError):
+    code = "W149"
+    what = "{value} is no number while it is being defined: its elements are known when the definition is executed"
+    fix = "add it as an output, or take a scalar input: fd.define_scalar(dtype=...); ops.cast changes the type of elements"
+
+
 class NotIterable(UserError, TypeError):
     code = "W133"
     what = "{value} cannot be iterated: its sizes are known when the definition is executed"
@@ -78,8 +84,8 @@ def _binary(name: str, op: str, *, reflected: bool = False) -> Callable[..., Any
 
 
 def _foreign(other: Any, op: str) -> Any:
-    """Say what to do with an operand of another kind, if it is a tensor of torch; else leave it to Python."""
-    if type(other).__module__.partition(".")[0] == "torch" and hasattr(other, "data_ptr"):
+    """Say what to do with an operand that is a tensor of torch, or of one of Python's own types; others may know what to do with a TensorView."""
+    if type(other).__module__.partition(".")[0] == "torch" and hasattr(other, "data_ptr") or other is None or isinstance(other, (str, list, tuple, dict, set)):
         from .arguments import wrong
 
         raise wrong(op, "the other operand", "a TensorView, a scalar or a number", other)
@@ -108,6 +114,10 @@ def floor_divide(self: Any, other: Any) -> Any:
 
 def matmul(self: Any, other: Any) -> Any:
     """x @ y: ops.matmul."""
+    if isinstance(other, (Scalar, *_PYTHON_NUMBERS)):
+        from .arguments import WrongArgument
+
+        raise WrongArgument(op="matmul", problem="the other operand is a number", remedy="write x * number, or give a tensor")
     if not isinstance(other, TensorView):
         return _foreign(other, "matmul")
     return get_attribute(self, "matmul")(other)
@@ -115,6 +125,11 @@ def matmul(self: Any, other: Any) -> Any:
 
 def no_truth_value(self: Any) -> bool:
     raise NoTruthValue(value=self)
+
+
+def no_number(self: Any) -> Any:
+    """float(x), int(x), complex(x)."""
+    raise NoNumber(value=self)
 
 
 def no_iteration(self: Any) -> Any:
@@ -153,12 +168,16 @@ def dim(self: TensorView) -> int:
 
 def type_as(self: TensorView, other: TensorView) -> Any:
     """Return x in the type of other."""
+    if not isinstance(other, (TensorView, Scalar)):
+        from .arguments import WrongArgument
+
+        raise WrongArgument(op="type_as", problem=f"other must be a TensorView or a scalar, not {type(other).__name__}", remedy="write x.to(dtype)")
     return to(self, other.dtype())
 
 
 def _flat(values: tuple[Any, ...]) -> list[Any]:
     """Return the numbers of `f(1, 2)`, `f([1, 2])` and `f((1, 2))`."""
-    return list(values[0]) if len(values) == 1 and not isinstance(values[0], (int, Scalar)) else list(values)
+    return list(values[0]) if len(values) == 1 and isinstance(values[0], (list, tuple)) else list(values)
 
 
 def permute(self: TensorView, *dims: Any) -> Any:
@@ -289,7 +308,8 @@ def _install() -> None:
             setattr(surface, f"__{name}__", _binary(name, op))
         for name, op in UNARY.items():
             setattr(surface, f"__{name}__", _unary(name, op))
-        for name, function in (("__floordiv__", floor_divide), ("to", to), ("__bool__", no_truth_value), ("__getattr__", get_attribute)):
+        refusals = {"__bool__": no_truth_value, "__float__": no_number, "__int__": no_number, "__complex__": no_number}
+        for name, function in {"__floordiv__": floor_divide, "to": to, **refusals, "__getattr__": get_attribute}.items():
             setattr(surface, name, function)
     for name, dtype in TYPES.items():
         setattr(TensorSurface, name, _to(name, dtype))

@@ -18,6 +18,12 @@ from .promotion import WrongDtype
 from .shapes import normalize_dim
 
 
+class NegativeCount(UserError, ValueError):
+    code = "W393"
+    what = "topk: k is {k}"
+    fix = "give the number of values to keep, 0 or more"
+
+
 class NoAxisToScan(UserError):
     code = "W391"
     what = "{op}: {tensor} has no axes"
@@ -56,6 +62,8 @@ def argsort(fusion: Fusion, arg: TensorView, dim: int, descending: bool, stable:
 def topk(fusion: Fusion, arg: TensorView, k: Sym, dim: int, largest: bool, sorted: bool) -> tuple[TensorView, TensorView]:
     """Return the `k` largest (or smallest) values along `dim`, and their positions."""
     dim = normalize_dim(dim, max(1, arg.ndim), "topk", arg)
+    if k.is_const and k.value < 0:  # type: ignore[operator]
+        raise NegativeCount(k=k.value)
     kind = IterType.broadcast if expr.is_int(k, 1) else IterType.iteration
     values, indices = (
         fusion.new_tensor([fusion.new_axis(k, kind) if d == dim else fusion.copy_axis(a) for d, a in enumerate(logical_axes(arg))], dtype)
