@@ -9,6 +9,7 @@ from two_sided_fusions import CASES, WAYS, forced, norm_backward, norm_backward_
 import weft.schedulers.inner_outer as template
 from weft import DataType, FusionDefinition
 from weft.ir.enums import SchedulerType
+from weft.options import options
 
 # Of the largest value. Rows and columns are summed in float, or in double, and results are rounded to their type once: bf16 2^-9, half 2^-12. A sum of n
 # terms in float is off by sqrt(n) roundings of 2^-24 of its terms; n is at most 4100 here, and terms are at most some times the largest sum.
@@ -113,6 +114,19 @@ def test_rows_that_begin_in_the_middle_of_a_unit_are_not_brought_by_bulk_copies(
     x = torch.zeros(40 * 1001 + 1, dtype=torch.bfloat16)[1:].view(40, 1001).copy_(inputs[0])
     run(fd, [x, *inputs[1:]], norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
     assert not fd.fec.kernel_runtimes[-1].proposal.params.is_shifted
+
+
+@pytest.mark.parametrize(
+    "rows, columns, loads", [("register", 104, {"now", "ahead"}), ("tma", 104, {"tma"}), ("tma", 1001, {"tma"}), ("specialized", 104, {"now", "ahead", "cp_async", "tma"})]
+)
+def test_a_way_that_is_asked_for_is_taken_or_declined_with_a_reason(rows, columns, loads):
+    inputs = norm_backward_inputs(30, columns, DataType.BFloat16)
+    fd = norm_backward(DataType.BFloat16)
+    with options(rows=rows):
+        run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+    proposal = fd.fec.kernel_runtimes[-1].proposal
+    assert proposal.params.loads in loads
+    assert proposal.trace.startswith("not specialized: rows and columns are reduced by blocks" if rows == "specialized" else f"forced {rows}")
 
 
 def test_a_column_result_that_rows_use_is_declined_with_the_reason():

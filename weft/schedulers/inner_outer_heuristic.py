@@ -16,6 +16,8 @@ from .persistent_params import SHARE_MULTIPLE
 from .throughput_heuristic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .two_sides import TwoSidedFacts
 
+LOADS = ("now", "ahead", "cp_async", "tma")
+"""How rows come; see `InnerOuterParams`."""
 COLUMN_LANES = 8
 """Threads along the columns when partial results are added up: with vectors of 16 bytes a whole line, and the other threads of a block share the rest."""
 SLOTS_UNROLL = 4
@@ -95,12 +97,15 @@ class InnerOuterParams:
 
 
 def choose_inner_outer(
-    facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: frozenset[InnerOuterParams] = frozenset()
+    facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: frozenset[InnerOuterParams] = frozenset(), loads: tuple[str, ...] = LOADS
 ) -> tuple[InnerOuterParams, str]:  # fmt: skip
-    """Return params, and what was compared. is_loadable: bulk copies can bring the rows of all inputs. rejected: params that are not to be chosen."""
+    """Return params, and what was compared.
+
+    is_loadable: bulk copies can bring the rows of all inputs. rejected: params that are not to be chosen. loads: how rows may come.
+    """
     from .inner_outer_model import predicted_ns
 
-    candidates = [p for p in Candidates(facts, arch, is_loadable).all() if p not in rejected]
+    candidates = [p for p in Candidates(facts, arch, is_loadable).all() if p not in rejected and p.loads in loads]
     found = sorted(((predicted_ns(p, facts, arch), n, p) for n, p in enumerate(candidates)), key=lambda entry: entry[:2])
     if not found:
         params = Candidates(facts, arch, is_loadable).last_resort()

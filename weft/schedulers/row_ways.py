@@ -7,7 +7,7 @@ and how fast each will be is predicted in `row_model.py`. Read first: `choose_ro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arch import Arch
@@ -89,4 +89,7 @@ def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, varian
     if variant == "register":
         return in_registers, str(trace)
     found = choose_async_rows(facts, arch, variant)
-    return (in_registers, f"not {variant}: {found.reason}\n{trace}") if isinstance(found, Decline) else (found, f"forced: {found}")
+    if isinstance(found, Decline):
+        return in_registers, f"not {variant}: {found.reason}\n{trace}"
+    shared = replace(found, fill="leading") if found.fill == "whole" and found.batches > 1 else found
+    return shared, f"forced, and the same for rows whose last part is not full: {shared}"
