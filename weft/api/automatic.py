@@ -13,6 +13,7 @@ from ..compiler import NoScheduler, Proposal, prepare, propose
 from ..errors import UserError
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
+from ..ops.torch_ops import entry_of
 from ..options import current
 from ..schedule.welford import translate_welford
 from ..schedulers import SCHEDULERS
@@ -52,6 +53,8 @@ class ChosenParams(HeuristicParams):
 
 def can_schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> tuple[bool, str]:
     """Return (whether the scheduler takes the fusion, nvFuser's sentence with the reason if not)."""
+    if scheduler_type is SchedulerType.expr_eval and _is_one_op_of_torch(fusion):
+        return True, ""
     proposal = _propose(fusion, scheduler_type, inputs)
     return (False, _sentence(scheduler_type, proposal)) if isinstance(proposal, str) else (True, "")
 
@@ -85,7 +88,15 @@ def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs_or_params: An
 
 
 def _sentence(scheduler_type: SchedulerType, reason: str) -> str:
+    if scheduler_type is SchedulerType.pointwise and reason.endswith(" reduces"):
+        reason = "cannot find reference tensor"  # nvFuser's words for a fusion with a reduction, which programs compare
     return f"Scheduler _{scheduler_type.name}_ ***rejected*** because : {reason}"
+
+
+def _is_one_op_of_torch(fusion: Fusion) -> bool:
+    """True for a definition of one op that torch runs: a matmul, attention, a sort."""
+    exprs = fusion.tensor_exprs()
+    return len(exprs) == 1 and entry_of(exprs[0]) is not None
 
 
 def _launch_params(launch: Launch) -> LaunchParams:

@@ -19,7 +19,7 @@ from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
 from ..options import check_option_names, nearest
 from ..runtime.arguments import flattened
-from . import executors, inputs as inputs_module
+from . import executors, inputs as inputs_module, matmuls
 from .misuse import explained
 from .ops import OpNames
 
@@ -272,6 +272,8 @@ class FusionDefinition:
         if device is check is seed is None and not save_repro_inputs and _enable_options is _disable_options is NO_NAMES:
             return fec.execute(inputs)
         enable, disable = _option_names(_enable_options, _disable_options)
+        if "matmul_expr_eval" in disable:
+            matmuls.refuse_without_torch(self.fusion)  # type: ignore[arg-type]
         if save_repro_inputs:
             from .repro import fake_copies
 

@@ -44,6 +44,12 @@ class BroadcastContiguity(UserError):
     fix = "write None there, or give one bool for all dimensions, which does so by itself"
 
 
+class TensorOnTheCpu(UserError):
+    code = "W176"
+    what = "CPU non-scalar tensor is not supported! is_cpu was given for a tensor of {rank} dimensions"
+    fix = "leave is_cpu out; the emulator takes tensors on the CPU as they are"
+
+
 class WrongStrideOrder(UserError):
     code = "W106"
     what = "stride_order {stride_order} is no permutation of 0 to {last} (it has one entry per dimension; 0 is the innermost)"
@@ -142,6 +148,8 @@ def build_tensor(
     """Make the tensor from checked sizes; `contiguity` in memory order, `stride_order` complete or empty."""
     if len(contiguity) != len(shape):
         raise ContiguityLength(contiguity=len(contiguity), rank=len(shape))
+    if is_cpu and shape:
+        raise TensorOnTheCpu(rank=len(shape))
     order = _memory_order(stride_order or range(len(shape) - 1, -1, -1))
     expanded = [False] * len(shape)
     for position, dim in enumerate(order):

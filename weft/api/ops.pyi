@@ -467,7 +467,7 @@ class OpNames:
 
     @overload
     def imag(self, x: TensorView, /) -> TensorView:
-        """Return imag(x), elementwise."""
+        """Return the imaginary parts of x, which is complex."""
         ...
     @overload
     def imag(self, x: Scalar | Number, /) -> Scalar: ...

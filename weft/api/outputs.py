@@ -19,6 +19,12 @@ class ForeignValue(UserError):
     fix = "use values of the definition that the output is added to"
 
 
+class ScalarOutput(UserError):
+    code = "W128"
+    what = "Non-TensorView outputs are not supported at this point: {output} is a scalar"
+    fix = "make it a tensor with full(), or compute it in Python"
+
+
 class AliasOfNonInput(UserError):
     code = "W126"
     what = "alias_input {alias} of output {output} is no input of the fusion; its inputs are {inputs}"
@@ -41,6 +47,8 @@ def add_output(fusion: Fusion, output: Any, alias_input: Any = None) -> None:
         raise IncompatibleArguments(function="add_output", signatures="    1. (output: Val)\n    2. (output: Val, alias_input: Val)", given=given)
     if output.fusion is not fusion:
         raise ForeignValue(role="output", value=output)
+    if not isinstance(output, TensorView) and alias_input is None:
+        raise ScalarOutput(output=output)
     if alias_input is not None:
         _check_alias(fusion, output, alias_input)
     fusion.add_output(output, alias_input)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .definition import FusionDefinition
 
 
-class NoSavedInputs(UserError):
+class NoSavedInputs(UserError, AssertionError):
     code = "W172"
     what = "no execution of this definition has saved its inputs"
     fix = "call fd.execute(inputs, save_repro_inputs=True) first, or fd.repro_script_for(inputs)"

@@ -288,7 +288,7 @@ class TensorSurface:
         """Return the squared difference below delta, else a line of that slope: torch.nn.functional.huber_loss."""
         ...
     def imag(self) -> TensorView:
-        """Return imag(x), elementwise."""
+        """Return the imaginary parts of x, which is complex."""
         ...
     def index_select(self, index: TensorView | Scalar | _int, dim: _int) -> TensorView:
         """Return the entries of arg along dim that index, of one axis, names."""

@@ -36,7 +36,7 @@ def lookup(name: str) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- pointwise
-_NOT_IN_FRONT_END = {"cast", "complex", "where", "lerp", "clamp", "threshold"}
+_NOT_IN_FRONT_END = {"cast", "complex", "imag", "where", "lerp", "clamp", "threshold"}
 
 
 def _unary(name: str) -> None:
@@ -58,6 +58,14 @@ def _binary(name: str) -> None:
 for _op in OPS.values():
     if _op.name not in _NOT_IN_FRONT_END:
         (_unary if _op.arity == 1 else _binary)(_op.name)
+
+
+def imag(fusion: Fusion, x: Any, /) -> Any:
+    """Return the imaginary parts of x, which is complex."""
+    operand = _operand("imag", "argument 1", x)
+    if not build.as_val(fusion, operand, "imag").dtype().is_complex:  # type: ignore[attr-defined]
+        raise WrongArgument(op="imag", problem="imag not supported for non-complex tensors", remedy="cast x to a complex type first")
+    return build.pointwise(fusion, "imag", operand)
 
 
 def set_(fusion: Fusion, x: Any, /) -> Any:
@@ -197,6 +205,8 @@ def _var_mean(op: str, fusion: Fusion, arg: Any, dims: Any, correction: Any, kee
     correction = _number(correction)
     if isinstance(correction, bool) or not isinstance(correction, (int, float)):
         raise _wrong(op, "correction", "an int", correction)
+    if correction < 0:
+        raise WrongArgument(op=op, problem=f"correction must be non-negative, and {correction} was given", remedy="give 0 or more; torch's default is 1")
     return reductions.var_mean(fusion, _tensor(op, "arg", arg), _ints(op, "dims", dims), correction, _bool(op, "keepdim", keepdim))
 
 
@@ -293,7 +303,7 @@ def normal(fusion: Fusion, mean: Any, std: Any, shape: Any, *, rng_seed: Any = N
 
 
 for _function in (
-    set_, segment_set, rand_like, randn_like, complex_, where, lerp, clamp, threshold, addcmul, cast, var, var_mean, welford, broadcast, broadcast_in_dim,
+    imag, set_, segment_set, rand_like, randn_like, complex_, where, lerp, clamp, threshold, addcmul, cast, var, var_mean, welford, broadcast, broadcast_in_dim,
     expand, squeeze, permute, stride_order, size, shape, full, iota, uniform, normal,
 ):  # fmt: skip
     _add(_function)

@@ -1,0 +1,114 @@
+"""What a wrong definition raises: the kind of error, and nvFuser's words in its text. One line per rule.
+
+Read first: `CASES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from weft import DataType, FusionDefinition
+
+CASES: dict[str, tuple[type[Exception], str, Callable[..., Any], Sequence[int], dict[str, Any]]] = {}
+
+
+def case(name: str, kind: type[Exception], text: str, call: Callable[..., Any], shape: Sequence[int] = (-1, -1), **more: Any) -> None:
+    CASES[name] = (kind, text, call, shape, more)
+
+
+def different_types(fd: FusionDefinition, t: Any) -> None:
+    fd.ops.cat([t, fd.define_tensor([-1, -1], dtype=DataType.Half)], 0)
+
+
+def different_ranks(fd: FusionDefinition, t: Any) -> None:
+    fd.ops.cat([t, fd.define_tensor([-1])], 0)
+
+
+# fmt: off
+case("slice start/stride", RuntimeError, "Slice start_indices and strides don't match!", lambda fd, t: fd.ops.slice(t, [0, 0], [1, 1], [1]))
+case("slice rank", RuntimeError, "Number of tensor dimensions does not match slice dimensions!", lambda fd, t: fd.ops.slice(t, [0, 0, 0], [1, 1, 1]))
+case("slice ends", RuntimeError, "Slice indexing attribute dimensions don't match!", lambda fd, t: fd.ops.slice(t, [0, 0], [1, 1, 1]))
+case("slice neg", RuntimeError, "start_indices must be greater than or equal to 0", lambda fd, t: fd.ops.slice(t, [-1, 0], [1, 1]))
+case("slice end<start", RuntimeError, "end_indices must be greater than or equal to start_indices", lambda fd, t: fd.ops.slice(t, [3, 0], [1, 1]))
+case("slice stride", RuntimeError, "All slice operation strides must be of const size 1", lambda fd, t: fd.ops.slice(t, [0, 0], [1, 1], [1, 2]))
+case("reshape two -1", RuntimeError, "A maximum of one value of -1 can be provided to reshape", lambda fd, t: fd.ops.reshape(t, [-1, -1]))
+case("reshape count", RuntimeError, "Total element counts across view operation must match", lambda fd, t: fd.ops.reshape(t, [5, 5]), (4, 8))
+case("reshape infer", RuntimeError, "Cannot infer the actual size of -1 output domain", lambda fd, t: fd.ops.reshape(t, [-1, 5]), (4, 8))
+case("squeeze n", RuntimeError, "The dims to squeeze must be <= the number of dims", lambda fd, t: fd.ops.squeeze(t, [0, 1, 2]))
+case("squeeze range", RuntimeError, "Squeeze dim is outside of Tensor size!", lambda fd, t: fd.ops.squeeze(t, [5]))
+case("squeeze nonb", RuntimeError, r"Can not squeeze", lambda fd, t: fd.ops.squeeze(t, [0]))
+case("broadcast", RuntimeError, "Invalid broadcast, number of false entries in is_broadcast_dim expected to be", lambda fd, t: fd.ops.broadcast(t, [False, True]))
+case("expand const", RuntimeError, "Invalid expand size", lambda fd, t: fd.ops.expand(t, [5, 8]), (4, 8))
+case("bid dup", RuntimeError, "is specified more than once", lambda fd, t: fd.ops.broadcast_in_dim(t, [4, 8, 3], [0, 0]))
+case("permute len", RuntimeError, "argument to have the same length as input!", lambda fd, t: fd.ops.permute(t, [0]))
+case("permute range", RuntimeError, "New2Old axes are not within the number of dimensions", lambda fd, t: fd.ops.permute(t, [0, 3]))
+case("permute dup", RuntimeError, "Duplicate entries in transformation map", lambda fd, t: fd.ops.permute(t, [0, 0]))
+case("permute type", TypeError, "", lambda fd, t: fd.ops.permute(t, 0))
+case("stride_order bad", RuntimeError, "Stride order is not valid", lambda fd, t: fd.ops.stride_order(t, [0, 0]))
+case("pad odd", RuntimeError, "Invalid number of padding widths", lambda fd, t: fd.ops.pad(t, [1, 1, 1]))
+case("pad many", RuntimeError, "Number of pad widths must be at most twice the input dimension", lambda fd, t: fd.ops.pad(t, [1]*6))
+case("pad value type", RuntimeError, "Tensor arg and pad value must have the same dtype", lambda fd, t: fd.ops.pad(t, [1, 1], 1))
+case("cat none", RuntimeError, "No input tensor given", lambda fd, t: fd.ops.cat([], 0))
+case("cat dim", RuntimeError, "Invalid dimension to cat", lambda fd, t: fd.ops.cat([t, t], 4))
+case("cat types", RuntimeError, "Can't concatenate tensors with different data types", different_types)
+case("cat rank", RuntimeError, "Unexpected number of dimensions", different_ranks)
+case("triu rank", RuntimeError, "input tensor for triu must have 2 or more dims, but got", lambda fd, t: fd.ops.triu(t), (4, ))
+case("dim range", RuntimeError, "Tried to access out of boundary index", lambda fd, t: fd.ops.sum(t, [5]))
+case("max dtype", RuntimeError, "A dtype other than Null is not currently supported", lambda fd, t: fd.ops.max(t, [0], False, DataType.Double))
+case("var neg", RuntimeError, "correction must be non-negative", lambda fd, t: fd.ops.var(t, [0], -1))
+case("var_mean type", TypeError, "", lambda fd, t: fd.ops.var_mean(t))
+case("var_mean dims type", TypeError, "", lambda fd, t: fd.ops.var_mean(t, "a"))
+case("cumsum 2 dims", TypeError, "", lambda fd, t: fd.ops.cumsum(t, [0, 1]))
+case("cumsum range", RuntimeError, "", lambda fd, t: fd.ops.cumsum(t, 4))
+case("cumsum 0d", RuntimeError, "", lambda fd, t: fd.ops.cumsum(t, 0), ())
+case("imag real", RuntimeError, "imag not supported for non-complex tensors", lambda fd, t: fd.ops.imag(t))
+case("nextafter half", RuntimeError, "Promoted type must be single or double precision float but found", lambda fd, t: fd.ops.nextafter(t, t), dtype=DataType.Half)
+case("gcd float", RuntimeError, "input must have integral type", lambda fd, t: fd.ops.gcd(t, t))
+case("and float", RuntimeError, "Integer or boolean input is required for", lambda fd, t: fd.ops.bitwise_and(t, t))
+case("where cond", RuntimeError, "Condition should be of DataType Bool, not", lambda fd, t: fd.ops.where(t, t, t))
+case("cast null", RuntimeError, "", lambda fd, t: fd.ops.cast(t, DataType.Null))
+case("gather rank", RuntimeError, "Tensor arguments have different dimensions", lambda fd, t: fd.ops.gather(t, fd.define_tensor([-1], dtype=DataType.Int), 0))
+case("gather dim", RuntimeError, "so dim argument must satisfy", lambda fd, t: fd.ops.gather(t, fd.define_tensor([-1, -1], dtype=DataType.Int), 5))
+case("index_select", RuntimeError, "index_tv must be a 1d or scalar tensor.", lambda fd, t: fd.ops.index_select(t, fd.define_tensor([-1, -1], dtype=DataType.Int), 0))
+case("index_select 0d", RuntimeError, "lookup_tv argument for indexSelect cannot be a 0-D tensor", lambda fd, t: fd.ops.index_select(t, fd.define_tensor([-1], dtype=DataType.Int), 0), ())
+case("select 0d", RuntimeError, "select can not be applied to 0d tensor.", lambda fd, t: fd.ops.select(t, fd.define_scalar(0), 0), ())
+case("scatter 0d", RuntimeError, "scatter can not be applied to 0d tensor.", lambda fd, t: fd.ops.scatter(t, fd.define_tensor([], dtype=DataType.Int), t, 0), ())
+case("topk k type", RuntimeError, "TopKOp expects int64_t input for k", lambda fd, t: fd.ops.topk(t, fd.define_scalar(2.0)))
+case("embedding in", RuntimeError, "Expected input to be atleast 1D", lambda fd, t: fd.ops.embedding_fwd(fd.define_tensor([], dtype=DataType.Int), t))
+case("embedding w", RuntimeError, "Expected weight to be 2D", lambda fd, t: fd.ops.embedding_fwd(fd.define_tensor([-1], dtype=DataType.Int), t), (4, ))
+case("matmul 0d", RuntimeError, "Expected inputs to be atleast 1D", lambda fd, t: fd.ops.matmul(t, t), ())
+case("matmul types", RuntimeError, "Expected A and B dtypes to have the same dtype, got:", lambda fd, t: fd.ops.matmul(t, fd.define_tensor([-1, -1], dtype=DataType.Half)))
+case("linear w", RuntimeError, "Input B must be at least 2D", lambda fd, t: fd.ops.linear(t, fd.define_tensor([])))
+case("linear types", RuntimeError, "Expected input and weight dtypes to have the same dtype", lambda fd, t: fd.ops.linear(t, fd.define_tensor([-1, -1], dtype=DataType.Half)))
+case("linear bias", RuntimeError, "Expected bias to have the same dtype as A and B", lambda fd, t: fd.ops.linear(t, t, fd.define_tensor([-1], dtype=DataType.Half)))
+case("iota len", RuntimeError, "length must be integer", lambda fd, t: fd.ops.iota(fd.define_scalar(2.0)))
+case("iota start type", RuntimeError, "start dtype does not match", lambda fd, t: fd.ops.iota(fd.define_scalar(4), fd.define_scalar(1.0), fd.define_scalar(1), DataType.Int))
+case("iota step 0", RuntimeError, "step value must not equal zero", lambda fd, t: fd.ops.iota(fd.define_scalar(4), fd.define_scalar(1), fd.define_scalar(0), DataType.Int))
+case("iota inf", RuntimeError, "length, start, step must be finite numbers", lambda fd, t: fd.ops.iota(fd.define_scalar(4), fd.define_scalar(float("inf")), fd.define_scalar(1.0), DataType.Double))
+case("uniform int", RuntimeError, "Random distributions only create floating point types!", lambda fd, t: fd.ops.uniform(0.0, 1.0, [4], dtype=DataType.Int))
+case("uniform seed only", RuntimeError, "rng_seed and rng_offset must be provided together!", lambda fd, t: fd.ops.uniform(0.0, 1.0, [4], rng_seed=fd.define_scalar(1)))
+case("uniform positional only kw", TypeError, "", lambda fd, t: fd.ops.uniform(0.0, 1.0, [4], DataType.Float))
+case("define shape -2", RuntimeError, r"was neither symbolic\(-1\), zero_element\(0\), broadcast\(1\), or static\(>1\)", lambda fd, t: fd.define_tensor([-2]))
+case("define contig", RuntimeError, "contiguity", lambda fd, t: fd.define_tensor([-1, 1], contiguity=[True, True]))
+case("define str", TypeError, "", lambda fd, t: fd.define_tensor("ab"))
+case("define no args", TypeError, "", lambda fd, t: fd.define_tensor())
+case("define stride_order range", RuntimeError, "stride_order argument is out of range, expects", lambda fd, t: fd.define_tensor([-1, -1], contiguity=True, stride_order=[0, 5]))
+case("define cpu rank", RuntimeError, "CPU non-scalar tensor is not supported!", lambda fd, t: fd.define_tensor([-1], is_cpu=True))
+case("shape elem", (RuntimeError), "Unsupported iterable object type for define_vector! Index:", lambda fd, t: fd.ops.reshape(t, [2, "a"]))
+case("add_output alias noninput", RuntimeError, "alias source can only be a fusion input", lambda fd, t: fd.add_output(fd.ops.relu(t), fd.ops.relu(t)))
+case("add_output scalar", RuntimeError, "Non-TensorView outputs are not supported at this point", lambda fd, t: fd.add_output(fd.define_scalar(1.0)))
+case("add no dunder", TypeError, "", lambda fd, t: fd.ops.add(t))
+case("relu kw", TypeError, "", lambda fd, t: fd.ops.relu(x=t))
+# fmt: on
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_error(name: str) -> None:
+    kind, text, call, shape, more = CASES[name]
+    with FusionDefinition() as fd:
+        tensor = fd.define_tensor(list(shape), contiguity=True, **more)
+        with pytest.raises(kind, match=text):
+            call(fd, tensor)
