@@ -80,6 +80,16 @@ class VectorLimits:
         """Return the tensors other than the phased ones that lie without a gap along all loops from `position` on, so that no vector leaves them."""
         return [t for t, run in self._runs.items() if t not in self.phased and lookup_of(t) is None and len(run) >= len(self.order) - position]
 
+    def anywhere(self, position: int) -> list[TensorView]:
+        """Return the tensors in memory that lie without a gap along all loops from `position` on: vectors along these may begin at any of their elements."""
+        return [t for t, run in self._runs.items() if lookup_of(t) is None and len(run) >= len(self.order) - position]
+
+    def can_begin_anywhere(self, position: int, alignment_bits: Mapping[int, int]) -> bool:
+        """True when all vectors from `position` on may begin anywhere, and are read faster so: floats of 16 bits, two in a word."""
+        found = self.anywhere(position)
+        is_fast = all(t.dtype().is_reduced_float and t.dtype().bits == 16 for t in found)
+        return bool(found) and len(found) == len(self._runs) and is_fast and all(alignment_bits.get(t.name, 128) % SHIFTED_WORD_BITS == 0 for t in found)
+
     def phased_limit_elems(self, position: int, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest vector of which rows, the loops from `position` on, can be made when vectors need not begin with them; 1 when there is none.
 

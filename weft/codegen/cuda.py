@@ -233,9 +233,15 @@ class CudaWriter:
         output, dtype = s.outputs[0], s.outputs[0].buffer.dtype
         monoid = self.monoid(s.expr, dtype)
         folded = self.read(output, dtype)
+        if s.vector_elems > 1 and output.buffer.elems is not ONE:  # lanes of several results, each with an element of its own
+            for lane in range(s.vector_elems):
+                operands = [lane_of(o, lane) if isinstance(o, Access) else o for o in s.operands]
+                self.fold(replace(s, outputs=[lane_of(output, lane)], operands=operands, vector_elems=1), depth)
+            return
         if s.vector_elems > 1:
             source: Access = s.operands[0]  # type: ignore[assignment]
             first = self.scalars.index(source.index)
+            self.blocks["reduce"] = None
             self.write(output, f"{monoid.functor_for(dtype)}::absorb_vector<{s.vector_elems}>({folded}, {source.buffer.name}, {first})", depth)
             return
         self.write(output, monoid.combine(folded, self.lifted(s, 0, monoid), dtype), depth)

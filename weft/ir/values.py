@@ -179,19 +179,21 @@ class Split(Expr):
     multiple: what the inner extent is rounded up to a multiple of, so that parts begin at multiples of it; with inner_split False only.
     part: the inner extent as a constant, with inner_split False and a constant factor only; 0 where the extent says it. The host checks that factor * part
     covers the extent.
+    overlaps: the last part ends where the axis ends, and repeats elements of the part before, so that all parts are whole; the axis has one part at least.
     """
 
     def __init__(
         self, source: IterDomain, outer: IterDomain, inner: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1,
-        part: int = 0,
+        part: int = 0, overlaps: bool = False,
     ) -> None:  # fmt: skip
         super().__init__([source], [outer, inner])
         self.factor, self.inner_split, self.is_phased, self.multiple, self.part = factor, inner_split, is_phased, multiple, part
+        self.overlaps = overlaps
 
     @property
-    def parameters(self) -> tuple[Sym, bool, bool, int, int]:
+    def parameters(self) -> tuple[Sym, bool, bool, int, int, bool]:
         """What makes equal splits of equal axes equal."""
-        return self.factor, self.inner_split, self.is_phased, self.multiple, self.part
+        return self.factor, self.inner_split, self.is_phased, self.multiple, self.part, self.overlaps
 
     def outer(self) -> IterDomain:
         return self.outputs[0]  # type: ignore[return-value]

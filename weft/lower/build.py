@@ -31,7 +31,7 @@ from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Re
 from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import inside_source, lookup_index, vector_conditions, with_known_divisors
-from .loops import LoopGroup, LoopPlan, order_exprs
+from .loops import LoopGroup, LoopPlan, is_global_load, order_exprs
 from .prepare import prepare_reductions
 from .tiles import swizzled
 from .validate import check_axes, check_parallel
@@ -168,7 +168,7 @@ def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
                 source, lanes = transform.source(), int(axis.sym.value)  # type: ignore[arg-type]
                 while _is_inner_part(source, lanes):  # a vector of a tile is one of what the tile is a part of
                     source = source.definition().source()  # type: ignore[union-attr]
-                if not source.sym.is_const and not transform.is_phased:
+                if not source.sym.is_const and not transform.is_phased and not transform.overlaps:
                     out[source.sym] = max(out.get(source.sym, 1), lanes)
     for expr in fusion.tensor_exprs():
         if isinstance(expr, BlockFoldOp):
@@ -285,6 +285,8 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
         if isinstance(expr, BlockSampleOp):
             op.inside = sample_guard(state, indexer, expr, op.vector_elems)
+        if indexer.repeats and op.vector_elems > 1 and is_global_load(expr):
+            op.is_shifted = True
         if indexer.is_phased:
             op.at_row_end = Op(**op_fields(state, state.indexer(expr, at_row_end=True), expr))  # type: ignore[arg-type]
         if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
@@ -385,6 +387,7 @@ def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: Tensor
         parts += repeated_terms(state, indexer, output)
     if output.memory_type is not MemoryType.local:
         parts += redundant_writers(state, indexer, output)
+        parts += indexer.repeats.values()
     found = conjunction(parts)
     same = frozenset(found.args) if found.op == "and" else frozenset([found])
     return state.predicates.setdefault(same, found)

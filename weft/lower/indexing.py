@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, mod, mul, op, sub, var, variables
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, minimum, mod, mul, op, sub, var, variables
 from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
 from ..schedule.phased_rows import END, skipped_variable
@@ -42,6 +42,7 @@ class Indexer:
         """
         self.maps, self.table, self.divisors, self.at_row_end = maps, table, divisors, at_row_end
         self.is_phased = False  # an index depends on a phased split
+        self.repeats: dict[IterDomain, Sym] = {}  # of an overlapping split's source: that the element is the first of its repetitions
         self.groups, self.launch = list(groups), launch
         self.known: dict[IterDomain, Sym] = {}
         self.bounds: dict[IterDomain, list[Sym]] = {}
@@ -64,6 +65,7 @@ class Indexer:
         """Know `axis` as the wide loops have it."""
         value, key = self.wide.find(axis), self.maps.almost_exact(axis)
         self.is_phased |= self.wide.is_phased
+        self.repeats |= self.wide.repeats
         if value is not None and not axis.is_broadcast() and key not in self.known:
             self.known[key] = value
             self.bounds[key] = list(self.wide.bounds.get(key, ()))
@@ -140,6 +142,8 @@ class Indexer:
         outer, inner, source = split.outer(), split.inner(), split.source()
         if split.is_phased:
             return self._through_phased_split(split, key) if role == "source" else None
+        if split.overlaps:
+            return self._through_overlapping_split(split, key) if role == "source" else None
         if role == "source":
             a = self._value(outer, key)
             b = self._value(inner, key) if a is not None else None
@@ -168,6 +172,17 @@ class Indexer:
         last = add(first, sub(split.factor, 1))
         self._bound_source(key, last, split.source().sym, less(outer, split.outer().sym))
         return add(first, lane)
+
+    def _through_overlapping_split(self, split: Split, key: IterDomain) -> Sym | None:
+        """The index of the source: the last part is moved back to where it is whole."""
+        outer = self._value(split.outer(), key)
+        lane = self._value(split.inner(), key) if outer is not None else None
+        if outer is None or lane is None:
+            return None
+        at = mul(outer, split.factor)
+        found = add(minimum(at, sub(split.source().sym, split.factor)), lane)
+        self.repeats[key] = less(sub(at, 1), found)
+        return found
 
     def _bound_source(self, key: IterDomain, value: Sym, extent: Sym, implied: Sym) -> None:
         """Guard a split's source; an outer part beyond its own extent puts the source beyond its extent too, so that bound goes."""

@@ -122,18 +122,20 @@ def _changeable(tensor: TensorView, axis: int, verb: str) -> int:
     return position
 
 
-def split(tv: TensorView, axis: int, factor: int | Sym, inner_split: bool = True, *, is_phased: bool = False, multiple: int = 1, part: int = 0) -> TensorView:
+def split(
+    tv: TensorView, axis: int, factor: int | Sym, inner_split: bool = True, *, is_phased: bool = False, multiple: int = 1, part: int = 0, overlaps: bool = False
+) -> TensorView:  # fmt: skip
     """Split loop axis `axis` into (outer, inner): the inner one has `factor` iterations, or the outer one with inner_split False.
 
     The other one has ceildiv(extent, factor) iterations; what runs past the extent is predicated off.
-    is_phased: see `Split`; for schedulers that say what the phase depends on. multiple: of the inner extent, part: the inner extent; see there.
+    is_phased: see `Split`; for schedulers that say what the phase depends on. multiple: of the inner extent, part: the inner extent, overlaps: see there.
     """
     position = _changeable(tv, axis, "split")
     factor = factor if isinstance(factor, Sym) else const(int(factor))
     if factor.is_const and factor.value < 1:  # type: ignore[operator]
         raise BadFactor(position=position, tensor=tv, factor=factor)
     loop = tv.domain().loop
-    made = split_axis(tv.fusion, loop[position], factor, inner_split, is_phased, multiple, part)  # type: ignore[arg-type]
+    made = split_axis(tv.fusion, loop[position], factor, inner_split, is_phased, multiple, part, overlaps)  # type: ignore[arg-type]
     loop[position : position + 1] = made.outputs  # type: ignore[assignment]
     return tv
 

@@ -22,11 +22,13 @@ def _link(transform: Expr) -> Expr:
     return transform
 
 
-def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1, part: int = 0) -> Split:
+def split_axis(
+    fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool, is_phased: bool = False, multiple: int = 1, part: int = 0, overlaps: bool = False
+) -> Split:  # fmt: skip
     """Return the split of `axis` into (outer, inner); both are of its kind.
 
     A broadcast axis is split too, to (ceildiv(1, factor), factor), so that its loops correspond to those of the axes that it meets.
-    A phased split counts whole parts only. multiple: of the inner extent, part: the inner extent; see `Split`.
+    A phased split counts whole parts only. multiple: of the inner extent, part: the inner extent, overlaps; see `Split`.
     """
     assert multiple == 1 and not part or not inner_split, "the extent of a part is the factor where the parts stand inside"
 
@@ -44,7 +46,7 @@ def split_axis(fusion: Fusion, axis: IterDomain, factor: Sym, inner_split: bool,
         outer_expanded, inner_expanded = (rest, factor) if inner_split else (factor, rest)
     outer = fusion.new_axis(outer_extent, axis.iter_type, expanded_extent=outer_expanded)
     inner = fusion.new_axis(inner_extent, axis.iter_type, expanded_extent=inner_expanded)
-    return _link(Split(axis, outer, inner, factor, inner_split, is_phased, multiple, part))  # type: ignore[return-value]
+    return _link(Split(axis, outer, inner, factor, inner_split, is_phased, multiple, part, overlaps))  # type: ignore[return-value]
 
 
 def can_merge(outer: IterDomain, inner: IterDomain) -> bool:

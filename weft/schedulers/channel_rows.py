@@ -28,6 +28,10 @@ TIGHT_REGISTERS, LOOSE_REGISTERS = 16, 24
 """Beside the kept row. The first is enough with one vector of each run (0.87 with 48 registers and three blocks, 0.78 with 56 and two), and not with several
 (0.76 for 0.99), which have eight more where there are eight vectors."""
 TIGHT_LOSS = 0.02
+LATE_REGISTERS = 8
+"""More where the last pass reads an input, each vector as it is used: batch norm + residual of 64x256x56x56 0.90 with 72 registers for 32 kept, 0.87 with
+64; 0.83 with that input loaded beside the row, and half of both in a block. The bounds of all vectors are one test: batch norm of 64x256x56x56 0.905 for
+0.869, of 128x256x28x28 0.87 for 0.77, of 256x512x14x14 0.89 for 0.64; group norm, whose weights then take registers twice, 1 % slower."""
 SHARE_BYTES = (4 * 1024, 72 * 1024)
 """Least and most bytes of an input that a block of a cluster has, and one block alone."""
 CLUSTER_LOSS = {1: 0.0, 2: 0.0, 4: 0.0, 8: 0.01, 16: 0.06}
@@ -68,9 +72,10 @@ class ChannelRows(EarlyWeights):
         facts, arch = self.facts, self.arch
         (padded, batches), (bdimz, outer_batches) = inner, outer
         threads, vectors = padded * bdimz, batches * outer_batches
-        kept = max(self.row_registers(bits, vectors), self.loaded_registers(vectors)) + ceil_div(self.vector * vectors * facts.late_input_bits, 32)
-        loose = LOOSE_REGISTERS + 8 * (batches > 1 and vectors * self.vector * facts.max_dtype_bits > 4 * arch.max_vector_bits) + 8 * self.is_wide
-        for beside in (TIGHT_REGISTERS, loose) if batches == 1 and not self.is_wide else (loose,):
+        kept = max(self.row_registers(bits, vectors), self.loaded_registers(vectors))
+        is_tight = batches == 1 and not self.is_wide and not facts.still_axes and not facts.late_input_bits
+        loose = LOOSE_REGISTERS + 8 * (not is_tight and kept > 20) + 8 * self.is_wide + LATE_REGISTERS * (facts.late_input_bits > 0)
+        for beside in (TIGHT_REGISTERS, loose) if is_tight else (loose,):
             limit = max(32, round_up(kept + beside, 8))
             per_sm = arch.blocks_per_sm(threads, limit, self.workspace_bytes(threads)) if limit <= arch.max_registers_per_thread else 0
             if not per_sm:
@@ -83,7 +88,7 @@ class ChannelRows(EarlyWeights):
             params = PersistentParams(
                 kind="3d", storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=None, pad_to_warp=True,
                 rows_per_block=1, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=False, max_registers=limit, cluster_blocks=blocks,
-                still_axes=facts.still_axes,
+                still_axes=facts.still_axes, late=2 * (facts.late_input_bits > 0), unswitch=not facts.still_axes,
             )  # fmt: skip
             warps = resident * threads // 32
             yield Candidate(params, score, lanes, threads, kept, per_sm, warps, in_flight, 0, facts.iteration_elems * blocks / (arch.sm_count * per_sm))

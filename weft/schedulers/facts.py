@@ -97,6 +97,7 @@ class ReductionFacts(RowShape):
     vector_limit_elems: along the last run. phased_limit_elems: the same for vectors that need not begin with a row. input_bits, output_bits: bits per
     element of the loops of the inputs and outputs that vary over all loops' kinds (both reduced and not). reductions: results per row;
     accumulator_bits: their state. results_meet: an expression uses two of them.
+    can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
     """
 
     iteration_elems: int
@@ -116,6 +117,7 @@ class ReductionFacts(RowShape):
     has_rng: bool
     min_vector_elems: int
     results_meet: bool = False
+    can_begin_anywhere: bool = False
     phased_limit_elems: int = 1
     vector_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
@@ -130,7 +132,7 @@ class PersistentFacts(RowShape):
     broadcast_operand_bits, broadcast_operands: inputs that vary over the reduced loops only (weights), read by every row, from L2.
     persistent_bits: kept per row between passes. projected_bits: kept when inputs are kept instead; None when that is impossible.
     still_axes: how many of the innermost loops some input does not vary over that has others of their run (a weight per channel of a group); the last of
-    `runs` is then these, and vectors do not cross their end. 0: none, or vectors would be narrower.
+    `runs` is then these, and vectors do not cross their end. 0: none, or vectors would be too narrow.
     passes: walks over the row. recompute_instructions, recompute_has_exact_exp: what projection computes again, per element; has_exact_exp as in `OpCost`.
     """
 
@@ -246,6 +248,10 @@ def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> Pointwise
     return reference if isinstance(reference, Obstacle) else PointwiseAnalysis(fusion, axes, reference)
 
 
+LEAST_RUN_BITS = 32
+"""Of an access along a run, from which it is better than wider ones that cross the end of runs, each of whose elements then has weights of its own."""
+
+
 def stands_still(tensor: TensorView, axes: LoopAxes, shape: ReductionShape) -> bool:
     """True for a tensor that varies along a row of memory, but not from one element to the next: the weights of a group norm, one for each channel."""
     return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and shape.order[-1] not in axes.concrete(tensor)
@@ -319,7 +325,9 @@ class ReductionAnalysis(RowAnalysis):
         self.results_meet = _results_meet(fusion, shape)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> ReductionFacts:
-        return ReductionFacts(**self.shared_facts(env, alignment_bits, self.axes.extents_elems(env)), results_meet=self.results_meet)
+        can_begin_anywhere = not self.shape.is_inner and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
+        shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env))
+        return ReductionFacts(**shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere)
 
 
 def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:
@@ -351,16 +359,17 @@ class PersistentAnalysis(RowAnalysis):
         return len(run) - 1 - max(last) if last and max(last) >= 0 else 0
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
-        """Return the facts at these sizes; the last reduced run is cut where an input stands still, unless vectors would be narrower."""
+        """Return the facts at these sizes; the last reduced run is cut where an input stands still, unless vectors would be too narrow."""
         facts = self._facts(env, alignment_bits)
         if not self.still_axes:
             return facts
         extents, order = self.axes.extents_elems(env), self.shape.order
-        if self.limits.limit_elems(len(order) - self.still_axes, env, alignment_bits, self.vector_bits) < facts.vector_limit_elems:
+        limit = self.limits.limit_elems(len(order) - self.still_axes, env, alignment_bits, self.vector_bits)
+        if limit < facts.vector_limit_elems and (limit * facts.max_dtype_bits < LEAST_RUN_BITS or limit < facts.min_vector_elems):
             return facts
         inner = math.prod(extents[n] for n in order[-self.still_axes :])
         is_reduced, run = facts.runs[-1]
-        return replace(facts, runs=(*facts.runs[:-1], (is_reduced, run // inner), (is_reduced, inner)), still_axes=self.still_axes)
+        return replace(facts, runs=(*facts.runs[:-1], (is_reduced, run // inner), (is_reduced, inner)), still_axes=self.still_axes, vector_limit_elems=limit)
 
     def _facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
         extents = self.axes.extents_elems(env)

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..arch import Arch
+from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .facts import Obstacle, PersistentAnalysis, analyze_persistent
+from .facts import Obstacle, PersistentAnalysis, PersistentFacts, analyze_persistent
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
 from .row_passes import Passes, read_again
 from .rows import Template, arrange_axes, positions, split_axis
-from .throughput_heuristic import ceil_div, previous_power_of_two, tree_workspace_bytes
+from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 
 BLOCK_THREADS = 512
 
@@ -45,6 +45,32 @@ class OuterParams:
     batches: int = 0
     cluster_blocks: int = 1
     project_to_inputs: bool = True
+
+
+LEAST_KEPT, MOST_KEPT, MOST_BATCHES = 64, 1024, 16
+KEPT_REGISTERS = 56
+MOST_KEPT_REGISTERS = 128
+MOST_KEPT_CLUSTER = 4
+"""Columns of so many elements in the registers of a block, four times as many in those of a cluster; vectors of a thread; registers beside these, for the
+results of eight columns; of a thread in all. Source: softmax across memory, bf16, on one H200, November 2026, of a copy, beside columns read again: 512x131072
+0.83 with 8x32 threads of 16 vectors (4x64 of 8 0.81, 8x64 of 8 0.64) and 0.49, 150x400000 0.73 with 4x32 of 8 and 0.69, 4096x16384 0.59 with 4x64 of 16 in
+clusters of four (8x64 0.48, 4x128 in two 0.51) and 0.46. In clusters of 8 and 16 no better than read again (batch norm of 12544x2048 0.27 to 0.37, 0.34)."""
+
+
+def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
+    """Return the params for columns in registers; None where they are too long or short, or accesses too narrow, or blocks too few."""
+    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits)
+    if vector * facts.max_dtype_bits != arch.max_vector_bits or not LEAST_KEPT <= rows <= MOST_KEPT * MOST_KEPT_CLUSTER or facts.projected_bits is None:
+        return None
+    bdimx, bdimy = (8, 32) if 256 < rows <= 32 * MOST_BATCHES else (4, 32) if rows <= 256 else (4, 64)
+    cluster = next_power_of_two(ceil_div(rows, bdimy * MOST_BATCHES))
+    batches = ceil_div(ceil_div(rows, cluster), bdimy)
+    bits = max(facts.projected_bits / rows, facts.input_bits)
+    registers = round_up(ceil_div(int(vector * bits), 32) * batches + KEPT_REGISTERS, 8)
+    blocks = ceil_div(ceil_div(facts.iteration_elems, vector), bdimx) * cluster
+    if registers > MOST_KEPT_REGISTERS or blocks < arch.sm_count or cluster > arch.max_cluster_blocks or blocks // cluster > MAX_GRID[1] and cluster > 1:
+        return None
+    return OuterParams(vector, 1, bdimx, bdimy, registers, "register", batches, cluster)
 
 
 class OuterPersistent(Scheduler):
@@ -70,6 +96,9 @@ class OuterPersistent(Scheduler):
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[OuterParams, str]:
         facts = analysis.facts(sizes, alignment_bits)
+        kept = columns_in_registers(facts, arch)
+        if kept is not None:
+            return kept, f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
         vector = max(1, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits))
         while vector > facts.min_vector_elems and facts.iteration_elems < 2 * arch.sm_count * vector:
             vector //= 2  # columns for every multiprocessor matter more than wide accesses

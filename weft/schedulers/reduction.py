@@ -56,8 +56,9 @@ class Reduction(Scheduler):
         phased: PhasedRows | None = None
         if params.kind == "outer":
             serial, loads_at = schedule_outer(
-                reference, analysis, params, grid_split=params.grid_split, unswitch=params.unswitch, is_cluster=params.is_cluster
-            )
+                reference, analysis, params, grid_split=params.grid_split, unswitch=params.unswitch, is_cluster=params.is_cluster,
+                overlaps=params.overlaps,
+            )  # fmt: skip
         else:
             serial, loads_at, phased = schedule_inner(reference, analysis, params)
         partial = rfactor(reference, positions(reference, serial))
@@ -67,7 +68,9 @@ class Reduction(Scheduler):
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
         names = names_in_vectors(analysis.limits, analysis.shape, params.is_phased)
-        stored = results_along_columns(analysis) if params.kind == "outer" else []
+        stored = results_along_columns(analysis) if params.kind == "outer" and not params.overlaps else []
+        if params.overlaps:
+            names = [t.name for t in analysis.limits.anywhere(analysis.shape.inner_position) if t.is_fusion_input]
         template.vectorize(names, params.vector_elems, stored=stored)
         if params.kind != "outer":
             template.fold_vectors(params.vector_elems)
@@ -141,14 +144,16 @@ def _share(
     return loop, [blocks]
 
 
-def columns_and_rest(reference: TensorView, analysis: RowAnalysis, vector_elems: int) -> tuple[IterDomain, IterDomain, IterDomain]:
-    """Bring a reduction across memory into the form [columns, reduced, vector], each one axis; return them."""
+def columns_and_rest(
+    reference: TensorView, analysis: RowAnalysis, vector_elems: int, overlaps: bool = False
+) -> tuple[IterDomain, IterDomain, IterDomain]:  # fmt: skip
+    """Bring a reduction across memory into the form [columns, reduced, vector], each one axis; return them. overlaps: of the vectors, see `Split`."""
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))
     loop = reference.get_loop_domain()
     run = len(shape.runs[-1].classes)
     merge_run(reference, len(loop) - run, run)
-    split(reference, -1, vector_elems)
+    split(reference, -1, vector_elems, overlaps=overlaps)
     loop = reference.get_loop_domain()
     vector = loop[-1]
     kept = [a for a in loop[:-1] if not a.is_reduction()]
@@ -160,13 +165,14 @@ def columns_and_rest(reference: TensorView, analysis: RowAnalysis, vector_elems:
 
 
 def schedule_outer(
-    reference: TensorView, analysis: RowAnalysis, params: Any, *, grid_split: int = 1, unswitch: bool = False, is_cluster: bool = False
+    reference: TensorView, analysis: RowAnalysis, params: Any, *, grid_split: int = 1, unswitch: bool = False, is_cluster: bool = False,
+    overlaps: bool = False,
 ) -> tuple[list[IterDomain], int]:  # fmt: skip
     """Transform and bind a reduction across memory; return its serial axes and how many axes stand left of the unrolled loads.
 
     params: vector_elems, bdimx, bdimy and unroll as in ReductionParams, as are the keywords.
     """
-    columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems)
+    columns, rest, vector = columns_and_rest(reference, analysis, params.vector_elems, overlaps)
     blocks, threads_x = split_axis(reference, columns, params.bdimx)
     rest, threads_y = split_axis(reference, rest, params.bdimy)
     rest, *unrolled = unswitched(reference, *split_axis(reference, rest, params.unroll), unswitch)

@@ -78,7 +78,11 @@ MOST_COLUMNS_PER_SM = 4
 COLUMN_WIDTHS, COLUMN_THREADS, COLUMN_UNROLL = (8, 16, 32, 64), 512, 8
 MOST_COLUMN_CLUSTER = 2
 SHARED_COLUMN_BLOCK, SHARED_COLUMN_UNROLL, SHARED_BLOCKS_PER_SM = (16, 32), 4, 2
+SHIFTED_ELEMS = 4
+"""Columns of a thread where vectors begin at any element: three words of 32 bits for four elements of 16."""
 FULL_CHIP = 0.85
+SHORT_COLUMN_ELEMS, SHORT_FULL_CHIP = 4096, 0.55
+"""Columns up to which sharing them costs more than multiprocessors without a block: 3000x5000 1.03 with 8x64 by 8 in 79 blocks, 0.91 with 16x32 by 4 in six."""
 """Long columns read with the widest accesses. Where blocks of 512 threads, the narrowest of these widths that gives no multiprocessor two, alone or sharing
 their columns in clusters or through global memory, fill this part of the chip, they do; else more and smaller ones share columns. Source: generated kernels
 on one H200, bf16, of a copy, medians over six placements: 8192x8192 0.95 with 8x64 by unroll 8 and 128 registers (0.85 with 64), 0.94 with 8x128 by 4, 0.92
@@ -96,6 +100,7 @@ class ReductionParams:
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
     is_phased: vectors are aligned in memory although rows are not ("inner" only). is_cluster: the grid_split blocks are a cluster ("outer" only).
     unswitch: the serial loop tests the bounds of all unrolled loads at once.
+    overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
     """
 
     kind: str
@@ -110,6 +115,7 @@ class ReductionParams:
     is_phased: bool = False
     unswitch: bool = False
     is_cluster: bool = False
+    overlaps: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -178,6 +184,9 @@ class _Model:
         self.is_phased = facts.is_inner and has_phase(facts)
         limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
         self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
+        self.overlaps = facts.can_begin_anywhere and self.vector == 1 and facts.inner_run_elems >= SHIFTED_ELEMS and facts.min_vector_elems == 1
+        if self.overlaps:
+            self.vector = SHIFTED_ELEMS
         self.share = share_bytes_per_ns(arch)
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.inputs = max(1, facts.vectorizable_inputs)
@@ -339,7 +348,8 @@ class _Model:
         bdimy = self.fitting(bdimx, COLUMN_THREADS // bdimx)
         split = previous_power_of_two(min(arch.sm_count // blocks, max(1, facts.reduction_elems // (bdimy * COLUMN_UNROLL))))
         is_cluster = 1 < split <= min(MOST_COLUMN_CLUSTER, arch.max_cluster_blocks)
-        if blocks * split < FULL_CHIP * arch.sm_count or split > 1 and not is_cluster and facts.results_meet:
+        least = SHORT_FULL_CHIP if split == 1 and facts.reduction_elems <= SHORT_COLUMN_ELEMS else FULL_CHIP
+        if blocks * split < least * arch.sm_count or split > 1 and not is_cluster and facts.results_meet:
             return None
         return self.outer_candidate(row, bdimx, bdimy, split, COLUMN_UNROLL, is_cluster=is_cluster)
 
@@ -367,6 +377,7 @@ class _Model:
         params = ReductionParams(
             kind="outer", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=1, grid_split=split,
             is_warp_only=False, max_registers=self.column_registers(bdimx * bdimy, unroll), unswitch=vectors > unroll > 1, is_cluster=is_cluster,
+            overlaps=self.overlaps,
         )  # fmt: skip
         lanes = row / (columns * bdimx) * share / (vectors * bdimy)
         segment = min(row, bdimx) * self.vector * facts.max_dtype_bits / 8
