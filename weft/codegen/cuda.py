@@ -232,6 +232,11 @@ class CudaWriter:
         """Write the fold of one element, or of one vector of them, into what this thread has folded."""
         output, dtype = s.outputs[0], s.outputs[0].buffer.dtype
         monoid = self.monoid(s.expr, dtype)
+        if s.vector_elems > 1 and not output.buffer.tensor.axis(-1).is_reduction():  # lanes have a result each: of threads of which there is one
+            for lane in range(s.vector_elems):
+                lanes = [lane_of(o, lane) if isinstance(o, Access) else o for o in (output, *s.operands)]
+                self.fold(replace(s, outputs=[lanes[0]], operands=lanes[1:], vector_elems=1), depth)  # type: ignore[list-item]
+            return
         folded = self.read(output, dtype)
         if s.vector_elems > 1 and output.buffer.elems is not ONE:  # lanes of several results, each with an element of its own
             for lane in range(s.vector_elems):
