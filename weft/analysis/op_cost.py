@@ -52,7 +52,7 @@ def cost_of(exprs: Iterable[Expr], wide: Container[TensorView]) -> OpCost:
                 instructions += 1
                 continue
             is_narrow = definition.narrow_flops > 0 and expr.outputs[0] not in wide
-            instructions += max(1, definition.narrow_flops if is_narrow else definition.flops)
+            instructions += max(1, definition.instructions(expr.inputs, is_narrow=is_narrow))
             mufu += definition.is_mufu
             has_exp = has_exp or definition.is_exp
             has_exact_exp = has_exact_exp or definition.is_exp and not is_narrow

@@ -10,6 +10,12 @@
 #endif
 #endif
 
+#ifdef WEFT_EMULATOR
+#define WEFT_CALLED static inline
+#else
+#define WEFT_CALLED static __device__ __noinline__
+#endif
+
 #ifndef WEFT_EMULATOR
 #pragma nv_diag_suppress 177  // a kernel uses few of these functions
 #endif
@@ -157,22 +163,6 @@ WEFT_DEVICE double sigmoid(double x) { return 1. / (1. + ::exp(-x)); }
 WEFT_DEVICE float silu(float x) { return x * sigmoid(x); }
 WEFT_DEVICE double silu(double x) { return x / (1. + ::exp(-x)); }
 
-// ---- for results that are seen in 16 bits at most: the product is rounded, so that the relative error grows to 5.3e-6 where exp(x) leaves the range of
-// float (|x| = 88); denormals are flushed to zero. Two instructions for eight.
-WEFT_DEVICE float narrow_exp(float x) { return approximate_exp2(x * 1.4426950408889634f); }
-// Within 2 ulp, right at 0, infinity and NaN, and without the branch of a division that rounds.
-WEFT_DEVICE float narrow_div(float a, float b) {
-#ifdef WEFT_EMULATOR
-  return a / b;
-#else
-  float quotient;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
-  return quotient;
-#endif
-}
-WEFT_DEVICE float narrow_sigmoid(float x) { return approximate_reciprocal(1.f + narrow_exp(-x)); }
-WEFT_DEVICE float narrow_silu(float x) { return x * narrow_sigmoid(x); }
-
 // Below 0.55 an odd minimax polynomial (relative error 3.7e-8), else 1 - 2 / (exp(2 x) + 1); both sides are computed, so there is no branch.
 WEFT_DEVICE float tanh(float x) {
   const float size = ::fabsf(x), square = x * x;
@@ -233,8 +223,122 @@ WEFT_DEVICE double remainder(double a, double b) {
   return rest != 0. && (b < 0.) != (rest < 0.) ? rest + b : rest;
 }
 
+// ---- for results that are seen in 16 bits at most (half a unit in the last place is 2.4e-4 of a half, 2e-3 of a bfloat16).
+// The product is rounded, so that the relative error grows to 5.3e-6 where exp(x) leaves the range of float (|x| = 88); denormals are flushed to zero.
+// Two instructions for eight.
+WEFT_DEVICE float narrow_exp(float x) { return approximate_exp2(x * 1.4426950408889634f); }
+WEFT_DEVICE float narrow_exp2(float x) { return approximate_exp2(x); }
+// Within 2 ulp, right at 0, infinity and NaN, and without the branch of a division that rounds.
+WEFT_DEVICE float narrow_div(float a, float b) {
+#ifdef WEFT_EMULATOR
+  return a / b;
+#else
+  float quotient;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
+  return quotient;
+#endif
+}
+WEFT_DEVICE float narrow_sigmoid(float x) { return approximate_reciprocal(1.f + narrow_exp(-x)); }
+WEFT_DEVICE float narrow_silu(float x) { return x * narrow_sigmoid(x); }
+
+// The units for special functions again, with denormals: the logarithm's error is 2^-22 between 1/2 and 2, and relative outside; the others are within 1 ulp.
+#ifdef WEFT_EMULATOR
+WEFT_DEVICE float approximate_log2(float x) { return ::log2f(x); }
+WEFT_DEVICE float narrow_sqrt(float x) { return ::sqrtf(x); }
+WEFT_DEVICE float narrow_reciprocal(float x) { return 1.f / x; }
+#else
+WEFT_DEVICE float approximate_log2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+WEFT_DEVICE float narrow_sqrt(float x) {
+  float y;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+WEFT_DEVICE float narrow_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+// log(1 + t): near 0 a minimax polynomial (relative error 3.5e-6 up to 0.1), beyond it the logarithm of a sum whose rounding no longer shows.
+WEFT_DEVICE float narrow_log_beside(float t, float sum) {
+  float near = ::fmaf(t, -0.25178444f, 0.33500055f);
+  near = ::fmaf(near, t, -0.49999721f);
+  near = ::fmaf(near, t, 1.f) * t;
+  return ::fabsf(t) < .1f ? near : approximate_log2(sum) * 0.69314718f;
+}
+WEFT_DEVICE float narrow_log(float x) { return narrow_log_beside(x - 1.f, x); }
+WEFT_DEVICE float narrow_log2(float x) { return narrow_log(x) * 1.4426950f; }
+WEFT_DEVICE float narrow_log10(float x) { return narrow_log(x) * 0.43429448f; }
+WEFT_DEVICE float narrow_log1p(float x) { return narrow_log_beside(x, 1.f + x); }
+// Up to 0.2 a minimax polynomial (relative error 2.3e-6).
+WEFT_DEVICE float narrow_expm1(float x) {
+  float near = ::fmaf(x, 0.041647670f, 0.16694285f);
+  near = ::fmaf(near, x, 0.50000184f);
+  near = ::fmaf(near, x, 1.f) * x;
+  return ::fabsf(x) < .2f ? near : narrow_exp(x) - 1.f;
+}
+// a to the power of a number that is not 0: its logarithm's error is multiplied by it, so that the relative error is up to 2.2e-5 at the ends of the range of
+// float, 3e-6 within that of half, for exponents up to 8. A negative base has a power with whole exponents alone.
+WEFT_DEVICE float narrow_pow(float a, float b) {
+  const float size = approximate_exp2(approximate_log2(::fabsf(a)) * b);
+  const bool is_whole = ::rintf(b) == b, is_odd = is_whole && ::rintf(b * .5f) != b * .5f;
+  if (is_odd) return ::copysignf(size, a);
+  return is_whole || !(a < 0.f) || a == -infinity<float>() ? size : quiet_nan<float>();
+}
+// erfc(x) = 2^(-x Q(x)), with an error of 7e-6 of erfc(x) where that is large; near 0, where 1 - erfc(x) loses digits, a minimax polynomial (1.3e-6 up to 0.1).
+WEFT_DEVICE float narrow_erf(float x) {
+  const float size = minimum(::fabsf(x), 4.f);
+  float power = ::fmaf(size, -0.00021590019f, 0.0039947122f);
+  power = ::fmaf(power, size, -0.031364784f);
+  power = ::fmaf(power, size, 0.14990770f);
+  power = ::fmaf(power, size, 0.91817445f);
+  power = ::fmaf(power, size, 1.6279147f);
+  const float far = ::copysignf(1.f - approximate_exp2(-size * power), x);
+  const float near = x * ::fmaf(x * x, -0.37500030f, 1.1283778f);
+  return size < .1f ? near : far;
+}
+// Up to 0.2 a minimax polynomial (relative error 1.3e-7), else 1 - 2 / (exp(2 x) + 1).
+WEFT_DEVICE float narrow_tanh(float x) {
+  const float size = ::fabsf(x), square = x * x;
+  const float far = ::copysignf(::fmaf(approximate_reciprocal(approximate_exp2(size * 2.8853900818f) + 1.f), -2.f, 1.f), x);
+  const float near = ::fmaf(::fmaf(square, 0.13038027f, -0.33329698f), square, 1.f) * x;
+  return size < .2f ? near : far;
+}
+// sin(pi * (n + r)): pi in three parts, the first two of which times n are exact up to |x| of 10^5, then a minimax polynomial on +-pi/2 (relative error 1.1e-6).
+// Beyond 10^5 and for infinity and NaN the library's function, called: it is rare, and long. The sine of -0 is +0.
+WEFT_CALLED float far_sin(float x) { return ::sinf(x); }
+WEFT_CALLED float far_cos(float x) { return ::cosf(x); }
+WEFT_DEVICE float narrow_sin_beside(float x, float multiple, bool is_odd) {
+  float rest = ::fmaf(multiple, -3.14159250f, x);
+  rest = ::fmaf(multiple, -1.50995788e-7f, rest);
+  rest = ::fmaf(multiple, -1.07806051e-14f, rest);
+  const float square = rest * rest;
+  float p = ::fmaf(square, -0.00018542f, 0.00831427f);
+  p = ::fmaf(p, square, -0.16665853f);
+  const float value = ::fmaf(p, square, 1.f) * rest;
+  return is_odd ? -value : value;
+}
+WEFT_DEVICE float narrow_sin(float x) {
+  if (!(::fabsf(x) < 1e5f)) return far_sin(x);
+  const float multiple = ::rintf(x * 0.31830989f);
+  return narrow_sin_beside(x, multiple, static_cast<int>(multiple) & 1);
+}
+WEFT_DEVICE float narrow_cos(float x) {
+  if (!(::fabsf(x) < 1e5f)) return far_cos(x);
+  const float below = ::rintf(::fmaf(x, 0.31830989f, -.5f));
+  return narrow_sin_beside(x, below + .5f, !(static_cast<int>(below) & 1));
+}
+
 template <class T> WEFT_DEVICE T square(T x) { return x * x; }
 template <class T> WEFT_DEVICE T cube(T x) { return x * x * x; }
+template <class T> WEFT_DEVICE T fourth(T x) { return square(square(x)); }
+// x^1.5, which is infinite for minus infinity, where the root is NaN.
+WEFT_DEVICE float power_3_2(float x) { return x == -infinity<float>() ? -x : x * ::sqrtf(x); }
+WEFT_DEVICE double power_3_2(double x) { return x == -infinity<double>() ? -x : x * ::sqrt(x); }
 
 // ---- three operands
 template <class T> WEFT_DEVICE T select(bool condition, T a, T b) { return condition ? a : b; }

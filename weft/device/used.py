@@ -24,7 +24,7 @@ _SILENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DEFINE = re.compile(r"\s*#\s*define\s+(\w+)(?:\(([^()]*)\))?")
 _TYPE = re.compile(r"(?:template\s*<[^<>]*>\s*)?(?:struct|class|union|enum(?:\s+class)?)\s+(?:alignas\s*\([^()]*\)\s*)?(\w+)")
-_FUNCTION = re.compile(r"(?:template\s*<[^<>]*>\s*)?WEFT_DEVICE\s[^()=]*?\b(\w+)\s*(?:<[^<>()]*>)?\s*\(")
+_FUNCTION = re.compile(r"(?:template\s*<[^<>]*>\s*)?WEFT_(?:DEVICE|CALLED)\s[^()=]*?\b(\w+)\s*(?:<[^<>()]*>)?\s*\(")
 _CALL = re.compile(r"\s*\b([A-Z][A-Z0-9_]*)\((?:[^()]|\([^()]*\))*\)")
 _CALLABLE = re.compile(r"(?<![\w#])([A-Za-z_]\w*)\s*\(")
 _KEYWORDS = frozenset(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import CUDA_NAMES, DataType
-from ..ir.values import TensorView
+from ..ir.values import Scalar, TensorView
 from .promotion import Result, Rule
 from .registry import OpDef, define, flat, torch
 
@@ -163,8 +163,13 @@ def _python_pow(a: Any, b: Any) -> Any:
     return math.pow(a, b)
 
 
-# torch's special exponents, which it also computes without a logarithm.
-_SPECIAL_POWERS = {2.0: "weft::square<{T}>({0})", 3.0: "weft::cube<{T}>({0})", 0.5: "weft::sqrt({0})", -0.5: "weft::rsqrt({0})", -1.0: "weft::reciprocal({0})"}
+# Exponents that are computed without a logarithm (torch has some of them, too), with the cost of each.
+_SPECIAL_POWERS = {
+    2.0: ("weft::square<{T}>({0})", 1), 3.0: ("weft::cube<{T}>({0})", 2), 4.0: ("weft::fourth<{T}>({0})", 2), 0.5: ("weft::sqrt({0})", 8),
+    1.5: ("weft::power_3_2({0})", 11), -0.5: ("weft::rsqrt({0})", 4), -1.0: ("weft::reciprocal({0})", 5),
+}  # fmt: skip
+_MOST_NARROW_POWER = 8.0
+"""An exponent multiplies the error of the base's logarithm (`weft::narrow_pow`)."""
 _LITERAL = re.compile(r"\(?(-?\d+(\.\d*)?(e[+-]?\d+)?)f?\)?")
 
 
@@ -175,8 +180,18 @@ class PowDef(OpDef):
     def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
         """Return one C++ expression; see `OpDef.cuda`."""
         literal = _LITERAL.fullmatch(args[1]) if compute in (DataType.Float, DataType.Double) else None
-        special = _SPECIAL_POWERS.get(float(literal[1])) if literal else None
-        return special.format(args[0], T=CUDA_NAMES[compute]) if special else super().cuda(args, compute, out, is_narrow=is_narrow)
+        exponent = float(literal[1]) if literal else math.inf
+        if special := _SPECIAL_POWERS.get(exponent):
+            return special[0].format(args[0], T=CUDA_NAMES[compute])
+        return super().cuda(args, compute, out, is_narrow=is_narrow and 0 < abs(exponent) <= _MOST_NARROW_POWER)
+
+    def instructions(self, operands: Sequence[Any], *, is_narrow: bool) -> int:
+        """Return the cost per element; see `OpDef.instructions`."""
+        exponent = operands[1]
+        value = float(exponent.sym.value) if isinstance(exponent, Scalar) and exponent.sym.is_const else math.inf
+        if special := _SPECIAL_POWERS.get(value):
+            return special[1]
+        return super().instructions(operands, is_narrow=is_narrow and 0 < abs(value) <= _MOST_NARROW_POWER)
 
 
 define(
@@ -184,11 +199,12 @@ define(
         "pow",
         2,
         Rule.arithmetic,
-        {"real": "weft::pow({0}, {1})", "int": "weft::int_pow<{T}>({0}, {1})", "complex": "weft::pow({0}, {1})"},
+        {"real": "weft::pow({0}, {1})", "narrow": "weft::narrow_pow({0}, {1})", "int": "weft::int_pow<{T}>({0}, {1})", "complex": "weft::pow({0}, {1})"},
         _pow,
         python=_python_pow,
         blocks=_MATH,
         flops=40,
+        narrow_flops=10,
         is_exp=True,
         ulp=4,
         source="powf of CUDA; integers by squaring",

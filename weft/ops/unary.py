@@ -33,12 +33,12 @@ _CUDA = "CUDA C++ Programming Guide, mathematical functions: largest error"
 
 # ---- exponentials and logarithms
 _function("exp", lambda x: torch.exp(x), math.exp, narrow_flops=2, flops=8, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * y)
-_function("exp2", lambda x: torch.exp2(x), flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * y * math.log(2))
-_function("expm1", lambda x: torch.expm1(x), math.expm1, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * (y + 1.0))
-_function("log", lambda x: torch.log(x), math.log, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / x)
-_function("log10", lambda x: torch.log10(x), math.log10, flops=16, is_exp=True, ulp=3, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(10)))
-_function("log1p", lambda x: torch.log1p(x), math.log1p, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x + 1.0))
-_function("log2", lambda x: torch.log2(x), math.log2, flops=14, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(2)))
+_function("exp2", lambda x: torch.exp2(x), narrow_flops=1, flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * y * math.log(2))
+_function("expm1", lambda x: torch.expm1(x), math.expm1, narrow_flops=7, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * (y + 1.0))
+_function("log", lambda x: torch.log(x), math.log, narrow_flops=8, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / x)
+_function("log10", lambda x: torch.log10(x), math.log10, narrow_flops=9, flops=16, is_exp=True, ulp=3, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(10)))
+_function("log1p", lambda x: torch.log1p(x), math.log1p, narrow_flops=8, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x + 1.0))
+_function("log2", lambda x: torch.log2(x), math.log2, narrow_flops=9, flops=14, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(2)))
 _function(
     "sigmoid", lambda x: torch.sigmoid(x), narrow_flops=4, flops=11, is_exp=True, is_mufu=True, ulp=4,
     source="1 / (1 + exp(-x)); exp 2 ulp, reciprocal 1, sum 0.5",
@@ -49,18 +49,18 @@ _function(
     gradient=lambda o, g, y, x: g * (lambda s: s * (1.0 + x * (1.0 - s)))(o.sigmoid(x)),
 )  # fmt: skip
 # ---- powers
-_function("sqrt", lambda x: torch.sqrt(x), math.sqrt, flops=8, is_mufu=True, ulp=1, source=_CUDA, gradient=lambda o, g, y, x: g / (y * 2.0))
+_function("sqrt", lambda x: torch.sqrt(x), math.sqrt, narrow_flops=3, flops=8, is_mufu=True, ulp=1, source=_CUDA, gradient=lambda o, g, y, x: g / (y * 2.0))
 _function(
     "rsqrt", lambda x: torch.rsqrt(x), lambda x: 1 / math.sqrt(x), flops=4, is_mufu=True, ulp=2, source=_CUDA,
     gradient=lambda o, g, y, x: g * y * y * y * -0.5,
 )  # fmt: skip
 _function(
-    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh",
+    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, narrow_flops=3, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh",
     gradient=lambda o, g, y, x: -g * y * y
 )
 # ---- trigonometric and hyperbolic functions
-_function("sin", lambda x: torch.sin(x), math.sin, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * o.cos(x))
-_function("cos", lambda x: torch.cos(x), math.cos, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: -g * o.sin(x))
+_function("sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * o.cos(x))
+_function("cos", lambda x: torch.cos(x), math.cos, narrow_flops=14, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: -g * o.sin(x))
 _function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, is_steep=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * (1.0 + y * y))
 _function("asin", lambda x: torch.asin(x), math.asin, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(1.0 - x * x))
 _function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: -g * o.rsqrt(1.0 - x * x))
@@ -71,6 +71,7 @@ _function(
     "tanh",
     lambda x: torch.tanh(x),
     math.tanh,
+    narrow_flops=12,
     flops=15,
     is_exp=True,
     is_mufu=True,
@@ -83,7 +84,7 @@ _function("acosh", lambda x: torch.acosh(x), math.acosh, flops=28, is_exp=True, 
 _function("atanh", lambda x: torch.atanh(x), math.atanh, flops=24, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g / (1.0 - x * x))
 # ---- special functions
 _function(
-    "erf", lambda x: torch.erf(x), math.erf, complex=False, flops=22, is_exp=True, is_mufu=True, ulp=2, source=_CUDA,
+    "erf", lambda x: torch.erf(x), math.erf, complex=False, narrow_flops=15, flops=22, is_exp=True, is_mufu=True, ulp=2, source=_CUDA,
     gradient=lambda o, g, y, x: g * o.exp(-x * x) * (2 / math.sqrt(math.pi)),
 )  # fmt: skip
 _function(
