@@ -1,0 +1,95 @@
+"""Casts and quantization to 8 and 4 bits, of a copy of the same packed bytes.
+
+    python bench/narrow.py [OUT.json] [--rows 16384] [--columns 4096] [--only TEXT]
+
+Bytes are those of inputs and results, scales counted, narrow elements packed. Read first: `cases`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from measure import copy_us, device_of, median_us, moved_bytes, parser, write
+
+from weft import FusionDefinition, quantize
+from weft.dtypes import DataType
+
+FP4, FP8 = torch.float4_e2m1fn_x2, torch.float8_e4m3fn
+
+
+def cast_of(source: DataType, target: DataType) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=source)
+        fd.add_output(fd.ops.cast(x, target))
+    return lambda x: fd.execute([x])
+
+
+def sums_of(source: DataType) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=source)
+        fd.add_output(fd.ops.sum(fd.ops.cast(x, DataType.Float), [1]))
+    return lambda x: fd.execute([x])
+
+
+def cases(rows: int, columns: int, device: str) -> dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]:
+    """Return name -> (function, inputs)."""
+    generator = torch.Generator(device).manual_seed(1)
+
+    def made(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device, generator=generator).bfloat16()
+
+    x, y, w = made(rows, columns), made(rows, columns), made(columns)
+    packed = torch.randint(0, 256, (rows, columns // 2), device=device, dtype=torch.uint8, generator=generator).view(FP4)
+    bytes_ = torch.randint(0, 120, (rows, columns), device=device, dtype=torch.uint8, generator=generator).view(FP8)
+    q = quantize
+    return {
+        "fp4 to bf16": (cast_of(DataType.Float4_e2m1fn_x2, DataType.BFloat16), (packed,)),
+        "fp4 to float": (cast_of(DataType.Float4_e2m1fn_x2, DataType.Float), (packed,)),
+        "fp8 to bf16": (cast_of(DataType.Float8_e4m3fn, DataType.BFloat16), (bytes_,)),
+        "row sums of fp4": (sums_of(DataType.Float4_e2m1fn_x2), (packed,)),
+        "nvfp4 linear": (lambda x: q.nvfp4(x), (x,)),
+        "nvfp4 swizzled": (lambda x: q.nvfp4(x, None, "128x4"), (x,)),
+        "mxfp8 linear": (lambda x: q.mxfp8(x), (x,)),
+        "mxfp8 swizzled": (lambda x: q.mxfp8(x, "128x4"), (x,)),
+        "per row fp8": (lambda x: q.per_row(x), (x,)),
+        "1x128": (lambda x: q.per_1x128(x), (x,)),
+        "1x128 columns": (lambda x: q.per_1x128(x, "columns"), (x,)),
+        "rms mxfp8 linear": (lambda x, w: q.rms_norm_mxfp8(x, w, "rows"), (x, w)),
+        "rms mxfp8 swizzled": (lambda x, w: q.rms_norm_mxfp8(x, w), (x, w)),
+        "rms nvfp4 linear": (lambda x, w: q.rms_norm_nvfp4(x, w, None, "rows"), (x, w)),
+        "rms nvfp4 swizzled": (lambda x, w: q.rms_norm_nvfp4(x, w), (x, w)),
+        "add rms per row": (lambda x, y, w: q.add_rms_norm_per_row(x, y, w), (x, y, w)),
+        "silu mul mxfp8": (lambda x, y: q.silu_mul_mxfp8(x, y, "rows"), (x, y)),
+        "silu mul mxfp8 swizzled": (lambda x, y: q.silu_mul_mxfp8(x, y), (x, y)),
+        "silu mul nvfp4 swizzled": (lambda x, y: q.silu_mul_nvfp4(x, y), (x, y)),
+    }
+
+
+def measured(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...], device: str) -> dict[str, float]:
+    """Return the time of a call, the bytes that it must move, and the fraction of a copy of these."""
+    moved = moved_bytes(inputs, tuple(function(*inputs)))
+    us = median_us(lambda: function(*inputs), device)
+    return {"us": round(us, 2), "bytes": moved, "of_copy": round(copy_us(moved, device) / us, 4)}
+
+
+def main() -> None:
+    arguments_of = parser(__doc__ or "")
+    arguments_of.add_argument("--rows", type=int, default=16384)
+    arguments_of.add_argument("--columns", type=int, default=4096)
+    arguments_of.add_argument("--only", default="", help="cases whose name has this in it")
+    arguments = arguments_of.parse_args()
+    device = device_of(arguments)
+    rows, columns = (128, 256) if arguments.cpu_smoke else (arguments.rows, arguments.columns)
+    found = []
+    for name, (function, inputs) in cases(rows, columns, device).items():
+        if arguments.only in name:
+            found.append({"case": name, "rows": rows, "columns": columns, **measured(function, inputs, device)})
+            print(json.dumps(found[-1]), flush=True)
+    write(arguments, __file__, device, found)
+
+
+if __name__ == "__main__":
+    main()
