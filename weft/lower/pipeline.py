@@ -12,6 +12,7 @@ from ..schedule.full_rows import FullRows
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.staying_blocks import StayingBlocks
 from . import passes
+from .block_values import compute_once_per_block
 from .build import BuildState, build_kernel_state
 from .circular import run_pipelines
 from .contracts import check_order, contract_of
@@ -33,6 +34,7 @@ PIPELINE: tuple[Pass, ...] = (
     insert_grid_sync,  # moves statements, so before any barrier is placed between them
     merge_reductions,  # moves statements, too, and decides how many workspaces there are
     plan_scans,  # as reductions
+    compute_once_per_block,  # moves statements within loops over vectors, which hold nothing collective; predicates are still those of their ops
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
