@@ -67,7 +67,8 @@ class OpDef:
 
     arity: operands. rule: which types it computes in. result: the type of the result. fixed: operands of a type of their own.
     text: C++ by class of types (`type_class`, or real = float and double, number = real and int, any); {0}, {1}, {2} are the operands, each used once,
-        {T} the type computed in, {O} the type of the result. narrow: for float where results are seen in 16 bits at most, relative error below 1e-5, or 3e-5 beyond the range of half.
+        {T} the type computed in, {O} the type of the result. narrow: for float where results are seen in 16 bits at most,
+        relative error below 1e-5, or 3e-5 beyond the range of half.
     reference: the op on torch tensors of the type computed in. python: the op on Python numbers (None: go through `reference`).
     blocks: device library blocks that the text needs.
     flops, narrow_flops (of the narrow text), is_exp, is_mufu: cost per element; is_exp: goes through an exponential, logarithm or trigonometric function;

@@ -33,12 +33,24 @@ _CUDA = "CUDA C++ Programming Guide, mathematical functions: largest error"
 
 # ---- exponentials and logarithms
 _function("exp", lambda x: torch.exp(x), math.exp, narrow_flops=2, flops=8, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * y)
-_function("exp2", lambda x: torch.exp2(x), narrow_flops=1, flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * y * math.log(2))
-_function("expm1", lambda x: torch.expm1(x), math.expm1, narrow_flops=7, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * (y + 1.0))
+_function(
+    "exp2", lambda x: torch.exp2(x), narrow_flops=1, flops=4, is_exp=True, is_mufu=True, ulp=2, source=_CUDA,
+    gradient=lambda o, g, y, x: g * y * math.log(2),
+)  # fmt: skip
+_function(
+    "expm1", lambda x: torch.expm1(x), math.expm1, narrow_flops=7, flops=16, is_exp=True, is_mufu=True, ulp=2, source=_CUDA,
+    gradient=lambda o, g, y, x: g * (y + 1.0),
+)  # fmt: skip
 _function("log", lambda x: torch.log(x), math.log, narrow_flops=8, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / x)
-_function("log10", lambda x: torch.log10(x), math.log10, narrow_flops=9, flops=16, is_exp=True, ulp=3, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(10)))
+_function(
+    "log10", lambda x: torch.log10(x), math.log10, narrow_flops=9, flops=16, is_exp=True, ulp=3, source=_CUDA,
+    gradient=lambda o, g, y, x: g / (x * math.log(10)),
+)  # fmt: skip
 _function("log1p", lambda x: torch.log1p(x), math.log1p, narrow_flops=8, flops=16, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x + 1.0))
-_function("log2", lambda x: torch.log2(x), math.log2, narrow_flops=9, flops=14, is_exp=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g / (x * math.log(2)))
+_function(
+    "log2", lambda x: torch.log2(x), math.log2, narrow_flops=9, flops=14, is_exp=True, ulp=2, source=_CUDA,
+    gradient=lambda o, g, y, x: g / (x * math.log(2)),
+)  # fmt: skip
 _function(
     "sigmoid", lambda x: torch.sigmoid(x), narrow_flops=4, flops=11, is_exp=True, is_mufu=True, ulp=4,
     source="1 / (1 + exp(-x)); exp 2 ulp, reciprocal 1, sum 0.5",
@@ -59,8 +71,14 @@ _function(
     gradient=lambda o, g, y, x: -g * y * y
 )
 # ---- trigonometric and hyperbolic functions
-_function("sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: g * o.cos(x))
-_function("cos", lambda x: torch.cos(x), math.cos, narrow_flops=14, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA, gradient=lambda o, g, y, x: -g * o.sin(x))
+_function(
+    "sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
+    gradient=lambda o, g, y, x: g * o.cos(x),
+)  # fmt: skip
+_function(
+    "cos", lambda x: torch.cos(x), math.cos, narrow_flops=14, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,
+    gradient=lambda o, g, y, x: -g * o.sin(x),
+)  # fmt: skip
 _function("tan", lambda x: torch.tan(x), math.tan, flops=28, is_exp=True, is_steep=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * (1.0 + y * y))
 _function("asin", lambda x: torch.asin(x), math.asin, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: g * o.rsqrt(1.0 - x * x))
 _function("acos", lambda x: torch.acos(x), math.acos, flops=20, is_exp=True, ulp=4, source=_CUDA, gradient=lambda o, g, y, x: -g * o.rsqrt(1.0 - x * x))

@@ -22,6 +22,7 @@ from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
 from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
+from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, TensorView
 from .base import Alignments, Decline, Sizes
@@ -35,6 +36,7 @@ class PointwiseFacts:
     max_dtype_bits, min_dtype_bits: over the tensors that a vector access can be used on (all inputs and outputs when there is none).
     vectorizable_inputs, vectorizable_outputs: how many of them. full_inputs: inputs that vary over every loop.
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
+    read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
     """
 
     extents_elems: tuple[int, ...]
@@ -51,6 +53,9 @@ class PointwiseFacts:
     has_rng: bool
     min_vector_elems: int
     vector_bits: int = MAX_VECTOR_BITS
+    read_bits: int = 0
+    written_bits: int = 0
+    divides_rows: bool = False
 
     @property
     def total_elems(self) -> int:
@@ -201,9 +206,12 @@ class PointwiseAnalysis:
         self.vectorizable_inputs = sum(map(set(vectorizable).__contains__, inputs))
         self.vectorizable_outputs = sum(map(set(vectorizable).__contains__, outputs))
         self.full_inputs = sum(axes.stored(t) == stored for t in inputs)
+        self.read_bits = sum(t.dtype().bits for t in inputs if axes.stored(t) == stored)
+        self.written_bits = moved_bits([t for t in outputs if axes.stored(t) == stored])
+        self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
-        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable)
+        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
         extents = self.axes.extents_elems(env)
@@ -222,6 +230,9 @@ class PointwiseAnalysis:
             has_rng=self.cost.has_rng,
             min_vector_elems=self.min_vector_elems,
             vector_bits=self.vector_bits,
+            read_bits=self.read_bits,
+            written_bits=self.written_bits,
+            divides_rows=self.divides_rows,
         )
 
     @property
@@ -278,7 +289,7 @@ class RowAnalysis:
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
-        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable)
+        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
     def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict:

@@ -16,8 +16,9 @@ from ..ir.values import TensorView
 from .base import Decline
 
 NARROW_ACCESS_BITS = 64
-"""What a thread should move of the narrowest tensor at once, if the others then take two accesses at most. One H200: FP4 to bf16 with 16 elements per thread,
-8 bytes of FP4 and twice 16 of bf16, is at 0.93 to 0.96 of a copy; a cast to NVFP4 at 0.92 to 0.94, and with 8 elements per thread at 0.84."""
+"""What a thread should move of the narrowest tensor at once, if wider inputs then take two accesses at most. One H200: a cast of bf16 to NVFP4 with 16 elements
+per thread is at 0.89 of a copy, with 8 at 0.74. Not so for wider outputs: FP4 to bf16 is 0.97 with 8 elements, four times, and 0.88 with 16, whose two stores
+of 16 bytes each leave half of every sector to the other."""
 
 
 MOST_THREAD_BITS = 2 * MAX_VECTOR_BITS
@@ -28,14 +29,15 @@ def min_vector_elems(outputs: Iterable[TensorView]) -> int:
     return max([1, *(t.dtype().elems_per_unit for t in outputs)])
 
 
-def thread_vector_bits(tensors: Sequence[TensorView]) -> int:
-    """Bits of the widest tensor that a thread takes at once: one access, or two where floats of 8 or 4 bits would else be moved in small pieces."""
+def thread_vector_bits(tensors: Sequence[TensorView], outputs: Sequence[TensorView]) -> int:
+    """Bits of the widest of `tensors` that a thread takes at once: one access, or two of inputs beside which floats of 8 or 4 bits would move in small pieces."""
     narrow = [t.dtype().bits for t in tensors if t.dtype().is_narrow_float]
     if not narrow:
         return MAX_VECTOR_BITS
     widest = max(t.dtype().bits for t in tensors)
-    bits = MAX_VECTOR_BITS
-    while bits // widest * min(narrow) < NARROW_ACCESS_BITS and bits < MOST_THREAD_BITS:
+    is_stored = any(t.dtype().bits == widest and any(t is o for o in outputs) for t in tensors)
+    bits, most = MAX_VECTOR_BITS, MAX_VECTOR_BITS if is_stored else MOST_THREAD_BITS
+    while bits // widest * min(narrow) < NARROW_ACCESS_BITS and bits < most:
         bits *= 2
     return bits
 
