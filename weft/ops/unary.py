@@ -67,9 +67,9 @@ _function(
     gradient=lambda o, g, y, x: g * y * y * y * -0.5,
 )  # fmt: skip
 _function(
-    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, narrow_flops=3, flops=5, is_mufu=True, ulp=1, source="approximation, one Newton step; weft/device/math.cuh",
-    gradient=lambda o, g, y, x: -g * y * y
-)
+    "reciprocal", lambda x: torch.reciprocal(x), lambda x: 1 / x, narrow_flops=3, flops=5, is_mufu=True, ulp=1,
+    source="approximation, one Newton step; weft/device/math.cuh", gradient=lambda o, g, y, x: -g * y * y,
+)  # fmt: skip
 # ---- trigonometric and hyperbolic functions
 _function(
     "sin", lambda x: torch.sin(x), math.sin, narrow_flops=13, flops=20, is_exp=True, is_steep=True, ulp=2, source=_CUDA,

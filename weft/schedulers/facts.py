@@ -37,6 +37,7 @@ class PointwiseFacts:
     vectorizable_inputs, vectorizable_outputs: how many of them. full_inputs: inputs that vary over every loop.
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
     read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
+    block_elems: neighbours in a row that must be with one thread or few lanes.
     """
 
     extents_elems: tuple[int, ...]
@@ -56,6 +57,7 @@ class PointwiseFacts:
     read_bits: int = 0
     written_bits: int = 0
     divides_rows: bool = False
+    block_elems: int = 0
 
     @property
     def total_elems(self) -> int:
@@ -233,6 +235,7 @@ class PointwiseAnalysis:
             read_bits=self.read_bits,
             written_bits=self.written_bits,
             divides_rows=self.divides_rows,
+            block_elems=self.blocks.largest,
         )
 
     @property

@@ -30,7 +30,7 @@ def min_vector_elems(outputs: Iterable[TensorView]) -> int:
 
 
 def thread_vector_bits(tensors: Sequence[TensorView], outputs: Sequence[TensorView]) -> int:
-    """Bits of the widest of `tensors` that a thread takes at once: one access, or two of inputs beside which floats of 8 or 4 bits would move in small pieces."""
+    """Bits of the widest of `tensors` that a thread takes at once: one access, or two of inputs beside which 8 or 4 bits would move in small pieces."""
     narrow = [t.dtype().bits for t in tensors if t.dtype().is_narrow_float]
     if not narrow:
         return MAX_VECTOR_BITS
