@@ -110,7 +110,7 @@ def _placed(s: Statement, places: set[Buffer], index: Sym) -> Statement:
     if not isinstance(s, Op):
         return s
 
-    def at(place: Access | Sym) -> Access | Sym:
-        return Access(place.buffer, index) if isinstance(place, Access) and place.buffer in places else place
+    def at(place: Access) -> Access:
+        return Access(place.buffer, index) if place.buffer in places else place
 
-    return replace(s, outputs=[at(o) for o in s.outputs], operands=[at(o) for o in s.operands])  # type: ignore[list-item]
+    return replace(s, outputs=[at(o) for o in s.outputs], operands=[at(o) if isinstance(o, Access) else o for o in s.operands])

@@ -187,8 +187,8 @@ class PowDef(OpDef):
 
     def instructions(self, operands: Sequence[Any], *, is_narrow: bool) -> int:
         """Return the cost per element; see `OpDef.instructions`."""
-        exponent = operands[1]
-        value = float(exponent.sym.value) if isinstance(exponent, Scalar) and exponent.sym.is_const else math.inf
+        exponent = operands[1].sym.value if isinstance(operands[1], Scalar) and operands[1].sym.is_const else None
+        value = float(exponent) if isinstance(exponent, (int, float)) else math.inf
         if special := _SPECIAL_POWERS.get(value):
             return special[1]
         return super().instructions(operands, is_narrow=is_narrow and 0 < abs(value) <= _MOST_NARROW_POWER)

@@ -70,7 +70,7 @@ class TwoSidedAnalysis(RowAnalysis):
         self.cost: OpCost = cost_of(row_exprs, wide_tensors(fusion))
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
-        self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable)
+        self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable, outputs)
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
         self.has_single_axes = any(axes.of(a) is None for t in (shape.reference, columns.reference) for a in t.get_logical_domain())
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
