@@ -14,9 +14,11 @@ from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import MemoryType
 from ..ir.values import PointwiseOp
 from .build import BuildState
+from .contracts import lowering_pass
 from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Nest, Op, Statement, copied, walk
 
 
+@lowering_pass(before=["block syncs", "grouped predicates"])
 def compute_once_per_block(kernel: Kernel, state: BuildState) -> Kernel:
     """Split loops over a thread's vector in two: what is the same for a block, once for each, then the rest for each element.
 
