@@ -21,7 +21,8 @@ LEAST_VECTORS = (128, 256)
 """Of rows that wait at one barrier, and at two: RMS norm of 1024 bf16 1.13 for 1.07, add + RMS norm 1.04 for 0.98; layer norm of 64K rows of these is 2 %
 slower."""
 SHORT_ROW_ELEMS = 4096
-"""Up to which two vectors of a thread are as good as four where the row waits at one barrier: RMS norm of 4096 float32 0.99 for 0.98, bf16 0.98 for 0.97."""
+"""Up to which two vectors of a thread are as good as four where the row waits at one barrier: RMS norm of 4096 float32 0.99 for 0.98, bf16 0.98 for 0.97.
+Rows that an index finds wait longer: RMS norm of 32768 rows of an embedding of 4096 columns bf16 0.939 with four, 0.927 with two."""
 LEAST_REGISTERS = 48
 WIDE_BESIDE_REGISTERS = 32
 """Beside row and weights for types of 32 bits and one barrier: RMS norm of 16K float32 in clusters of four is 0.99 with 64 registers, 0.92 with 48."""
@@ -64,7 +65,8 @@ class EarlyWeights(RegisterRows):
         blocks = next_power_of_two(ceil_div(self.row_vectors, FEW_BATCHES * BLOCK_THREADS))
         if self.row_vectors < LEAST_VECTORS[self.levels > 1] or blocks not in self.blocks_in_registers():
             return
-        wanted = FEW_BATCHES // 2 if self.levels == 1 and facts.reduction_elems <= SHORT_ROW_ELEMS else FEW_BATCHES
+        is_short = self.levels == 1 and facts.reduction_elems <= SHORT_ROW_ELEMS and not facts.has_lookup
+        wanted = FEW_BATCHES // 2 if is_short else FEW_BATCHES
         for projected, bits in self.projections():
             for batches in range(1, FEW_BATCHES + 1):
                 early = Early("registers", self.registers_with_weights(self.row_registers(bits, batches), batches), wanted, GAIN)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
 from ..analysis.connected import is_connected
-from ..analysis.lookups import bad_source, loads
+from ..analysis.lookups import bad_source, loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.precision import wide_tensors
@@ -138,6 +138,7 @@ class PersistentFacts(RowShape):
     input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
     broadcast_operand_bits, broadcast_operands: inputs that vary over the reduced loops only (weights), read by every row, from L2.
     persistent_bits: kept per row between passes. projected_bits: kept when inputs are kept instead; None when that is impossible.
+    has_lookup: rows of an input are found by an index, which is read first.
     still_axes: how many of the innermost loops some input does not vary over that has others of their run (a weight per channel of a group); the last of
     `runs` is then these, and vectors do not cross their end. 0: none, or vectors would be too narrow.
     passes: walks over the row. recompute_instructions, recompute_has_exact_exp: what projection computes again, per element; has_exact_exp as in `OpCost`.
@@ -171,6 +172,7 @@ class PersistentFacts(RowShape):
     vector_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
     still_axes: int = 0
+    has_lookup: bool = False
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -390,6 +392,7 @@ class PersistentAnalysis(RowAnalysis):
         buffers = self.buffers
         return PersistentFacts(
             late_input_bits=self.late_input_bits,
+            has_lookup=any(lookup_of(t) is not None for t in self.row_inputs),
             broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
             broadcast_operands=len(self.broadcast_inputs),
             persistent_bits=buffers.live_bits(extents, is_projected=False),
