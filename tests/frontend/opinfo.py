@@ -58,7 +58,7 @@ class Tally:
 
 def entries(words: list[str]) -> list[Any]:
     """Return the entries of op_db whose values are determined."""
-    if importlib.util.find_spec("expecttest") is None:  # torch's test tools derive their TestCase from it; nothing here runs one
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:  # torch's test tools derive their TestCase from it; nothing here runs one
         sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
     from torch.testing._internal.common_methods_invocations import op_db
 

@@ -204,3 +204,11 @@ def test_a_loss_saves_16_bit_logits_and_no_log_probabilities() -> None:
     loss.backward()
     F.cross_entropy(exact, target).backward()
     torch.testing.assert_close(logits.grad.double(), exact.grad, atol=0.0, rtol=2**-7)
+
+
+def test_the_gradient_of_a_maximum_finds_its_elements_again_in_16_bits() -> None:
+    """What the maximum is of is not computed a second time, with other roundings, to be compared with the saved maximum."""
+    x = torch.randn(6, 40).bfloat16().requires_grad_()
+    y = compiled(lambda x: (F.gelu(x * 1.7) - F.gelu(x * 1.7).amax(-1, keepdim=True)).float().square().sum())(x)
+    y.backward()
+    assert bool(x.grad.isfinite().all()) and bool((x.grad != 0).any(-1).all())

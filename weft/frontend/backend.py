@@ -92,12 +92,30 @@ def partition(joint: torch.fx.GraphModule, joint_inputs: Any, **keywords: Any) -
     """Split a joint graph for the fewest saved bytes. Before, ops that only hand a tensor on go: torch's partitioner would not compute them again, and save
     what a softmax hands to its backward."""
     from functorch.compile import min_cut_rematerialization_partition
+    from torch._functorch.compile_utils import fx_graph_cse
 
     for node in list(joint.graph.nodes):
         if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default) and not any(user.op == "output" for user in node.users):
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
+    joint.graph = fx_graph_cse(joint.graph)  # else the partitioner would, and keep the marks of one of two equal nodes
+    _save_what_extrema_are_of(joint.graph)
     return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
+
+
+def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
+    """Forbid to compute again what a maximum or minimum is taken of. Its gradient goes to the elements that equal the saved maximum, and those of a second
+    computation, rounded at other places, may all differ from it: 0 / 0."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    aten = torch.ops.aten
+    for node in graph.nodes:
+        if node.target in (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim, aten.min.dim):
+            source = node.args[0]
+            while source.op == "call_function" and is_cheap(source) and source.all_input_nodes:
+                source = source.all_input_nodes[0]
+            if source.op == "call_function" and any(user.target is aten.eq.Tensor for user in source.users):
+                source.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 backend.compiler_name = "weft"  # type: ignore[attr-defined]

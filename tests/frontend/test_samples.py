@@ -1,0 +1,41 @@
+"""A part of the runs of opinfo.py (torch's own samples) and fuzz_modules.py (random modules): nothing is wrong, and little is declined."""
+
+from __future__ import annotations
+
+import fuzz_modules
+import opinfo
+import pytest
+
+NAMES = (
+    "softmax", "log_softmax", "nn.functional.layer_norm", "nn.functional.gelu", "nn.functional.silu", "var_mean", "sum", "amax", "clamp", "where", "addcmul",
+    "nn.functional.nll_loss", "nn.functional.cross_entropy", "cat", "nn.functional.pad", "remainder", "rsub", "lerp", "expm1", "masked_fill",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, object]:
+    return {op.name: op for op in reversed(opinfo.entries(list(NAMES)))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torchs_samples_are_right_or_declined_by_name(name: str, entries: dict[str, object]) -> None:
+    tally = opinfo.Tally()
+    for sample in opinfo.samples_of(entries[name], 5):
+        opinfo.run_sample(entries[name], sample, tally)
+    assert not tally.wrong and all(len(reason) > 8 for reason in tally.declined)
+    assert tally.right >= tally.claimed * 0.6  # of all samples together 95 %; the first of an entry are often scalars and empty tensors
+
+
+@pytest.mark.parametrize("name", ["softmax", "nn.functional.rms_norm", "nn.functional.kl_div"])
+def test_our_functions_take_torchs_samples(name: str) -> None:
+    (op,) = [op for op in opinfo.entries([name]) if op.name == name and not op.variant_test_name]
+    tally = opinfo.Tally()
+    for sample in opinfo.samples_of(op, 4):
+        opinfo.run_function(opinfo.functions()[name], op, sample, tally)
+    assert not tally.wrong and tally.right
+
+
+@pytest.mark.parametrize("seed", [10, 15, 3])
+def test_a_random_module_and_its_gradients_equal_eager(seed: int) -> None:
+    problem, text = fuzz_modules.run(seed)
+    assert not problem, f"{problem}\n{text}"
