@@ -10,7 +10,7 @@ from ..errors import Unsupported
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, Scalar, TensorView, Val
 from .translate_ops import expr_call
-from .translate_values import Names, dtype_text, list_text
+from .translate_values import Names, dtype_text, list_text, stride_order
 
 HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
 
@@ -88,10 +88,3 @@ def tensor_arguments(tensor: TensorView) -> str:
     if domain.allocation is not None:
         parts.append(f"stride_order={stride_order(tensor)}")
     return ", ".join(parts)
-
-
-def stride_order(tensor: TensorView) -> list[int]:
-    """Return for each logical axis its place in memory, 0 the innermost."""
-    allocation = tensor.domain().maybe_allocation
-    place = {axis: len(allocation) - 1 - i for i, axis in enumerate(allocation)}
-    return [place[axis] for axis in tensor.get_logical_domain()]

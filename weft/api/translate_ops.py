@@ -16,7 +16,7 @@ from ..ir.values import (
 )  # fmt: skip
 from . import translate_index, translate_torch
 from . import translate_views as views
-from .translate_values import Names, dtype_text, list_text
+from .translate_values import Names, dtype_text, list_text, stride_order
 
 
 def expr_call(expr: Expr, names: Names) -> str:
@@ -41,8 +41,6 @@ def _pointwise(expr: Expr, names: Names) -> str:
 
 
 def _load_store(expr: Expr, names: Names) -> str:
-    from .translate import stride_order
-
     source, out = names.of(expr.inputs[0]), expr.outputs[0]
     copy = f"cast({source}, dtype={dtype_text(out.dtype())})" if expr.op_name == "set" else f"{expr.op_name}({source})"  # type: ignore[attr-defined]
     if not isinstance(out, TensorView):

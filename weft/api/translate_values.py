@@ -111,3 +111,10 @@ class Names:
         if re.fullmatch(r"S\d+", name):
             return f"c{name[1:]}"
         raise Unsupported(f"translation of the scalar {name}", detail="it is no size of an input and no input scalar")
+
+
+def stride_order(tensor: TensorView) -> list[int]:
+    """Return for each logical axis its place in memory, 0 the innermost."""
+    allocation = tensor.domain().maybe_allocation
+    place = {axis: len(allocation) - 1 - i for i, axis in enumerate(allocation)}
+    return [place[axis] for axis in tensor.get_logical_domain()]

@@ -25,7 +25,7 @@ from ..lower.kernel_ir import (
     ThreadGroup, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
-from ..lower.passes import reduction_form
+from ..lower.reduction_form import reduction_form
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup

@@ -8,23 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Span:
-    """What a track did from `start` to `end` ("run", or what it waited for), or a moment (`is_mark`): an mbarrier's phase was complete."""
-
-    block: int
-    track: str
-    name: str
-    detail: str
-    start: int
-    end: int
-    line: int
-    is_mark: bool = False
+from weft.emulator.span import Span
+from weft.emulator.timeline_picture import picture
 
 
 def read_timeline(text: str) -> list[Span]:
@@ -48,8 +36,6 @@ def write_timeline(text: str, path: Path) -> None:
     """Write the runtime's records: a picture of block 0 for a path that ends in .svg, else JSON for trace viewers."""
     spans = read_timeline(text)
     if path.suffix == ".svg":
-        from weft.emulator.timeline_picture import picture
-
         path.write_text(picture(spans), encoding="utf-8")
     else:
         path.write_text(json.dumps(chrome_trace(spans)), encoding="utf-8")

@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-if TYPE_CHECKING:
-    from weft.emulator.timeline import Span
+from weft.emulator.span import Span
 
 WIDTH, ROW, GAP, LEFT, TOP = 1160, 20, 4, 150, 46  # pixels
 COLOURS = {

@@ -13,7 +13,7 @@ from ..expr import ZERO, Sym, add, const, floordiv, is_divisible, mul, substitut
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import MemoryType
 from ..ir.values import PointwiseOp
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
 from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Nest, Op, Statement, copied, walk
 

@@ -5,8 +5,6 @@ Owns the checks that a schedule keeps blocks together. Read first: `check_fold`,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
@@ -14,10 +12,8 @@ from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, is_divisible,
 from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
-from .indexing import Indexer
-
-if TYPE_CHECKING:
-    from .build import BuildState
+from .indexing import Indexer, linear_element
+from .state import BuildState
 
 
 class SplitBlock(UserError):
@@ -26,10 +22,8 @@ class SplitBlock(UserError):
     fix = "let the innermost loops be [threadIdx.x, vector] over the last axis, with vectors that divide a block or hold whole ones"
 
 
-def check_fold(state: "BuildState", indexer: Indexer, expr: BlockFoldOp, vector_elems: int) -> int:
+def check_fold(state: BuildState, indexer: Indexer, expr: BlockFoldOp, vector_elems: int) -> int:
     """Return the neighbouring lanes that hold one block. Errors: SplitBlock where a block is not in a thread or in lanes of one warp."""
-    from .build import linear_element
-
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
 
     def refuse(reason: str) -> SplitBlock:
@@ -54,13 +48,13 @@ def check_fold(state: "BuildState", indexer: Indexer, expr: BlockFoldOp, vector_
     return max(1, lanes)
 
 
-def _with_divisors(state: "BuildState", element: Sym) -> Sym:
+def _with_divisors(state: BuildState, element: Sym) -> Sym:
     """Return an index with the extents written as multiples of what is known to divide them."""
     known = {extent: mul(var(f"{extent}/{n}", lower=1), n) for extent, n in state.divisors.items() if extent.is_var}
     return substitute(element, known) if known else element
 
 
-def sample_guard(state: "BuildState", indexer: Indexer, expr: BlockSampleOp, vector_elems: int) -> Sym:
+def sample_guard(state: BuildState, indexer: Indexer, expr: BlockSampleOp, vector_elems: int) -> Sym:
     """Return when an element, or a vector, has one that is taken: at the begin of its block. Rows are whole blocks, so that their length does not matter."""
     if vector_elems % expr.block == 0:
         return TRUE

@@ -17,17 +17,19 @@ from collections.abc import Iterable, Sequence
 
 from ..dtypes import DataType
 from ..errors import InternalError
-from ..expr import ONE, ZERO, Sym, add, conjuncts, const, less, mul, substitute, var, variables
+from ..expr import ZERO, Sym, add, conjuncts, const, less, var
 from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
-from ..schedule.inline import consumer_axis
-from .build import BuildState
 from .contracts import lowering_pass
-from .copies import BadRing, Feed, stage_nest, stage_position
-from .kernel_ir import Access, Allocate, Block, BulkCopy, Buffer, Kernel, Let, Loop, Nest, Op, Reduce, Statement, copied, walk
+from .feeds import BadRing, Feed, stage_nest
+from .hazards import bulk_stored, crosses_threads, is_reader, is_writer
+from .kernel_ir import Allocate, Block, BulkCopy, Buffer, Kernel, Loop, Nest, Reduce, Statement, copied, walk
 from .kernel_sync import (
-    Arrive, CommitCopies, Fence, FenceSync, InitBarrier, OneThread, Sync, WaitCopies, WaitStage, WaitStores,
+    CommitCopies, Fence, FenceSync, InitBarrier, Sync, WaitCopies, WaitStores,
 )  # fmt: skip
+from .roles import specialize
+from .stages import NO_THREADS, check_readers, first_thread, issue_bulk, let_stage, wait_full
+from .state import BuildState
 
 
 @lowering_pass(needs=["block syncs"], gives=["pipelines"], before=["shared memory", "grouped predicates"])
@@ -55,45 +57,12 @@ def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
     specialized = [f for f in feeds if f.is_specialized]
     arrivals: dict[str, int] = {}
     if specialized:
-        from .roles import specialize
-
         kernel.body, arrivals = specialize(kernel, state, specialized)
     kernel.body = [*shared, *_start_barriers(kernel, feeds, arrivals), *kernel.body]
     return kernel
 
 
-def managed(kernel: Kernel, state: BuildState) -> set[TensorView]:
-    """Tensors in shared memory whose barriers are placed here, not by `insert_block_syncs`."""
-    return set(state.feeds) | set(bulk_stored(kernel))
-
-
-def bulk_stored(kernel: Kernel) -> list[TensorView]:
-    """Tensors in shared memory that bulk copies take to global memory."""
-    found: dict[TensorView, None] = {}
-    for s in walk(kernel.body):
-        if isinstance(s, BulkCopy) and s.outputs[0].buffer.memory is MemoryType.global_:
-            found.setdefault(s.operands[0].buffer.tensor)  # type: ignore[union-attr]
-    return list(found)
-
-
 # ---------------------------------------------------------------- looking at statements
-def touched(statement: Statement) -> tuple[set[TensorView], set[TensorView]]:
-    """Return what a statement reads and writes, with all inside it."""
-    reads: set[TensorView] = set()
-    writes: set[TensorView] = set()
-    for inner in walk([statement]):
-        if isinstance(inner, Op):
-            reads |= {o.buffer.tensor for o in inner.operands if isinstance(o, Access)}
-            writes |= {o.buffer.tensor for o in inner.outputs}
-    return reads, writes
-
-
-def is_writer(statement: Statement, tensors: Iterable[TensorView]) -> bool:
-    return not touched(statement)[1].isdisjoint(tensors)
-
-
-def is_reader(statement: Statement, tensors: Iterable[TensorView]) -> bool:
-    return not touched(statement)[0].isdisjoint(tensors)
 
 
 def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[TensorView]) -> tuple[list[Statement], Loop | None, list[Statement]]:
@@ -150,69 +119,6 @@ def _start_barriers(kernel: Kernel, feeds: list[Feed], arrivals: dict[str, int])
     return [*declared, first_thread(kernel, inside), Sync("the barriers are initialised")]
 
 
-def first_thread(kernel: Kernel, body: list[Statement]) -> OneThread:
-    """What one thread of the block does."""
-    return OneThread(tuple(p for p, size in zip(BLOCK_TYPES, kernel.block) if size is not ONE), body)
-
-
-def full(feed: Feed) -> Access:
-    """The barrier that says that the current stage is loaded."""
-    assert feed.full is not None
-    return Access(feed.full, feed.stage)
-
-
-def empty(feed: Feed) -> Access:
-    """The barrier that says that the current stage has been read."""
-    assert feed.empty is not None
-    return Access(feed.empty, feed.stage)
-
-
-def let_stage(feed: Feed, mapping: dict[Sym, Sym]) -> list[Statement]:
-    """The variable that says which stage it is; `mapping` replaces indices of loops."""
-    return [] if feed.all_stages == 1 else [Let(feed.stage, substitute(feed.slot, mapping))]
-
-
-def wait_full(feed: Feed, mapping: dict[Sym, Sym]) -> WaitStage:
-    return WaitStage(full(feed), substitute(feed.phase, mapping), f"{feed.names()} loaded")
-
-
-def issue_bulk(feed: Feed, units: list[Statement]) -> list[Statement]:
-    """One thread's loads of a stage: the barrier hears how many bytes come, then the copies start.
-
-    Where a stage is used again, threads have read it in the generic proxy, and a barrier alone does not order that before a write of the async proxy.
-    The thread that issues has waited for them, so that its fence serves all; it is out of their way.
-    """
-    fence = [FenceSync(Fence.proxy, "after what has been read there")] if feed.loops else []
-    return [*fence, *_issue(feed, units)]
-
-
-def _issue(feed: Feed, units: list[Statement]) -> list[Statement]:
-    totals = [_bytes_of(u) for u in units]
-    for unit in units:
-        for copy in walk([unit]):
-            if isinstance(copy, BulkCopy):
-                copy.barrier, copy.counts_itself = full(feed), None in totals
-    if None in totals:
-        return [*units, Arrive(full(feed))]
-    conditions, bytes_ = zip(*(t for t in totals if t is not None))
-    return [Arrive(full(feed), conditions, bytes_), *units]
-
-
-def _bytes_of(unit: Statement) -> tuple[Sym, Sym] | None:
-    """Return (condition, bytes) of a load, None when a loop's iterations differ."""
-    if isinstance(unit, BulkCopy):
-        return unit.predicate, unit.moved_bytes
-    if isinstance(unit, Loop) and len(unit.body) == 1:
-        inner = _bytes_of(unit.body[0])
-        if inner is not None and unit.index not in variables(inner[0]) | variables(inner[1]):
-            return inner[0], mul(inner[1], unit.extent)
-    return None
-
-
-NO_THREADS: dict[str, Sym] = {p.value: ZERO for p in BLOCK_TYPES}
-"""One thread stands for all: conditions that choose a thread are met."""
-
-
 # ---------------------------------------------------------------- loads by the threads that compute
 def _batches(feeds: Iterable[Feed]) -> list[list[Feed]]:
     """Feeds by the loops that they are in, the innermost first."""
@@ -237,47 +143,12 @@ def place_batch(kernel: Kernel, state: BuildState, feeds: list[Feed]) -> None:
         _place_rings(kernel, state, rings, body, loop, around)
 
 
-def check_readers(kernel: Kernel, feeds: dict[TensorView, Feed], feed: Feed, body: list[Statement]) -> None:
-    """Check that what a feed brings is read in the body where it is loaded, and not by other loads of that body. Errors: BadRing."""
-    here = sum(1 for s in walk(body) if isinstance(s, Op) and is_reader(s, feed.tensors))
-    everywhere = sum(1 for s in walk(kernel.body) if isinstance(s, Op) and is_reader(s, feed.tensors))
-    if here != everywhere:
-        raise BadRing(tensor=feed.tensors[0], reason="it is read outside of the loop that loads it", remedy="inline it less deep, or its readers as deep")
-    if not feed.is_specialized and feed.prefetch:
-        for s in body:
-            other = next((t for t in touched(s)[1] if t in feeds and feeds[t].prefetch and t not in feed.tensors), None)
-            if other is not None and is_reader(s, feed.tensors) and feeds[other].loops == feed.loops:
-                raise BadRing(
-                    tensor=other, reason=f"it is loaded ahead from T{feed.tensors[0].name}, which goes round in the same loop",
-                    remedy="specialize warps (WarpSpecialized), where one role may feed another, or let the second go round in an inner loop",
-                )  # fmt: skip
-
-
 def _loads(kernel: Kernel, state: BuildState, feed: Feed, units: list[Statement], mapping: dict[Sym, Sym]) -> list[Statement]:
     """The loads `units` of a feed, in all threads, with indices of loops replaced."""
     if feed.style != "tma":
         return [*let_stage(feed, mapping), *(copied(u, mapping) for u in units)]
     one = [copied(u, mapping, NO_THREADS) for u in units]
     return [first_thread(kernel, [*let_stage(feed, mapping), *issue_bulk(feed, one)])]
-
-
-def crosses_threads(state: BuildState, tensor: TensorView) -> bool:
-    """True unless every reader of `tensor` is the thread that wrote the element."""
-    groups = state.plan.groups[tensor]
-    bound = {g.parallel: k for k, g in enumerate(groups) if g.parallel.is_thread and not tensor.get_loop_domain()[k].is_broadcast()}
-    for kind in BLOCK_TYPES:
-        if kind in state.launch and state.launch[kind] is not ONE and kind not in bound:
-            return True
-    for use in tensor.uses():
-        for consumer in use.outputs:
-            for kind, k in bound.items():
-                axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]
-                if axis is None:
-                    return True
-                group = state.plan.groups[consumer][consumer.get_loop_domain().index(axis)]  # type: ignore[index, attr-defined]
-                if group.parallel is not kind or not state.maps.are_exact(group.axis, groups[k].axis):
-                    return True
-    return False
 
 
 def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Statement]) -> None:
@@ -397,7 +268,7 @@ def _when(condition: Sym, body: list[Statement]) -> list[Statement]:
 # ---------------------------------------------------------------- bulk stores
 def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> list[Statement]:
     """Fence what threads write of `tensor` before it is stored in bulk, and keep it until the store has read it; return the wait at the kernel's end."""
-    nest, _ = stage_nest(state, tensor.definition(), tensor)  # type: ignore[arg-type]
+    nest, _ = stage_nest(state.plan, state.launch, tensor.definition(), tensor)  # type: ignore[arg-type]
     body, loop, _ = find_body(kernel.body, [g.index for g in nest], [tensor])
     store = next(s for s in walk(body) if isinstance(s, BulkCopy) and s.operands[0].buffer.tensor is tensor)  # type: ignore[union-attr]
     issuer = _issuer(store.predicate)
@@ -425,4 +296,4 @@ def _issuer(predicate: Sym) -> tuple[ParallelType, ...]:
     return tuple(kinds[str(a.args[0].payload)] for a in equalities if str(a.args[0].payload) in kinds)
 
 
-__all__ = ["run_pipelines", "managed", "stage_position"]
+__all__ = ["run_pipelines"]

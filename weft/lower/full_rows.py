@@ -8,7 +8,7 @@ Read first: `drop_row_bounds`.
 from __future__ import annotations
 
 from ..expr import Sym, add, conjunction, conjuncts, const, largest, substitute, variables
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
 from .kernel_ir import Allocate, Kernel, Loop, Nest, Op, Statement, copied, is_collective, walk
 

@@ -10,9 +10,10 @@ from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import const
 from ..ir.values import TensorView
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
-from .circular import first_thread, touched
+from .hazards import touched
+from .stages import first_thread
 from .kernel_ir import Allocate, Kernel, Loop, Statement, WorkBuffer, copied
 from .kernel_sync import GridSync, Sync
 

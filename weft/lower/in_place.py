@@ -13,7 +13,7 @@ from ..dtypes import DataType
 from ..expr import ONE, Sym, conjunction, conjuncts, equal, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, PointwiseOp, TensorView
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
 from .kernel_ir import Access, Kernel, Loop, Nest, Op, Reduce, Statement
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from ..analysis.axes import AxisMaps
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, minimum, mod, mul, op, sub, var, variables
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, minimum, mod, mul, op, recombine, sub, var, variables
 from ..ir.enums import ParallelType
-from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView
+from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView, no_reductions
 from ..schedule.phased_rows import END, skipped_variable
 from .loops import LoopGroup, Twofold
 
@@ -266,3 +266,11 @@ def _roles(transform: Expr) -> list[tuple[IterDomain, str]]:
         out_x, out_y = transform.outputs
         return [(x, "x"), (y, "y"), (out_x, "out_x"), (out_y, "out_y")]  # type: ignore[list-item]
     raise InternalError(f"unknown axis transform {type(transform).__name__}")
+
+
+def linear_element(indexer: Indexer, output: TensorView) -> Sym:
+    """The row-major position of the element in the logical domain."""
+    index: Sym = ZERO
+    for axis in no_reductions(output.get_logical_domain()):
+        index = mul(index, axis.logical_extent) + indexer.axis_index(axis, output)
+    return recombine(index)

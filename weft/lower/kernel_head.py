@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..ir.block_ops import COLUMNS, SWIZZLED, sample_of
 from .kernel_ir import Kernel, Reduce, Scan, Statement, walk
 from .kernel_sync import ClusterArrive, ClusterWait, DeclareFlag, StartExchanges, StartScan, ZeroPadding
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
 
 PADDED_LAYOUTS = (SWIZZLED, COLUMNS)

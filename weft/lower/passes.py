@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, equal, is_divisible, mod, mul, product, var, variables
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, equal, mod, mul, product, var, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
-from .build import BuildState
 from .contracts import lowering_pass
-from .circular import crosses_threads, managed
+from .hazards import crosses_threads, managed
 from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Nest, Op, Reduce, Repack, Statement, WorkBuffer, is_collective, walk
 from .kernel_sync import Sync
+from .reduction_form import reduction_form
+from .state import BuildState
 
 SHARED_ALIGNMENT_BYTES = 128
 CLUSTER_HEADER_BYTES = 16
@@ -89,29 +90,6 @@ def _with_loops(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
         yield statement, loops
         if isinstance(statement, Nest):
             yield from _with_loops(statement.body, (*loops, statement) if isinstance(statement, Loop) and not statement.is_once else loops)
-
-
-def reduction_form(reduce: Reduce, launch: dict[ParallelType, Sym]) -> str:
-    """How threads are folded: "warp" (one warp or less, shuffles only), "rows" (whole warps along x, or the whole block), "tree" (through shared memory)."""
-    used = [p for p in BLOCK_TYPES if p in launch and launch[p] is not ONE]
-    x = launch.get(ParallelType.block_x, ONE)
-    if not [p for p in reduce.thread_types if p in used]:
-        return "warp"
-    has_whole_warps = is_divisible(product(launch[p] for p in used), 32)  # shuffles name all lanes of a warp
-    if reduce.thread_types == (ParallelType.block_x,):
-        if x.is_const and x.value <= 32 and x.value & (x.value - 1) == 0 and has_whole_warps:  # type: ignore[operator]
-            return "warp"
-        if is_divisible(x, 32):
-            return "rows"
-    if reduce.thread_types == BLOCK_TYPES[:2] and all(launch[p].is_const for p in BLOCK_TYPES[:2]):
-        width: int = launch[BLOCK_TYPES[0]].value * launch[BLOCK_TYPES[1]].value  # type: ignore[assignment]
-        if width <= 32 and width & (width - 1) == 0 and has_whole_warps:
-            return "warp"
-        if width % 32 == 0:
-            return "rows"
-    if set(used) <= set(reduce.thread_types) and has_whole_warps:
-        return "rows"
-    return "tree"
 
 
 def _plan_grid(kernel: Kernel, state: BuildState, reduce: Reduce, loops: tuple[Loop, ...]) -> None:

@@ -13,7 +13,7 @@ from ..schedule.phased_rows import PhasedRows
 from ..schedule.staying_blocks import StayingBlocks
 from . import passes
 from .block_values import compute_once_per_block
-from .build import BuildState, build_kernel_state
+from .build import build_kernel_state
 from .circular import run_pipelines
 from .contracts import check_order, contract_of
 from .full_rows import drop_row_bounds
@@ -24,6 +24,7 @@ from .kernel_ir import Kernel
 from .kernel_text import body_text
 from .row_ends import add_row_ends
 from .scans import plan_scans
+from .state import BuildState
 from .staying import load_ahead, merge_reductions
 from .unswitch import unswitch_loops
 from .verify import verify

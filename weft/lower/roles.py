@@ -17,12 +17,13 @@ from ..expr import ONE, ZERO, Sym, add, const, is_divisible, mod, mul, var
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..ir.values import TensorView
 from ..schedule.circular import WarpSpecialized, split_registers
-from .build import BuildState
-from .circular import NO_THREADS, check_readers, empty, full, is_reader, is_writer, issue_bulk, let_stage, touched, wait_full
-from .copies import BadRing, Feed, indices_in
+from .feeds import BadRing, Feed, indices_in
+from .hazards import is_reader, is_writer, touched
 from .kernel_ir import Allocate, Block, Kernel, Loop, Nest, Reduce, Statement, ThreadGroup, copied, walk
 from .kernel_sync import BlockShape, ElectedThread, ReleaseStage, Role, Roles, Sync, WaitStage
-from .passes import reduction_form
+from .reduction_form import reduction_form
+from .stages import NO_THREADS, check_readers, empty, full, issue_bulk, let_stage, wait_full
+from .state import BuildState
 
 ASYNC_THREADS = 128
 """The threads that a block is padded by: a warpgroup, the unit of setmaxnreg."""
@@ -229,7 +230,7 @@ def _produce(state: BuildState, feed: Feed, units: list[Statement], feeds: list[
     out: list[Statement] = []
     sources = [f for f in feeds if f is not feed and any(is_reader(u, f.tensors) for u in units)]
     for source in sources:
-        mapping = indices_in(state, source, next(t for t in feed.tensors if any(is_reader(e, source.tensors) and is_writer(e, [t]) for e in units)))
+        mapping = indices_in(state.plan, source, next(t for t in feed.tensors if any(is_reader(e, source.tensors) and is_writer(e, [t]) for e in units)))
         if not {mapping.get(v) for v in source.groups} <= {g.index for g in feed.loops}:
             raise BadRing(
                 tensor=feed.tensors[0],

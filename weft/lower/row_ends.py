@@ -9,7 +9,7 @@ from ..errors import InternalError
 from ..expr import ZERO, Sym, add, conjunction, conjuncts, const, floordiv, mul, sub, var, variables
 from ..ir.enums import MemoryType, ParallelType
 from ..schedule.phased_rows import END, PhasedRows, skipped_variable
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
 from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, LetRowEnd, Loop, Nest, Op, Reduce, Statement, walk
 from .loops import is_global_load

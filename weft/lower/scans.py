@@ -6,7 +6,7 @@ Read first: `build_scan`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..dtypes import DataType
 from ..errors import UserError
@@ -14,11 +14,10 @@ from ..expr import ONE, Sym, ceildiv, const, mul, product, substitute
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.graph_ops import ScanOp
 from ..ir.values import TensorView
+from .access import op_predicate
 from .contracts import lowering_pass
 from .kernel_ir import Buffer, Kernel, Scan, walk
-
-if TYPE_CHECKING:
-    from .build import BuildState
+from .state import BuildState
 
 
 class BadScan(UserError):
@@ -34,8 +33,6 @@ def accumulator(dtype: DataType) -> DataType:
 
 def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: list[int]) -> Scan:
     """Return the statement of a running fold. Errors: BadScan."""
-    from .build import op_predicate
-
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     groups = state.plan.groups[output]
     dim = state.maps.exact(output.get_logical_domain()[expr.attributes["dim"]])

@@ -9,9 +9,9 @@ from __future__ import annotations
 from ..expr import add, less
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
-from .circular import touched
+from .hazards import touched
 from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Loop, Move, Nest, Op, Reduce, Statement, copied, walk
 from .kernel_sync import OneThread, Sync
 

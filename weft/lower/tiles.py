@@ -8,18 +8,18 @@ Read first: `tile_of`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
 
+from ..arch import BULK_BYTES
 from ..errors import UserError
-from ..expr import ONE, Sym, add, floordiv, mod, mul, op, sub, variables
+from ..expr import ONE, Sym, add, floordiv, mod, mul, op, product, sub, terms, variables
 from ..ir.enums import LoadStoreOpType, MemoryType
 from ..ir.values import IterDomain, LoadStoreOp, SharedSwizzle, TensorView
 from .indexing import Indexer
 from .kernel_ir import TensorTile
 from .program import TensorMapParam
+from .state import BuildState
 
-if TYPE_CHECKING:
-    from .build import BuildState
 
 MOST_RANK, MOST_BOX_ELEMS, CHUNK_BYTES = 5, 256, 16
 """Source: CUDA driver API, cuTensorMapEncodeTiled."""
@@ -62,8 +62,6 @@ def tile_of(state: BuildState, indexer: Indexer, far: TensorView, near: TensorVi
 
     Errors: BadTile, and BulkMisaligned for strides.
     """
-    from .copies import require_multiple
-
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     strides = far.strides()
     axes = [a for a in far.get_allocation_domain() if not a.is_reduction() and not a.is_broadcast()]
@@ -132,3 +130,26 @@ def _check_place(state: BuildState, near: TensorView, boxes: list[int], elem_byt
         reason = f"tiles of {tile} bytes follow each other in shared memory, where each begins at a multiple of {unit}"
         raise BadTile(tensor=output, reason=reason, remedy="use larger tiles")
     buffer.align_bytes = max(buffer.align_bytes, unit)
+
+
+class BulkMisaligned(UserError):
+    code = "W541"
+    what = "{tensor} cannot be copied by TMA: {what_} is {text}, in bytes a multiple of {bytes} only; a bulk copy needs multiples of {needed}"
+    fix = "choose a tile whose bytes {needed} divides, or pad the innermost size of the tensor"
+
+
+def require_multiple(state: BuildState, tensor: TensorView, elems: Sym, what: str) -> None:
+    """See to it that `elems` elements of `tensor` are whole units of a bulk copy, by a check on the host where sizes decide. Errors: BulkMisaligned."""
+    for factors, coefficient in terms(elems).items():
+        bits = coefficient * tensor.dtype().bits
+        needed = BULK_BYTES * 8 // math.gcd(BULK_BYTES * 8, bits)
+        if needed == 1:
+            continue
+        sizes = [f for f in factors if f.is_var and f.extent is None and str(f.payload).startswith("T")]
+        size = product(sizes)  # of axes that were merged, together
+        if any(state.divisors.get(f, 1) % needed == 0 for f in (*sizes, size)):
+            continue
+        if not sizes:
+            raise BulkMisaligned(tensor=tensor, what_=what, text=elems, bytes=math.gcd(BULK_BYTES * 8, bits) // 8, needed=BULK_BYTES)
+        state.divisors[size] = math.lcm(state.divisors.get(size, 1), needed)
+        state.bulk_sizes.add(size)

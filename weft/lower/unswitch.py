@@ -20,7 +20,7 @@ from ..expr import (
     variables,
 )  # fmt: skip
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES
-from .build import BuildState
+from .state import BuildState
 from .contracts import lowering_pass
 from .kernel_ir import Block, If, Kernel, Let, Loop, Nest, Op, Reduce, Statement, Unswitched, copied, is_host_variable, walk
 from .kernel_sync import Arrive

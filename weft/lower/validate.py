@@ -6,16 +6,12 @@ Read first: `check_parallel`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..errors import UserError
 from ..expr import ONE
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.values import Expr, IterDomain, TensorView
 from ..schedule.inline import consumer_axis
-
-if TYPE_CHECKING:
-    from .build import BuildState
+from .state import BuildState
 
 
 class SameAxis(UserError):

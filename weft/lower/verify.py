@@ -15,9 +15,9 @@ from ..expr import ZERO, Number, Sym, evaluate_int, sub, variables
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import At, LookupOp
 from ..ir.values import TensorView
-from .build import BuildState
-from .circular import crosses_threads
-from .copies import Feed
+from .state import BuildState
+from .hazards import crosses_threads
+from .feeds import Feed
 from .kernel_ir import (
     Access, Allocate, Block, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Move, Nest, Op, Reduce, Repack, Scan, Statement, Unswitched, is_collective,
     is_host_variable, walk,

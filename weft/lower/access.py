@@ -1,0 +1,237 @@
+"""Where an op reads and writes, and when it runs: accesses of buffers, and predicates.
+
+Read first: `op_fields`, `access`, `op_predicate`.
+"""
+
+from __future__ import annotations
+
+from ..errors import InternalError
+from ..expr import ONE, TRUE, ZERO, Sym, conjunction, equal, floordiv, less, mod, mul, recombine, var
+from ..ir.block_ops import sample_of
+from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
+from ..ir.graph_ops import LookupOp
+from ..ir.values import Expr, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Split, TensorView
+from ..schedule.inline import consumer_axis
+from .blocks import sample_index
+from .indexing import Indexer, linear_element
+from .kernel_ir import Access, Buffer
+from .lookups import inside_source, lookup_index, with_known_divisors
+from .loops import LoopGroup
+from .state import LANE_TYPES, BuildState, stage_offset
+from .tiles import swizzled
+from .units import begins_anywhere, skipped_elems
+
+
+def op_fields(state: BuildState, indexer: Indexer, expr: Expr) -> dict[str, object]:
+    """Return where an op of `expr` reads and writes, and when it runs."""
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    return dict(
+        expr=expr,
+        outputs=[access(state, indexer, t, expr, writing=True) for t in expr.outputs],  # type: ignore[arg-type]
+        operands=[operand(state, indexer, expr, n) for n in range(len(expr.inputs))],
+        predicate=op_predicate(state, indexer, expr, output),
+        element=element_of(state, indexer, expr, output),
+        inside=inside_source(indexer, expr) if isinstance(expr, LookupOp) else TRUE,
+    )
+
+
+def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Access | Sym:
+    """Return where `expr` reads its input `number`, or the scalar that it is."""
+    value = expr.inputs[number]
+    if not isinstance(value, TensorView):
+        return value.sym  # type: ignore[attr-defined]
+    if isinstance(expr, LookupOp) and number == 0:
+        return Access(state.buffer(value), lookup_index(indexer, expr))
+    return access(state, indexer, value, expr, writing=False)
+
+
+def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, *, writing: bool) -> Access | Sym:
+    """Return where `expr` writes (or reads) `tensor`."""
+    if tensor.is_cpu_scalar:
+        return var(f"T{tensor.name}.value", tensor.dtype())
+    buffer = state.buffer(tensor)
+    if buffer.memory is MemoryType.global_:
+        sample = sample_of(tensor)
+        if sample is not None:
+            return Access(buffer, sample_index(indexer, tensor, sample))
+        parts: Sym = ZERO
+        for axis, stride in tensor.strides().items():
+            parts = parts + mul(indexer.axis_index(axis, tensor), stride)
+        return Access(buffer, recombine(parts))
+    if indexer.at_row_end:
+        return row_end_access(buffer)
+    index: Sym = ZERO
+    for k, extent in zip(state.positions(tensor), buffer.extents):
+        index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
+    index = index + stage_offset(state, tensor)
+    if begins_anywhere(tensor):
+        index = index + skipped_elems(indexer, tensor)
+    return Access(buffer, swizzled(tensor, recombine(index) if tensor.shared_swizzle else index))
+
+
+def row_end_access(buffer: Buffer) -> Access:
+    """Return where a thread keeps its element at the ends of a row: one place behind those of its vectors. Errors: InternalError for shared memory."""
+    if buffer.memory is not MemoryType.local:
+        raise InternalError(f"{buffer.name} is in {buffer.memory.value} memory, which has no place for the ends of rows")
+    return Access(buffer, ZERO if buffer.elems is ONE else buffer.elems)
+
+
+def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: int, expr: Expr, writing: bool) -> Sym:
+    """Return the index along loop axis `k` of a tensor in registers or shared memory, as `expr` writes or reads it."""
+    consumer: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    if writing:
+        return lane_or_index(state, tensor, k)
+    group = state.plan.groups[tensor][k]
+    if group.extent is ONE:
+        return ZERO
+    axis = consumer_axis(state.maps, tensor, k, consumer)
+    if axis is not None:
+        position = consumer.get_loop_domain().index(axis)
+        other = state.plan.groups[consumer][position]
+        if other is group or state.maps.almost_exact(other.axis) is state.maps.almost_exact(group.axis):
+            return lane_or_index(state, consumer, position)
+    if tensor.memory_type is MemoryType.shared:  # threads may have made each element more than once; a reader that lacks their axes takes the first
+        covered = frozenset().union(*(state.plan.coverage(g.axis) for g in indexer.groups))
+        absent = _missing(state, group, covered)
+        indexer = indexer.at_first(absent) if absent else indexer
+    return indexer.axis_index(group.axis, tensor)  # a loop that also runs over what the tensor lacks
+
+
+def lane_or_index(state: BuildState, tensor: TensorView, k: int) -> Sym:
+    """Return the index of the loop of axis `k`; 0 for a lane of a vector and for a loop of one iteration."""
+    group = state.plan.groups[tensor][k]
+    if tensor.get_loop_domain()[k].parallel in LANE_TYPES or (group.extent.is_const and group.extent.value == 1):
+        return ZERO
+    return group.index
+
+
+def op_predicate(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
+    """Return when `expr` may run: inside the extents of its axes, and by one thread only where others would repeat a write."""
+    axes = [a for a in output.get_maybe_root_domain() if not a.is_broadcast()]
+    for axis in axes:
+        indexer.axis_index(axis, output)
+    parts = [indexer.guard(axes), *hidden_bounds(state, output)]
+    if isinstance(expr, ReductionOp):
+        parts += repeated_terms(state, indexer, output)
+    if output.memory_type is not MemoryType.local:
+        parts += redundant_writers(state, indexer, output)
+        parts += indexer.repeats.values()
+    found = conjunction(parts)
+    same = frozenset(found.args) if found.op == "and" else frozenset([found])
+    return state.predicates.setdefault(same, found)
+
+
+def hidden_bounds(state: BuildState, output: TensorView) -> list[Sym]:
+    """Conditions of axes of extent 1 that the indices of other axes pass by: what a split by 1 leaves, bound to threads or split again."""
+    groups = {g.axis: g for g in state.plan.groups[output] if not g.axis.is_broadcast()}
+    pairs = zip(output.get_loop_domain(), state.plan.groups[output])
+    groups |= {axis: g for axis, g in pairs if not axis.is_broadcast() and state.maps.are_exact(axis, g.axis)}
+    reader_of: dict[IterDomain, Split | Merge] = {}
+    left_over: list[IterDomain] = []
+    stack = list(groups)
+    while stack:
+        transform = stack.pop().definition()
+        if not isinstance(transform, (Split, Merge)):
+            continue
+        if isinstance(transform, Split) and transform.factor is ONE:
+            left_over.append(transform.inner() if transform.inner_split else transform.outer())
+        for source in transform.inputs:
+            if source not in reader_of:
+                reader_of[source] = transform  # type: ignore[index]
+                stack.append(source)  # type: ignore[arg-type]
+
+    def index_of(axis: IterDomain) -> Sym | None:
+        """The index of `axis` by its own transforms; None when these loops do not run over it."""
+        if axis in groups:
+            group = groups[axis]
+            return var(group.parallel.value, extent=state.launch[group.parallel]) if group.parallel.is_bound else group.index
+        transform = reader_of.get(axis)
+        if isinstance(transform, Split):
+            outer, inner = index_of(transform.outer()), index_of(transform.inner())
+            return None if outer is None or inner is None else mul(outer, transform.inner().sym) + inner
+        merged = None if transform is None else index_of(transform.out())
+        if merged is None:
+            return None
+        return floordiv(merged, transform.inner().sym) if axis is transform.outer() else mod(merged, transform.inner().sym)  # type: ignore[union-attr]
+
+    indices = [index_of(axis) for axis in dict.fromkeys(left_over)]
+    return [less(index, ONE) for index in indices if index is not None]
+
+
+def repeated_terms(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
+    """Conditions that count each term of a reduction once: where its loops also run over axes that it lacks."""
+    covered = frozenset().union(*(state.plan.coverage(axis) for axis in output.get_loop_domain()))
+    out = []
+    for axis, group in zip(output.get_loop_domain(), state.plan.groups[output]):
+        if axis.is_reduction() and not group.axis.is_broadcast():
+            out += _first_of_missing(state, indexer, group, covered, output)
+            out += _first_of_broadcast(indexer, group.axis)
+    return out
+
+
+def _twice(indexer: Indexer, group: LoopGroup) -> frozenset[IterDomain]:
+    """What a loop runs over that the tensor lacks there, though it has another loop over it."""
+    return indexer.twofold.twice if indexer.twofold is not None and group in indexer.twofold.loops else frozenset()
+
+
+def _missing(state: BuildState, group: LoopGroup, covered: frozenset[IterDomain]) -> list[IterDomain]:
+    """What a loop runs over beyond `covered`, in an order that is the same in every process."""
+    return sorted(state.plan.coverage(group.axis) - covered, key=lambda axis: axis.name)
+
+
+def redundant_writers(state: BuildState, indexer: Indexer, output: TensorView) -> list[Sym]:
+    """Conditions that leave one writer of each element: along parallel types and loops that the tensor does not vary over."""
+    kinds = BLOCK_TYPES if output.memory_type is MemoryType.shared else BLOCK_TYPES + GRID_TYPES
+    own = [(axis, g) for axis, g in zip(output.get_loop_domain(), state.plan.groups[output]) if not axis.is_reduction()]
+    used = {g.parallel for axis, g in own if not axis.is_broadcast()}
+    out = [equal(var(p.value, extent=state.launch[p]), 0) for p in kinds if p in state.launch and p not in used and state.launch[p] is not ONE]
+    if output.memory_type is MemoryType.shared:  # has a place for every index of the loops that it varies over, and is written anew in those around
+        return out
+    covered = frozenset().union(*(state.plan.coverage(axis) for axis, _ in own)) if own else frozenset()
+    for axis, group in own:
+        if axis.is_broadcast():
+            if not group.parallel.is_bound and not group.axis.is_broadcast():
+                out.append(equal(group.index, 0))
+            continue
+        out += _first_of_missing(state, indexer, group, covered, output)
+        out += _first_of_broadcast(indexer, group.axis)
+    return out
+
+
+def _first_of_missing(state: BuildState, indexer: Indexer, group: LoopGroup, covered: frozenset[IterDomain], tensor: TensorView) -> list[Sym]:
+    """Conditions that leave one index of what a loop runs over beyond `covered`: merged with an axis that the tensor lacks, or with a part of one."""
+    out: list[Sym] = []
+    for missing in _missing(state, group, covered - _twice(indexer, group)):
+        if indexer.wide.find(missing) is not None:
+            out.append(equal(indexer.wide.axis_index(missing, tensor), 0))
+            continue
+        stack = [group.axis]
+        while stack:
+            axis = stack.pop()
+            if state.plan.coverage(axis) == {missing}:
+                out.append(equal(indexer.wide.axis_index(axis, tensor), 0))
+            elif axis.definition() is not None:
+                stack += axis.definition().inputs  # type: ignore[union-attr, arg-type]
+    return out
+
+
+def _first_of_broadcast(indexer: Indexer, axis: IterDomain) -> list[Sym]:
+    """Conditions that leave one index of the parts of broadcast axes that are merged into `axis`: the others repeat it."""
+    out: list[Sym] = []
+    stack = [axis]
+    while stack:
+        transform = stack.pop().definition()
+        stack += () if transform is None else transform.inputs  # type: ignore[arg-type]
+        value = indexer.find(transform.out()) if isinstance(transform, Merge) and not transform.out().is_broadcast() else None
+        if isinstance(transform, Merge) and value is not None:
+            for source, part in ((transform.outer(), floordiv), (transform.inner(), mod)):
+                if source.is_broadcast() and source.sym is not ONE:
+                    out.append(equal(part(value, transform.inner().sym), 0))
+    return out
+
+
+def element_of(state: BuildState, indexer: Indexer, expr: Expr, output: TensorView) -> Sym:
+    """The position that random numbers and iota are counted by."""
+    if isinstance(expr, IotaOp):
+        return with_known_divisors(linear_element(indexer, output), state.divisors)
+    return linear_element(indexer, output) if isinstance(expr, RandomOp) else ZERO

@@ -1,0 +1,67 @@
+"""Who reads what others write: tensors that statements touch, and tensors in shared memory that pass from thread to thread.
+
+Read first: `touched`, `crosses_threads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..expr import ONE
+from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..ir.values import TensorView
+from ..schedule.inline import consumer_axis
+from .kernel_ir import Access, BulkCopy, Kernel, Op, Statement, walk
+from .state import BuildState
+
+
+def managed(kernel: Kernel, state: BuildState) -> set[TensorView]:
+    """Tensors in shared memory whose barriers are placed here, not by `insert_block_syncs`."""
+    return set(state.feeds) | set(bulk_stored(kernel))
+
+
+def bulk_stored(kernel: Kernel) -> list[TensorView]:
+    """Tensors in shared memory that bulk copies take to global memory."""
+    found: dict[TensorView, None] = {}
+    for s in walk(kernel.body):
+        if isinstance(s, BulkCopy) and s.outputs[0].buffer.memory is MemoryType.global_:
+            found.setdefault(s.operands[0].buffer.tensor)  # type: ignore[union-attr]
+    return list(found)
+
+
+def touched(statement: Statement) -> tuple[set[TensorView], set[TensorView]]:
+    """Return what a statement reads and writes, with all inside it."""
+    reads: set[TensorView] = set()
+    writes: set[TensorView] = set()
+    for inner in walk([statement]):
+        if isinstance(inner, Op):
+            reads |= {o.buffer.tensor for o in inner.operands if isinstance(o, Access)}
+            writes |= {o.buffer.tensor for o in inner.outputs}
+    return reads, writes
+
+
+def is_writer(statement: Statement, tensors: Iterable[TensorView]) -> bool:
+    return not touched(statement)[1].isdisjoint(tensors)
+
+
+def is_reader(statement: Statement, tensors: Iterable[TensorView]) -> bool:
+    return not touched(statement)[0].isdisjoint(tensors)
+
+
+def crosses_threads(state: BuildState, tensor: TensorView) -> bool:
+    """True unless every reader of `tensor` is the thread that wrote the element."""
+    groups = state.plan.groups[tensor]
+    bound = {g.parallel: k for k, g in enumerate(groups) if g.parallel.is_thread and not tensor.get_loop_domain()[k].is_broadcast()}
+    for kind in BLOCK_TYPES:
+        if kind in state.launch and state.launch[kind] is not ONE and kind not in bound:
+            return True
+    for use in tensor.uses():
+        for consumer in use.outputs:
+            for kind, k in bound.items():
+                axis = consumer_axis(state.maps, tensor, k, consumer)  # type: ignore[arg-type]
+                if axis is None:
+                    return True
+                group = state.plan.groups[consumer][consumer.get_loop_domain().index(axis)]  # type: ignore[index, attr-defined]
+                if group.parallel is not kind or not state.maps.are_exact(group.axis, groups[k].axis):
+                    return True
+    return False

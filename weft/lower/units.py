@@ -1,0 +1,44 @@
+"""Rows that begin anywhere, brought by bulk copies in the whole units that hold them: how many elements these have, and where in them a row lies.
+
+Read first: `begins_anywhere`, `skipped_elems`.
+"""
+
+from __future__ import annotations
+
+from ..arch import BULK_BYTES
+from ..expr import ZERO, Sym, add, ceildiv, mod, mul, recombine
+from ..ir.enums import ParallelType
+from ..ir.values import IterDomain, TensorView, no_reductions
+from .indexing import Indexer
+
+
+def begins_anywhere(tensor: TensorView) -> bool:
+    """True for what bulk copies bring in whole units from rows that begin anywhere in one; see `weft.schedule.circular.load_whole_units`."""
+    definition = tensor.definition()
+    return definition is not None and bool(definition.attributes.get("whole_units", False))
+
+
+def units_extent(tensor: TensorView, extent: Sym) -> Sym:
+    """Return the elements of the units that hold `extent` elements, wherever these begin."""
+    per_unit = BULK_BYTES * 8 // tensor.dtype().bits
+    return mul(add(ceildiv(extent, per_unit), 1), per_unit)
+
+
+def skipped_elems(indexer: Indexer, tensor: TensorView) -> Sym:
+    """Return how many elements of its first unit stand in front of a row of `tensor`: where the row lies in its place in shared memory.
+
+    Parts of a row begin at multiples of a unit behind its start, so that this holds for them, too.
+    """
+    source = tensor.definition().tensor_inputs[0]  # type: ignore[union-attr]
+    along: set[IterDomain] = set()
+    stack = [a for a in tensor.get_loop_domain() if a.parallel is ParallelType.tma]
+    while stack:
+        axis = stack.pop()
+        along.add(axis)
+        stack += [] if axis.definition() is None else axis.definition().inputs  # type: ignore[union-attr, arg-type]
+    twins = dict(zip(no_reductions(source.get_logical_domain()), tensor.get_maybe_root_domain()))
+    start: Sym = ZERO
+    for axis, stride in source.strides().items():
+        if twins[axis] not in along:
+            start = start + mul(indexer.axis_index(axis, source), stride)
+    return mod(recombine(start), BULK_BYTES * 8 // tensor.dtype().bits)
