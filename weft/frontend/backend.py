@@ -221,7 +221,7 @@ def _call_of(region: Region, made: dict[Any, Translated | str], options: Backend
 def _translated(region: Region, options: BackendOptions) -> Translated | str:
     try:
         return translate(region)
-    except (Declined, WeftError, TypeError, ValueError, RuntimeError) as error:
+    except (Declined, WeftError, TypeError, ValueError, LookupError, RuntimeError) as error:
         if options.strict:
             raise
         log.debug("a region stays with torch: %s", error)

@@ -22,7 +22,7 @@ def unsqueeze(t: Translation, x: Operand, dim: int) -> Operand:
 @rule(aten.squeeze.dim, aten.squeeze.dims, cheap=True)
 def squeeze(t: Translation, x: Operand, dims: Any) -> Operand:
     sizes = t.node.args[0].meta["val"].shape  # type: ignore[union-attr]
-    drop = [d for d in t.dims(x, dims) if sizes[d] == 1] if dims != [] else []
+    drop = [d for d in t.dims(x, dims) if d < len(sizes) and sizes[d] == 1] if dims != [] else []
     return t.ops.squeeze(x, dims=drop) if drop else x
 
 
