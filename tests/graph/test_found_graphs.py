@@ -90,6 +90,16 @@ def a_reshape_of_a_reshape_beside_a_reduction(fd):
     fd.add_output(o.abs(o.reshape(y, [1, 64, 1, 12])))
 
 
+def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([1, 2], contiguity=[None, True])
+        y = fd.ops.sum(fd.ops.maximum(x, fd.ops.neg(x)), [0], True)
+        fd.add_output(fd.ops.stride_order(fd.ops.mul(y, 1.0), [1, 0]))
+    for partition in ("best", "6062", "single"):
+        with options(check="races", strict_schedules=True, partition=partition):
+            fd.validate([torch.randn(1, 2)])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_graph(name: str) -> None:
     define, make = CASES[name]
