@@ -93,7 +93,7 @@ def repeat_short_chains(graph: Graph) -> None:
 
 def _chain(graph: Graph, group: Group, tensor: TensorView) -> tuple[list[Expr], set[TensorView]] | None:
     """Return the pointwise expressions that compute `tensor` within a group, and what they read from outside; None when there are too many, or others."""
-    own = set(map(id, group.anchors))
+    own = set(map(id, (*group.anchors, *group.repeated)))
     found: dict[int, Expr] = {}
     leaves: set[TensorView] = set()
     stack = [tensor]
