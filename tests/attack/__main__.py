@@ -32,14 +32,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--definitions", type=int, default=1000, help="of the soak")
     parser.add_argument("--kernels", type=int, default=100, help="of the soak: different ones")
+    parser.add_argument("--device", default="cpu", help="of the soak: cpu (the emulator) or cuda")
     given = parser.parse_args()
     torch.set_num_threads(1)
     in_memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a disk takes milliseconds to remove a file
     with tempfile.TemporaryDirectory(dir=in_memory) as place:
         folder = Path(place)
         if given.kind == "soak":
-            print("warm calls:", *soak.warm_calls(given.count), sep="\n  ", flush=True)
-            print("definitions:", *soak.definitions(given.definitions, given.kernels), sep="\n  ")
+            print("warm calls:", *soak.warm_calls(given.count, device=given.device), sep="\n  ", flush=True)
+            print("definitions:", *soak.definitions(given.definitions, given.kernels, device=given.device), sep="\n  ", flush=True)
             return 0
         if given.kind == "cache":
             found = cache_fuzz.attack(folder, given.count, given.seed)

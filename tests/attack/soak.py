@@ -17,11 +17,12 @@ from weft import FusionDefinition
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds. Units: resident MiB."""
+    """What a process holds. Units: resident MiB; gpu_mib: taken on the GPU, by all."""
 
     resident_mib: float
     files: int
     maps: int
+    gpu_mib: float = 0.0
 
     @staticmethod
     def now() -> Held:
@@ -29,10 +30,11 @@ class Held:
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         maps = Path("/proc/self/maps").read_text().count("\n")
-        return Held(round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1), len(os.listdir("/proc/self/fd")), maps)
+        free, total = torch.cuda.mem_get_info() if torch.cuda.is_initialized() else (0, 0)
+        return Held(round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1), len(os.listdir("/proc/self/fd")), maps, (total - free) / 2**20)
 
     def __str__(self) -> str:
-        return f"{self.resident_mib:.1f} MiB, {self.files} files, {self.maps} maps"
+        return f"{self.resident_mib:.1f} MiB, {self.files} files, {self.maps} maps" + (f", {self.gpu_mib:.0f} MiB of the GPU" if self.gpu_mib else "")
 
 
 def made(number: int) -> FusionDefinition:
@@ -43,9 +45,9 @@ def made(number: int) -> FusionDefinition:
     return fd
 
 
-def warm_calls(count: int, looks: int = 4) -> list[Held]:
+def warm_calls(count: int, looks: int = 4, device: str = "cpu") -> list[Held]:
     """Call one definition `count` times; what is held after each part of it."""
-    fd, x = made(0), torch.ones(2, 4)
+    fd, x = made(0), torch.ones(2, 4, device=device)
     for _ in range(200):
         fd.execute([x])
     held = [Held.now()]
@@ -56,9 +58,9 @@ def warm_calls(count: int, looks: int = 4) -> list[Held]:
     return held
 
 
-def definitions(count: int, kernels: int, looks: int = 4) -> list[Held]:
+def definitions(count: int, kernels: int, looks: int = 4, device: str = "cpu") -> list[Held]:
     """Make, execute and drop `count` definitions of `kernels` structures; what is held after each part of it."""
-    x = torch.ones(2, 4)
+    x = torch.ones(2, 4, device=device)
     for number in range(min(kernels, 20)):
         made(number).execute([x])
     held = [Held.now()]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.append(str(TESTS))
-from mutate import FOLDERS, ROOT, chosen, mutations  # noqa: E402
+sys.path.append(str(TESTS / "mutations"))
+from planting import FOLDERS, ROOT, chosen, mutations  # noqa: E402
 
 
 @pytest.mark.parametrize("file", ["weft/lower/in_place.py", "weft/schedule/inline.py", "weft/runtime/limits.py"])

@@ -4,7 +4,7 @@
     python tests/ops/exactness.py compare FILE.pt.gz RESULT.json   (on a GPU: the same operands there, and the differences)
     python tests/ops/exactness.py page RESULT.json                 (writes docs/exactness.md)
 
-Operands: every combination of special values (zeros, infinities, NaN, limits), some thousand random ones for ops of one operand, all values of 16-bit types
+FILE holds the operands too, so that both machines compute on the same ones. Operands: every combination of special values (zeros, infinities, NaN, limits), some thousand random ones for ops of one operand, all values of 16-bit types
 for casts. Distances are in units in the last place of the result's type; NaNs count as equal. Read first: `differences`.
 """
 
@@ -54,13 +54,24 @@ def cast_on_gpu(values: torch.Tensor, source: str, target: str) -> torch.Tensor:
 _CUBINS: dict[tuple[str, int], bytes] = {}
 
 
-def results(run: Callable[[Case, list[torch.Tensor]], torch.Tensor], cast: Callable[[torch.Tensor, str, str], torch.Tensor]) -> dict[str, torch.Tensor]:
+def all_operands() -> dict[str, list[torch.Tensor]]:
+    """Return the operands of each op by name, and the values of each type that casts begin with."""
+    return {name_of(case): operands(case) for case in op_cases()} | {f"cast {source}": [test_cast.samples(source)] for source in test_cast.TYPES}
+
+
+def name_of(case: Case) -> str:
+    return f"{case.op.name} {case.compute.name}"
+
+
+def results(
+    given: dict[str, list[torch.Tensor]], run: Callable[[Case, list[torch.Tensor]], torch.Tensor], cast: Callable[[torch.Tensor, str, str], torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Return the results of all ops and casts by name; one that fails is left out, and said so."""
     out: dict[str, torch.Tensor] = {}
     for case in op_cases():
-        attempt(out, f"{case.op.name} {case.compute.name}", lambda case=case: run(case, operands(case)))
+        attempt(out, name_of(case), lambda case=case: run(case, given[name_of(case)]))
     for source in test_cast.TYPES:
-        values = test_cast.samples(source)
+        (values,) = given[f"cast {source}"]
         for target in test_cast.TYPES:
             attempt(out, f"cast {source} {target}", lambda values=values, source=source, target=target: cast(values, source, target))
     return out
@@ -114,8 +125,7 @@ Made by `python tests/ops/exactness.py page RESULT.json` from a run on {device}.
 every combination, some thousand random ones for ops of one operand, all values of 16-bit types for casts. {equal} of {compared} pairs of op and type gave the same
 bytes (NaNs count as equal whatever their bits). For the others: how many elements differ, and by how many units in the last place at most. Where results differ, one of
 the two is the approximate instruction of the chip or another library's function; the limit that tests hold each op to, against float64, is `ulp` in its definition.
-`0 ulp` is the sign of a zero (`maximum(0, -0)`). Casts from double are no finding: a cast of double to double is a copy and differs too, so the two machines' numpy made
-different operands.
+`0 ulp` is the sign of a zero (`maximum(0, -0)`). The operands were made once and travelled with the results.
 
 | op | types with the same bytes | where they differ |
 |---|---|---|
@@ -127,11 +137,12 @@ def main() -> None:
     mode, path = sys.argv[1], Path(sys.argv[2])
     if mode == "emulated":
         with gzip.open(path, "wb", compresslevel=6) as file:
-            torch.save(results(engines.run_emulated, test_cast.emulated), file)
+            given = all_operands()
+            torch.save({"operands": given, "results": results(given, engines.run_emulated, test_cast.emulated)}, file)
     elif mode == "compare":
         with gzip.open(path) as file:
-            emulated = torch.load(io.BytesIO(file.read()))
-        on_gpu = results(engines.run_on_gpu, cast_on_gpu)
+            kept = torch.load(io.BytesIO(file.read()))
+        emulated, on_gpu = kept["results"], results(kept["operands"], engines.run_on_gpu, cast_on_gpu)
         rows = {name: differences(emulated[name], value) for name, value in on_gpu.items() if name in emulated}
         found = {"device": torch.cuda.get_device_name(), "rows": rows}
         Path(sys.argv[3]).write_text(json.dumps(found, indent=0))

@@ -163,3 +163,27 @@ def test_span(sizes: tuple[int, ...], strides: tuple[int, ...], expected: int) -
 def test_every_error_has_its_own_code() -> None:
     classes = [c for c in vars(binding).values() if isinstance(c, type) and issubclass(c, RuntimeError) and c.__module__ == binding.__name__]
     assert len({c.code for c in classes}) == len(classes) > 8  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right", "wrong"),
+    [
+        (DataType.Int, (-(2**63), 2**63 - 1), (-(2**63) - 1, 2**63, 2**70)),
+        (DataType.Int32, (-(2**31), 2**31 - 1), (-(2**31) - 1, 2**31, 2**40)),
+        (DataType.Double, (2**70,), (10**400,)),
+    ],
+)
+def test_integers_that_a_type_does_not_hold_are_refused_cold_and_warm(dtype: DataType, right: tuple[int, ...], wrong: tuple[int, ...]) -> None:
+    """A machine word would wrap silently."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True, dtype=DataType.Double)
+        fd.add_output(fd.ops.mul(x, fd.define_scalar(dtype)))
+    x = torch.ones(2, dtype=torch.float64)
+    for value in wrong:  # cold
+        with pytest.raises(RuntimeError, match="W775: Scalar value .* is not compatible"):
+            fd.execute([x, value])
+    for value in (3, *right, *right):
+        assert fd.execute([x, value])[0].tolist() == [float(value)] * 2
+        for bad in wrong:  # warm
+            with pytest.raises(RuntimeError, match="W775: Scalar value .* is not compatible"):
+                fd.execute([x, bad])

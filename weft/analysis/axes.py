@@ -68,15 +68,29 @@ class UnionFind:
             parent[axis], axis = root, parent[axis]
         return root
 
-    def union(self, a: IterDomain, b: IterDomain) -> bool:
-        """Join the sets of `a` and `b`; return whether they were different."""
+    def union(self, a: IterDomain, b: IterDomain) -> IterDomain | None:
+        """Join the sets of `a` and `b`; return the representative that is none any more, or None when they were one."""
         a, b = self.find(a), self.find(b)
         if a is b:
-            return False
+            return None
         if (b.name, id(b)) < (a.name, id(a)):
             a, b = b, a
         self._parent[b] = a
-        return True
+        return b
+
+
+def axis_maps(fusion: Fusion) -> "AxisMaps":
+    """Return the equivalences of a fusion's axes; the same object until the fusion, or the loops of a tensor, change."""
+    domains = [t.domain() for t in fusion.tensors()]
+    state = fusion.state, [(*d.loop, None, *d.maybe_allocation) for d in domains]
+    before, maps = fusion.findings.get(MAPS, (None, None))
+    if before != state:
+        maps = AxisMaps(fusion)
+        fusion.findings[MAPS] = (state, maps)  # type: ignore[assignment]
+    return maps  # type: ignore[return-value]
+
+
+MAPS = "axis maps"
 
 
 class AxisMaps:
@@ -88,14 +102,15 @@ class AxisMaps:
         self.transforms = self._collect_transforms()
         self._ends = _TransformsOf()
         self._loop_matches: dict[tuple[TensorView, TensorView], dict[IterDomain, IterDomain]] = {}
-        self._almost_exact_sets: UnionFind | None = None
+        self._exact: dict[IterDomain, IterDomain] = {}
+        self._almost_exact: dict[IterDomain, IterDomain] = {}
         self._coverage: dict[IterDomain, frozenset[IterDomain]] = {}
 
     @functools.cached_property
     def exact_sets(self) -> UnionFind:
         """The classes of equal axes, made when first asked for: before the schedule changes, as all of this object."""
         sets = UnionFind()
-        for a, b in self._joined():
+        for a, b in self._joined:
             if a.is_broadcast() == b.is_broadcast():
                 sets.union(a, b)
         self._close(sets)
@@ -105,36 +120,45 @@ class AxisMaps:
     def permissive_sets(self) -> UnionFind:
         """The permissive classes, made when first asked for too."""
         sets = UnionFind()
-        for a, b in self._joined():
+        for a, b in self._joined:
             sets.union(a, b)
         self._close(sets)
         self._join_loops(sets)
         return sets
 
     def exact(self, axis: IterDomain) -> IterDomain:
-        return self.exact_sets.find(axis)
+        found = self._exact.get(axis)
+        if found is None:
+            found = self._exact[axis] = self.exact_sets.find(axis)
+        return found
 
     def permissive(self, axis: IterDomain) -> IterDomain:
         return self.permissive_sets.find(axis)
 
     def are_exact(self, a: IterDomain, b: IterDomain) -> bool:
-        return self.exact_sets.find(a) is self.exact_sets.find(b)
+        return self.exact(a) is self.exact(b)
 
     def are_permissive(self, a: IterDomain, b: IterDomain) -> bool:
         return self.permissive_sets.find(a) is self.permissive_sets.find(b)
 
     def almost_exact(self, axis: IterDomain) -> IterDomain:
         """Return the class of the axes that have the same index as `axis`. A transform's input and output may be of one class."""
-        if self._almost_exact_sets is None:
-            self._almost_exact_sets = sets = UnionFind()
-            for transform in self.transforms:
-                pair = _unchanged(transform)
-                if pair is not None:
-                    sets.union(*pair)
-                for other in (*transform.inputs, *transform.outputs):
-                    sets.union(other, self.exact(other))  # type: ignore[arg-type]
-            self._close(sets)
-        return self._almost_exact_sets.find(self.exact(axis))
+        found = self._almost_exact.get(axis)
+        if found is None:
+            found = self._almost_exact[axis] = self._almost_exact_sets.find(self.exact(axis))
+        return found
+
+    @functools.cached_property
+    def _almost_exact_sets(self) -> UnionFind:
+        sets = UnionFind()
+        for transform in self.transforms:
+            pair = _unchanged(transform)
+            if pair is not None:
+                sets.union(*pair)
+            for other in (*transform.inputs, *transform.outputs):
+                sets.union(other, self.exact(other))  # type: ignore[arg-type]
+        self._close(sets)
+        return sets
 
     def loop_match(self, producer: TensorView, consumer: TensorView) -> dict[IterDomain, IterDomain]:
         """Return the loop axes of `producer` that correspond to loop axes of `consumer`, which reads it."""
@@ -179,8 +203,12 @@ class AxisMaps:
     def _tensor_exprs(self) -> list[Expr]:
         return self.fusion.tensor_exprs()
 
-    def _joined(self) -> Iterator[tuple[IterDomain, IterDomain]]:
+    @functools.cached_property
+    def _joined(self) -> list[tuple[IterDomain, IterDomain]]:
         """The pairs of axes that expressions put in the same place."""
+        return list(self._pairs())
+
+    def _pairs(self) -> Iterator[tuple[IterDomain, IterDomain]]:
         for expr in self._tensor_exprs:
             for consumer in expr.outputs:
                 for producer in expr.tensor_inputs:
@@ -198,16 +226,22 @@ class AxisMaps:
         return [((type(transform), _parameters(transform)), transform) for transform in self.transforms]
 
     def _close(self, sets: UnionFind) -> None:
-        """Join the outputs of equal transforms of joined inputs, to a fixpoint."""
+        """Join the outputs of equal transforms of joined inputs, to a fixpoint.
+
+        Sources come first, so one pass is enough, unless it joins axes that are inputs of transforms that it has been at.
+        """
         find, changed = sets.find, True
         while changed:
             changed = False
             seen: dict[tuple, Expr] = {}
+            used: set[IterDomain] = set()
             for kind, transform in self._kinds:
-                other = seen.setdefault((kind, *map(find, transform.inputs)), transform)  # type: ignore[arg-type]
+                inputs = [find(a) for a in transform.inputs]  # type: ignore[arg-type]
+                used.update(inputs)
+                other = seen.setdefault((kind, *inputs), transform)
                 if other is not transform:
                     for a, b in zip(other.outputs, transform.outputs):
-                        changed |= sets.union(a, b)  # type: ignore[arg-type]
+                        changed |= sets.union(a, b) in used  # type: ignore[arg-type]
 
     def _join_loops(self, sets: UnionFind) -> None:
         for expr in self._tensor_exprs:
@@ -377,6 +411,6 @@ def loop_match(producer: TensorView, consumer: TensorView, ends: _TransformsOf |
 
 
 __all__ = [
-    "AxisMaps", "Swizzle", "UnionFind", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms", "pairwise", "siblings",
-    "transforms_between",
+    "MAPS", "AxisMaps", "Swizzle", "UnionFind", "axis_maps", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms", "pairwise",
+    "siblings", "transforms_between",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from ..expr import Sym, evaluate_int
 from ..ir.block_ops import loop_sources, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
-from .axes import AxisMaps
+from .axes import AxisMaps, axis_maps
 from .lookups import lookup_of, memory_order, read_in_place
 
 
@@ -46,7 +46,7 @@ class LoopAxes:
 
     def __init__(self, fusion: Fusion, maps: AxisMaps | None = None) -> None:
         self.fusion = fusion
-        self.maps = maps or AxisMaps(fusion)
+        self.maps = maps or axis_maps(fusion)
         self.tensors: list[TensorView] = self.maps.tensors
         self._class_of: dict[IterDomain, int] = {}
         self._extents: list[Sym] = []

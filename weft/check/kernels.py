@@ -297,7 +297,7 @@ class Captured:
     @property
     def geometry(self) -> dict[str, Any]:
         plan = self.call.plan
-        return {name: getattr(plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative")}
+        return {name: getattr(plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative", "shared_tensors")}
 
 
 @functools.lru_cache(maxsize=None)

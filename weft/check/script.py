@@ -26,12 +26,15 @@ from weft.runtime.engines import EmulatedCall
 @functools.lru_cache(maxsize=256)
 def checked_kernel(program: KernelProgram, limits: ChipLimits) -> EmulatedKernel:
     """Return a program built with all checks."""
-    return EmulatedKernel.of_text(program.text, program.blocks, program.name, check="races", limits=limits, origins=program.origins)
+    names = [name for name, _ in program.shared_tensors]
+    return EmulatedKernel.of_text(
+        program.text, program.blocks, program.name, check="races", limits=limits, origins=program.origins, shared_tensors=names
+    )
 
 
 def geometry_of(call: EmulatedCall) -> dict[str, Any]:
     """Return the launch sizes of a call, as `explore` takes them."""
-    return {name: getattr(call.plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative")}
+    return {name: getattr(call.plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative", "shared_tensors")}
 
 
 @dataclass

@@ -63,6 +63,7 @@ class CudaWriter:
         self.alignment_bytes: dict[str, int] = {}
         self.texts: dict[str, None] = {}  # of monoids that the device library does not know; they stand before the kernel
         self.random_ops: set[int] = set()
+        self.shared_tensors: dict[str, Sym] = {}
         self.maps: dict[str, TensorMapParam] = {}
         self._moved = {s.source for s in walk(kernel.body) if isinstance(s, Move)}  # taken over whether it was written or not
         self._written = {o.buffer.tensor for s in walk(kernel.body) if isinstance(s, Op) for o in s.outputs}
@@ -144,6 +145,7 @@ class CudaWriter:
         ctype = CUDA_NAMES[buffer.dtype]
         if buffer.memory is MemoryType.shared:
             unit = buffer.dtype.record.pointer
+            self.shared_tensors[buffer.name] = bytes_of(buffer.elems, buffer.dtype)
             self.emit(depth, f"{unit}* const {buffer.name} = {self.in_shared(buffer, unit)};")
         elif is_scalar(buffer):
             self.emit(depth, f"{ctype} {buffer.name}{' = ' + buffer.fill if buffer.fill else ''};")
@@ -618,6 +620,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         tuple(str(v).split("_")[0] for v in fusion.outputs()),
         origins=tuple(replace(o, first_line=lines_above + o.first_line, last_line=lines_above + o.last_line) for o in writer.origins),
         assumptions=tuple(kernel.assumptions), block_limits=tuple(kernel.block_limits), in_place=kernel.in_place,
+        shared_tensors=tuple(writer.shared_tensors.items()),
     )  # fmt: skip
 
 

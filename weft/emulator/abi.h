@@ -2,7 +2,7 @@
 // Included by both sides, so the two cannot drift apart. Includes nothing, so that a kernel builds in milliseconds.
 #pragma once
 
-#define WEFT_ABI_VERSION 2
+#define WEFT_ABI_VERSION 3
 
 typedef unsigned long long weft_u64;
 
@@ -11,6 +11,8 @@ struct WeftWindow {
   weft_u64 first;
   weft_u64 bytes;
 };
+
+enum { WEFT_SHARED_TENSORS = 64 };  // further ones have the bounds of the block
 
 enum { WEFT_WINDOW_BITS = 8, WEFT_WINDOWS = 1 << WEFT_WINDOW_BITS };
 
@@ -23,11 +25,18 @@ struct WeftNote {
   int line;
 };
 
+// A tensor in shared memory. bytes: 0 where they are not known.
+struct WeftSharedTensor {
+  weft_u64 first, bytes;
+  const char* name;
+};
+
 // Of the running thread. Indices are packed: x in the low 32 bits, then y and z in 16 each.
 struct WeftState {
   weft_u64 thread_index, block_index, block_dim, grid_dim;
   weft_u64 shared_first;   // dynamic shared memory of the running block
   weft_u64 shared_bytes;
+  weft_u64 shared_tensors[WEFT_SHARED_TENSORS];  // bytes of each, 0 where they are not known
   WeftWindow read[WEFT_WINDOWS];    // registered buffers, found by weft_emu_access
   WeftWindow write[WEFT_WINDOWS];   // those that the kernel may write
 };
@@ -69,6 +78,8 @@ unsigned weft_emu_cluster_size() __attribute__((const));
 // Memory
 void weft_emu_access(const void* address, unsigned bytes, unsigned access, int line);
 void weft_emu_copy(void* to, const void* from, unsigned bytes);
+void weft_emu_outside(const WeftSharedTensor* tensor, const void* p, weft_u64 bytes, int is_write, int line);
+void weft_emu_named(WeftSharedTensor* tensor);
 void weft_emu_bad_index(long long index, int elements, int line);
 void weft_emu_bad_position(long long position, long long extent, int line);
 void weft_emu_uninitialised_register(int line);

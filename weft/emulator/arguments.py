@@ -108,12 +108,13 @@ Dim3 = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Geometry:
-    """Grid, block, cluster and dynamic shared memory of a launch."""
+    """Grid, block, cluster and dynamic shared memory of a launch. shared_tensors: bytes of each tensor there that the kernel was built with."""
 
     grid: Dim3
     block: Dim3
     shared_bytes: int
     cluster: Dim3 = (1, 1, 1)
+    shared_tensors: tuple[int, ...] = ()
 
     @property
     def block_threads(self) -> int:

@@ -76,10 +76,13 @@ class EmulatedKernel:
     @staticmethod
     def of_text(
         text: str, blocks: Iterable[str], entry: str, *, check: str = "bounds", limits: ChipLimits = ChipLimits(), origins: Sequence[LineOrigin] = (),
-        is_foreign: bool = False,
+        is_foreign: bool = False, shared_tensors: Sequence[str] = (),
     ) -> EmulatedKernel:  # fmt: skip
-        """Build a kernel from its own text and the blocks of the device library that it uses. Findings then count lines as the text does."""
-        unit, source_map = unit_for_emulator(text, blocks, origins, check_scalars=check == "races")
+        """Build a kernel from its own text and the blocks of the device library that it uses. Findings then count lines as the text does.
+
+        shared_tensors: names of the pointers into shared memory whose bytes each launch says.
+        """
+        unit, source_map = unit_for_emulator(text, blocks, origins, check_scalars=check == "races", shared_tensors=shared_tensors)
         return EmulatedKernel(unit, entry, check=check, limits=limits, source_map=source_map, is_foreign=is_foreign)
 
     def _native(self) -> NativeKernel:
@@ -114,6 +117,7 @@ class EmulatedKernel:
         registers_per_thread: int = 0,
         stack_kib: int = 64,
         max_findings: int = 20,
+        shared_tensors: Sequence[int] = (),
     ) -> LaunchReport:
         """Run the grid and return what was found; raise KernelFault when there are findings, unless told not to.
 
@@ -124,11 +128,12 @@ class EmulatedKernel:
         `sample_blocks`: run only these (linear indices of clusters, or how many, spread evenly); then unwritten outputs
         are no findings.
         `extra_buffers`: memory reached through pointers that are no arguments.
+        `shared_tensors`: bytes of the tensors in shared memory that `of_text` was given the names of.
         `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.
         `isolate`: run in a child process, whose end by a signal is a finding and not this process's end; pointers in
         scalars are not translated then. `trace`: write a timeline of the roles there, as JSON for trace viewers, or as a picture (.svg).
         """
-        geometry = Geometry(_dim3(grid), _dim3(block), shared_bytes, _dim3(cluster))
+        geometry = Geometry(_dim3(grid), _dim3(block), shared_bytes, _dim3(cluster), tuple(shared_tensors))
         if problem := geometry.problem(self.limits):
             raise BadLaunch(kernel=self.entry, problem=problem)
         if self._max_threads and geometry.block_threads > self._max_threads:

@@ -167,6 +167,8 @@ def run(
     if not _is_sound:
         raise ForkedMidKernel(kernel=kernel.entry, seconds=LONGEST_WAIT_S)
     with _one_machine:
+        tensors = geometry.shared_tensors
+        runtime.weft_rt_shared_tensors((ctypes.c_uint64 * max(len(tensors), 1))(*tensors), len(tensors))
         runtime.weft_rt_launch(
             kernel.function, pointers, ctypes.byref(config), table, len(buffers), order, len(units),
             int(options.sample_blocks is None), ctypes.byref(statistics),

@@ -134,6 +134,27 @@ def with_checked_scalars(text: str, origins: Sequence[LineOrigin]) -> str:
     return re.sub(r"(?<![\w\0])(T\d\w*)", lambda found: f"{found[1]}[0]" if found[1] in names else found[1], "\n".join(lines)).replace("\0", "")
 
 
+FIRST_POINTER = r"load_shared|store_shared|store_shared_vector<\d+>|bulk_load|cp_async<\d+>|tensor_load<\d>"
+LATER_POINTER = r"load_shared_vector<\d+>\([^,()]*, [^,()]*, |bulk_store\([^,;]*, |tensor_store<\d>\([^,()]*, "
+
+
+def with_shared_tensors(text: str, names: Sequence[str]) -> str:
+    """Return a kernel's text with the pointers that it gives to the primitives of shared memory knowing the tensor that they were made from.
+
+    names: those of a generated kernel, whose bytes the launch says; without any, those that the text itself names (WEFT_NAME). Line numbers stay.
+    """
+    known = {name: f'weft::of({name}, {number}, "{name}")' for number, name in enumerate(names[:SHARED_TENSORS])}
+    known = known or {name: f"weft::of({name})" for name in re.findall(r"\bWEFT_NAME\((\w+),", text)}
+    if not known:
+        return text
+    pointer = re.compile(rf"(\b(?:weft::)?(?:(?:{FIRST_POINTER})\(|{LATER_POINTER}))({'|'.join(known)})(?=[,)]| \+ )")
+    return pointer.sub(lambda found: found[1] + known[found[2]], text)
+
+
+SHARED_TENSORS = 64
+"""Twin of WEFT_SHARED_TENSORS in abi.h."""
+
+
 def noted(text: str, origins: Sequence[LineOrigin]) -> str:
     """Return a generated kernel's text with a note before each call of the library that accesses memory or meets other threads; line numbers stay.
 
@@ -147,8 +168,12 @@ def noted(text: str, origins: Sequence[LineOrigin]) -> str:
     return "\n".join(lines)
 
 
-def unit_for_emulator(text: str, blocks: Iterable[str], origins: Sequence[LineOrigin], *, check_scalars: bool) -> tuple[str, SourceMap]:
+def unit_for_emulator(
+    text: str, blocks: Iterable[str], origins: Sequence[LineOrigin], *, check_scalars: bool, shared_tensors: Sequence[str] = ()
+) -> tuple[str, SourceMap]:  # fmt: skip
     """Return the translation unit of a kernel for the emulator, with its map, which has the text as it was."""
     plain = translation_unit(text, blocks)
     watched = noted(with_checked_scalars(text, origins) if check_scalars else text, origins)
+    if check_scalars:
+        watched = with_shared_tensors(watched, shared_tensors)
     return plain.replace(text.rstrip(), watched.rstrip()), SourceMap.of(plain, text, origins)

@@ -244,6 +244,33 @@ template <int N, class T, int M> WEFT_DEVICE void store_shared_vector(T* p, cons
   copy_bytes(p, src.source(src_offset, N, line), N * sizeof(T));
 }
 
+// A pointer that knows which tensor in shared memory it was made from: `source_map.with_shared_tensors` puts of() around the names of tensors.
+template <class T> struct SharedPointer {
+  T* p;
+  WeftSharedTensor tensor;
+  __forceinline__ operator T*() const { return p; }
+  template <class I> __forceinline__ SharedPointer operator+(I elements) const { return {p + elements, tensor}; }
+  __forceinline__ T* inside(weft_u64 bytes, int is_write, int line) const {
+    const weft_u64 offset = (weft_u64)p - tensor.first;
+    if (tensor.bytes && !WEFT_LIKELY((offset < tensor.bytes) & (offset + bytes <= tensor.bytes))) weft_emu_outside(&tensor, p, bytes, is_write, line);
+    return p;
+  }
+};
+template <class T> WEFT_DEVICE SharedPointer<T> of(T* p, int number, const char* name) { return {p, {(weft_u64)p, weft_state.shared_tensors[number], name}}; }
+template <class T> WEFT_DEVICE SharedPointer<T> of(T* p) {
+  SharedPointer<T> made = {p, {(weft_u64)p, 0, ""}};
+  weft_emu_named(&made.tensor);
+  return made;
+}
+template <class T> WEFT_DEVICE T load_shared(SharedPointer<T> p, WEFT_LINE) { return load_shared(p.inside(sizeof(T), 0, line), line); }
+template <class T> WEFT_DEVICE void store_shared(SharedPointer<T> p, same<T> v, WEFT_LINE) { store_shared(p.inside(sizeof(T), 1, line), v, line); }
+template <int N, class T, int M> WEFT_DEVICE void load_shared_vector(Array<T, M>& dst, int dst_offset, SharedPointer<T> p, WEFT_LINE) {
+  load_shared_vector<N>(dst, dst_offset, (const T*)p.inside(N * sizeof(T), 0, line), line);
+}
+template <int N, class T, int M> WEFT_DEVICE void store_shared_vector(SharedPointer<T> p, const Array<T, M>& src, int src_offset, WEFT_LINE) {
+  store_shared_vector<N>(p.inside(N * sizeof(T), 1, line), src, src_offset, line);
+}
+
 // ---- threads ------------------------------------------------------------------------------------------------------
 
 WEFT_DEVICE unsigned own_linear_thread() {
@@ -340,6 +367,12 @@ WEFT_DEVICE void bulk_load_units(void* shared_dst, const void* global_src, unsig
   weft_emu_bulk_load_units(shared_dst, global_src, bytes, bar, line);
 }
 WEFT_DEVICE void bulk_store(void* global_dst, const void* shared_src, unsigned bytes, WEFT_LINE) { weft_emu_bulk_store(global_dst, shared_src, bytes, line); }
+template <class T> WEFT_DEVICE void bulk_load(SharedPointer<T> shared_dst, const void* global_src, unsigned bytes, weft_u64* bar, WEFT_LINE) {
+  bulk_load((void*)shared_dst.inside(bytes, 1, line), global_src, bytes, bar, line);
+}
+template <class T> WEFT_DEVICE void bulk_store(void* global_dst, SharedPointer<T> shared_src, unsigned bytes, WEFT_LINE) {
+  bulk_store(global_dst, (const void*)shared_src.inside(bytes, 0, line), bytes, line);
+}
 WEFT_DEVICE void bulk_commit(WEFT_LINE) { weft_emu_bulk_commit(line); }
 template <int N> WEFT_DEVICE void bulk_wait(WEFT_LINE) { weft_emu_bulk_wait(N, 0, line); }
 template <int N> WEFT_DEVICE void bulk_wait_read(WEFT_LINE) { weft_emu_bulk_wait(N, 1, line); }
@@ -347,11 +380,19 @@ template <int Bytes> WEFT_DEVICE void cp_async(void* shared_dst, const void* glo
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp_async copies 4, 8 or 16 bytes");
   weft_emu_cp_async(shared_dst, global_src, Bytes, valid, line);
 }
+template <int Bytes, class T> WEFT_DEVICE void cp_async(SharedPointer<T> shared_dst, const void* global_src, bool valid = true, WEFT_LINE) {
+  cp_async<Bytes>((void*)shared_dst.inside(Bytes, 1, line), global_src, valid, line);
+}
 WEFT_DEVICE void cp_async_commit(WEFT_LINE) { weft_emu_cp_async_commit(line); }
 template <int N> WEFT_DEVICE void cp_async_wait(WEFT_LINE) { weft_emu_cp_async_wait(N, line); }
 
 // tensor_load<2>(dst, map, x, y, bar): an overload per rank. The line of a store must not be mistaken for a coordinate.
 struct Line { int value; __forceinline__ Line(WEFT_LINE) : value(line) {} };
+inline weft_u64 box_bytes(const TensorMap* map) {
+  weft_u64 bytes = map->element_bytes;
+  for (unsigned i = 0; i < map->rank && i < 5; i++) bytes *= map->box[i];
+  return bytes;
+}
 #define WEFT_TENSOR_COPY(RANK, PARAMETERS, VALUES)                                                            \
   template <int rank, enable_if<rank == RANK> = 0>                                                            \
   WEFT_DEVICE void tensor_load(void* shared_dst, const TensorMap* map, PARAMETERS, weft_u64* bar, WEFT_LINE) { \
@@ -362,6 +403,14 @@ struct Line { int value; __forceinline__ Line(WEFT_LINE) : value(line) {} };
   WEFT_DEVICE void tensor_store(const TensorMap* map, const void* shared_src, PARAMETERS, Line line = Line()) { \
     const int at[RANK] = {VALUES};                                                                            \
     weft_emu_tensor_store(map, shared_src, at, RANK, line.value);                                             \
+  }                                                                                                           \
+  template <int rank, class T, enable_if<rank == RANK> = 0>                                                   \
+  WEFT_DEVICE void tensor_load(SharedPointer<T> dst, const TensorMap* map, PARAMETERS, weft_u64* bar, WEFT_LINE) { \
+    tensor_load<rank>((void*)dst.inside(box_bytes(map), 1, line), map, VALUES, bar, line);                    \
+  }                                                                                                           \
+  template <int rank, class T, enable_if<rank == RANK> = 0>                                                   \
+  WEFT_DEVICE void tensor_store(const TensorMap* map, SharedPointer<T> src, PARAMETERS, Line line = Line()) { \
+    tensor_store<rank>(map, (const void*)src.inside(box_bytes(map), 0, line.value), VALUES, line);            \
   }
 #define WEFT_LIST(...) __VA_ARGS__
 WEFT_TENSOR_COPY(1, int a, a)

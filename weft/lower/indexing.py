@@ -243,9 +243,10 @@ class TransformTable:
         self._table: dict[IterDomain, list[tuple[Expr, str]]] = {}
         seen: set[tuple] = set()
         for transform in maps.transforms:
+            classes = tuple(maps.almost_exact(a) for a in (*transform.axis_inputs, *transform.axis_outputs))
             for axis, role in _roles(transform):
                 key = maps.almost_exact(axis)
-                mark = (key, role, type(transform), tuple(maps.almost_exact(a) for a in (*transform.axis_inputs, *transform.axis_outputs)))
+                mark = (key, role, type(transform), classes)
                 if mark not in seen:
                     seen.add(mark)
                     self._table.setdefault(key, []).append((transform, role))

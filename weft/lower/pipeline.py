@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import options
+from ..analysis.axes import MAPS
 from ..dtypes import DataType
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
@@ -80,4 +81,5 @@ def lower(
             verify(kernel, state, step.__name__, given)
         if dump:
             dump(step.__name__, body_text(kernel.body))
+    fusion.findings.pop(MAPS, None)  # nobody asks for them any more, and the fusion may be kept
     return kernel

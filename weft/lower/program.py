@@ -136,6 +136,7 @@ class KernelProgram:
     origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
     block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads that these sizes want, threads that the kernel was made for)
     in_place: tuple[int, ...] = ()  # positions of the outputs that the kernel may write into the inputs they alias, as far as its loads go
+    shared_tensors: tuple[tuple[str, Sym], ...] = ()  # (name, bytes) of what the text keeps in shared memory under a name
     assumptions: tuple[tuple[Sym, Sym], ...] = ()  # (a, b): a <= b, checked on the host for every new shape
 
     @property

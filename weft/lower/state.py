@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ..analysis.axes import AxisMaps
+from ..analysis.axes import axis_maps
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, ceildiv, const, maximum, mul, product
@@ -40,7 +40,7 @@ class BuildState:
 
     def __init__(self, fusion: Fusion, index_type: DataType, static_block: dict[ParallelType, int]) -> None:
         self.fusion, self.index_type = fusion, index_type
-        self.maps = AxisMaps(fusion)
+        self.maps = axis_maps(fusion)
         self.table = TransformTable(self.maps)
         self.plan = LoopPlan(fusion, self.maps)
         self.exprs = order_exprs(self.plan)

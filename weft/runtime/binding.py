@@ -309,6 +309,11 @@ def _shown_value(given: Any) -> str:
     return f"{type(given).__name__} {given!r}"
 
 
+def integer_range(dtype: DataType) -> tuple[int, int]:
+    """Return the least and the largest integer that a type holds."""
+    return (0, (1 << dtype.bits) - 1) if dtype.name.startswith(("UInt", "Byte")) else (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
+
+
 class _ScalarInput:
     def __init__(self, index: int, scalar: Scalar, shown: Val) -> None:
         self.index, self.scalar, self.shown = index, scalar, shown
@@ -332,7 +337,10 @@ class _ScalarInput:
             value = convert(given, dtype)
         except (OverflowError, ValueError):  # an integer that no double holds; nan or infinity for an integer
             value = None
-        if value is None or (dtype.is_integer and not -(2**63) <= value < 2**64):  # type: ignore[operator]
+        if value is not None and dtype.is_integer:
+            low, high = integer_range(dtype)
+            value = value if low <= value <= high else None  # type: ignore[operator]
+        if value is None:
             raise WrongScalarType(index=self.index, value=self.shown, given=_shown_value(given).removeprefix("scalar ")[:60], dtype=dtype.value)
         env[self.scalar.sym] = value
 

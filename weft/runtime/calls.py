@@ -27,7 +27,7 @@ from ..options import Options, current, in_block, options as settings
 from .. import compiler
 from . import collector, compile_log, engines, gradient_check, profile, unusual, warm_path
 from .arguments import flattened
-from .binding import Bound, InputPlan, span_elems
+from .binding import Bound, InputPlan, integer_range, span_elems
 from .call_writer import Prepared, prepare_call
 from .cut import Cut
 from .engines import Engine
@@ -100,7 +100,10 @@ class Caller(ABC):
             if value.is_cpu_scalar:
                 return warm_path.CPU_SCALAR
             return warm_path.COMPLEX_TENSOR if value.dtype().is_complex else warm_path.TENSOR
-        return warm_path.SHAPE_SCALAR if index in self.template.shape_scalars else warm_path.SCALAR
+        if index in self.template.shape_scalars:
+            return warm_path.SHAPE_SCALAR
+        dtype = value.dtype()
+        return warm_path.integer_scalar(*integer_range(dtype)) if dtype.is_integer else warm_path.SCALAR
 
     # -- what an executor decides
     @abstractmethod
@@ -218,7 +221,11 @@ class Caller(ABC):
         arguments = [*values, *self._pointers(values)]
         if profile.active:
             return profile.recorded(self, prepared, arguments)
-        return prepared.run(*arguments)
+        try:
+            return prepared.run(*arguments)
+        except OverflowError:
+            self.bind(values)  # names the integer that no double holds
+            raise
 
     def _checked(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str], check: Any, seed: Any) -> list[torch.Tensor]:
         """A call with checks, or an order of threads, of its own."""
@@ -294,7 +301,7 @@ class Caller(ABC):
         guarded = [v for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR, warm_path.CPU_SCALAR)]
         scalars: list[Any] = []
         for value, kind in zip(values, self._kinds):
-            if kind in (warm_path.SCALAR, warm_path.SHAPE_SCALAR):
+            if warm_path.is_scalar(kind):
                 scalars.append(type(value))
             if kind is warm_path.SHAPE_SCALAR:
                 scalars.append(value)

@@ -53,6 +53,7 @@ class LaunchPlan:
     """One launch with everything known but the addresses.
 
     slots: the kernel's parameters in order (see `weft.runtime.launch`); memory: what each pointer points to.
+    shared_tensors: bytes of each tensor in shared memory, in the program's order.
     """
 
     grid: tuple[int, int, int]
@@ -63,6 +64,7 @@ class LaunchPlan:
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
     overlaps_previous: bool = False
+    shared_tensors: tuple[int, ...] = ()
 
 
 @dataclass
@@ -184,7 +186,10 @@ class _EmulatedKernel:
         )  # fmt: skip
         start = time.perf_counter()
         self.program = program
-        self.kernel = EmulatedKernel.of_text(program.text, program.blocks, program.name, check=engine.check, limits=limits, origins=program.origins)
+        names = [name for name, _ in program.shared_tensors]
+        self.kernel = EmulatedKernel.of_text(
+            program.text, program.blocks, program.name, check=engine.check, limits=limits, origins=program.origins, shared_tensors=names
+        )
         self.report = BuildReport(compile_s=time.perf_counter() - start)
 
     def check_residency(self, launch: dict[str, Any], program: KernelProgram) -> None:
@@ -246,7 +251,7 @@ class _EmulatedLaunch:
         try:
             self._built.kernel.launch(
                 plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S,
-                seed=current().seed, isolate=is_isolated,
+                seed=current().seed, isolate=is_isolated, shared_tensors=plan.shared_tensors,
             )  # fmt: skip
         except BaseException:  # Ctrl-C too: scratch memory that a launch left half-way is not zero, as the next one expects
             work_memory.forget()

@@ -114,10 +114,11 @@ def check_limits(program: KernelProgram, env: dict[Sym, Number], plan: dict[str,
 
 
 def launch_sizes(program: KernelProgram, env: dict[Sym, Number]) -> dict[str, Any]:
-    """Return grid, block and shared_bytes as numbers."""
+    """Return grid, block, shared_bytes and the bytes of each tensor there as numbers."""
     memo: dict[Sym, Number] = {}
     grid, block = (tuple(evaluate_int(s, env, memo) for s in sizes) for sizes in (program.grid, program.block))
-    return {"grid": grid, "block": block, "shared_bytes": evaluate_int(program.shared_bytes, env, memo)}
+    shared_tensors = tuple(evaluate_int(bytes_, env, memo) for _, bytes_ in program.shared_tensors)
+    return {"grid": grid, "block": block, "shared_bytes": evaluate_int(program.shared_bytes, env, memo), "shared_tensors": shared_tensors}
 
 
 def check_alignment(

@@ -28,6 +28,26 @@ ALIGNED = 15
 
 TENSOR, COMPLEX_TENSOR, CPU_SCALAR, SCALAR, SHAPE_SCALAR = "tensor", "complex tensor", "CPU scalar", "scalar", "shape scalar"
 """Kinds of inputs. The type of a scalar is part of the signature, the value only where sizes depend on it."""
+INTEGER_SCALAR = "integer scalar"
+"""Begins the kind of a scalar whose type holds the integers from LOW to HIGH; see `integer_scalar`."""
+
+
+def integer_scalar(low: int, high: int) -> str:
+    """Return the kind of a scalar that has to lie in a range: machine words would wrap silently."""
+    return f"{INTEGER_SCALAR} {low} {high}"
+
+
+def is_scalar(kind: str) -> bool:
+    """Tell whether inputs of this kind are numbers."""
+    return kind in (SCALAR, SHAPE_SCALAR) or kind.startswith(INTEGER_SCALAR)
+
+
+def _in_range(name: str, kind: str) -> list[str]:
+    if not kind.startswith(INTEGER_SCALAR):
+        return []
+    low, high = kind.split()[-2:]
+    return [f"{low} <= {name} <= {high}"]
+
 
 
 @functools.lru_cache(maxsize=4096)
@@ -89,9 +109,9 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     any_bit = f"({' | '.join(pointers)}) & {ALIGNED}" if pointers else "0"
     entry, same = ["guard", "run", "options", "where"], [f"guard({', '.join(guarded)})", "settings() is options", "device is where"]
     for n, kind in enumerate(kinds):
-        if kind in (SCALAR, SHAPE_SCALAR):
+        if is_scalar(kind):
             entry.append(f"t{n}")
-            same.append(f"type(a{n}) is t{n}")
+            same += [f"type(a{n}) is t{n}", *_in_range(f"a{n}", kind)]
         if kind is SHAPE_SCALAR:
             entry.append(f"v{n}")
             same.append(f"a{n} == v{n}")
@@ -130,17 +150,19 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     body = f"""
 def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None):
     if not check is seed is None: return checked(inputs, device, _enable_options, _disable_options, check, seed){found("device")}
-    if run is None or profiling or _enable_options or _disable_options:
-        return cold(inputs, device, _enable_options, _disable_options)
-    return run({arguments})
+    if not (run is None or profiling or _enable_options or _disable_options):
+        try: return run({arguments})
+        except OverflowError: pass  # an integer that no double holds: the cold call names it
+    return cold(inputs, device, _enable_options, _disable_options)
 
 with_keywords = execute
 
 def execute(inputs, **keywords):
     if keywords: return with_keywords(inputs, **keywords){found("None")}
-    if run is None or profiling:
-        return cold(inputs, None, (), ())
-    return run({arguments})
+    if not (run is None or profiling):
+        try: return run({arguments})
+        except OverflowError: pass
+    return cold(inputs, None, (), ())
 
 def signature(inputs, device):
     {'; '.join(unpack)}
@@ -152,8 +174,8 @@ def signature(inputs, device):
 
 
 def _key_parts(name: str, kind: str) -> list[str]:
-    if kind is SCALAR:
-        return [f"type({name})"]
+    if kind is SCALAR or kind.startswith(INTEGER_SCALAR):
+        return [f"type({name})", *_in_range(name, kind)]
     if kind is SHAPE_SCALAR:
         return [f"type({name})", name]
     if kind is CPU_SCALAR:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..analysis.axes import AxisMaps
+from ..analysis.axes import AxisMaps, axis_maps
 from ..errors import UserError
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
@@ -67,7 +67,7 @@ def inline_at(reference: TensorView, pos: int = -1, best_effort: bool = False, s
     """
     pos = loop_position(reference, pos)
     fusion: Fusion = reference.fusion  # type: ignore[assignment]
-    maps = AxisMaps(fusion)
+    maps = axis_maps(fusion)
     wanted = mapped_positions(maps, reference, pos)
     selected = list(selected_tensors)
     _inline(fusion, {t: p for t, p in wanted.items() if not selected or t in selected}, best_effort, maps)
@@ -90,7 +90,7 @@ def mapped_positions(maps: AxisMaps, reference: TensorView, pos: int) -> dict[Te
 
 def legal_positions(fusion: Fusion) -> dict[TensorView, tuple[int, str]]:
     """Return the deepest legal position of every tensor, when all are inlined as deep as can be, and what stops each there ("" when nothing does)."""
-    planner = _Planner(fusion, AxisMaps(fusion), {t: len(t.get_loop_domain()) for t in fusion.tensors()}, True)
+    planner = _Planner(fusion, axis_maps(fusion), {t: len(t.get_loop_domain()) for t in fusion.tensors()}, True)
     planner.run()
     return {t: (p, planner.reasons.get(t, "")) for t, p in planner.positions.items()}
 
@@ -101,7 +101,7 @@ def inline_to(fusion: Fusion, positions: Mapping[TensorView, int]) -> None:
 
 
 def _inline(fusion: Fusion, wanted: Mapping[TensorView, int], best_effort: bool, maps: AxisMaps | None = None) -> None:
-    maps = maps or AxisMaps(fusion)
+    maps = maps or axis_maps(fusion)
     planner = _Planner(fusion, maps, wanted, best_effort)
     try:
         planner.run()
@@ -254,7 +254,7 @@ class _Planner:
         The last set is the loops of the axis; those before it are loops that the consumers have around it besides (bound axes are no loops).
         """
         columns: list[list[PlannedLoop]] | None = None
-        witness, around = "", {loop.root() for loop in nest}
+        witness, around = consumers[0][1], {loop.root() for loop in nest}
         drawn: set[tuple[ParallelType, IterDomain]] = set()
         for n, (tensor, consumer) in enumerate(consumers):
             axis = tensor.get_loop_domain()[position]
@@ -276,14 +276,14 @@ class _Planner:
             extra = [loop.root() for loop in self.nests[consumer][reached[n] : end]]
             threads = [loop.root() for loop in self.nests[consumer][:end] if loop.bound]
             around.update(threads)
-            own_threads = self._own_threads(tensor, consumer)
+            own_threads = self._own_threads(tensor, consumer) if threads else ()
             drawn |= self.drawn[consumer] | {(loop.widest.parallel, c) for loop in threads if id(loop) not in own_threads for c in loop.coverage}
             repeated = self._repeated_by_threads(tensor, drawn)
             if repeated:
                 return repeated, []
             loops = [loop for loop in extra if not loop.bound] + [self.nests[consumer][end].root()]
             if columns is None:
-                columns, witness = [[loop] for loop in loops], str(consumer)
+                columns = [[loop] for loop in loops]
             elif [loop.key for loop in loops[:-1]] != [column[0].key for column in columns[:-1]]:
                 return f"{axis} stands inside other loops in {consumer} than in {witness}", []
             else:

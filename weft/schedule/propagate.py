@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ..analysis.axes import AxisMaps, axis_transforms, equal_lookups, match_transforms, pairwise, siblings, transforms_between
+from ..analysis.axes import axis_maps, axis_transforms, equal_lookups, match_transforms, pairwise, siblings, transforms_between
 from ..errors import UserError
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
@@ -70,7 +70,7 @@ def parallelize_like(
     """
     pos = loop_position(reference, pos)
     fusion: Fusion = reference.fusion  # type: ignore[assignment]
-    maps = AxisMaps(fusion)
+    maps = axis_maps(fusion)
     types = set(selected_parallel_types)
     like = {maps.permissive(axis): axis for axis in reversed(reference.get_loop_domain()[:pos])}
     for tensor in list(selected_tensors) or maps.tensors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..analysis.axes import AxisMaps, is_row_major
+from ..analysis.axes import axis_maps, is_row_major
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
@@ -119,7 +119,7 @@ class Template:
                         set_lanes(local)
         random: list[TensorView] = [e.outputs[0] for e in self.fusion.tensor_exprs() if isinstance(e, RandomOp)]  # type: ignore[misc]
         if lanes % 4 == 0 and random:
-            maps = AxisMaps(self.fusion)
+            maps = axis_maps(self.fusion)
             vectors = {maps.exact(t.axis(-1)) for t in self.fusion.tensors() if t.get_loop_domain() and t.axis(-1).parallel is ParallelType.vectorize}
             for tensor in random:
                 lane = tensor.axis(-1) if tensor.get_loop_domain() else None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.connected import is_connected
-from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order, pointwise_reference
+from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.lookups import bad_source, loads
 from ..analysis.reduction_shape import reduction_exprs
 from ..analysis.vectorization import VectorLimits
@@ -90,7 +90,7 @@ class Scans(Scheduler):
             return Decline("the outputs have nothing in common")
         if reason := bad_source(fusion):
             return Decline(reason)
-        axes = LoopAxes(fusion)
+        axes = loop_axes(fusion)
         reference = pointwise_reference(axes)
         if isinstance(reference, Obstacle):
             return Decline(str(reference))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..analysis.blocks import block_needs
 from ..analysis.connected import is_connected
-from ..analysis.loop_axes import LoopAxes, Obstacle
+from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
 from ..analysis.precision import wide_tensors
@@ -128,7 +128,7 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
         return Obstacle("the outputs have nothing in common")
     if not any(isinstance(v, TensorView) for v in fusion.inputs()):
         return Obstacle("there is no tensor input")
-    axes = axes or LoopAxes(fusion)
+    axes = axes or loop_axes(fusion)
     shapes = reduction_shapes(fusion, axes)
     if isinstance(shapes, Obstacle):
         return shapes

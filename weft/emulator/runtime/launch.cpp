@@ -266,4 +266,8 @@ EXPORT int weft_rt_launch(void (*entry)(void**), void** arguments, const Config*
   *statistics = {machine.switches, clocks.joins, finding_count()};
   return (int)finding_count();
 }
+// Bytes of the tensors in shared memory, for the launch that follows.
+EXPORT void weft_rt_shared_tensors(const u64* bytes, unsigned count) {
+  for (u32 i = 0; i < WEFT_SHARED_TENSORS; i++) weft_state.shared_tensors[i] = i < count ? bytes[i] : 0;
+}
 EXPORT int weft_rt_abi_version() { return WEFT_ABI_VERSION; }

@@ -259,6 +259,21 @@ EXPORT void weft_emu_access(const void* pointer, unsigned bytes, unsigned access
   if (!machine.config.check_races) (access & WEFT_WRITE ? weft_state.write : weft_state.read)[weft_window_of(address)] = {b->first, b->bytes};
 }
 
+// An access through the pointer of a tensor in shared memory, to what is not the tensor's.
+EXPORT void weft_emu_outside(const WeftSharedTensor* t, const void* p, weft_u64 bytes, int is_write, int line) {
+  fatal("out-of-bounds", line, 0, "predicate the access, or allocate what the index reaches", "shared %s of %llu bytes out of bounds by %s; shared '%s' of %llu bytes: offset %lld",
+        is_write ? "write" : "read", bytes, describe_fiber(machine.current), t->name, t->bytes, (long long)((u64)p - t->first));
+}
+// What WEFT_NAME said of the memory that begins at `first`.
+EXPORT void weft_emu_named(WeftSharedTensor* t) {
+  for (Name& known : machine.current->block->names)
+    if (known.first == t->first) {
+      t->bytes = known.bytes;
+      t->name = known.text;
+      return;
+    }
+}
+
 EXPORT void weft_emu_bad_index(long long index, int elements, int line) {
   fatal("bad-array-index", line, 0, nullptr, "element %lld of a register array of %d, by %s", index, elements, describe_fiber(machine.current));
 }
