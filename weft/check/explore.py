@@ -22,17 +22,23 @@ class NoOrders(UserError):
     fix = "ask for at least one"
 
 
+Order = int | None | tuple[int, ...]
+"""A seed, None for the plain order, or the synchronization points at which a warp gives way."""
+
+
 @dataclass
 class Found:
-    """A finding and the seeds that show it (None is the plain order)."""
+    """A finding and the orders that show it."""
 
     finding: Finding
-    seeds: list[int | None] = field(default_factory=list)
+    seeds: list[Order] = field(default_factory=list)
 
     def text(self) -> str:
         """The finding, and how to see it again."""
-        shown = [str(s) for s in self.seeds if s is not None]
-        replay = f"    shown by {len(self.seeds)} order(s)" + (f"; WEFT_SEED={shown[0]} replays it" if shown else "; without a seed it shows too")
+        shown = [str(s) for s in self.seeds if isinstance(s, int)]
+        points = [s for s in self.seeds if isinstance(s, tuple) and s]
+        replay = f"preempt={points[0]} replays it" if len(points) == len(self.seeds) else "without a seed it shows too"
+        replay = f"    shown by {len(self.seeds)} order(s); " + (f"WEFT_SEED={shown[0]} replays it" if shown else replay)
         return f"{self.finding.text()}\n{replay}"
 
 
@@ -41,7 +47,7 @@ class Exploration:
     """What the orders of one launch showed. `reports` has one report per seed."""
 
     kernel: str
-    reports: dict[int | None, LaunchReport] = field(default_factory=dict)
+    reports: dict[Order, LaunchReport] = field(default_factory=dict)
 
     @property
     def found(self) -> list[Found]:
@@ -98,13 +104,47 @@ def explore(
     seeds = list(seeds)
     if not seeds:
         raise NoOrders(seeds=0)
-    before = Snapshot(arguments)
+    launch = _Launcher(kernel, geometry, arguments, options)
     result = Exploration(kernel.entry)
-    grid, block, shared_bytes = (geometry[name] for name in ("grid", "block", "shared_bytes"))
-    rest = {name: value for name, value in geometry.items() if name not in ("grid", "block", "shared_bytes")}
     for seed in seeds:
+        result.reports[seed] = launch(seed=seed)
+    return result
+
+
+class _Launcher:
+    """Launches a kernel again and again; memory is as before after each time."""
+
+    def __init__(self, kernel: EmulatedKernel, geometry: dict[str, Any], arguments: Sequence[Any], options: dict[str, Any]) -> None:
+        self.kernel, self.arguments, self.before = kernel, arguments, Snapshot(arguments)
+        self.sizes = [geometry[name] for name in ("grid", "block", "shared_bytes")]
+        self.rest = {name: value for name, value in geometry.items() if name not in ("grid", "block", "shared_bytes")} | options
+
+    def __call__(self, **how: Any) -> LaunchReport:
         try:
-            result.reports[seed] = kernel.launch(grid, block, shared_bytes, arguments, seed=seed, raise_findings=False, **rest, **options)
+            return self.kernel.launch(*self.sizes, self.arguments, raise_findings=False, **self.rest, **how)
         finally:
-            before.restore()
+            self.before.restore()
+
+
+def search(kernel: EmulatedKernel, geometry: dict[str, Any], arguments: Sequence[Any], most: int, *, preemptions: int = 2, **options: Any) -> Exploration:
+    """Try orders systematically: the plain one, then with a warp giving way at one synchronization point, at each in its turn, then at two.
+
+    A preemption that changes at no object who comes to it in which order leads nowhere that was not looked at: it is not combined with further ones.
+    most: launches; where there are more points, they are taken evenly. Errors: those of `explore`.
+    """
+    if most < 1:
+        raise NoOrders(seeds=most)
+    launch = _Launcher(kernel, geometry, arguments, options)
+    result = Exploration(kernel.entry)
+    plain = result.reports[()] = launch(preempt=())
+    seen, level = {plain.order}, [((), plain)]
+    for _ in range(preemptions):
+        tries = [(*points, n) for points, report in level for n in range(points[-1] + 1 if points else 0, report.sync_points)]
+        left = most - len(result.reports)
+        level = []
+        for points in tries[:: max(1, -(-len(tries) // max(1, left)))][:left]:
+            report = result.reports[points] = launch(preempt=points)
+            if report.order not in seen:
+                seen.add(report.order)
+                level.append((points, report))
     return result

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from weft.check.explore import ALIGNMENT_BYTES, GUARD_BYTES, SEEDS, Exploration, explore
+from weft.check.explore import ALIGNMENT_BYTES, GUARD_BYTES, SEEDS, Exploration, explore, search
 from weft.emulator import Buffer, ChipLimits, EmulatedKernel, Scalar
 from weft.emulator.arguments import CTYPES
 from weft.errors import UserError
@@ -53,6 +53,10 @@ class HandWritten:
     seeds: int = SEEDS
     keep: dict[str, torch.Tensor] = field(default_factory=dict)
 
+    def search(self, most: int, **options: Any) -> Exploration:
+        """Try at most so many orders systematically. Errors: NoOrders."""
+        return search(self.kernel, self.geometry, self.arguments, most, **{**self.options, **options})
+
     def explore(self, seeds: int | None = None, **options: Any) -> Exploration:
         """Launch once per seed. Errors: NoOrders."""
         return explore(self.kernel, self.geometry, self.arguments, range(self.seeds if seeds is None else seeds), **{**self.options, **options})
@@ -73,8 +77,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadSpec(path=path, problem=str(error)) from None
 
 
-def load(text_path: Path, spec_path: Path, *, text: str | None = None, is_foreign: bool = False) -> HandWritten:
+def load(text_path: Path, spec_path: Path, *, text: str | None = None, is_foreign: bool = False, raw_net: bool = False) -> HandWritten:
     """Build a kernel and make its arguments. `text`: instead of the file's. `is_foreign`: it is compiled, loaded and run in child processes only.
+
+    raw_net: accesses around the primitives are findings too.
 
     Errors: BadSpec, BadLaunch, KernelDoesNotCompile.
     """
@@ -94,7 +100,7 @@ def load(text_path: Path, spec_path: Path, *, text: str | None = None, is_foreig
     geometry: dict[str, Any] = {name: spec.dim3(name) for name in ("grid", "block")} | ({"cluster": spec.dim3("cluster")} if "cluster" in spec.given else {})
     geometry |= {"shared_bytes": spec.count("shared_bytes", 0), "cooperative": spec.get("cooperative", bool, "true or false", False)}
     blocks = spec.strings("blocks")
-    kernel = EmulatedKernel.of_text(text, blocks, entry, check=check, limits=ChipLimits(), is_foreign=is_foreign)
+    kernel = EmulatedKernel.of_text(text, blocks, entry, check=check, limits=ChipLimits(), is_foreign=is_foreign, raw_net=raw_net)
     options: dict[str, Any] = {"registers_per_thread": spec.count("registers_per_thread", 0)}
     options |= {"sample_blocks": spec.sampled(), "timeout_s": spec.seconds("timeout_s", TIMEOUT_S)}
     made = HandWritten(kernel, geometry, [], options, spec.count("seeds", SEEDS, least=1))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.check.explore import SEEDS, Exploration, explore
+from weft.check.explore import SEEDS, Exploration, explore, search
 from weft.emulator import ChipLimits, EmulatedKernel
 from weft.lower.program import KernelProgram
 from weft.options import options
@@ -24,11 +24,11 @@ from weft.runtime.engines import EmulatedCall
 
 
 @functools.lru_cache(maxsize=256)
-def checked_kernel(program: KernelProgram, limits: ChipLimits) -> EmulatedKernel:
-    """Return a program built with all checks."""
+def checked_kernel(program: KernelProgram, limits: ChipLimits, raw_net: bool = False) -> EmulatedKernel:
+    """Return a program built with all checks. raw_net: and with a net for accesses around the primitives."""
     names = [name for name, _ in program.shared_tensors]
     return EmulatedKernel.of_text(
-        program.text, program.blocks, program.name, check="races", limits=limits, origins=program.origins, shared_tensors=names
+        program.text, program.blocks, program.name, check="races", limits=limits, origins=program.origins, shared_tensors=names, raw_net=raw_net
     )
 
 
@@ -56,11 +56,16 @@ class Checked:
 
 @dataclass
 class KernelWatch:
-    """Explores each kernel that is launched in the emulator while it is `watching`. blocks: how many (clusters of) blocks run, None for all."""
+    """Explores each kernel that is launched in the emulator while it is `watching`. blocks: how many (clusters of) blocks run, None for all.
+
+    searched: orders that are tried systematically besides the seeds. raw_net: accesses around the primitives are findings too.
+    """
 
     seeds: Sequence[int | None] = tuple(range(SEEDS))
     blocks: int | None = None
     trace: Path | None = None
+    searched: int = 0
+    raw_net: bool = False
     kernels: dict[Hashable, Checked] = field(default_factory=dict)
 
     def __call__(self, call: EmulatedCall) -> None:
@@ -69,8 +74,10 @@ class KernelWatch:
         if known:
             known.launches += 1
             return
-        kernel = checked_kernel(call.program, call.kernel.limits)
+        kernel = checked_kernel(call.program, call.kernel.limits, self.raw_net)
         exploration = explore(kernel, geometry_of(call), call.arguments, self.seeds, sample_blocks=self.blocks)
+        if self.searched:
+            exploration.reports.update(search(kernel, geometry_of(call), call.arguments, self.searched, sample_blocks=self.blocks).reports)
         self.kernels[key] = Checked(call.program, call.plan, exploration)
         if self.trace is not None:
             number = len(self.kernels)

@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=None, metavar="N", help=f"orders of threads and copies that are tried (default: {SEEDS})")
     parser.add_argument("--blocks", type=int, default=None, metavar="K", help="run only K blocks, spread evenly, for large inputs")
     parser.add_argument("--trace", type=Path, metavar="OUT.json", help="write a timeline of the roles, for ui.perfetto.dev; with the suffix .svg a picture")
+    searched = "besides, N orders found systematically: warps give way at one synchronization point, then at two"
+    parser.add_argument("--search", type=int, default=0, metavar="N", help=searched)
+    parser.add_argument("--raw", action="store_true", help="report accesses to memory around the primitives of weft:: too (slower)")
     parser.add_argument("--planted", action="store_true", help="plant mistakes in correct kernels and show that each is found")
 
 
@@ -39,6 +42,8 @@ def main(given: argparse.Namespace) -> int:
         raise NoOrders(seeds=given.seeds)
     if given.blocks is not None and given.blocks < 1:
         raise NothingToCheck(problem=f"--blocks is {given.blocks}")
+    if given.search < 0:
+        raise NoOrders(seeds=given.search)
     if given.planted:
         return _planted(SEEDS if given.seeds is None else given.seeds)
     if given.file is None:
@@ -76,9 +81,11 @@ def _planted(seeds: int) -> int:
 def _kernel(given: argparse.Namespace) -> int:
     from weft.check.handwritten import load
 
-    made = load(given.file, given.launch, is_foreign=True)
+    made = load(given.file, given.launch, is_foreign=True, raw_net=given.raw)
     options: dict[str, Any] = {} if given.blocks is None else {"sample_blocks": given.blocks}
     result = made.explore(given.seeds, **options)
+    if given.search:
+        result.reports.update(made.search(given.search, **options).reports)
     print(f"{result.kernel}: grid {made.geometry['grid']}, block {made.geometry['block']}, {len(result.reports)} orders: {_verdict(len(result.found))}")
     for found in result.found:
         print(found.text())
@@ -91,7 +98,7 @@ def _kernel(given: argparse.Namespace) -> int:
 def _script(given: argparse.Namespace) -> int:
     from weft.check.script import KernelWatch, check_script
 
-    watch = KernelWatch(tuple(range(SEEDS if given.seeds is None else given.seeds)), given.blocks, given.trace)
+    watch = KernelWatch(tuple(range(SEEDS if given.seeds is None else given.seeds)), given.blocks, given.trace, given.search, given.raw)
     status = 1
     try:
         status = check_script(given.file, given.arguments, watch)

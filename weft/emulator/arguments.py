@@ -164,6 +164,7 @@ class LaunchOptions:
     registers_per_thread: int = 0
     stack_kib: int = 64
     max_findings: int = 20
+    preempt: Sequence[int] | None = None
 
     @property
     def schedule_code(self) -> int:

@@ -76,14 +76,14 @@ class EmulatedKernel:
     @staticmethod
     def of_text(
         text: str, blocks: Iterable[str], entry: str, *, check: str = "bounds", limits: ChipLimits = ChipLimits(), origins: Sequence[LineOrigin] = (),
-        is_foreign: bool = False, shared_tensors: Sequence[str] = (),
+        is_foreign: bool = False, shared_tensors: Sequence[str] = (), raw_net: bool = False,
     ) -> EmulatedKernel:  # fmt: skip
         """Build a kernel from its own text and the blocks of the device library that it uses. Findings then count lines as the text does.
 
         shared_tensors: names of the pointers into shared memory whose bytes each launch says.
         """
         unit, source_map = unit_for_emulator(text, blocks, origins, check_scalars=check == "races", shared_tensors=shared_tensors)
-        return EmulatedKernel(unit, entry, check=check, limits=limits, source_map=source_map, is_foreign=is_foreign)
+        return EmulatedKernel(unit, entry, check=check, raw_net=raw_net, limits=limits, source_map=source_map, is_foreign=is_foreign)
 
     def _native(self) -> NativeKernel:
         """Return the kernel loaded into this process, as one of at most `kept_kernels`."""
@@ -118,6 +118,7 @@ class EmulatedKernel:
         stack_kib: int = 64,
         max_findings: int = 20,
         shared_tensors: Sequence[int] = (),
+        preempt: Sequence[int] | None = None,
     ) -> LaunchReport:
         """Run the grid and return what was found; raise KernelFault when there are findings, unless told not to.
 
@@ -128,6 +129,7 @@ class EmulatedKernel:
         `sample_blocks`: run only these (linear indices of clusters, or how many, spread evenly); then unwritten outputs
         are no findings.
         `extra_buffers`: memory reached through pointers that are no arguments.
+        `preempt`: count the points at which warps synchronize; at those with these numbers (at most 4) the warp gives way until no other of its block can run.
         `shared_tensors`: bytes of the tensors in shared memory that `of_text` was given the names of.
         `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.
         `isolate`: run in a child process, whose end by a signal is a finding and not this process's end; pointers in
@@ -142,7 +144,9 @@ class EmulatedKernel:
             check_count(self.entry, args, self.parameter_bytes)
         if not registers_per_thread and self._max_threads and "weft::setmaxnreg" in self.source:
             registers_per_thread = min(REGISTERS // self._max_threads // REGISTER_STEP * REGISTER_STEP, MOST_REGISTERS)
-        options = LaunchOptions(cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings)
+        options = LaunchOptions(
+            cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings, preempt
+        )
         if isolate or self.is_foreign:
             outcome = run_in_child(self._text, geometry, args, extra_buffers, options, self.limits, trace is not None)
         else:
@@ -152,7 +156,7 @@ class EmulatedKernel:
         findings = parse_findings(outcome.findings, self.source_map) if outcome.findings else ()
         if not findings:  # a kernel that was stopped leaves more than it should
             findings = tuple(self._not_zero(b) for b in args if isinstance(b, Buffer) and b.left_zero and sample_blocks is None and _has_bits(b))
-        report = LaunchReport(self.entry, findings, outcome.switches, outcome.joins, seed)
+        report = LaunchReport(self.entry, findings, outcome.switches, outcome.joins, seed, outcome.sync_points, outcome.order)
         if report.findings and raise_findings:
             raise KernelFault(report)
         return report

@@ -30,7 +30,8 @@ class Config(ctypes.Structure):
         *[(name, ctypes.c_uint32) for name in (
             "shared_bytes", "shared_capacity_bytes", "check_races", "schedule", "copy_timing", "copy_pieces",
             "registers_per_thread", "cooperative", "resident_blocks", "max_findings", "uses_cp_async", "stack_kib",
-            "timeout_ms", "named_barriers", "trace", "check_dependency")],
+            "timeout_ms", "named_barriers", "trace", "check_dependency", "counts_sync_points", "preempt_count")],
+        ("preempt", ctypes.c_uint32 * 4),
         ("seed", ctypes.c_uint64),
     ]  # fmt: skip
 
@@ -47,7 +48,7 @@ class BufferArgument(ctypes.Structure):
 class Statistics(ctypes.Structure):
     """Twin of Statistics in runtime/launch.cpp."""
 
-    _fields_ = [("switches", ctypes.c_uint64), ("joins", ctypes.c_uint64), ("findings", ctypes.c_uint64)]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("switches", "joins", "findings", "sync_points", "order")]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Outcome:
     trace: str
     switches: int
     joins: int
+    sync_points: int = 0
+    order: int = 0
 
 
 class NativeKernel:
@@ -175,7 +178,7 @@ def run(
         )  # fmt: skip
         findings = runtime.weft_rt_findings().decode(errors="replace") if statistics.findings else ""
         timeline = runtime.weft_rt_trace().decode(errors="replace") if trace else ""
-    return Outcome(findings, timeline, statistics.switches, statistics.joins)
+    return Outcome(findings, timeline, statistics.switches, statistics.joins, statistics.sync_points, statistics.order)
 
 
 def _config(kernel: NativeKernel, geometry: Geometry, options: LaunchOptions, limits: ChipLimits, trace: bool) -> Config:
@@ -190,6 +193,9 @@ def _config(kernel: NativeKernel, geometry: Geometry, options: LaunchOptions, li
     config.resident_blocks, config.named_barriers = limits.resident(geometry, options.registers_per_thread), limits.named_barriers
     config.uses_cp_async = kernel.uses_cp_async
     config.check_dependency = kernel.check_races and kernel.waits_for_dependency
+    preempt = options.preempt or ()
+    config.counts_sync_points, config.preempt_count = options.preempt is not None, len(preempt)
+    config.preempt[: len(preempt)] = list(preempt)
     config.timeout_ms, config.trace, config.seed = int(options.timeout_s * 1000), trace, options.seed or 0
     return config
 

@@ -73,6 +73,8 @@ class LaunchReport:
     switches: int = 0  # between threads
     joins: int = 0  # of vector clocks
     seed: int | None = None
+    sync_points: int = 0
+    order: int = 0  # a hash of who came to each synchronization object, in which order
 
     def kinds(self) -> set[str]:
         return {f.kind for f in self.findings}

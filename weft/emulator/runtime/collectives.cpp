@@ -325,12 +325,14 @@ EXPORT int weft_emu_elect(int line) {
 }
 
 EXPORT void weft_emu_block_sync(int line) {
+  sync_point(machine.current, 1);
   check_whole_warp(machine.current, 0, line);
   arrive_at_barrier(machine.current, 0, -1, true, line);
 }
 
 EXPORT void weft_emu_named_barrier(int id, int threads, int sync, int line) {
   Fiber* f = machine.current;
+  sync_point(f, 1 + (u64)id);
   check_whole_warp(f, id, line);
   if (!sync) leave_collective(meet(f, f->warp->alive, ARRIVE, 0, line), f);  // the warp executes it as one, though no lane waits for others
   arrive_at_barrier(f, id, threads, sync, line);

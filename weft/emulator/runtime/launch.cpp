@@ -170,7 +170,8 @@ static void set_up(void (*entry)(void**), void** arguments, const Config* config
   machine.timed_out = machine.interrupted = 0;
   machine.last_running = nullptr;
   machine.next_unit = 0;
-  machine.tick = machine.events = machine.switches = 0;
+  machine.tick = machine.events = machine.switches = machine.sync_points = 0;
+  memset(machine.sync_order, 0, sizeof machine.sync_order);
   machine.random.seed(config->seed);
   weft_state.shared_bytes = config->shared_bytes;
   weft_state.block_dim = pack(config->block[0], config->block[1], config->block[2]);
@@ -243,7 +244,7 @@ struct BufferArgument {
   u32 written, initialised, workspace, constant;
 };
 struct Statistics {
-  u64 switches, joins, findings;
+  u64 switches, joins, findings, sync_points, order;
 };
 
 // Runs the units in `order`; `complete`: they are all of the grid, so outputs must be covered. Returns the number of findings.
@@ -263,7 +264,9 @@ EXPORT int weft_rt_launch(void (*entry)(void**), void** arguments, const Config*
   machine.current_block = nullptr;
   if (complete && !machine.aborted && !machine.timed_out) check_outputs();
   take_down();
-  *statistics = {machine.switches, clocks.joins, finding_count()};
+  u64 met = 0;
+  for (u64 one : machine.sync_order) met = (met ^ one) * 0x9E3779B97F4A7C15ull;
+  *statistics = {machine.switches, clocks.joins, finding_count(), machine.sync_points, met};
   return (int)finding_count();
 }
 // Bytes of the tensors in shared memory, for the launch that follows.

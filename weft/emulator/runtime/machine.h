@@ -37,6 +37,9 @@ struct Config {
   u32 named_barriers;
   u32 trace;
   u32 check_dependency;       // accesses before griddep_wait are findings
+  u32 counts_sync_points;     // of warps; at those in `preempt`, the warp gives way until no other of its block can run
+  u32 preempt_count;
+  u32 preempt[4];
   u64 seed;
 };
 enum Schedule : u32 { IN_ORDER, RANDOM_WARPS, RANDOM_LANES };
@@ -164,6 +167,7 @@ struct Block {
   u8* shared;                    // arena of the chip's capacity
   u32 live_threads;
   u32 ready_warps, current_warp;
+  u32 held_warps;                // preempted at a synchronization point
   u32 warp_count;
   Warp* warps;
   u32 active_barriers, used_barriers;  // bit i: somebody waits at barriers[i]; did so since the block started
@@ -252,6 +256,8 @@ struct Machine {
   u64 tick;
   u64 events;                    // changes that a polling thread may be waiting for
   u64 switches;
+  u64 sync_points;               // that warps came to
+  u64 sync_order[256];           // per synchronization object, by hash: which warps came to it, in which order
   List<Buffer> buffers;
   List<SyncVariable> sync_variables;
   u64 kernel_first, kernel_bytes;   // the kernel's code, for faults

@@ -183,7 +183,12 @@ EXPORT void weft_emu_mbarrier_inval(void* p, int line) {
   shadow_mark(f->block->shadow, (u64)p, MBARRIER_BYTES, 0, 0);
 }
 
-EXPORT void weft_emu_mbarrier_arrive(void* p, int line) { arrive(use_mbarrier(machine.current->block, p, "mbarrier_arrive", line), line); }
+static u64 place_of(const void* p) { return 64 + ((u64)p - (u64)machine.current->block->shared); }
+
+EXPORT void weft_emu_mbarrier_arrive(void* p, int line) {
+  sync_point(machine.current, place_of(p));
+  arrive(use_mbarrier(machine.current->block, p, "mbarrier_arrive", line), line);
+}
 
 EXPORT void weft_emu_mbarrier_arrive_remote(void* p, unsigned rank, int line) {
   void* there = weft_emu_remote_address(p, rank, line);
@@ -191,6 +196,7 @@ EXPORT void weft_emu_mbarrier_arrive_remote(void* p, unsigned rank, int line) {
 }
 
 EXPORT void weft_emu_mbarrier_expect_tx(void* p, unsigned bytes, int arrives, int line) {
+  sync_point(machine.current, place_of(p));
   Mbarrier* m = use_mbarrier(machine.current->block, p, arrives ? "mbarrier_arrive_expect_tx" : "mbarrier_expect_tx", line);
   add_tx(m, bytes, line);  // before the arrival, which therefore cannot complete the phase early
   if (arrives)
@@ -202,6 +208,7 @@ EXPORT void weft_emu_mbarrier_expect_tx(void* p, unsigned bytes, int arrives, in
 // `exact`: `phase` counts from 0; else it is a parity.
 EXPORT void weft_emu_mbarrier_wait(void* p, long long phase, int exact, int line) {
   Fiber* f = machine.current;
+  sync_point(f, place_of(p));
   Mbarrier* m = use_mbarrier(f->block, p, "mbarrier_wait", line);
   yield_sometimes(f);
   // Phase -1 has the parity of the phase before the first: a fresh barrier counts as having completed it.

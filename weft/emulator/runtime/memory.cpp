@@ -3,6 +3,7 @@
 #include "report.h"
 #include "shadow.h"
 #include "memory.h"
+#include "switching.h"
 
 WeftState weft_state __attribute__((visibility("default")));
 
@@ -293,6 +294,7 @@ EXPORT void weft_emu_sync_read(const void* address, unsigned, int acquire, int) 
 }
 
 EXPORT void weft_emu_sync_write(void* address, unsigned, int release_order, int) {
+  sync_point(machine.current, (u64)address);
   machine.events++;
   if (!machine.config.check_races) return;
   Fiber* f = machine.current;
@@ -317,6 +319,7 @@ EXPORT void weft_emu_nanosleep(int line) { wait_polling(machine.current, line); 
 
 EXPORT weft_u64 weft_emu_atomic(void* address, weft_u64 operand, int operation, int ordered, int line) {
   Fiber* f = machine.current;
+  sync_point(f, (u64)address);
   const u32 bytes = operation == WEFT_ADD_U64 || operation == WEFT_ADD_F64 ? 8 : 4;
   weft_emu_access(address, bytes, WEFT_WRITE | WEFT_STRONG | (is_shared(f, address) ? WEFT_SHARED : 0), line);
   if (operand == 0) {  // adding nothing is a way to look

@@ -22,8 +22,13 @@ static u32 random_bit(u32 mask) {
 
 static Fiber* pick_in_block(Block* b) {
   const u32 schedule = machine.config.schedule;
-  u32 later = b->current_warp == 31 ? 0 : b->ready_warps & ~((2u << b->current_warp) - 1);
-  u32 w = schedule == IN_ORDER ? lowest_bit(later ? later : b->ready_warps) : random_bit(b->ready_warps);
+  u32 ready = b->ready_warps & ~b->held_warps;
+  if (UNLIKELY(!ready)) {
+    b->held_warps = 0;
+    ready = b->ready_warps;
+  }
+  u32 later = b->current_warp == 31 ? 0 : ready & ~((2u << b->current_warp) - 1);
+  u32 w = schedule == IN_ORDER ? lowest_bit(later ? later : ready) : random_bit(ready);
   b->current_warp = w;
   Warp* warp = &b->warps[w];
   u32 lane = schedule == RANDOM_LANES ? random_bit(warp->ready) : lowest_bit(warp->ready);
@@ -65,6 +70,19 @@ Fiber* pick() {
 void yield_sometimes(Fiber* f) {
   if (LIKELY(machine.config.schedule == IN_ORDER) || machine.random.next() & 3 << 8) return;
   switch_to(pick(), f);
+}
+
+// The systematic search: counts the points at which warps synchronize, and lets a warp give way at those that were asked for.
+void at_sync_point(Fiber* f, u64 object) {
+  if (f->lane != lowest_bit(f->warp->alive)) return;
+  const u64 number = machine.sync_points++;
+  u64& order = machine.sync_order[object * 0x9E3779B97F4A7C15ull >> 56];
+  order = (order ^ (f->block->linear * 32 + f->warp->index + 1)) * 0x100000001B3ull;
+  for (u32 i = 0; i < machine.config.preempt_count; i++) {
+    if (machine.config.preempt[i] != number) continue;
+    f->block->held_warps |= 1u << f->warp->index;
+    switch_to(pick(), f);
+  }
 }
 
 void leave_to_main() {

@@ -6,6 +6,10 @@
 
 namespace weft_rt {
 
+void at_sync_point(Fiber* f, u64 object);
+static ALWAYS_INLINE void sync_point(Fiber* f, u64 object) {
+  if (UNLIKELY(machine.config.counts_sync_points)) at_sync_point(f, object);
+}
 Fiber* pick();  // the next ready thread, or null when the main loop has to decide
 
 static ALWAYS_INLINE void enter(Fiber* f) {
