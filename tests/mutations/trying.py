@@ -65,7 +65,7 @@ class Runner:
         child = os.fork()
         if child == 0:
             self._run(names)
-        end = time.monotonic() + 120 + 10 * expected_s
+        end = time.monotonic() + 45 + 6 * expected_s
         while time.monotonic() < end:
             pid, status = os.waitpid(child, os.WNOHANG)
             if pid:

@@ -107,7 +107,7 @@ def set_allocation_domain(self: TensorView, ids: Sequence[IterDomain], new_conti
     """Choose how the tensor lies in memory: its axes from the outermost."""
     from ..schedule import primitives
 
-    primitives.set_allocation_domain(self, list(ids), new_contiguity)
+    primitives.set_allocation_domain(self, ids, new_contiguity)
 
 
 def set_device_mesh(self: TensorView, mesh: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weft.emulator import Buffer, EmulatedKernel, Finding, LaunchReport
+from weft.emulator import Buffer, EmulatedKernel, Finding, LaunchReport, Scalar
 from weft.errors import UserError
 
 SEEDS = 8
@@ -70,15 +70,22 @@ GUARD_BYTES = 1 << 16  # around a buffer, so that what lies beside it is no othe
 
 def own_copies(arguments: Iterable[Any]) -> list[Any]:
     """Return the arguments with buffers of their own, which hold the same bytes, for launches after the call that they belong to."""
-    out = []
+    arguments, out = list(arguments), []
+    moved: list[tuple[Buffer, int]] = []
     for argument in arguments:
         if isinstance(argument, Buffer):
             memory = ctypes.create_string_buffer(argument.bytes + ALIGNMENT_BYTES + 2 * GUARD_BYTES)
             start = ctypes.addressof(memory) + GUARD_BYTES
             start += -start % ALIGNMENT_BYTES + argument.address % ALIGNMENT_BYTES % 16
             ctypes.memmove(start, argument.address, argument.bytes)
+            moved.append((argument, start))
             argument = replace(argument, address=start, keep=memory)
         out.append(argument)
+    for number, argument in enumerate(out):
+        if isinstance(argument, Scalar) and argument.ctype == "tensor_map":
+            base = int.from_bytes(bytes(argument.value)[:8], "little")
+            new = next((start + base - buffer.address for buffer, start in moved if 0 <= base - buffer.address < buffer.bytes), base)
+            out[number] = replace(argument, value=new.to_bytes(8, "little") + bytes(argument.value)[8:])
     return out
 
 

@@ -238,6 +238,36 @@ def pipeline_rows() -> tuple[Fusion, Launch]:
     return fusion, Launch(((P.block_x, 128),))
 
 
+def tiles() -> tuple[Fusion, Launch]:
+    """[steps, BIDx | tile]: tiles of 8 x 16 come by tensor maps through a ring of 3 stages that a warp of its own fills, and leave by tensor maps."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        y = fd.ops.add(x, x)
+        fd.add_output(y)
+    fusion = fd.fusion
+    assert fusion is not None
+    loaded, stored = cache_after(x, LoadStoreOpType.tma), cache_before(y, LoadStoreOpType.tma)
+    for t in (loaded, stored):
+        set_memory_type(t, MemoryType.shared)
+    for t in (t for t in fusion.tensors() if t is not x):
+        split(t, 0, 8)
+        split(t, 2, 16)
+        reorder(t, {0: 0, 2: 1})
+        merge(t, 0, 1)
+        split(t, 0, 2)
+        t.axis(1).parallelize(P.grid_x)
+        if t in (loaded, y):
+            t.axis(2).parallelize(P.tma)
+            t.axis(3).parallelize(P.tma)
+        else:
+            merge(t, 2, 3)
+            split(t, 2, 128)
+            t.axis(3).parallelize(P.block_x)
+    inline_to(fusion, {t: 2 if t in (loaded, stored) else len(t.get_loop_domain()) for t in fusion.tensors()})
+    warp_specialize(loaded, 3, 2, P.block_x, None, 0, None)
+    return fusion, Launch()
+
+
 def two_sides(**changes: Any) -> tuple[Fusion, Launch]:
     """Row sums used over the rows, and column sums: blocks that stay, a ring of bulk copies, partial sums in global memory, a meeting of all blocks."""
     with FusionDefinition() as fd:
@@ -281,6 +311,7 @@ KERNELS = {
     "column_sum_cluster": Generated(column_sum_cluster, _floats((150, 70))),
     "row_sums": Generated(row_sums, _floats((11, 300))),
     "pipeline_rows": Generated(pipeline_rows, _bf16((26, 1000), (26, 1000))),
+    "tiles": Generated(tiles, _floats((37, 64))),
     "transpose": Generated(transpose, _floats((70, 130))),
     "two_sides": Generated(two_sides, _bf16((31, 512))),
     "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),

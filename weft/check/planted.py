@@ -18,7 +18,7 @@ from weft.check.handwritten import load
 from weft.check.kernels import captured
 from weft.device.library import translation_unit
 from weft.emulator import EmulatedKernel
-from weft.emulator.source_map import SourceMap, noted, with_checked_scalars
+from weft.emulator.source_map import SourceMap, noted, with_checked_scalars, with_shared_tensors
 from weft.errors import InternalError
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"
@@ -117,6 +117,7 @@ generated("row_sums", "redundant writers: all threads store the sum", r" && \(\(
     generated("transpose", "a thread leaves before a barrier", r"(weft::block_sync\(\);  // T3: written)", r"if (threadIdx.x == 5) return; \1", "exit-before-barrier", "T3: written"),
     generated("transpose", "wrong stride of a tile", r"(T3 \+ \(\(int\)threadIdx\.x \*) 64\)", r"\1 63)", "data-race|uninitialised-read", "_shared"),
     generated("transpose", "shared memory too small", "$^", "", "out-of-bounds", "store_shared", geometry={"shared_bytes": 8192}),
+    generated("softmax_shared", "index that runs into the next tensor", r"store_shared\(T10 \+ \((i\d+) \* 128\)", r"store_shared(T10 + (\1 * 256)", "out-of-bounds", r"store_shared\(T10"),
     generated("softmax_shared", "two tensors overlap in shared memory", r"(T13 = reinterpret_cast<float\*>\(shared \+) p3", r"\1 0", "data-race", "store_shared"),
 )
 
@@ -207,7 +208,23 @@ TWO_SIDES = (
     generated(SIDES_CLUSTER, "blocks of a cluster do not wait for each other's start", r"weft::cluster_wait\(\);", ";", "bad-cluster-barrier|remote-access-before-start|data-race|mbarrier-not-initialised", "weft::reduce_cluster|cluster"),
 )
 
-MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TWO_SIDES, *PIPELINES)
+TILES = "tiles"
+TENSOR_MAPS = (
+    generated(TILES, "wait for a tile dropped", r"weft::mbarrier_wait_phase\(full_0 \+ stage_0, i1 / 3\);", ";", "data-race|uninitialised-read", "load_shared|tensor_load"),
+    generated(TILES, "wait for an empty stage dropped", r"weft::mbarrier_wait_phase\(empty_0 \+ stage_0, \(i1 / 3\) \+ -1\);", ";", "data-race|too-many-arrivals", "tensor_load|full_0"),
+    generated(TILES, "bytes of half a tile announced", r"\? 512 : 0\)", "? 256 : 0)", "phase-completes-early|deadlock|tx-count-out-of-range", "full_0|tensor_load"),
+    generated(TILES, "a tile where no tensor copy may begin", r"T2 \+ stage_0 \* 128, &map_T2", "T2 + stage_0 * 128 + 4, &map_T2", "misaligned-copy", "tensor_load"),
+    generated(TILES, "a stage more than the ring has", r"T2 \+ stage_0 \* 128, &map_T2", "T2 + (stage_0 + 1) * 128, &map_T2", "out-of-bounds", "tensor_load"),
+    generated(TILES, "tiles stored at half their distance", r"(tensor_store<2>[^\n]*/ p2\) \*) 8\)\)", r"\1 4))", "data-race|output-not-written", "tensor_store"),
+    generated(TILES, "a tile stored through the map of an input", r"tensor_store<2>\(&map_T1", "tensor_store<2>(&map_T2", "write-to-read-only", "tensor_store"),
+    generated(TILES, "missing proxy fence before a tile is stored", r"weft::fence_proxy_async_shared\(\);\n", ";\n", "missing-proxy-fence", "tensor_store"),
+    generated(TILES, "missing proxy fence between reading a tile and loading over it", r"weft::fence_proxy_async_shared\(\);(  // after)", r";\1", "missing-proxy-fence", "tensor_load"),
+    generated(TILES, "barrier dropped before a tile is stored", r"weft::named_sync\(1, 128\);(  // T3: written)", r";\1", "data-race|uninitialised-read|missing-proxy-fence", "tensor_store|store_shared"),
+    generated(TILES, "staging tile written while its store reads it", r"if \(threadIdx\.x == 0\) weft::bulk_wait_read<0>\(\);", ";", "data-race", "tensor_store|store_shared"),
+    generated(TILES, "exit before the last tile is stored", r"if \(threadIdx\.x == 0\) weft::bulk_wait<0>\(\);", ";", "exit-with-pending-store", "tensor_store"),
+)
+
+MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *PIPELINES)
 
 
 # ---------------------------------------------------------------- planting and running
@@ -234,6 +251,7 @@ class Subject:
     arguments: Sequence[Any]
     options: dict[str, Any]
     keep: Any = None
+    shared_tensors: tuple[str, ...] = ()
 
 
 def subject(name: str) -> Subject:
@@ -244,7 +262,10 @@ def subject(name: str) -> Subject:
         return Subject(own, translation_unit(own, ["cast"]), "rmsnorm", (), made.geometry, made.arguments, made.options, made.keep)
     found = captured(name)
     program = found.call.program
-    return Subject(program.text, translation_unit(program.text, program.blocks), program.name, program.origins, found.geometry, found.arguments, {})
+    return Subject(
+        program.text, translation_unit(program.text, program.blocks), program.name, program.origins, found.geometry, found.arguments, {},
+        shared_tensors=tuple(name for name, _ in program.shared_tensors),
+    )  # fmt: skip
 
 
 def mistaken_unit(at: Subject, mistake: Mistake) -> str:
@@ -260,7 +281,7 @@ def run(mistake: Mistake, seeds: Iterable[int | None] = range(SEEDS)) -> "Verdic
     unit = mistaken_unit(at, mistake)
     own = at.own.rstrip() if mistake.in_library else changed(at.own.rstrip(), mistake)
     source_map = SourceMap.of(unit, own, at.origins)
-    watched = noted(with_checked_scalars(own, at.origins), at.origins)
+    watched = with_shared_tensors(noted(with_checked_scalars(own, at.origins), at.origins), at.shared_tensors)
     kernel = EmulatedKernel(unit.replace(own, watched), at.entry, check="races", source_map=source_map)
     return Verdict(mistake, explore(kernel, {**at.geometry, **mistake.geometry}, at.arguments, seeds, **at.options))
 

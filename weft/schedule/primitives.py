@@ -208,6 +208,10 @@ def set_allocation_domain(tv: TensorView, ids: Sequence[IterDomain], new_contigu
 
     new_contiguity: one for all axes, or one per axis (None for broadcast and reduction axes). Reduction and broadcast axes may be left out.
     """
+    if not isinstance(ids, (list, tuple)) or not all(isinstance(a, IterDomain) for a in ids):
+        raise BadAllocationDomain(tensor=tv, axes=_shortened(ids), reason="that is no list of axes")
+    if not isinstance(new_contiguity, (bool, list, tuple)):
+        raise BadAllocationDomain(tensor=tv, axes=list(ids), reason=f"the contiguity is {_shortened(new_contiguity)}, not a flag or a list of them")
     axes = list(ids)
     _check_allocation(tv, axes)
     none = [a.is_broadcast() or a.is_reduction() for a in axes]
@@ -223,6 +227,10 @@ def set_allocation_domain(tv: TensorView, ids: Sequence[IterDomain], new_contigu
     domain = tv.domain()
     domain.allocation, domain.contiguity = axes, contiguity
     return tv
+
+
+def _shortened(value: object) -> str:
+    return repr(value)[:60]
 
 
 def _check_allocation(tensor: TensorView, axes: list[IterDomain]) -> None:
