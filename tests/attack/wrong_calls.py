@@ -20,12 +20,10 @@ from typing import Any
 import torch
 from tally import Tally
 
-from weft import DataType, FusionDefinition, nn, quantize
+from weft import DataType, FusionDefinition
 from weft.api import schedule
 from weft.check import handwritten
 from weft.cli.main import main
-from weft.frontend import backend
-from weft.nn import functional
 from weft.errors import InternalError, WeftError
 from weft.options import Options, check_option_names, options, split_option_list
 
@@ -236,47 +234,9 @@ def of_operators(draw: random.Random) -> str:
     return name
 
 
-def of_nn(draw: random.Random) -> str:
-    """Functions and modules of weft.nn on tensors and odd values."""
-    if draw.random() < 0.5:
-        name = draw.choice([n for n in functional.__all__ if callable(getattr(functional, n))])
-        junk_call(draw, getattr(functional, name), None, ("weight", "bias", "eps", "dim", "residual", "target", "reduction", "normalized_shape", "beta", "approximate"))
-        return name
-    name = draw.choice([n for n in nn.__all__ if isinstance(getattr(nn, n), type)])
-    made = junk_call(draw, getattr(nn, name), None, ("eps", "affine", "bias", "device", "dtype", "dim", "reduction"))
-    junk_call(draw, made, None)
-    return name
-
-
-def of_quantize(draw: random.Random) -> str:
-    name = draw.choice([n for n in quantize.__all__ if callable(getattr(quantize, n))])
-    junk_call(draw, getattr(quantize, name), None, ("eps", "weight", "layout", "global_scale", "dtype", "swizzled", "recipe"))
-    return name
-
-
-def of_autograd(draw: random.Random) -> str:
-    """Definitions that record gradients, with odd inputs and odd gradients."""
-    if len(_kept) < 2:
-        of_execution(random.Random(0))
-        _kept.append(_kept[0])
-    inputs = [torch.ones(2, 3, requires_grad=True), 1.0]
-    if draw.random() < 0.6:
-        inputs[draw.randrange(2)] = junk(draw)  # type: ignore[call-overload]
-    outputs = _kept[0].with_gradients()(inputs) if hasattr(_kept[0], "with_gradients") else _kept[0].execute(inputs)
-    if draw.random() < 0.5 and outputs[0].requires_grad:
-        torch.autograd.grad(outputs, [inputs[0]], grad_outputs=[torch.ones(2, 3)])  # type: ignore[list-item]
-    return "autograd"
-
-
-def of_frontend(draw: random.Random) -> str:
-    """Options of the torch.compile backend, and what it is given."""
-    junk_call(draw, draw.choice([backend.backend, backend.explain] if hasattr(backend, "explain") else [backend.backend]), None, ("options", "strict", "mode"))
-    return "backend"
-
-
 SURFACES: dict[str, Try] = {
     "ops": of_ops, "definition": of_definition, "schedule": of_schedule, "execution": of_execution, "settings": of_settings, "TOML": of_toml, "command line": of_command_line,
-    "operators": of_operators, "nn": of_nn, "quantize": of_quantize, "autograd": of_autograd, "frontend": of_frontend,
+    "operators": of_operators,
 }  # fmt: skip
 
 

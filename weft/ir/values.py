@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DataType
-from ..errors import InternalError
+from ..errors import UserError
 from ..expr import ONE, Sym, const, var
 from .enums import CacheOp, IterType, LoadStoreOpType, MemoryType, ParallelType
 from .surface import ScalarSurface, TensorSurface
@@ -387,15 +387,15 @@ class TensorView(Val, TensorSurface):
     def axis(self, index: int) -> IterDomain:
         """Return loop axis `index` (negative from the end)."""
         loop = self._domain.loop
-        if not -len(loop) <= index < len(loop):
-            raise AxisOutOfRange(tensor=str(self), index=index, rank=len(loop))
+        if not hasattr(index, "__index__") or not -len(loop) <= index < len(loop):
+            raise AxisOutOfRange(tensor=str(self), index=str(index)[:60], rank=len(loop))
         return loop[index]
 
     def size(self, dim: int) -> Scalar:
         """Return the extent of logical axis `dim` as a scalar of the fusion."""
         axes = no_reductions(self._domain.logical)
-        if not -len(axes) <= dim < len(axes):
-            raise AxisOutOfRange(tensor=str(self), index=dim, rank=len(axes))
+        if not hasattr(dim, "__index__") or not -len(axes) <= dim < len(axes):
+            raise AxisOutOfRange(tensor=str(self), index=str(dim)[:60], rank=len(axes))
         return self.fusion.size_scalar(self, dim % len(axes))  # type: ignore[union-attr]
 
     def shape(self) -> list[Scalar]:
@@ -444,7 +444,7 @@ class TensorView(Val, TensorSurface):
         return str(self)
 
 
-class AxisOutOfRange(InternalError):
+class AxisOutOfRange(UserError):
     code = "W110"
     what = "{tensor} has {rank} axes; there is no axis {index}"
     fix = "give an axis between -{rank} and {rank} - 1"
