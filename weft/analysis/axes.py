@@ -86,7 +86,7 @@ def axis_maps(fusion: Fusion) -> "AxisMaps":
     before, maps = fusion.findings.get(MAPS, (None, None))
     if before != state:
         maps = AxisMaps(fusion)
-        fusion.findings[MAPS] = (state, maps)  # type: ignore[assignment]
+        fusion.findings[MAPS] = (state, maps)
     return maps  # type: ignore[return-value]
 
 
@@ -127,6 +127,7 @@ class AxisMaps:
         return sets
 
     def exact(self, axis: IterDomain) -> IterDomain:
+        """Return the representative of the exact class of `axis`."""
         found = self._exact.get(axis)
         if found is None:
             found = self._exact[axis] = self.exact_sets.find(axis)
@@ -241,7 +242,7 @@ class AxisMaps:
                 other = seen.setdefault((kind, *inputs), transform)
                 if other is not transform:
                     for a, b in zip(other.outputs, transform.outputs):
-                        changed |= sets.union(a, b) in used  # type: ignore[arg-type]
+                        changed |= sets.union(a, b) in used  # type: ignore[arg-type, operator]
 
     def _join_loops(self, sets: UnionFind) -> None:
         for expr in self._tensor_exprs:

@@ -123,12 +123,11 @@ class _Launcher:
 
     def __init__(self, kernel: EmulatedKernel, geometry: dict[str, Any], arguments: Sequence[Any], options: dict[str, Any]) -> None:
         self.kernel, self.arguments, self.before = kernel, arguments, Snapshot(arguments)
-        self.sizes = [geometry[name] for name in ("grid", "block", "shared_bytes")]
-        self.rest = {name: value for name, value in geometry.items() if name not in ("grid", "block", "shared_bytes")} | options
+        self.how = geometry | options
 
     def __call__(self, **how: Any) -> LaunchReport:
         try:
-            return self.kernel.launch(*self.sizes, self.arguments, raise_findings=False, **self.rest, **how)
+            return self.kernel.launch(args=self.arguments, raise_findings=False, **self.how, **how)
         finally:
             self.before.restore()
 
@@ -144,7 +143,8 @@ def search(kernel: EmulatedKernel, geometry: dict[str, Any], arguments: Sequence
     launch = _Launcher(kernel, geometry, arguments, options)
     result = Exploration(kernel.entry)
     plain = result.reports[()] = launch(preempt=())
-    seen, level = {plain.order}, [((), plain)]
+    seen = {plain.order}
+    level: list[tuple[tuple[int, ...], LaunchReport]] = [((), plain)]
     for _ in range(preemptions):
         tries = [(*points, n) for points, report in level for n in range(points[-1] + 1 if points else 0, report.sync_points)]
         left = most - len(result.reports)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.check.explore import SEEDS, Exploration, Found, explore
+from weft.check.explore import SEEDS, Exploration, Found, Order, explore
 from weft.check.handwritten import load
 from weft.check.kernels import captured
 from weft.device.library import translation_unit
@@ -301,7 +301,7 @@ class Verdict:
         return sorted(right, key=lambda f: (-len(f.seeds), kinds.index(f.finding.kind)))
 
     @property
-    def seeds(self) -> list[int | None]:
+    def seeds(self) -> list[Order]:
         """The seeds that show it."""
         shown = {seed for found in self.naming for seed in found.seeds}
         return [seed for seed in self.exploration.reports if seed in shown]

@@ -102,7 +102,7 @@ class Caller(ABC):
             return warm_path.COMPLEX_TENSOR if value.dtype().is_complex else warm_path.TENSOR
         if index in self.template.shape_scalars:
             return warm_path.SHAPE_SCALAR
-        dtype = value.dtype()
+        dtype = value.dtype()  # type: ignore[attr-defined]
         return warm_path.integer_scalar(*integer_range(dtype)) if dtype.is_integer else warm_path.SCALAR
 
     # -- what an executor decides
