@@ -10,11 +10,11 @@ import math
 import random
 from collections.abc import Iterator
 
-from ..expr import Number, Sym, conjuncts, evaluate, evaluate_int, variables
+from ..expr import ONE, Number, Sym, conjuncts, evaluate, evaluate_int, variables
 from ..ir.block_ops import BlockSampleOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp
-from ..ir.values import no_reductions
+from ..ir.values import ReductionOp, no_reductions
 from .kernel_ir import Access, Block, Buffer, If, Kernel, Let, LetRowEnd, Loop, Nest, Op, Statement, Unswitched, is_host_variable, walk
 from .kernel_sync import Role
 
@@ -124,10 +124,12 @@ class _Thread:
 
     def op(self, s: Op, env: Env) -> None:
         """Check the accesses of an op; a lookup finds its source by values that are not known here."""
-        places = [(place, s.vector_elems) for place in (*s.outputs, *([] if isinstance(s.expr, LookupOp) else s.operands[:1]))]
-        places += [(place, 1) for place in s.operands[1:]]  # a fill value, positions
+        is_folded = isinstance(s.expr, ReductionOp)  # a vector into one element
+        places = [(out, 1 if is_folded and out.buffer.elems is ONE else s.vector_elems) for out in s.outputs]
+        places += [(place, s.vector_elems) for place in s.operands[:1] if isinstance(place, Access) and not isinstance(s.expr, LookupOp)]
+        places += [(place, 1) for place in s.operands[1:] if isinstance(place, Access)]  # a fill value, positions
         for place, elems in places:
-            if not isinstance(place, Access) or isinstance(s.expr, BlockSampleOp) or not _is_known(place.index, env):
+            if isinstance(s.expr, BlockSampleOp) or not _is_known(place.index, env):
                 continue
             if elems > 1 and any(evaluate_int(d, env) % elems for d in _divisors(place.index)):
                 continue  # vectors across the ends of rows: schedulers choose none for such sizes, and the host does not check it
