@@ -65,6 +65,8 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
     wanted = launch_sizes(state.plan, {})
     covered = [t for t in state.maps.transforms if isinstance(t, Split) and t.part and not t.source().is_broadcast()]
     kernel.assumptions = list(dict.fromkeys((t.source().sym, mul(t.factor, t.part)) for t in covered))
+    overlapping = [t for t in state.maps.transforms if isinstance(t, Split) and t.overlaps and not t.source().is_broadcast()]
+    kernel.assumptions += dict.fromkeys((t.factor, t.source().sym) for t in overlapping)
     kernel.block_limits = [(kind.value, wanted[kind], threads) for kind, threads in static_block.items() if kind in wanted]
     return kernel, state
 
