@@ -8,21 +8,24 @@ Read first: `build_kernel_state`.
 from __future__ import annotations
 
 
+from ..analysis.masks import EVERYWHERE, mask_bounds
 from ..dtypes import DataType
-from ..expr import ONE, mul, product
+from ..expr import ONE, TRUE, conjunction, mul, product
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ScanOp
-from ..ir.values import Expr, LoadStoreOp, ReductionOp, Split, TensorView
+from ..ir.values import Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Split, TensorView
 from .access import op_fields
 from .blocks import check_fold, sample_guard
 from .copies import bulk_copy, check_async
+from .indexing import Indexer
 from .kernel_ir import Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
 from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import vector_conditions
 from .loops import LoopGroup, is_global_load
+from .masks import condition_of, zero_text
 from .prepare import prepare_reductions
 from .state import LANE_TYPES, BuildState, bound_reductions, launch_sizes
 from .validate import check_axes, check_parallel
@@ -151,7 +154,21 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
             op.at_row_end = Op(**op_fields(state, state.indexer(expr, at_row_end=True), expr))  # type: ignore[arg-type]
         if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
             check_async(expr, output, op.vector_elems)
+        mask(state, op, indexer, loop[lanes[-1]] if lanes else None)
     return op, open_groups
+
+
+def mask(state: BuildState, op: Op, indexer: Indexer, lane: IterDomain | None) -> None:
+    """Let a load leave out what a mask of positions throws away, and a `where` know when it takes nothing of its second operand."""
+    expr = op.expr
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    if isinstance(expr, PointwiseOp) and expr.op_name == "where":
+        op.mask = condition_of(mask_bounds(expr), indexer, output, None, 1, state.divisors)
+    elif isinstance(expr, LoadStoreOp) and is_global_load(expr) and output.memory_type is MemoryType.local and not output.dtype().is_narrow_float:
+        condition = condition_of(state.needed.get(output, EVERYWHERE), indexer, output, lane, op.vector_elems, state.divisors)
+        if condition is not TRUE:
+            op.predicate = conjunction([op.predicate, condition])
+            op.outputs[0].buffer.fill = zero_text(output.dtype())
 
 
 __all__ = ["build_kernel_state"]

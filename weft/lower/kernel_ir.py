@@ -132,6 +132,15 @@ class Unswitched(Nest):
 
 
 @dataclass(eq=False)
+class Masked(Unswitched):
+    """A loop that is written twice: if `test`, which each thread answers for itself, as it is; else for a vector of which a mask takes nothing."""
+
+    @staticmethod
+    def of(test: Sym, fast: list[Statement], slow: list[Statement]) -> "Masked":
+        return Masked(test, [Block(fast), Block(slow)])
+
+
+@dataclass(eq=False)
 class Allocate(Statement):
     buffer: Buffer
 
@@ -150,7 +159,7 @@ class Op(Statement):
     operands: an Access or a Sym (scalars), in the order of expr.inputs. predicate: when false the op must not run.
     """
 
-    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside")
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside", "mask")
 
     expr: Expr
     outputs: list[Access]
@@ -161,6 +170,7 @@ class Op(Statement):
     at_row_end: "Op | None" = None  # the same on this thread's element at the ends of a phased row
     is_shifted: bool = False  # a load of a vector that begins at any element
     inside: Sym = TRUE  # a masked lookup: whether its position is in the source; one element per block: whether this is the one
+    mask: Sym = TRUE  # a `where`: holds wherever it takes its second operand
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ from .in_place import restrict_aliased_loads
 from .kernel_head import begin_kernel
 from .kernel_ir import Kernel
 from .kernel_text import body_text
+from .masks import split_masked_loops
 from .row_ends import add_row_ends
 from .scans import plan_scans
 from .state import BuildState
@@ -47,6 +48,7 @@ PIPELINE: tuple[Pass, ...] = (
     drop_row_bounds,  # before the predicates it changes are grouped
     unswitch_loops,  # every barrier, wait and load stands where it stays, so both branches have them; bounds are still parts of predicates
     load_ahead,  # loads have their predicates, and the loop around them is the one that is left
+    split_masked_loops,  # no pass behind looks for loops over lanes, and predicates are not grouped yet
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
     begin_kernel,  # what is left of reductions and running folds is known

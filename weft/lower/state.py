@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 
 from ..analysis.axes import axis_maps
+from ..analysis.masks import needed_elements
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ONE, ZERO, Sym, ceildiv, const, maximum, mul, product
@@ -54,6 +55,7 @@ class BuildState:
         self.full_rows: FullRows | None = None
         self.phased: PhasedRows | None = None
         self.staying: StayingBlocks | None = None
+        self.needed = needed_elements(fusion)
 
     def indexer(self, expr: Expr, fixed: Iterable[IterDomain] = (), *, at_row_end: bool = False) -> Indexer:
         """Return the indices around `expr`. fixed, at_row_end: see Indexer."""

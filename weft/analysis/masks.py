@@ -1,0 +1,187 @@
+"""Which elements a kernel needs: those that a mask of positions, as `where(i >= j, x, c)`, does not throw away.
+
+Owns the reading of conditions as bounds on the positions of elements, and what of each tensor is needed. A bound is necessary: an element that
+breaks it is not needed; one that keeps it may be. Read first: `Bound`, then `needed_elements`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..expr import ONE, ZERO, Sym, const, mul
+from ..ir.fusion import Fusion
+from ..ir.values import BroadcastOp, ExpandOp, Expr, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
+
+Needed = frozenset["Bound"]
+"""All of these hold where an element is needed; none: every element is."""
+
+EVERYWHERE: Needed = frozenset()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """sum(step * index of the axis) + offset <= 0, over positions of axes that torch sees. steps: (position, step) of the steps that are not 0, in order."""
+
+    steps: tuple[tuple[int, int], ...]
+    offset: Sym
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """An integer that is linear in the positions of an element."""
+
+    steps: dict[int, int]
+    offset: Sym
+
+    def plus(self, other: "_Linear", times: int = 1) -> "_Linear":
+        steps = {p: self.steps.get(p, 0) + times * other.steps.get(p, 0) for p in {*self.steps, *other.steps}}
+        return _Linear({p: step for p, step in steps.items() if step}, self.offset + mul(const(times), other.offset))
+
+    def at_most_zero(self) -> Bound:
+        return Bound(tuple(sorted(self.steps.items())), self.offset)
+
+
+def _axes_count(tensor: TensorView) -> int:
+    return len(no_reductions(tensor.get_logical_domain()))
+
+
+class _Conditions:
+    """Reads tensors of integers and truth values as functions of positions."""
+
+    def __init__(self) -> None:
+        self._linear: dict[TensorView, _Linear | None] = {}
+
+    def linear(self, value: Val) -> _Linear | None:
+        """Return an integer as a linear function of positions, or None."""
+        if isinstance(value, Scalar):
+            return _Linear({}, value.sym) if value.dtype().is_integer else None
+        assert isinstance(value, TensorView)
+        if value not in self._linear:
+            self._linear[value] = None  # while it is looked for
+            self._linear[value] = self._linear_of(value, value.definition())
+        return self._linear[value]
+
+    def _linear_of(self, tensor: TensorView, expr: Expr | None) -> _Linear | None:
+        if expr is None or not tensor.dtype().is_integer:
+            return None
+        if isinstance(expr, IotaOp):
+            _, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
+            return _Linear({0: int(step.value)}, start) if step.is_const and step.value and _axes_count(tensor) == 1 else None  # type: ignore[arg-type]
+        if isinstance(expr, PointwiseOp):
+            return self._arithmetic(expr)
+        source = expr.inputs[0] if expr.inputs else None
+        found = self.linear(source) if isinstance(source, TensorView) else None
+        moved = None if found is None else _moved(expr, tensor)
+        if moved is None:
+            return None
+        return _Linear({moved[p]: step for p, step in found.steps.items() if p in moved}, found.offset)  # type: ignore[union-attr]
+
+    def _arithmetic(self, expr: PointwiseOp) -> _Linear | None:
+        operands = [self.linear(v) for v in expr.inputs]
+        if None in operands:
+            return None
+        first, *rest = operands
+        if expr.op_name == "cast":
+            return first
+        if expr.op_name in ("add", "sub"):
+            return first.plus(rest[0], 1 if expr.op_name == "add" else -1)  # type: ignore[union-attr, arg-type]
+        if expr.op_name == "neg":
+            return _Linear({}, ZERO).plus(first, -1)  # type: ignore[arg-type]
+        if expr.op_name == "mul":
+            for factor, other in ((rest[0], first), (first, rest[0])):
+                if not factor.steps and factor.offset.is_const:  # type: ignore[union-attr]
+                    return _Linear({}, ZERO).plus(other, int(factor.offset.value))  # type: ignore[union-attr, arg-type]
+        return None
+
+    def bounds(self, condition: Val, holds: bool = True) -> Needed:
+        """Return bounds that hold wherever `condition` is true (or false, for `holds` False)."""
+        expr = condition.definition()
+        if not isinstance(condition, TensorView) or expr is None:
+            return EVERYWHERE
+        if isinstance(expr, PointwiseOp):
+            return self._of_op(expr, holds)
+        source = expr.inputs[0] if expr.inputs else None
+        moved = _moved(expr, condition) if isinstance(source, TensorView) else None
+        if moved is None:
+            return EVERYWHERE
+        found = self.bounds(source, holds)  # type: ignore[arg-type]
+        return frozenset(Bound(tuple(sorted((moved[p], s) for p, s in b.steps)), b.offset) for b in found if all(p in moved for p, _ in b.steps))
+
+    def _of_op(self, expr: PointwiseOp, holds: bool) -> Needed:
+        name = expr.op_name
+        if name in ("logical_not", "bitwise_not"):
+            return self.bounds(expr.inputs[0], not holds)
+        if name == "cast":
+            return self.bounds(expr.inputs[0], holds)
+        if name in ("logical_and", "bitwise_and", "logical_or", "bitwise_or"):
+            first, second = (self.bounds(v, holds) for v in expr.inputs)
+            return first | second if name.endswith("and") is holds else first & second
+        if name not in ("ge", "gt", "le", "lt", "eq"):
+            return EVERYWHERE
+        a, b = (self.linear(v) for v in expr.inputs)
+        if a is None or b is None or not (a.steps or b.steps):
+            return EVERYWHERE
+        if name == "eq":
+            return frozenset((a.plus(b, -1).at_most_zero(), b.plus(a, -1).at_most_zero())) if holds else EVERYWHERE
+        name = name if holds else {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}[name]
+        difference = a.plus(b, -1) if name in ("le", "lt") else b.plus(a, -1)
+        return frozenset((difference.plus(_Linear({}, ONE) if name in ("lt", "gt") else _Linear({}, ZERO)).at_most_zero(),))
+
+
+def _moved(expr: Expr, out: TensorView) -> dict[int, int] | None:
+    """Return where each axis of the input of an op that only moves axes is in `out`, or None for other ops."""
+    source = expr.inputs[0]
+    assert isinstance(source, TensorView)
+    if isinstance(expr, BroadcastOp):
+        kept = [p for p, is_new in enumerate(expr.attributes["flags"]) if not is_new]
+        return dict(enumerate(kept))
+    if isinstance(expr, SqueezeOp):
+        kept = [p for p, is_dropped in enumerate(expr.attributes["flags"]) if not is_dropped]
+        return {old: new for new, old in enumerate(kept)}
+    if isinstance(expr, (ExpandOp, LoadStoreOp)) and not out.has_root() and _axes_count(source) == _axes_count(out):
+        return {p: p for p in range(_axes_count(out))}
+    return None
+
+
+def mask_bounds(expr: Expr) -> Needed:
+    """Return bounds that hold wherever a `where` takes its second operand; EVERYWHERE for other ops."""
+    is_where = isinstance(expr, PointwiseOp) and expr.op_name == "where"
+    return _Conditions().bounds(expr.inputs[0]) if is_where else EVERYWHERE
+
+
+def needed_elements(fusion: Fusion) -> dict[TensorView, Needed]:
+    """Return which elements of each tensor anything reads that reaches an output; tensors of which every element may be needed are left out."""
+    conditions = _Conditions()
+    exprs = fusion.tensor_exprs()
+    if not any(isinstance(e, PointwiseOp) and e.op_name == "where" for e in exprs):
+        return {}
+    needed: dict[TensorView, Needed] = {v: EVERYWHERE for v in fusion.outputs() if isinstance(v, TensorView)}
+    for expr in reversed(exprs):
+        for number, operand in enumerate(expr.inputs):
+            if isinstance(operand, TensorView):
+                found = _of_operand(expr, number, operand, needed, conditions)
+                needed[operand] = needed[operand] & found if operand in needed else found
+    return {tensor: bounds for tensor, bounds in needed.items() if bounds}
+
+
+def _of_operand(expr: Expr, number: int, operand: TensorView, needed: dict[TensorView, Needed], conditions: _Conditions) -> Needed:
+    out = expr.outputs[0]
+    if not isinstance(out, TensorView):
+        return EVERYWHERE
+    bounds = needed.get(out, EVERYWHERE)
+    if isinstance(expr, PointwiseOp):
+        if expr.op_name == "where" and number:
+            bounds = bounds | conditions.bounds(expr.inputs[0], holds=number == 1)
+        return _without_broadcasts(bounds, operand)
+    moved = _moved(expr, out) if isinstance(expr, LoadStoreOp) else None
+    return EVERYWHERE if moved is None else _without_broadcasts(bounds, operand)
+
+
+def _without_broadcasts(bounds: Iterable[Bound], operand: TensorView) -> Needed:
+    """Leave out what depends on an axis along which the operand has one element, that serves all."""
+    axes = no_reductions(operand.get_logical_domain())
+    return frozenset(b for b in bounds if all(p < len(axes) and not axes[p].is_broadcast() for p, _ in b.steps))
+
+
+__all__ = ["EVERYWHERE", "Bound", "Needed", "mask_bounds", "needed_elements"]

@@ -1,0 +1,154 @@
+"""What masks of positions throw away is not loaded, and vectors of nothing else are computed as the constants that they are.
+
+    where(i >= j, x, c), by vectors along j:   if (some lane has i >= j) { load x }      if (the same) { as written } else { with the condition false }
+
+The second form leaves the compiler one value for all lanes. Both have the same bits as without: where nothing is loaded, what stands there is selected away.
+Owns the tests of vectors. Read first: `condition_of`, `split_masked_loops`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..analysis.masks import Bound, Needed
+from ..dtypes import CUDA_NAMES, DataType
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, conjunction, conjuncts, const, less, mul, sub, substitute, terms, variables
+from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
+from ..ops.monoids import MONOIDS
+from .indexing import Indexer
+from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, is_host_variable, walk
+
+if TYPE_CHECKING:
+    from .state import BuildState
+
+
+def condition_of(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: IterDomain | None, lanes: int, divisors: dict[Sym, int]) -> Sym:
+    """Return a condition that holds wherever an element, or one of a vector whose lanes are axis `lane`, may be needed; TRUE where nothing is known."""
+    axes = no_reductions(tensor.get_logical_domain())
+    position = None if lane is None else _position_of_lane(lane, axes, lanes, divisors)
+    if lane is not None and position is None:
+        return TRUE
+    atoms = (_atom(bound, indexer, tensor, axes, position, lanes) for bound in sorted(bounds, key=lambda b: (b.steps, str(b.offset))))
+    return conjunction(a for a in atoms if not _is_of_sizes(a))
+
+
+def _is_of_sizes(atom: Sym) -> bool:
+    """True for a bound by sizes: it could be taken for one of the row."""
+    ends = variables(atom.args[1]) if atom.op == "lt" else frozenset()
+    return bool(ends) and all(map(is_host_variable, ends))
+
+
+def _atom(bound: Bound, indexer: Indexer, tensor: TensorView, axes: list[IterDomain], position: int | None, lanes: int) -> Sym:
+    """Return the bound for the lane that keeps it longest."""
+    left: Sym = ZERO
+    right = sub(ONE, bound.offset)
+    for at, step in bound.steps:
+        index = indexer.axis_index(axes[at], tensor)
+        if step > 0:
+            left = left + mul(index, const(step))
+        else:
+            right = right + mul(index, const(-step))
+            right = right + const(-step * (lanes - 1)) if at == position else right
+    return less(left, right)
+
+
+def _position_of_lane(lane: IterDomain, axes: list[IterDomain], lanes: int, divisors: dict[Sym, int]) -> int | None:
+    """Return which axis the lanes of a vector run along, if all of one vector have the same indices of the others."""
+    axis = lane
+    while not any(axis is a for a in axes):
+        transform = axis.definition()
+        if isinstance(transform, Split) and axis is transform.inner():
+            axis = transform.source()
+        elif isinstance(transform, Merge):
+            inner = transform.inner()
+            if not inner.is_broadcast():
+                is_whole = inner.sym.is_const and inner.sym.value % lanes == 0 or divisors.get(inner.sym, 1) % lanes == 0  # type: ignore[operator]
+                if not is_whole:
+                    return None
+            axis = transform.outer() if inner.is_broadcast() else inner
+        else:
+            return None
+    return next(n for n, a in enumerate(axes) if a is axis)
+
+
+def zero_text(dtype: DataType) -> str:
+    """Return 0 in C++, for the elements that are not loaded."""
+    return f"{CUDA_NAMES[dtype]}{{}}" if dtype.is_reduced_float else MONOIDS["sum"].identity(dtype)
+
+
+def split_masked_loops(kernel: Kernel, state: "BuildState") -> Kernel:
+    """Write loops over the lanes of vectors twice where a mask of positions selects: as they are, and for vectors of which it takes nothing.
+
+    Before: ops of `where` have the condition under which they may take their second operand, `mask`.   After: such a loop is a Masked.
+    Here because: no pass behind looks for loops over lanes, and predicates of ops are not grouped yet.
+    """
+    kernel.body = _body(kernel.body)
+    return kernel
+
+
+def _body(statements: list[Statement]) -> list[Statement]:
+    out: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Nest):
+            s.body = _body(s.body)
+        out += _split(s) if isinstance(s, Loop) else [s]
+    return out
+
+
+def _split(loop: Loop) -> list[Statement]:
+    masks = [s for s in walk(loop.body) if isinstance(s, Op) and s.mask is not TRUE]
+    is_flat = all(isinstance(s, (Op, Allocate, If)) for s in walk(loop.body))
+    if not masks or not is_flat or not loop.extent.is_const or loop.start is not ZERO:
+        return [loop]
+    test = _of_some_lane(masks[0].mask, loop)
+    if test is None:
+        return [loop]
+    empty = copied(loop, {})
+    for s in walk([empty]):
+        if isinstance(s, Op) and s.mask is not TRUE and _of_some_lane(s.mask, loop) is test:
+            s.operands = [FALSE, s.operands[2], s.operands[2]]
+    _leave_out_unread(empty)
+    return [Masked.of(test, [loop], [empty])]
+
+
+def _leave_out_unread(loop: Loop) -> None:
+    """Leave out what is computed for nothing, with its variables."""
+    own = {s.buffer for s in loop.body if isinstance(s, Allocate)}
+    while True:
+        ops = [s for s in walk(loop.body) if isinstance(s, Op)]
+        read = {o.buffer for s in ops for o in s.operands if isinstance(o, Access)}
+        dead = {o.buffer for s in ops for o in s.outputs if o.buffer in own and o.buffer not in read}
+        if not dead:
+            return
+        own -= dead
+        loop.body = _without(loop.body, dead)
+
+
+def _without(statements: list[Statement], dead: set[Buffer]) -> list[Statement]:
+    out: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Allocate) and s.buffer in dead or isinstance(s, Op) and all(o.buffer in dead for o in s.outputs):
+            continue
+        if isinstance(s, Nest):
+            s.body = _without(s.body, dead)
+        out.append(s)
+    return out
+
+
+def _of_some_lane(mask: Sym, loop: Loop) -> Sym | None:
+    """Return a condition that holds where `mask` does in some iteration of a loop; None where it is not linear in the loop's index."""
+    parts = []
+    for atom in conjuncts(mask):
+        if atom.op != "lt":
+            return None
+        left, right = atom.args
+        step = terms(sub(left, right)).get((loop.index,), 0)
+        if loop.index in variables(sub(sub(left, right), mul(loop.index, const(step)))):
+            return None
+        first = ZERO if step >= 0 else sub(loop.extent, 1)
+        parts.append(less(substitute(left, {loop.index: first}), substitute(right, {loop.index: first})))
+    found = conjunction(parts)
+    return None if found in (TRUE, FALSE) else found
+
+
+__all__ = ["condition_of", "split_masked_loops", "zero_text"]
