@@ -47,8 +47,13 @@ struct And {
   template <class T> WEFT_DEVICE T combine(T a, T b) { return a & b; }
 };
 
+// A monoid of several fields may know a quicker way for lanes than to combine states: all_lanes<Width>(state).
+template <class Op, class T> WEFT_DEVICE constexpr auto has_all_lanes(int) -> decltype(Op::template all_lanes<32>(T()), bool()) { return true; }
+template <class Op, class T> WEFT_DEVICE constexpr bool has_all_lanes(long) { return false; }
+
 // Fold over groups of Width neighbouring lanes (a power of two up to 32); all lanes get the result.
 template <class Op, int Width, class T> WEFT_DEVICE T reduce_lanes(T value) {
+  if constexpr (has_all_lanes<Op, T>(0)) return Op::template all_lanes<Width>(value);
 #ifdef WEFT_EMULATOR
   return fold_lanes<Op, Width>(value);
 #else
@@ -77,6 +82,10 @@ WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned 
 #pragma unroll
   for (int n = 0; n < N; n++) {
     T value = lane < warps ? load_shared(workspace + (first + lane) * N + n) : identity;
+    if constexpr (has_all_lanes<Op, T>(0)) {
+      values[n] = reduce_lanes<Op, 32>(value);
+      continue;
+    }
 #ifdef WEFT_EMULATOR
     values[n] = fold_first_lanes<Op>(value, warps);
 #else

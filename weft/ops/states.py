@@ -38,7 +38,7 @@ MAX_SUM = define_monoid(
     StateMonoid(
         "max_sum", "", no_text, _max_sum, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMaxSum", has_rounding=True,
         needs_elements=True, instructions=7, mufu=1, struct="MaxSum", fields={"largest": same, "total": same},
-        field_text={"total": "weft::total_below_largest<{T}>({0})"}, needed_blocks=("math",), takes_vectors=True,
+        field_text={"total": "weft::total_below_largest<{T}>({0})"}, needed_blocks=("math", "reduce"), takes_vectors=True,
         text="""
 template <class T> struct MaxSum { T largest, total; };  // the largest of some numbers x, and the sum of exp(x - largest)
 WEFT_DEVICE float share_exp(float x) { return narrow_exp(x); }  // of x <= 0; below 1e-38 it is 0
@@ -54,6 +54,12 @@ struct FoldMaxSum {
     const MaxSum<T> low = is_less ? a : b, high = is_less ? b : a;
     const T scale = low.largest == high.largest ? T(1) : share_exp(low.largest - high.largest);
     return {maximum(a.largest, b.largest), multiply_add(low.total, scale, high.total)};
+  }
+  // One rescaling for all lanes.
+  template <int Width, class T> WEFT_DEVICE MaxSum<T> all_lanes(MaxSum<T> state) {
+    const T largest = reduce_lanes<Max, Width>(state.largest);
+    const T scale = state.largest == largest ? T(1) : share_exp(state.largest - largest);
+    return {largest, reduce_lanes<Sum, Width>(state.total * scale)};
   }
   // One rescaling for N elements.
   template <int N, class T, int M> WEFT_DEVICE MaxSum<T> absorb_vector(same<MaxSum<T>> state, const Array<T, M>& elements, int first) {
