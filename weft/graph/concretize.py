@@ -18,6 +18,7 @@ from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, ReshapeOp, ScanOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorDomain, TensorView, WelfordOp,
 )  # fmt: skip
+from ..ops.monoids import StateMonoid
 from ..ops.build import ExtentMismatch, cast, logical_axes, pointwise
 from ..ops.reductions import monoid_of, repeated
 from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
@@ -181,6 +182,8 @@ def _reduction(fusion: Fusion, expr: ReductionOp, questions: Questions) -> None:
     source, out = expr.tensor_inputs[0], expr.tensor_outputs[0]
     old = logical_axes(source)
     gone = [d for d, (axis, was) in enumerate(zip(out.get_logical_domain(), old)) if axis.is_reduction() and was.is_broadcast()]
+    if gone and isinstance(monoid_of(expr.attributes["kind"]), StateMonoid):
+        return _state(fusion, expr, gone)
     repeats = [d for d in gone if old[d].expanded_extent is not None]
     kind = expr.attributes["kind"]
     if not gone:
@@ -199,6 +202,27 @@ def _reduction(fusion: Fusion, expr: ReductionOp, questions: Questions) -> None:
     _replace_axes(out, [a for a in left if not a.is_reduction()])
     fusion.register(LoadStoreOp([cast(fusion, value, out.dtype())], [out]))
     return None
+
+
+def _state(fusion: Fusion, expr: ReductionOp, gone: list[int]) -> None:
+    """The same with a monoid of several fields, idempotent or over axes of extent 1: where nothing is left to reduce, the fields are operands."""
+    monoid: StateMonoid = monoid_of(expr.attributes["kind"])  # type: ignore[assignment]
+    out = expr.tensor_outputs[0]
+    operands = [squeeze(fusion, t, gone, squeeze_expanded=True) for t in expr.tensor_inputs]
+    left = [a for d, a in enumerate(out.get_logical_domain()) if d not in gone]
+    for axis, was in zip(left, logical_axes(operands[0])):
+        _copy_kind(axis, was)
+    _replace_axes(out, left)
+    fusion.remove(expr)
+    if any(a.is_reduction() for a in left):
+        fusion.register(ReductionOp(operands, [out], **expr.attributes))
+        return
+    for reader in list(out.uses()):
+        field = list(monoid.fields).index(reader.op_name.partition(".")[2])
+        value = reader.tensor_outputs[0]
+        fusion.remove(reader)
+        source = operands[monoid.of_one[field]]
+        fusion.register(LoadStoreOp([cast(fusion, source, value.dtype())], [value]))
 
 
 def _replace_axes(tensor: TensorView, axes: list[IterDomain]) -> None:

@@ -15,7 +15,7 @@ from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, Position, ReshapeOp, ScanOp, TorchOp
 from ..ir.values import (
-    BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, SqueezeOp, TensorView, UserAxes,
+    BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, UserAxes,
 )  # fmt: skip
 from ..ops.build import logical_axes
 from .atoms import Atoms
@@ -189,6 +189,12 @@ def _pointwise(factoring: _Factoring, expr: Expr, before: Before) -> None:
         factoring.widen(expr, source, factoring.counts[expr.tensor_outputs[0]])
 
 
+def _reduction(factoring: _Factoring, expr: ReductionOp, before: Before) -> None:
+    """Of several operands, those behind the first may have broadcast axes where it has its own."""
+    for source in dict.fromkeys(expr.tensor_inputs[1:]):
+        factoring.widen(expr, source, factoring.counts[expr.tensor_inputs[0]])
+
+
 def _flags(factoring: _Factoring, counts: list[int], flags: tuple[bool, ...]) -> tuple[bool, ...]:
     return tuple(flag for flag, count in zip(flags, counts) for _ in range(count))
 
@@ -233,5 +239,5 @@ def _scan(factoring: _Factoring, expr: ScanOp, before: Before) -> None:
 
 _REWRITES: dict[type, Callable[[_Factoring, Any, Before], None]] = {
     PointwiseOp: _pointwise, ExpandOp: _pointwise, BroadcastOp: _broadcast, SqueezeOp: _squeeze, LookupOp: _lookup, CatOp: _cat, ScanOp: _scan,
-    TorchOp: _unchanged,
+    TorchOp: _unchanged, ReductionOp: _reduction,
 }  # fmt: skip

@@ -109,6 +109,7 @@ class StateMonoid(Monoid):
     struct: name of the C++ template of the state, over the first operand's type. fields: name -> type, given the first operand's type.
     text: C++ in namespace weft: that struct, and a struct `functor` with templates over the operand's type T: `identity<T>()`, `combine<T>(state, state)`,
     `lift<T>(operands)`; combine gives the same bits in either order. field_text: C++ of a field that is not just a member; {0} is the state.
+    of_one: which operand each field of one lifted element is, where each is one.
     takes_vectors: True when `functor` also has `absorb_vector<N>(state, Array<T, M> elements, int first)`, which costs less than N times one.
     reduce: (list of torch tensors, dims, keepdim) -> list of torch tensors, one per field.
     """
@@ -119,6 +120,7 @@ class StateMonoid(Monoid):
     field_text: Mapping[str, str] = field(default_factory=dict)
     needed_blocks: tuple[str, ...] = ()
     takes_vectors: bool = False
+    of_one: tuple[int, ...] = ()
 
     def state(self, operand: DataType) -> DataType:
         """Return the type of the state, given the first operand's."""

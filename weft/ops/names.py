@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..options import nearest
-from . import activations as _activations, losses as _losses, step_gradients as _step_gradients  # noqa: F401  (they add to the tables)
+from . import activations as _activations, losses as _losses, positions as _positions, step_gradients as _step_gradients  # noqa: F401  (they add to the tables)
 from .block_functions import BLOCK_FUNCTIONS
 from .composites import COMPOSITES
 from .functions import FUNCTIONS, reduction_function
@@ -24,8 +24,7 @@ class UnknownName(UserError, AttributeError):
 
 
 INSTEAD = {
-    "argmax": "ops.min(ops.where(ops.eq(x, ops.max(x, [1], True)), iota, n), [1])",
-    "argmin": "ops.min(ops.where(ops.eq(x, ops.min(x, [1], True)), iota, n), [1])", "bmm": "ops.matmul(a, b)", "mm": "ops.matmul(a, b)",
+    "bmm": "ops.matmul(a, b)", "mm": "ops.matmul(a, b)",
     "dot": "ops.sum(ops.mul(a, b))", "inner": "ops.sum(ops.mul(a, b), [-1])", "outer": "ops.mul(ops.unsqueeze(a, 1), ops.unsqueeze(b, 0))",
     "addmm": "ops.add(ops.matmul(a, b), c)", "einsum": "ops.matmul, or ops.mul and ops.sum over axes made by ops.unsqueeze", "divide": "ops.div",
     "multiply": "ops.mul", "subtract": "ops.sub", "true_divide": "ops.truediv", "greater": "ops.gt", "greater_equal": "ops.ge", "less": "ops.lt",

@@ -13,11 +13,11 @@ from ..dtypes import DataType
 from ..errors import UserError
 from ..ir.enums import IterType
 from ..ir.fusion import AsWritten, Fusion
-from ..ir.values import IterDomain, ReductionOp, Scalar, TensorView, Val, WelfordOp
+from ..ir.values import IterDomain, PointwiseOp, ReductionOp, Scalar, TensorView, Val, WelfordOp
 from .build import broadcast, cast, constant, copy, logical_axes, pointwise
 from .calls import Calls
 from .gradients import Gradient, NotDifferentiable, gradient_of
-from .monoids import MONOIDS, Monoid
+from .monoids import MONOIDS, Monoid, StateMonoid
 from .promotion import WrongDtype, reduction_dtype
 from .shapes import normalize_dims, size_product, squeeze
 
@@ -97,6 +97,23 @@ def _fold(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int]) ->
     out = fusion.new_tensor(_reduced_axes(fusion, tensor, dims), tensor.dtype())
     fusion.register(ReductionOp([tensor], [out], op=kind, kind=kind))
     return out
+
+
+def fold_state(fusion: Fusion, monoid: StateMonoid, operands: Sequence[TensorView], dims: Sequence[int]) -> list[TensorView]:
+    """Fold `dims` of the operands together with a monoid of several fields; return the fields, in order.
+
+    Shapes: the operands have the same rank; where the first has an axis that is not broadcast, others may have a broadcast one.
+    """
+    kind = monoid.state(operands[0].dtype())
+    state = fusion.new_tensor(_reduced_axes(fusion, operands[0], dims), kind)
+    fusion.register(ReductionOp(list(operands), [state], op=monoid.kind, kind=monoid.kind))
+    fields = []
+    for name, type_of in monoid.fields.items():
+        axes = [fusion.copy_axis(a) for d, a in enumerate(logical_axes(operands[0])) if d not in dims]
+        value = fusion.new_tensor(axes, type_of(operands[0].dtype()))
+        fusion.register(PointwiseOp([state], [value], op=f"{monoid.kind}.{name}", compute=kind))
+        fields.append(value)
+    return fields
 
 
 def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:

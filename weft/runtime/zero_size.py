@@ -13,7 +13,7 @@ from ..expr import Number, Sym, const
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import CatOp, LookupOp, ScatterOp
 from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView, WelfordOp, no_reductions
-from ..ops.monoids import MONOIDS
+from ..ops.monoids import MONOIDS, StateMonoid
 
 IsZero = Callable[[Sym], bool]
 
@@ -50,12 +50,11 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
         if isinstance(expr, (LookupOp, CatOp, ScatterOp)):
             _leave_out_empty(fusion, expr, is_zero)
         if isinstance(expr, (ReductionOp, WelfordOp)) and _folds_nothing(expr, is_zero):
-            for number, output in enumerate(list(expr.outputs)):
-                images[output] = _identity(fusion, expr, number, output)  # type: ignore[index,arg-type]
-            if isinstance(expr, ReductionOp) and MONOIDS[expr.attributes["kind"]].needs_elements:
-                out = expr.tensor_outputs[0]
-                axis = next(a for a in out.get_logical_domain() if a.is_reduction() and is_zero(a.sym))
-                without_value[images[out]] = NothingToFold(kind=expr.attributes["kind"], tensor=expr.tensor_inputs[0], axis=axis)
+            for number, output in enumerate(_results(expr)):
+                image = images[output] = _identity(fusion, expr, number, output)
+                if isinstance(expr, ReductionOp) and MONOIDS[expr.attributes["kind"]].needs_elements:
+                    axis = next(a for a in expr.tensor_outputs[0].get_logical_domain() if a.is_reduction() and is_zero(a.sym))
+                    without_value[image] = NothingToFold(kind=expr.attributes["kind"], tensor=expr.tensor_inputs[0], axis=axis)
     left: list[TensorView | None] = []
     for output in outputs:
         image = images.get(output, output)
@@ -129,8 +128,16 @@ def _repeats(expr: Expr) -> bool:
     return isinstance(expr, PointwiseOp) and expr.attributes["op"] in ("mul", "pow") and isinstance(expr.inputs[1], Scalar)
 
 
+def _results(expr: Expr) -> list[TensorView]:
+    """Return what others read of a reduction: its outputs, or the fields of its state."""
+    is_state = isinstance(expr, ReductionOp) and isinstance(MONOIDS[expr.attributes["kind"]], StateMonoid)
+    return [out for use in expr.outputs[0].uses() for out in use.tensor_outputs] if is_state else list(expr.tensor_outputs)
+
+
 def _identity(fusion: Fusion, expr: Expr, number: int, old: TensorView) -> TensorView:
     """Put a constant in the place of output `number` of a reduction."""
+    if isinstance(expr, ReductionOp) and isinstance(MONOIDS[expr.attributes["kind"]], StateMonoid):
+        return _constant(fusion, old, MONOIDS["sum"].identity_value(old.dtype()))
     if isinstance(expr, ReductionOp):
         return _constant(fusion, old, MONOIDS[expr.attributes["kind"]].identity_value(old.dtype()))
     # Welford: the average of nothing is no number, its squares and count are 0
