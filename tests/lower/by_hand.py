@@ -14,7 +14,7 @@ from weft.dtypes import DataType
 from weft.ir.fusion import Fusion
 from weft.ir.values import TensorView
 from weft.lower import unswitch
-from weft.lower.kernel_ir import Loop, Statement
+from weft.lower.kernel_ir import Loop, Statement, Unswitched
 from weft.lower.pipeline import lower
 from weft.options import options
 from weft.reference.interpreter import evaluate
@@ -52,9 +52,12 @@ def one_branch(kept: str) -> Iterator[None]:
     both = unswitch._both
 
     def one(loop: Loop, around: unswitch.Ranges) -> list[Statement]:
-        fast, slow = both(loop, around)
-        (slow if kept == "fast" else fast).body = []  # type: ignore[attr-defined]
-        return [fast, slow]
+        nests = both(loop, around)
+        for nest in nests:
+            if isinstance(nest, Unswitched):
+                fast, slow = nest.branches
+                (slow if kept == "fast" else fast).body = []
+        return nests
 
     with patch.object(unswitch, "_both", one):
         yield

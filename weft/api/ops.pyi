@@ -77,6 +77,14 @@ class OpNames:
         """Return 0, 1, ... length - 1: torch.arange (ops.iota has start and step)."""
         ...
 
+    def argmax(self, x: Operand, dim: _int | None = ..., keepdim: _bool = ...) -> TensorView:
+        """Return the position of the largest element along dim, in the flattened tensor unless given; the first of equal ones: torch.argmax."""
+        ...
+
+    def argmin(self, x: Operand, dim: _int | None = ..., keepdim: _bool = ...) -> TensorView:
+        """Return the position of the smallest element along dim, in the flattened tensor unless given; the first of equal ones: torch.argmin."""
+        ...
+
     def argsort(self, arg: TensorView, dim: _int, descending: _bool = ..., stable: _bool = ...) -> TensorView:
         """Return the positions along dim in the order of the values of arg."""
         ...
