@@ -104,6 +104,29 @@ def test_cross_entropy_with_smoothing_and_ignored_rows_in_one_pass(classes: int)
     torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("more", [{}, dict(label_smoothing=0.1), dict(ignore_index=3)])
+def test_the_losses_composite_is_one_pass(more: dict) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        t = fd.define_tensor(shape=[-1], contiguity=True, dtype=DataType.Int)
+        fd.add_output(fd.ops.cast(fd.ops.cross_entropy(x, t, reduction="none", **more), dtype=DataType.Float))
+    logits = (torch.randn(6, 300, generator=torch.Generator().manual_seed(4)) * 3).bfloat16()
+    logits[1, 5:9] = float("-inf") if not more else 0.0
+    target = torch.tensor([3, 7, 3, 100, 299, 0])
+    (y,) = run(fd, [logits, target])
+    wanted = torch.nn.functional.cross_entropy(logits.double(), target, reduction="none", **more)
+    torch.testing.assert_close(y.double(), wanted, rtol=2**-8, atol=1e-2)
+
+
+def test_rows_of_infinities_as_torchs_logsumexp() -> None:
+    inf = float("inf")
+    x = torch.randn(5, 400)
+    x[0], x[1, 3], x[2, 9], x[3, 1:] = -inf, inf, float("nan"), -inf
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.logsumexp(fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float), [1]))
+    torch.testing.assert_close(run(fd, [x])[0], torch.logsumexp(x, 1), equal_nan=True)
+
+
 def found(build) -> int:  # noqa: ANN001
     with FusionDefinition() as fd:
         build(fd, fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.Float))

@@ -67,7 +67,7 @@ class _Conditions:
             return None
         if isinstance(expr, IotaOp):
             _, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
-            return _Linear({0: int(step.value)}, start) if step.is_const and step.value and _axes_count(tensor) == 1 else None  # type: ignore[arg-type]
+            return _Linear({0: int(step.value)}, start) if step.is_const and step.value and _axes_count(tensor) == 1 else None
         if isinstance(expr, PointwiseOp):
             return self._arithmetic(expr)
         source = expr.inputs[0] if expr.inputs else None

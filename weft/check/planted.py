@@ -95,7 +95,7 @@ generated("row_sums", "redundant writers: all threads store the sum", r" && \(\(
     library("column_sum", "fence dropped before the arrival", r"thread_fence\(\);(\n  block_sync\(\);\n  if \(linear_thread)", r";\1", "data-race", "weft::fold_partials|weft::arrive_grid"),
     library("column_sum", "fence dropped after the arrival", r"thread_fence\(\);(\n  block_sync\(\);\n  return last)", r";\1", "data-race", "weft::fold_partials|weft::arrive_grid"),
     library("column_sum", "semaphore not reset", r"if \(is_last\) atomic_add[^;]*;", ";", "work-memory-not-zero", "weft::arrive_grid"),
-    library("column_sum", "blocks share one slot for their partials", r"\* ranks \+ rank\) \* kept_threads \+ kept\) \* N;(\n#pragma unroll\n[^\n]*store_global)", r"* ranks) * kept_threads + kept) * N;\1", "data-race|uninitialised-read", "weft::arrive_grid|weft::fold_partials"),
+    library("column_sum", "blocks share one slot for their partials", r"\* ranks \+ rank\) \* kept_threads \+ kept\) \* N;(\n#pragma unroll\n[^\n]*store_partial)", r"* ranks) * kept_threads + kept) * N;\1", "data-race|uninitialised-read", "weft::arrive_grid|weft::fold_partials"),
     library("column_sum", "last block taken to be the last but one", r"static_cast<int>\(ranks\) - 1;", "static_cast<int>(ranks) - 2;", "data-race|uninitialised-read|work-memory-not-zero", "weft::fold_partials|weft::arrive_grid"),
     generated("column_sum", "last-block flag ignored where the result is stored", r" && last_T\d+\)", ")", "data-race", "store_global"),
     generated("column_sum", "redundant writers: every row of threads stores", r" && \(\(int\)threadIdx\.y == 0\)", "", "data-race", "store_global"),

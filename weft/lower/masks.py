@@ -104,6 +104,7 @@ def _split(loop: Loop) -> list[Statement]:
     if test is None:
         return [loop]
     empty = copied(loop, {})
+    assert isinstance(empty, Loop)
     for s in walk([empty]):
         if isinstance(s, Op) and s.mask is not TRUE and _of_some_lane(s.mask, loop) is test:
             s.operands = [FALSE, s.operands[2], s.operands[2]]

@@ -92,16 +92,17 @@ def cross_entropy_rows(
     log_total = logsumexp(fusion, wide_x, [1], True)
     is_target = o.eq(unsqueeze(fusion, o.iota(x.size(1), None, None, DataType.Int), 0), unsqueeze(fusion, target, 1))
     counts = o.ne(target, ignore_index)
-    log_p = wide_x - log_total
-    chosen = log_p if weight is None else log_p * wide(weight)
-    loss = -o.sum(o.where(is_target, chosen, 0.0), [1])
-    if label_smoothing:
-        loss = (1.0 - label_smoothing) * loss - (label_smoothing / x.size(1)) * o.sum(chosen, [1])
+    picked = o.sum(o.where(is_target, wide_x, 0.0), [1])
+    lse = o.squeeze(log_total, [1])
+    scale = None if weight is None else o.sum(o.where(is_target, wide(weight), 0.0), [1])
+    loss = lse - picked if scale is None else scale * (lse - picked)
+    if label_smoothing:  # the mean over the classes of weight * (lse - x), all sums in the pass over x
+        over_all = x.size(1) * lse - o.sum(wide_x, [1]) if weight is None else o.sum(wide(weight), [0]) * lse - o.sum(wide_x * wide(weight), [1])
+        loss = (1.0 - label_smoothing) * loss + (label_smoothing / x.size(1)) * over_all
     if z_loss:
-        squared = o.squeeze(log_total, [1])
-        loss = loss + z_loss * squared * squared
+        loss = loss + z_loss * lse * lse
     ones = o.cast(counts, DataType.Float)
-    weights = ones if weight is None else o.where(counts, o.sum(o.where(is_target, wide(weight), 0.0), [1]), 0.0)
+    weights = ones if weight is None else o.where(counts, scale, 0.0)
     return o.where(counts, loss, 0.0), weights
 
 

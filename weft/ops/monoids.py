@@ -107,8 +107,9 @@ class StateMonoid(Monoid):
     """A monoid whose state has several fields. Its operands are lifted to states, which combine; ops called `KIND.FIELD` read the fields at the end.
 
     struct: name of the C++ template of the state, over the first operand's type. fields: name -> type, given the first operand's type.
+    field_text: C++ of ops that read more than a member; {0} is the state. A name that is no field's reads something of the first operand's type.
     text: C++ in namespace weft: that struct, and a struct `functor` with templates over the operand's type T: `identity<T>()`, `combine<T>(state, state)`,
-    `lift<T>(operands)`; combine gives the same bits in either order. field_text: C++ of a field that is not just a member; {0} is the state.
+    `lift<T>(operands)`; combine gives the same bits in either order.
     of_one: which operand each field of one lifted element is, where each is one.
     takes_vectors: True when `functor` also has `absorb_vector<N>(state, Array<T, M> elements, int first)`, which costs less than N times one.
     reduce: (list of torch tensors, dims, keepdim) -> list of torch tensors, one per field.
@@ -229,7 +230,7 @@ def define_monoid(monoid: M) -> M:
         raise ValueError(f"monoid {monoid.kind} is defined twice")
     MONOIDS[monoid.kind] = monoid
     if isinstance(monoid, StateMonoid):
-        for number, name in enumerate(monoid.fields):
+        for number, name in enumerate({**monoid.fields, **monoid.field_text}):
             text = monoid.field_text.get(name, f"(({{T}})({{0}})).{name}")
             op = OpDef(f"{monoid.kind}.{name}", 1, Rule.keep, {"any": text}, lambda state, number=number: state[number], blocks=monoid.needed_blocks)
             FIELD_OPS[op.name] = op

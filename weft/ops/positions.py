@@ -68,9 +68,9 @@ def _position(op: str, monoid: StateMonoid, fusion: Fusion, arg: Any, dim: Any, 
     x = wide(x)
     if build.logical_axes(x)[at].is_broadcast():
         rest = shapes.squeeze(fusion, x, [at], squeeze_expanded=True)
-        found = o.full([rest.size(d) for d in range(rest.ndim)], 0, dtype=DataType.Int)  # type: ignore[attr-defined]
+        found = o.full([rest.size(d) for d in range(rest.ndim)], 0, dtype=DataType.Int)
     else:
-        places = o.broadcast(o.iota(x.size(at), dtype=DataType.Int32), [d != at for d in range(x.ndim)])  # type: ignore[attr-defined]
+        places = o.broadcast(o.iota(x.size(at), dtype=DataType.Int32), [d != at for d in range(x.ndim)])
         found = o.cast(reductions.fold_state(fusion, monoid, [x, places], [at])[1], DataType.Int)
     if not is_kept:
         return found

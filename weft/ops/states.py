@@ -31,14 +31,16 @@ def _max_sum(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
     (x,) = operands
     largest = torch.amax(x, dims, keepdim=True)
     total = torch.exp(x - largest).sum(dims, keepdim=keepdim)
-    return [largest if keepdim else largest.squeeze(dims), total]
+    guarded = torch.exp(x - torch.where(torch.isinf(largest), 0.0, largest)).sum(dims, keepdim=keepdim)
+    return [largest if keepdim else largest.squeeze(dims), total, guarded]
 
 
 MAX_SUM = define_monoid(
     StateMonoid(
         "max_sum", "", no_text, _max_sum, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMaxSum", has_rounding=True,
         needs_elements=True, instructions=7, mufu=1, struct="MaxSum", fields={"largest": same, "total": same},
-        field_text={"total": "weft::total_below_largest<{T}>({0})"}, needed_blocks=("math", "reduce"), takes_vectors=True,
+        field_text={"total": "weft::total_below_largest<{T}>({0})", "guarded": "weft::total_below_finite<{T}>({0})"},
+        needed_blocks=("math", "reduce"), takes_vectors=True,
         text="""
 template <class T> struct MaxSum { T largest, total; };  // the largest of some numbers x, and the sum of exp(x - largest)
 WEFT_DEVICE float share_exp(float x) { return narrow_exp(x); }  // of x <= 0; below 1e-38 it is 0
@@ -75,6 +77,10 @@ struct FoldMaxSum {
 };
 // As exp(x - largest) sums up: no number where the largest is infinite.
 template <class State> WEFT_DEVICE auto total_below_largest(State state) { return (state.largest - state.largest) + state.total; }
+// As exp(x - shift) sums up, where the shift is 0 when the largest is infinite.
+template <class State> WEFT_DEVICE auto total_below_finite(State state) {
+  return !weft::isinf(state.largest) ? state.total : state.largest > 0 ? state.largest : -1 / state.largest;  // infinity, or 0
+}
 """,
     )
 )

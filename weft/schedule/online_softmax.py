@@ -9,18 +9,19 @@ from dataclasses import dataclass
 
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
-from ..ir.values import BroadcastOp, ExpandOp, Expr, PointwiseOp, ReductionOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, Expr, PointwiseOp, ReductionOp, Scalar, TensorView, Val
 from ..ops.states import MAX_SUM
 from .caching import require_not_inlined, without_reductions
 
 
 @dataclass(frozen=True)
 class ExpSum:
-    """A sum of exp(x - max(x)) over the axes of the maximum, found in a fusion."""
+    """A sum of exp(x - max(x)) over the axes of the maximum, found in a fusion. is_guarded: x - 0 where the maximum is infinite."""
 
     x: TensorView
     largest: TensorView
     total: TensorView
+    is_guarded: bool = False
 
 
 def exp_sums(fusion: Fusion) -> list[ExpSum]:
@@ -41,17 +42,34 @@ def _match(expr: Expr) -> ExpSum | None:
         return None
     x, spread = difference.inputs
     flags: tuple[bool, ...] | None = None
-    while isinstance(above := spread.definition(), (BroadcastOp, ExpandOp)):
-        if isinstance(above, BroadcastOp):
-            if flags is not None:
+    is_guarded = False
+    while True:
+        above = spread.definition()
+        if isinstance(above, PointwiseOp) and not is_guarded:
+            inner = _guarded(above)
+            if inner is None:
                 return None
-            flags = tuple(above.attributes["flags"])
-        spread = above.inputs[0]
+            is_guarded, spread = True, inner
+        elif isinstance(above, BroadcastOp) and flags is None:
+            flags, spread = tuple(above.attributes["flags"]), above.inputs[0]
+        elif isinstance(above, ExpandOp):
+            spread = above.inputs[0]
+        else:
+            break
     largest = None if above is None else _reduced(above, "max")
     if largest is None or above.inputs[0] is not x or not isinstance(x, TensorView) or x.dtype() not in (DataType.Float, DataType.Double):  # type: ignore[union-attr]
         return None
     folded = [tuple(axis.is_reduction() for axis in t.get_logical_domain()) for t in (largest, total)]
-    return ExpSum(x, largest, total) if folded[0] == folded[1] == flags else None
+    return ExpSum(x, largest, total, is_guarded) if folded[0] == folded[1] == flags else None
+
+
+def _guarded(expr: PointwiseOp) -> Val | None:
+    """Return m of where(isinf(m), 0, m), as torch.logsumexp guards its maximum; None for other ops."""
+    if expr.op_name != "where" or not (isinstance(expr.inputs[1], Scalar) and expr.inputs[1].sym.is_const and expr.inputs[1].sym.value == 0):
+        return None
+    test = expr.inputs[0].definition()
+    is_test = isinstance(test, PointwiseOp) and test.op_name == "isinf" and test.inputs[0] is expr.inputs[2]
+    return expr.inputs[2] if is_test else None
 
 
 def _reduced(expr: Expr, kind: str) -> TensorView | None:
@@ -73,7 +91,7 @@ def fold_online(fusion: Fusion) -> int:
     Before: m = max(x); s = sum(exp(x - m)).   After: state = max_sum(x); m, s = its fields, which stay the same tensors.
     Other readers of m and of the exponentials stay as they are.
     Contract: m is the same; s is the same sum in another order, with terms that were scaled down step by step (the bound stands with `MAX_SUM`); where m is
-    infinite or no number, s is no number, as x - m is none. Call it before transforming axes.
+    infinite or no number, s is no number, as x - m is none; guarded, s is infinite or 0 there. Call it before transforming axes.
     """
     found = exp_sums(fusion)
     for pair in found:
@@ -82,7 +100,7 @@ def fold_online(fusion: Fusion) -> int:
         axes = pair.largest.get_logical_domain()
         kind = MAX_SUM.state(pair.x.dtype())
         state = fusion.new_tensor([fusion.copy_axis(axis) for axis in axes], kind)
-        for field, tensor in (("largest", pair.largest), ("total", pair.total)):
+        for field, tensor in (("largest", pair.largest), ("guarded" if pair.is_guarded else "total", pair.total)):
             fusion.remove(tensor.definition())  # type: ignore[arg-type]
             tensor._domain = without_reductions(tensor.domain())
             fusion.register(PointwiseOp([state], [tensor], op=f"{MAX_SUM.kind}.{field}", compute=kind))
