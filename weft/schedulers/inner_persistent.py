@@ -11,8 +11,10 @@ Read first: `InnerPersistent.apply`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from ..analysis.masks import needed_elements
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
@@ -28,6 +30,10 @@ from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, keep_elsewhere
 from .row_ways import choose_rows
 from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps
+
+
+MASKED_ELEMS, MASKED_REGISTERS = 32, 48
+"""Elements of a row in a thread, and registers of it, that `keep_what_a_mask_left` allows."""
 
 
 class InnerPersistent(Scheduler):
@@ -54,12 +60,33 @@ class InnerPersistent(Scheduler):
 
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
         facts = analysis.facts(sizes, alignment_bits)
-        return choose_rows(facts, arch, is_loadable=not facts.still_axes and all(can_load(t) for t in analysis.row_inputs), variant=variant)
+        is_masked = reads_under_a_mask(analysis)
+        is_loadable = not facts.still_axes and not is_masked and all(can_load(t) for t in analysis.row_inputs)
+        params, trace = choose_rows(facts, arch, is_loadable=is_loadable, variant=variant)
+        return keep_what_a_mask_left(params) if is_masked else params, trace
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:
         if isinstance(params, AsyncRowsParams):
             return apply_async_rows(fusion, analysis, params)
         return apply_persistent(fusion, analysis, params)
+
+
+def reads_under_a_mask(analysis: PersistentAnalysis) -> bool:
+    """True when a mask of positions throws away part of what rows are made of: it is not loaded, element by element."""
+    needed = needed_elements(analysis.axes.fusion)
+    return any(tensor in needed for tensor in analysis.row_inputs)
+
+
+def keep_what_a_mask_left(params: Any) -> Any:
+    """Keep rows as they are computed instead of computing them again from the inputs, where they take no more than 32 registers of a thread.
+
+    Vectors of which the mask left nothing are constants then, and cost nothing in every pass. Source: measured on an H200, causal softmax in bf16, of a copy:
+    4x32x2048x2048 1.20 instead of 0.82, 2x32x4096x4096 1.09 instead of 0.71.
+    """
+    fits = isinstance(params, PersistentParams) and params.storage == "register" and params.batches * params.outer_batches * params.vector_elems <= MASKED_ELEMS
+    if not fits or not params.project_to_inputs or params.row_unroll > 1:
+        return params
+    return replace(params, project_to_inputs=False, max_registers=max(params.max_registers, MASKED_REGISTERS))
 
 
 def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) -> Launch:
