@@ -50,7 +50,8 @@ MAX_INDEX, MIN_INDEX = (
     define_monoid(
         StateMonoid(
             f"{name}_index", "", no_text, _with_index(is_largest), no_value, is_idempotent=True, functor=f"weft::FoldWithIndex<{str(is_largest).lower()}>",
-            needs_elements=True, instructions=8, struct="WithIndex", fields={"value": same, "index": lambda operand: DataType.Int32}, of_one=(0, 1), text=TEXT,
+            needs_elements=True, instructions=8, exchange_factor=3, struct="WithIndex", text=TEXT, of_one=(0, 1),
+            fields={"value": same, "index": lambda operand: DataType.Int32},
         )  # fmt: skip
     )
     for name, is_largest in (("max", True), ("min", False))

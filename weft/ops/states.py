@@ -38,7 +38,7 @@ def _max_sum(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
 MAX_SUM = define_monoid(
     StateMonoid(
         "max_sum", "", no_text, _max_sum, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMaxSum", has_rounding=True,
-        needs_elements=True, instructions=7, mufu=1, struct="MaxSum", fields={"largest": same, "total": same},
+        needs_elements=True, instructions=7, mufu=1, exchange_factor=3, struct="MaxSum", fields={"largest": same, "total": same},
         field_text={"total": "weft::total_below_largest<{T}>({0})", "guarded": "weft::total_below_finite<{T}>({0})"},
         needed_blocks=("math", "reduce"), takes_vectors=True,
         text="""

@@ -24,7 +24,8 @@ from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reductio
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, TensorView
+from ..ir.values import Expr, ReductionOp, TensorView
+from ..ops.monoids import MONOIDS
 from .base import Alignments, Decline, Sizes
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
 
@@ -103,8 +104,8 @@ class ReductionFacts(RowShape):
     runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
     vector_limit_elems: along the last run. phased_limit_elems: the same for vectors that need not begin with a row. input_bits, output_bits: bits per
     element of the loops of the inputs and outputs that vary over all loops' kinds (both reduced and not). reductions: results per row;
-    accumulator_bits: their state. results_meet: an expression uses two of them.
-    can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
+    accumulator_bits: their state. results_meet: an expression uses two of them. exchange_factor: cost of combining partial results
+    among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
     """
 
     iteration_elems: int
@@ -128,6 +129,7 @@ class ReductionFacts(RowShape):
     phased_limit_elems: int = 1
     vector_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
+    exchange_factor: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,11 +341,12 @@ class ReductionAnalysis(RowAnalysis):
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
         super().__init__(fusion, axes, shape, buffers)
         self.results_meet = _results_meet(fusion, shape)
+        self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> ReductionFacts:
         can_begin_anywhere = not self.shape.is_inner and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
         shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env))
-        return ReductionFacts(**shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere)
+        return ReductionFacts(**shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor)
 
 
 def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:

@@ -218,8 +218,8 @@ class _Model:
         per_sm = max(1, arch.blocks_per_sm(threads, min(registers, params.max_registers), shared))
         transfer = threads * vectors * self.vector * lanes * self.moved_bits / 8 / self.share
         at_once = min(vectors, params.unroll)
-        rest = LATENCY_NS + (at_once * self.vector_clocks + reduction_clocks(row_warps)) / self.clock
-        reduction = WARP_REDUCTION_INSTRUCTIONS if row_warps <= 1 else BLOCK_REDUCTION_INSTRUCTIONS
+        rest = LATENCY_NS + (at_once * self.vector_clocks + facts.exchange_factor * reduction_clocks(row_warps)) / self.clock
+        reduction = facts.exchange_factor * (WARP_REDUCTION_INSTRUCTIONS if row_warps <= 1 else BLOCK_REDUCTION_INSTRUCTIONS)
         issue = max(1, warps) / 4 * (vectors * self.instructions + reduction + WARP_INSTRUCTIONS) / self.clock
         one_block_in_flight = threads * at_once * self.vector * facts.input_bits / 8 * lanes
 
