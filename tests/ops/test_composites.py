@@ -27,6 +27,7 @@ _tensors = {"X": X, "X4": X4, "Y": Y, "W": W, "B": B, "C": C, "TARGET": TARGET}
 CASES: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "softmax": (("X", 0), F.softmax), "log_softmax": (("X", -1), F.log_softmax), "softmin": (("X", 1), F.softmin), "logsumexp": (("X", [1]), torch.logsumexp),
     "mean": (("X4", [0, 2], True), torch.mean), "std": (("X4", [1]), lambda x, d: torch.std(x, d)), "amax": (("X", [0]), torch.amax), "amin": (("X", [1], True), torch.amin),
+    "argmax": (("X", 1), torch.argmax), "argmin": (("X", 0, True), torch.argmin),
     "any": (("X", [1]), torch.any), "all": (("X", [0], True), torch.all), "norm": (("X", 3, [1]), lambda x, p, d: torch.linalg.vector_norm(x, p, d)),
     "layer_norm": (("X", [7], "W", "B"), F.layer_norm), "rms_norm": (("X", [7], "W"), F.rms_norm), "instance_norm": (("X4", "C", "C"), lambda x, w, b: F.instance_norm(x, None, None, w, b)),
     "batch_norm": (("X4", None, None, "C", "C", True), lambda x, m, v, w, b, t: F.batch_norm(x, m, v, w, b, t)), "normalize": (("X", 2, 1), F.normalize),
