@@ -16,6 +16,7 @@ from ..expr import FALSE, ONE, TRUE, ZERO, Sym, conjunction, conjuncts, const, l
 from ..ir.enums import MemoryType
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from ..ops.monoids import MONOIDS
+from .contracts import lowering_pass
 from .indexing import Indexer
 from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, is_host_variable, walk
 
@@ -77,6 +78,7 @@ def zero_text(dtype: DataType) -> str:
     return f"{CUDA_NAMES[dtype]}{{}}" if dtype.is_reduced_float else MONOIDS["sum"].identity(dtype)
 
 
+@lowering_pass(needs=["pipelines", "unswitched"], before=["grouped predicates"])
 def split_masked_loops(kernel: Kernel, state: "BuildState") -> Kernel:
     """Write loops over the lanes of vectors twice where a mask of positions selects: as they are, and for vectors of which it takes nothing.
 
