@@ -108,8 +108,8 @@ def test_compiling_needs_no_torch() -> None:
 IN_CYCLES: dict[str, set[str]] = {
     "ir": {"fusion", "printing", "structure", "values"},
     "ops": {
-        "activations", "calls", "composites", "factories", "functions", "gradients", "index_functions", "lookups", "losses", "names", "reductions", "reshape",
-        "resize", "scans", "shapes", "step_gradients", "view_functions",
+        "activations", "calls", "composites", "factories", "functions", "gradients", "index_functions", "lookups", "losses", "names", "positions", "reductions",
+        "reshape", "resize", "scans", "shapes", "step_gradients", "view_functions",
     },
     "schedulers": {"inner_outer_heuristic", "inner_outer_model"},
     "runtime": {"call_writer", "calls", "compile_log", "gradient_check"},
