@@ -16,7 +16,7 @@ for folder in (str(HERE), str(HERE.parent.parent)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
-from fusion_generator import LONG_ROWS, TWO_SIDES, VIEWS, random_case  # noqa: E402
+from fusion_generator import LONG_ROWS, NARROW, TWO_SIDES, VIEWS, random_case  # noqa: E402
 from fusion_runner import LARGEST_ELEMS, LARGEST_LONG_ROWS, Found, report, run_seeds, shrunk  # noqa: E402
 
 
@@ -31,11 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--long-rows", action="store_true", help="normalizations of rows of thousands of elements only")
     parser.add_argument("--views", action="store_true", help="graphs over reshapes, permutes, slices, pads and cats only")
     parser.add_argument("--sides", action="store_true", help="normalizations of rows whose columns are reduced, too")
+    parser.add_argument("--narrow", action="store_true", help="fusions with inputs and outputs of 8-bit floats")
     parser.add_argument("--show", action="store_true", help="print the definition of every seed, and run none")
     parser.add_argument("--no-shrink", action="store_true")
     args = parser.parse_args(arguments)
     device = "cuda" if args.gpu else "cpu"
-    family = LONG_ROWS if args.long_rows else VIEWS if args.views else TWO_SIDES if args.sides else ""
+    family = LONG_ROWS if args.long_rows else VIEWS if args.views else TWO_SIDES if args.sides else NARROW if args.narrow else ""
     largest = args.elems or (LARGEST_LONG_ROWS if args.long_rows else LARGEST_ELEMS[device])
     seeds = list(range(args.seed, args.seed + args.count))
     if args.show:
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         found.append((seed, made_as, outcome))
         if outcome.is_failure:
             print(f"seed {seed} ({made_as}): {outcome.kind}: {outcome.detail[:400]}", flush=True)
-            print(f"    in the emulator: python -m tests.random_fusions --seed {seed} --count 1 --elems {largest}{' --long-rows' * args.long_rows}{' --views' * args.views}{' --sides' * args.sides}", flush=True)  # the sizes depend on it
+            print(f"    in the emulator: python -m tests.random_fusions --seed {seed} --count 1 --elems {largest}{' --long-rows' * args.long_rows}{' --views' * args.views}{' --sides' * args.sides}{' --narrow' * args.narrow}", flush=True)  # the sizes depend on it
     report(found, time.monotonic() - start)
     failures = [(seed, outcome) for seed, _, outcome in found if outcome.is_failure]
     if not args.no_shrink:

@@ -18,11 +18,12 @@ from view_generator import view_case
 from weft import DataType, FusionDefinition
 
 FLOATS = ("Float", "Float", "Float", "Half", "BFloat16", "BFloat16", "Double")
+NARROW_FLOATS = ("Float8_e4m3fn", "Float8_e4m3fn", "Float8_e5m2", "Float", "BFloat16")
 SIZES = (
     1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 200, 255, 256, 257, 384, 512, 513, 1000, 1023, 1024, 1025,
     2048, 3000, 4096, 10000, 16384, 40000, 65536, 100001, 262144, 1000000,
 )  # fmt: skip
-LARGEST_VALUE = 1e3
+LARGEST_VALUE, LARGEST_NARROW = 1e3, 448.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +48,8 @@ class CannotMake(Exception):
 class Generator:
     """One random fusion in the making; `fd` is a definition that tells the types."""
 
-    def __init__(self, rng: random.Random, fd: FusionDefinition, largest_elems: int, sizes: dict[str, int] | None = None) -> None:
-        self.rng, self.fd = rng, fd
+    def __init__(self, rng: random.Random, fd: FusionDefinition, largest_elems: int, sizes: dict[str, int] | None = None, floats: Sequence[str] = FLOATS) -> None:
+        self.rng, self.fd, self.floats = rng, fd, floats
         if sizes is None:
             rank = rng.choice((1, 2, 2, 2, 3, 3, 4))
             self.loops = "abcd"[:rank]
@@ -98,6 +99,8 @@ class Generator:
         self.inputs.append(made)
         self.values[name] = self.fd.define_tensor(**made.definition(self.sizes))
         value = Value(name, labels, self.values[name].dtype(), {"Int": 5, "Int32": 5, "Bool": 1}.get(dtype, 2.0), True)
+        if value.dtype.is_narrow_float:  # which has casts and moves alone
+            value = self.cast(value, DataType.Float)
         self.made.append(value)
         return value
 
@@ -345,7 +348,7 @@ class Generator:
     def some_inputs(self, count: int) -> None:
         for n in range(count):
             kind = self.rng.random()
-            dtype = self.rng.choice(FLOATS) if kind < 0.85 else self.rng.choice(("Int", "Int32", "Bool"))
+            dtype = self.rng.choice(self.floats) if kind < 0.85 else self.rng.choice(("Int", "Int32", "Bool"))
             if n == 0 or self.chance(0.55):
                 labels: list[str] = list(self.loops)
             else:
@@ -391,7 +394,7 @@ class Generator:
             dims = list(range(rank - inner, rank)) if self.chance(0.85) else sorted(rng.sample(range(rank), inner))
         x = self.floating(self.up(self.made[0]))
         if self.chance(0.3):
-            residual = self.up(self.tensor(self.loops, rng.choice(FLOATS)))
+            residual = self.up(self.tensor(self.loops, rng.choice(self.floats)))
             x = self.binary(x, self.floating(residual))
         if self.chance(0.3):
             try:
@@ -426,7 +429,7 @@ class Generator:
                 if self.chance(0.5):
                     y = self.floating(self.unary(y))
         for n in range(rng.choice((0, 0, 1, 2))):
-            weight = self.tensor([self.loops[d] for d in dims], rng.choice(FLOATS))
+            weight = self.tensor([self.loops[d] for d in dims], rng.choice(self.floats))
             (y, weight), labels = self.together(y, self.floating(self.up(weight)))
             y = self.add("mul" if n == 0 else "add", Ref(y.name), Ref(weight.name), labels=labels, bound=y.bound * 2 + 2, exact=False)
         for _ in range(rng.choice((0, 0, 1, 2))):
@@ -479,6 +482,9 @@ class Generator:
             if len(v.labels) > 1 and self.chance(0.06):
                 ranks = self.rng.sample(range(len(v.labels)), len(v.labels))
                 v = self.add("stride_order", Ref(v.name), ranks, labels=v.labels, bound=v.bound, exact=v.exact, keep=False)
+            is_narrowed = self.floats is NARROW_FLOATS and v.dtype.is_float and v.dtype is not DataType.Double and v.bound <= LARGEST_NARROW
+            if is_narrowed and not v.dtype.is_narrow_float and self.chance(0.6):
+                v = self.cast(v, getattr(DataType, self.rng.choice(NARROW_FLOATS[:3])))
             out.append(v.name)
         return out
 
@@ -491,6 +497,8 @@ LONG_ROWS = "long rows"
 """A family of its own: normalizations of rows of thousands of elements, as many as leave no multiprocessor without one, or fewer."""
 VIEWS = "views"
 """Graphs over reshapes, permutes, slices, pads and cats (`view_generator`)."""
+NARROW = "narrow types"
+"""The usual fusions, with inputs and outputs of 8-bit floats among them."""
 ROWS, ROW_ELEMS = (1, 5, 66, 132, 133, 140, 270), (4096, 6000, 8192, 8200, 9999, 10000, 12288, 16384, 16388, 20000, 24576, 32768, 40001, 65536, 70000)
 
 
@@ -501,14 +509,14 @@ def long_rows(rng: random.Random, largest_elems: int) -> dict[str, int]:
 
 
 def random_case(seed: int, largest_elems: int = 4000, family: str = "") -> Case:
-    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, or any of FAMILIES."""
+    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, NARROW, or any of FAMILIES."""
     if family == VIEWS:
         return view_case(seed, largest_elems, family)
     rng = random.Random(f"weft {family}{seed}")
     while True:
-        chosen = family or rng.choices([f for f, _ in FAMILIES], [w for _, w in FAMILIES])[0]
+        chosen = family if family and family != NARROW else rng.choices([f for f, _ in FAMILIES], [w for _, w in FAMILIES])[0]
         with FusionDefinition() as fd:
-            made = Generator(rng, fd, largest_elems, long_rows(rng, largest_elems) if chosen == LONG_ROWS else None)
+            made = Generator(rng, fd, largest_elems, long_rows(rng, largest_elems) if chosen == LONG_ROWS else None, NARROW_FLOATS if family == NARROW else FLOATS)
             try:
                 getattr(made, "normalization" if chosen == LONG_ROWS else chosen)()
                 outputs = made.outputs()

@@ -162,7 +162,8 @@ def has_phase(facts: ReductionFacts | PersistentFacts) -> bool:
     """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors."""
     is_narrow = facts.vector_limit_elems * facts.max_dtype_bits <= PHASED_ACCESS_BITS
     is_long = facts.reduction_elems >= PHASED_ROW_VECTORS * facts.phased_limit_elems
-    return is_narrow and is_long and facts.phased_limit_elems > facts.vector_limit_elems and facts.dimensions == 2 and facts.min_vector_elems == 1
+    is_cut = facts.reduction_elems % facts.phased_limit_elems != 0  # else something other than the length of rows forbids them
+    return is_narrow and is_long and is_cut and facts.phased_limit_elems > facts.vector_limit_elems and facts.dimensions == 2 and facts.min_vector_elems == 1
 
 
 def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
