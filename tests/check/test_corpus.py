@@ -31,7 +31,7 @@ def test_a_case_per_scheduler_and_heuristic_is_clean() -> None:
         sanitizer_cases.collect()
     watch = KernelWatch()
     with watch.watching(), options(check=""):
-        for _, define, inputs, _, rows in sanitizer_cases.CASES:
+        for _, define, inputs, _, rows, _ in sanitizer_cases.CASES:
             with FusionDefinition() as fd:
                 define(fd)
             with options(rows=rows):

@@ -341,10 +341,13 @@ class ReductionAnalysis(RowAnalysis):
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
         super().__init__(fusion, axes, shape, buffers)
         self.results_meet = _results_meet(fusion, shape)
+        columns = frozenset(shape.runs[-1].classes)
+        self.has_whole_columns = not shape.is_inner and all(axes.stored(t) & columns in (frozenset(), columns) for t in fusion.tensors())
+        """No tensor has some of the axes along which columns lie and lacks others: a vector that overlaps the one before has an index for all of them."""
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> ReductionFacts:
-        can_begin_anywhere = not self.shape.is_inner and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
+        can_begin_anywhere = self.has_whole_columns and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
         shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env))
         return ReductionFacts(**shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor)
 
@@ -388,7 +391,8 @@ class PersistentAnalysis(RowAnalysis):
             return facts
         inner = math.prod(extents[n] for n in order[-self.still_axes :])
         is_reduced, run = facts.runs[-1]
-        return replace(facts, runs=(*facts.runs[:-1], (is_reduced, run // inner), (is_reduced, inner)), still_axes=self.still_axes, vector_limit_elems=limit)
+        runs = (*facts.runs[:-1], (is_reduced, run // inner), (is_reduced, inner))
+        return replace(facts, runs=runs, still_axes=self.still_axes, vector_limit_elems=limit, phased_limit_elems=1)  # a phase is of a row that is one run
 
     def _facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
         extents = self.axes.extents_elems(env)
