@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from channels import BF16, FLOAT, batch_norm, checked, group_norm, with_params
+from channel_cases import BF16, FLOAT, batch_norm, checked, group_norm, with_params
 from row_fusions import numbers
 
 from weft.options import options

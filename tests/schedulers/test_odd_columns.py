@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from channels import checked
+from channel_cases import checked
 from row_fusions import numbers, wide
 
 from weft import DataType, FusionDefinition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from channels import BF16, FLOAT, batch_norm, checked, softmax_across, with_params
+from channel_cases import BF16, FLOAT, batch_norm, checked, softmax_across, with_params
 from row_fusions import numbers
 
 from weft.options import options

@@ -225,7 +225,7 @@ def compute_tensor_descriptor(sizes: Sequence[int], strides: Sequence[int]) -> t
     Example: compute_tensor_descriptor([4, 1, 8], [1, 32, 4]) == ([None, True, True], [0, 2, 1])
     """
     rank = len(sizes)
-    if not all(isinstance(n, int) for n in (*sizes, *strides)):
+    if not all(isinstance(n, int) or type(n).__name__ == "SymInt" for n in (*sizes, *strides)):  # torch's open sizes, without importing torch
         raise WrongDescriptor(sizes=rank, strides=len(strides), sizes_list=list(sizes), strides_list=list(strides))
     if len(strides) != rank or rank and min(sizes) < 0:
         raise WrongDescriptor(sizes=rank, strides=len(strides), sizes_list=list(sizes), strides_list=list(strides))

@@ -95,8 +95,11 @@ def topk(fusion: Fusion, arg: Any, k: Any, dim: Any = -1, largest: Any = True, s
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        gather, take_along_axis, index_select, select, embedding_fwd, embedding_bwd, scatter, scatter_add, argsort, topk,
+        gather, take_along_axis, index_select, select, embedding_fwd, scatter, argsort, topk,
         _scan("cumsum", "sum"), _scan("cumprod", "prod"), _scan("cummin", "min"), _scan("cummax", "max"),
     )
 }  # fmt: skip
 """Each by its name."""
+
+MORE_FUNCTIONS: dict[str, Callable[..., Any]] = {"embedding_bwd": embedding_bwd, "scatter_add": scatter_add}
+"""Beside nvFuser's names."""

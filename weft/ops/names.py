@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..options import nearest
 from . import activations as _activations, losses as _losses, positions as _positions, step_gradients as _step_gradients  # noqa: F401  (they add to the tables)
 from .block_functions import BLOCK_FUNCTIONS
+from .index_functions import MORE_FUNCTIONS
 from .composites import COMPOSITES
 from .functions import FUNCTIONS, reduction_function
 from .monoids import MONOIDS, StateMonoid
@@ -57,20 +58,20 @@ INSTEAD = {
 
 def all_names() -> list[str]:
     """Return every op and composite, sorted."""
-    return sorted({*FUNCTIONS, *COMPOSITES, *BLOCK_FUNCTIONS})
+    return sorted({*FUNCTIONS, *COMPOSITES, *BLOCK_FUNCTIONS, *MORE_FUNCTIONS})
 
 
 def unknown(name: str) -> UnknownName:
     """Return the error for a name that is no op."""
     instead = INSTEAD.get(name)
-    near = nearest(name, [*FUNCTIONS, *COMPOSITES, *BLOCK_FUNCTIONS])
+    near = nearest(name, [*FUNCTIONS, *COMPOSITES, *BLOCK_FUNCTIONS, *MORE_FUNCTIONS])
     remedy = f"write {instead}" if instead else f"{near}; dir(fd.ops) lists all of them"
     return UnknownName(name=name, remedy=remedy)
 
 
 def function_of(name: str) -> Callable[..., Any]:
     """Return the function of the op or composite `name`, which takes the fusion first. Errors: UnknownName."""
-    function = FUNCTIONS.get(name) or COMPOSITES.get(name) or BLOCK_FUNCTIONS.get(name)
+    function = FUNCTIONS.get(name) or COMPOSITES.get(name) or BLOCK_FUNCTIONS.get(name) or MORE_FUNCTIONS.get(name)
     if function is None and name in MONOIDS and not isinstance(MONOIDS[name], StateMonoid):
         function = reduction_function(name)
     if function is None:
