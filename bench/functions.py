@@ -7,12 +7,13 @@ Read first: `FUNCTIONS`.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import copy_us, device_of, median_us, moved_bytes, parser, write
+from measure import device_of, measured, sized_parser, write
 
 from weft import FusionDefinition
 from weft.dtypes import DataType
@@ -53,11 +54,7 @@ def definition(function: Callable[[Any, Any], Any], dtype: DataType) -> FusionDe
 
 
 def main() -> None:
-    arguments_of = parser(__doc__ or "")
-    arguments_of.add_argument("--rows", type=int, default=16384)
-    arguments_of.add_argument("--columns", type=int, default=4096)
-    arguments_of.add_argument("--only", default="", help="functions whose name has this in it")
-    arguments = arguments_of.parse_args()
+    arguments = sized_parser(__doc__ or "").parse_args()
     device = device_of(arguments)
     rows, columns = (16, 256) if arguments.cpu_smoke else (arguments.rows, arguments.columns)
     found = []
@@ -67,9 +64,7 @@ def main() -> None:
                 continue
             fd = definition(function, dtype)
             x = torch.randn(rows, columns, device=device).to(kind)
-            moved = moved_bytes((x,), tuple(fd.execute([x])))
-            us = median_us(lambda: fd.execute([x]), device)
-            found.append({"function": name, "dtype": str(kind)[6:], "us": round(us, 2), "of_copy": round(copy_us(moved, device) / us, 4)})
+            found.append({"function": name, "dtype": str(kind)[6:], **measured(functools.partial(fd.execute, [x]), (x,), device)})
             print(json.dumps(found[-1]), flush=True)
     write(arguments, __file__, device, found, rows_of_tensor=rows, columns=columns)
 

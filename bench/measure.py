@@ -43,6 +43,15 @@ def parser(what: str) -> argparse.ArgumentParser:
     return out
 
 
+def sized_parser(what: str) -> argparse.ArgumentParser:
+    """Return a parser of a script whose cases are all of one shape."""
+    out = parser(what)
+    out.add_argument("--rows", type=int, default=16384)
+    out.add_argument("--columns", type=int, default=4096)
+    out.add_argument("--only", default="", help="cases whose name has this in it")
+    return out
+
+
 def device_of(arguments: argparse.Namespace) -> str:
     """Return where to run. Exits when there is no GPU and no --cpu-smoke."""
     if arguments.cpu_smoke:
@@ -179,6 +188,13 @@ def copy_us(count: int, device: str) -> float:
 def fraction_of_copy(call: Callable[[], object], count: int, device: str, rep_ms: int = 60) -> float:
     """Return the time of a copy of the same bytes over the time of the call: 1 is as fast as a copy."""
     return copy_us(count, device) / median_us(call, device, rep_ms)
+
+
+def measured(call: Callable[[], Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], device: str) -> dict[str, float]:
+    """Return the time of a call, the bytes of its inputs and results, and the fraction of a copy of these."""
+    moved = moved_bytes(inputs, tuple(call()))
+    us = median_us(call, device)
+    return {"us": round(us, 2), "bytes": moved, "of_copy": round(copy_us(moved, device) / us, 4)}
 
 
 # ---------------------------------------------------------------- kernels, compiled before they are needed

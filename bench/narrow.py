@@ -7,12 +7,13 @@ Bytes are those of inputs and results, scales counted, narrow elements packed. R
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import copy_us, device_of, median_us, moved_bytes, parser, write
+from measure import device_of, measured, sized_parser, write
 
 from weft import FusionDefinition, quantize
 from weft.dtypes import DataType
@@ -68,25 +69,14 @@ def cases(rows: int, columns: int, device: str) -> dict[str, tuple[Callable[...,
     }
 
 
-def measured(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...], device: str) -> dict[str, float]:
-    """Return the time of a call, the bytes that it must move, and the fraction of a copy of these."""
-    moved = moved_bytes(inputs, tuple(function(*inputs)))
-    us = median_us(lambda: function(*inputs), device)
-    return {"us": round(us, 2), "bytes": moved, "of_copy": round(copy_us(moved, device) / us, 4)}
-
-
 def main() -> None:
-    arguments_of = parser(__doc__ or "")
-    arguments_of.add_argument("--rows", type=int, default=16384)
-    arguments_of.add_argument("--columns", type=int, default=4096)
-    arguments_of.add_argument("--only", default="", help="cases whose name has this in it")
-    arguments = arguments_of.parse_args()
+    arguments = sized_parser(__doc__ or "").parse_args()
     device = device_of(arguments)
     rows, columns = (128, 256) if arguments.cpu_smoke else (arguments.rows, arguments.columns)
     found = []
     for name, (function, inputs) in cases(rows, columns, device).items():
         if arguments.only in name:
-            found.append({"case": name, "rows": rows, "columns": columns, **measured(function, inputs, device)})
+            found.append({"case": name, "rows": rows, "columns": columns, **measured(functools.partial(function, *inputs), inputs, device)})
             print(json.dumps(found[-1]), flush=True)
     write(arguments, __file__, device, found)
 

@@ -26,6 +26,7 @@ from ..lower.kernel_ir import (
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
 from ..lower.reduction_form import reduction_form
+from ..lower.state import LANE_TYPES
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
@@ -234,17 +235,13 @@ class CudaWriter:
         """Write the fold of one element, or of one vector of them, into what this thread has folded."""
         output, dtype = s.outputs[0], s.outputs[0].buffer.dtype
         monoid = self.monoid(s.expr, dtype)
-        if s.vector_elems > 1 and not output.buffer.tensor.axis(-1).is_reduction():  # lanes have a result each: of threads of which there is one
+        is_absorbed = any(a.parallel in LANE_TYPES and a.is_reduction() for a in output.buffer.tensor.get_loop_domain())
+        if s.vector_elems > 1 and not is_absorbed:  # lanes have a result each: of threads of which there is one
             for lane in range(s.vector_elems):
                 lanes = [lane_of(o, lane) if isinstance(o, Access) else o for o in (output, *s.operands)]
                 self.fold(replace(s, outputs=[lanes[0]], operands=lanes[1:], vector_elems=1), depth)  # type: ignore[list-item]
             return
         folded = self.read(output, dtype)
-        if s.vector_elems > 1 and output.buffer.elems is not ONE:  # lanes of several results, each with an element of its own
-            for lane in range(s.vector_elems):
-                operands = [lane_of(o, lane) if isinstance(o, Access) else o for o in s.operands]
-                self.fold(replace(s, outputs=[lane_of(output, lane)], operands=operands, vector_elems=1), depth)
-            return
         if s.vector_elems > 1:
             source: Access = s.operands[0]  # type: ignore[assignment]
             first = self.scalars.index(source.index)
