@@ -22,6 +22,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from sweep import spread
+
 from weft.frontend.backend import GRAPHS, backend
 from weft.frontend.region_call import RegionCall
 from weft.reference.interpreter import evaluate
@@ -148,18 +150,25 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("-v", action="store_true")
     a = parser.parse_args()
-    bad = covered = nodes = 0
+    bad = ran = covered = nodes = 0
     start = time.perf_counter()
-    for seed in range(a.seed, a.seed + a.count):
-        problem, text = run(seed, a.kernels)
-        covered, nodes = covered + sum(g.covered_nodes for g in GRAPHS), nodes + sum(g.compute_nodes for g in GRAPHS)
+    items = [(seed, a.kernels) for seed in range(a.seed, a.seed + a.count)]
+    for (seed, _), (problem, text, held, of) in spread(_work, items, a.workers, a.seconds):
+        ran, covered, nodes = ran + 1, covered + held, nodes + of
         if problem or a.v:
             print(f"seed {seed}: {problem or 'right'}\n{text}", flush=True)
         bad += bool(problem)
-    print(f"{a.count} modules, {bad} wrong; {covered} of {nodes} compute nodes in regions; {time.perf_counter() - start:.0f} s")
+    print(f"{ran} of {a.count} modules, {bad} wrong; {covered} of {nodes} compute nodes in regions; {time.perf_counter() - start:.0f} s")
     sys.exit(bool(bad))
+
+
+def _work(item: tuple[int, bool]) -> tuple[str, str, int, int]:
+    problem, text = run(*item)
+    return problem, text, sum(g.covered_nodes for g in GRAPHS), sum(g.compute_nodes for g in GRAPHS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python tests/frontend/opinfo.py                     every entry of op_db, regions evaluated by the interpreter in float64 (some minutes)
     python tests/frontend/opinfo.py --emulate softmax   entries whose name contains a word, regions run by kernels in the emulator
     python tests/frontend/opinfo.py --functions         weft.nn.functional instead
+    python tests/frontend/opinfo.py --dtype bfloat16 --workers 16      in another type, on several cores
 
 A sample of the backend is traced to aten as AOTAutograd traces it, cut into regions, translated, run, and compared with eager torch in float64.
 It is `claimed` when one of its aten ops has a rule, `declined` when such an op stays with torch, with the reason. Owns the harness; `test_opinfo.py` runs a part.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import importlib.util
 import itertools
 import sys
@@ -25,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from sweep import spread
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
@@ -56,20 +59,21 @@ class Tally:
         return self.right + sum(self.declined.values()) + len(self.wrong)
 
 
-def entries(words: list[str]) -> list[Any]:
-    """Return the entries of op_db whose values are determined."""
+def entries(words: list[str], dtype: torch.dtype = torch.float32) -> list[Any]:
+    """Return the entries of op_db that know a type and whose values are determined."""
     if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:  # torch's test tools derive their TestCase from it; nothing here runs one
         sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
     from torch.testing._internal.common_methods_invocations import op_db
 
-    found = [op for op in op_db if torch.float32 in op.dtypes and not any(w in op.name for w in RANDOM)]
+    found = [op for op in op_db if dtype in op.dtypes and not any(w in op.name for w in RANDOM)]
     return [op for op in found if not words or any(w in op.name for w in words)]
 
 
-def samples_of(op: Any, most: int | None = None) -> Iterator[Any]:
+def samples_of(op: Any, most: int | None = None, dtype: torch.dtype = torch.float32, part: int = 0, parts: int = 1) -> Iterator[Any]:
+    """Yield samples of an entry: at most `most`, and of these every `parts`-th from `part` on."""
     torch.manual_seed(0)
-    samples = op.sample_inputs("cpu", torch.float32, requires_grad=False)
-    return itertools.islice((s for s in samples if not _draws(op, s)), most)
+    samples = op.sample_inputs("cpu", dtype, requires_grad=False)
+    return itertools.islice((s for s in samples if not _draws(op, s)), part, most, parts)
 
 
 def _draws(op: Any, sample: Any) -> bool:
@@ -137,6 +141,7 @@ def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> Non
     try:
         gm, tensors = traced(op, sample)
         want = op.op(sample.input, *sample.args, **sample.kwargs)
+        exact = _in_float64(op, sample)
     except Exception:  # noqa: BLE001  (data-dependent sizes, types that fake tensors do not know: nothing that a backend would see)
         tally.not_traced += 1
         return
@@ -161,7 +166,7 @@ def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> Non
         text = str(error).splitlines()[0]
         (tally.wrong.append if isinstance(error, AssertionError) or getattr(error, "code", "").startswith("W9") else lambda t: tally.declined.update([t]))(text)
         return
-    problem = _difference(got, want)
+    problem = _difference(got, want, exact)
     if problem:
         nodes = " ".join(dict.fromkeys(str(n.target).replace("aten.", "") for r, _ in made for n in r.nodes if not is_getitem(n) and not is_cheap(n)))
         tally.wrong.append(f"{problem}  [{nodes}]  {_shown(sample)}")
@@ -171,6 +176,18 @@ def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> Non
         tally.right += 1
 
 
+def _in_float64(op: Any, sample: Any) -> Any:
+    """The result of a sample of 16-bit floats when torch computes in float64; None for other types."""
+    narrow = (torch.bfloat16, torch.float16)
+    if not any(isinstance(v, torch.Tensor) and v.dtype in narrow for v in tree_flatten((sample.input, sample.args, sample.kwargs))[0]):
+        return None
+    wide = tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.dtype in narrow else v, (sample.input, sample.args, sample.kwargs))
+    try:
+        return op.op(wide[0], *wide[1], **wide[2])
+    except Exception:  # noqa: BLE001  (an op that asks for the type it was given)
+        return None
+
+
 def _shown(sample: Any) -> str:
     def text(v: Any) -> Any:
         return f"{str(v.dtype)[6:]}{list(v.shape)}" if isinstance(v, torch.Tensor) else v
@@ -178,14 +195,23 @@ def _shown(sample: Any) -> str:
     return str(tree_map(text, (sample.input, sample.args, sample.kwargs)))[:200]
 
 
-def _difference(got: Any, want: Any) -> str:
-    """Return what is wrong with a result; torch's own in float32 counts with 2e-5 of its size, since it has rounding errors, too."""
+def _difference(got: Any, want: Any, exact: Any = None) -> str:
+    """Return what is wrong with a result; torch's own in float32 counts with 2e-5 of its size, since it has rounding errors, too. exact: the result in
+    float64; a 16-bit result may be off by twice torch's own error, and by one rounding."""
     a, b = (tree_flatten(v)[0] for v in (got, want))
-    for x, y in zip(a, b):
+    references = b if exact is None else tree_flatten(exact)[0]
+    for x, y, z in zip(a, b, references):
         if not isinstance(y, torch.Tensor):
             continue
         if x.dtype is not y.dtype or x.shape != y.shape:
             return f"{x.dtype} {tuple(x.shape)} for {y.dtype} {tuple(y.shape)}"
+        if exact is not None and y.dtype in (torch.bfloat16, torch.float16) and isinstance(z, torch.Tensor) and z.shape == y.shape:
+            allowed = 2 * (y.double() - z.double()).abs() + torch.finfo(y.dtype).eps * (z.double().abs() + torch.finfo(y.dtype).tiny)
+            fits = ((x.double() - z.double()).abs() <= allowed) | (x == y) | (x.isnan() & y.isnan())
+            if not bool(fits.all()):
+                at = int((~fits).flatten().nonzero()[0])
+                return f"{x.flatten()[at].item()} for {z.flatten()[at].item()} (torch {y.flatten()[at].item()}), {int((~fits).sum())} of {fits.numel()}"
+            continue
         try:
             torch.testing.assert_close(x, y, rtol=2e-5, atol=2e-5, equal_nan=True)
         except AssertionError as error:
@@ -240,38 +266,63 @@ def run_function(function: Callable[..., Any], op: Any, sample: Any, tally: Tall
 
 
 # ---------------------------------------------------------------- the command
+PARTS = 4
+"""Into which the samples of an entry are divided for several cores."""
+
+
+@functools.cache
+def _known(dtype: torch.dtype) -> list[Any]:
+    return entries([], dtype)
+
+
+def _work(item: tuple[int, str, int, int | None, bool, bool]) -> Tally:
+    """The tally of one part of one entry's samples."""
+    warnings.simplefilter("ignore")
+    index, dtype, part, most, emulate, of_functions = item
+    given = getattr(torch, dtype)
+    op, tally = _known(given)[index], Tally()
+    for sample in samples_of(op, most, given, part, PARTS):
+        if of_functions:
+            run_function(functions()[op.name], op, sample, tally)
+        else:
+            run_sample(op, sample, tally, emulate)
+    return tally
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("words", nargs="*")
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--functions", action="store_true")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--most", type=int, default=None, help="samples per entry")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=2 * 3600)
     a = parser.parse_args()
-    warnings.simplefilter("ignore")
     total = Tally()
     reasons: collections.Counter[str] = collections.Counter()
     start = time.perf_counter()
     ours = functions()
-    for op in entries(a.words):
-        if a.functions and (op.name not in ours or op.variant_test_name):
-            continue
-        tally = Tally()
-        for sample in samples_of(op, a.most):
-            if a.functions:
-                run_function(ours[op.name], op, sample, tally)
-            else:
-                run_sample(op, sample, tally, a.emulate)
+    chosen = {
+        index: op for index, op in enumerate(_known(getattr(torch, a.dtype)))
+        if (not a.words or any(w in op.name for w in a.words)) and (not a.functions or op.name in ours and not op.variant_test_name)
+    }  # fmt: skip
+    items = [(index, a.dtype, part, a.most, a.emulate, a.functions) for part in range(PARTS) for index in chosen]
+    done = 0
+    for item, tally in spread(_work, items, a.workers, a.seconds):
+        done += 1
+        name = chosen[item[0]].name
         total.right, total.foreign, total.not_traced = total.right + tally.right, total.foreign + tally.foreign, total.not_traced + tally.not_traced
         total.declined.update(tally.declined)
         total.wrong += tally.wrong
-        reasons.update({f"{op.name}: {why}": n for why, n in tally.declined.items()})
+        reasons.update({f"{name}: {why}": n for why, n in tally.declined.items()})
         for text in tally.wrong[:4]:
-            print(f"WRONG {op.name}: {text}", flush=True)
+            print(f"WRONG {name}: {text}", flush=True)
     for text, times in reasons.most_common():
         print(f"declined {times:4d}  {text}")
     share = sum(total.declined.values()) / max(1, total.claimed)
-    print(f"{total.claimed} claimed: {total.right} right, {sum(total.declined.values())} declined ({share:.1%}), {len(total.wrong)} wrong; "
-          f"{total.foreign} without an op that has a rule, {total.not_traced} not traced; {time.perf_counter() - start:.0f} s")  # fmt: skip
+    print(f"{a.dtype}, {done} of {len(items)} parts: {total.claimed} claimed: {total.right} right, {sum(total.declined.values())} declined ({share:.1%}), "
+          f"{len(total.wrong)} wrong; {total.foreign} without an op that has a rule, {total.not_traced} not traced; {time.perf_counter() - start:.0f} s")  # fmt: skip
     sys.exit(bool(total.wrong))
 
 

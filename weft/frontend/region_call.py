@@ -52,7 +52,8 @@ class RegionCall:
 
     def kernels(self) -> tuple[Any, ...]:
         """The kernels that calls of this region's definition have used; none before the first call, or where torch runs it."""
-        return tuple(self.translated.definition.fec.kernel_runtimes)
+        cache = getattr(self.translated.definition, "fec", None)
+        return () if cache is None else tuple(cache.kernel_runtimes)
 
     def eager(self, *inputs: Any) -> Any:
         """Run the region's ops in torch."""

@@ -48,6 +48,11 @@ def is_cheap(node: Node) -> bool:
     return rule is not None and rule.is_cheap
 
 
+def is_host_number(node: Node) -> bool:
+    """True for arithmetic on sizes, which Python does at each call."""
+    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
 def is_taken_view(node: Node, reasons: dict[Node, str]) -> bool:
     """True for a cheap node that regions copy."""
     source = node.args[0] if is_getitem(node) else node
@@ -71,7 +76,7 @@ def _members(nodes: list[Node], reasons: dict[Node, str]) -> set[Node]:
     for node in nodes:
         if is_getitem(node):
             members.update([node] if node.args[0] in members else [])
-        elif node.op == "call_function" and node not in reasons and not is_cheap(node):
+        elif node.op == "call_function" and node not in reasons and not is_cheap(node) and not is_host_number(node):
             why = reason_against(node)
             if why:
                 reasons[node] = why
@@ -215,4 +220,4 @@ def _in_order(nodes: list[Node]) -> list[Node]:
     return out
 
 
-__all__ = ["Region", "find_regions", "is_cheap", "reason_against"]
+__all__ = ["Region", "find_regions", "is_cheap", "is_host_number", "reason_against"]

@@ -6,6 +6,7 @@ Kernels of a stream run one after the other and leave the memory zero, so they c
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -30,13 +31,27 @@ def zeroed(device: int | None, stream: int, size_bytes: int) -> tuple[torch.Tens
         with _lock:
             found = _pool.get((device, stream))
             if found is None or found[0].numel() < size_bytes:
-                found = _pool[(device, stream)] = _new(device, max(size_bytes, 1 << 16))
+                found = _pool[(device, stream)] = _lasting(device, stream, max(size_bytes, 1 << 16))
     return found
 
 
 def _new(device: int | None, size_bytes: int) -> tuple[torch.Tensor, int]:
     memory = torch.zeros(size_bytes, dtype=torch.uint8, device="cpu" if device is None else torch.device("cuda", device))
     return memory, memory.data_ptr()
+
+
+def _lasting(device: int | None, stream: int, size_bytes: int) -> tuple[torch.Tensor, int]:
+    """Return memory that outlives the call, taken on a thread of its own: the calling thread may allocate from a pool of somebody else's, such as that of
+    torch's CUDA graph trees, which would give the same memory to others."""
+    if device is None:
+        return _new(device, size_bytes)
+
+    def make() -> tuple[torch.Tensor, int]:
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+            return _new(device, size_bytes)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
 
 
 def forget(device: int | None = None) -> None:

@@ -1,0 +1,195 @@
+"""Whole models, one training step each through torch.compile(backend="weft"), against eager torch in float64.
+
+    python tests/frontend/whole_models.py                        nine blocks, static and with open sizes, regions evaluated by the interpreter
+    python tests/frontend/whole_models.py --kernels              regions run by kernels in the emulator
+    python tests/frontend/whole_models.py --device cuda          regions run on the GPU
+    python tests/frontend/whole_models.py --hf --workers 8       24 Hugging Face configurations (needs the package transformers)
+
+Prints per model: right or what is wrong, the share of compute nodes in weft's regions, how many regions run in torch after all, kernels, and seconds of weft's own work.
+Read first: `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import torch
+from fuzz_modules import interpreted
+from hf_models import HF_MODELS
+from model_blocks import BLOCKS
+from sweep import spread
+
+from weft.frontend import backend as ours
+
+
+@dataclass
+class Outcome:
+    """problem: "" when right. reasons: op -> (times, why) of what torch ran."""
+
+    problem: str = ""
+    covered: int = 0
+    compute: int = 0
+    regions: int = 0
+    fallbacks: list[str] = field(default_factory=list)
+    kernels: int = 0
+    graphs: int = 0
+    own_s: float = 0.0
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
+    worst: float = 0.0
+
+
+def step(model: torch.nn.Module, function: Callable[..., Any], inputs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the loss and the gradients of a model's parameters, in order; zeros for those without one."""
+    model.zero_grad(set_to_none=True)
+    loss = function(**inputs)
+    loss.backward()
+    return [loss.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in model.parameters())]
+
+
+def cast(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    return {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+
+
+def judge(got: list[torch.Tensor], plain: list[torch.Tensor], exact: list[torch.Tensor]) -> tuple[str, float]:
+    """Return what is wrong or "", and the worst error as a multiple of what is allowed: twice eager's own in float32, and 1e-5 of the tensor's size."""
+    worst, problem = 0.0, ""
+    for index, (a, e, b) in enumerate(zip(got, plain, exact)):
+        name = "the loss" if index == 0 else f"gradient {index - 1} of sizes {tuple(b.shape)}"
+        if a.shape != b.shape or a.dtype is not e.dtype:
+            return f"{name} is {a.dtype} {tuple(a.shape)}", 9.0
+        size = float(b.norm()) + 1e-3 * b.numel() ** 0.5
+        allowed = 2 * float((e.double() - b).norm()) + 1e-5 * size
+        error = float((a.double() - b).norm())
+        ratio = error / allowed if error == error else float("inf")
+        if ratio > worst:
+            worst = ratio
+            problem = f"{name} is off by {error / size:.2g} of its size, eager by {float((e.double() - b).norm()) / size:.2g}"
+    return (problem if worst > 1 else ""), worst
+
+
+class _Clock:
+    """Sums the CPU seconds of calls of weft's compiler of graphs."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextlib.contextmanager
+    def watching(self) -> Any:
+        plain = ours.compile_graph
+
+        def timed(*args: Any, **keywords: Any) -> Any:
+            begun = time.thread_time()
+            try:
+                return plain(*args, **keywords)
+            finally:
+                self.seconds += time.thread_time() - begun
+
+        ours.compile_graph = timed
+        try:
+            yield
+        finally:
+            ours.compile_graph = plain
+
+
+def run(name: str, dynamic: bool, engine: str, device: str) -> Outcome:
+    """One model: a training step, and with open sizes a second one of other sizes. engine: interpreter or kernels."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    out = Outcome()
+    try:
+        model, make_inputs = (BLOCKS if name in BLOCKS else HF_MODELS)[name]()
+    except ImportError as error:
+        out.problem = f"cannot be made: {error}"
+        return out
+    model = model.to(device)
+    exact_model = copy.deepcopy(model).double()
+    clock = _Clock()
+    options = {"emulate": device == "cpu"}
+    try:
+        with interpreted() if engine == "interpreter" else contextlib.nullcontext(), clock.watching():
+            compiled = torch.compile(model, backend=ours.backend, options=options, dynamic=dynamic)
+            for batch, length in ((2, 16), (3, 20)) if dynamic else ((2, 16),):
+                inputs = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in make_inputs(batch, length).items()}
+                exact = step(exact_model, exact_model, cast(inputs, torch.float64))
+                plain = step(model, model, inputs)
+                problem, worst = judge(step(model, compiled, inputs), plain, exact)
+                out.worst = max(out.worst, worst)
+                out.problem = out.problem or problem
+    except Exception as error:  # noqa: BLE001
+        out.problem = f"raises {type(error).__name__}: {str(error).splitlines()[0][:300]}\n{traceback.format_exc(limit=-5)}"
+    _count(out)
+    out.own_s = clock.seconds
+    return out
+
+
+def _count(out: Outcome) -> None:
+    for graph in ours.GRAPHS:
+        out.graphs += 1
+        out.compute += graph.compute_nodes
+        out.regions += len(graph.regions)
+        out.covered += graph.covered_nodes
+        for region, call in graph.regions:
+            if call.fallback_reason:
+                out.covered -= ours._weight(region)
+                out.fallbacks.append(f"{call.__name__}: {call.fallback_reason}")
+            elif call.kernels():
+                out.kernels += len(call.kernels())
+        for op, (times, why) in graph.torch_ops.items():
+            out.reasons[op] = (out.reasons.get(op, (0, ""))[0] + times, why)
+
+
+FOREIGN = ("mm.default", "bmm", "convolution", "attention", "einsum", "addmm", "grouped_mm", "baddbmm")
+"""Words of ops that are products, convolutions or attention: no compute node of weft's."""
+
+
+def own_share(out: Outcome) -> float:
+    """The share of compute nodes, without products, convolutions and attention, that weft's regions compute."""
+    foreign = sum(times for op, (times, _) in out.reasons.items() if any(w in op for w in FOREIGN))
+    return out.covered / max(1, out.compute - foreign)
+
+
+def _work(item: tuple[str, bool, str, str]) -> tuple[Outcome, float]:
+    begun = time.perf_counter()
+    return run(*item), time.perf_counter() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--hf", action="store_true")
+    parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--only", choices=["static", "dynamic"])
+    a = parser.parse_args()
+    names = [n for n in (HF_MODELS if a.hf else BLOCKS) if not a.words or any(w == n or w in n and w not in (*HF_MODELS, *BLOCKS) for w in a.words)]
+    engine = "kernels" if a.kernels or a.device == "cuda" else "interpreter"
+    items = [(n, d, engine, a.device) for d in (False, True) if a.only in (None, "dynamic" if d else "static") for n in names]
+    totals = [0, 0, 0, 0]
+    for (name, dynamic, _, _), (out, seconds) in spread(_work, items, a.workers, a.seconds):
+        state = "right" if not out.problem else "WRONG " + out.problem
+        print(f"{name} {'dynamic' if dynamic else 'static'}: {state}; {out.covered} of {out.compute} nodes, {own_share(out):.1%} without products, {out.regions} regions, "
+              f"{len(out.fallbacks)} in torch, {out.kernels} kernels, {out.graphs} graphs, own {out.own_s:.2f} s, {seconds:.0f} s", flush=True)  # fmt: skip
+        for text in sorted(set(out.fallbacks)):
+            print(f"    fallback {text[:240]}")
+        for op, (times, why) in sorted(out.reasons.items()):
+            if not any(w in op for w in FOREIGN):
+                print(f"    torch runs {op} ({times}x): {why[:160]}")
+        foreign = sum(times for op, (times, _) in out.reasons.items() if any(w in op for w in FOREIGN))
+        totals = [x + y for x, y in zip(totals, (1, bool(out.problem), out.covered, out.compute - foreign))]
+    print(f"{totals[0]} of {len(items)} runs, {totals[1]} wrong; {totals[2]} of {totals[3]} compute nodes ({totals[2] / max(1, totals[3]):.1%}) in regions")
+
+
+if __name__ == "__main__":
+    main()
