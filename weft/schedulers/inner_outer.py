@@ -343,6 +343,9 @@ def vectorize(
         stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
         if params.vector_elems > 1:
             stored.axis(-1).parallelize(ParallelType.vectorize)
+        if params.groups > 1:
+            summed = stored.definition().tensor_inputs[0]  # type: ignore[union-attr]
+            summed.axis(-1).parallelize(ParallelType.group)  # else a barrier or more for every element
         if params.column_vector_elems > 1:
             copy.axis(-1).parallelize(ParallelType.vectorize)
 
