@@ -55,6 +55,8 @@ def pytest_collection_modifyitems(items):
         taken[function] = taken.get(function, 0) + 1
         if taken[function] > most or item.nodeid in done:
             items.remove(item)
+    with open(os.path.join(folder, f"cases-{{os.getpid()}}"), "w") as file:
+        file.writelines(f"{{count}} {{function}}\\n" for function, count in taken.items())
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item, nextitem):
@@ -142,11 +144,12 @@ def _begins_line(node: ast.stmt, lines: list[str]) -> bool:
     return not lines[node.lineno - 1][: node.col_offset].strip() and not lines[node.lineno - 1].lstrip().startswith(("elif", "@")) and not getattr(node, "decorator_list", ())
 
 
-def reached_by(hits: Path, count: int) -> tuple[list[set[str]], dict[str, float], set[str]]:
-    """Return the tests that reach each mutation, the seconds of every test, and the tests that failed."""
+def reached_by(hits: Path, count: int) -> tuple[list[set[str]], dict[str, float], set[str], dict[str, int]]:
+    """Return the tests that reach each mutation, the seconds of every test, the tests that failed, and how many cases each test function has."""
     tests: list[set[str]] = [set() for _ in range(count)]
     seconds: dict[str, float] = {}
     failed: set[str] = set()
+    cases: dict[str, int] = {}
     for path in sorted(hits.iterdir()):
         for line in path.read_text(encoding="utf-8").splitlines():
             first, _, test = line.partition(" ")
@@ -154,6 +157,8 @@ def reached_by(hits: Path, count: int) -> tuple[list[set[str]], dict[str, float]
                 tests[int(first)].add(test)
             elif path.name.startswith("times-"):
                 seconds[test] = float(first)
+            elif path.name.startswith("cases-"):
+                cases[test] = int(first)
             elif path.name.startswith("failed-"):
                 failed.add(line)
-    return tests, seconds, failed
+    return tests, seconds, failed, cases

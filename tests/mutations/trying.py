@@ -94,7 +94,8 @@ class Runner:
         os.dup2(log, 2)
         os.chdir(self.copy)
         sys.path[:] = [str(self.copy), *(p for p in sys.path if "mutations" not in p and not p.endswith("/tests"))]
-        os.environ.update(PYTHONPATH=str(self.copy), PYTHONDONTWRITEBYTECODE="1", WEFT_CACHE_DIR=str(self.work / "cache"), TEST_SEED="1")
+        others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and not (Path(p) / "weft").exists()]
+        os.environ.update(PYTHONPATH=os.pathsep.join([str(self.copy), *others]), PYTHONDONTWRITEBYTECODE="1", WEFT_CACHE_DIR=str(self.work.parent / "cache"), TEST_SEED="1")
         sys.dont_write_bytecode = True
         code = 70
         try:
