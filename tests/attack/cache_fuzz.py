@@ -10,7 +10,7 @@ import hashlib
 import os
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tally import Tally
@@ -152,8 +152,8 @@ def clear(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def attack(folder: Path, count: int, seed: int) -> list[Tally]:
-    """Damage each kind of file `count` times."""
+def attack(folder: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[Tally]:
+    """Damage each kind of file `count` times. only: kinds, all of them unless given."""
     tallies = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -161,6 +161,8 @@ def attack(folder: Path, count: int, seed: int) -> list[Tally]:
             ("cubin entries", CUBIN, read_cubin, mutated), ("library entries", LIBRARY, read_library, mutated),
             ("cubin headers, resigned", CUBIN, read_cubin, resigned), ("library headers, resigned", LIBRARY, read_library, resigned),
         ):  # fmt: skip
+            if only and name not in only:
+                continue
             tallies.append(Tally(f"cache: {name}"))
             entries(tallies[-1], folder / str(len(tallies)), count, seed, artefact, read, change)
         for name, place in (
@@ -170,6 +172,8 @@ def attack(folder: Path, count: int, seed: int) -> list[Tally]:
             ("shards' places", lambda cache, draw: cache.folder / draw.choice("0123456789abcdef").join(["", draw.choice("0123456789abcdef")])),
             ("unfinished files", lambda cache, draw: cache.temporary_folder / draw.choice(["a.tmp", "weft-build-x", "x"])),
         ):  # fmt: skip
+            if only and name not in only:
+                continue
             tallies.append(Tally(f"cache: {name}"))
             other_files(tallies[-1], folder / str(len(tallies)), count, seed, place)
     return tallies

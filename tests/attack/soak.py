@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,29 +46,37 @@ def made(number: int) -> FusionDefinition:
     return fd
 
 
-def warm_calls(count: int, looks: int = 4, device: str = "cpu") -> list[Held]:
-    """Call one definition `count` times; what is held after each part of it."""
+def _nothing(line: str) -> None:
+    """Where nobody watches."""
+
+
+def warm_calls(count: int, looks: int = 8, device: str = "cpu", tell: Callable[[str], None] = _nothing) -> list[Held]:
+    """Call one definition `count` times; what is held after each part of it, which `tell` gets as it goes."""
     fd, x = made(0), torch.ones(2, 4, device=device)
     for _ in range(200):
         fd.execute([x])
     held = [Held.now()]
-    for _ in range(looks):
+    tell(f"warm calls 0: {held[-1]}")
+    for look in range(looks):
         for _ in range(count // looks):
             fd.execute([x])
         held.append(Held.now())
+        tell(f"warm calls {(look + 1) * (count // looks)}: {held[-1]}")
     return held
 
 
-def definitions(count: int, kernels: int, looks: int = 4, device: str = "cpu") -> list[Held]:
-    """Make, execute and drop `count` definitions of `kernels` structures; what is held after each part of it."""
+def definitions(count: int, kernels: int, looks: int = 8, device: str = "cpu", tell: Callable[[str], None] = _nothing) -> list[Held]:
+    """Make, execute and drop `count` definitions of `kernels` structures; what is held after each part of it, which `tell` gets as it goes."""
     x = torch.ones(2, 4, device=device)
     for number in range(min(kernels, 20)):
         made(number).execute([x])
     held = [Held.now()]
+    tell(f"definitions {min(kernels, 20)}: {held[-1]}")
     for part in range(looks):
         for number in range(count // looks):
             index = (part * (count // looks) + number) % kernels
             (y,) = made(index).execute([x])
             assert y[0, 0] == 2.0 + index
         held.append(Held.now())
+        tell(f"definitions {(part + 1) * (count // looks)}: {held[-1]}")
     return held

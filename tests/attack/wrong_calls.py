@@ -7,6 +7,7 @@ not fit a signature counts as one. Anything else is a defect. Read first: `attac
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
 import random
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import wrong_models
 from tally import Tally
 
 from weft import DataType, FusionDefinition
@@ -236,7 +238,7 @@ def of_operators(draw: random.Random) -> str:
 
 SURFACES: dict[str, Try] = {
     "ops": of_ops, "definition": of_definition, "schedule": of_schedule, "execution": of_execution, "settings": of_settings, "TOML": of_toml, "command line": of_command_line,
-    "operators": of_operators,
+    "operators": of_operators, **{name: functools.partial(made, junk=lambda draw: junk(draw)) for name, made in wrong_models.SURFACES.items()},
 }  # fmt: skip
 
 
