@@ -159,7 +159,7 @@ def attack(folder: Path, count: int, seed: int, only: Sequence[str] = ()) -> lis
         warnings.simplefilter("ignore")
         for name, artefact, read, change in (
             ("cubin entries", CUBIN, read_cubin, mutated), ("library entries", LIBRARY, read_library, mutated),
-            ("cubin headers, resigned", CUBIN, read_cubin, resigned), ("library headers, resigned", LIBRARY, read_library, resigned),
+            ("resigned cubin headers", CUBIN, read_cubin, resigned), ("resigned library headers", LIBRARY, read_library, resigned),
         ):  # fmt: skip
             if only and name not in only:
                 continue
