@@ -22,6 +22,7 @@ import torch
 import wrong_models
 from tally import Tally
 
+import weft
 from weft import DataType, FusionDefinition
 from weft.api import schedule
 from weft.check import handwritten
@@ -208,6 +209,8 @@ def of_command_line(draw: random.Random) -> str:
     return f"weft {' '.join(given)}"
 
 
+OWN = str(Path(weft.__file__).parent) + "/"
+
 UNARY = ("__neg__", "__abs__", "__invert__", "__pos__", "__len__", "__iter__", "__bool__", "__index__", "__float__")
 BINARY = (
     "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__pow__", "__and__", "__or__", "__xor__", "__lshift__", "__rshift__",
@@ -267,20 +270,23 @@ def attack(surface: str, count: int, seed: int) -> Tally:
             tally.add("raw error", f"{note}: {type(error).__name__}: {str(error)[:200]}")
         except WeftError:
             tally.add("coded error")
+        except (RuntimeError, ValueError) as error:
+            is_torchs = not place_of(error) and not isinstance(error, InternalError)
+            tally.add("coded error" if is_torchs else "raw error", f"{note}: {type(error).__name__}: {str(error)[:200]} {place_of(error)}")
         except TypeError as error:
-            tally.add("coded error" if is_pythons_own(error) else "raw error", f"{note}: TypeError: {str(error)[:200]} {place_of(error)}")
+            tally.add("coded error" if is_pythons_own(error) or not place_of(error) else "raw error", f"{note}: TypeError: {str(error)[:200]} {place_of(error)}")
         except Exception as error:  # noqa: BLE001 - every other kind is what is looked for
             tally.add("raw error", f"{note}: {type(error).__name__}: {str(error)[:200]} {place_of(error)}")
     return tally
 
 
 def place_of(error: BaseException) -> str:
-    """Where it was raised, innermost frame of weft first."""
+    """Where it was raised, innermost frame of weft first; nothing where none of weft's ran: torch's dispatcher and Python's enums check what they are given."""
     places = []
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if "weft" in code.co_filename and "attack" not in code.co_filename:
+        if code.co_filename.startswith(OWN) or "warm_path" in code.co_filename:
             places.append(f"{Path(code.co_filename).name}:{trace.tb_lineno}")
         trace = trace.tb_next
     return " < ".join(places[::-1][:4])

@@ -114,7 +114,7 @@ IN_CYCLES: dict[str, set[str]] = {
     "schedulers": {"inner_outer_heuristic", "inner_outer_model"},
     "runtime": {"call_writer", "calls", "compile_log", "gradient_check"},
     "api": {"autograd", "definition", "repro"},
-    "nn": {"family", "library", "quick", "transforms"},
+    "nn": {"family", "library", "transforms"},
 }  # fmt: skip
 
 

@@ -224,8 +224,11 @@ def compute_tensor_descriptor(sizes: Sequence[int], strides: Sequence[int]) -> t
     Errors: NegativeStride, WrongDescriptor.
     Example: compute_tensor_descriptor([4, 1, 8], [1, 32, 4]) == ([None, True, True], [0, 2, 1])
     """
-    rank = len(sizes)
-    if not all(isinstance(n, int) or type(n).__name__ == "SymInt" for n in (*sizes, *strides)):  # torch's open sizes, without importing torch
+    try:
+        rank, numbers = len(sizes), (*sizes, *strides)
+    except TypeError:
+        raise WrongDescriptor(sizes=type(sizes).__name__, strides=type(strides).__name__, sizes_list=sizes, strides_list=strides) from None
+    if not all(isinstance(n, int) or type(n).__name__ == "SymInt" for n in numbers):  # torch's open sizes, without importing torch
         raise WrongDescriptor(sizes=rank, strides=len(strides), sizes_list=list(sizes), strides_list=list(strides))
     if len(strides) != rank or rank and min(sizes) < 0:
         raise WrongDescriptor(sizes=rank, strides=len(strides), sizes_list=list(sizes), strides_list=list(strides))

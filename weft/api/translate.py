@@ -21,6 +21,10 @@ def translate_fusion(fusion: Fusion) -> str:
     Lines follow the fusion's topological order; `tvN` is the tensor TN. Expressions that no output needs are left out.
     Errors: Unsupported for an expression that no op of the front end makes.
     """
+    if not isinstance(fusion, Fusion):
+        from ..runtime.argument_kinds import WrongKind, shown  # loads torch
+
+        raise WrongKind(function="translate_fusion", argument="fusion", value=shown(fusion), wanted="Fusion")
     return "\n".join([HEADER, *("    " + line for line in _Translator(fusion).lines()), ""])
 
 

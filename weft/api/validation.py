@@ -18,6 +18,7 @@ from ..ir.values import TensorView
 from ..reference import narrow, tolerance
 from ..reference.interpreter import evaluate, packed_dim
 from ..reference.torch_types import torch_dtype
+from ..runtime.argument_kinds import checked
 from ..runtime.arguments import flattened
 from ..runtime.philox_state import OFFSET_PER_OP, generator_of
 
@@ -63,11 +64,13 @@ def _philox_state(values: Sequence[Any]) -> tuple[int, int]:
     return generator.initial_seed(), generator.get_offset() // OFFSET_PER_OP
 
 
+@checked
 def get_val_tolerances(fusion: Fusion, args: Sequence[Any]) -> list[tuple[float, float]]:
     """Return (absolute, relative) tolerance per output, from the sizes of the reductions that lead to it."""
     return tolerance.get_val_tolerances(fusion, flattened(args))
 
 
+@checked
 def validate_with_auto_inferred_outputs(fusion: Fusion, fusion_outputs: Sequence[Any], args: Sequence[Any]) -> None:
     """Compare outputs with an evaluation of the fusion by torch in double precision.
 

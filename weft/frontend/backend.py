@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch.fx import Node
 
 from ..errors import UserError, WeftError
+from ..runtime.argument_kinds import shown
 from .aten import Declined
 from .cuda_graphs import CudaGraphs
 from .region_call import RegionCall
@@ -31,6 +32,12 @@ class BadOption(UserError):
     code = "W880"
     what = "torch.compile(backend=\"weft\") has no {kind} {name!r}"
     fix = "use one of {known}, or leave it out"
+
+
+class BadOptionValue(UserError):
+    code = "W887"
+    what = "torch.compile(backend=\"weft\"): {name} is {value}, not {wanted}"
+    fix = "give a value of that type, or leave it out"
 
 
 @dataclass(frozen=True)
@@ -74,11 +81,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
 
     if mode not in (None, "default", "reduce-overhead"):
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
-    known = BackendOptions.__dataclass_fields__
-    for name in options or {}:
-        if name not in known:
-            raise BadOption(kind="option", name=name, known=", ".join(known))
-    chosen = BackendOptions(**(options or {}))
+    chosen = chosen_options({} if options is None else options)
     graphs = CudaGraphs() if mode == "reduce-overhead" else None
     make = functools.partial(functools.partial, compile_graph, options=chosen, graphs=graphs)
     compiled = aot_autograd(
@@ -86,6 +89,20 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         partition_fn=partition, decompositions=_decompositions(),
     )  # fmt: skip
     return compiled(gm, example_inputs)
+
+
+def chosen_options(options: Any) -> BackendOptions:
+    """Return what `options` of torch.compile say. Errors: BadOption, BadOptionValue."""
+    known = BackendOptions.__dataclass_fields__
+    if not isinstance(options, Mapping):
+        raise BadOptionValue(name="options", value=type(options).__name__, wanted="a dictionary")
+    for name, value in options.items():
+        if not isinstance(name, str) or name not in known:
+            raise BadOption(kind="option", name=name, known=", ".join(known))
+        wanted = type(known[name].default)
+        if type(value) is not wanted:
+            raise BadOptionValue(name=name, value=shown(value), wanted=f"of type {wanted.__name__}")
+    return BackendOptions(**options)
 
 
 def partition(joint: torch.fx.GraphModule, joint_inputs: Any, **keywords: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:

@@ -15,7 +15,7 @@ from ..api.definition import FusionDefinition
 from ..api.inputs import compute_tensor_descriptor
 from ..errors import UserError
 from ..ir.values import TensorView
-from ..runtime.unusual import unusual
+from ..runtime.argument_kinds import check_tensor
 from .quick import TOLD
 
 LARGEST_TABLE = 4096
@@ -23,12 +23,6 @@ _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled"
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 NAMES: dict[str, "Family"] = {}
 """Every family by name."""
-
-
-class NotATensor(UserError, TypeError):
-    code = "W140"
-    what = "{function}: {argument} is {kind}, not a dense torch.Tensor"
-    fix = "{remedy}"
 
 
 class WrongDevice(UserError):
@@ -90,11 +84,7 @@ class Family:
         for name, tensor in zip(self.arguments, tensors):
             if tensor is None:
                 continue
-            if not isinstance(tensor, torch.Tensor):
-                raise NotATensor(function=self.name, argument=name, kind=type(tensor).__name__, remedy="give a torch.Tensor")
-            remedy = unusual(tensor)
-            if remedy:
-                raise NotATensor(function=self.name, argument=name, kind=remedy[0], remedy=remedy[1])
+            check_tensor(self.name, name, tensor)
             devices.add(str(tensor.device))
         if len(devices) > 1:
             raise WrongDevice(function=self.name, devices=" and ".join(sorted(devices)))

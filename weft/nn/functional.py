@@ -15,6 +15,7 @@ import torch
 
 from ..errors import UserError
 from ..ops import composites as c
+from ..runtime.argument_kinds import checked
 from .family import Family, autocast_dtype, written
 from .quick import quick
 
@@ -162,6 +163,7 @@ def rms_norm(
     return _RMS_NORM((input, weight, residual), **static)
 
 
+@checked
 def add_rms_norm(input: Tensor, residual: Tensor, weight: Tensor | None, eps: float = 1e-6, **keywords: Any) -> tuple[Tensor, Tensor]:
     """Return (rms_norm(input + residual), input + residual): rms_norm over the last axis with residual=."""
     return rms_norm(input, input.shape[-1:], weight, eps, residual=residual, **keywords)
@@ -204,6 +206,7 @@ def _group_norm(o: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any)
 _GROUP_NORM = Family("group_norm", _group_norm, ["input", "weight", "bias"], keeps_layout=True)
 
 
+@checked
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """torch.nn.functional.group_norm."""
     channels = input.shape[1] if input.dim() > 1 else 0
@@ -252,6 +255,9 @@ def batch_norm(
     """torch.nn.functional.batch_norm; running statistics are updated in the same kernel."""
     if training and input.dim() > 1 and input.numel() == input.shape[1]:
         raise WrongArgument(function="batch_norm", problem=f"one value per channel in {list(input.shape)}", remedy="give more than one value when training")
+    if (running_mean is None) != (running_var is None):
+        problem = f"running_{'var' if running_var is None else 'mean'} is left out, and the other is not"
+        raise WrongArgument(function="batch_norm", problem=problem, remedy="give both, or neither")
     if not training and running_mean is None:
         problem = "training is False and there are no running statistics"
         raise WrongArgument(function="batch_norm", problem=problem, remedy="give running_mean and running_var, or training=True")
@@ -271,6 +277,7 @@ def _instance_norm(o: Any, x: Any, weight: Any, bias: Any, *, eps: float) -> Any
 _INSTANCE_NORM = Family("instance_norm", _instance_norm, ["input", "weight", "bias"], keeps_layout=True)
 
 
+@checked
 def instance_norm(
     input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
@@ -367,6 +374,7 @@ class _RopeFamily(Family):
 _ROPE = _RopeFamily("rope", _rope, ["x", "cos", "sin"])
 
 
+@checked
 def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
     """Return q and k turned by position, halves against each other: Hugging Face's function. q, k: [batch, heads, positions, size]; cos, sin: [batch,
     positions, size]."""
@@ -377,6 +385,9 @@ def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsquee
 @quick
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return x * cos + (-second half, first half) * sin along the last axis; cos and sin broadcast against x."""
+    if not (x.dim() and cos.dim() and sin.dim()):
+        problem = f"x, cos and sin have {x.dim()}, {cos.dim()} and {sin.dim()} axes"
+        raise WrongArgument(function="rope", problem=problem, remedy="give tensors whose last axis is the size of a head")
     if x.shape[-1] % 2 or cos.shape[-1] != x.shape[-1] or sin.shape[-1] != x.shape[-1]:
         problem = f"the last axes are {x.shape[-1]}, {cos.shape[-1]} and {sin.shape[-1]} for x, cos and sin"
         raise WrongArgument(function="rope", problem=problem, remedy="give one even size to all three")
@@ -446,6 +457,7 @@ def kl_div(
     return _KL_DIV((input, target), reduction=reduction, log_target=bool(log_target), out=_out(input))
 
 
+@checked
 def embedding_rms_norm(indices: Tensor, table: Tensor, weight: Tensor | None, eps: float = 1e-6, *, weight_offset: float = 0.0) -> Tensor:
     """Return rms_norm(table[indices]) over the last axis. The rows are looked up by torch, whose backward adds up repeated ones deterministically."""
     _check_indices("embedding_rms_norm", indices)
@@ -457,6 +469,7 @@ def _check_indices(function: str, indices: Tensor) -> None:
         raise WrongArgument(function=function, problem=f"indices have the type {indices.dtype}", remedy="give whole numbers: indices.long()")
 
 
+@checked
 def embedding_layer_norm(indices: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Return layer_norm(table[indices]) over the last axis; see `embedding_rms_norm`."""
     _check_indices("embedding_layer_norm", indices)

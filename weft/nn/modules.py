@@ -5,11 +5,14 @@ Each is a subclass of torch's module, so that state dicts load both ways and `is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..errors import WeftError
+from ..runtime.argument_kinds import NotATensor
 from . import functional as F
 
 Tensor = torch.Tensor
@@ -55,12 +58,27 @@ class GroupNorm(nn.GroupNorm):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
+def _coded(module: nn.Module, function: Callable[[Tensor], Any], input: Tensor) -> Any:
+    """Return function(input), which torch wrote; its complaints get a code, and stay the kind of error that they are. Errors: NotATensor, WrongArgument."""
+    if torch.compiler.is_compiling():
+        return function(input)
+    if not isinstance(input, torch.Tensor):
+        raise NotATensor(function=type(module).__name__, argument="input", kind=type(input).__name__, remedy="give a torch.Tensor")
+    try:
+        return function(input)
+    except WeftError:
+        raise
+    except ValueError as error:
+        remedy = "give sizes that fit the module, or use the module of that rank"
+        raise F.WrongArgument(function=type(module).__name__, problem=str(error), remedy=remedy) from None
+
+
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
     """What the batch norms share: torch's counting of batches and choice of statistics."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize per channel; in training update the running statistics."""
-        self._check_input_dim(input)
+        _coded(self, self._check_input_dim, input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -86,6 +104,10 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
 
 class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
     """What the instance norms share."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize each channel of each sample."""
+        return _coded(self, super().forward, input)
 
     def _apply_instance_norm(self, input: Tensor) -> Tensor:
         momentum = 0.0 if self.momentum is None else self.momentum

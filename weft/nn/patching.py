@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..errors import UserError
+from ..runtime.argument_kinds import checked
 from . import functional as F
 from . import modules as M
 
@@ -116,6 +117,7 @@ KINDS: dict[str, Callable[[nn.Module], Any]] = {
 """What is recognized -> function of a module that returns the attributes to set on it, or None."""
 
 
+@checked
 def patch(model: nn.Module, *, only: Iterable[str] | None = None) -> Patched:
     """Let weft compute the norms, activations, gated MLPs and losses of `model`; return what was swapped, with `undo()`.
 

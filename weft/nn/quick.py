@@ -18,8 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from ..errors import UserError
-from ..runtime.unusual import unusual
+from ..errors import WeftError
+from ..runtime.argument_kinds import EXPLAINED, check_kind, explain
 from ..runtime.warm_path import guard_of, written
 
 P = ParamSpec("P")
@@ -32,16 +32,8 @@ MISS = object()
 COMPARED = (bool, int, float, str, torch.dtype, tuple, list)
 
 
-_NUMBERS: dict[str, Any] = {
-    "int": (int, torch.SymInt), "float": (int, float, torch.SymInt, torch.SymFloat), "float | None": (int, float, torch.SymInt, torch.SymFloat, type(None))
-}  # fmt: skip
-"""Annotations of numbers, and the types that they take."""
-
-
-class NotANumber(UserError, TypeError):
-    code = "W152"
-    what = "{function}: {argument} is {value!r}, not of type {wanted}"
-    fix = "give a number"
+CHECKED = ("Tensor", "Tensor | None", "int", "float", "float | None")
+"""Annotations of what is checked before a function runs: a wrong one of these may work by chance."""
 
 
 class _Told(threading.local):
@@ -89,7 +81,13 @@ def call(plain, values):
     def slow(*values: Any) -> Any:
         _check_kinds(function, names, values)
         TOLD.call = None
-        result = made["call"](function, values)
+        try:
+            result = made["call"](function, values)
+        except WeftError:
+            raise
+        except EXPLAINED as error:
+            explain(function, dict(zip(names, values)), error)
+            raise
         told, TOLD.call = TOLD.call, None
         if told is not None and told[2] is result:
             attempt = _attempt(names, values, told[0], told[1])
@@ -104,18 +102,11 @@ def call(plain, values):
 
 def _check_kinds(function: Callable[..., Any], names: Sequence[str], values: Sequence[Any]) -> None:
     """Errors: NotATensor, NotANumber for an argument that is annotated as a tensor or a number and is none."""
-    from .family import NotATensor
-
     for name, value in zip(names, values):
-        kind = str(function.__annotations__.get(name, ""))
-        if kind in ("Tensor", "Tensor | None") and not isinstance(value, torch.Tensor) and not (value is None and "None" in kind):
-            raise NotATensor(function=function.__name__, argument=name, kind=type(value).__name__, remedy="give a torch.Tensor")
-        if kind in _NUMBERS and not isinstance(value, _NUMBERS[kind]):
-            raise NotANumber(function=function.__name__, argument=name, value=value, wanted=kind)
-        if isinstance(value, torch.Tensor) and value.is_nested:  # it has no sizes, so that all further checks would fail
-            found = unusual(value)
-            assert found is not None
-            raise NotATensor(function=function.__name__, argument=name, kind=found[0], remedy=found[1])
+        annotation = str(function.__annotations__.get(name, ""))
+        has_sizes = isinstance(value, torch.Tensor) and not value.is_nested
+        if annotation in CHECKED and not ("Tensor" in annotation and has_sizes):
+            check_kind(function.__name__, name, value, annotation)
 
 
 def _attempt(names: Sequence[str], values: Sequence[Any], tensors: Sequence[Any], differentiable: Any) -> Callable[..., Any] | None:

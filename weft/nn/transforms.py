@@ -77,7 +77,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        from .family import NotATensor
+        from ..runtime.argument_kinds import NotATensor
 
         raise NotATensor(
             function=ctx.family.name, argument="its gradient", kind="differentiated again under torch.func",

@@ -130,6 +130,8 @@ def _at_most(fusion: Fusion, x: Val, limit: float) -> Val:
 
 def mx(fusion: Fusion, arg: TensorView, element: DataType, form: BlockFormat, block: int = 32) -> tuple[TensorView, TensorView]:
     """Return (elements of type `element`, scales of e8m0 at full resolution)."""
+    if element not in _LARGEST_EXPONENT:
+        raise BadBlock(problem=f"MX blocks have no elements of type {element}", remedy=f"use one of {', '.join(map(str, _LARGEST_EXPONENT))}")
     x: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
     amax: Val = block_amax(fusion, x, block)
     if form.rounding == "floor":

@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..ops.blocks import BlockFormat
 from ..ops.build import cast
 from ..reference.torch_types import torch_dtype_to_nvfuser_dtype
+from ..runtime.argument_kinds import check_kind, checked, shown
 from .before import BEFORE
 from .formats import E4M3, FLOAT, FP4, Mx, NvFp4, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
 
@@ -30,11 +31,17 @@ class WrongTensors(UserError):
 Results = tuple[torch.Tensor, ...]
 
 
+@checked
 def quantize(recipe: Recipe, *inputs: torch.Tensor, before: str = "", scale: torch.Tensor | None = None, eps: float = 1e-5) -> Results:
     """Run a recipe behind what `before` names; return elements, scales, and further results.
 
     inputs: of `before`; vectors are weights along the last axis. scale: of recipes that take one. Further results have the type of the first input.
     """
+    if not isinstance(recipe, Recipe) or before not in BEFORE:
+        problem = f"{shown(recipe)} behind {shown(before)}"
+        raise WrongTensors(problem=f"no recipe: {problem}", remedy=f"give an object of weft.quantize.formats, and one of {', '.join(map(repr, BEFORE))}")
+    for number, x in enumerate(inputs):
+        check_kind("quantize", f"input {number}", x, "Tensor")
     if recipe.has_scale != (scale is not None):
         raise WrongTensors(problem=f"{recipe} {'takes a scale' if recipe.has_scale else 'takes no scale'}", remedy="see the function of the recipe")
     described = tuple((torch_dtype_to_nvfuser_dtype(x.dtype), x.dim(), x.is_contiguous()) for x in inputs)
@@ -58,28 +65,35 @@ def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, 
 
 
 # ---------------------------------------------------------------- one scale for many elements
+@checked
 def per_tensor(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (saturate(x * scale), largest magnitude of x): delayed scaling. scale: Float, rank 0; its inverse dequantizes."""
     return quantize(PerTensor(torch_dtype_to_nvfuser_dtype(dtype)), x, scale=scale)
 
 
+@checked
 def per_tensor_current(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn, eps: float = 0.0) -> Results:
     """Return (elements, decode scale of rank 0) with the scale of this very tensor: two kernels."""
     return quantize(PerTensorCurrent(torch_dtype_to_nvfuser_dtype(dtype), eps), x)
 
 
+@checked
 def per_row(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (elements, decode scales [..., 1]), as torch._scaled_mm takes them row by row."""
     return quantize(PerRow(torch_dtype_to_nvfuser_dtype(dtype)), x)
 
 
+@checked
 def per_1x128(x: torch.Tensor, layout: str = "rows", *, is_power_of_two: bool = False) -> Results:
     """Return (elements of e4m3, decode scales [..., k / 128]). layout "columns": rows innermost, as DeepGEMM and torch._scaled_mm take them."""
     return quantize(Per1x128(E4M3, layout, is_power_of_two), x)
 
 
+@checked
 def blocks_128x128(w: torch.Tensor) -> Results:
     """Return (elements of e4m3 [m, k], decode scales [m / 128, k / 128]) of weights."""
+    if w.dim() != 2:
+        raise WrongTensors(problem=f"a weight of {w.dim()} axes has no tiles", remedy="give a matrix")
     m, k = w.shape
     if m % 128 or k % 128:
         raise WrongTensors(problem=f"a weight of {m} x {k} is no whole tiles of 128 x 128", remedy="pad it")
@@ -99,16 +113,19 @@ def _tiles(dtype: DataType) -> FusionDefinition:
 
 
 # ---------------------------------------------------------------- blocks with narrow scales
+@checked
 def mxfp8(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (elements, scales of e8m0 [..., k / 32]). layout "128x4": as scaled matrix products take them; rounding: "up", or "floor" as OCP says."""
     return quantize(Mx(torch_dtype_to_nvfuser_dtype(dtype), layout, BlockFormat(rounding=rounding)), x)
 
 
+@checked
 def mxfp4(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up") -> Results:
     """Return (elements of e2m1, two to a byte, scales of e8m0 [..., k / 32])."""
     return quantize(Mx(FP4, layout, BlockFormat(rounding=rounding)), x)
 
 
+@checked
 def nvfp4(
     x: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser", is_stochastic: bool = False
 ) -> Results:  # fmt: skip
@@ -120,6 +137,7 @@ def _nvfp4(global_scale: torch.Tensor | None, layout: str, scale_order: str = "n
     return NvFp4(layout, global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order))
 
 
+@checked
 def nvfp4_global_scale(amax: torch.Tensor) -> torch.Tensor:
     """Return the encode scale of a tensor whose largest magnitude is `amax`: 448 * 6 / amax, 1 where that is no use."""
     scale = (2688.0 / amax.float()).clamp(max=torch.finfo(torch.float32).max)
@@ -127,26 +145,31 @@ def nvfp4_global_scale(amax: torch.Tensor) -> torch.Tensor:
 
 
 # ---------------------------------------------------------------- behind norms and activations, one kernel each
+@checked
 def rms_norm_nvfp4(x: torch.Tensor, weight: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5) -> Results:
     """nvfp4 of rms_norm(x) * weight."""
     return quantize(_nvfp4(global_scale, layout), x, weight, before="rms_norm", scale=global_scale, eps=eps)
 
 
+@checked
 def rms_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
     """mxfp8 of rms_norm(x) * weight."""
     return quantize(Mx(E4M3, layout), x, weight, before="rms_norm", eps=eps)
 
 
+@checked
 def rms_norm_per_row(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
     """per_row of rms_norm(x) * weight."""
     return quantize(PerRow(), x, weight, before="rms_norm", eps=eps)
 
 
+@checked
 def add_rms_norm_per_row(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
     """per_row of rms_norm(x + residual) * weight, and x + residual."""
     return quantize(PerRow(), x, residual, weight, before="add_rms_norm", eps=eps)
 
 
+@checked
 def layer_norm_nvfp4(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5
 ) -> Results:  # fmt: skip
@@ -154,27 +177,32 @@ def layer_norm_nvfp4(
     return quantize(_nvfp4(global_scale, layout), x, weight, bias, before="layer_norm", scale=global_scale, eps=eps)
 
 
+@checked
 def layer_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
     """mxfp8 of layer_norm(x)."""
     return quantize(Mx(E4M3, layout), x, weight, bias, before="layer_norm", eps=eps)
 
 
+@checked
 def silu_mul_mxfp8(x: torch.Tensor, y: torch.Tensor, layout: str = "128x4") -> Results:
     """mxfp8 of silu(x) * y."""
     return quantize(Mx(E4M3, layout), x, y, before="silu_mul")
 
 
+@checked
 def silu_mul_nvfp4(x: torch.Tensor, y: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4") -> Results:
     """nvfp4 of silu(x) * y."""
     return quantize(_nvfp4(global_scale, layout), x, y, before="silu_mul", scale=global_scale)
 
 
+@checked
 def silu_mul_per_row(x: torch.Tensor, y: torch.Tensor) -> Results:
     """per_row of silu(x) * y."""
     return quantize(PerRow(), x, y, before="silu_mul")
 
 
 # ---------------------------------------------------------------- back
+@checked
 def dequantize(elements: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor | None = None, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """Return elements * scales / global_scale. scales: one per block of the last axis, in rows; [..., 1] and rank 0 are one block.
 

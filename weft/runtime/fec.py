@@ -18,6 +18,7 @@ from ..errors import Unsupported, UserError
 from ..ir.fusion import Fusion
 from ..options import Options, current
 from . import runtimes
+from .argument_kinds import WrongKind, shown
 from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
@@ -57,6 +58,8 @@ class FusionExecutorCache:
     def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
         if not auto_schedule:
             raise Unsupported("FusionExecutorCache(auto_schedule=False)", remedy="schedule by hand and run with KernelExecutor")
+        if not isinstance(fusion, Fusion):
+            raise WrongKind(function="FusionExecutorCache", argument="fusion", value=shown(fusion), wanted="Fusion")
         self._fusion, self.fusion_id = fusion, fusion_id
         self._made: _AutomaticCaller | None = None
         self.execute = self._first

@@ -20,6 +20,7 @@ from ..ir.fusion import Fusion
 from ..lower.program import KernelProgram, Need
 from ..options import Options, current
 from ..schedulers.base import Launch
+from .argument_kinds import WrongKind, shown
 from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
@@ -109,6 +110,8 @@ class KernelExecutor:
 
         Errors: those of the schedule; with args, those of inputs that do not fit, limits of the chip (TooManyThreads, TooMuchShared), and the compiler's.
         """
+        if not isinstance(fusion, Fusion):
+            raise WrongKind(function="KernelExecutor.compile", argument="fusion", value=shown(fusion), wanted="Fusion")
         template = Template(fusion, is_scheduled=True)
         fixed = _Fixed(launch_constraints, compile_params)
         caller = _ScheduledCaller(template, fusion, fixed)

@@ -1,0 +1,134 @@
+"""Arguments of the functions for models against their annotations: looked at when a call has failed, so that one that works pays nothing.
+
+Owns the errors that name a wrong argument. Read first: `checked`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from ..errors import UserError, WeftError
+from ..ir.fusion import Fusion
+from .unusual import unusual
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class NotATensor(UserError, TypeError):
+    code = "W140"
+    what = "{function}: {argument} is {kind}, not a dense torch.Tensor"
+    fix = "{remedy}"
+
+
+class NotANumber(UserError, TypeError):
+    code = "W152"
+    what = "{function}: {argument} is {value}, not of type {wanted}"
+    fix = "give a number that a float64 holds"
+
+
+class WrongKind(UserError, TypeError):
+    code = "W154"
+    what = "{function}: {argument} is {value}, not of type {wanted}"
+    fix = "give what the signature says: {wanted}"
+
+
+class TorchRefused(UserError):
+    code = "W155"
+    what = "{function}: torch refuses its arguments: {said}"
+    fix = "see the message; the sizes of the arguments are {sizes}"
+
+
+_INTEGERS, _NUMBERS = (int, torch.SymInt), (int, float, torch.SymInt, torch.SymFloat)
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "bool": (bool, int), "str": (str,), "torch.dtype": (torch.dtype,), "None": (type(None),), "Sequence[int]": (list, tuple),
+    "Iterable[str]": (list, tuple, set, frozenset, dict, str), "Fusion": (Fusion,),
+}  # fmt: skip
+_ELEMENTS: dict[str, tuple[type, ...]] = {"Sequence[int]": _INTEGERS, "Iterable[str]": (str,)}
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, in at most about 60 characters."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of type {value.dtype}"
+    text = repr(value)
+    return text if len(text) < 60 else text[:50] + " ..."
+
+
+def check_tensor(function: str, argument: str, value: Any) -> None:
+    """Errors: NotATensor for what is no dense tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise NotATensor(function=function, argument=argument, kind=type(value).__name__, remedy="give a torch.Tensor")
+    found = None if torch._C._are_functorch_transforms_active() else unusual(value)
+    if found is not None:
+        raise NotATensor(function=function, argument=argument, kind=found[0], remedy=found[1])
+
+
+def check_kind(function: str, argument: str, value: Any, annotation: str) -> None:
+    """Errors: NotATensor, NotANumber, WrongKind where a value is not what an annotation says; annotations that are not known here pass."""
+    kinds = [kind.removeprefix("torch.") if kind == "torch.Tensor" else kind for kind in annotation.split(" | ")]
+    if "None" in kinds and value is None:
+        return
+    if "Tensor" in kinds:
+        check_tensor(function, argument, value)
+    elif kinds[0] in ("int", "float") and len(set(kinds) - {"None"}) == 1:
+        if not isinstance(value, _INTEGERS if kinds[0] == "int" else _NUMBERS) or type(value) is int and abs(value) > 1 << 1000:
+            raise NotANumber(function=function, argument=argument, value=shown(value), wanted=annotation)
+    elif all(kind in _PLAIN or kind == "int" for kind in kinds):
+        for kind in kinds:
+            if isinstance(value, _PLAIN.get(kind, _INTEGERS)) and all(isinstance(v, _ELEMENTS[kind]) for v in (value if kind in _ELEMENTS else ())):
+                return
+        raise WrongKind(function=function, argument=argument, value=shown(value), wanted=annotation)
+
+
+def explain(function: Callable[..., Any], values: Mapping[str, Any], error: Exception) -> None:
+    """Raise an error with a code for a call that failed with `error`, if an argument is not what the signature says, or torch refused."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        given = values.get(name)
+        several = parameter.kind is parameter.VAR_POSITIONAL
+        for value in given if several and isinstance(given, tuple) else (given,):
+            check_kind(function.__name__, name, value, str(parameter.annotation))
+    is_torchs = type(error) is RuntimeError  # kinds of it say what they are: out of memory, a graph that must break
+    if is_torchs or type(error) is IndexError and str(error).startswith("Dimension out of range"):
+        sizes = ", ".join(f"{name} {list(v.shape)}" for name, v in values.items() if isinstance(v, torch.Tensor))
+        raise TorchRefused(function=function.__name__, said=str(error).splitlines()[0] if str(error) else type(error).__name__, sizes=sizes) from error
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a call of a function of tensors fail with an error with a code. Errors: NotATensor, NotANumber, WrongKind, TorchRefused."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return function(*args, **keywords)
+        try:
+            return function(*args, **keywords)
+        except WeftError:
+            raise
+        except EXPLAINED as error:
+            values = bound(signature, args, keywords)
+            if values is not None:
+                explain(function, values, error)
+            raise
+
+    return call
+
+
+EXPLAINED = (AttributeError, TypeError, ValueError, IndexError, KeyError, OverflowError, RuntimeError)
+"""What a wrong argument comes to somewhere inside."""
+
+
+def bound(signature: inspect.Signature, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of a call by name with defaults, or None where they do not fit the signature."""
+    try:
+        found = signature.bind(*args, **keywords)
+    except TypeError:
+        return None
+    found.apply_defaults()
+    return dict(found.arguments)
