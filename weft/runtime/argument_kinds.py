@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -80,10 +80,14 @@ def check_kind(function: str, argument: str, value: Any, annotation: str) -> Non
         if not isinstance(value, _INTEGERS if kinds[0] == "int" else _NUMBERS) or type(value) is int and abs(value) > 1 << 1000:
             raise NotANumber(function=function, argument=argument, value=shown(value), wanted=annotation)
     elif all(kind in _PLAIN or kind == "int" for kind in kinds):
-        for kind in kinds:
-            if isinstance(value, _PLAIN.get(kind, _INTEGERS)) and all(isinstance(v, _ELEMENTS[kind]) for v in (value if kind in _ELEMENTS else ())):
-                return
-        raise WrongKind(function=function, argument=argument, value=shown(value), wanted=annotation)
+        if not any(_is_plain(value, kind) for kind in kinds):
+            raise WrongKind(function=function, argument=argument, value=shown(value), wanted=annotation)
+
+
+def _is_plain(value: Any, kind: str) -> bool:
+    """True for a value of a kind of `_PLAIN`, or an integer, and so its elements."""
+    elements = value if kind in _ELEMENTS and isinstance(value, Iterable) else ()
+    return isinstance(value, _PLAIN.get(kind, _INTEGERS)) and all(isinstance(v, _ELEMENTS[kind]) for v in elements)
 
 
 def explain(function: Callable[..., Any], values: Mapping[str, Any], error: Exception) -> None:
