@@ -120,12 +120,16 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A scheduler and its parameters for one set of sizes. `trace`: the candidates; `declined`: the schedulers asked before, with reasons."""
+    """A scheduler and its parameters for one set of sizes. `trace`: the candidates; `declined`: the schedulers asked before, with reasons.
+
+    way: which of the scheduler's ways to do it these params belong to, where candidates are compared.
+    """
 
     scheduler: SchedulerType
     params: Any
     trace: str = field(default="", compare=False)
     declined: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    way: str = field(default="", compare=False)
 
 
 LOGGER = logging.getLogger("weft")
@@ -194,6 +198,21 @@ def propose(
         Dump.scheduler(proposal)
         return proposal
     raise NoScheduler(reasons)
+
+
+def candidates(fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch) -> list[Proposal]:
+    """Return what all schedulers that take the fusion at these sizes propose, their choices and others: the choice of `propose` first, each way best first."""
+    prepared = prepare(fusion)
+    alignments = {int(name[1:]): bits for name, bits in alignment_bits.items()}
+    out: list[Proposal] = []
+    for scheduler in SCHEDULERS:
+        analysis = prepared.analysis(scheduler)
+        if analysis is None or scheduler.accept(analysis, sizes, alignments, arch) is not None:  # type: ignore[arg-type]
+            continue
+        rejected = prepared.rejected.get(scheduler.name, {})
+        found = scheduler.candidates(analysis, sizes, alignments, arch)  # type: ignore[arg-type]
+        out += [Proposal(scheduler.name, params, way=way) for way, params in found if params not in rejected]
+    return out
 
 
 def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[str, str] | None:

@@ -89,3 +89,11 @@ def require(condition: object, message: str) -> None:
     """Raise `InternalError` with `message` unless `condition` holds."""
     if not condition:
         raise InternalError(message)
+
+
+def find_stacklevel() -> int:
+    """Return the depth of the first frame outside of this package, for warnings."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "weft").partition(".")[0] == "weft":
+        frame, level = frame.f_back, level + 1
+    return level

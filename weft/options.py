@@ -227,6 +227,10 @@ class Options:
         "how normalizations keep their rows: auto = as predicted to be fastest, register, tma = loaded by TMA, specialized = by warps that only load",
         changes_code=True,
     )  # fmt: skip
+    tune: bool = _setting(
+        _switch, False, "time the best candidates of each kernel on the device that it is for, and keep the fastest: docs/tuning.md; off: choose by prediction"
+    )
+    tune_limit_s: int = _setting(_count, 60, "seconds that a call may spend on tuning; what is not timed by then keeps the choice made so far")
     strict_schedules: bool = _setting(
         _switch, False, "a scheduler that took a fusion and then fails raises its error; otherwise the call goes on without it, and the log warns"
     )

@@ -112,7 +112,6 @@ IN_CYCLES: dict[str, set[str]] = {
         "reshape", "resize", "scans", "shapes", "step_gradients", "view_functions",
     },
     "schedulers": {"inner_outer_heuristic", "inner_outer_model"},
-    "runtime": {"call_writer", "calls", "compile_log", "gradient_check"},
     "api": {"autograd", "definition", "repro"},
     "nn": {"family", "library", "transforms"},
 }  # fmt: skip

@@ -250,9 +250,10 @@ class FusionDefinition:
     def execute(self, inputs: Sequence[Any], **keywords: Any) -> "list[torch.Tensor]":
         """Run the fusion on `inputs` and return its outputs; kernels are made in the first call with such inputs.
 
-        Keywords: device=None, save_repro_inputs=False, _enable_options=(), _disable_options=(), check=None, seed=None. check, seed: the settings of these
-        names, for this call: check="races" runs it in the emulator (tensors on a GPU are copied), and raises a KernelFault for what is wrong with the
-        kernel; a seed permutes the order of its threads, the same way each time.
+        Keywords: device=None, save_repro_inputs=False, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None.
+        check, seed, tune: the settings of these names, for this call: check="races" runs it in the emulator (tensors on a GPU are copied), and raises a
+        KernelFault for what is wrong with the kernel; a seed permutes the order of its threads, the same way each time; tune=True times candidates of each
+        kernel before this call, and later calls use the fastest, too (docs/tuning.md).
         Errors: IncompleteDefinition (NotImplementedError), WrongExecutor (AssertionError), and UserErrors for wrong inputs.
         """
         if keywords:
@@ -265,11 +266,11 @@ class FusionDefinition:
 
     def _execute_with(
         self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = NO_NAMES,
-        _disable_options: Sequence[str] = NO_NAMES, check: Any = None, seed: int | None = None,
+        _disable_options: Sequence[str] = NO_NAMES, check: Any = None, seed: int | None = None, tune: bool | None = None,
     ) -> "list[torch.Tensor]":  # fmt: skip
         """`execute` with keywords: a function that names them costs each call 10 ns for each that it leaves out."""
         fec = self._executor_cache()
-        if device is check is seed is None and not save_repro_inputs and _enable_options is _disable_options is NO_NAMES:
+        if device is check is seed is tune is None and not save_repro_inputs and _enable_options is _disable_options is NO_NAMES:
             return fec.execute(inputs)
         enable, disable = _option_names(_enable_options, _disable_options)
         if "matmul_expr_eval" in disable:
@@ -278,7 +279,7 @@ class FusionDefinition:
             from .repro import fake_copies
 
             self.fake_inputs = fake_copies(inputs)
-        checks = {} if check is seed is None else {"check": check, "seed": seed}
+        checks = {} if check is seed is tune is None else {"check": check, "seed": seed, "tune": tune}
         return fec.execute(inputs, device=device, _enable_options=enable, _disable_options=disable, **checks)
 
     def autograd(self) -> "Differentiable":

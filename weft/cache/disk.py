@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -173,6 +173,13 @@ class DiskCache:
         """Count the entries and their bytes."""
         entries = self._entries()
         return CacheUse(len(entries), sum(size for _, size, _ in entries))
+
+    def artefacts(self) -> Iterator[Artefact]:
+        """Yield every entry that can be read."""
+        for _, _, path in sorted(self._entries()):
+            artefact = self.get(path.name.removesuffix(_SUFFIX))
+            if artefact is not None:
+                yield artefact
 
     def evict(self) -> int:
         """Remove the entries used longest ago until a tenth of the limit is free; return how many went."""

@@ -88,6 +88,18 @@ def _run_settings(given: argparse.Namespace) -> int:
     return 0
 
 
+def _run_tune(given: argparse.Namespace) -> int:
+    from . import tune
+
+    return tune.main(given)
+
+
+def _tune_arguments(parser: argparse.ArgumentParser) -> None:
+    from . import tune
+
+    tune.add_arguments(parser)
+
+
 COMMANDS = (
     Command("check", "run kernels in the emulator with all checks, in several orders: a script's, or one written by hand", _run_check, _check_arguments),
     Command("demo", "run softmax, RMSNorm and layer norm on what is here, a GPU or the emulator, and show how", _run_demo, _demo_arguments),
@@ -95,6 +107,7 @@ COMMANDS = (
     Command("doctor", "list what this machine has and lacks, with the remedy for each", _run_doctor),
     Command("record", "write the kernels of a corpus to a file: text, parameters, registers, spills", _run_record, _record_arguments),
     Command("settings", "list the settings: environment variable, default, meaning", _run_settings),
+    Command("tune", "run a script and keep the fastest of several kernels for each of its fusions and sizes", _run_tune, _tune_arguments),
 )
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import fields, is_dataclass
+from enum import Enum
+from hashlib import sha256
 from typing import Any
 
 from .. import forking
@@ -54,6 +56,38 @@ def _node(content: Hashable) -> _Node:
         if found is None:
             found = _NODES[content] = _Node(content)
         return found
+
+
+def digest(key: Hashable) -> str:
+    """Return a structural key as 64 hexadecimal digits, the same in every process: for tables on disk."""
+    known: dict[int, str] = {}  # of operations, by identity: the key keeps them alive
+
+    def text(part: Hashable) -> str:
+        if isinstance(part, _Node):
+            return known[id(part)]
+        if isinstance(part, tuple):
+            return f"({','.join(map(text, part))})"
+        if isinstance(part, frozenset):
+            return f"{{{','.join(sorted(map(text, part)))}}}"
+        return f"{type(part).__name__}:{part.name if isinstance(part, Enum) else repr(part)}"
+
+    waiting = list(_operations(key))
+    while waiting:  # those inside first, without recursion: expressions can be thousands deep
+        node = waiting[-1]
+        inside = [inner for inner in _operations(node.content) if id(inner) not in known]
+        waiting += inside
+        if not inside:
+            known[id(waiting.pop())] = sha256(text(node.content).encode()).hexdigest()
+    return sha256(text(key).encode()).hexdigest()
+
+
+def _operations(part: Hashable) -> Iterator[_Node]:
+    """Yield the operations in a part of a key, but not those inside of them."""
+    if isinstance(part, _Node):
+        yield part
+    elif isinstance(part, (tuple, frozenset)):
+        for inner in part:
+            yield from _operations(inner)
 
 
 class _KeyBuilder:

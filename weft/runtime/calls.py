@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -21,11 +20,12 @@ from typing import Any
 import torch
 
 from ..dump import Dump
+from ..errors import find_stacklevel
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
 from .. import compiler
-from . import collector, compile_log, engines, gradient_check, profile, unusual, warm_path
+from . import collector, compile_log, engines, gradient_check, profile, tuning, unusual, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan, integer_range, span_elems
 from .call_writer import Prepared, prepare_call
@@ -37,6 +37,7 @@ from .runtimes import Kernels, Request, Runtime, Sizes, Template, input_name, si
 from .steps import KernelUse
 from .storage_check import checker
 from .timing import Timings
+from .tuning import Asked
 
 CHECKED_ON_CPU = "checks ({check}) are on: the tensors of {where} are copied to the CPU, and the emulator runs the kernel there"
 
@@ -68,7 +69,7 @@ class Caller(ABC):
 
     template: what is shared with equal definitions. shown: the inputs as this definition names them. kernels: where kernels are found.
     runtimes: the kernels that calls used, in order of first use. timings, last: of the last cold call: its stages, and how it was cut. launches: of the
-    last call under a profiler.
+    last call under a profiler. is_tuned: a call asked for tuning.
     """
 
     def __init__(self, template: Template, shown: Sequence[Val], kernels: Kernels) -> None:
@@ -79,7 +80,7 @@ class Caller(ABC):
         self.launches: list[profile.LaunchProfile] = []
         self.last: Cut | None = None
         self._input_plan: InputPlan | None = None
-        self.has_warned_of_gradients = False
+        self.has_warned_of_gradients = self.is_tuned = False
         self._seen: compile_log.Seen | None = None
         self._new: list[Runtime] = []  # made by the call that is being prepared
         self.shown = list(shown)
@@ -227,9 +228,14 @@ class Caller(ABC):
             self.bind(values)  # names the integer that no double holds
             raise
 
-    def _checked(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str], check: Any, seed: Any) -> list[torch.Tensor]:
-        """A call with checks, or an order of threads, of its own."""
-        chosen = {name: value for name, value in (("check", check), ("seed", seed)) if value is not None}
+    def _checked(
+        self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str], check: Any, seed: Any, tune: Any
+    ) -> list[torch.Tensor]:  # fmt: skip
+        """A call with checks, or an order of threads, of its own, or one that tunes: later ones use what it finds."""
+        chosen = {name: value for name, value in (("check", check), ("seed", seed), ("tune", tune)) if value is not None}
+        if tune and not self.is_tuned:
+            self.is_tuned = True
+            self.forget()
         with settings(**chosen):
             return self._cold(inputs, device, enable, disable)
 
@@ -258,13 +264,15 @@ class Caller(ABC):
             self.bind(values)
             return None
         sizes, engine, kernels = self._planned(values, device, options, disable, timings)
+        if options.tune:
+            kernels = tuning.tune(self, Asked(sizes, engine, options, disable, kernels, values), timings)
         self.last = Cut(sizes, tuple(kernels))
         Dump.segments(lambda: str(self.last))
         launch_start = time.perf_counter()
         prepared = prepare_call(self, sizes, kernels, engine, self._kinds)
         timings.launch_s, timings.total_s = time.perf_counter() - launch_start, time.perf_counter() - start
         self.timings = timings
-        self._seen, self._new = compile_log.tell(self, values, self._seen, self._new, timings.total_s), []
+        self._seen, self._new = compile_log.tell(values, self._seen, self._new, timings.total_s), []
         if keep:
             self._remember(values, device, prepared)
         return prepared
@@ -308,12 +316,17 @@ class Caller(ABC):
         tensors = self._tensors(values)
         entry = (warm_path.guard_of(guarded), prepared.run, self._settings(), device, *scalars, self._fits(tensors), *(v.data_ptr() for _, v in tensors))
         if len(self._table) >= LARGEST_TABLE:
-            self._table.clear()
-            self._prepared.clear()
+            self.forget()
         self._prepared[key] = prepared
         self._table[key] = entry
         if not low:
             self._last[0] = entry
+
+    def forget(self) -> None:
+        """Prepare every signature again when it comes; kernels are kept."""
+        self._table.clear()
+        self._prepared.clear()
+        self._last[0] = ()
 
     def _tensors(self, values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
         return [(n, v) for n, (v, kind) in enumerate(zip(values, self._kinds)) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
@@ -355,14 +368,6 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def _is_emulated(options: Options) -> bool:
     """Tell whether tensors on a GPU are copied to the CPU for the emulator."""
     return options.emulate == "on" or bool(options.check) and options.emulate != "off"
-
-
-def find_stacklevel() -> int:
-    """Return the depth of the first frame outside of this package, for warnings."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "weft").partition(".")[0] == "weft":
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _with_names(options: Options, enable: Sequence[str], disable: Sequence[str]) -> Options:

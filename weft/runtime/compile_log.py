@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from .calls import Caller
 
 LOGGER = logging.getLogger("weft")
 Seen = list[tuple[Any, ...]]
@@ -30,7 +27,7 @@ def facts_of(values: Sequence[Any]) -> Seen:
     return out
 
 
-def tell(caller: "Caller", values: Sequence[Any], before: Seen | None, made: Sequence[Any], seconds: float) -> Seen | None:
+def tell(values: Sequence[Any], before: Seen | None, made: Sequence[Any], seconds: float) -> Seen | None:
     """Log the kernels `made` by a call; return the call's facts, to compare the next one with. Returns `before` when nobody listens."""
     if not LOGGER.isEnabledFor(logging.INFO):
         return before

@@ -41,14 +41,15 @@ class _AutomaticCaller(Caller):
         super().__init__(runtimes.template_of(fusion), fusion.inputs(), runtimes.SHARED)
 
     def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        return runtimes.propose(self.template, use, sizes, engine, options, fmad="fma" not in disable)
+        return runtimes.propose(self.template, use, sizes, engine, options, fmad="fma" not in disable, is_tuned=self.is_tuned or options.tune)
 
 
 class FusionExecutorCache:
     """Runs a fusion, which it owns, at any sizes. Kernels are made when first needed and shared with all definitions of equal structure.
 
-    execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None) returns the outputs; check and seed are the
-    settings of these names, for one call. It is an attribute of each object: a function written for the fusion's inputs (see `weft.runtime.warm_path`).
+    execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None) returns the outputs; check, seed and tune
+    are the settings of these names, for one call; once tune was True, later calls of this object use what was found, too. It is an attribute of each
+    object: a function written for the fusion's inputs (see `weft.runtime.warm_path`).
     kernel_runtimes: the kernels that calls of this object have used so far; its length says how many were made. timings: the stages of the
     last call that was not warm.
     """
@@ -66,10 +67,11 @@ class FusionExecutorCache:
 
     def _first(
         self, inputs: Sequence[Any], *, device: Any = None, _enable_options: Sequence[str] = (), _disable_options: Sequence[str] = (), check: Any = None,
-        seed: int | None = None,
+        seed: int | None = None, tune: bool | None = None,
     ) -> list[torch.Tensor]:  # fmt: skip
         """Stands for `execute` until the first call."""
-        return self._caller.execute(inputs, device=device, _enable_options=_enable_options, _disable_options=_disable_options, check=check, seed=seed)
+        options = {"_enable_options": _enable_options, "_disable_options": _disable_options}
+        return self._caller.execute(inputs, device=device, check=check, seed=seed, tune=tune, **options)
 
     @property
     def _caller(self) -> _AutomaticCaller:

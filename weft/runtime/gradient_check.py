@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-from ..errors import UserError, user_location
-
-if TYPE_CHECKING:
-    from .calls import Caller
+from ..errors import UserError, find_stacklevel, user_location
+from ..ir.values import Val
+from .outputs import OutputPlan
 
 CUT = (
     "W138: input {index} ({value}) requires a gradient, and this definition records none: its outputs are cut from the graph.\n"
@@ -34,7 +33,23 @@ class WrittenWithGradient(UserError):
     fix = "execute under torch.no_grad(), or on tensor.detach(), or leave alias_input out"
 
 
-def check(caller: "Caller", values: Sequence[Any]) -> None:
+class HasOutputs(Protocol):
+    """What definitions of equal structure share, as far as it counts here."""
+
+    outputs: OutputPlan
+
+
+class Definition(Protocol):
+    """What the check needs of a caller. shown: the inputs, as this definition names them."""
+
+    shown: list[Val]
+    has_warned_of_gradients: bool
+
+    @property
+    def template(self) -> HasOutputs: ...
+
+
+def check(caller: Definition, values: Sequence[Any]) -> None:
     """Say once per definition that gradients are cut. Errors: WrittenWithGradient."""
     if not torch.is_grad_enabled():
         return
@@ -46,8 +61,6 @@ def check(caller: "Caller", values: Sequence[Any]) -> None:
         if index in written:
             raise WrittenWithGradient(index=index, value=caller.shown[index])
     if not caller.has_warned_of_gradients:
-        from .calls import find_stacklevel
-
         caller.has_warned_of_gradients = True
         text = CUT.format(index=requiring[0], value=caller.shown[requiring[0]], location=user_location())
         warnings.warn(text, GradientCut, stacklevel=find_stacklevel())

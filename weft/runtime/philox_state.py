@@ -7,6 +7,8 @@ to replay: then an operation of the graph itself draws a seed, and the kernels r
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -82,6 +84,23 @@ def taker(device: int | None, random_ops: int, kernel: str) -> "TakeState":
 
 Taken = tuple[int, int, int, "torch.Tensor | None"]
 """Seed, offset; while a graph is captured, the address of the seed instead, and the tensor that it is in."""
+
+
+@contextlib.contextmanager
+def kept(device: int | None) -> Iterator[None]:
+    """Leave the generators, torch's and our own, as they were before the block."""
+    if device is None:
+        before, own = torch.get_rng_state(), (_CPU._seed, _CPU._offset)
+    else:
+        before, own = torch.cuda.get_rng_state(device), None
+    try:
+        yield
+    finally:
+        if own is None:
+            torch.cuda.set_rng_state(before, device)  # type: ignore[arg-type]
+        else:
+            torch.set_rng_state(before)
+            _CPU._seed, _CPU._offset = own
 
 
 class TakeState:

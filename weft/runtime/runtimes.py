@@ -37,7 +37,7 @@ from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
 from ..options import Options, current
 from ..segment.plan import KernelStep, Plan, ViewStep
-from . import zero_size
+from . import tuned, zero_size
 from .binding import VECTOR_BYTES, Bound, SizesDiffer
 from .engines import BuiltKernel, Engine
 from .outputs import Layout, OutputPlan, layout_of, stride_values
@@ -323,9 +323,16 @@ class Request:
         return (self.program_key, self.engine.key, self.options.code_key(), self.fmad)
 
 
-def propose(template: Template, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
-    """Ask the schedulers, and return what they want compiled. Errors: NoScheduler with every scheduler's reason."""
-    proposal = compiler.propose(use.part.fusion, use.env, alignments_bits(template, use, sizes), engine.arch, variant=options.rows)
+def propose(
+    template: Template, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True, is_tuned: bool = False
+) -> Request:  # fmt: skip
+    """Ask the schedulers, and return what they want compiled. is_tuned: what was found to be fastest by timing goes first.
+
+    Errors: NoScheduler with every scheduler's reason.
+    """
+    alignments = alignments_bits(template, use, sizes)
+    proposal = tuned.winner(use, alignments, engine, options) if is_tuned else None
+    proposal = proposal or compiler.propose(use.part.fusion, use.env, alignments, engine.arch, variant=options.rows)
     return request_for(proposal, use.part, index_type_for(use, sizes), engine, options, fmad=fmad)
 
 

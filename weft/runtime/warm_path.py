@@ -95,7 +95,7 @@ def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return (execute, signature) for inputs of these kinds.
 
-    execute(inputs, *, device, _enable_options, _disable_options, check, seed) is FusionExecutorCache.execute, in two forms: a call without keywords
+    execute(inputs, *, device, _enable_options, _disable_options, check, seed, tune) is FusionExecutorCache.execute, in two forms: a call without keywords
     goes by one that does not name them (the default of a keyword costs 10 ns). signature(values, device) returns (key, low bits of the addresses,
     pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An entry is (guard, run,
     settings, device, then for each scalar its type, and for each shape scalar its value too, then fits, then the addresses of the tensors of the last call
@@ -148,8 +148,8 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
 
     arguments = ", ".join([*values, *pointers])
     body = f"""
-def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None):
-    if not check is seed is None: return checked(inputs, device, _enable_options, _disable_options, check, seed){found("device")}
+def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None):
+    if not check is seed is tune is None: return checked(inputs, device, _enable_options, _disable_options, check, seed, tune){found("device")}
     if not (run is None or profiling or _enable_options or _disable_options):
         try: return run({arguments})
         except OverflowError: pass  # an integer that no double holds: the cold call names it

@@ -113,6 +113,20 @@ def choose_async_rows(
     return specialized_rows(facts, arch, async_warps, is_stored_in_bulk, groups)
 
 
+def async_rows_candidates(facts: PersistentFacts, arch: Arch) -> list[AsyncRowsParams]:
+    """Return params of both kinds to time: the choice of each first, then other batches of rows per block, and other groups and roles."""
+    if why_no_bulk_copy(facts, arch):
+        return []
+    row_bytes, staging_bytes = _row_bytes(facts, False)
+    out = [choose_async_rows(facts, arch, "tma")]
+    if row_bytes + staging_bytes <= _usable_shared_bytes(arch):
+        for params in _rows_per_block(facts, arch, False):
+            blocks = tma_blocks_per_sm(facts, arch, params)
+            out += [replace(params, max_registers=_limit(facts, params, rows, arch)) for rows in range(1, min(blocks, MOST_ROWS) + 1)]
+    out += [choose_async_rows(facts, arch, "specialized", groups=groups, async_warps=warps) for groups, warps in ((0, 0), (1, 0), (2, 0), (0, 1), (0, 2))]
+    return list(dict.fromkeys(params for params in out if not isinstance(params, Decline)))
+
+
 def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
     """Return why no bulk copy can bring rows of these facts; empty when one can."""
     if not arch.has_tma:

@@ -68,6 +68,10 @@ class Scheduler(ABC):
         """Return params that are not among `rejected`, whose kernels turned out to be unusable; None where the scheduler has no others."""
         return None
 
+    def candidates(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
+        """Return (way, params) that are worth timing: the choice first, then others in the order of what is predicted for them. For tuning."""
+        return [("", self.choose_variant(analysis, sizes, alignment_bits, arch, "auto")[0])]
+
     @abstractmethod
     def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
         """Schedule `fusion`, a clone of the analysed one, in place."""

@@ -26,7 +26,7 @@ from ..schedule.rfactor import rfactor
 from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .inner_outer_heuristic import Candidates, InnerOuterParams, choose_inner_outer
+from .inner_outer_heuristic import LOADS, Candidates, InnerOuterParams, choose_inner_outer
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
 from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, row_sizes, split_axis
@@ -38,6 +38,10 @@ NOT_SPECIALIZED = (
     "was refilled by a warp of its own reached 0.82 of a copy where the ring alone reached 0.91 (RMS norm backward, 16384 x 4096, H200)"
 )
 """Why there is no warp-specialized kernel of this template."""
+
+
+TIMED_OF_A_WAY = 4
+"""Candidates of each way to load rows that tuning sees."""
 
 
 class InnerOuterPersistent(Scheduler):
@@ -77,6 +81,19 @@ class InnerOuterPersistent(Scheduler):
         loadable = all(can_load(t) for t in analysis.row_inputs)
         found = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, loadable, rejected)
         return None if found[0] in rejected else found
+
+    def candidates(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, InnerOuterParams]]:
+        facts, loadable = analysis.facts(sizes, alignment_bits), all(can_load(t) for t in analysis.row_inputs)
+        out = [self.choose(analysis, sizes, alignment_bits, arch)[0]]
+        for loads in LOADS:
+            seen: set[InnerOuterParams] = set()
+            while len(seen) < TIMED_OF_A_WAY:
+                params, _ = choose_inner_outer(facts, arch, loadable, frozenset(seen), (loads,))
+                if params in seen or params.loads != loads:
+                    break
+                seen.add(params)
+                out.append(params)
+        return [(params.loads, params) for params in dict.fromkeys(out)]
 
     def apply(self, fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
         return apply_inner_outer(fusion, analysis, params)

@@ -28,7 +28,7 @@ from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, analyze_persistent
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, keep_elsewhere
-from .row_ways import choose_rows
+from .row_ways import choose_rows, way_candidates, way_of
 from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps
 
 
@@ -64,6 +64,16 @@ class InnerPersistent(Scheduler):
         is_loadable = not facts.still_axes and not is_masked and all(can_load(t) for t in analysis.row_inputs)
         params, trace = choose_rows(facts, arch, is_loadable=is_loadable, variant=variant)
         return keep_what_a_mask_left(params) if is_masked else params, trace
+
+    def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
+        chosen = self.choose_variant(analysis, sizes, alignment_bits, arch, "auto")[0]
+        facts, is_masked = analysis.facts(sizes, alignment_bits), reads_under_a_mask(analysis)
+        found = way_candidates(facts, arch, is_loadable=not facts.still_axes and not is_masked and all(can_load(t) for t in analysis.row_inputs))
+        if analysis.needs_vectors:
+            found = [(way, params) for way, params in found if params.vector_elems == chosen.vector_elems]
+        if is_masked:
+            found = [pair for way, params in found for pair in ((way, keep_what_a_mask_left(params)), (way, params))]
+        return list(dict.fromkeys([(way_of(chosen), chosen), *found]))
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:
         if isinstance(params, AsyncRowsParams):

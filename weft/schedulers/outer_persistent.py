@@ -9,7 +9,7 @@ Owns the template and its parameters. Read first: `OuterPersistent.apply`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
@@ -99,6 +99,10 @@ class OuterPersistent(Scheduler):
         kept = columns_in_registers(facts, arch)
         if kept is not None:
             return kept, f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
+        return self.choose_reread(facts, arch)
+
+    def choose_reread(self, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams, str]:
+        """Return the params of columns that every pass reads again."""
         vector = max(1, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits))
         while vector > facts.min_vector_elems and facts.iteration_elems < 2 * arch.sm_count * vector:
             vector //= 2  # columns for every multiprocessor matter more than wide accesses
@@ -109,6 +113,15 @@ class OuterPersistent(Scheduler):
             bdimy //= 2
         params = OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * BLOCK_THREADS))
         return params, f"outer_persistent: {columns} vectors of columns over {arch.sm_count} multiprocessors"
+
+    def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, OuterParams]]:
+        facts = analysis.facts(sizes, alignment_bits)
+        read, _ = self.choose_reread(facts, arch)
+        out = [self.choose(analysis, sizes, alignment_bits, arch)[0], read]
+        for bdimx in (read.bdimx, max(1, read.bdimx // 2), min(32, 2 * read.bdimx)):
+            bdimy = previous_power_of_two(max(1, min(read.bdimx * read.bdimy, BLOCK_THREADS) // bdimx))
+            out += [replace(read, bdimx=bdimx, bdimy=bdimy, unroll=unroll) for unroll in (4, 2, 8)]
+        return [(params.storage, params) for params in dict.fromkeys(out)]
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> Launch:
         template = Template(fusion)

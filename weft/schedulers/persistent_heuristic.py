@@ -62,6 +62,14 @@ def choose_with_trace(facts: PersistentFacts, arch: Arch) -> tuple[PersistentPar
     return chosen, Trace("persistent", facts, (criterion, FEWER_THREADS), ranked[:24], chosen, (note,) if note else ())
 
 
+def every_candidate(facts: PersistentFacts, arch: Arch) -> tuple[Candidate, ...]:
+    """Return what `choose_with_trace` ranks, and behind it what it does not look at for these facts, each kind best first. For tuning."""
+    rows = ChannelRows(facts, arch)
+    streamed = StreamedRows(dataclasses.replace(facts, phased_limit_elems=1) if rows.is_phased else facts, arch)
+    made = ((*rows.early_candidates(), *rows.cluster_candidates()), rows.candidates(), streamed.shared_candidates(), streamed.reread_candidates())
+    return (*choose_with_trace(facts, arch)[1].candidates, *(candidate for kind in made for candidate in _ranked(kind)))
+
+
 def are_at_once(trace: Trace) -> bool:
     """True when the rows were found to be so few that blocks hold all of them at once."""
     return AT_ONCE in trace.notes

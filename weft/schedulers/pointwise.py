@@ -14,7 +14,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PointwiseAnalysis, analyze_pointwise
-from .pointwise_heuristic import PointwiseParams, choose_with_trace
+from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 
 
@@ -34,6 +34,10 @@ class PointWise(Scheduler):
     def choose(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PointwiseParams, str]:
         params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)
         return params, str(trace)
+
+    def candidates(self, analysis: PointwiseAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, PointwiseParams]]:
+        found = variants(analysis.facts(sizes, alignment_bits), arch)
+        return [(way, p) for way, p in found if p.vector_elems == found[0][1].vector_elems] if analysis.needs_vectors else found
 
     def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> Launch:
         template = Template(fusion)

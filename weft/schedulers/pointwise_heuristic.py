@@ -12,7 +12,7 @@ Read first: `choose`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..arch import MAX_GRID, Arch
 from .facts import PointwiseFacts
@@ -102,6 +102,25 @@ def choose_with_trace(facts: PointwiseFacts, arch: Arch) -> tuple[PointwiseParam
     params = _with_break(facts, arch, best)
     ranked = (best, *(c for c in breaks if c is not best))
     return params, Trace("pointwise", facts, CRITERIA, ranked, params)
+
+
+def variants(facts: PointwiseFacts, arch: Arch) -> list[tuple[str, PointwiseParams]]:
+    """Return (way, params) to time: of each break position that is legal the choice, with other numbers of vectors per thread and other blocks."""
+    breaks = break_candidates(facts, arch)
+    best = min((c for c in breaks if not c.declined), key=lambda c: c.cost)
+    out: list[tuple[str, PointwiseParams]] = []
+    for found in (best, *sorted((c for c in breaks if c is not best and c.declined not in NEVER), key=lambda c: c.cost)):
+        chosen, way = _with_break(facts, arch, found), f"break {found.position}"
+        here = chosen.unroll_inner
+        unrolls = sorted((u for u in (1, 2, 4, MAX_UNROLL) if u != here), key=lambda u, here=here: max(u, here) / min(u, here))  # type: ignore[misc]
+        threads = [t for t in (2 * BLOCK_THREADS, BLOCK_THREADS // 2) if not found.position]
+        others = [replace(chosen, unroll_inner=u) for u in unrolls] + [replace(chosen, bdimx=t) for t in threads]
+        out += [(way, params) for params in (chosen, *others) if not params.is_left_fastest or params == chosen]
+    return out
+
+
+NEVER = frozenset({"nothing is on the left", "a 4-bit type needs a vector of two there"})
+"""Why a break position is out, whatever it would cost."""
 
 
 def break_candidates(facts: PointwiseFacts, arch: Arch) -> tuple[BreakCandidate, ...]:

@@ -22,7 +22,7 @@ from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, ReductionAnalysis, RowAnalysis, analyze_reduction
-from .reduction_heuristic import ReductionParams, choose_with_trace
+from .reduction_heuristic import ReductionParams, choose_with_trace, variants
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phased_rows, positions, split_axis, whole_warps,
 )  # fmt: skip
@@ -48,6 +48,9 @@ class Reduction(Scheduler):
     def choose(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ReductionParams, str]:
         params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)
         return params, str(trace)
+
+    def candidates(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, ReductionParams]]:
+        return variants(analysis.facts(sizes, alignment_bits), arch)
 
     def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> Launch:
         template = Template(fusion)

@@ -170,6 +170,15 @@ def choose_with_trace(facts: ReductionFacts, arch: Arch) -> tuple[ReductionParam
     return ranked[0].params, Trace("reduction", facts, CRITERIA, ranked[:24], ranked[0].params)
 
 
+def variants(facts: ReductionFacts, arch: Arch) -> list[tuple[str, ReductionParams]]:
+    """Return (way, params) to time, the choice first: rows or columns in one block, shared through memory, and in clusters."""
+    model = _Model(facts, arch)
+    chosen = choose(facts, arch)
+    found = list(model.inner() if facts.is_inner else model.outer_everywhere())
+    ranked = [chosen, *(c.params for c in sorted(found, key=lambda c: c.time_ns) if c.params != chosen)]
+    return [(f"{p.kind}, {'cluster' if p.is_cluster else 'one block' if p.grid_split == 1 else 'several blocks'}", p) for p in dict.fromkeys(ranked)]
+
+
 def _nice(value: int) -> int:
     """Round down to at most two binary digits after the first (..., 8, 10, 12, 14, 16, 20, ...): fewer kernels for nearly the same split."""
     step = max(1, previous_power_of_two(value) // 4)
@@ -328,6 +337,19 @@ class _Model:
         if is_wide and facts.reduction_elems >= LONG_COLUMN_ELEMS and ceil_div(row, COLUMN_WIDTHS[0]) <= MOST_COLUMNS_PER_SM * arch.sm_count:
             yield self.full_chip(row) or self.shared_columns(row)
             return
+        yield from self.outer_modelled(row)
+
+    def outer_everywhere(self) -> Iterator[Candidate]:
+        """Every candidate for columns, whatever their length."""
+        row = ceil_div(self.facts.iteration_elems, self.vector)
+        if found := self.full_chip(row):
+            yield found
+        yield self.shared_columns(row)
+        yield from self.outer_modelled(row)
+
+    def outer_modelled(self, row: int) -> Iterator[Candidate]:
+        """What the model says of many shapes."""
+        facts, arch = self.facts, self.arch
         for bdimx in OUTER_THREADS_X:
             if bdimx > 1 and bdimx // 2 >= row or bdimx < 8 and bdimx < row:
                 continue

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arch import Arch
-from .async_rows_heuristic import AsyncRowsParams, choose_async_rows
+from .async_rows_heuristic import AsyncRowsParams, async_rows_candidates, choose_async_rows
 from .base import Decline
 from .facts import PersistentFacts
-from .persistent_heuristic import are_at_once, choose_with_trace
+from .persistent_heuristic import are_at_once, choose_with_trace, every_candidate
 from .persistent_params import PersistentParams
 from .row_model import CONSTANTS, Constants, predicted_registers, predicted_specialized, predicted_tma
 
@@ -93,3 +93,18 @@ def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, varian
         return in_registers, f"not {variant}: {found.reason}\n{trace}"
     shared = replace(found, fill="leading") if found.fill == "whole" and found.batches > 1 else found
     return shared, f"forced, and the same for rows whose last part is not full: {shared}"
+
+
+def way_of(params: Params) -> str:
+    """Return the name of the way that params belong to; a block and a cluster are two."""
+    if isinstance(params, AsyncRowsParams):
+        return params.kind
+    return f"{params.storage}, {'one block' if params.cluster_blocks == 1 else 'cluster'}{', 3d' if params.kind == '3d' else ''}"
+
+
+def way_candidates(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> list[tuple[str, Params]]:
+    """Return (way, params) to time, of each way in the order of what is predicted. is_loadable: rows of all inputs lie contiguously."""
+    found: list[Params] = [candidate.params for candidate in every_candidate(facts, arch)]
+    if is_loadable:
+        found += async_rows_candidates(facts, arch)
+    return [(way_of(params), params) for params in dict.fromkeys(found)]

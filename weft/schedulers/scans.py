@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..analysis.connected import is_connected
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
@@ -125,6 +125,16 @@ class Scans(Scheduler):
             registers = COLUMN_REGISTERS if is_wide else arch.registers_per_thread(2048)
             params = ScanParams(False, COLUMN_NEIGHBOURS, 1, bdimx, bdimy, registers, is_ahead=is_wide)
         return params, f"greedy: {others} running folds of {row} elements, {params}"
+
+    def candidates(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, ScanParams]]:
+        chosen, _ = self.choose(analysis, sizes, alignment_bits, arch)
+        out = [chosen]
+        if chosen.is_row:
+            out += [replace(chosen, bdimx=threads, unroll=unroll) for threads in (64, 128, 256) for unroll in (1, 2)]
+        else:
+            threads = chosen.bdimx * chosen.bdimy
+            out += [replace(chosen, bdimx=bdimx, bdimy=max(1, threads // bdimx)) for bdimx in (8, 16, 32)]
+        return [("rows" if params.is_row else "columns", params) for params in dict.fromkeys(out)]
 
     def accept(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         extents = analysis.axes.extents_elems(sizes)

@@ -144,6 +144,18 @@ class Transpose(Scheduler):
         params = TransposeParams(tile, along, across, threads, unroll, turned_unroll, True)
         return params, f"transpose: tiles of {tile} x {tile}, vectors of {along} on the straight side and {across} on the turned side"
 
+    def candidates(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, TransposeParams]]:
+        chosen, _ = self.choose(analysis, sizes, alignment_bits, arch)
+        widest = arch.max_vector_bits // analysis.widest_bits
+        out = [chosen]
+        for chunks, threads in (*TILES, (TILES[1][0], TILES[0][1])):
+            tile = chunks * widest
+            for most in (MOST_UNROLL, MOST_UNROLL // 2):
+                unrolls = [max(1, min(most, tile * tile // (vector * threads))) for vector in (chosen.along_vector, chosen.across_vector)]
+                for is_along_first in (True, False):
+                    out.append(TransposeParams(tile, chosen.along_vector, chosen.across_vector, threads, unrolls[0], unrolls[1], is_along_first))
+        return [(f"tiles of {p.tile_elems}", p) for p in dict.fromkeys(out)]
+
     def _tile(self, analysis: TransposeAnalysis, sizes: Sizes, vector: int, has_vectors: bool) -> tuple[int, int]:
         """Return edge and threads of the tiles: the wider ones, unless they waste more at the ends of rows than they gain, or rows move by elements."""
         (wide, wide_threads), (narrow, threads) = ((chunks * vector, threads) for chunks, threads in TILES)
