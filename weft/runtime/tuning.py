@@ -208,7 +208,7 @@ class _Tuner:
                 future.cancel()
 
     def build(self, proposal: compiler.Proposal) -> _Timed | None:
-        """Return a candidate with its kernel; None where it cannot be made or launched, or spills: such a kernel wins nothing, and ptxas is least sure of it."""
+        """Return a candidate with its kernel; None where it cannot be made or launched, or spills: such a kernel wins nothing."""
         asked = self.asked
         request = request_for(
             proposal, self.use.part, index_type_for(self.use, asked.sizes), asked.engine, asked.options, fmad="fma" not in asked.disable
