@@ -274,7 +274,7 @@ def schedule_rows(template: Template, params: InnerOuterParams, reference: Tenso
         reference.axis(-3).parallelize(ParallelType.grid_x)
     part = params.lanes * params.threads_y
     if params.fill == "whole":  # asked per part: without that branch the compiler mixes the passes and spills (RMS norm backward 4096 x 16384: 560 bytes for 0)
-        split(reference, -2, params.batches, False, multiple=WARP_MULTIPLE if params.batches > 1 and params.threads_y > 1 else 1)
+        split(reference, -2, params.batches, False, multiple=WARP_MULTIPLE if params.batches > 1 and part > WARP_MULTIPLE else 1)
     else:
         split(reference, -2, params.batches, False, part=part if part > 1 else 0)
     if params.threads_y > 1:

@@ -18,10 +18,10 @@ from .two_sides import TwoSidedFacts
 
 LOADS = ("now", "ahead", "cp_async", "tma")
 """How rows come; see `InnerOuterParams`."""
-COLUMN_LANES = 8
-"""Threads along the columns when partial results are added up: with vectors of 16 bytes a whole line, and the other threads of a block share the rest."""
-SLOTS_UNROLL = 4
-"""Partial results that a thread loads at once. One H200: 2 to 16 make no difference."""
+LEAST_COLUMN_LANES, COLUMN_LANES = 2, 8
+"""Threads along the columns when partial results are added up: with vectors of 16 bytes a sector to a line; the other threads share the rest."""
+MOST_SLOTS_UNROLL = 9
+"""Partial results of each column result that a thread loads at once, so that it waits once for all of them."""
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8)
 MORE_BATCHES, MOST_NARROW_ELEMS = (10, 12, 14, 16, 20, 24, 28, 32), 32
 """Vectors of a row per thread; more, and so many elements at most, where vectors are narrow."""
@@ -140,7 +140,7 @@ class Candidates:
             piece = self.piece_vectors(cluster)
             for batches in (*BATCHES, *(b for b in MORE_BATCHES if b * self.vector <= MOST_NARROW_ELEMS)):
                 threads = ceil_div(piece, batches)
-                lanes, threads_y = self.shape(threads, batches)
+                lanes, threads_y = self.shape(threads)
                 is_other = batches == 1 or threads > ceil_div(piece, batches + 1)
                 if is_other and lanes * threads_y <= MOST_ROW_THREADS and (cluster == 1 or lanes * threads_y >= 64):
                     yield from self.with_threads(cluster, piece, batches, lanes, threads_y)
@@ -159,12 +159,19 @@ class Candidates:
         vectors = ceil_div(self.rows.reduction_elems, self.vector)
         return vectors if cluster == 1 else round_up(ceil_div(vectors, cluster), SHARE_MULTIPLE)
 
-    @staticmethod
-    def shape(threads: int, batches: int) -> tuple[int, int]:
-        """Threads along x and y for so many of a row."""
+    def shape(self, threads: int) -> tuple[int, int]:
+        """Threads along x and y for so many of a row: few along x where there are few columns, so that all blocks add partial results up."""
+        columns = ceil_div(self.rows.reduction_elems, self.column_vector() * self.arch.sm_count)
+        lanes = min(COLUMN_LANES, max(LEAST_COLUMN_LANES, next_power_of_two(columns)))
         if threads <= 32:
-            return next_power_of_two(threads), 1
-        return COLUMN_LANES, round_up(threads, 32) // COLUMN_LANES
+            threads = next_power_of_two(threads)
+            return (lanes, threads // lanes) if threads > lanes else (threads, 1)
+        return lanes, round_up(threads, 32) // lanes
+
+    def column_vector(self) -> int:
+        """Columns of a thread when partial results are added up."""
+        is_float = self.facts.column_accumulator_bits == 32 * self.facts.column_results
+        return 4 if self.rows.reduction_elems % 4 == 0 and not self.facts.has_single_axes and is_float else 1
 
     def with_threads(self, cluster: int, piece: int, batches: int, lanes: int, threads_y: int) -> Iterator[InnerOuterParams]:
         """Yield the candidates with these threads for a row."""
@@ -186,10 +193,10 @@ class Candidates:
         rows, arch = self.rows, self.arch
         seats = self.resident_clusters(cluster) * resident
         blocks = min(seats, max(2, next_power_of_two(ceil_div(rows.iteration_elems, unroll * groups))))
-        is_float = self.facts.column_accumulator_bits == 32 * self.facts.column_results
-        column_vector = 4 if rows.reduction_elems % 4 == 0 and not self.facts.has_single_axes and is_float else 1
+        rounds = ceil_div(blocks, threads_y * groups)
+        slots_unroll = ceil_div(rounds, ceil_div(rounds, MOST_SLOTS_UNROLL))
         return InnerOuterParams(
-            self.is_projected, self.vector, batches, lanes, threads_y, groups, unroll, blocks, "now", 1, False, "registers", column_vector, SLOTS_UNROLL,
+            self.is_projected, self.vector, batches, lanes, threads_y, groups, unroll, blocks, "now", 1, False, "registers", self.column_vector(), slots_unroll,
             arch.registers_per_thread(lanes * threads_y * groups * resident), cluster,
             fill_of_parts(self.piece_vectors(1), batches, lanes * threads_y, lanes * threads_y, self.piece_vectors(cluster)),
         )  # fmt: skip
@@ -237,6 +244,6 @@ class Candidates:
         cluster = max(self.clusters())
         piece = self.piece_vectors(cluster)
         batches = ceil_div(piece, FULL_BLOCK_THREADS)
-        lanes, threads_y = self.shape(ceil_div(piece, batches), batches)
-        groups = max(1, 32 // lanes) if threads_y == 1 else 1
+        lanes, threads_y = self.shape(ceil_div(piece, batches))
+        groups = max(1, 32 // (lanes * threads_y))
         return replace(self.made(cluster, batches, lanes, threads_y, groups, 1, 1), weights="late")
