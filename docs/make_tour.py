@@ -82,7 +82,7 @@ def stops() -> Iterator[Stop]:
     )
     yield Stop(
         "The fusion",
-        """The graph (`weft/ir`). `T0_g___bfloat` is tensor 0, in global memory; `iS0{T0.size[0]}` is an axis: i for iteration, r for reduction, b
+        """The graph (`weft/ir`). `T0_g___bfloat` is tensor 0, in global memory; `iS0{i0}` is an axis: i for iteration, r for reduction, b
         for broadcast, S for serial (not bound to threads yet), and its extent. A reduction keeps its reduced axes as `r` axes; `keepdim` is a
         broadcast on top.""",
         [("text", str(fusion))],

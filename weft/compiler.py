@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,14 @@ from .arch import Arch
 from .codegen.cuda import generate
 from .dtypes import DataType
 from .dump import Dump
-from .errors import Unsupported, WeftError
+from .errors import Unsupported, WeftError, place_text
 from .expr import Number, Sym
 from .graph.concretize import settle_as_iteration
 from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
-from .ir.structure import known_key
 from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
+from .ir.structure import known_key
+from .ir.values import Expr
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
 from .schedule.online_softmax import exp_sums, fold_online
@@ -35,14 +36,21 @@ from .schedulers.base import Decline, Launch, Scheduler
 
 class NoScheduler(Unsupported):
     code = "W400"
-    what = "Can not find a scheduler to schedule fusion segment; each declined:\n{reasons}"
+    what = "Can not find a scheduler to schedule fusion segment; each declined:\n{reasons}{lines}"
     fix = "cut the definition where the reasons point, by ops.segment_set(x) or into two definitions, or compute that op with torch"
 
-    def __init__(self, reasons: dict[str, str]) -> None:
+    def __init__(self, reasons: dict[str, str], exprs: Sequence[Expr] = ()) -> None:
+        """exprs: what was to be scheduled; the lines where the user wrote it are named."""
         self.reasons = reasons
+        written = dict.fromkeys((e.op_name, e.line) for e in exprs if e.line is not None)
+        lines = [f"\n    {op} is at {place_text(line)}" for op, line in written if line is not None]
         shown = {name: reason for name, reason in reasons.items() if name not in _NEVER_APPLY} or reasons
-        super().__init__(reasons="\n".join(f"    {name}: {reason}" for name, reason in shown.items()))
+        more = ["\n    ..."] if len(lines) > MOST_LINES else []
+        super().__init__(reasons="\n".join(f"    {name}: {reason}" for name, reason in shown.items()), lines="".join(lines[:MOST_LINES] + more))
 
+
+MOST_LINES = 8
+"""Lines of the user that an error names."""
 
 _NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
 """Schedulers that no definition of arithmetic is for: their reasons help nobody."""
@@ -197,7 +205,7 @@ def propose(
         proposal = Proposal(scheduler.name, params, trace, tuple(reasons.items()))
         Dump.scheduler(proposal)
         return proposal
-    raise NoScheduler(reasons)
+    raise NoScheduler(reasons, fusion.tensor_exprs())
 
 
 def candidates(fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch) -> list[Proposal]:

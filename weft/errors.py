@@ -14,17 +14,31 @@ from types import FrameType
 _PACKAGE_DIR = os.path.dirname(os.path.abspath(__file__))
 
 
-def user_location() -> str | None:
-    """Return `file:line: text` of the innermost frame outside the package, or None."""
+Place = tuple[str, int]
+"""A file and a line of it."""
+
+
+def user_place() -> Place | None:
+    """Return where the innermost frame outside the package is, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
         is_torch = frame.f_globals.get("__name__", "").partition(".")[0] == "torch"  # between a user and our autograd functions
         if not filename.startswith(_PACKAGE_DIR) and not filename.startswith("<frozen") and not is_torch:
-            text = linecache.getline(filename, frame.f_lineno).strip()
-            return f"{filename}:{frame.f_lineno}: {text}"
+            return filename, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+def place_text(place: Place) -> str:
+    """Return `file:line: text`."""
+    return f"{place[0]}:{place[1]}: {linecache.getline(*place).strip()}"
+
+
+def user_location() -> str | None:
+    """Return `file:line: text` of the innermost frame outside the package, or None."""
+    place = user_place()
+    return None if place is None else place_text(place)
 
 
 class WeftError(RuntimeError):

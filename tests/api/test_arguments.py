@@ -133,7 +133,7 @@ def test_sizes_that_the_definition_makes_equal():
     fusion = definition(([-1, -1], True), ([-1, -1], True), body=lambda fd, a, b: [fd.ops.add(fd.ops.relu(a), b)])
     check_arguments(fusion, [torch.ones(2, 3), torch.ones(2, 3)])
     text = message(fusion, [torch.ones(2, 3), torch.ones(2, 4)])
-    assert "dimension 1 of input 0, T0_g, is 3, and dimension 1 of input 1, T1_g, is 4; the definition makes them equal" in text
+    assert "dimension 1 of input 0, T0_g, is 3, and dimension 1 of input 1, T1_g, is 4; add makes them equal, at " in text and "fd.ops.add(fd.ops.relu(a), b)" in text
 
 
 def test_a_constant_size_elsewhere_in_the_fusion():

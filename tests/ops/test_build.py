@@ -72,7 +72,7 @@ def test_ranks_are_padded_with_leading_broadcasts() -> None:
 
 def test_extents_that_differ_are_an_error_that_names_tensors_axis_and_values() -> None:
     g = Graph()
-    with pytest.raises(ExtentMismatch, match=r"add: axis 1 has extent 4 in T0_g\[.*\] and 5 in T1_g\[.*\]"):
+    with pytest.raises(ExtentMismatch, match=r"add: axis 1 has extent 4 in T0_g_float\[.*\] and 5 in T1_g_float\[.*\]"):
         g.add(g.tensor([3, 4]), g.tensor([3, 5]))
     with pytest.raises(ExtentMismatch, match="axis 0 has extent 3"):
         g.add(g.tensor([3]), g.tensor([4], expanded={0: 4}))

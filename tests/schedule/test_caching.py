@@ -72,7 +72,7 @@ def test_what_nothing_reads_has_no_cache_after():
     with pytest.raises(WeftError) as error:
         cache_after(y)
     assert message(error.value) == (
-        "W630: cannot cache_after T3_g[iS6{n}]: nothing reads it\n  fix: cache a tensor that is read, or use cache_before"
+        "W630: cannot cache_after T3_g_float[iS6{n}]: nothing reads it\n  fix: cache a tensor that is read, or use cache_before"
     )
 
 
@@ -82,7 +82,7 @@ def test_inlined_tensors_get_no_caches():
     with pytest.raises(WeftError) as error:
         cache_after(t)
     assert message(error.value) == (
-        "W631: cannot cache_after T1_l[iS2{n}, iS3{m}]: it is inlined into its consumers at position 1\n  fix: make caches before inlining"
+        "W631: cannot cache_after T1_l_float[iS2{n}, iS3{m}] ca_pos( 1 ): it is inlined into its consumers at position 1\n  fix: make caches before inlining"
     )
     with pytest.raises(CacheOfInlined, match="T1 is inlined into it"):
         cache_before(s)
@@ -133,7 +133,7 @@ def test_an_input_has_no_cache_before():
     with pytest.raises(WeftError) as error:
         cache_before(x)
     assert message(error.value) == (
-        "W630: cannot cache_before T0_g[iS0{n}, iS1{m}]: it is not computed in the fusion\n  fix: use cache_after for an input"
+        "W630: cannot cache_before T0_g_float[iS0{n}, iS1{m}]: it is not computed in the fusion\n  fix: use cache_after for an input"
     )
 
 

@@ -208,7 +208,7 @@ def test_inline_at_says_why_a_position_is_too_deep():
     with pytest.raises(WeftError) as error:
         inline_at(s, 2)
     assert message(error.value) == (
-        "W650: cannot inline T2_l[iS4{n}, rS5{m}] at position 2: only 1 of its loops can be shared, since rS5{m} is a reduction axis: "
+        "W650: cannot inline T2_l_float[iS4{n}, rS5{m}] at position 2: only 1 of its loops can be shared, since rS5{m} is a reduction axis: "
         "the result is complete only after its loop\n"
         "  fix: inline at position 1 or less, pass best_effort=True, or give the tensor and its consumers the same transforms (transform_like)"
     )
@@ -232,7 +232,7 @@ def test_a_position_outside_the_loops():
     with pytest.raises(WeftError) as error:
         inline_at(t, 3)
     assert message(error.value) == (
-        "W651: there is no inline position 3 in T1_l[iS2{n}, iS3{m}], which has 2 loop axes\n"
+        "W651: there is no inline position 3 in T1_l_float[iS2{n}, iS3{m}], which has 2 loop axes\n"
         "  fix: give a position between 0 and 2, or count from the end: -1 is behind the last axis"
     )
 

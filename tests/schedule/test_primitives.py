@@ -58,14 +58,14 @@ def test_a_factor_below_one_is_refused(factor):
     with pytest.raises(WeftError) as error:
         split(local("n"), 0, factor)
     assert message(error.value) == (
-        f"W614: cannot split axis 0 of T0_l[iS0{{n}}] by {factor}: the factor must be at least 1\n  fix: give a positive factor"
+        f"W614: cannot split axis 0 of T0_l_float[iS0{{n}}] by {factor}: the factor must be at least 1\n  fix: give a positive factor"
     )
 
 
 def test_an_axis_that_is_not_there():
     with pytest.raises(AxisOutOfRange) as error:
         split(local("n"), 1, 4)
-    assert message(error.value).startswith("W110: T0_l[iS0{n}] has 1 axes; there is no axis 1")
+    assert message(error.value).startswith("W110: T0_l_float[iS0{n}] has 1 axes; there is no axis 1")
 
 
 @pytest.mark.parametrize("kind", [ParallelType.block_x, ParallelType.vectorize, ParallelType.unroll])
@@ -87,12 +87,12 @@ def test_an_inlined_axis_stays():
     with pytest.raises(WeftError) as error:
         split(t, 0, 4)
     assert message(error.value) == (
-        "W611: cannot split axis 0 of T1_l[iS2{n}, iS3{m}]: it is shared with the consumers (computed at 1)\n"
+        "W611: cannot split axis 0 of T1_l_float[iS2{n}, iS3{m}] ca_pos( 1 ): it is shared with the consumers (computed at 1)\n"
         "  fix: transform the tensors first and inline them afterwards"
     )
     with pytest.raises(WeftError) as error:
         split(s, 0, 4)
-    assert "cannot split axis 0 of T2_l[iS4{n}, rS5{m}]: T1 is inlined into it" in str(error.value)
+    assert "cannot split axis 0 of T2_l_float[iS4{n}, rS5{m}]: T1 is inlined into it" in str(error.value)
     split(t, 1, 4)
     split(s, 1, 4)
 
@@ -118,7 +118,7 @@ def test_kinds_of_merges():
     with pytest.raises(WeftError) as error:
         merge(s, 0, 1)
     assert message(error.value) == (
-        "W612: cannot merge axes 0 and 1 of T2_l[iS4{n}, rS5{m}]: iS4{n} and rS5{m} are not both reduction axes or both others\n"
+        "W612: cannot merge axes 0 and 1 of T2_l_float[iS4{n}, rS5{m}]: iS4{n} and rS5{m} are not both reduction axes or both others\n"
         "  fix: merge reduction axes with reduction axes only"
     )
 
@@ -131,7 +131,7 @@ def test_merge_of_reduction_axes_reduces():
 def test_an_axis_is_not_merged_with_itself():
     with pytest.raises(WeftError) as error:
         merge(local("n", "m"), 1, -1)
-    assert message(error.value) == "W613: cannot merge axis 1 of T0_l[iS0{n}, iS1{m}] with itself\n  fix: name two different axes"
+    assert message(error.value) == "W613: cannot merge axis 1 of T0_l_float[iS0{n}, iS1{m}] with itself\n  fix: name two different axes"
 
 
 # ---------------------------------------------------------------- reorder
@@ -145,7 +145,7 @@ def test_reorder_names_each_position_once():
     with pytest.raises(WeftError) as error:
         reorder(local(2, 3, 5), {0: 1, 2: 1})
     assert message(error.value) == (
-        "W615: cannot reorder T0_l[iS0{2}, iS1{3}, iS2{5}] by {0: 1, 2: 1}: position 2 or 1 is named twice\n"
+        "W615: cannot reorder T0_l_float[iS0{2}, iS1{3}, iS2{5}] by {0: 1, 2: 1}: position 2 or 1 is named twice\n"
         "  fix: give each old position at most once, each with a new position of its own"
     )
 
@@ -175,7 +175,7 @@ def test_a_vector_has_a_known_width():
     with pytest.raises(WeftError) as error:
         parallelize(local("n"), 0, ParallelType.vectorize)
     assert message(error.value) == (
-        "W617: cannot vectorize axis 0 of T0_l[iS0{n}]: its extent n is not known when the kernel is compiled\n"
+        "W617: cannot vectorize axis 0 of T0_l_float[iS0{n}]: its extent n is not known when the kernel is compiled\n"
         "  fix: split the axis by the vector's width and vectorize the inner part"
     )
 
@@ -187,7 +187,7 @@ def test_inputs_and_outputs_stay_in_global_memory():
     with pytest.raises(WeftError) as error:
         set_memory_type(x, MemoryType.shared)
     assert message(error.value) == (
-        "W618: cannot put T0_g[iS0{n}, iS1{m}] into shared memory: it is an input of the fusion\n  fix: make a copy with cache_after and place that"
+        "W618: cannot put T0_g_float[iS0{n}, iS1{m}] into shared memory: it is an input of the fusion\n  fix: make a copy with cache_after and place that"
     )
     with pytest.raises(primitives.MustBeGlobal, match="make a copy with cache_before"):
         set_memory_type(y, MemoryType.local)
@@ -241,7 +241,7 @@ def test_swizzle_needs_a_power_of_two():
     with pytest.raises(WeftError) as error:
         swizzle(local(32, 24), 0, 1)
     assert message(error.value) == (
-        "W620: cannot swizzle axes 0 and 1 of T0_l[iS0{32}, iS1{24}]: the extent of the second is 24\n"
+        "W620: cannot swizzle axes 0 and 1 of T0_l_float[iS0{32}, iS1{24}]: the extent of the second is 24\n"
         "  fix: swizzle two different axes, the second with a constant power of two as extent"
     )
 

@@ -244,8 +244,8 @@ def test_backward_needs_a_producer():
     with pytest.raises(WeftError) as error:
         bounded_transform_backward(s, -1, [y])
     assert message(error.value) == (
-        "W660: cannot transform T3_g[iS6{n}] like T2_l[iS4{n}, rS5{m}]: T3_g[iS6{n}] is no producer, direct or indirect, of T2_l[iS4{n}, rS5{m}]\n"
-        "  fix: name tensors that T2_l[iS4{n}, rS5{m}] is computed from"
+        "W660: cannot transform T3_g_float[iS6{n}] like T2_l_float[iS4{n}, rS5{m}]: T3_g_float[iS6{n}] is no producer, direct or indirect, of T2_l_float[iS4{n}, rS5{m}]\n"
+        "  fix: name tensors that T2_l_float[iS4{n}, rS5{m}] is computed from"
     )
 
 

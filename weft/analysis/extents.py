@@ -7,19 +7,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import place_text
 from ..expr import Sym, substitute
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, TensorView
+from ..ir.values import Expr, IterDomain, TensorView, no_reductions
 from .axes import AxisMaps
 
 
 @dataclass(frozen=True)
 class SizeEquality:
-    """Extents `a` and `b` must be equal at run time; `what` names the axes for the error."""
+    """Extents `a` and `b` must be equal at run time; `what` names the axes for the error, `expr` is the operation that needs it, if one is known."""
 
     a: Sym
     b: Sym
     what: str
+    expr: Expr | None = None
+
+    @property
+    def reason(self) -> str:
+        """Who makes the extents equal: `mul makes them equal, at model.py:41: y = x * scale`."""
+        if self.expr is None:
+            return "the definition makes them equal"
+        return f"{self.expr.op_name} makes them equal" + ("" if self.expr.line is None else f", at {place_text(self.expr.line)}")
 
 
 def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
@@ -35,16 +44,47 @@ def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
                 classes.setdefault(maps.exact(axis), []).append((tensor, axis))
     replacement: dict[Sym, Sym] = {}
     checks: list[SizeEquality] = []
-    for members in classes.values():
+    meeting = _Meetings(fusion, maps)
+    for key, members in classes.items():
         chosen = next((a.sym for _, a in members if a.sym.is_const), members[0][1].sym)
         first = next(t for t, a in members if a.sym is chosen)
         for tensor, axis in members:
             if axis.sym is not chosen and axis.sym not in replacement and not axis.sym.is_const:
                 replacement[axis.sym] = chosen
-                checks.append(SizeEquality(chosen, axis.sym, f"an axis of T{first.name} and an axis of T{tensor.name}"))
+                checks.append(SizeEquality(chosen, axis.sym, f"an axis of T{first.name} and an axis of T{tensor.name}", meeting.of(key, axis.sym)))
     if replacement:
         _substitute_all(fusion, _transitive(replacement))
     return checks
+
+
+class _Meetings:
+    """Finds the operation at which an extent meets another one: it is looked for only where extents differ."""
+
+    def __init__(self, fusion: Fusion, maps: AxisMaps) -> None:
+        self.fusion, self.maps = fusion, maps
+        self._found: dict[tuple[IterDomain, Sym], Expr] | None = None
+
+    def of(self, key: IterDomain, extent: Sym) -> Expr | None:
+        """Return the first expression of whose inputs one has `extent` and another has another one, along an axis of the class `key`."""
+        if self._found is None:
+            self._found = self._all()
+        return self._found.get((key, extent))
+
+    def _all(self) -> dict[tuple[IterDomain, Sym], Expr]:
+        found: dict[tuple[IterDomain, Sym], Expr] = {}
+        for expr in self.fusion.tensor_exprs():
+            if len(expr.tensor_inputs) < 2:
+                continue
+            extents: dict[IterDomain, dict[Sym, None]] = {}
+            for tensor in expr.tensor_inputs:
+                for axis in no_reductions(tensor.get_logical_domain()):
+                    if not axis.is_broadcast():
+                        extents.setdefault(self.maps.exact(axis), {})[axis.sym] = None
+            for key, syms in extents.items():
+                if len(syms) > 1:
+                    for sym in syms:
+                        found.setdefault((key, sym), expr)
+        return found
 
 
 def _transitive(replacement: dict[Sym, Sym]) -> dict[Sym, Sym]:

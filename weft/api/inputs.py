@@ -161,7 +161,7 @@ def build_tensor(
         shape, dtype = _unpacked_fp4(shape, order), DataType.Float4_e2m1fn
     name = fusion._tensor_count
     logical = [_input_axis(fusion, name, dim, size, expanded[dim]) for dim, size in enumerate(shape)]
-    _count_extents(fusion, shape)
+    _count_extents(fusion, name, shape)
     tensor = fusion.new_tensor(logical, dtype)
     allocation = None if list(order) == list(range(len(shape))) else [logical[dim] for dim in order]
     tensor._domain = TensorDomain(None, logical, contiguity, allocation)
@@ -207,12 +207,18 @@ def _input_axis(fusion: Fusion, tensor_name: int, dim: int, size: int, is_expand
     return fusion.new_axis(extent)
 
 
-def _count_extents(fusion: Fusion, shape: list[int]) -> None:
-    """Advance the counter of scalars by one per extent and one for the shared zero, so that scalars keep nvFuser's names (d2 after a [-1] tensor)."""
-    fusion._scalar_count += len(shape)
-    if shape and not getattr(fusion, "_counted_zero", False):
+def _count_extents(fusion: Fusion, tensor_name: int, shape: list[int]) -> None:
+    """Count scalars as nvFuser does, so that sizes and scalars have its names (i0 and d2 after a [-1] tensor): one per size, and once per definition
+    the 1 and the 0 that all tensors share."""
+    shared: set[int] = fusion.__dict__.setdefault("_counted", set())
+    for dim, size in enumerate(shape):
+        if size == -1:
+            fusion.names[f"T{tensor_name}.size[{dim}]"] = f"i{fusion._scalar_count}"
+        fusion._scalar_count += size not in shared
+        shared |= {size} & {0, 1}
+    if shape and 0 not in shared:
         fusion._scalar_count += 1
-        fusion._counted_zero = True  # type: ignore[attr-defined]
+        shared.add(0)
 
 
 # ---------------------------------------------------------------- descriptors

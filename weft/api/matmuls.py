@@ -16,4 +16,4 @@ def refuse_without_torch(fusion: Fusion) -> None:
         if isinstance(expr, TorchOp) and expr.op_name in ("matmul", "linear") and expr.tensor_inputs[0].dtype().bits != 16:
             dtype = expr.tensor_inputs[0].dtype()
             reason = f"{expr.outputs[0]} is a {expr.op_name} of {dtype} operands; without matmul_expr_eval its operands must be Half or BFloat16"
-            raise NoScheduler({"matmul": reason})
+            raise NoScheduler({"matmul": reason}, [expr])

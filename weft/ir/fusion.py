@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dtypes import DataType
+from ..errors import user_place
 from ..expr import Number, Sym, const, var
 from .enums import IterType, MemoryType
 from .values import Expr, IterDomain, LoadStoreOp, Merge, Scalar, Split, Swizzle, TensorDomain, TensorView, Val, no_reductions
@@ -38,6 +39,7 @@ class Fusion:
         self._vals: list[Val] = []
         self._tensor_count = self._scalar_count = self._axis_count = 0
         self._size_scalars: dict[tuple[int, int], Scalar] = {}
+        self.names: dict[str, str] = {}  # what texts call the sizes and scalars of the user: "T0.size[0]" -> "i0"
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
         self.detached: set[Val] = set()  # tensors through which no gradient flows
@@ -80,6 +82,7 @@ class Fusion:
         """Return a symbolic scalar (not yet an input: call `add_input`)."""
         scalar = self.new_scalar(const(0), dtype)
         scalar.sym = var(f"S{scalar.name}", dtype, lower=-(1 << 62))
+        self.names[f"S{scalar.name}"] = str(scalar)
         return scalar
 
     def size_scalar(self, tensor: TensorView, dim: int) -> Scalar:
@@ -93,6 +96,8 @@ class Fusion:
     def register(self, expr: Expr) -> Expr:
         """Make `expr` the definition of its outputs and a use of its inputs."""
         self._changes += 1
+        if _CURRENT.get() is self:
+            expr.line = user_place()
         for value in expr.outputs:
             value._definition = expr
         for value in dict.fromkeys(expr.inputs):
@@ -284,7 +289,7 @@ class _Cloner:
                 target.as_written[self.map[value]] = replace(written, source=self.map[written.source])  # type: ignore[arg-type]
         target.detached = {self.map[v] for v in source.detached if v in self.map}
         target._size_scalars = {k: self._value(v) for k, v in source._size_scalars.items()}  # type: ignore[misc]
-        target.random_op_count = source.random_op_count
+        target.random_op_count, target.names = source.random_op_count, dict(source.names)
         target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
         return target, self.map
 

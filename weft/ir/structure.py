@@ -207,4 +207,4 @@ class _KeyBuilder:
         return _node((sym.op, sym.dtype, tuple(args)))
 
 
-_EXPR_FIELDS = frozenset({"inputs", "outputs", "attributes"})
+_EXPR_FIELDS = frozenset({"inputs", "outputs", "attributes", "line"})

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DataType
-from ..errors import UserError
+from ..errors import Place, UserError
 from ..expr import ONE, Sym, const, var
 from .enums import CacheOp, IterType, LoadStoreOpType, MemoryType, ParallelType
+from .naming import constant_text, inline_text
 from .surface import ScalarSurface, TensorSurface
 
 if TYPE_CHECKING:
@@ -62,7 +63,17 @@ class Scalar(Val, ScalarSurface):
         return not self.sym.is_const
 
     def __str__(self) -> str:
+        """The constant; the size that it is, by its name in the fusion (`i0`); else a letter for the type and the number of the scalar."""
+        if self.sym.is_const:
+            return constant_text(self.sym.value, self._dtype)
+        names = names_in(self.fusion)
+        if self.sym.is_var and str(self.sym.payload) in names:
+            return names[str(self.sym.payload)]
         return f"{_SCALAR_LETTERS.get(self._dtype, 'c')}{self.name}"
+
+
+def names_in(fusion: "Fusion | None") -> "dict[str, str]":
+    return {} if fusion is None else fusion.names
 
 
 _SCALAR_LETTERS = {DataType.Double: "d", DataType.Float: "f", DataType.Int: "i", DataType.Int32: "i", DataType.Bool: "b", DataType.Index: "i"}
@@ -72,16 +83,17 @@ class IterDomain(Val):
     """One axis of a tensor.
 
     extent: iterations of a loop over it (1 for a broadcast axis). expanded_extent: what a broadcast axis was expanded to, else None.
-    parallel: who runs its iterations. is_rfactor: made by rfactor. padded_to_warp: a thread axis rounded up to whole warps at launch.
+    parallel: who runs its iterations. is_rfactor: made by rfactor. is_view: a view of the user made it. padded_to_warp: a thread axis rounded up to
+    whole warps at launch.
     """
 
     def __init__(
         self, name: int, extent: Sym, iter_type: IterType = IterType.iteration, *, expanded_extent: Sym | None = None,
-        parallel: ParallelType = ParallelType.serial, is_rfactor: bool = False,
+        parallel: ParallelType = ParallelType.serial, is_rfactor: bool = False, is_view: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(None, name)
         self._extent, self.iter_type, self.expanded_extent = extent, iter_type, expanded_extent
-        self.parallel, self.is_rfactor, self.padded_to_warp = parallel, is_rfactor, False
+        self.parallel, self.is_rfactor, self.is_view, self.padded_to_warp = parallel, is_rfactor, is_view, False
 
     @property
     def sym(self) -> Sym:
@@ -94,7 +106,7 @@ class IterDomain(Val):
         return self.expanded_extent if self.expanded_extent is not None else self._extent
 
     def extent(self) -> "Scalar":
-        return Scalar(None, 0, self._extent, DataType.Int)
+        return Scalar(self.fusion, 0, self._extent, DataType.Int)
 
     def is_reduction(self) -> bool:
         return self.iter_type is IterType.reduction
@@ -118,17 +130,31 @@ class IterDomain(Val):
         self.padded_to_warp = True
 
     def __str__(self) -> str:
-        letter = self.iter_type.value
+        return self._text(names_in(self.fusion))
+
+    def plain_text(self) -> str:
+        """The axis with sizes by tensor and axis (`iS0{T0.size[0]}`), the same in every fusion: what kernels say."""
+        return self._text({})
+
+    def _text(self, names: "dict[str, str]") -> str:
         kind = self.parallel.value if self.parallel is not ParallelType.serial else "S"
-        suffix = "rf" if self.is_rfactor else ""
-        extent = f"{self._extent}" if self.expanded_extent is None else f"{self._extent} ex {self.expanded_extent}"
-        return f"{letter}{kind}{self.name}{{{extent}}}{suffix}"
+        suffix = ("rf" if self.is_rfactor or self.is_view else "") + ("_p" if self.padded_to_warp else "")
+        text = inline_text if names else lambda sym, _: f"{sym}"
+        extent = text(self._extent, names)
+        if self.expanded_extent is not None:
+            extent += f" ex {text(self.expanded_extent, names)}"
+        return f"{self.iter_type.value}{kind}{self.name}{{{extent}}}{suffix}"
 
     __repr__ = __str__
 
 
 class Expr(Statement):
-    """An expression: `outputs` computed from `inputs`. `attributes` hold what else distinguishes it (hashable values)."""
+    """An expression: `outputs` computed from `inputs`. `attributes` hold what else distinguishes it (hashable values).
+
+    line: where the user wrote it; None for what a pass made.
+    """
+
+    line: "Place | None" = None
 
     def __init__(self, inputs: Sequence[Val], outputs: Sequence[Val], **attributes: Any) -> None:
         self.inputs: list[Val] = list(inputs)
@@ -163,11 +189,15 @@ class Expr(Statement):
         return self.attributes.get("op", type(self).__name__)
 
     def __str__(self) -> str:
+        """The expression as `print_math` has it."""
+        from .printing import expr_text
+
+        return expr_text(self)
+
+    def __repr__(self) -> str:
         attributes = {k: v for k, v in self.attributes.items() if k != "op"}
         extra = ", ".join(f"{k}={v}" for k, v in attributes.items())
         return f"{', '.join(map(str, self.outputs))} = {self.op_name}({', '.join(map(str, self.inputs))}{', ' + extra if extra else ''})"
-
-    __repr__ = __str__
 
 
 # ---- expressions between axes
@@ -317,7 +347,8 @@ class TensorDomain(Val):
         return self.allocation if self.allocation is not None else self.logical
 
     def __str__(self) -> str:
-        return f"logical={self.logical} loop={self.loop}"
+        """The loop axes, which are the logical ones until the tensor is scheduled: `[iS0{i0}, iS1{4}]`."""
+        return f"[{', '.join(map(str, self.loop))}]"
 
 
 def no_reductions(axes: Sequence[IterDomain]) -> list[IterDomain]:
@@ -335,6 +366,9 @@ class SharedSwizzle:
     chunk_elems: int
     ways: int
     period: int
+
+
+_PLACES = {MemoryType.local: "l", MemoryType.shared: "s", MemoryType.global_: "g", MemoryType.tensor: "t", MemoryType.symmetric: "y"}
 
 
 class TensorView(Val, TensorSurface):
@@ -436,9 +470,8 @@ class TensorView(Val, TensorSurface):
         return var(f"T{self.name}.stride[{position if user is None else user.stride_positions[position]}]", lower=0)
 
     def __str__(self) -> str:
-        place = {MemoryType.local: "l", MemoryType.shared: "s", MemoryType.global_: "g"}.get(self.memory_type, "?")
-        axes = ", ".join(map(str, self._domain.loop))
-        return f"T{self.name}_{place}[{axes}]"
+        position = f" ca_pos( {self.compute_at} )" if self.compute_at else ""
+        return f"T{self.name}_{_PLACES[self.memory_type]}_{self._dtype.value}{self._domain}{position}"
 
     def __repr__(self) -> str:
         return str(self)

@@ -96,7 +96,7 @@ class NestBuilder:
             depth += 1
         del self._open[depth:]
         for group in groups[depth:]:
-            loop = Loop(group.index, group.extent, [], label=str(group.axis), is_unswitched=group.is_unswitched)
+            loop = Loop(group.index, group.extent, [], label=group.axis.plain_text(), is_unswitched=group.is_unswitched)
             self._innermost().append(loop)
             self._open.append((group, loop))
         for buffer, scope in allocations:

@@ -115,7 +115,7 @@ def _static_shape(tensor: TensorView, old: Sequence[int], wanted: Sequence[int])
 
 
 def _open_reshape(fusion: Fusion, tensor: TensorView, sizes: Sequence[Sym]) -> TensorView:
-    out = fusion.new_tensor([open_axis(fusion, sym) for sym in sizes], tensor.dtype())
+    out = fusion.new_tensor([open_axis(fusion, sym, is_view=True) for sym in sizes], tensor.dtype())
     fusion.register(ReshapeOp([tensor], [out], op="reshape"))
     return out
 
@@ -242,7 +242,7 @@ def _transformed(fusion: Fusion, axes: Sequence[IterDomain], sizes: Sequence[int
 
 
 def _merged(fusion: Fusion, outer: IterDomain, inner: IterDomain) -> IterDomain:
-    out = fusion.new_axis(outer.sym * inner.sym)
+    out = fusion.new_axis(outer.sym * inner.sym, is_view=True)
     transform = Merge(outer, inner, out)
     out._definition = transform
     for axis in (outer, inner):
@@ -251,7 +251,7 @@ def _merged(fusion: Fusion, outer: IterDomain, inner: IterDomain) -> IterDomain:
 
 
 def _split(fusion: Fusion, axis: IterDomain, size: int) -> tuple[IterDomain, IterDomain]:
-    outer, inner = fusion.new_axis(size), fusion.new_axis(expr.floordiv(axis.sym, size))
+    outer, inner = (fusion.new_axis(part, is_view=True) for part in (size, expr.floordiv(axis.sym, size)))
     transform = Split(axis, outer, inner, expr.const(size), False)
     outer._definition = inner._definition = transform
     axis._uses.append(transform)

@@ -80,7 +80,7 @@ def slice_(
             results.append(fusion.copy_axis(axis))
         else:
             positions.append(Along(dim, start))
-            results.append(open_axis(fusion, expr.sub(stop, start)))
+            results.append(open_axis(fusion, expr.sub(stop, start), is_view=True))
     if all(position == Along(dim) and r.logical_extent is a.logical_extent for dim, (position, r, a) in enumerate(zip(positions, results, axes))):
         return copy(fusion, tensor)  # type: ignore[return-value]
     return _lookup(fusion, "slice", [tensor], results, positions, is_masked=False)
@@ -168,7 +168,7 @@ def _padded_axis(fusion: Fusion, tensor: TensorView, dim: int, axis: IterDomain,
     extent = expr.add(axis.logical_extent, more)
     if extent.is_const and extent.value < 0:  # type: ignore[operator]
         raise NegativeResult(op="pad", extent=extent.value, axis=dim, tensor=tensor)
-    return open_axis(fusion, extent, more.is_const and more.value > 1)  # type: ignore[operator]
+    return open_axis(fusion, extent, more.is_const and more.value > 1, is_view=True)  # type: ignore[operator]
 
 
 def _category(dtype: DataType) -> str:

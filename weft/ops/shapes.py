@@ -101,11 +101,11 @@ def new_shape_axes(fusion: Fusion, shape: Sequence[Extent], op: str) -> list[Ite
     return axes
 
 
-def open_axis(fusion: Fusion, sym: Sym, is_iteration: bool = False) -> IterDomain:
+def open_axis(fusion: Fusion, sym: Sym, is_iteration: bool = False, is_view: bool = False) -> IterDomain:
     """Return a new axis whose kind follows from its extent: 1 is broadcast, another constant is not; else it is open, unless known not to be 1."""
     if expr.is_int(sym, 1):
-        return fusion.new_axis(1, IterType.broadcast)
-    return fusion.new_axis(sym, IterType.iteration if sym.is_const or is_iteration else IterType.symbolic)
+        return fusion.new_axis(1, IterType.broadcast, is_view=is_view)
+    return fusion.new_axis(sym, IterType.iteration if sym.is_const or is_iteration else IterType.symbolic, is_view=is_view)
 
 
 def expand(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent], op: str = "expand") -> TensorView:

@@ -89,7 +89,7 @@ class WrongSize(UserError):
 
 class SizesDiffer(UserError):
     code = "W780"
-    what = "{a} is {size_a}, and {b} is {size_b}; the definition makes them equal"
+    what = "{a} is {size_a}, and {b} is {size_b}; {reason}"
     fix = "pass tensors whose sizes agree there"
 
 
@@ -417,7 +417,7 @@ class InputPlan:
         for equality in self.equalities:
             a, b = evaluate(equality.a, env), evaluate(equality.b, env)
             if a != b:
-                raise SizesDiffer(a=self._axis_text(equality.a, equality), size_a=a, b=self._axis_text(equality.b, equality), size_b=b)
+                raise SizesDiffer(a=self._axis_text(equality.a, equality), size_a=a, b=self._axis_text(equality.b, equality), size_b=b, reason=equality.reason)
 
     def _axis_text(self, sym: Sym, equality: SizeEquality) -> str:
         if sym.is_const:
@@ -426,4 +426,4 @@ class InputPlan:
 
 
 def _short(value: Val) -> str:
-    return str(value).split("[")[0]
+    return f"T{value.name}_g" if isinstance(value, TensorView) else str(value)

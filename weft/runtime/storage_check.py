@@ -32,7 +32,7 @@ def check_storage(tensor: torch.Tensor, span_bytes: int, index: int, value: Val)
     except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
         given = 0
     if given < span_bytes:
-        shown = str(value).split("[")[0]
+        shown = f"T{value.name}_g"
         sizes, strides = list(tensor.shape), list(tensor.stride())
         raise StorageTooSmall(index=index, value=shown, needed=span_bytes, given=max(given, 0), sizes=sizes, strides=strides)
 

@@ -45,6 +45,7 @@ class _Extractor(_Cloner):
     def extract(self, exprs: Sequence[Expr], inputs: Sequence[TensorView], outputs: Sequence[TensorView]) -> tuple[Fusion, list[Val]]:
         source, target = self.source, self.target
         target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
+        target.names = source.names
         for tensor in inputs:
             self.map[tensor] = self._input(tensor)
         for expr in exprs:

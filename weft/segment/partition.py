@@ -168,7 +168,7 @@ def _reason(graph: Graph, writer: Group | None, reader: Group) -> str:
 def _alone(expr: Expr, reasons: dict[str, str]) -> Step:
     """Return the step of an expression that no scheduler takes. Errors: NoScheduler unless torch runs it."""
     if entry_of(expr) is None:
-        raise NoScheduler(reasons)
+        raise NoScheduler(reasons, [expr])
     return TorchStep(expr)
 
 
