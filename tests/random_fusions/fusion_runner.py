@@ -5,11 +5,14 @@ Read first: `run_seeds`.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import random
 import re
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from fusion_case import Case
@@ -29,10 +32,29 @@ def start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def run_seed(seed: int, device: str, largest_elems: int, family: str = "") -> Found:
-    """Check the fusion of a seed; an error outside of the call under test is a failure too."""
+def run_seed(seed: int, device: str, largest_elems: int, family: str = "", tune: bool = False) -> Found:
+    """Check the fusion of a seed; an error outside of the call under test is a failure too. tune: compute each kernel by one of its candidates, at random."""
     case = random_case(seed, largest_elems, family)
-    return seed, case.family, run_case(case, device)
+    with any_candidate(seed) if tune else contextlib.nullcontext():
+        return seed, case.family, run_case(case, device)
+
+
+@contextlib.contextmanager
+def any_candidate(seed: int) -> Iterator[None]:
+    """Tune what runs within the block, and let chance say how fast each of a few candidates is."""
+    from weft.options import options
+    from weft.runtime import tuned, tuning
+
+    rng = random.Random(seed)
+    tuned.forget()
+
+    def measure(launch: Callable[[], None], device: int | None, count: int) -> float:
+        launch()
+        return rng.random()
+
+    tuning.OF_A_WAY, tuning.AT_MOST = 3, 9
+    with tempfile.TemporaryDirectory() as folder, options(tune=True, cache_dir=folder), tuning.session(tuning.Session(1e9, measure=measure)):
+        yield
 
 
 def run_case(case: Case, device: str) -> Outcome:
@@ -42,12 +64,12 @@ def run_case(case: Case, device: str) -> Outcome:
         return Outcome(f"{type(error).__name__} in the test", str(error))
 
 
-def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "") -> Iterator[Found]:
+def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "", tune: bool = False) -> Iterator[Found]:
     """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them."""
     stop = time.monotonic() + seconds
     largest = largest_elems or LARGEST_ELEMS[device]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
-        waiting = [pool.submit(run_seed, seed, device, largest, family) for seed in seeds]
+        waiting = [pool.submit(run_seed, seed, device, largest, family, tune) for seed in seeds]
         for future in waiting:
             if time.monotonic() > stop:
                 pool.shutdown(wait=False, cancel_futures=True)
