@@ -54,7 +54,7 @@ template <class Op, class T> WEFT_DEVICE constexpr bool has_all_lanes(long) { re
 // Fold over groups of Width neighbouring lanes (a power of two up to 32); all lanes get the result.
 template <class Op, int Width, class T> WEFT_DEVICE T reduce_lanes(T value) {
   if constexpr (has_all_lanes<Op, T>(0)) return Op::template all_lanes<Width>(value);
-#ifdef WEFT_EMULATOR
+#if defined(WEFT_EMULATOR) && !defined(WEFT_CHECK_RACES)  // the lanes meet once; with all checks, the text of the GPU runs
   return fold_lanes<Op, Width>(value);
 #else
 #pragma unroll
@@ -86,7 +86,7 @@ WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned 
       values[n] = reduce_lanes<Op, 32>(value);
       continue;
     }
-#ifdef WEFT_EMULATOR
+#if defined(WEFT_EMULATOR) && !defined(WEFT_CHECK_RACES)  // the lanes meet once; with all checks, the text of the GPU runs
     values[n] = fold_first_lanes<Op>(value, warps);
 #else
     if (warps > 16) value = Op::combine(value, shuffle_xor(value, 16));
