@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
-from two_sided_fusions import CASES, WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs, numbers, relative_error
+from two_sided_fusions import CASES, PLAIN, WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs, numbers, relative_error
 
 import weft.schedulers.inner_outer as template
 from weft import DataType, FusionDefinition
@@ -64,6 +66,31 @@ def test_sizes_that_the_definition_fixes(rows, columns):
     x = numbers(rows, columns)
     y = x.double() * x.double().sum(1, keepdim=True)
     run(fd, [x], [y, y.sum(0)], TOLERANCE[DataType.Float])
+
+
+def test_rows_ahead_where_a_block_has_one_step(monkeypatch):
+    """The loop over rows is gone, and the loop over parts of a row is not taken for it."""
+    choose = template.choose_inner_outer
+    values = {**PLAIN, "loads": "ahead", "batches": 2, "threads_y": 4, "blocks": 8, "fill": "leading"}
+    monkeypatch.setattr(template, "choose_inner_outer", lambda *given: (dataclasses.replace(choose(*given)[0], **values), ""))
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([7, -1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(fd.ops.sub(x, fd.ops.sum(x, [1], True)))
+        fd.add_output(fd.ops.sum(x, [0]))
+    x = numbers(7, 200)
+    run(fd, [x], [x.double() - x.double().sum(1, keepdim=True), x.double().sum(0)], TOLERANCE[DataType.Float])
+
+
+def test_rows_of_a_narrow_type_in_the_middle_of_a_unit():
+    """The wide type's vectors fill units of 16 bytes, and the narrow one's tensor does not begin with one: no bulk copy brings it."""
+    with FusionDefinition() as fd:
+        x, y = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Half), fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Double)
+        v = fd.ops.maximum(x, y)
+        fd.add_output(fd.ops.sub(v, fd.ops.sum(v, [1], True)))
+        fd.add_output(fd.ops.min(v, [0]))
+    x, y = numbers(100, dtype=DataType.Half)[4:].view(3, 32), numbers(3, 32, dtype=DataType.Double)
+    v = torch.maximum(x.double(), y)
+    run(fd, [x, y], [v - v.sum(1, keepdim=True), v.amin(0)], TOLERANCE[DataType.Double])
 
 
 @pytest.mark.parametrize("make", [lambda: numbers(20, 200)[:, :128], lambda: numbers(20, 201)[:, 1:130], lambda: numbers(40, 66)[::2, ::2]])

@@ -6,7 +6,7 @@ registers are issued an iteration ahead. Read first: `merge_reductions`, `load_a
 
 from __future__ import annotations
 
-from ..expr import add, less
+from ..expr import add, less, variables
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
 from .state import BuildState
@@ -104,7 +104,7 @@ def _ahead(body: list[Statement], names: frozenset[int]) -> list[Statement]:
         if isinstance(s, Nest) and not isinstance(s, Loop):
             s.body = _ahead(s.body, names)
         if isinstance(s, Loop) and not s.unroll:
-            loads = [inner for inner in s.body if _is_load_of(inner, names)]
+            loads = [inner for inner in s.body if _is_load_of(inner, names) and not _counts_elements(s, inner)]
             if loads:
                 out += _one_ahead(s, loads)
         out.append(s)
@@ -114,6 +114,11 @@ def _ahead(body: list[Statement], names: frozenset[int]) -> list[Statement]:
 def _is_load_of(s: Statement, names: frozenset[int]) -> bool:
     writes = touched(s)[1]
     return isinstance(s, (Op, Loop)) and bool(writes) and all(t.name in names for t in writes)
+
+
+def _counts_elements(loop: Loop, s: Statement) -> bool:
+    """True when the loop runs over elements of the buffer that `s` fills: part of a row, around which the loop over rows is gone where there is one step."""
+    return any(loop.index in variables(o.index) for inner in walk([s]) if isinstance(inner, Op) for o in inner.outputs)
 
 
 def _one_ahead(loop: Loop, loads: list[Statement]) -> list[Statement]:

@@ -132,7 +132,8 @@ class Candidates:
         row_bits = rows.reduction_elems * rows.min_dtype_bits
         can_bulk = is_loadable and arch.has_tma and can_copy
         self.is_shifted = can_bulk and row_bits % 128 != 0 and facts.begins_with_units
-        self.has_tma = can_bulk and (row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128 or self.is_shifted)
+        begins_with_units = facts.begins_with_units and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
+        self.has_tma = can_bulk and (begins_with_units or self.is_shifted)
 
     def all(self) -> Iterator[InnerOuterParams]:
         """Yield every candidate whose registers and shared memory the chip has."""
