@@ -1,19 +1,25 @@
 """Functions of weft.nn on this machine: host time of a call, and forward and backward through autograd beside eager torch, torch.compile and, where they are
-installed, Liger and quack. `python bench/surface.py [OUT.json [SECONDS]]`; without a GPU only the host times, in the emulator (they show ratios, not speed).
+installed, Liger and quack.
 
-Owns the measurement; nothing in it is chosen by a shape. Read first: `cases`.
+    python bench/surface.py [OUT.json] [--seconds N] [--warm K/N] [--host]
+
+--warm K/N: compile what the Kth of N parts of the cases needs, without measuring (several processes fill the caches side by side). --host: only host times.
+Without a GPU only the host times, in the emulator (they show ratios, not speed). The cases are in `surface_cases.py`.
+Owns the measurement; nothing in it is chosen by a shape. Read first: `host_rows`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from surface_cases import CASES, Case, liger, quack
 
 import weft
 from weft.nn import functional as W
@@ -27,60 +33,86 @@ def sync() -> None:
         torch.cuda.synchronize()
 
 
-def seconds(call: Callable[[], Any], calls: int, repeats: int = 5) -> float:
-    """Return the least time per call of `repeats` runs of `calls` calls, the device done."""
+def seconds(call: Callable[[], Any], calls: int, repeats: int = 5, host: bool = False) -> float:
+    """Return the least time per call of `repeats` runs of `calls` calls; host: until the last call returns, else until the device is done."""
     call(), call(), sync()
     best = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
         for _ in range(calls):
             call()
+        if host:
+            best = min(best, (time.perf_counter() - start) / calls)
         sync()
-        best = min(best, (time.perf_counter() - start) / calls)
+        if not host:
+            best = min(best, (time.perf_counter() - start) / calls)
     return best
 
 
 # ---------------------------------------------------------------- host time
 def host_rows() -> dict[str, float]:
-    """Return microseconds per call at a size whose kernel takes no time."""
-    calls = 300 if HAS_GPU else 20
+    """Return microseconds per call at a size whose kernel takes no time: what the host needs, the device works beside it.
+
+    "launches" are the two executors that a call of ours comes to, called by hand; "launches in a Function" are these in the least that torch asks for.
+    """
+    calls = 200 if HAS_GPU else 20
     x, w = torch.randn(4, 256, device=DEVICE), torch.rand(256, device=DEVICE)
     xg, wg = x.clone().requires_grad_(), w.clone().requires_grad_()
     grad = torch.randn_like(x)
     with weft.FusionDefinition() as fd:
         a, b = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True)
         fd.add_output(fd.ops.rms_norm(a, [-1], b, 1e-6))
+    plan = fd.autograd().plan((True, True))
+    plain = plan.step(tuple(False if form is None else None for form in plan.plain_forms()))
+    made = plan.executor.execute([x, w])
+    saved = [made[o] if i is None else (x, w)[i] for i, o in zip(plan.saved_inputs, plan.saved_outputs)]  # type: ignore[index]
+    given = [saved[i] for i in plain.used] + [plan.read_scalar(s, saved, None) for s in plain.scalars]
 
     class Bare(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             ctx.save_for_backward(x, w)
-            return x
+            return torch.empty_like(x)
 
         @staticmethod
         def backward(ctx: Any, g: torch.Tensor) -> Any:
             x, w = ctx.saved_tensors
             return g, w
 
-    def both(f: Callable[..., torch.Tensor]) -> Callable[[], Any]:
-        return lambda: torch.autograd.grad(f(xg, wg), (xg, wg), grad)
+    class Launches(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            made = plan.executor.execute([x, w])
+            ctx.save_for_backward(*[made[o] if i is None else (x, w)[i] for i, o in zip(plan.saved_inputs, plan.saved_outputs)])  # type: ignore[index]
+            return made[0]
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> Any:
+            saved = ctx.saved_tensors
+            return tuple(plain.executor.execute([*(saved[i] for i in plain.used), *given[len(plain.used) :], g]))
 
     def ours(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return W.rms_norm(x, (256,), w, 1e-6)  # type: ignore[no-any-return]
 
-    def eager(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (256,), w, 1e-6)
-
-    rows = {
-        "fd.execute": lambda: fd.execute([x, w]), "weft, no gradient": lambda: ours(x, w), "weft, forward that saves": lambda: ours(xg, wg),
-        "weft, forward and backward": both(ours), "eager, no gradient": lambda: eager(x, w), "eager, forward that saves": lambda: eager(xg, wg),
-        "eager, forward and backward": both(eager), "bare Function, forward": lambda: Bare.apply(xg, wg),
-        "bare Function, forward and backward": both(Bare.apply),
+    functions: dict[str, Callable[..., Any]] = {
+        "weft": ours, "eager": lambda x, w: F.rms_norm(x, (256,), w, 1e-6), "bare Function": Bare.apply, "launches in a Function": Launches.apply,
     }  # fmt: skip
-    rows.update({f"{name}, forward and backward": both(f) for name, f in others("rms_norm", 256).items()})
-    found = {name: 1e6 * seconds(call, calls) for name, call in rows.items()}
-    for name, f in {"weft": ours, "eager": eager, "bare Function": Bare.apply, **others("rms_norm", 256)}.items():
-        found[f"{name}, forward and backward, each of {CHAIN} in a row"] = 1e6 * seconds(chained(f, xg, wg, grad), max(1, calls // CHAIN)) / CHAIN
+    functions.update({kind: theirs["rms_norm"] for kind, theirs in (("liger", liger()), ("quack", quack())) if theirs})
+    rows: dict[str, Callable[[], Any]] = {
+        "launches, no gradient": lambda: fd.execute([x, w]), "launches, forward that saves": lambda: plan.executor.execute([x, w]),
+        "launches, backward": lambda: plain.executor.execute([*given, grad]),
+    }  # fmt: skip
+    found = {name: 1e6 * seconds(call, calls, host=True) for name, call in rows.items()}
+    for name, f in functions.items():
+        with torch.no_grad():
+            found[f"{name}, no gradient"] = 1e6 * seconds(lambda f=f: f(x, w), calls, host=True)
+        found[f"{name}, forward that saves"] = 1e6 * seconds(lambda f=f: f(xg, wg), calls, host=True)
+        both = both_ways(f, [xg, wg])
+        found[f"{name}, forward and backward"] = 1e6 * seconds(both, calls, host=True)
+        found[f"{name}, forward and backward, until the device is done"] = 1e6 * seconds(both, calls)
+        chain = chained(f, xg, wg, grad)
+        found[f"{name}, forward and backward, each of {CHAIN} in a row"] = 1e6 * seconds(chain, max(1, calls // CHAIN), host=True) / CHAIN
+        found[f"{name}, each of {CHAIN} in a row, until the device is done"] = 1e6 * seconds(chain, max(1, calls // CHAIN)) / CHAIN
     return found
 
 
@@ -115,106 +147,93 @@ def kernel_rows() -> list[dict[str, float]]:
     return out
 
 
-def others(name: str, hidden: int) -> dict[str, Callable[..., Any]]:
-    """Return the function of that name in other libraries that are installed."""
-    found: dict[str, Callable[..., Any]] = {}
-    try:
-        from liger_kernel.transformers import functional as liger
-
-        found.update({
-            "rms_norm": {"liger": lambda x, w: liger.liger_rms_norm(x, w, 1e-6)},
-            "layer_norm": {"liger": lambda x, w, b: liger.liger_layer_norm(x, w, b, 1e-5)}, "softmax": {"liger": lambda x: liger.liger_softmax(x)},
-            "swiglu": {"liger": lambda a, b: liger.liger_swiglu(a, b)},
-            "cross_entropy": {"liger": lambda x, t: liger.liger_cross_entropy(x, t)},
-        }.get(name, {}))  # fmt: skip
-    except ImportError:
-        pass
-    try:
-        import quack
-
-        found.update({"rms_norm": {"quack": lambda x, w: quack.rmsnorm(x, w, eps=1e-6)}}.get(name, {}))
-    except ImportError:
-        pass
+# ---------------------------------------------------------------- forward and backward
+def contenders(case: Case, compiled: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Return all implementations of a case that are installed. compiled: torch.compile's, one per function."""
+    if case.name not in compiled:
+        compiled[case.name] = torch.compile(case.theirs, dynamic=True)
+    found = {"weft": case.ours, "eager": case.theirs, "compile": compiled[case.name]}
+    found.update({kind: functions[case.name] for kind, functions in (("liger", liger()), ("quack", quack())) if case.name in functions})
     return found
 
 
-# ---------------------------------------------------------------- forward and backward
-def cases() -> list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[[int, int], list[torch.Tensor]]]]:
-    """Return (name, ours, torch's, inputs for rows and hidden size)."""
-
-    def rows(*more: str) -> Callable[[int, int], list[torch.Tensor]]:
-        def make(m: int, n: int) -> list[torch.Tensor]:
-            out = [torch.randn(m, n, device=DEVICE, dtype=torch.bfloat16).requires_grad_()]
-            for kind in more:
-                if kind == "row":
-                    out.append(torch.rand(n, device=DEVICE, dtype=torch.bfloat16).requires_grad_())
-                elif kind == "same":
-                    out.append(torch.randn(m, n, device=DEVICE, dtype=torch.bfloat16).requires_grad_())
-                else:
-                    out.append(torch.randint(0, n, (m,), device=DEVICE))
-            return out
-
-        return make
-
-    return [
-        ("rms_norm", lambda x, w: W.rms_norm(x, x.shape[-1:], w, 1e-6), lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6), rows("row")),
-        ("layer_norm", lambda x, w, b: W.layer_norm(x, x.shape[-1:], w, b), lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), rows("row", "row")),
-        ("softmax", lambda x: W.softmax(x, -1), lambda x: F.softmax(x, -1), rows()),
-        ("swiglu", W.swiglu, lambda a, b: F.silu(a) * b, rows("same")),
-        ("cross_entropy", W.cross_entropy, F.cross_entropy, rows("classes")),
-    ]
+def both_ways(f: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
+    """Return forward and backward of a function, with gradients of all its outputs that stay the same."""
+    leaves = [t for t in inputs if t.requires_grad]
+    outputs = f(*inputs)
+    grads = [torch.randn_like(o) for o in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    return lambda: torch.autograd.grad(f(*inputs), leaves, grads)
 
 
-def sizes_of(name: str) -> list[tuple[int, int]]:
-    if name == "cross_entropy":
-        return [(512, 32000), (4096, 32000), (4096, 128256)]
-    return [(1, 4096), (128, 4096), (2048, 1024), (2048, 4096), (16384, 4096), (4096, 16384)]
+def speed_row(case: Case, compiled: dict[str, Callable[..., Any]], calls: int) -> dict[str, Any]:
+    """Measure one case; a contender that fails has a `_error` with its words."""
+    row: dict[str, Any] = {"name": case.name, "rows": case.rows, "hidden": case.hidden}
+    inputs = case.tensors()
+    plain = [t.detach() for t in inputs]
+    for kind, f in contenders(case, compiled).items():
+        try:
+            both = both_ways(f, inputs)
+            row[kind + "_us"] = 1e6 * seconds(both, calls, 3)
+            row[kind + "_forward_us"] = 1e6 * seconds(lambda f=f: f(*plain), calls, 3)
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            both()
+            row[kind + "_peak_mb"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+        except Exception as error:  # noqa: BLE001  (another library's failure is a result)
+            row[kind + "_error"] = f"{type(error).__name__}: {error}"[:300]
+    return row
 
 
-def speed_rows(emit: Callable[[dict[str, Any]], None], limit_s: float) -> None:
-    """Measure forward and backward, host time included, until the time is over."""
-    end = time.perf_counter() + limit_s
-    for name, ours, theirs, make in cases():
-        compiled = torch.compile(theirs, dynamic=True)
-        for m, n in sizes_of(name):
-            if time.perf_counter() > end:
-                return
-            inputs = make(m, n)
-            leaves = [t for t in inputs if t.requires_grad]
-            grad = torch.ones((), device=DEVICE, dtype=torch.bfloat16) if name == "cross_entropy" else torch.randn(m, n, device=DEVICE, dtype=torch.bfloat16)
-            row: dict[str, Any] = {"name": name, "rows": m, "hidden": n}
-            for kind, f in {"weft": ours, "eager": theirs, "compile": compiled, **others(name, n)}.items():
-                try:
-                    row[kind + "_us"] = 1e6 * seconds(lambda f=f: torch.autograd.grad(f(*inputs), leaves, grad), 20, 3)
-                    row[kind + "_forward_us"] = 1e6 * seconds(lambda f=f: f(*[t.detach() for t in inputs]), 20, 3)
-                    if HAS_GPU:
-                        torch.cuda.reset_peak_memory_stats()
-                        torch.autograd.grad(f(*inputs), leaves, grad)
-                        row[kind + "_peak_mb"] = torch.cuda.max_memory_allocated() / 2**20
-                except RuntimeError as error:
-                    row[kind + "_error"] = str(error)[:300]
-            emit(row)
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return in how many cases weft is at least the best other, and the geometric mean of best other / weft."""
+    ratios = []
+    for row in rows:
+        others = [v for k, v in row.items() if k.endswith("_us") and not k.endswith("_forward_us") and k != "weft_us"]
+        if others and "weft_us" in row:
+            ratios.append(min(others) / row["weft_us"])
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+    return {"cases": len(ratios), "at_least_the_best": sum(r >= 1.0 for r in ratios), "geometric_mean": mean}
 
 
 def main() -> None:
     """Measure, print rows as they come, and write them to the file that is named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", nargs="?")
+    parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--warm")
+    parser.add_argument("--host", action="store_true")
+    given = parser.parse_args()
     chip = torch.cuda.get_device_name() if HAS_GPU else "emulator"
     results: dict[str, Any] = {"chip": chip, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "speed": []}
+    compiled: dict[str, Callable[..., Any]] = {}
+    if given.warm:
+        part, parts = map(int, given.warm.split("/"))
+        for case in CASES[part * len(CASES) // parts : (part + 1) * len(CASES) // parts]:
+            print({k: v for k, v in speed_row(case, compiled, 1).items() if k.endswith("_error") or k in ("name", "rows", "hidden")}, flush=True)
+        return
+    end = time.perf_counter() + given.seconds
+
+    def save() -> None:
+        if given.out:
+            results["summary"] = summary(results["speed"])
+            with open(given.out, "w", encoding="utf-8") as out:
+                json.dump(results, out, indent=1)
+
     results["host_us"] = host_rows()
     for name, value in results["host_us"].items():
         print(f"{value:8.2f} us  {name}", flush=True)
     results["kernels"] = kernel_rows()
     print(results["kernels"], flush=True)
-
-    def emit(row: dict[str, Any]) -> None:
+    save()
+    for case in CASES if HAS_GPU and not given.host else []:
+        if time.perf_counter() > end:
+            print("the time is over before", case.name, case.rows, case.hidden)
+            break
+        row = speed_row(case, compiled, 20)
         results["speed"].append(row)
         print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
-        if len(sys.argv) > 1:
-            with open(sys.argv[1], "w", encoding="utf-8") as out:
-                json.dump(results, out, indent=1)
-
-    if HAS_GPU:
-        speed_rows(emit, float(sys.argv[2]) if len(sys.argv) > 2 else 100.0)
+        save()
+    print(summary(results["speed"]))
 
 
 if __name__ == "__main__":

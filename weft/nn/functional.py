@@ -421,9 +421,12 @@ def _reduction(function: str, size_average: Any, reduce: Any, reduction: str, al
 @quick
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100, reduce: bool | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0, *, z_loss: float = 0.0, softcap: float = 0.0,
+    reduction: str = "mean", label_smoothing: float = 0.0, *, z_loss: float = 0.0, softcap: float = 0.0, out_dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """torch.nn.functional.cross_entropy for class numbers. z_loss: adds z_loss * logsumexp**2 per row; softcap: logits become softcap * tanh(x / softcap)."""
+    """torch.nn.functional.cross_entropy for class numbers. z_loss: adds z_loss * logsumexp**2 per row; softcap: logits become softcap * tanh(x / softcap).
+
+    out_dtype: type of the loss, the input's unless given; it is computed in float32 from logits of 16 bits as they are.
+    """
     reduction = _reduction("cross_entropy", size_average, reduce, reduction)
     if target.is_floating_point():
         problem = "the target has probabilities"
@@ -435,7 +438,7 @@ def cross_entropy(
     rows = input.movedim(1, -1) if input.dim() > 2 else input
     static = {
         "ignore_index": int(ignore_index), "reduction": reduction, "smoothing": float(label_smoothing), "z_loss": float(z_loss), "softcap": float(softcap),
-        "out": _out(input),
+        "out": _out(input, out_dtype),
     }  # fmt: skip
     loss = _CROSS_ENTROPY((rows.reshape(-1, classes), target.reshape(-1), weight), **static)
     return loss.reshape(target.shape) if reduction == "none" else loss

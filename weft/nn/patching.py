@@ -1,8 +1,8 @@
 """`weft.nn.patch(model)`: the norms, activations and losses of a model that exists, computed by weft; undoable.
 
 Owns what is recognized, and how: torch's modules by class, norms of Hugging Face models by their structure (a weight of one axis, an eps, RMSNorm or LayerNorm
-in the class's name), gated MLPs by their three projections. Instances are changed, never classes, so other models stay as they are; parameters stay
-the same objects. Read first: `patch`.
+in the class's name), gated MLPs by their three projections, the loss of the next token by the name of its function.
+Instances are changed, never classes, so other models stay as they are; parameters stay the same objects. Read first: `patch`.
 """
 
 from __future__ import annotations
@@ -104,6 +104,34 @@ def _gated_mlp(module: nn.Module) -> Any:
     return {"forward": types.MethodType(forward, module)}
 
 
+def _causal_loss(module: nn.Module) -> Any:
+    """Recognize a model of Hugging Face whose loss is that of the next token; its logits stay in 16 bits, their gradient, too."""
+    is_model = isinstance(getattr(type(module), "loss_function", None), property) and getattr(module, "loss_type", None) == "ForCausalLM"
+    if not is_model or getattr(module.loss_function, "__name__", "") != "ForCausalLMLoss":
+        return None
+    return {"_loss_function": causal_loss}
+
+
+def causal_loss(
+    logits: torch.Tensor, labels: torch.Tensor | None, vocab_size: int, num_items_in_batch: torch.Tensor | int | None = None, ignore_index: int = -100,
+    shift_labels: torch.Tensor | None = None, **unused: Any,
+) -> torch.Tensor:  # fmt: skip
+    """Return the loss of the next token in float32, as transformers' ForCausalLMLoss does, without a copy of the logits in float32.
+
+    Shapes: logits [..., tokens, vocab_size], labels [..., tokens]; shift_labels, already moved by one token, goes before labels.
+    """
+    if shift_labels is None:
+        if labels is None:
+            raise F.WrongArgument(function="causal_loss", problem="labels and shift_labels are None", remedy="give one of them")
+        shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    wanted = shift_labels.reshape(-1).to(logits.device)
+    kind = "mean" if num_items_in_batch is None else "sum"
+    loss = F.cross_entropy(logits.reshape(-1, vocab_size), wanted, ignore_index=ignore_index, reduction=kind, out_dtype=torch.float32)
+    if num_items_in_batch is None:
+        return loss
+    return loss / (num_items_in_batch.to(loss.device) if isinstance(num_items_in_batch, torch.Tensor) else num_items_in_batch)
+
+
 KINDS: dict[str, Callable[[nn.Module], Any]] = {
     **{
         kind.__name__: _torch_module(kind)
@@ -112,7 +140,7 @@ KINDS: dict[str, Callable[[nn.Module], Any]] = {
             M.LogSoftmax, M.GELU, M.SiLU, M.CrossEntropyLoss, M.KLDivLoss,
         )
     },
-    "Hugging Face RMSNorm": _hugging_face_rms_norm, "gated MLP": _gated_mlp,
+    "Hugging Face RMSNorm": _hugging_face_rms_norm, "gated MLP": _gated_mlp, "loss of the next token": _causal_loss,
 }  # fmt: skip
 """What is recognized -> function of a module that returns the attributes to set on it, or None."""
 
