@@ -2,7 +2,8 @@
 
     python bench/patched_llama.py [OUT.json] [--layers 4] [--hidden 2048] [--batch 4] [--tokens 1024] [--only NAMES]
 
-Random weights in bfloat16, AdamW with one fused kernel; nothing is downloaded. Each contender has a new model with the same weights. Needs a GPU and transformers.
+Random weights in bfloat16, AdamW with one fused kernel; nothing is downloaded. Each contender has a new model with the same weights.
+Needs a GPU and transformers.
 Owns the measurement. Read first: `contenders`.
 """
 
@@ -94,7 +95,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", help="names, separated by semicolons")
     given = parser.parse_args()
-    results: dict[str, Any] = {"chip": torch.cuda.get_device_name(), "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "command": " ".join(sys.argv)}
+    results: dict[str, Any] = {"chip": torch.cuda.get_device_name(), "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__}
+    results["command"] = " ".join(sys.argv)
     for name, change in contenders().items():
         if given.only and name not in given.only.split(";"):
             continue

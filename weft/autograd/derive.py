@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..analysis.layouts import memory_formats
 from ..errors import UserError
 from ..ir.enums import IterType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, Scalar, TensorDomain, TensorView, Val
+from ..ir.values import Expr, IterDomain, Scalar, TensorDomain, TensorView, Val, no_reductions
 from ..ops.build import cast, copy
 from ..ops.calls import Calls
 from ..ops.gradients import axes_of, filled, flows, gradients_of, own_gradients_of
@@ -89,6 +90,8 @@ class Derivative:
             place = None if position is not None else next(i for i, v in enumerate(outputs) if v is value)
             self.saved.append(Saved(value.name, position, place))
         self.outputs = outputs
+        formats = memory_formats(self.forward, [image[v] for v in outputs])
+        self._orders = {s.name: _order_in_memory(image[outputs[s.output]], formats) for s in self.saved if s.output is not None}  # type: ignore[arg-type]
         self._backwards: dict[tuple[Form | None, ...], Backward] = {}
 
     def backward(self, forms: Sequence[Form | None]) -> Backward:
@@ -106,12 +109,20 @@ class Derivative:
         reached = joint.reached_from_grads(all_saved)
         used = tuple(i for i, t in enumerate(all_saved) if t in reached)
         tangents = [t for t in joint.tangents if t is not None]
-        cut = cut_out(joint.fusion, [*(all_saved[i] for i in used), *tangents], list(joint.grads.values()), {t: joint.contiguity[t] for t in tangents})
+        orders = {all_saved[i]: self._orders[self.saved[i].name] for i in used if self.saved[i].name in self._orders}
+        contiguity = {t: joint.contiguity[t] for t in tangents}
+        cut = cut_out(joint.fusion, [*(all_saved[i] for i in used), *tangents], list(joint.grads.values()), contiguity, orders)
         part = cut.fusion  # scalars stand between saved tensors and gradients
         tensors, scalars = part._inputs[: len(used) + len(tangents)], part._inputs[len(used) + len(tangents) :]
         part._inputs = [*tensors[: len(used)], *scalars, *tensors[len(used) :]]
         originals = {joint.image[v]: v for v in self.fusion.inputs()}
         return Backward(part, used, tuple(originals.get(s, s) for s in cut.scalars), tuple(joint.grads))  # type: ignore[arg-type,misc]
+
+
+def _order_in_memory(output: TensorView, formats: dict[TensorView, list[IterDomain]]) -> tuple[int, ...]:
+    """Return the axes of an output from the outermost in memory: as requested, as taken over from an input, or in order."""
+    axes = no_reductions(output.get_logical_domain())
+    return tuple(axes.index(axis) for axis in formats.get(output, output.get_allocation_domain()) if not axis.is_reduction())
 
 
 def plain_form(value: Val) -> Form:

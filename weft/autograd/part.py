@@ -36,14 +36,20 @@ class CutOut:
     scalars: list[Scalar | SizeOf]
 
 
-def cut_out(fusion: Fusion, inputs: Sequence[TensorView], outputs: Sequence[TensorView], contiguity: Mapping[TensorView, Sequence[bool | None]]) -> CutOut:
-    """Return the part of `fusion` that computes `outputs` from `inputs` and scalars. Inputs are contiguous, or as `contiguity` says, or as they were."""
+def cut_out(
+    fusion: Fusion, inputs: Sequence[TensorView], outputs: Sequence[TensorView], contiguity: Mapping[TensorView, Sequence[bool | None]],
+    orders: Mapping[TensorView, Sequence[int]],
+) -> CutOut:  # fmt: skip
+    """Return the part of `fusion` that computes `outputs` from `inputs` and scalars.
+
+    Inputs of the original stay as they are, or as `contiguity` says; other tensors are dense, with their axes in the order of `orders`, outermost first.
+    """
     part, image = fusion.clone()
     part.aliases, part.hidden_outputs, part._inputs = {}, set(), []
     part._outputs = [image[t] for t in outputs]
     sizes: dict[Sym, Sym] = {}
     for tensor in inputs:
-        _make_input(part, image[tensor], sizes, contiguity.get(tensor))  # type: ignore[arg-type]
+        _make_input(part, image[tensor], sizes, contiguity.get(tensor), orders.get(tensor))  # type: ignore[arg-type]
     needed = _needed_values(part)
     part._vals = [v for v in part._vals if v in needed]
     part._size_scalars = {key: scalar for key, scalar in part._size_scalars.items() if scalar in needed}
@@ -54,7 +60,9 @@ def cut_out(fusion: Fusion, inputs: Sequence[TensorView], outputs: Sequence[Tens
     return CutOut(part, scalars)
 
 
-def _make_input(part: Fusion, tensor: TensorView, sizes: dict[Sym, Sym], contiguity: Sequence[bool | None] | None) -> None:
+def _make_input(
+    part: Fusion, tensor: TensorView, sizes: dict[Sym, Sym], contiguity: Sequence[bool | None] | None, order: Sequence[int] | None
+) -> None:  # fmt: skip
     """Make `tensor` an input: without a definition, with axes whose sizes are its own."""
     was_input = tensor.definition() is None and not tensor.has_root() and tensor.memory_type is MemoryType.global_
     if tensor.definition() is not None:
@@ -64,8 +72,10 @@ def _make_input(part: Fusion, tensor: TensorView, sizes: dict[Sym, Sym], contigu
     allocation = None
     if was_input and tensor.domain().allocation is not None:
         allocation = [new[old.index(axis)] for axis in tensor.get_allocation_domain()]
+    elif order is not None and list(order) != sorted(order):
+        allocation = [new[dim] for dim in order]
     if contiguity is None:
-        contiguity = tensor.domain().contiguity if was_input else [None if axis.is_broadcast() else True for axis in new]
+        contiguity = tensor.domain().contiguity if was_input else [None if axis.is_broadcast() else True for axis in allocation or new]
     tensor._domain = TensorDomain(None, new, contiguity, allocation)  # type: ignore[arg-type]
     part.add_input(tensor)
 
