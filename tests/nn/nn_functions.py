@@ -45,7 +45,10 @@ class Case:
                 mask[..., 0] = True
                 out.append(mask.to(device))
             elif words[-1].startswith("<"):
-                out.append(torch.randint(0, sizes[words[-1][1:]], shape, generator=g).to(device))
+                numbers = torch.randint(0, sizes[words[-1][1:]], shape, generator=g)
+                if words[-1] == "<v" and numbers.numel():
+                    numbers.view(-1)[0] = -100  # a target that is ignored
+                out.append(numbers.to(device))
             else:
                 x = torch.randn(shape, generator=g, dtype=torch.float64)
                 out.append((x.abs() + 0.1 if "+" in words else x).to(dtype).to(device).requires_grad_("!" not in words))
@@ -85,7 +88,7 @@ def add_layer_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, b: torch.T
 
 def z_loss(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     capped = 5.0 * torch.tanh(x / 5.0)
-    return F.cross_entropy(capped, t) + 0.1 * capped.logsumexp(-1).square().mean()
+    return F.cross_entropy(capped, t) + 0.1 * capped.logsumexp(-1).square()[t != -100].mean()
 
 
 CASES: dict[str, Case] = {

@@ -1,4 +1,4 @@
-"""Functions of weft.nn.functional: equal to torch's in float64, with gradients, for strided inputs, other types, empty batches; what is refused."""
+"""Functions of weft.nn.functional: types, casts, layouts, running statistics, bits, transforms; what is refused. What all have is in test_every_function."""
 
 from __future__ import annotations
 
@@ -11,87 +11,6 @@ import torch.nn.functional as F
 
 from weft import UserError
 from weft.nn import functional as W
-
-G = torch.Generator().manual_seed(11)
-
-
-def rand(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=G, dtype=torch.float64)
-
-
-COS, SIN = rand(1, 1, 5, 8), rand(1, 1, 5, 8)
-MASK = torch.rand(5, 5, generator=G) > 0.3
-MASK[:, 0] = True
-TARGET = torch.tensor([0, 2, -100, 6])
-
-
-def rms_reference(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x + r, (6,), w, 1e-6)
-
-
-def turned(x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], -1)
-
-
-# name -> (ours, torch's, inputs of which floats get gradients)
-CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tensor, ...]]] = {
-    "softmax": (lambda x: W.softmax(x, -1), lambda x: F.softmax(x, -1), (rand(3, 7),)), "softmax of columns": (lambda x: W.softmax(x, 0), lambda x: F.softmax(x, 0), (rand(3, 7),)),
-    "log_softmax": (lambda x: W.log_softmax(x, -1), lambda x: F.log_softmax(x, -1), (rand(2, 3, 7),)),
-    "scaled_masked_softmax": (lambda x: W.scaled_masked_softmax(x, MASK, 0.5), lambda x: F.softmax((x * 0.5).masked_fill(~MASK, -torch.inf), -1), (rand(2, 5, 5),)),
-    "scaled_causal_softmax": (lambda x: W.scaled_causal_softmax(x, 0.5), lambda x: F.softmax((x * 0.5).masked_fill(torch.ones(4, 6).tril(2) == 0, -torch.inf), -1), (rand(2, 4, 6),)),
-    "layer_norm": (lambda x, w, b: W.layer_norm(x, (6,), w, b), lambda x, w, b: F.layer_norm(x, (6,), w, b), (rand(4, 6), rand(6), rand(6))),
-    "layer_norm of two axes": (lambda x: W.layer_norm(x, (3, 4)), lambda x: F.layer_norm(x, (3, 4)), (rand(2, 3, 4),)),
-    "rms_norm": (lambda x, w: W.rms_norm(x, (6,), w), lambda x, w: F.rms_norm(x, (6,), w), (rand(2, 4, 6), rand(6))),
-    "rms_norm with offset": (lambda x, w: W.rms_norm(x, 6, w, 1e-6, weight_offset=1.0), lambda x, w: F.rms_norm(x, (6,), w + 1, 1e-6), (rand(4, 6), rand(6))),
-    "add_rms_norm": (lambda x, r, w: W.add_rms_norm(x, r, w)[0], rms_reference, (rand(4, 6), rand(4, 6), rand(6))),
-    "add_rms_norm, the sum": (lambda x, r, w: sum(W.add_rms_norm(x, r, w)), lambda x, r, w: rms_reference(x, r, w) + x + r, (rand(4, 6), rand(4, 6), rand(6))),
-    "dropout_add_layer_norm": (lambda x, r, w, b: sum(W.dropout_add_layer_norm(x, r, w, b)), lambda x, r, w, b: F.layer_norm(x + r, (6,), w, b) + x + r, (rand(4, 6), rand(4, 6), rand(6), rand(6))),
-    "group_norm": (lambda x, w, b: W.group_norm(x, 2, w, b), lambda x, w, b: F.group_norm(x, 2, w, b), (rand(2, 4, 3, 3), rand(4), rand(4))),
-    "batch_norm": (lambda x, w, b: W.batch_norm(x, None, None, w, b, True), lambda x, w, b: F.batch_norm(x, None, None, w, b, True), (rand(3, 4, 2, 2), rand(4), rand(4))),
-    "instance_norm": (lambda x, w, b: W.instance_norm(x, weight=w, bias=b), lambda x, w, b: F.instance_norm(x, weight=w, bias=b), (rand(2, 3, 4, 2), rand(3), rand(3))),
-    "normalize": (lambda x: W.normalize(x, dim=-1), lambda x: F.normalize(x, dim=-1), (rand(4, 6),)), "gelu": (lambda x: W.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh"), (rand(4, 6),)),
-    "gelu by erf": (W.gelu, F.gelu, (rand(4, 6),)), "silu": (W.silu, F.silu, (rand(4, 6),)), "swiglu": (W.swiglu, lambda a, b: F.silu(a) * b, (rand(4, 6), rand(4, 6))),
-    "swiglu packed": (W.swiglu, lambda x: F.silu(x[..., :3]) * x[..., 3:], (rand(2, 4, 6),)), "geglu": (W.geglu, lambda a, b: F.gelu(a, approximate="tanh") * b, (rand(4, 6), rand(4, 6))),
-    "rope": (lambda x: W.rope(x, COS, SIN), lambda x: x * COS + turned(x) * SIN, (rand(2, 3, 5, 8),)),
-    "cross_entropy": (lambda x: W.cross_entropy(x, TARGET), lambda x: F.cross_entropy(x, TARGET), (rand(4, 7),)),
-    "cross_entropy, smoothed and weighed": (lambda x, w=rand(7).abs(): W.cross_entropy(x, TARGET, w, label_smoothing=0.1), None, (rand(4, 7),)),
-    "cross_entropy of images": (lambda x: W.cross_entropy(x, torch.arange(6).reshape(2, 3) % 4, reduction="none"), lambda x: F.cross_entropy(x, torch.arange(6).reshape(2, 3) % 4, reduction="none"), (rand(2, 4, 3),)),
-    "kl_div": (lambda x, y: W.kl_div(x, y, reduction="batchmean", log_target=True), lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True), (rand(4, 6), rand(4, 6))),
-    "embedding_rms_norm": (lambda t, w: W.embedding_rms_norm(TARGET.abs() % 5, t, w), lambda t, w: F.rms_norm(F.embedding(TARGET.abs() % 5, t), (6,), w, 1e-6), (rand(5, 6), rand(6))),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_function_and_its_gradients_are_torchs(name: str) -> None:
-    ours, reference, inputs = CASES[name]
-    if reference is None:
-        weight = ours.__defaults__[0]  # type: ignore[attr-defined]
-        reference = lambda x: F.cross_entropy(x, TARGET, weight, label_smoothing=0.1)  # noqa: E731
-    leaves = [t.clone().requires_grad_() for t in inputs]
-    got, want = ours(*leaves), reference(*leaves)
-    torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
-    grad = torch.randn(want.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    for a, b in zip(torch.autograd.grad(got, leaves, grad), torch.autograd.grad(want, leaves, grad)):
-        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
-
-
-@pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm", "swiglu", "cross_entropy"])
-def test_gradcheck(name: str) -> None:
-    ours, _, inputs = CASES[name]
-    assert torch.autograd.gradcheck(ours, [t.clone().requires_grad_() for t in inputs], fast_mode=True)
-
-
-@pytest.mark.parametrize("name", ["softmax", "layer_norm", "gelu"])
-def test_strided_inputs_and_gradients(name: str) -> None:
-    ours, reference, inputs = CASES[name]
-    wide = torch.randn(*inputs[0].shape[:-1], 2 * inputs[0].shape[-1], dtype=torch.float64)
-    for x in (wide[..., ::2], inputs[0].T.contiguous().T, inputs[0][:1].expand(inputs[0].shape)):
-        leaves = [x.detach().requires_grad_(), *(t.clone().requires_grad_() for t in inputs[1:])]
-        got, want = ours(*leaves), reference(*leaves)
-        torch.testing.assert_close(got, want)
-        for a, b in zip(torch.autograd.grad(got.sum(), leaves), torch.autograd.grad(want.sum(), leaves)):
-            torch.testing.assert_close(a, b)
-
 
 @pytest.mark.parametrize("shape", [(0, 6), (2, 0, 6), (1, 6), (6,)], ids=str)
 def test_empty_and_single_rows(shape: tuple[int, ...]) -> None:

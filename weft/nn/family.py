@@ -90,7 +90,18 @@ class Family:
             raise WrongDevice(function=self.name, devices=" and ".join(sorted(devices)))
 
     def _form(self, tensors: Sequence[Any], static: dict[str, Any]) -> Differentiable:
-        return self._of_forms(tuple([None if t is None else _form_of(t) for t in tensors]), static)
+        return self._of_forms(tuple([None if t is None else self.form_of(t) for t in tensors]), static)
+
+    def form_of(self, tensor: torch.Tensor) -> Any:
+        """Return what the definition fixes about a tensor: (dtype, sizes with -1 for all but 1, contiguity, order of axes).
+
+        Where results do not take over the layout, a tensor in another order of axes is one with strides: kernels with a single order are simpler.
+        """
+        dtype, sizes, contiguity, order = _form_of(tensor)
+        plain = tuple(range(tensor.dim() - 1, -1, -1))
+        if self.keeps_layout or order == plain or any(n != 1 and stride == 0 for n, stride in zip(tensor.shape, tensor.stride())):
+            return dtype, sizes, contiguity, order
+        return dtype, sizes, _contiguity_in_order(tensor), plain
 
     def _of_forms(self, forms: tuple[Any, ...], static: dict[str, Any]) -> Differentiable:
         key = (forms, tuple(static.values()))
@@ -138,6 +149,16 @@ def _form_of(tensor: torch.Tensor) -> Any:
     contiguity, order = compute_tensor_descriptor(list(tensor.shape), list(tensor.stride()))
     sizes = tuple([1 if n == 1 else -1 for n in tensor.shape])
     return tensor.dtype, sizes, tuple(contiguity), tuple(order)
+
+
+def _contiguity_in_order(tensor: torch.Tensor) -> tuple[bool | None, ...]:
+    """Return for each axis whether its stride is what the axes behind it take, None for an axis of one element."""
+    flags: list[bool | None] = []
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        flags.append(None if size == 1 else bool(stride == expected))
+        expected = expected if size == 1 else stride * size
+    return tuple(reversed(flags))
 
 
 def _input(fd: FusionDefinition, form: Any) -> TensorView:

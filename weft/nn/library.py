@@ -27,7 +27,7 @@ from ..expr import Sym
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
-from .family import NAMES, Family, _form_of
+from .family import NAMES, Family
 
 KEYS = ("CPU", "CUDA")
 _LIBRARIES: dict[str, torch.library.Library] = {}
@@ -284,7 +284,7 @@ def registered_family(name: str) -> Registered:
     def resolve(tensors: Sequence[Any], static: str) -> tuple[Differentiable, str]:
         present, values = decoded(static)
         given = iter(tensors)
-        forms = tuple([_form_of(next(given)) if there else None for there in present])
+        forms = tuple([family.form_of(next(given)) if there else None for there in present])
         form = encoded((forms, values))
         return recall(form), form
 
