@@ -1,8 +1,9 @@
 """Casts and quantization to 8 and 4 bits, of a copy of the same packed bytes.
 
-    python bench/narrow.py [OUT.json] [--rows 16384] [--columns 4096] [--only TEXT]
+    python bench/narrow.py [OUT.json] [--rows 16384] [--columns 4096] [--only TEXT] [--torch]
 
-Bytes are those of inputs and results, scales counted, narrow elements packed. Read first: `cases`.
+Bytes are those of inputs and results, scales counted, narrow elements packed. --torch: torch.compile of the same functions beside it, of the same bytes.
+Read first: `cases`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import device_of, measured, sized_parser, write
+from measure import copy_us, device_of, measured, median_us, sized_parser, write
+from narrow_torch import reference
 
 from weft import FusionDefinition, quantize
 from weft.dtypes import DataType
@@ -70,13 +72,18 @@ def cases(rows: int, columns: int, device: str) -> dict[str, tuple[Callable[...,
 
 
 def main() -> None:
-    arguments = sized_parser(__doc__ or "").parse_args()
+    parser = sized_parser(__doc__ or "")
+    parser.add_argument("--torch", action="store_true", help="time torch.compile, too")
+    arguments = parser.parse_args()
     device = device_of(arguments)
     rows, columns = (128, 256) if arguments.cpu_smoke else (arguments.rows, arguments.columns)
     found = []
     for name, (function, inputs) in cases(rows, columns, device).items():
         if arguments.only in name:
             found.append({"case": name, "rows": rows, "columns": columns, **measured(functools.partial(function, *inputs), inputs, device)})
+            if arguments.torch and (written := reference(name)) is not None:
+                us = median_us(functools.partial(torch.compile(written, dynamic=False), *inputs), device)
+                found[-1] |= {"torch_us": round(us, 2), "torch_of_copy": round(copy_us(found[-1]["bytes"], device) / us, 4)}
             print(json.dumps(found[-1]), flush=True)
     write(arguments, __file__, device, found)
 

@@ -20,6 +20,8 @@ def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
     is_there = "true" if s.predicate is TRUE else writer.scalars.condition(s.predicate)
     if n == 1:
         value = writer.read(source, DataType.Float)
+        if source.buffer.dtype is not DataType.Float:
+            value = f"weft::convert<float>({value})"
         writer.write(target, f"weft::lanes_amax<{s.lanes}>({value if s.predicate is TRUE else f'{is_there} ? {value} : 0.f'})", depth)
         return
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import InternalError
-from ..expr import ONE, TRUE, evaluate_int, floordiv
+from ..expr import FALSE, ONE, TRUE, ceildiv, evaluate_int, floordiv, less, mul, sub
 from ..ir.block_ops import COLUMNS, SWIZZLED, sample_of
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..lower.kernel_ir import Reduce, Statement
@@ -203,8 +203,14 @@ def _zero_padding(writer: Any, s: ZeroPadding, depth: int) -> None:
     sample = sample_of(tensor)
     assert sample is not None
     writer.blocks["blocks"] = None
-    rows, columns = (writer.scalars.index(axis.sym) for axis in tensor.get_logical_domain())
-    _call(writer, depth, f"weft::{_PADDING[sample.layout]}<{writer.scalars.index_ctype}>({s.buffer.name}, {rows}, {columns})")
+    rows, columns = (axis.sym for axis in tensor.get_logical_domain())
+    places = [writer.scalars.index(extent) for extent in (rows, columns)]
+    units = {SWIZZLED: (128, 4), COLUMNS: (4, 1)}[sample.layout]
+    whole = mul(*(mul(ceildiv(extent, unit), unit) for extent, unit in zip((rows, columns), units)))
+    is_padded = less(0, sub(whole, mul(rows, columns)))  # asked on the host: threads without padding do not count it
+    call = f"weft::{_PADDING[sample.layout]}<{writer.scalars.index_ctype}>({s.buffer.name}, {', '.join(places)})"
+    if is_padded is not FALSE:
+        _call(writer, depth, call if is_padded is TRUE else f"if ({writer.scalars.condition(is_padded)}) {call}")
 
 
 _WRITE: dict[type, Callable[[Any, Any, int], None]] = {

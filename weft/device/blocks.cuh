@@ -1,3 +1,4 @@
+// requires: cast
 // Largest magnitudes of blocks of neighbours, within a thread and over few lanes; and the padding of scales in tiles. Read first: block_amax.
 namespace weft {
 
@@ -9,25 +10,40 @@ WEFT_DEVICE float larger(float a, float b) {
   return fmaxf(a, b);
 #endif
 }
-WEFT_DEVICE float magnitude(float a) {
-#if defined(WEFT_EMULATOR)
-  return __builtin_fabsf(a);
-#else
-  return fabsf(a);
+
+#if !defined(WEFT_EMULATOR)
+// The larger magnitudes of two pairs of floats of 16 bits; of a number and NaN, the number.
+template <class T> WEFT_DEVICE unsigned larger_pair(unsigned a, unsigned b) {
+  if constexpr (SameType<T, bf16>::value) asm("{\n\t.reg .b32 size;\n\tabs.bf16x2 size, %1;\n\tmax.bf16x2 %0, %2, size;\n\t}" : "=r"(a) : "r"(b), "r"(a));
+  else asm("{\n\t.reg .b32 size;\n\tabs.f16x2 size, %1;\n\tmax.f16x2 %0, %2, size;\n\t}" : "=r"(a) : "r"(b), "r"(a));
+  return a;
+}
 #endif
+
+// The largest magnitude of elements first .. first + N - 1, 0 where all are NaN. Floats of 16 bits are compared in pairs.
+template <int N, class T, int S> WEFT_DEVICE float amax_of(const Array<T, S>& src, int first) {
+  float amax = 0.f;
+#if !defined(WEFT_EMULATOR)
+  if constexpr (TypeFacts<T>::half && N % 2 == 0) {
+    unsigned pair = 0;
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) pair = larger_pair<T>(pair, src.words[first / 2 + i]);
+    amax = larger(larger(amax, to_float(T{(unsigned short)pair})), to_float(T{(unsigned short)(pair >> 16)}));
+  } else
+#endif
+#pragma unroll
+  for (int i = 0; i < N; i++) amax = larger(amax, magnitude(convert<float>(src.get(first + i))));
+  return amax;
 }
 
 // Each of N elements gets the largest magnitude of its block. Lanes > 1: N elements each of so many neighbouring lanes are a block, and all lanes of the warp
 // call this; those whose elements are not there say so, and all lanes of a block agree on that. Else the N elements are N / Block blocks.
-template <int N, int Block, int Lanes, int M, int S> WEFT_DEVICE void block_amax(Array<float, M>& dst, int dst_offset, const Array<float, S>& src, int src_offset, bool is_there) {
+template <int N, int Block, int Lanes, int M, class T, int S> WEFT_DEVICE void block_amax(Array<float, M>& dst, int dst_offset, const Array<T, S>& src, int src_offset, bool is_there) {
   constexpr int IN_THREAD = Lanes > 1 ? N : Block;
 #pragma unroll
   for (int first = 0; first < N; first += IN_THREAD) {
     float amax = 0.f;
-    if (is_there) {
-#pragma unroll
-      for (int i = 0; i < IN_THREAD; i++) amax = larger(amax, magnitude(src.get(src_offset + first + i)));
-    }
+    if (is_there) amax = amax_of<IN_THREAD>(src, src_offset + first);
     if constexpr (Lanes > 1) {
 #pragma unroll
       for (int lanes = 1; lanes < Lanes; lanes *= 2) amax = larger(amax, shuffle_xor(amax, lanes));

@@ -12,6 +12,14 @@ template <> struct TypeFacts<double> { static constexpr bool half = false, float
 template <class A, class B> struct SameType { static constexpr bool value = false; };
 template <class A> struct SameType<A, A> { static constexpr bool value = true; };
 
+WEFT_DEVICE float magnitude(float a) {
+#if defined(WEFT_EMULATOR)
+  return __builtin_fabsf(a);
+#else
+  return fabsf(a);
+#endif
+}
+
 // ---- 16-bit floats ------------------------------------------------------------------------------------------------
 
 #if defined(WEFT_EMULATOR)

@@ -203,40 +203,46 @@ WEFT_DEVICE unsigned char encode_e8m0(float f) {
   const unsigned code = magnitude <= 0x400000u ? 0 : up < 254 ? up : 254;
   return (unsigned char)(magnitude > 0x7f800000u ? 255 : code);
 }
-// Eight floats to a word of 4-bit floats. Where the last bit of a sum is the half unit of an octave, the adder rounds to that octave's grid; the smallest of
-// three sums, of which two have the codes of the coarser octaves built in, is that of the right octave.
+// Where the last bit of a sum is the half unit of an octave, the adder rounds to that octave's grid; the smallest of three sums, of which two have the codes of
+// the coarser octaves built in, is that of the right octave: 0x4a800000 and the code, which is beyond 7 where the number is too large, or NaN.
+WEFT_DEVICE int e2m1_sum(float x) {
+  const float a = magnitude(x);
+  const int fine = (int)bits_of_float(plain_add(a, 4194304.f));
+  const int middle = (int)bits_of_float(exact_fma(a, 0.5f, 4194305.f)), coarse = (int)bits_of_float(exact_fma(a, 0.25f, 4194306.f));
+  const int both = fine < middle ? fine : middle;
+  return both < coarse ? both : coarse;
+}
+// Eight floats to a word of 4-bit floats.
 WEFT_DEVICE unsigned encode_e2m1_word(const float* x) {
   unsigned codes = 0, signs = 0;
   int largest = 0;
 #pragma unroll
   for (int i = 7; i >= 0; i--) {
-    const unsigned u = bits_of_float(x[i]);
-    const float a = float_of_bits(u & 0x7fffffffu);
-    const int fine = (int)bits_of_float(plain_add(a, 4194304.f));
-    const int middle = (int)bits_of_float(exact_fma(a, 0.5f, 4194305.f)), coarse = (int)bits_of_float(exact_fma(a, 0.25f, 4194306.f));
-    const int both = fine < middle ? fine : middle, sum = both < coarse ? both : coarse;
+    const int sum = e2m1_sum(x[i]);
     largest = largest > sum ? largest : sum;
-    codes = codes * 16 + (unsigned)(sum < 0x4a800007 ? sum : 0x4a800007);
+    codes = codes * 16 + (unsigned)sum;
 #if defined(WEFT_EMULATOR)
-    signs = signs << 4 | u >> 28;
+    signs = signs << 4 | bits_of_float(x[i]) >> 28;
 #else
-    signs = __funnelshift_l(u, signs, 4);
+    signs = __funnelshift_l(bits_of_float(x[i]), signs, 4);
 #endif
   }
+  codes -= 0x72800000u;  // eight times 0x4a800000, each in its place
   signs &= 0x88888888u;
-  if (largest > 0x7f800000) {  // NaN has no sign
+  if (largest > 0x4a800007) {  // seldom behind a scale: so the limit is no part of what is done for each element. NaN has no sign
+    codes = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) signs &= x[i] != x[i] ? ~(8u << 4 * i) : ~0u;
+    for (int i = 0; i < 8; i++) {
+      const unsigned code = (unsigned)(e2m1_sum(x[i]) - 0x4a800000);
+      codes |= (code < 7 ? code : 7u) << 4 * i;
+      signs &= x[i] != x[i] ? ~(8u << 4 * i) : ~0u;
+    }
   }
-  return (codes - 0x72800000u) | signs;
+  return codes | signs;
 }
 WEFT_DEVICE unsigned char encode_e2m1(float f) {
-  const unsigned u = bits_of_float(f);
-  const float a = float_of_bits(u & 0x7fffffffu);
-  const int fine = (int)bits_of_float(plain_add(a, 4194304.f));
-  const int middle = (int)bits_of_float(exact_fma(a, 0.5f, 4194305.f)), coarse = (int)bits_of_float(exact_fma(a, 0.25f, 4194306.f));
-  const int both = fine < middle ? fine : middle, sum = both < coarse ? both : coarse;
-  return (unsigned char)(f != f ? 7u : (unsigned)(sum < 0x4a800007 ? sum : 0x4a800007) - 0x4a800000u | u >> 28 & 8);
+  const unsigned code = (unsigned)(e2m1_sum(f) - 0x4a800000);
+  return (unsigned char)(f != f ? 7u : (code < 7 ? code : 7u) | bits_of_float(f) >> 28 & 8);
 }
 
 #if WEFT_HAS_FP8
@@ -265,10 +271,14 @@ WEFT_DEVICE unsigned encode_word_e2m1(const float* x) {
 }
 #endif
 
-// One number, by the routine on every chip: a scale is the same for all elements of a block, which the compiler sees in C++ and not in an instruction of PTX.
 template <class To> WEFT_DEVICE To encode(float f) {
+#if WEFT_HAS_FP8
+  if constexpr (SameType<To, e4m3>::value) return To{(unsigned char)encode_pair_e4m3(f, 0.f)};
+  else if constexpr (SameType<To, e5m2>::value) return To{(unsigned char)encode_pair_e5m2(f, 0.f)};
+#else
   if constexpr (SameType<To, e4m3>::value) return To{encode_e4m3(f)};
   else if constexpr (SameType<To, e5m2>::value) return To{encode_e5m2(f)};
+#endif
   else if constexpr (SameType<To, e8m0>::value) return To{encode_e8m0(f)};
   else return To{encode_e2m1(f)};
 }
@@ -306,11 +316,17 @@ template <class T> struct HasDecodePair { static constexpr bool value = false; }
 
 // ---- every pair ---------------------------------------------------------------------------------------------------
 
+// The float that one code stands for.
+template <class T> WEFT_DEVICE float decode_one(T v) {
+  if constexpr (HasDecodePair<T>::value) return to_float(f16{(unsigned short)decode_pair(v, v.bits)});
+  else return decode(v);
+}
+
 // Between a narrow float and Float, Double, or a float of 16 bits.
 template <class To, class From> WEFT_DEVICE To convert_narrow(From v) {
   if constexpr (IsElement<From>::value) return convert_narrow<To>(v.read());
   else if constexpr (SameType<To, From>::value) return v;
-  else if constexpr (NarrowFacts<From>::bits != 0) return convert<To>(decode(v));
+  else if constexpr (NarrowFacts<From>::bits != 0) return convert<To>(decode_one(v));
   else return encode<To>(convert<float>(v));
 }
 

@@ -21,7 +21,7 @@ COLUMNS = "columns"
 class BlockFoldOp(PointwiseOp):
     """Each element of the output is the largest magnitude among the `block` neighbours that its own position belongs to; NaN does not count.
 
-    attributes: op = "block_amax"; block: elements, a power of two; compute: Float.
+    The input is Float, Half or BFloat16. attributes: op = "block_amax"; block: elements, a power of two; compute: Float.
     """
 
     @property

@@ -45,10 +45,20 @@ class BlockFormat:
 def block_amax(fusion: Fusion, arg: TensorView, block_size: int) -> TensorView:
     """Return, for each element, the largest magnitude of its block of `block_size` neighbours along the last axis, in Float. NaN does not count."""
     _check_block("block_amax", arg, block_size)
-    value: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
+    value = _read_as(fusion, arg)
     out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], DataType.Float)
     fusion.register(BlockFoldOp([value], [out], op="block_amax", compute=DataType.Float, block=block_size))
     return out
+
+
+def _read_as(fusion: Fusion, arg: TensorView) -> TensorView:
+    """Return what a fold reads: floats of 16 bits as they are, two to an instruction, also where `arg` is their cast to Float; else Float."""
+    made_by = arg.definition()
+    if arg.dtype() is DataType.Float and made_by is not None and made_by.op_name == "cast" and isinstance(made_by.inputs[0], TensorView):
+        source = made_by.inputs[0]
+        if source.dtype() in (DataType.Half, DataType.BFloat16):
+            return source
+    return arg if arg.dtype() in (DataType.Half, DataType.BFloat16) else cast(fusion, arg, DataType.Float)  # type: ignore[return-value]
 
 
 def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str = "rows") -> TensorView:

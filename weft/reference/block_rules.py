@@ -17,7 +17,7 @@ def fold(machine: Any, node: BlockFoldOp) -> torch.Tensor:
     x: torch.Tensor = machine.tensors[node.inputs[0]]
     if not x.numel():
         return x
-    size = x.abs().nan_to_num(nan=0.0, posinf=float("inf")).unflatten(-1, (-1, node.block))
+    size = x.to(machine.dtype(node.attributes["compute"])).abs().nan_to_num(nan=0.0, posinf=float("inf")).unflatten(-1, (-1, node.block))
     return size.amax(-1, keepdim=True).expand_as(size).flatten(-2)
 
 
