@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--long-rows", action="store_true", help="normalizations of rows of thousands of elements only")
     parser.add_argument("--views", action="store_true", help="graphs over reshapes, permutes, slices, pads and cats only")
     parser.add_argument("--sides", action="store_true", help="normalizations of rows whose columns are reduced, too")
-    parser.add_argument("--narrow", action="store_true", help="fusions with inputs and outputs of 8-bit floats")
+    parser.add_argument("--narrow", action="store_true", help="fusions with inputs and outputs of floats of 8 and 4 bits")
     parser.add_argument("--tune", action="store_true", help="compute each kernel by one of the candidates that tuning would time, at random")
     parser.add_argument("--show", action="store_true", help="print the definition of every seed, and run none")
     parser.add_argument("--no-shrink", action="store_true")

@@ -93,9 +93,15 @@ class TensorInput:
 
 
 MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device):
-    """Return reproducible elements: floats in [-2, 2), integers in [-5, 5]."""
+    """Return reproducible elements: floats in [-2, 2), integers in [-5, 5]. Sizes, strides and offset count elements, also where two share a byte."""
     count = offset + 1 + sum(max(0, n - 1) * s for n, s in zip(sizes, strides))
     generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.float4_e2m1fn_x2:
+        codes = torch.randint(0, 5, (2, count // 2 + 1), generator=generator) | torch.randint(0, 2, (2, count // 2 + 1), generator=generator) << 3
+        inner = max(a for a, (n, s) in enumerate(zip(sizes, strides)) if s == 1 and n != 1)
+        data = (codes[0] | codes[1] << 4).to(torch.uint8).to(device)
+        halves = [[n // 2 if a == inner else n for a, n in enumerate(sizes)], [s if a == inner else s // 2 for a, s in enumerate(strides)]]
+        return data.as_strided(*halves, offset // 2).view(dtype)
     if dtype.is_floating_point:
         data = torch.rand(count, generator=generator, dtype=torch.float64) * 4 - 2
     else:

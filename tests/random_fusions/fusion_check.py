@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from fusion_case import Case
 
-from weft import FusionDefinition
+from weft import DataType, FusionDefinition
 from weft.compiler import NoScheduler
 from weft.options import options
+from weft.reference import narrow
 from weft.reference.interpreter import evaluate
 from weft.reference.tolerance import get_val_tolerances
 from weft.reference.torch_types import torch_dtype
@@ -73,11 +74,11 @@ def check(case: Case, device: str = "cpu", seed: int | None = None, partition: s
         case.define(fd)
     inputs = case.arguments(device)
     wanted = evaluate(fd.fusion, inputs)
-    native = evaluate(fd.fusion, inputs, precision="native")
+    kinds = [v.dtype() for v in fd.fusion.outputs()]
+    native = [unpacked(t, kind) for t, kind in zip(evaluate(fd.fusion, inputs, precision="native"), kinds)]
     allowed = [tolerance(a, w, n) for a, w, n in zip(get_val_tolerances(fd.fusion, inputs), wanted, native)]
     if any(a is None for a in allowed):
         return Outcome("ill-conditioned")
-    dtypes = [torch_dtype(v.dtype()) for v in fd.fusion.outputs()]
     kept = [i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]
     try:
         with poisoned_outputs(), options(check="races" if device == "cpu" else "", partition=partition, strict_schedules=True):
@@ -90,12 +91,12 @@ def check(case: Case, device: str = "cpu", seed: int | None = None, partition: s
         return Outcome(type(error).__name__, f"{error}\n{traceback.format_exc(limit=-6)}")
     runtimes = fd.fec.kernel_runtimes
     scheduler = runtimes[-1].scheduler if runtimes else "no kernel"
-    for n, (output, reference, bound, dtype) in enumerate(zip(outputs, wanted, allowed, dtypes, strict=True)):
-        problem = difference(output, reference, bound, dtype)
+    for n, (output, reference, bound, kind) in enumerate(zip(outputs, wanted, allowed, kinds, strict=True)):
+        problem = difference(output, reference, bound, kind)
         if problem:
             return Outcome("mismatch", f"output {n}, {case.outputs[n]}: {problem}", scheduler)
     for before, after in zip(kept, inputs):
-        if isinstance(before, torch.Tensor) and not torch.equal(before, after):
+        if isinstance(before, torch.Tensor) and not is_same(before, after):
             return Outcome("mismatch", "an input was written", scheduler)
     return Outcome("ok", scheduler=scheduler)
 
@@ -115,8 +116,21 @@ def tolerance(derived: tuple[float, float], wanted: torch.Tensor, native: torch.
     return absolute + relative * wide.abs() + NATIVE_FACTOR * of_torch
 
 
-def difference(output: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor, dtype: torch.dtype) -> str:
+def unpacked(tensor: torch.Tensor, kind: DataType) -> torch.Tensor:
+    """Return the values of an output of 4 bits, two of which share a byte along the last axis; others as they are."""
+    return narrow.values_of(tensor, kind) if kind is DataType.Float4_e2m1fn else tensor
+
+
+def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """True when two tensors are equal; those of 4 bits by their bytes, since torch compares no others."""
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8)) if a.dtype == torch.float4_e2m1fn_x2 else torch.equal(a, b)
+
+
+def difference(output: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor, kind: DataType) -> str:
     """Return how an output differs from the reference, or ""."""
+    dtype = torch_dtype(kind)
+    if output.dtype is dtype and kind is DataType.Float4_e2m1fn:
+        output, dtype = unpacked(output, kind), torch.float64
     if output.dtype is not dtype or output.shape != wanted.shape:
         return f"{output.dtype} {tuple(output.shape)} instead of {dtype} {tuple(wanted.shape)}"
     error = (output.to(torch.float64) - wanted.to(torch.float64)).abs()

@@ -18,12 +18,13 @@ from view_generator import view_case
 from weft import DataType, FusionDefinition
 
 FLOATS = ("Float", "Float", "Float", "Half", "BFloat16", "BFloat16", "Double")
-NARROW_FLOATS = ("Float8_e4m3fn", "Float8_e4m3fn", "Float8_e5m2", "Float", "BFloat16")
+FP4 = "Float4_e2m1fn"
+NARROW_FLOATS = ("Float8_e4m3fn", "Float8_e4m3fn", "Float8_e5m2", FP4, FP4, "Float", "BFloat16")
 SIZES = (
     1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 200, 255, 256, 257, 384, 512, 513, 1000, 1023, 1024, 1025,
     2048, 3000, 4096, 10000, 16384, 40000, 65536, 100001, 262144, 1000000,
 )  # fmt: skip
-LARGEST_VALUE, LARGEST_NARROW = 1e3, 448.0
+LARGEST_VALUE, LARGEST_NARROW, LARGEST_FP4 = 1e3, 448.0, 6.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,12 @@ class Generator:
             if self.chance(0.08):
                 expanded = {a for a in range(rank) if labels[a] != ONE and self.sizes[labels[a]] and self.chance(0.4)}
         offset = self.rng.choice((1, 2, 3, 4)) if self.chance(0.12) and not plain else 0
+        if dtype == FP4:  # bytes have two neighbours along what is innermost in memory
+            packed = (order or tuple(range(rank)))[-1] if rank else -1
+            if self.is_packable(labels, packed):
+                gapped, expanded, offset = gapped - {packed}, expanded - {packed}, offset * 2
+            else:
+                dtype = "Float8_e4m3fn"
         static = not self.symbolic if self.chance(0.9) else self.symbolic
         made = TensorInput(name, labels, dtype, order, frozenset(expanded), frozenset(gapped), offset, static)
         self.inputs.append(made)
@@ -103,6 +110,10 @@ class Generator:
             value = self.cast(value, DataType.Float)
         self.made.append(value)
         return value
+
+    def is_packable(self, labels: Sequence[str], axis: int) -> bool:
+        """True when two neighbours along an axis can share a byte."""
+        return 0 <= axis < len(labels) and labels[axis] != ONE and self.sizes[labels[axis]] % 2 == 0
 
     def scalar(self) -> Ref | float | int:
         """Return a number or a scalar input."""
@@ -484,7 +495,8 @@ class Generator:
                 v = self.add("stride_order", Ref(v.name), ranks, labels=v.labels, bound=v.bound, exact=v.exact, keep=False)
             is_narrowed = self.floats is NARROW_FLOATS and v.dtype.is_float and v.dtype is not DataType.Double and v.bound <= LARGEST_NARROW
             if is_narrowed and not v.dtype.is_narrow_float and self.chance(0.6):
-                v = self.cast(v, getattr(DataType, self.rng.choice(NARROW_FLOATS[:3])))
+                kinds = [k for k in NARROW_FLOATS[:5] if k != FP4 or self.is_packable(v.labels, len(v.labels) - 1) and v.bound <= LARGEST_FP4]
+                v = self.cast(v, getattr(DataType, self.rng.choice(kinds)))
             out.append(v.name)
         return out
 
@@ -498,7 +510,7 @@ LONG_ROWS = "long rows"
 VIEWS = "views"
 """Graphs over reshapes, permutes, slices, pads and cats (`view_generator`)."""
 NARROW = "narrow types"
-"""The usual fusions, with inputs and outputs of 8-bit floats among them."""
+"""The usual fusions, with inputs and outputs of floats of 8 and 4 bits among them."""
 ROWS, ROW_ELEMS = (1, 5, 66, 132, 133, 140, 270), (4096, 6000, 8192, 8200, 9999, 10000, 12288, 16384, 16388, 20000, 24576, 32768, 40001, 65536, 70000)
 
 

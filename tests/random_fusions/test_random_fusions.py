@@ -7,14 +7,17 @@ import os
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, difference
-from fusion_generator import LONG_ROWS, TWO_SIDES, VIEWS, random_case
+from fusion_generator import LONG_ROWS, NARROW, TWO_SIDES, VIEWS, random_case
 from fusion_runner import Found, run_seeds, shrunk
 from fusion_shrink import shrink
+
+from weft import DataType
 
 SEEDS = range(60)
 LARGEST_ELEMS = 2000
 VIEWS_SEEDS, VIEWS_ELEMS = range(24), 400
 TWO_SIDES_SEEDS = range(16)
+NARROW_SEEDS = range(20)
 LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
@@ -62,6 +65,14 @@ def test_rows_and_columns(seed: int) -> None:
         pytest.fail(shrunk(seed, outcome, "cpu", LARGEST_ELEMS, TWO_SIDES))
 
 
+@pytest.mark.parametrize("seed", NARROW_SEEDS)
+def test_narrow_types(seed: int) -> None:
+    """Inputs and outputs of 8 and 4 bits."""
+    outcome = check(random_case(seed, LARGEST_ELEMS, NARROW))
+    if outcome.is_failure:
+        pytest.fail(shrunk(seed, outcome, "cpu", LARGEST_ELEMS, NARROW))
+
+
 def test_few_fusions_are_declined(found: dict[int, Found]) -> None:
     declined = [seed for seed, _, outcome in found.values() if outcome.kind == "declined"]
     assert len(declined) < 0.25 * len(found), declined
@@ -77,9 +88,9 @@ def test_a_wrong_element_is_found() -> None:
     wanted = torch.zeros(2, 3, dtype=torch.float64)
     output = wanted.to(torch.float32)
     output[1, 2] = 1.0
-    assert difference(output, wanted, torch.full_like(wanted, 0.5), torch.float32) == "1 of 6 elements differ; at [1, 2]: 1.0 instead of 0.0"
+    assert difference(output, wanted, torch.full_like(wanted, 0.5), DataType.Float) == "1 of 6 elements differ; at [1, 2]: 1.0 instead of 0.0"
     output[1, 2] = float("nan")
-    assert difference(output, wanted, torch.full_like(wanted, 0.5), torch.float32)
+    assert difference(output, wanted, torch.full_like(wanted, 0.5), DataType.Float)
 
 
 def test_a_failing_fusion_shrinks_to_the_op_that_fails() -> None:

@@ -1,0 +1,100 @@
+"""Narrow types for compute-sanitizer: odd widths, one row, slices at every byte, no rows, each recipe, scales in tiles and columns, all ways to keep rows.
+
+    PYTHONPATH=. compute-sanitizer --tool memcheck python tests/gpu/narrow_cases.py [--only TEXT]
+    (also --tool racecheck, --tool initcheck)
+
+Every result is compared with the reference of the same inputs; exits with 1 when one is wrong. Read first: `cases`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "narrow"))
+
+from narrow_tensors import FP4, NARROW, random_codes, random_values  # noqa: E402
+
+from weft import DataType, FusionDefinition, quantize  # noqa: E402
+from weft.options import options  # noqa: E402
+from weft.reference import narrow  # noqa: E402
+from weft.reference.torch_types import torch_dtype  # noqa: E402
+
+FLOAT, BF16, E4M3 = DataType.Float, DataType.BFloat16, DataType.Float8_e4m3fn
+Case = tuple[str, Callable[[], bool]]
+
+
+def cast_agrees(source: DataType, target: DataType, x: torch.Tensor) -> bool:
+    """Cast on the GPU; compare bytes with the reference."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cast(fd.define_tensor([-1, -1], contiguity=[False, True], dtype=source), target))
+    found = fd.execute([x])[0].cpu()
+    values = narrow.values_of(x.cpu(), source) if source.is_narrow_float else x.cpu().double()
+    if target.is_narrow_float:
+        return torch.equal(found.view(torch.uint8), narrow.packed(values, target).view(torch.uint8))
+    return torch.equal(found.double(), values.to(torch_dtype(target)).double())
+
+
+def casts() -> Iterator[Case]:
+    for kind in NARROW:
+        for rows, columns in ((1, 2), (1, 4096), (3, 34), (129, 254), (0, 64)):
+            yield f"{kind.name} to bf16 {rows}x{columns}", lambda k=kind, r=rows, c=columns: cast_agrees(k, BF16, random_codes((r, c), k).cuda())
+            yield f"float to {kind.name} {rows}x{columns}", lambda k=kind, r=rows, c=columns: cast_agrees(FLOAT, k, random_values((r, c), FLOAT).cuda())
+    for offset in (1, 2, 4, 8, 16):
+        yield f"FP4 to bf16 from byte {offset}", lambda o=offset: cast_agrees(FP4, BF16, random_codes((5, 1088), FP4).cuda()[:, o : o + 512])
+        yield f"e4m3 to float from byte {offset}", lambda o=offset: cast_agrees(E4M3, FLOAT, random_codes((5, 544), E4M3).cuda()[:, o : o + 512])
+        if offset > 1:
+            yield f"bf16 to FP4 from element {offset}", lambda o=offset: cast_agrees(BF16, FP4, random_values((5, 544), BF16).cuda()[:, o : o + 512])
+
+
+RECIPES: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
+    "nvfp4": quantize.nvfp4, "nvfp4 in tiles": lambda x: quantize.nvfp4(x, None, "128x4"), "mxfp8": quantize.mxfp8, "mxfp4": quantize.mxfp4,
+    "mxfp8 in tiles": lambda x: quantize.mxfp8(x, "128x4"), "1x128": quantize.per_1x128, "1x128 in columns": lambda x: quantize.per_1x128(x, "columns"),
+    "per row": quantize.per_row, "per tensor": lambda x: quantize.per_tensor_current(x), "delayed": lambda x: quantize.per_tensor(x, torch.tensor(3.0, device=x.device)),
+}  # fmt: skip
+
+
+def same_bytes(recipe: Callable[..., tuple[torch.Tensor, ...]], x: torch.Tensor, way: str) -> bool:
+    """Run on the GPU and in the emulator; compare bytes."""
+    with options(rows=way):
+        found, wanted = recipe(x), recipe(x.cpu().contiguous())
+    return all(torch.equal(a.cpu().contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)) for a, b in zip(found, wanted, strict=True))
+
+
+def recipes() -> Iterator[Case]:
+    for name, recipe in RECIPES.items():
+        for rows, columns in ((1, 128), (3, 384), (129, 640), (0, 128), (5, 4224)):
+            yield f"{name} {rows}x{columns}", lambda f=recipe, r=rows, c=columns: same_bytes(f, random_values((r, c), BF16).cuda(), "auto")
+        yield f"{name} misaligned", lambda f=recipe: same_bytes(f, random_values((7 * 256 + 1,), BF16).cuda()[1:].view(7, 256), "auto")
+    w = random_values((2048,), BF16)
+    for way in ("register", "tma", "specialized"):
+        for recipe in (quantize.rms_norm_nvfp4, quantize.rms_norm_mxfp8):
+            yield f"{recipe.__name__} {way}", lambda f=recipe, way=way: same_codes(f, random_values((140, 2048), BF16).cuda(), w.cuda(), way)
+
+
+def same_codes(function: Callable[..., tuple[torch.Tensor, ...]], x: torch.Tensor, w: torch.Tensor, way: str) -> bool:
+    """Norms sum in another order in the emulator: few codes may differ."""
+    with options(rows=way):
+        found = function(x, w)
+        wanted = function(x.cpu(), w.cpu())
+    return all(float((a.cpu().view(torch.uint8) != b.view(torch.uint8)).double().mean()) < 0.01 for a, b in zip(found, wanted, strict=True))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    only, wrong = parser.parse_args().only, 0
+    for name, agrees in (*casts(), *recipes()):
+        if only in name:
+            is_right = agrees()
+            wrong += not is_right
+            print(f"{'ok   ' if is_right else 'WRONG'} {name}", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
