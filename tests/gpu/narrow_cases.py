@@ -69,7 +69,7 @@ def recipes() -> Iterator[Case]:
     for name, recipe in RECIPES.items():
         for rows, columns in ((1, 128), (3, 384), (129, 640), (0, 128), (5, 4224)):
             yield f"{name} {rows}x{columns}", lambda f=recipe, r=rows, c=columns: same_bytes(f, random_values((r, c), BF16).cuda(), "auto")
-        if "fp4" not in name:
+        if "fp4" not in name and "1x128" not in name:
             yield f"{name} misaligned", lambda f=recipe: same_bytes(f, random_values((7 * 256 + 1,), BF16).cuda()[1:].view(7, 256), "auto")
     w = random_values((2048,), BF16)
     for way in ("register", "tma", "specialized"):
