@@ -68,12 +68,16 @@ def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, 
 @checked
 def per_tensor(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (saturate(x * scale), largest magnitude of x): delayed scaling. scale: Float, rank 0; its inverse dequantizes."""
+    if not x.numel():  # the largest of nothing is 0
+        return torch.empty_like(x, dtype=dtype), torch.zeros((), device=x.device)
     return quantize(PerTensor(torch_dtype_to_nvfuser_dtype(dtype)), x, scale=scale)
 
 
 @checked
 def per_tensor_current(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn, eps: float = 0.0) -> Results:
     """Return (elements, decode scale of rank 0) with the scale of this very tensor: two kernels."""
+    if not x.numel():
+        return torch.empty_like(x, dtype=dtype), torch.ones((), device=x.device)
     return quantize(PerTensorCurrent(torch_dtype_to_nvfuser_dtype(dtype), eps), x)
 
 
