@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from narrow_tensors import BESIDE, FP4, NARROW, random_codes, random_tensor, same_bytes, values
+from narrow_tensors import BESIDE, FP4, NARROW, random_codes, random_tensor, random_values, same_bytes, values
 
 from weft import DataType, FusionDefinition
 from weft.options import options
@@ -52,6 +52,15 @@ def test_a_slice_may_begin_at_any_byte(offset_bytes):
     store = random_codes((4096 + 64,), FP4)
     x = store[offset_bytes : offset_bytes + 2048]
     torch.testing.assert_close(fd.execute([x])[0], values(x, FP4).to(torch.bfloat16), atol=0, rtol=0)
+
+
+def test_a_wide_slice_may_begin_anywhere_beside_a_packed_result():
+    """Vectors of the input begin at odd elements: it is read element by element, and whole bytes are written."""
+    fd = defined(BF16, 1, lambda fd, x: fd.ops.cast(x, FP4))
+    store = random_values((2049,), BF16)
+    for first in (1, 3):
+        x = store[first : first + 1024]
+        assert same_bytes(fd.execute([x])[0], narrow.packed(x, FP4))
 
 
 def test_rows_may_be_cut_from_wider_ones():

@@ -119,11 +119,14 @@ def test_scales_in_tiles_are_padded_with_zeros(rows, columns):
     check(found, block_formats.nvfp4(numbers(x)), FP4, True)
 
 
-def test_a_misaligned_input_is_exact():
-    """One element off: every lane has one element, and a block takes 32 lanes."""
-    store = random_values((64 * 4 + 1,), FLOAT)
+@pytest.mark.parametrize("dtype", [FLOAT, BF16], ids=lambda d: d.name)
+def test_a_misaligned_input_is_exact(dtype):
+    """One element off: a thread reads its elements one by one where whole bytes must be written, and a block may take 32 lanes."""
+    store = random_values((64 * 4 + 1,), dtype)
     x = store[1:].view(4, 64)
-    check(run(quantizer(FLOAT, E4M3), x), block_formats.mx(numbers(x)), E4M3)
+    check(run(quantizer(dtype, E4M3), x), block_formats.mx(numbers(x)), E4M3)
+    for swizzled in (False, True):
+        check(run(quantizer(dtype, FP4, swizzled=swizzled), x), block_formats.nvfp4(numbers(x)), FP4, swizzled)
 
 
 def test_a_permuted_input_is_read_where_it_lies():

@@ -49,6 +49,15 @@ class VectorLimits:
     def vectorizable(self) -> list[TensorView]:
         return list(self._runs)
 
+    def without(self, tensors: Iterable[TensorView]) -> VectorLimits:
+        """Return the limits of the other tensors."""
+        left = set(self._runs).difference(tensors)
+        return VectorLimits(self.axes, self.order, [t for t in self._runs if t in left])
+
+    def only(self, tensor: TensorView) -> VectorLimits:
+        """Return the limits of one tensor."""
+        return VectorLimits(self.axes, self.order, [tensor])
+
     def limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest legal vector, a power of two of elements, when the loops from `position` on are merged; 1 when nothing is to the right.
 

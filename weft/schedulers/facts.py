@@ -38,7 +38,8 @@ class PointwiseFacts:
     vectorizable_inputs, vectorizable_outputs: how many of them. full_inputs: inputs that vary over every loop.
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
     read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
-    block_elems: neighbours in a row that must be with one thread or few lanes.
+    block_elems: neighbours in a row that must be with one thread or few lanes. single_reads: names of inputs that must be read element by element, because
+    their addresses allow no vector that the outputs need.
     """
 
     extents_elems: tuple[int, ...]
@@ -59,6 +60,7 @@ class PointwiseFacts:
     written_bits: int = 0
     divides_rows: bool = False
     block_elems: int = 0
+    single_reads: tuple[int, ...] = ()
 
     @property
     def total_elems(self) -> int:
@@ -221,9 +223,11 @@ class PointwiseAnalysis:
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
         extents = self.axes.extents_elems(env)
+        single = self._single_reads(env, alignment_bits)
+        limits = self.limits.without(single) if single else self.limits
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
-            vector_limit_elems=tuple(self.limits.limit_elems(p, env, alignment_bits, self.vector_bits) for p in range(max(1, len(self.order)))),
+            vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, self.vector_bits) for p in range(max(1, len(self.order)))),
             broadcast=self.broadcast,
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
@@ -240,7 +244,15 @@ class PointwiseAnalysis:
             written_bits=self.written_bits,
             divides_rows=self.divides_rows,
             block_elems=self.blocks.largest,
+            single_reads=tuple(t.name for t in single),
         )
+
+    def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
+        """Return the inputs that alone forbid the vectors that packed outputs or blocks need: reading them element by element costs less than a declined kernel."""
+        if not self.needs_vectors or self.limits.limit_elems(0, env, alignment_bits, self.vector_bits) >= self.min_vector_elems:
+            return []
+        others = [t for t in self.limits.vectorizable if t.is_fusion_input and not t.dtype().is_packed]
+        return [t for t in others if self.limits.only(t).limit_elems(0, env, alignment_bits, self.vector_bits) < self.min_vector_elems]
 
     @property
     def needs_vectors(self) -> bool:

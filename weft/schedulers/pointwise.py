@@ -45,7 +45,7 @@ class PointWise(Scheduler):
         static, loads_at = schedule_reference(reference, analysis, params)
         template.propagate(reference)
         template.bind(reference)
-        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+        template.vectorize([t.name for t in analysis.limits.vectorizable if t.name not in params.single_reads], params.vector_elems)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
         return Launch(tuple(static), params.max_registers)
 

@@ -59,6 +59,7 @@ class PointwiseParams:
 
     break_point: number of loops on the left; 0: one dimension. unroll_outer: left indices per thread; unroll_inner: vectors per thread on the right.
     split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
+    single_reads: names of inputs that are read element by element.
     """
 
     break_point: int
@@ -70,6 +71,7 @@ class PointwiseParams:
     is_left_fastest: bool
     split_grid_y: bool
     max_registers: int
+    single_reads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
     return PointwiseParams(
         break_point=position, vector_elems=vector, unroll_outer=1, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
         split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
+        single_reads=facts.single_reads,
     )  # fmt: skip
 
 
