@@ -248,7 +248,7 @@ class PointwiseAnalysis:
         )
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
-        """Return the inputs that alone forbid the vectors that packed outputs or blocks need: reading them element by element costs less than a declined kernel."""
+        """Return the inputs that alone forbid the vectors that packed outputs or blocks need: they are read element by element."""
         if not self.needs_vectors or self.limits.limit_elems(0, env, alignment_bits, self.vector_bits) >= self.min_vector_elems:
             return []
         others = [t for t in self.limits.vectorizable if t.is_fusion_input and not t.dtype().is_packed]
