@@ -67,6 +67,8 @@ def cases(rows: int, columns: int, device: str) -> dict[str, tuple[Callable[...,
         "add rms per row": (lambda x, y, w: q.add_rms_norm_per_row(x, y, w), (x, y, w)),
         "silu mul mxfp8": (lambda x, y: q.silu_mul_mxfp8(x, y, "rows"), (x, y)),
         "silu mul mxfp8 swizzled": (lambda x, y: q.silu_mul_mxfp8(x, y), (x, y)),
+        "mxfp8 rows and columns": (lambda x: q.mxfp8_both_ways(x), (x,)),
+        "silu mul mxfp8 rows and columns": (lambda x, y: q.silu_mul_mxfp8_both_ways(x, y), (x, y)),
         "silu mul nvfp4 swizzled": (lambda x, y: q.silu_mul_nvfp4(x, y), (x, y)),
     }
 

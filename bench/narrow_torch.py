@@ -107,4 +107,5 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "fp4 to bf16": lambda x: fp4_values(x.view(torch.uint8)).bfloat16(), "fp4 to float": lambda x: fp4_values(x.view(torch.uint8)),
     "fp8 to bf16": lambda x: x.bfloat16(), "row sums of fp4": lambda x: fp4_values(x.view(torch.uint8)).sum(1),
     "mxfp8 rows and columns": lambda x: both_sides(x.float()),
+    "silu mul mxfp8 rows and columns": lambda x, y: both_sides(F.silu(x.float()) * y.float()),
 }  # fmt: skip

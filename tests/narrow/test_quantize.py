@@ -9,6 +9,7 @@ import torch
 from narrow_tensors import random_values
 
 from weft import DataType, quantize
+from weft.quantize import functions
 from weft.reference import narrow
 
 BF16 = DataType.BFloat16
@@ -88,6 +89,25 @@ def test_what_is_quantized_comes_back(name):
     back = quantize.dequantize(elements, scales, dtype=torch.float32)
     bound = 0.25 if "4" in name else 1 / 15
     assert back.shape == x.shape and float((back - x.float()).abs().max()) <= bound * float(x.abs().max())
+
+
+@pytest.mark.parametrize("rounding", ["up", "floor"])
+def test_rows_and_columns_are_quantized_by_one_kernel(rounding):
+    """Bytes along columns are those of the transposed tensor; the input is read once; NaN does not count for scales."""
+    for m, k in [(32, 32), (64, 256), (96, 1056), (0, 64)]:
+        x = random_values((m, k), BF16)
+        if m:
+            x[3, 5] = float("nan")
+            x[7] = 0
+        found = [codes(t) for t in quantize.mxfp8_both_ways(x, rounding=rounding)]
+        rows, columns = (block_formats.mx(t.numpy(), "e4m3", rounding) for t in (x.float(), x.float().t().contiguous()))
+        for got, wanted in zip(found, (*rows, columns[0].T, columns[1].T), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    fd = functions._definition(functions.MxBothWays(), "", ((BF16, 3, True),), 1e-5)
+    text = fd.fec.get_cuda_kernel([random_values((2, 32, 256), BF16)])
+    assert len(fd.fec.kernel_runtimes) == 1 and text.count("load_global") == 1
+    with pytest.raises(RuntimeError, match="no matrix of whole blocks of 32 both ways"):
+        quantize.mxfp8_both_ways(x[:, :48])
 
 
 def test_stochastic_rounding_keeps_the_mean():

@@ -142,8 +142,12 @@ def mx(fusion: Fusion, arg: TensorView, element: DataType, form: BlockFormat, bl
     """Return (elements of type `element`, scales of e8m0 at full resolution)."""
     if element not in _LARGEST_EXPONENT:
         raise BadBlock(problem=f"MX blocks have no elements of type {element}", remedy=f"use one of {', '.join(map(str, _LARGEST_EXPONENT))}")
+    return mx_of_amax(fusion, arg, block_amax(fusion, arg, block), element, form)
+
+
+def mx_of_amax(fusion: Fusion, arg: TensorView, amax: Val, element: DataType, form: BlockFormat) -> tuple[TensorView, TensorView]:
+    """Return (elements of type `element`, scales of e8m0), where the largest magnitude of each element's block is given."""
     x: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
-    amax: Val = block_amax(fusion, x, block)
     if form.rounding == "floor":
         up = cast(fusion, cast(fusion, amax, E8M0), DataType.Float)  # the power of two from the largest magnitude on
         down = pointwise(fusion, "where", pointwise(fusion, "gt", up, amax), pointwise(fusion, "mul", up, 0.5), up)

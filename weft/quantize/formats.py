@@ -110,6 +110,24 @@ class Mx(Recipe):
 
 
 @dataclass(frozen=True)
+class MxBothWays(Recipe):
+    """Mx with blocks along rows and, apart from these, with blocks of 32 rows along columns: training reads a tensor both ways. x is [m / 32, 32, k].
+
+    Results: elements and scales of rows, [..., k / 32]; elements and scales of columns, [m / 32, 1, k]. Neither is quantized from the other.
+    """
+
+    dtype: DataType = E4M3
+    form: BlockFormat = field(default_factory=BlockFormat)
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        elements, scales = blocks.mx(fusion, x, self.dtype, self.form)
+        size = pointwise(fusion, "where", pointwise(fusion, "isnan", x), 0.0, pointwise(fusion, "abs", x))  # as in blocks: NaN does not count
+        amax = reduce(fusion, "max", size, [1], True, None)  # type: ignore[arg-type]
+        column_elements, column_scales = blocks.mx_of_amax(fusion, x, amax, self.dtype, self.form)
+        return [elements, blocks.block_sample(fusion, scales, 32), column_elements, column_scales]
+
+
+@dataclass(frozen=True)
 class NvFp4(Recipe):
     """Blocks of 16 of e2m1 with scales of e4m3, and the encode scale of the tensor where one is given."""
 

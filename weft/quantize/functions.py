@@ -19,7 +19,7 @@ from ..ops.build import cast
 from ..reference.torch_types import torch_dtype_to_nvfuser_dtype
 from ..runtime.argument_kinds import check_kind, checked, shown
 from .before import BEFORE
-from .formats import E4M3, FLOAT, FP4, Mx, NvFp4, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
+from .formats import E4M3, FLOAT, FP4, Mx, MxBothWays, NvFp4, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
 
 
 class WrongTensors(UserError):
@@ -124,6 +124,29 @@ def mxfp8(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype:
 
 
 @checked
+def mxfp8_both_ways(x: torch.Tensor, *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
+    """Return (elements, scales [m, k / 32], elements, scales [m / 32, k]) of x [m, k]: blocks along rows, then along columns, both from one read of x.
+
+    Errors: WrongTensors where x is no matrix of whole blocks both ways.
+    """
+    return _both_ways([x], "", rounding, dtype)
+
+
+def silu_mul_mxfp8_both_ways(x: torch.Tensor, y: torch.Tensor, *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
+    """mxfp8_both_ways of silu(x) * y."""
+    return _both_ways([x, y], "silu_mul", rounding, dtype)
+
+
+def _both_ways(inputs: Sequence[torch.Tensor], before: str, rounding: str, dtype: torch.dtype) -> Results:
+    shape = inputs[0].shape
+    if len(shape) != 2 or shape[0] % 32 or shape[1] % 32:
+        raise WrongTensors(problem=f"a tensor of {tuple(shape)} is no matrix of whole blocks of 32 both ways", remedy="pad it")
+    m, k = shape
+    recipe = MxBothWays(torch_dtype_to_nvfuser_dtype(dtype), BlockFormat(rounding=rounding))
+    q, scales, column_q, column_scales = quantize(recipe, *(t.unflatten(0, (m // 32, 32)) for t in inputs), before=before)
+    return q.view(m, k), scales.view(m, k // 32), column_q.view(m, k), column_scales.view(m // 32, k)
+
+
 def mxfp4(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up") -> Results:
     """Return (elements of e2m1, two to a byte, scales of e8m0 [..., k / 32])."""
     return quantize(Mx(FP4, layout, BlockFormat(rounding=rounding)), x)

@@ -19,9 +19,9 @@ from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import Obstacle, PersistentAnalysis, PersistentFacts, analyze_persistent
 from .persistent_params import RowsOf
-from .reduction import columns_and_rest, schedule_outer
+from .reduction import class_order, columns_and_rest, schedule_outer
 from .row_passes import Passes, read_again
-from .rows import Template, arrange_axes, positions, split_axis
+from .rows import Template, arrange, arrange_axes, merge_axes_at, merge_run, positions, split_axis
 from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 
 BLOCK_THREADS = 512
@@ -32,7 +32,7 @@ class OuterParams:
     """A schedule of columns; equal params (with equal structure, index type and device) mean the same kernel.
 
     vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used ("reread").
-    storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
+    is_tile: columns are those of the last run of memory alone, so that neighbouring threads have neighbours. storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
     instead of what is computed from them.
     """
 
@@ -45,6 +45,7 @@ class OuterParams:
     batches: int = 0
     cluster_blocks: int = 1
     project_to_inputs: bool = True
+    is_tile: bool = False
 
 
 LEAST_KEPT, MOST_KEPT, MOST_BATCHES = 64, 1024, 16
@@ -73,6 +74,24 @@ def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | No
     return OuterParams(vector, 1, bdimx, bdimy, registers, "register", batches, cluster)
 
 
+def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
+    """Return the params for columns of a few rows beside blocks along these rows, each thread with a few vectors; None where rows are many or blocks do not fit.
+
+    Source: blocks of 16 and 32 quantized along both axes from one read.
+    """
+    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits)
+    lanes = ceil_div(facts.block_elems, vector)
+    if rows > MOST_TILE_ROWS or lanes > arch.warp_threads or facts.projected_bits is None:
+        return None
+    batches = min(TILE_BATCHES, next_power_of_two(rows))
+    bits = max(facts.projected_bits / rows, facts.input_bits)
+    registers = round_up(ceil_div(int(vector * bits), 32) * batches + KEPT_REGISTERS, 8)
+    return OuterParams(vector, 1, arch.warp_threads, ceil_div(rows, batches), registers, "register", batches, is_tile=True)
+
+
+MOST_TILE_ROWS, TILE_BATCHES = 128, 8
+
+
 class OuterPersistent(Scheduler):
     """Columns read again for every pass; see the module."""
 
@@ -92,11 +111,12 @@ class OuterPersistent(Scheduler):
         if not analysis.needs_vectors:
             return None
         facts = analysis.facts(sizes, alignment_bits)
-        return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
+        tile = tile_in_registers(facts, arch) if facts.block_elems else None
+        return analysis.why_not_vectors(facts, tile.vector_elems if tile else RowsOf(facts, arch).vector, is_tile=tile is not None)
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[OuterParams, str]:
         facts = analysis.facts(sizes, alignment_bits)
-        kept = columns_in_registers(facts, arch)
+        kept = tile_in_registers(facts, arch) if facts.block_elems else columns_in_registers(facts, arch)
         if kept is not None:
             return kept, f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
         return self.choose_reread(facts, arch)
@@ -132,6 +152,8 @@ class OuterPersistent(Scheduler):
         reference = template.reduction_behind(analysis.shape.reference.name)
         if is_reread:
             serial, loads_at = schedule_outer(reference, analysis, params)
+        elif params.is_tile:
+            serial, loads_at = schedule_tile(reference, analysis, params)
         else:
             serial, loads_at = schedule_kept_columns(reference, analysis, params)
         partial = rfactor(reference, positions(reference, serial))
@@ -162,3 +184,27 @@ def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, p
     threads_y.parallelize(ParallelType.block_y)
     arrange_axes(reference, [blocks, *share, batches, threads_y, threads_x, vector])
     return [batches], 1 + len(share)
+
+
+def schedule_tile(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:
+    """Transform and bind [BIDx = other columns, BIDy, batches, TIDy, TIDx, vector] with TIDx along the last run of memory; return as `schedule_kept_columns`."""
+    shape = analysis.shape
+    arrange(reference, class_order(reference, shape, analysis.axes))
+    run = len(shape.runs[-1].classes)
+    merge_run(reference, len(reference.get_loop_domain()) - run, run)
+    line, vector = split_axis(reference, reference.axis(-1), params.vector_elems)
+    blocks, threads_x = split_axis(reference, line, params.bdimx)
+    loop = reference.get_loop_domain()
+    others = [a for a in loop if not a.is_reduction() and not any(a is b for b in (blocks, threads_x, vector))]
+    arrange_axes(reference, [*others, *(a for a in loop if a.is_reduction()), blocks, threads_x, vector])
+    outer = merge_axes_at(reference, 0, len(others))
+    rest = merge_axes_at(reference, int(bool(others)), len(loop) - len(others) - 3)
+    batches, threads_y = split_axis(reference, rest, params.batches, False)  # type: ignore[arg-type]
+    blocks.parallelize(ParallelType.grid_y if others else ParallelType.grid_x)
+    if outer is not None:
+        outer.parallelize(ParallelType.grid_x)
+    threads_x.parallelize(ParallelType.block_x)
+    threads_y.parallelize(ParallelType.block_y)
+    front = [blocks] if outer is None else [outer, blocks]
+    arrange_axes(reference, [*front, batches, threads_y, threads_x, vector])
+    return [batches], len(front)
