@@ -341,7 +341,7 @@ class RowAnalysis:
         return self.min_vector_elems > 1 or self.blocks.largest > 0
 
     def why_not_vectors(self, facts: ReductionFacts | PersistentFacts, chosen_elems: int, *, is_tile: bool = False) -> Decline | None:
-        """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks. is_tile: threads have neighbours of the columns' axis."""
+        """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks. is_tile: threads lie along columns."""
         if self.blocks.largest and not self.shape.is_inner and not is_tile:
             return Decline("the innermost axis is not reduced, and folds over blocks run along rows")
         return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems)

@@ -32,8 +32,8 @@ class OuterParams:
     """A schedule of columns; equal params (with equal structure, index type and device) mean the same kernel.
 
     vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used ("reread").
-    is_tile: columns are those of the last run of memory alone, so that neighbouring threads have neighbours. storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
-    instead of what is computed from them.
+    storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
+    instead of what is computed from them. is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
     """
 
     vector_elems: int
@@ -75,7 +75,7 @@ def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | No
 
 
 def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
-    """Return the params for columns of a few rows beside blocks along these rows, each thread with a few vectors; None where rows are many or blocks do not fit.
+    """Return the params for columns of a few rows beside blocks along these rows, a few vectors in each thread; None where they do not fit.
 
     Source: blocks of 16 and 32 quantized along both axes from one read.
     """
@@ -187,7 +187,7 @@ def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, p
 
 
 def schedule_tile(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:
-    """Transform and bind [BIDx = other columns, BIDy, batches, TIDy, TIDx, vector] with TIDx along the last run of memory; return as `schedule_kept_columns`."""
+    """Transform and bind [BIDx = other columns, BIDy, batches, TIDy, TIDx, vector] TIDx along the last run of memory. Returns what `schedule_kept_columns` does."""
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))
     run = len(shape.runs[-1].classes)
