@@ -187,7 +187,7 @@ def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, p
 
 
 def schedule_tile(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:
-    """Transform and bind [BIDx = other columns, BIDy, batches, TIDy, TIDx, vector] TIDx along the last run of memory. Returns what `schedule_kept_columns` does."""
+    """Transform and bind [BIDx = other columns, BIDy, batches, TIDy, TIDx, vector] with TIDx along the last run; return what `schedule_kept_columns` does."""
     shape = analysis.shape
     arrange(reference, class_order(reference, shape, analysis.axes))
     run = len(shape.runs[-1].classes)
