@@ -14,10 +14,12 @@ Made = tuple[torch.Tensor, ...]
 
 
 def fp8(x: torch.Tensor) -> torch.Tensor:
+    """Cast to e4m3, saturating."""
     return x.clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
 
 
 def fp4(x: torch.Tensor) -> torch.Tensor:
+    """Encode e2m1, two elements to a byte. Shapes: [..., k] -> [..., k / 2], uint8."""
     size = x.abs()
     codes = sum(((size >= t) if is_from else (size > t)).to(torch.uint8) for t, is_from in E2M1_THRESHOLDS) | (torch.signbit(x).to(torch.uint8) << 3)
     pairs = codes.unflatten(-1, (-1, 2))  # type: ignore[union-attr]
@@ -25,11 +27,13 @@ def fp4(x: torch.Tensor) -> torch.Tensor:
 
 
 def tiles(scales: torch.Tensor) -> torch.Tensor:
+    """Return scales of whole tiles in tiles of 128 x 4."""
     rows, columns = scales.shape
     return scales.view(rows // 128, 4, 32, columns // 4, 4).permute(0, 3, 2, 1, 4).reshape(rows, columns)
 
 
 def mxfp8(x: torch.Tensor) -> Made:
+    """Return elements and scales as `quantize.mxfp8` does."""
     blocks = x.unflatten(-1, (-1, 32))
     wanted = blocks.abs().amax(-1) * (1.0 / 448.0)
     codes = ((wanted.view(torch.int32) + 0x7FFFFF) >> 23).clamp(max=254)
@@ -38,6 +42,7 @@ def mxfp8(x: torch.Tensor) -> Made:
 
 
 def nvfp4(x: torch.Tensor) -> Made:
+    """Return elements and scales as `quantize.nvfp4` does."""
     blocks = x.unflatten(-1, (-1, 16))
     scales = fp8(blocks.abs().amax(-1) / 6.0)
     inverse = (1.0 / scales.float()).clamp(max=3.4028234663852886e38)
@@ -45,34 +50,41 @@ def nvfp4(x: torch.Tensor) -> Made:
 
 
 def per_row(x: torch.Tensor) -> Made:
+    """Return elements and scales as `quantize.per_row` does."""
     scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 448.0
     return fp8(x * (1.0 / scale)), scale
 
 
 def per_1x128(x: torch.Tensor) -> Made:
+    """Return elements and scales as `quantize.per_1x128` does."""
     blocks = x.unflatten(-1, (-1, 128))
     scale = blocks.abs().amax(-1).clamp(min=1e-4) / 448.0
     return fp8(blocks * (1.0 / scale)[..., None]).flatten(-2), scale
 
 
 def columns_innermost(made: Made) -> Made:
+    """Turn the scales."""
     return made[0], made[1].t().contiguous()
 
 
 def in_tiles(made: Made) -> Made:
+    """Put the scales in tiles."""
     return made[0], tiles(made[1])
 
 
 def rms(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """RMS norm of rows."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * w
 
 
 def both_sides(x: torch.Tensor) -> Made:
+    """Return what `quantize.mxfp8_both_ways` does."""
     rows, (elements, scales) = mxfp8(x), mxfp8(x.t())
     return *rows, elements.t(), scales.t()
 
 
 def fp4_values(packed: torch.Tensor) -> torch.Tensor:
+    """Decode e2m1. Shapes: [..., k / 2] of uint8 -> [..., k]."""
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).int()
     size = codes & 7
     value = torch.where(size < 2, size * 0.5, torch.exp2((size >> 1).float() - 1) * (1 + 0.5 * (size & 1)))

@@ -222,6 +222,7 @@ class PointwiseAnalysis:
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
+        """Return what the choice is made from, at these sizes."""
         extents = self.axes.extents_elems(env)
         single = self._single_reads(env, alignment_bits)
         limits = self.limits.without(single) if single else self.limits
