@@ -270,7 +270,7 @@ def attack(surface: str, count: int, seed: int) -> Tally:
             tally.add("raw error", f"{note}: {type(error).__name__}: {str(error)[:200]}")
         except WeftError:
             tally.add("coded error")
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OverflowError) as error:
             is_torchs = not place_of(error) and not isinstance(error, InternalError)
             tally.add("coded error" if is_torchs else "raw error", f"{note}: {type(error).__name__}: {str(error)[:200]} {place_of(error)}")
         except TypeError as error:

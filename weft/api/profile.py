@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import Unsupported, UserError
+from ..runtime.argument_kinds import WrongKind, shown
 from ..runtime.profile import LaunchProfile as KernelProfile, recording
 
 
@@ -70,6 +71,8 @@ class PythonProfiler:
     """
 
     def __init__(self, auto_scheduled: bool = True) -> None:
+        if not isinstance(auto_scheduled, bool):
+            raise WrongKind(function="PythonProfiler", argument="auto_scheduled", value=shown(auto_scheduled), wanted="bool")
         self.auto_scheduled = auto_scheduled
         self._method = "execute" if auto_scheduled else "manual_execute"
         self._plain: Callable[..., Any] | None = None

@@ -12,6 +12,7 @@ from ..errors import Unsupported
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.values import IterDomain, TensorView
 from ..ops import operators as _operators  # noqa: F401
+from .misuse import explained
 
 
 def split(self: TensorView, axis: int, factor: int, inner_split: bool = True) -> TensorView:
@@ -130,4 +131,4 @@ METHODS = (
     set_memory_type, set_allocation_domain, set_device_mesh, circular_buffer,
 )  # fmt: skip
 for _method in METHODS:
-    setattr(TensorView, _method.__name__, _method)
+    setattr(TensorView, _method.__name__, explained(_method))

@@ -335,8 +335,8 @@ _GEGLU = Family("geglu", lambda o, a, b, *, exact: o.geglu_exact(a, b) if exact 
 def _halves(name: str, gate: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
     if value is not None:
         return gate, value
-    if gate.shape[-1] % 2:
-        problem = f"the last axis of the packed input has {gate.shape[-1]} elements"
+    if not gate.dim() or gate.shape[-1] % 2:
+        problem = f"the packed input has sizes {list(gate.shape)}"
         raise WrongArgument(function=name, problem=problem, remedy="give gate and value side by side, of one size, or as two tensors")
     a, b = gate.chunk(2, -1)
     return a, b
@@ -463,11 +463,13 @@ def kl_div(
 @checked
 def embedding_rms_norm(indices: Tensor, table: Tensor, weight: Tensor | None, eps: float = 1e-6, *, weight_offset: float = 0.0) -> Tensor:
     """Return rms_norm(table[indices]) over the last axis. The rows are looked up by torch, whose backward adds up repeated ones deterministically."""
-    _check_indices("embedding_rms_norm", indices)
+    _check_indices("embedding_rms_norm", indices, table)
     return rms_norm(torch.nn.functional.embedding(indices, table), table.shape[-1:], weight, eps, weight_offset=weight_offset)
 
 
-def _check_indices(function: str, indices: Tensor) -> None:
+def _check_indices(function: str, indices: Tensor, table: Tensor) -> None:
+    if table.dim() != 2:
+        raise WrongArgument(function=function, problem=f"the table has sizes {list(table.shape)}", remedy="give a matrix, a row for each index")
     if indices.dtype not in (torch.int64, torch.int32):
         raise WrongArgument(function=function, problem=f"indices have the type {indices.dtype}", remedy="give whole numbers: indices.long()")
 
@@ -475,5 +477,5 @@ def _check_indices(function: str, indices: Tensor) -> None:
 @checked
 def embedding_layer_norm(indices: Tensor, table: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Return layer_norm(table[indices]) over the last axis; see `embedding_rms_norm`."""
-    _check_indices("embedding_layer_norm", indices)
+    _check_indices("embedding_layer_norm", indices, table)
     return layer_norm(torch.nn.functional.embedding(indices, table), table.shape[-1:], weight, bias, eps)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import WeftError
-from ..runtime.argument_kinds import NotATensor
+from ..runtime.argument_kinds import check_tensor
 from . import functional as F
 
 Tensor = torch.Tensor
@@ -47,7 +47,9 @@ class AddRMSNorm(RMSNorm):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
         """Add, normalize over the last axes, return both."""
-        return super().forward(x, torch.zeros_like(x) if residual is None else residual)
+        if residual is None and isinstance(x, torch.Tensor):
+            residual = torch.zeros_like(x)
+        return super().forward(x, residual)
 
 
 class GroupNorm(nn.GroupNorm):
@@ -62,8 +64,7 @@ def _coded(module: nn.Module, function: Callable[[Tensor], Any], input: Tensor) 
     """Return function(input), which torch wrote; its complaints get a code, and stay the kind of error that they are. Errors: NotATensor, WrongArgument."""
     if torch.compiler.is_compiling():
         return function(input)
-    if not isinstance(input, torch.Tensor):
-        raise NotATensor(function=type(module).__name__, argument="input", kind=type(input).__name__, remedy="give a torch.Tensor")
+    check_tensor(type(module).__name__, "input", input)
     try:
         return function(input)
     except WeftError:

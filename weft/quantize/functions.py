@@ -237,6 +237,8 @@ def dequantize(elements: torch.Tensor, scales: torch.Tensor, global_scale: torch
     """
     kind = torch_dtype_to_nvfuser_dtype(elements.dtype)
     unit = 2 if kind is DataType.Float4_e2m1fn_x2 else 1
+    if not elements.dim():
+        raise WrongTensors(problem="elements without an axis", remedy="give elements as a recipe made them")
     k = elements.shape[-1] * unit
     blocks = scales.shape[-1] if scales.dim() else 1
     if not blocks or k % blocks or scales.dim() and scales.shape[:-1] != elements.shape[:-1]:

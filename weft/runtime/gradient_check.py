@@ -53,7 +53,7 @@ def check(caller: Definition, values: Sequence[Any]) -> None:
     """Say once per definition that gradients are cut. Errors: WrittenWithGradient."""
     if not torch.is_grad_enabled():
         return
-    requiring = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) and v.requires_grad]
+    requiring = [i for i, (v, _) in enumerate(zip(values, caller.shown)) if isinstance(v, torch.Tensor) and v.requires_grad]
     if not requiring:
         return
     written = {i for i in caller.template.outputs.alias if i is not None} | {to for to, _ in caller.template.outputs.copies}

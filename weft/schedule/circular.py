@@ -92,6 +92,8 @@ def circular_buffer(
     Errors: NotACopy, BadStages, BadSpecialization, BadRegisters.
     """
     kind = kind or Pipelined()
+    if type(stages) is not int or prefetch is not None and type(prefetch) is not int:
+        raise BadStages(tensor=tv, stages=stages, prefetch=prefetch, reason="these are no whole numbers", most=MOST_STAGES)
     prefetch = stages - 1 if prefetch is None else prefetch
     prefetch = stages + prefetch if prefetch < 0 else prefetch
     _check_copy(tv)
