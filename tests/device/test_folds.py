@@ -23,7 +23,7 @@ TYPES = {"float": np.float32, "double": np.float64, "long long": np.int64}
 
 @functools.lru_cache(maxsize=None)
 def kernel(type_: str, body: str, check: str) -> EmulatedKernel:
-    return EmulatedKernel(translation_unit(KERNEL.format(t=type_, body=body), ["cast", "reduce"]), "fold", check=check)
+    return EmulatedKernel(translation_unit(KERNEL.format(t=type_, body=body), ["cast", "math", "reduce"]), "fold", check=check)
 
 
 def run(type_: str, body: str, x: np.ndarray, block: tuple[int, int], check: str) -> np.ndarray:
@@ -79,3 +79,16 @@ def test_several_rows_in_a_block(warps: int) -> None:
     expected = np.repeat(folded_rows(x.reshape(4, -1), 0.0, np.add), 32 * warps)
     for check in ("races", "bounds"):
         assert run("double", ROWS.format(t="double", op="Sum", identity=0, run="blockDim.x"), x, (32 * warps, 2), check).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("op", "sign"), [("Max", False), ("Min", True)])
+def test_of_two_zeros_the_chips_one_is_taken(op: str, sign: bool) -> None:
+    """max and min of the chip take -0 for less than +0, whichever comes first; a fold does, too."""
+    x = np.array([0.0, -0.0, -0.0, 0.0, 0.0, 0.0, -0.0, -0.0] * 16, np.float32)
+    either = {True: [True, True, False, True], False: [False, False, False, True]}[sign]
+    expected = np.repeat(either, 2).tolist() * 16
+    names = {"Max": "maximum", "Min": "minimum"}
+    both = f"value[0] = weft::{names[op]}(value[0], weft::shuffle_xor(value[0], 1));"
+    for check in ("races", "bounds"):
+        assert np.signbit(run("float", LANES.format(op=op, width=2), x, (64, 1), check)).tolist() == expected
+        assert np.signbit(run("float", both, x, (64, 1), check)).tolist() == expected

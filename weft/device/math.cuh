@@ -206,9 +206,9 @@ WEFT_DEVICE float minimum(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
-#else
-WEFT_DEVICE float maximum(float a, float b) { return a != a || a > b ? a : b; }
-WEFT_DEVICE float minimum(float a, float b) { return a != a || a < b ? a : b; }
+#else  // of two zeros, as the instructions have it
+WEFT_DEVICE float maximum(float a, float b) { return a != a || a > b || (a == b && !signbit(a)) ? a : b; }
+WEFT_DEVICE float minimum(float a, float b) { return a != a || a < b || (a == b && signbit(a)) ? a : b; }
 #endif
 WEFT_DEVICE double maximum(double a, double b) { return a != a || a > b ? a : b; }
 WEFT_DEVICE double minimum(double a, double b) { return a != a || a < b ? a : b; }

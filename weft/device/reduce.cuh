@@ -28,6 +28,8 @@ struct Max {  // a NaN wins, as in torch
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
     return larger;
   }
+#elif defined(WEFT_EMULATOR)  // of two zeros, as the instruction has it
+  WEFT_DEVICE float combine(float a, float b) { return a > b || a != a || (a == b && !__builtin_signbit(a)) ? a : b; }
 #endif
 };
 struct Min {
@@ -38,6 +40,8 @@ struct Min {
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
     return smaller;
   }
+#elif defined(WEFT_EMULATOR)
+  WEFT_DEVICE float combine(float a, float b) { return a < b || a != a || (a == b && __builtin_signbit(a)) ? a : b; }
 #endif
 };
 struct Or {
