@@ -150,6 +150,25 @@ def test_the_linter_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+STRICT = ("ir", "ops", "analysis", "schedule", "schedulers", "lower")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None or sys.version_info < (3, 11), reason="mypy is not installed, or there is no tomllib")
+def test_the_type_checker_is_strict_where_the_compiler_is() -> None:
+    """Of these folders the type checker, below, asks all that `mypy --strict` asks for."""
+    import tomllib
+
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    override = next(o for o in table["overrides"] if "weft.ir.*" in o["module"])
+    assert set(override["module"]) == {f"weft.{folder}.*" for folder in STRICT}
+    shown_flags = subprocess.run([sys.executable, "-m", "mypy", "--help"], capture_output=True, text=True, check=True).stdout
+    strict = re.search(r"--strict +Strict mode; enables the following flags:\s+(.*?)\n  --", shown_flags, re.DOTALL)
+    assert strict, "mypy describes --strict in other words"
+    wanted = {flag.removeprefix("--").replace("-", "_") for flag in re.sub(r"-\n\s+", "-", strict[1]).replace(",", " ").split()}
+    on = {name for name, value in {**table, **override}.items() if value is True}
+    assert wanted <= on, f"set these for {override['module']}, or for all: {sorted(wanted - on)}"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:

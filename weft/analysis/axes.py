@@ -10,7 +10,7 @@ Read first: `pairwise`, `match_transforms`, `AxisMaps`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from ..expr import is_int
 from ..ir.fusion import Fusion
@@ -44,7 +44,7 @@ def siblings(first: TensorView, second: TensorView) -> list[tuple[IterDomain, It
 
 def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
     """Return the results of lookups of one source at the same positions, none of which an index tensor says: their axes are the same."""
-    found: dict[tuple, list[TensorView]] = {}
+    found: dict[tuple[Hashable, ...], list[TensorView]] = {}
     for expr in exprs:
         if isinstance(expr, LookupOp) and not any(isinstance(place, At) for place in expr.positions):
             shape = tuple(axis.logical_extent for axis in expr.tensor_outputs[0].get_maybe_root_domain())
@@ -222,7 +222,7 @@ class AxisMaps:
                 yield from siblings(leader, other)
 
     @functools.cached_property
-    def _kinds(self) -> list[tuple[tuple, Expr]]:
+    def _kinds(self) -> list[tuple[Hashable, Expr]]:
         """Each transform, behind what makes it equal to others of equal inputs."""
         return [((type(transform), _parameters(transform)), transform) for transform in self.transforms]
 
@@ -234,7 +234,7 @@ class AxisMaps:
         find, changed = sets.find, True
         while changed:
             changed = False
-            seen: dict[tuple, Expr] = {}
+            seen: dict[tuple[Hashable, ...], Expr] = {}
             used: set[IterDomain] = set()
             for kind, transform in self._kinds:
                 inputs = [find(a) for a in transform.inputs]  # type: ignore[arg-type]
@@ -252,7 +252,7 @@ class AxisMaps:
                         sets.union(a, b)
 
 
-def _transform_key(transform: Expr, inputs: Sequence) -> tuple:
+def _transform_key(transform: Expr, inputs: Sequence[Hashable]) -> Hashable:
     """What makes two transforms equal, with `inputs` standing for its inputs."""
     return (type(transform), tuple(inputs), _parameters(transform))
 
@@ -270,7 +270,7 @@ def _unchanged(transform: Expr) -> tuple[IterDomain, IterDomain] | None:
     return None
 
 
-def _parameters(transform: Expr) -> tuple:
+def _parameters(transform: Expr) -> tuple[Hashable, ...]:
     return transform.parameters if isinstance(transform, Split) else ()
 
 

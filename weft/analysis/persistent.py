@@ -16,7 +16,7 @@ Read first: `persistent_buffers`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.fusion import Fusion
@@ -30,6 +30,9 @@ from .reduction_shape import ReductionShape
 
 MOST_TIMES = 8
 """Projection is given up where ops would run more often than this on average: of 100 normalizations in a row the last would repeat all others."""
+
+_Kept = tuple[TensorView, int, int]
+"""A tensor, and the first and the last pass that it is kept for."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
     first, last = _passes_of_uses(fusion, exprs, members, available)
     passes = 1 + max((at for tensor, at in last.items() if axes.stored(tensor) & reduced), default=0)
 
-    def kept(tensors: Iterable[tuple[TensorView, int, int]]) -> tuple[KeptTensor, ...]:
+    def kept(tensors: Iterable[_Kept]) -> tuple[KeptTensor, ...]:
         out: dict[TensorView, KeptTensor] = {}
         for tensor, start, end in tensors:
             before = out.get(tensor)
@@ -103,7 +106,7 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
             out[tensor] = KeptTensor(tensor, start, end, axes.stored(tensor) & reduced)
         return tuple(out.values())
 
-    found = []
+    found: list[_Kept] = []
     for tensor in axes.tensors:
         if tensor not in first or not axes.stored(tensor) & reduced:
             continue
@@ -121,15 +124,16 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
 
 def _passes_of_results(exprs: Iterable[Expr], members: set[int]) -> Mapping[TensorView, int]:
     """Pass from which on each tensor can be computed: how many reductions in a row it depends on."""
-    out: dict = {}
+    out: dict[TensorView, int] = {}
     for expr in exprs:
         start = max((out.get(t, 0) for t in expr.tensor_inputs), default=0) + (id(expr) in members)
-        for tensor in expr.outputs:
-            out[tensor] = start
+        out.update(dict.fromkeys(expr.tensor_outputs, start))
     return out
 
 
-def _passes_of_uses(fusion: Fusion, exprs: Sequence[Expr], members: set[int], available: Mapping[TensorView, int]) -> tuple[dict, dict]:
+def _passes_of_uses(
+    fusion: Fusion, exprs: Sequence[Expr], members: set[int], available: Mapping[TensorView, int]
+) -> tuple[dict[TensorView, int], dict[TensorView, int]]:  # fmt: skip
     """First and last pass that need each tensor, from the outputs backwards."""
     first: dict[TensorView, int] = {}
     last: dict[TensorView, int] = {}
@@ -168,9 +172,11 @@ def _before_widening(tensor: TensorView) -> TensorView:
         tensor = source
 
 
-def _project(found, axes: LoopAxes, reduced: frozenset[int], members: set[int], kept) -> tuple[tuple[KeptTensor, ...] | None, str, OpCost]:  # noqa: ANN001
+def _project(
+    found: Sequence[_Kept], axes: LoopAxes, reduced: frozenset[int], members: set[int], kept: Callable[[Iterable[_Kept]], tuple[KeptTensor, ...]]
+) -> tuple[tuple[KeptTensor, ...] | None, str, OpCost]:  # fmt: skip
     """Replace every kept tensor by the inputs that it is computed from; reductions' results are at hand and stop the search."""
-    inputs: list[tuple[TensorView, int, int]] = []
+    inputs: list[_Kept] = []
     recomputed: dict[int, Expr] = {}
     times = 0
     obstacle = ""

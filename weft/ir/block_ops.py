@@ -26,7 +26,8 @@ class BlockFoldOp(PointwiseOp):
 
     @property
     def block(self) -> int:
-        return self.attributes["block"]
+        block: int = self.attributes["block"]
+        return block
 
 
 class BlockSampleOp(LoadStoreOp):
@@ -38,11 +39,13 @@ class BlockSampleOp(LoadStoreOp):
 
     @property
     def block(self) -> int:
-        return self.attributes["block"]
+        block: int = self.attributes["block"]
+        return block
 
     @property
     def layout(self) -> str:
-        return self.attributes["layout"]
+        layout: str = self.attributes["layout"]
+        return layout
 
     @property
     def within(self) -> IterDomain:

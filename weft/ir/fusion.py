@@ -52,7 +52,7 @@ class Fusion:
         self._order: _Order | None = None
 
     # -- creation
-    def new_axis(self, extent: Sym | int, iter_type: IterType = IterType.iteration, **kwargs) -> IterDomain:
+    def new_axis(self, extent: Sym | int, iter_type: IterType = IterType.iteration, **kwargs: Any) -> IterDomain:
         """Return a new axis of this fusion; `extent` is a number or an expression."""
         self._axis_count += 1
         axis = IterDomain(self._axis_count - 1, const(extent) if isinstance(extent, int) else extent, iter_type, **kwargs)

@@ -63,11 +63,12 @@ class LookupOp(Expr):
 
     @property
     def positions(self) -> tuple[Position, ...]:
-        return self.attributes["positions"]
+        positions: tuple[Along | At | Fixed, ...] = self.attributes["positions"]
+        return positions
 
     @property
     def is_masked(self) -> bool:
-        return self.attributes["is_masked"]
+        return bool(self.attributes["is_masked"])
 
 
 def position_syms(expr: Expr) -> list[Sym]:

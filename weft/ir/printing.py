@@ -95,7 +95,8 @@ def _pointwise_text(expr: Expr) -> str:
 
 
 def _dtype(value: Val) -> DataType:
-    return value.dtype()  # type: ignore[attr-defined]
+    dtype: DataType = value.dtype()  # type: ignore[attr-defined]
+    return dtype
 
 
 def _copy_text(expr: Expr) -> str:

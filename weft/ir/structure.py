@@ -143,7 +143,8 @@ class _KeyBuilder:
             return type(value).__name__, repr(value)
         if is_dataclass(value):
             return type(value).__name__, *(self._attribute(getattr(value, field.name)) for field in fields(value))
-        return value
+        found: Hashable = value
+        return found
 
     def _operand(self, value: Val) -> Hashable:
         number = self.numbers.get(value)
@@ -200,7 +201,8 @@ class _KeyBuilder:
         if sym.op == "const":
             return sym.dtype, repr(sym.payload)
         if sym.op == "var":
-            return self.variables.get(sym.payload, sym.payload)  # type: ignore[call-overload]
+            name = str(sym.payload)
+            return self.variables.get(name, name)
         args = [self._sym(arg) for arg in sym.args]
         if sym.op in _COMMUTATIVE:
             return _node((sym.op, sym.dtype, frozenset(Counter(args).items())))

@@ -186,7 +186,7 @@ class Expr(Statement):
     @property
     def op_name(self) -> str:
         """The op's name as the front end spells it."""
-        return self.attributes.get("op", type(self).__name__)
+        return str(self.attributes.get("op", type(self).__name__))
 
     def __str__(self) -> str:
         """The expression as `print_math` has it."""

@@ -10,7 +10,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, conjunction, equal, floordiv, less, mod
 from ..ir.block_ops import sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp
-from ..ir.values import Expr, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Split, TensorView
+from ..ir.values import Expr, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView
 from ..schedule.inline import consumer_axis
 from .blocks import sample_index
 from .indexing import Indexer, linear_element
@@ -39,7 +39,8 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
     """Return where `expr` reads its input `number`, or the scalar that it is."""
     value = expr.inputs[number]
     if not isinstance(value, TensorView):
-        return value.sym  # type: ignore[attr-defined]
+        assert isinstance(value, Scalar)
+        return value.sym
     if isinstance(expr, LookupOp) and number == 0:
         return Access(state.buffer(value), lookup_index(indexer, expr))
     return access(state, indexer, value, expr, writing=False)

@@ -123,8 +123,8 @@ def plan_feeds(plan: LoopPlan, launch: dict[ParallelType, Sym]) -> dict[TensorVi
     Tensors of one kind in the same loops have one feed: a batch, with one barrier.
     Errors: BadRing, BadBulkCopy, BadAsyncCopy.
     """
-    by_key: dict[tuple, Feed] = {}
-    key: tuple
+    by_key: dict[tuple[object, ...], Feed] = {}
+    key: tuple[object, ...]
     out: dict[TensorView, Feed] = {}
     for expr in plan.exprs:
         tensor: TensorView = expr.outputs[0]  # type: ignore[assignment]

@@ -241,7 +241,7 @@ class TransformTable:
 
     def __init__(self, maps: AxisMaps) -> None:
         self._table: dict[IterDomain, list[tuple[Expr, str]]] = {}
-        seen: set[tuple] = set()
+        seen: set[tuple[object, ...]] = set()
         for transform in maps.transforms:
             classes = tuple(maps.almost_exact(a) for a in (*transform.axis_inputs, *transform.axis_outputs))
             for axis, role in _roles(transform):

@@ -13,7 +13,7 @@ from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
     variables,
 )  # fmt: skip
-from ..ir.graph_ops import Along, At, LookupOp
+from ..ir.graph_ops import Along, At, Fixed, LookupOp
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from .indexing import Indexer
 
@@ -34,7 +34,8 @@ def _position(indexer: Indexer, lookup: LookupOp, place: object) -> Sym:
         return indexer.axis_index(no_reductions(output.get_logical_domain())[place.axis], output) + place.offset
     if isinstance(place, At):
         return position_variable(lookup, place.operand)
-    return place.position  # type: ignore[attr-defined]
+    assert isinstance(place, Fixed)
+    return place.position
 
 
 def lookup_index(indexer: Indexer, lookup: LookupOp) -> Sym:

@@ -6,6 +6,9 @@ Read first: `prepare_reductions`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from ..expr import is_int
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.fusion import Fusion
@@ -32,8 +35,8 @@ def prepare_reductions(fusion: Fusion) -> None:
         serial = [n for n, a in enumerate(loop) if a.is_reduction() and not a.parallel.is_bound]
         if serial and any(a.is_reduction() and a.parallel.is_bound for a in loop) and not all(is_int(loop[n].sym, 1) for n in serial):
             position = tensor.compute_at
-            partial = _detached(tensor, lambda t, serial=serial: rfactor(t, serial))
-            partial.compute_at = min(position, shared_loops(partial))
+            first = _detached(tensor, partial(rfactor, axes=serial))
+            first.compute_at = min(position, shared_loops(first))
 
 
 def shared_loops(tensor: TensorView) -> int:
@@ -44,7 +47,7 @@ def shared_loops(tensor: TensorView) -> int:
     return len(tensor.get_loop_domain())
 
 
-def _detached(tensor: TensorView, change) -> TensorView:  # noqa: ANN001
+def _detached(tensor: TensorView, change: Callable[[TensorView], TensorView]) -> TensorView:
     """Apply a primitive that wants `tensor` not inlined; positions stay as they are."""
     producers = tensor.definition().tensor_inputs  # type: ignore[union-attr]
     kept = {t: t.compute_at for t in (tensor, *producers)}

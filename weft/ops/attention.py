@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..dtypes import DataType
 from ..expr import Sym, const
 from ..ir.fusion import Fusion
-from ..ir.values import TensorView
+from ..ir.values import Scalar, TensorView
 from .build import Operand, as_val, logical_axes
 from .matmuls import WrongOperand, like, torch_op
 
@@ -65,7 +65,9 @@ def backward(
 def _number(fusion: Fusion, value: Operand | None, default: float | bool) -> Sym:
     if value is None:
         return const(default)
-    return as_val(fusion, value, "sdpfa").sym  # type: ignore[attr-defined]
+    found = as_val(fusion, value, "sdpfa")
+    assert isinstance(found, Scalar)
+    return found.sym
 
 
 def lie_like(out: TensorView, tensor: TensorView) -> None:

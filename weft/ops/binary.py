@@ -258,7 +258,7 @@ _binary("logical_or", Rule.logical, {"bool": "({0} || {1})"}, lambda a, b: torch
 
 
 def _bits(x: Any) -> int:
-    return x.element_size() * 8
+    return int(x.element_size()) * 8
 
 
 def _logical_right_shift(a: Any, b: Any) -> Any:

@@ -5,10 +5,11 @@ Owns the binding for code inside of the package that writes definitions: composi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..ir.fusion import Fusion
+from ..ir.values import TensorView
 
 
 class Calls:
@@ -17,15 +18,21 @@ class Calls:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Callable[..., TensorView]:
         if name.startswith("__"):
             raise AttributeError(name)
         from .names import function_of
 
         function, fusion = function_of(name), self.fusion
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return function(fusion, *args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> TensorView:
+            result: TensorView = function(fusion, *args, **kwargs)
+            return result
 
         self.__dict__[name] = call
         return call
+
+    def several(self, name: str, *args: Any, **kwargs: Any) -> Sequence[TensorView]:
+        """Call an op that has several results."""
+        results: Any = getattr(self, name)(*args, **kwargs)
+        return tuple(results)

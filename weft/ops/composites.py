@@ -52,7 +52,8 @@ def _float(op: str, x: TensorView) -> TensorView:
     """Return x in the type that it is computed in. Errors: WrongDtype for what is no float."""
     if not x.dtype().is_float:
         raise WrongDtype(op=op, allowed="floats", dtype=x.dtype())
-    return wide(x)
+    out: TensorView = wide(x)
+    return out
 
 
 def home(x: Any) -> Fusion:
@@ -66,9 +67,10 @@ def wide(x: Any) -> Any:
     return build.cast(home(x), x, DataType.Float) if isinstance(x, TensorView) and x.dtype().is_reduced_float else x
 
 
-def narrowed(x: TensorView, dtype: Any) -> Any:
+def narrowed(x: TensorView, dtype: Any) -> TensorView:
     """Return x as `dtype` (a DataType or torch dtype)."""
-    return build.cast(home(x), x, as_dtype(dtype) or dtype)
+    out: TensorView = build.cast(home(x), x, as_dtype(dtype) or dtype)  # type: ignore[assignment]
+    return out
 
 
 def _dims(op: str, x: TensorView, dims: Any) -> list[int]:
@@ -131,8 +133,8 @@ def logsumexp(fusion: Fusion, x: Any, dims: Any, keepdim: bool = False) -> Tenso
 @composite
 def softmin(fusion: Fusion, x: Any, dim: int = -1, dtype: Any = None) -> TensorView:
     """Return softmax(-x, dim)."""
-    out = dtype or _tensor("softmin", x).dtype()
-    return softmax(fusion, -x, dim, out)
+    out: TensorView = softmax(fusion, -x, dim, dtype or _tensor("softmin", x).dtype())
+    return out
 
 
 # ---------------------------------------------------------------- statistics
@@ -223,7 +225,7 @@ def _affine(o: Calls, y: TensorView, weight: Any, bias: Any) -> TensorView:
 def layer_norm(fusion: Fusion, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> TensorView:
     """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axes: torch.nn.functional.layer_norm."""
     o, dims, wide_x = Calls(fusion), normalized_dims("layer_norm", _tensor("layer_norm", x), normalized_shape), _float("layer_norm", x)
-    variance, average = o.var_mean(wide_x, dims, 0, True)
+    variance, average = o.several("var_mean", wide_x, dims, 0, True)
     return narrowed(_affine(o, (wide_x - average) * o.rsqrt(variance + eps), weight, bias), x.dtype())
 
 
@@ -251,7 +253,7 @@ def _per_channel(o: Calls, value: Any, rank: int) -> Any:
 def instance_norm(fusion: Fusion, x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> TensorView:
     """Return x normalized over all axes behind the channels (axis 1), per sample: torch.nn.functional.instance_norm with statistics of the input."""
     o, wide_x = Calls(fusion), _float("instance_norm", _tensor("instance_norm", x))
-    variance, average = o.var_mean(wide_x, list(range(2, x.ndim)), 0, True)
+    variance, average = o.several("var_mean", wide_x, list(range(2, x.ndim)), 0, True)
     y = (wide_x - average) * o.rsqrt(variance + eps)
     return narrowed(_affine(o, y, _per_channel(o, weight, x.ndim), _per_channel(o, bias, x.ndim)), x.dtype())
 
@@ -263,7 +265,7 @@ def batch_norm(
     """Return x normalized per channel (axis 1): torch.nn.functional.batch_norm; running statistics are read, not updated (`weft.nn` does that)."""
     o, wide_x = Calls(fusion), _float("batch_norm", _tensor("batch_norm", x))
     if training or running_mean is None:
-        variance, average = o.var_mean(wide_x, [d for d in range(x.ndim) if d != 1], 0, True)
+        variance, average = o.several("var_mean", wide_x, [d for d in range(x.ndim) if d != 1], 0, True)
     else:
         variance, average = (wide(_per_channel(o, v, x.ndim)) for v in (running_var, running_mean))
     y = (wide_x - average) * o.rsqrt(variance + eps)

@@ -29,7 +29,9 @@ def like(fusion: Fusion, axis: IterDomain) -> IterDomain:
     return fusion.copy_axis(axis, IterType.broadcast if axis.is_broadcast() else IterType.iteration)
 
 
-def torch_op(fusion: Fusion, op: str, operands: Sequence[TensorView], results: Sequence[tuple[Sequence[IterDomain], DataType]], **attributes: object) -> list:
+def torch_op(
+    fusion: Fusion, op: str, operands: Sequence[TensorView], results: Sequence[tuple[Sequence[IterDomain], DataType]], **attributes: object
+) -> list[TensorView]:  # fmt: skip
     """Add the node of an op that torch runs; results: axes and type of each."""
     outs = [fusion.new_tensor(list(axes), dtype) for axes, dtype in results]
     fusion.register(TorchOp(list(operands), outs, op=op, **attributes))

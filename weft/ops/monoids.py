@@ -216,7 +216,8 @@ def _bound_value(is_largest: bool) -> Callable[[DataType], Number]:
         if dtype in (_D.UInt64, _D.Byte):
             return 2**dtype.bits - 1 if is_largest else 0
         if dtype.is_integer:
-            return 2 ** (dtype.bits - 1) - 1 if is_largest else -(2 ** (dtype.bits - 1))
+            half: int = 2 ** (dtype.bits - 1)
+            return half - 1 if is_largest else -half
         raise InternalError(f"no extremum is taken of {dtype}")
 
     return identity

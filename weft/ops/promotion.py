@@ -68,7 +68,7 @@ def common_dtype(operands: Iterable[Val]) -> DataType:
     """
     operands = list(operands)
     has_tensor = any(isinstance(operand, TensorView) for operand in operands)
-    dtypes = {operand.dtype() for operand in operands}  # type: ignore[attr-defined]
+    dtypes: set[DataType] = {operand.dtype() for operand in operands}  # type: ignore[attr-defined]
     if len(dtypes) == 1 and has_tensor:
         return dtypes.pop()
     groups: list[DataType | None] = [None, None, None]

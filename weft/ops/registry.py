@@ -136,7 +136,8 @@ class OpDef:
                 return self.python(*numbers)
             except (ZeroDivisionError, ValueError, OverflowError, TypeError):
                 pass
-        return self.reference(*(torch.tensor(n, dtype=_torch_number_type(n)) for n in numbers)).item()
+        result: expr.Number = self.reference(*(torch.tensor(n, dtype=_torch_number_type(n)) for n in numbers)).item()
+        return result
 
     @property
     def sym_name(self) -> str:

@@ -157,7 +157,7 @@ def _attention(o: Calls, node: TorchOp, grads: list[Gradient]) -> list[Gradient]
     out, sums, seed, offset = node.outputs
     numbers = {name: _value(o, node.attributes[name]) for name in ("dropout_p", "is_causal", "scale")}
     g = _like(o, grads[0], out)  # type: ignore[arg-type]
-    return list(o.sdpfa_bwd(g, *node.inputs, out, sums, numbers["dropout_p"], numbers["is_causal"], seed, offset, numbers["scale"]))
+    return list(o.several("sdpfa_bwd", g, *node.inputs, out, sums, numbers["dropout_p"], numbers["is_causal"], seed, offset, numbers["scale"]))
 
 
 def _value(o: Calls, sym: Sym | None) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..analysis.axes import axis_maps, axis_transforms, equal_lookups, match_transforms, pairwise, siblings, transforms_between
 from ..errors import UserError
@@ -141,8 +142,8 @@ def _steps(reference: TensorView, near: Boundaries) -> list[Step]:
     start = _spread(reference, {a: frozenset([a]) for a in own})
     info: dict[TensorView, Info] = {reference: start}
     hops = {reference: 0}
-    frontier: dict[TensorView, tuple[tuple, TensorView, Info]] = {}
-    offers: list[tuple[tuple, TensorView]] = []  # a heap; names tell ranks of different tensors apart, and an offer that was outdone is skipped
+    frontier: dict[TensorView, tuple[tuple[Any, ...], TensorView, Info]] = {}
+    offers: list[tuple[tuple[Any, ...], TensorView]] = []  # a heap; names tell ranks of different tensors apart, and an offer that was outdone is skipped
     steps: list[Step] = []
 
     def offer(source: TensorView) -> None:

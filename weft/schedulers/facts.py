@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
@@ -312,7 +313,7 @@ class RowAnalysis:
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
-    def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict:
+    def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict[str, Any]:
         shape = self.shape
         return dict(
             iteration_elems=math.prod(extents[n] for n in shape.order if n not in shape.reduced),

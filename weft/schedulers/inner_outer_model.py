@@ -71,7 +71,7 @@ def predicted_ns(p: InnerOuterParams, facts: TwoSidedFacts, arch: Arch, c: Const
     in_flight = resident * _depth(p) * in_step * piece * rows.input_bits / 8
     waiting = elems * rows.input_bits / 8 / sms * c.latency / max(1.0, in_flight)
     bounds = (memory, steps * issue * resident, steps * chain, waiting)
-    together = sum(b**c.sharpness for b in bounds) ** (1 / c.sharpness)
+    together: float = sum(b**c.sharpness for b in bounds) ** (1 / c.sharpness)
     partials = p.blocks * rows.reduction_elems * facts.column_accumulator_bits / 8 * 2
     uneven = ceil_div(rows.iteration_elems, p.blocks * in_step) - steps
     return together + c.meeting + partials / (arch.sm_count * c.column_bytes_per_ns) + uneven * c.last * chain

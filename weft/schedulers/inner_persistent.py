@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..analysis.loop_axes import Obstacle
 from ..analysis.masks import needed_elements
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
@@ -25,7 +26,7 @@ from ..schedule.rfactor import rfactor
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .facts import Obstacle, PersistentAnalysis, analyze_persistent
+from .facts import PersistentAnalysis, analyze_persistent
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, keep_elsewhere
 from .row_ways import choose_rows, way_candidates, way_of

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..analysis.loop_axes import Obstacle
 from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .facts import Obstacle, PersistentAnalysis, PersistentFacts, analyze_persistent
+from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent
 from .persistent_params import RowsOf
-from .reduction import class_order, columns_and_rest, schedule_outer
+from .reduction import columns_and_rest, schedule_outer
 from .row_passes import Passes, read_again
-from .rows import Template, arrange, arrange_axes, merge_axes_at, merge_run, positions, split_axis
+from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 
 BLOCK_THREADS = 512

@@ -8,12 +8,13 @@ Owns the template; parameters are chosen in `pointwise_heuristic.py`. Read first
 
 from __future__ import annotations
 
+from ..analysis.loop_axes import Obstacle
 from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import TensorView
+from ..ir.values import IterDomain, TensorView
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .facts import Obstacle, PointwiseAnalysis, analyze_pointwise
+from .facts import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 
@@ -74,7 +75,9 @@ def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, param
     return static + _bind_left(reference, left, (blocks, unroll, threads, vector), params), 2 + (params.bdimy > 1) + params.split_grid_y
 
 
-def _bind_left(reference: TensorView, left, right_parts: tuple, params: PointwiseParams) -> list[tuple[ParallelType, int]]:
+def _bind_left(
+    reference: TensorView, left: IterDomain, right_parts: tuple[IterDomain, ...], params: PointwiseParams
+) -> list[tuple[ParallelType, int]]:  # fmt: skip
     blocks, unroll, threads, vector = right_parts
     static, front = [], []
     left, left_unroll = split_axis(reference, left, params.unroll_outer)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.loop_axes import Obstacle
 from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
@@ -21,7 +22,7 @@ from ..schedule.phased_rows import PhasedRows
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .facts import Obstacle, ReductionAnalysis, RowAnalysis, analyze_reduction
+from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, choose_with_trace, variants
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phased_rows, positions, split_axis, whole_warps,

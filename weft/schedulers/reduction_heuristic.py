@@ -142,7 +142,7 @@ class Candidate:
     blocks: int
     blocks_per_sm: int
     bytes_in_flight_per_sm: float
-    key: tuple = field(compare=False, default=())
+    key: tuple[float, ...] = field(compare=False, default=())
 
     def __str__(self) -> str:
         p = self.params
@@ -241,7 +241,7 @@ class _Model:
             else:
                 factor = min(1.0, in_flight**SHORT_OF_FLIGHT_POWER) - TOO_MUCH_IN_FLIGHT * min(2.0, max(0.0, in_flight - 1.5))
                 factor *= FOUR_VECTORS_FACTOR if vectors * self.vector_bytes > IN_FLIGHT_BYTES_PER_THREAD else 1.0
-            return roof_fraction(resident, transfer, rest, issue) * max(factor, 1e-6)
+            return roof_fraction(resident, transfer, rest, issue) * float(max(factor, 1e-6))
 
         full, tail = divmod(ceil_div(blocks, arch.sm_count), per_sm)
         boost = min(LONE_SM_GAIN, max(1.0, arch.sm_count / blocks))

@@ -159,7 +159,7 @@ def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch:
 
 
 def _fraction(ratios: tuple[float, ...]) -> float:
-    return (1.0 + sum(r**-SHARPNESS for r in ratios)) ** (-1.0 / SHARPNESS)
+    return float((1.0 + sum(r**-SHARPNESS for r in ratios)) ** (-1.0 / SHARPNESS))
 
 
 class _Cost:

@@ -99,7 +99,7 @@ def roof_fraction(blocks: int, transfer_ns: float, rest_ns: float, issue_ns: flo
     """Return the predicted fraction of the roof; see the module."""
     memory = blocks * transfer_ns / (rest_ns + OWN_TRANSFER * transfer_ns)
     ratios = (memory, transfer_ns / issue_ns, transfer_ns / LAUNCH_NS)
-    return ROOF * (1.0 + sum(r**-SHARPNESS for r in ratios)) ** (-1.0 / SHARPNESS)
+    return ROOF * float((1.0 + sum(r**-SHARPNESS for r in ratios)) ** (-1.0 / SHARPNESS))
 
 
 def balance(blocks: int, arch: Arch) -> float:

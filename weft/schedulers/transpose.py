@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..analysis.loop_axes import LoopAxes, loop_order
+from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order
 from ..analysis.vectorization import VectorLimits
 from ..arch import CP_ASYNC_BYTES, SECTOR_BYTES, Arch
 from ..expr import evaluate_int
@@ -24,7 +24,7 @@ from ..schedule.caching import cache_after, cache_before
 from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
 from ..schedule.propagate import parallelize_like
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .facts import Obstacle, analyze_pointwise
+from .facts import analyze_pointwise
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
 from .throughput_heuristic import round_up
 
