@@ -106,8 +106,9 @@ WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned 
 
 // Fold N values over the block dimensions X, Y, Z that are true, for any block shape. workspace: N + 2 values per thread.
 // Where lanes of a warp hold the same column, shuffles fold them first. Then values lie by row (of the folded threads or warps) and column (kept thread and
-// value). Where there are more threads along a column than values, neighbouring lanes fold a column each group, with two barriers; else rows are halved,
-// with one barrier each. BX, BY, BZ: the block's shape where the text knows it, which leaves no division.
+// value). Where there are more threads along a column than values, neighbouring lanes fold a column each group, with two barriers; up to 32 rows are folded
+// one behind the other, by threads that share the values; else rows are halved, with one barrier each. BX, BY, BZ: the block's shape where the text knows
+// it, which leaves no division.
 template <class Op, int N, bool X, bool Y, bool Z, unsigned BX = 0, unsigned BY = 0, unsigned BZ = 0, class T>
 WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
   const unsigned bx = BX ? BX : blockDim.x, by = BY ? BY : blockDim.y, bz = BZ ? BZ : blockDim.z;
@@ -152,6 +153,15 @@ WEFT_DEVICE void reduce_tree(T (&values)[N], T* workspace) {
       if (offset < lanes && (lane ^ offset) < filled && lane < filled) part = Op::combine(part, other);
     }
     if (column < columns && lane == 0) store_shared(result + column, part);
+    block_sync();
+  } else if (rows <= 32) {
+    for (unsigned n = folded % in_warp == 0 ? folded / in_warp : N; n < N; n += rows) {
+      T* mine = workspace + n * segments + kept;
+      T part = load_shared(mine);
+#pragma unroll 8
+      for (unsigned row = 1; row < rows; row++) part = Op::combine(part, load_shared(mine + row * stride));
+      store_shared(mine, part);
+    }
     block_sync();
   } else {
     unsigned width = 1;
