@@ -115,18 +115,21 @@ def in_pieces(mutation: Mutation, tests: Iterable[str], seconds: dict[str, float
 
 
 class Judge:
-    """What is known of each mutation, in `work/result.json`. stages: how much of it has been tried: 0 nothing, 1 the first tests, 2 all that reach it, 3 all their cases."""
+    """What is known of each mutation, in `work/result.json`. stages: how much of it has been tried: 0 nothing, 1 the first tests, 2 all that reach it, 3 all their cases. also: tests that come first."""
 
-    def __init__(self, work: Path, taken: list[Mutation]) -> None:
-        self.work, self.taken = work, taken
-        self.claims = {m: m.claim((ROOT / m.file).read_text(encoding="utf-8")) for m in taken}
+    def __init__(self, work: Path, taken: list[Mutation], also: Sequence[str]) -> None:
+        self.work, self.taken, self.also = work, taken, also
+        self.claims: dict[Mutation, str] = {}
+        for m in taken:  # two of one line may read alike
+            claim = m.claim((ROOT / m.file).read_text(encoding="utf-8"))
+            self.claims[m] = claim if claim not in self.claims.values() else f"{claim} (another)"
         self.reached, self.seconds, self.failed, self.cases = reached_by(work / "hits", len(taken))
         self.out = work / "result.json"
         self.rows: dict[str, dict[str, object]] = json.loads(self.out.read_text()) if self.out.exists() else {}
         for mutation, tests in zip(taken, self.reached, strict=True):
             claim = self.claims[mutation]
             row = self.rows.setdefault(claim, {"killed by": "", "stage": 0})
-            row |= {"reached by": len(tests), "equivalent": EQUIVALENT.get(re.sub(r":\d+:", ":", claim, count=1), "")}
+            row |= {"reached by": len(tests), "equivalent": EQUIVALENT.get(re.sub(r":\d+:", ":", claim, count=1).removesuffix(" (another)"), "")}
 
     def is_settled(self, mutation: Mutation) -> bool:
         row = self.rows[self.claims[mutation]]
@@ -136,9 +139,14 @@ class Judge:
         """Return the pieces of work of a stage for the mutations that no earlier stage settled."""
         out: list[list[Piece]] = []
         for mutation, tests in zip(self.taken, self.reached, strict=True):
-            if self.is_settled(mutation) or int(str(self.rows[self.claims[mutation]]["stage"])) >= stage:
+            if self.is_settled(mutation) or stage <= int(str(self.rows[self.claims[mutation]]["stage"])) < 4:
                 continue
-            turn = in_turn(tests - self.failed, self.seconds, NEAR[Path(mutation.file).parts[1]])
+            near = NEAR[Path(mutation.file).parts[1]]
+            judges_of = tests or {n for n in self.seconds if n.startswith(tuple(f"tests/{name}" for name in near))}  # what runs at an import is not marked
+            if stage == 4:
+                out.append([Piece(mutation, tuple(self.also), 60.0)] if self.also else [])
+                continue
+            turn = in_turn(judges_of - self.failed, self.seconds, near)
             first = [n for n, spent in zip(turn, itertools.accumulate(self.seconds.get(n, 1.0) for n in turn)) if spent < FIRST_SECONDS][:FIRST_TESTS] or turn[:1]
             if stage == 1:
                 out.append([Piece(mutation, tuple(first), sum(self.seconds.get(n, 1.0) for n in first))] if first else [])
@@ -160,14 +168,14 @@ class Judge:
             row = self.rows[self.claims[piece.mutation]]
             left[piece.mutation] -= 1
             row["killed by"] = row["killed by"] or killer
-            if left[piece.mutation] == 0:
+            if left[piece.mutation] == 0 and stage < 4:
                 row["stage"] = stage
             if killer or left[piece.mutation] == 0:
                 print(f"{'killed' if row['killed by'] else f'stage {stage}':<8} {self.claims[piece.mutation]}   {killer}", flush=True)
                 self.keep()
 
         for mutation in self.taken:
-            if not left[mutation] and not self.is_settled(mutation):
+            if stage < 4 and not left[mutation] and not self.is_settled(mutation):
                 row = self.rows[self.claims[mutation]]
                 row["stage"] = max(stage, int(str(row["stage"])))
         pool.run([piece for row in itertools.zip_longest(*by_mutation) for piece in row if piece is not None], self.is_settled, done)
@@ -194,6 +202,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes, each with a copy of the checkout")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many; a later run goes on from there")
     parser.add_argument("--tests", default="", help="folders of tests that judge; all, unless given")
+    parser.add_argument("--also", default="", help="tests that what still lives meets first: those written since the first run")
     parser.add_argument("--worker", type=int, help="be this worker")
     a = parser.parse_args()
     work = a.work.resolve()
@@ -203,9 +212,9 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     taken = chosen(a.count, a.seed, tuple(a.only.split(",")))
     covered(work, taken, a.workers, [f for f in a.tests.split(",") if f])
-    judge = Judge(work, taken)
+    judge = Judge(work, taken, [t for t in a.also.split(",") if t])
     print(f"{time.monotonic() - start_s:.0f} s: {len(judge.seconds)} tests, {len(judge.failed)} fail unchanged", *sorted(judge.failed), sep="\n  ", flush=True)
-    for stage in (1, 2, 3):
+    for stage in (4, 1, 2, 3) if judge.also else (1, 2, 3):
         judge.run(stage, Pool(work, a.workers, start_s + a.seconds))
         print(f"{time.monotonic() - start_s:.0f} s, stage {stage}", judge.told(), sep="\n", flush=True)
 
