@@ -88,7 +88,7 @@ class EarlyWeights(RegisterRows):
     def registers_with_weights(self, kept: int, vectors: int) -> int:
         """Registers of a thread that holds its part of the row and of the weights."""
         facts = self.facts
-        held = max(kept, self.loaded_registers(vectors) * (not facts.has_rng)) + self.weight_registers(vectors)
+        held = max(kept, self.loaded_registers(vectors) * (not facts.has_rng)) + self.weight_registers(vectors) + self.sum_registers(kept)
         beside = WIDE_BESIDE_REGISTERS if self.is_wide and not facts.has_rng else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
         return max(LEAST_REGISTERS, round_up(held + beside, 8))
 

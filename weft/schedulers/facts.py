@@ -310,7 +310,8 @@ class RowAnalysis:
         results = [o for e in shape.reductions for o in e.outputs]
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
-        self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
+        self.min_vector_elems = max(min_vector_elems(outputs), self.blocks.least_vector_elems)
+        self.vector_bits = thread_vector_bits(vectorizable, outputs, self.blocks.largest)
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
     def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict[str, Any]:
