@@ -84,6 +84,7 @@ def main() -> None:
         if arguments.only in name:
             found.append({"case": name, "rows": rows, "columns": columns, **measured(functools.partial(function, *inputs), inputs, device)})
             if arguments.torch and (written := reference(name)) is not None:
+                torch._dynamo.reset()
                 us = median_us(functools.partial(torch.compile(written, dynamic=False), *inputs), device)
                 found[-1] |= {"torch_us": round(us, 2), "torch_of_copy": round(copy_us(found[-1]["bytes"], device) / us, 4)}
             print(json.dumps(found[-1]), flush=True)

@@ -115,6 +115,10 @@ class Generator:
         """True when two neighbours along an axis can share a byte."""
         return 0 <= axis < len(labels) and labels[axis] != ONE and self.sizes[labels[axis]] % 2 == 0
 
+    def is_spread(self, value: Value) -> bool:
+        """True when the last axis repeats one element, which is no byte of two."""
+        return self.values[value.name].get_logical_domain()[-1].is_broadcast()
+
     def scalar(self) -> Ref | float | int:
         """Return a number or a scalar input."""
         value = round(self.rng.uniform(-2, 2), 3) if self.chance(0.8) else self.rng.choice((-3, -1, 1, 2))
@@ -495,7 +499,7 @@ class Generator:
                 v = self.add("stride_order", Ref(v.name), ranks, labels=v.labels, bound=v.bound, exact=v.exact, keep=False)
             is_narrowed = self.floats is NARROW_FLOATS and v.dtype.is_float and v.dtype is not DataType.Double and v.bound <= LARGEST_NARROW
             if is_narrowed and not v.dtype.is_narrow_float and self.chance(0.6):
-                kinds = [k for k in NARROW_FLOATS[:5] if k != FP4 or self.is_packable(v.labels, len(v.labels) - 1) and v.bound <= LARGEST_FP4]
+                kinds = [k for k in NARROW_FLOATS[:5] if k != FP4 or self.is_packable(v.labels, len(v.labels) - 1) and v.bound <= LARGEST_FP4 and not self.is_spread(v)]
                 v = self.cast(v, getattr(DataType, self.rng.choice(kinds)))
             out.append(v.name)
         return out
