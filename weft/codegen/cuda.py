@@ -171,11 +171,12 @@ class CudaWriter:
             return f"weft::load_shared({self.address(place)})"
         return buffer.name if is_scalar(buffer) else f"{buffer.name}[{self.scalars.index(place.index)}]"
 
-    def load_global(self, place: Access, cache: str) -> str:
-        """Return the load of one element."""
+    def load_global(self, place: Access, cache: str, is_ahead: bool = False) -> str:
+        """Return the load of one element; is_ahead: that is used later, and that the compiler must not take for the same in all threads."""
         if place.buffer.dtype.is_packed:
             return f"weft::load_global_packed<weft::Cache::{cache}>({place.buffer.name}, {self.scalars.index(place.index)})"
-        return f"weft::load_global<weft::Cache::{cache}>({self.address(place)})"
+        address = f"weft::of_thread({self.address(place)})" if is_ahead else self.address(place)
+        return f"weft::load_global<weft::Cache::{cache}>({address})"
 
     def address(self, place: Access) -> str:
         """Return the pointer to an element, or to the unit of memory that begins with it where elements share one."""
@@ -267,7 +268,7 @@ class CudaWriter:
         """Return the value that a copy moves; loads from global memory have a cache hint."""
         source = s.operands[0]
         if isinstance(source, Access) and source.buffer.memory is MemoryType.global_ and isinstance(s.expr, LoadStoreOp):
-            return self.load_global(source, _CACHE[s.expr.cache_op])
+            return self.load_global(source, _CACHE[s.expr.cache_op], s.is_ahead)
         return self.read(source, s.outputs[0].buffer.dtype)
 
     def pointwise_text(self, s: Op) -> str:

@@ -202,6 +202,13 @@ template <int Bytes, Cache C> WEFT_DEVICE void store_words(void* p, const unsign
 #undef WEFT_LOAD
 #undef WEFT_STORE
 
+// The same pointer, of which the compiler cannot know that all threads of a warp have it: it moves what one address gives to all threads into a uniform
+// register, and so waits for a load that is meant for later right where it is issued.
+template <class T> WEFT_DEVICE const T* of_thread(const T* p) {
+  unsigned zero;
+  asm("and.b32 %0, %1, 1024;" : "=r"(zero) : "r"(threadIdx.x));
+  return p + zero;
+}
 template <Cache C = Cache::unspecified, class T> WEFT_DEVICE T load_global(const T* p) {
   unsigned words[4];
   T v;

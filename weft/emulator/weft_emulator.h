@@ -180,6 +180,7 @@ struct alignas(16) TwoWords { weft_u64 low, high; };  // an element of 16 bytes,
 template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { static_assert(sizeof(T) <= 8, "one word"); weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
 template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { static_assert(sizeof(T) <= 8, "one word"); T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
 
+template <class T> WEFT_DEVICE const T* of_thread(const T* p) { return p; }
 template <Cache C = Cache::unspecified, class T> WEFT_DEVICE T load_global(const T* p, WEFT_LINE) {
   check_access<sizeof(T), WEFT_READ>(p, line);
   return read_memory(p);

@@ -171,6 +171,7 @@ class Op(Statement):
     is_shifted: bool = False  # a load of a vector that begins at any element
     inside: Sym = TRUE  # a masked lookup: whether its position is in the source; one element per block: whether this is the one
     mask: Sym = TRUE  # a `where`: holds wherever it takes its second operand
+    is_ahead: bool = False  # a load of an element that is used an iteration later
 
 
 @dataclass(eq=False)

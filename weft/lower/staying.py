@@ -141,4 +141,5 @@ def _into(s: Statement, twins: dict[Buffer, Buffer]) -> Statement:
     for inner in walk([s]):
         if isinstance(inner, Op):
             inner.outputs = [Access(twins[o.buffer], o.index) for o in inner.outputs]
+            inner.is_ahead = True
     return s
