@@ -175,10 +175,12 @@ def compile_graph(
     if on_cpu and not options.emulate:
         log.info("%s graph: its tensors are on the CPU, so torch runs it eagerly (options={'emulate': True} runs weft's kernels in the emulator)", kind)
         return _boxed(gm)
-    reasons: dict[Node, str] = {}
+    reasons: dict[Node, str] = {} if on_cpu else {n: "a number on the CPU" for n in gm.graph.nodes if n.op == "call_function" and _is_cpu_number(n)}
     regions = find_regions(gm.graph, reasons)
     made: dict[Any, Translated | str] = {}
     for region in regions:
+        if _is_numbers(region):
+            continue
         call = _call_of(region, made, options, on_cpu)
         if isinstance(call, str):
             reasons.update({n: call for n in region.nodes if _counts(n)})
@@ -200,6 +202,11 @@ def _device(node: Node) -> str:
     return value.device.type if isinstance(value, torch.Tensor) and value.dim() else ""
 
 
+def _is_cpu_number(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not is_cheap(node)
+
+
 def _boxed(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
     gm.recompile()
@@ -218,6 +225,12 @@ def _counts(node: Node) -> bool:
 
 def _weight(region: Region) -> int:
     return sum(map(_counts, region.nodes))
+
+
+def _is_numbers(region: Region) -> bool:
+    """True when no tensor of a region has axes and none is on a GPU: torch computes such numbers on the host."""
+    values = [n.meta.get("val") for n in (*region.inputs, *region.nodes)]
+    return not any(isinstance(v, torch.Tensor) and (v.dim() or v.device.type != "cpu") for v in values)
 
 
 def _call_of(region: Region, made: dict[Any, Translated | str], options: BackendOptions, on_cpu: bool) -> RegionCall | str:

@@ -43,8 +43,9 @@ def _value(value: Any, symbols: dict[str, int]) -> Hashable:
 
 def _size(value: Any, symbols: dict[str, int]) -> Hashable:
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
-        text = str(value)
-        return "symbol", symbols.setdefault(text, len(symbols))
+        expression = value.node.expr
+        names = {s: symbols.setdefault(str(s), len(symbols)) for s in sorted(expression.free_symbols, key=str)}
+        return "symbol", str(expression.xreplace({s: type(s)(f"size{number}", integer=s.is_integer, positive=s.is_positive) for s, number in names.items()}))
     return value if isinstance(value, (int, float, bool)) else None
 
 

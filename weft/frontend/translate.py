@@ -16,7 +16,7 @@ from ..api.definition import FusionDefinition
 from ..dtypes import DataType
 from ..ir.values import Scalar, TensorView
 from .aten import Declined, lookup
-from .aten.rules import Translation
+from .aten.rules import Translation, hint
 from .regions import Region, is_getitem
 
 
@@ -34,6 +34,7 @@ def translate(region: Region) -> Translated:
         values: dict[Node, Any] = {}
         for node in region.inputs:
             values[node] = _input(t, node)
+        _note_sizes(t, region, values)
         for node in region.nodes:
             values[node] = _value(t, node, values)
         for node in region.outputs:
@@ -58,11 +59,24 @@ def _input(t: Translation, node: Node) -> Any:
     )  # fmt: skip
 
 
+def _note_sizes(t: Translation, region: Region, values: dict[Node, Any]) -> None:
+    """Tell the translation which symbolic sizes the inputs have: axes of tensors first, so that equal sizes are seen to be equal."""
+    for node in region.inputs:
+        value = node.meta.get("val")
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt):
+                t.sizes.setdefault(size.node.expr, values[node].size(dim))
+    for node in region.inputs:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            t.sizes.setdefault(value.node.expr, values[node])
+
+
 def _layout(value: torch.Tensor) -> tuple[list[int], list[bool | None]]:
     """Return stride_order (0: the innermost axis) and contiguity (in memory order, outermost first) of a fake tensor."""
     rank = value.dim()
-    hints = [_hint(s) for s in value.stride()]
-    sizes = [_hint(s) for s in value.shape]
+    hints = [hint(s) for s in value.stride()]
+    sizes = [hint(s) for s in value.shape]
     is_broadcast = [sizes[i] == 1 and isinstance(value.shape[i], int) or isinstance(hints[i], int) and hints[i] == 0 for i in range(rank)]
     by_stride = sorted(range(rank), key=lambda i: (-hints[i] if not is_broadcast[i] else -_neighbour(hints, is_broadcast, i), i))
     order = [0] * rank
@@ -85,10 +99,6 @@ def _neighbour(hints: list[int], is_broadcast: list[bool], axis: int) -> int:
         if not is_broadcast[i]:
             return hints[i] + 1
     return 0
-
-
-def _hint(size: Any) -> int:
-    return int(size) if isinstance(size, int) else int(size.node.hint)
 
 
 def _value(t: Translation, node: Node, values: dict[Node, Any]) -> Any:

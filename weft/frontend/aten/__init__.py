@@ -4,11 +4,12 @@
     pointwise.py    arithmetic, comparisons, casts, activations
     reductions.py   sums, means, extrema, variances
     shapes.py       views and factories, which are copied into every region that reads them
+    lookups.py      embedding, index, gather, running sums
     losses.py       negative log likelihood
     randoms.py      dropout and random tensors
 """
 
-from . import losses, pointwise, randoms, reductions, shapes
+from . import lookups, losses, pointwise, randoms, reductions, shapes
 from .rules import RULES, Declined, Rule, lookup
 
-__all__ = ["RULES", "Declined", "Rule", "lookup", "losses", "pointwise", "randoms", "reductions", "shapes"]
+__all__ = ["RULES", "Declined", "Rule", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "shapes"]

@@ -47,7 +47,7 @@ for _name, _kind in {
         _unary(_name, _kind, _packet.default)
 
 _binary("mul", Kind.DEFAULT, aten.mul.Tensor, aten.mul.Scalar)
-_binary("truediv", Kind.INT_TO_FLOAT, aten.div.Tensor, aten.div.Scalar)
+_binary("truediv", Kind.INT_TO_FLOAT, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar)
 _binary("maximum", Kind.DEFAULT, aten.maximum.default)
 _binary("minimum", Kind.DEFAULT, aten.minimum.default)
 _binary("atan2", Kind.INT_TO_FLOAT, aten.atan2.default)

@@ -56,10 +56,12 @@ SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torc
 
 
 class Translation:
-    """One region on its way into a definition. node: the node whose rule runs. fd: the definition."""
+    """One region on its way into a definition. node: the node whose rule runs. fd: the definition. sizes: what torch calls a size (an expression of
+    symbols) -> the scalar that has it: the size of an input's axis, or a number among the inputs."""
 
     def __init__(self, fd: FusionDefinition) -> None:
         self.fd, self.ops = fd, fd.ops
+        self.sizes: dict[Any, Any] = {}
         self.node: torch.fx.Node = None  # type: ignore[assignment]
 
     @property
@@ -112,6 +114,35 @@ class Translation:
         given = [dims] if isinstance(dims, int) else list(dims)
         return sorted(d % max(rank, 1) for d in given)
 
+    def extents(self, sizes: Any) -> list[Any]:
+        """Return sizes of torch's as numbers and scalars."""
+        return [self.extent(s) for s in sizes]
+
+    def extent(self, size: Any) -> Any:
+        """Return a size of torch's as a number, or as a scalar made of the sizes of inputs. Errors: Declined for one that no input has."""
+        if not isinstance(size, torch.SymInt):
+            return size
+        return self._of(size.node.expr)
+
+    def _of(self, size: Any) -> Any:
+        """The number or scalar of a sympy expression."""
+        if size.is_Integer:
+            return int(size)
+        found = self.sizes.get(size)
+        if found is not None:
+            return found
+        if size.is_Add or size.is_Mul:
+            combine = self.ops.add if size.is_Add else self.ops.mul
+            total, *rest = sorted((self._of(a) for a in size.args), key=lambda term: isinstance(term, int))
+            for term in rest:
+                total = combine(total, term)
+        elif type(size).__name__ in ("FloorDiv", "CleanDiv"):
+            total = self.ops.div(*(self._of(a) for a in size.args))  # sizes are not negative
+        else:
+            raise Declined(f"the size {size}, which no input has")
+        self.sizes[size] = total
+        return total
+
     def count(self, value: TensorView, dims: list[int]) -> Operand:
         """Return the number of elements over `dims`, as a number where it is static."""
         total: Any = 1
@@ -130,6 +161,15 @@ def meta_of(arg: Any) -> Any:
     return arg if isinstance(arg, (bool, int, float, complex)) else None
 
 
+def hint(size: Any) -> int:
+    """Return a size as a number; the one that was traced where it is a symbol. Errors: Declined for a size that depends on data."""
+    if isinstance(size, int):
+        return size
+    if not size.node.has_hint():
+        raise Declined(f"the size {size}, which depends on data")
+    return int(size.node.hint)
+
+
 def tensor_dtypes(node: torch.fx.Node) -> set[torch.dtype]:
     """The types of a node's tensor arguments and results."""
     values = [node.meta.get("val"), *(a.meta.get("val") for a in node.all_input_nodes)]
@@ -137,4 +177,4 @@ def tensor_dtypes(node: torch.fx.Node) -> set[torch.dtype]:
     return {v.dtype for v in flat if isinstance(v, torch.Tensor)}
 
 
-__all__ = ["RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "lookup", "meta_of", "rule", "tensor_dtypes"]
+__all__ = ["RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "lookup", "meta_of", "rule", "tensor_dtypes"]

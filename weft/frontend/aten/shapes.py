@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
-from .rules import Declined, Operand, Translation, rule
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from ...ir.values import TensorView
+from .rules import Declined, Operand, Translation, hint, meta_of, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -35,8 +37,8 @@ def squeeze_all(t: Translation, x: Operand) -> Operand:
 def expand(t: Translation, x: Operand, sizes: Any, **_: Any) -> Operand:
     """Axes of size 1 get a size; new axes come first."""
     rank, given = len(sizes), t.node.args[0].meta["val"].shape  # type: ignore[union-attr]
-    lead = rank - len(given)
-    shape = [x.size(i - lead) if i >= lead and (size == -1 or given[i - lead] != 1) else size for i, size in enumerate(sizes)]
+    lead, wanted = rank - len(given), t.node.meta["val"].shape
+    shape = [x.size(i - lead) if i >= lead and not statically_known_true(given[i - lead] == 1) else t.extent(wanted[i]) for i in range(rank)]
     return t.ops.broadcast_in_dim(x, shape=shape, broadcast_dims=list(range(lead, rank)))
 
 
@@ -64,71 +66,82 @@ def identity(t: Translation, x: Operand, **_: Any) -> Operand:
     return x
 
 
-def _static(node: torch.fx.Node) -> str:
-    sizes = (*node.meta["val"].shape, *node.args[0].meta["val"].shape)  # type: ignore[union-attr]
-    return "" if all(isinstance(s, int) and s > 0 for s in sizes) else "a reshape with sizes that are not static"
+def _not_empty(node: torch.fx.Node) -> str:
+    """Tensors without elements stay with torch."""
+    values = [node.meta["val"], *(n.meta.get("val") for n in node.all_input_nodes)]
+    flat = [v for value in values for v in (value if isinstance(value, (tuple, list)) else [value])]
+    return "a tensor without elements" if any(isinstance(s, int) and s == 0 for v in flat if isinstance(v, torch.Tensor) for s in v.shape) else ""
 
 
-@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, cheap=True, claims=_static)
+@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, cheap=True, claims=_not_empty)
 def view(t: Translation, x: Operand, sizes: Any) -> Operand:
-    return t.ops.reshape(x, new_shape=[int(s) for s in t.node.meta["val"].shape])
+    return t.ops.reshape(x, new_shape=t.extents(t.node.meta["val"].shape))
 
 
-def _bound(value: Any, size: int, default: int) -> int:
-    """Normalize one end of a slice as torch does: negative from the end, cut to the axis."""
+def _bound(value: Any, size: Any, default: Any) -> Any:
+    """Normalize one end of a slice as torch does: negative from the end, cut to the axis. Sizes and ends may be symbols of torch's: then on which side of 0 and
+    of the size the end lies is what torch's own guards hold fast, since the size of its result depends on it."""
     value = default if value is None else value
+    if not isinstance(value, int) or not isinstance(size, int):
+        known = hint(value)
+        return 0 if known < -hint(size) else size if known >= hint(size) else value + size if known < 0 else value
     return min(max(value + size if value < 0 else value, 0), size)
 
 
-def _static_slice(node: torch.fx.Node) -> str:
-    step = node.args[4] if len(node.args) > 4 else 1
-    if step != 1:
-        return f"a slice with the step {step}"
-    return _static(node) or ("" if all(isinstance(a, int) or a is None for a in node.args[1:]) else "a slice with symbolic ends")
+def cut(t: Translation, x: Operand, dim: int, start: Any, end: Any) -> Operand:
+    """x[..., start:end, ...] along one axis; ends are numbers or symbols of torch's."""
+    starts: list[Any] = [0] * t.rank(x)
+    ends = [x.size(d) for d in range(t.rank(x))]
+    starts[dim], ends[dim] = t.extent(start), t.extent(end)
+    is_symbolic = not (isinstance(start, int) and isinstance(end, int))
+    return t.ops.slice(x, start_indices=starts, end_indices=ends, manual_normalization=is_symbolic)
 
 
-def cut(t: Translation, x: Operand, dim: int, start: int, end: int) -> Operand:
-    """x[..., start:end, ...] along one axis."""
-    sizes = [int(s) for s in _sizes(x)]
-    starts, ends = [0] * len(sizes), list(sizes)
-    starts[dim], ends[dim] = start, end
-    return t.ops.slice(x, start_indices=starts, end_indices=ends) if (start, end) != (0, sizes[dim]) else x
+def _ends(source: torch.fx.Node, dim: int, start: Any, end: Any) -> tuple[Any, Any]:
+    size = source.meta["val"].shape[dim]
+    first, last = (_bound(meta_of(v), size, d) for v, d in ((start, 0), (end, size)))
+    return first, last
 
 
-def _sizes(x: Operand) -> list[int]:
-    return [extent.sym.value for extent in x.shape()]
-
-
-@rule(aten.slice.Tensor, cheap=True, claims=_static_slice)
-def slice_(t: Translation, x: Operand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Operand:
+@rule(aten.slice.Tensor, cheap=True, claims=_not_empty)
+def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
+    """Steps above 1: a range whose length is a multiple of the step, folded into two axes, of which the second keeps its first position."""
+    source, start, end, step = (*t.node.args[:1], *(*t.node.args[2:], *[None, None, 1][len(t.node.args) - 2 :]))  # type: ignore[misc]
     dim %= t.rank(x)
-    size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
-    return cut(t, x, dim, _bound(start, size, 0), _bound(end, size, size))
+    first, last = _ends(source, dim, start, end)  # type: ignore[arg-type]
+    size, count = source.meta["val"].shape[dim], t.node.meta["val"].shape[dim]  # type: ignore[union-attr]
+    if step == 1:
+        return x if isinstance(first, int) and (first, last) == (0, size) else cut(t, x, dim, first, last)
+    if not all(isinstance(v, int) for v in (first, last, size)):
+        raise Declined(f"a slice of a symbolic size with the step {step}")
+    over = first + count * step - size
+    if over > 0:
+        x = t.ops.pad(x, pad_widths=[0] * (2 * (t.rank(x) - dim - 1)) + [0, over])
+    ranges = cut(t, x, dim, first, first + count * step)
+    shape = t.extents(t.node.meta["val"].shape)
+    folded = t.ops.reshape(ranges, new_shape=[*shape[: dim + 1], step, *shape[dim + 1 :]])
+    return t.ops.squeeze(cut(t, folded, dim + 1, 0, 1), dims=[dim + 1])
 
 
-@rule(aten.select.int, cheap=True, claims=lambda node: _static(node) if node.meta["val"].dim() else "a result without axes")
-def select(t: Translation, x: Operand, dim: int, index: int) -> Operand:
+@rule(aten.select.int, cheap=True, claims=lambda node: _not_empty(node) if node.meta["val"].dim() else "a result without axes")
+def select(t: Translation, x: Operand, dim: int, index: Any) -> Operand:
     """One position along an axis, which goes."""
     dim %= t.rank(x)
-    size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
-    index %= size
+    size, index = t.node.args[0].meta["val"].shape[dim], meta_of(t.node.args[2])  # type: ignore[union-attr]
+    index = _bound(index, size, 0)
     return t.ops.squeeze(cut(t, x, dim, index, index + 1), dims=[dim])
 
 
-def _static_parts(node: torch.fx.Node) -> str:
-    sizes = [s for v in node.meta["val"] for s in v.shape]
-    return "" if all(isinstance(s, int) and s > 0 for s in sizes) else "a split with sizes that are not static"
-
-
-@rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True, claims=_static_parts)
+@rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True, claims=_not_empty)
 def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
     """Parts along an axis; for unbind, of one position each."""
     parts = t.node.meta["val"]
     is_unbind = t.node.target is aten.unbind.int
     dim = (size if is_unbind else dim) % t.rank(x)
-    out, start = [], 0
+    out: list[Any] = []
+    start: Any = 0
     for part in parts:
-        width = 1 if is_unbind else int(part.shape[dim])
+        width = 1 if is_unbind else part.shape[dim]
         piece = cut(t, x, dim, start, start + width)
         out.append(t.ops.squeeze(piece, dims=[dim]) if is_unbind else piece)
         start += width
@@ -136,56 +149,89 @@ def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
 
 
 # ---------------------------------------------------------------- what moves data
-def _static_all(node: torch.fx.Node) -> str:
-    values = [node.meta["val"], *(n.meta.get("val") for n in node.all_input_nodes)]
-    return "" if all(isinstance(s, int) and s > 0 for v in values for s in v.shape) else "sizes that are not static"
-
-
-@rule(aten.cat.default, claims=_static_all)
+@rule(aten.cat.default, claims=_not_empty)
 def cat(t: Translation, tensors: list[Operand], dim: int = 0) -> Operand:
     dtype = t.result_dtype
     return t.ops.cat([t.to(x, dtype) for x in tensors], dim=dim % t.rank(tensors[0]))
 
 
-@rule(aten.constant_pad_nd.default, claims=_static_all)
+@rule(aten.constant_pad_nd.default, claims=_not_empty)
 def constant_pad_nd(t: Translation, x: Operand, pad: list[int], value: Any = 0) -> Operand:
     dtype = t.result_dtype
-    return t.ops.pad(t.to(x, dtype), pad_widths=list(pad), value=t.constant(value, dtype))
+    widths = [t.extent(meta_of(w)) for w in t.node.args[1]]  # type: ignore[union-attr]
+    return t.ops.pad(t.to(x, dtype), pad_widths=widths, value=t.constant(value, dtype))
 
 
-@rule(aten.slice_scatter.default, claims=lambda node: _static_all(node) or _static_slice_scatter(node))
-def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Operand:
-    """A part of `base` replaced: what is in front of it, the new part, what is behind."""
+@rule(aten.slice_scatter.default, claims=_not_empty)
+def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, *_: Any) -> Operand:
+    """A part of `base` replaced: what is in front of it, the new part, what is behind. With a step, each new element stands before step - 1 old ones."""
+    start, end, step = (*t.node.args[3:], *[None, None, 1][len(t.node.args) - 3 :])
     dim, dtype = dim % t.rank(base), t.result_dtype
-    size = t.node.args[0].meta["val"].shape[dim]  # type: ignore[union-attr]
-    first, last = _bound(start, size, 0), _bound(end, size, size)
-    before = [cut(t, base, dim, 0, first)] if first else []
-    after = [cut(t, base, dim, last, size)] if last < size else []
-    parts = [t.to(p, dtype) for p in (*before, x, *after)]
+    source: Any = t.node.args[0]
+    size = source.meta["val"].shape[dim]
+    first, last = _ends(source, dim, start, end)
+    x, base = t.to(x, dtype), t.to(base, dtype)
+    if step != 1:
+        return _every_few(t, base, x, dim, size, first, step)
+    before = [] if isinstance(first, int) and first == 0 else [cut(t, base, dim, 0, first)]
+    after = [] if statically_known_true(last == size) else [cut(t, base, dim, last, size)]
+    parts = [*before, x, *after]
     return t.ops.cat(parts, dim=dim) if len(parts) > 1 else t.ops.set(parts[0])
 
 
-def _static_slice_scatter(node: torch.fx.Node) -> str:
-    return "" if (node.args[5] if len(node.args) > 5 else 1) == 1 else "a scatter with a step"
+def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, first: Any, step: Any) -> Operand:
+    count = t.node.args[1].meta["val"].shape[dim]  # type: ignore[union-attr]
+    if not all(isinstance(v, int) for v in (size, first, count, step)):
+        raise Declined(f"a scatter into a symbolic size with the step {step}")
+    shape = [x.size(d) for d in range(t.rank(x))]
+    wide = t.ops.broadcast(x, is_broadcast_dim=[d == dim + 1 for d in range(len(shape) + 1)])
+    wide = t.ops.expand(wide, [*shape[: dim + 1], t.constant(step, torch.int64), *shape[dim + 1 :]])
+    spread = t.ops.reshape(wide, new_shape=[*shape[:dim], count * step, *shape[dim + 1 :]])
+    over = first + count * step - size
+    spread = cut(t, spread, dim, 0, count * step - over) if over > 0 else spread
+    spread = t.ops.pad(spread, pad_widths=[0] * (2 * (len(shape) - dim - 1)) + [first, max(-over, 0)])
+    place = t.ops.iota(t.constant(size, torch.int64), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
+    is_inside = t.ops.bitwise_and(t.ops.ge(place, first), t.ops.lt(place, first + count * step))
+    is_new = t.ops.bitwise_and(t.ops.eq(t.ops.remainder(t.ops.sub(place, first), step), 0), is_inside)
+    is_new = t.ops.broadcast(is_new, is_broadcast_dim=[d != dim for d in range(len(shape))])
+    return t.ops.where(is_new, spread, base)
 
 
-@rule(aten.embedding.default, claims=_static_all)
-def embedding(t: Translation, weight: Operand, indices: Operand, padding_idx: int = -1, *_: Any) -> Operand:
-    """Rows of a table."""
-    sizes = [int(s) for s in t.node.args[1].meta["val"].shape]  # type: ignore[union-attr]
-    if len(sizes) == 1:
-        return t.ops.index_select(weight, indices, 0)
-    if not sizes:
-        raise Declined("a single index")
-    flat = t.ops.index_select(weight, t.ops.reshape(indices, new_shape=[math.prod(sizes)]), 0)
-    return t.ops.reshape(flat, new_shape=[*sizes, _sizes(weight)[1]])
+@rule(aten.copy.default, claims=_not_empty)
+def copy(t: Translation, into: Operand, x: Operand, *_: Any) -> Operand:
+    """The values of x in the type and sizes of `into`."""
+    value = t.node.meta["val"]
+    x = t.to(x, value.dtype)
+    if not isinstance(x, TensorView) or t.rank(x) == value.dim() == 0:
+        raise Declined("a copy of a number")
+    lead = value.dim() - t.rank(x)
+    return t.ops.set(t.ops.broadcast_in_dim(x, shape=t.extents(value.shape), broadcast_dims=list(range(lead, value.dim()))))
+
+
+@rule(aten.repeat.default, claims=_not_empty)
+def repeat(t: Translation, x: Operand, counts: Any) -> Operand:
+    """Each axis becomes two: how often, and its elements."""
+    shape = [1] * (len(counts) - t.rank(x)) + [x.size(d) for d in range(t.rank(x))]
+    x = t.ops.broadcast(x, is_broadcast_dim=[i % 2 == 0 or i // 2 < len(counts) - t.rank(x) for i in range(2 * len(counts))])
+    wide = [extent for count, size in zip(t.node.args[1], shape) for extent in (t.extent(meta_of(count)), size)]  # type: ignore[arg-type]
+    wide = [t.constant(e, torch.int64) if isinstance(e, int) else e for e in wide]
+    return t.ops.set(t.ops.reshape(t.ops.expand(x, wide), new_shape=t.extents(t.node.meta["val"].shape)))
+
+
+@rule(aten.flip.default, claims=_not_empty)
+def flip(t: Translation, x: Operand, dims: Any) -> Operand:
+    for dim in t.dims(x, list(dims)):
+        count = x.size(dim)
+        index = t.ops.iota(count, t.ops.sub(count, 1), t.constant(-1, torch.int64), dtype=t.dtype(torch.int64))
+        x = t.ops.take_along_axis(x, t.ops.broadcast(index, is_broadcast_dim=[d != dim for d in range(t.rank(x))]), dim)
+    return x if dims else t.ops.set(x)
 
 
 # ---------------------------------------------------------------- factories
 def _shape(t: Translation, sizes: Any) -> list[Any]:
     if any(isinstance(s, int) and s == 0 for s in sizes):
         raise Declined("an empty tensor")
-    return list(sizes)
+    return t.extents(t.node.meta["val"].shape)
 
 
 @rule(aten.full.default, cheap=True)
@@ -221,14 +267,17 @@ def ones_like(t: Translation, x: Operand, **_: Any) -> Operand:
 
 @rule(prims.iota.default, cheap=True)
 def iota(t: Translation, length: Any, *, start: Any, step: Any, dtype: torch.dtype, **_: Any) -> Operand:
-    length, start, step = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in (length, start, step))
+    (count,) = t.node.meta["val"].shape
+    length, start, step = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in (t.extent(count), start, step))
     return t.ops.iota(length, start, step, dtype=t.dtype(dtype))
 
 
 @rule(aten.arange.start_step, cheap=True)
 def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Operand:
-    """Integers from `start` in steps. Errors: Declined for other types."""
-    (length,), dtype = t.node.meta["val"].shape, t.result_dtype
-    if not isinstance(length, int) or dtype is not torch.int64 or length == 0:
-        raise Declined("a range of symbolic length, of no elements, or not of int64")
-    return t.ops.iota(t.constant(length, torch.int64), t.constant(start, torch.int64), t.constant(step, torch.int64), dtype=t.dtype(dtype))
+    """Whole numbers from `start` in steps, in any type. Errors: Declined for steps that are not whole."""
+    (length,) = t.node.meta["val"].shape
+    first, by = (meta_of(v) for v in (t.node.args[0], t.node.args[2] if len(t.node.args) > 2 else step))
+    if any(isinstance(v, (float, torch.SymFloat)) for v in (first, by)) or isinstance(length, int) and length == 0:
+        raise Declined("a range of no elements, or whose steps are not whole")
+    count, first, by = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((length, first, by)))
+    return t.to(t.ops.iota(count, first, by, dtype=t.dtype(torch.int64)), t.result_dtype)

@@ -1,0 +1,89 @@
+"""Elements at positions that another tensor holds: embedding, index, gather; running sums. Read first: `index`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .rules import Declined, Operand, Translation, rule
+from .shapes import _not_empty
+
+aten = torch.ops.aten
+
+
+@rule(aten.embedding.default, claims=_not_empty)
+def embedding(t: Translation, weight: Operand, indices: Operand, padding_idx: int = -1, *_: Any) -> Operand:
+    """Rows of a table."""
+    if t.rank(indices) == 0:
+        raise Declined("a single index")
+    return _selected(t, weight, indices, 0)
+
+
+def _selected(t: Translation, x: Operand, indices: Operand, dim: int) -> Operand:
+    """x with the axis `dim` replaced by those of `indices`, which are not negative."""
+    rank = t.rank(indices)
+    if rank == 1:
+        return t.ops.index_select(x, indices, dim)
+    shape = [indices.size(d) for d in range(rank)]
+    count = shape[0]
+    for extent in shape[1:]:
+        count = t.ops.mul(count, extent)
+    flat = t.ops.index_select(x, t.ops.reshape(indices, new_shape=[count]), dim)
+    before, after = ([x.size(d) for d in places] for places in (range(dim), range(dim + 1, t.rank(x))))
+    return t.ops.reshape(flat, new_shape=[*before, *shape, *after])
+
+
+@rule(aten.index_select.default, claims=_not_empty)
+def index_select(t: Translation, x: Operand, dim: int, indices: Operand) -> Operand:
+    if t.rank(x) == 0 or t.rank(indices) == 0:
+        raise Declined("a single index")
+    return t.ops.index_select(x, indices, dim % t.rank(x))
+
+
+@rule(aten.gather.default, claims=_not_empty)
+def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> Operand:
+    if t.rank(x) == 0:
+        raise Declined("a tensor without axes")
+    return t.ops.gather(x, indices, dim % t.rank(x))
+
+
+def _adjacent_integers(node: torch.fx.Node) -> str:
+    places = [i for i, index in enumerate(node.args[1]) if index is not None]  # type: ignore[arg-type, union-attr]
+    values = [node.args[1][i].meta["val"] for i in places]  # type: ignore[index, union-attr]
+    if any(v.dtype is torch.bool for v in values):
+        return "a mask as index"
+    if places != list(range(places[0], places[0] + len(places))):
+        return "index tensors that are not side by side"
+    return _not_empty(node)
+
+
+@rule(aten.index.Tensor, aten._unsafe_index.Tensor, claims=_adjacent_integers)
+def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
+    """Index tensors side by side are one index into their axes as one; a negative position counts from the end."""
+    first = next(i for i, given in enumerate(indices) if given is not None)
+    given = indices[first:]
+    given = given[: next((i for i, v in enumerate(given) if v is None), len(given))]
+    if all(t.rank(v) == 0 for v in given):
+        raise Declined("a single index")
+    place, extent = _from_front(t, given[0], x.size(first)), x.size(first)
+    for number, other in enumerate(given[1:], first + 1):
+        place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number)))
+        extent = t.ops.mul(extent, x.size(number))
+    if len(given) > 1:
+        before, after = ([x.size(d) for d in places] for places in (range(first), range(first + len(given), t.rank(x))))
+        x = t.ops.reshape(x, new_shape=[*before, extent, *after])
+    return _selected(t, x, place, first)
+
+
+def _from_front(t: Translation, place: Operand, extent: Operand) -> Operand:
+    place = t.to(place, torch.int64)
+    return t.ops.where(t.ops.lt(place, 0), t.ops.add(place, extent), place)
+
+
+@rule(aten.cumsum.default, claims=_not_empty)
+def cumsum(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Operand:
+    """16-bit floats are summed in float32, integers in int64."""
+    if t.rank(x) == 0:
+        raise Declined("a tensor without axes")
+    return t.ops.cumsum(t.wide(t.to(x, t.result_dtype)), dim % t.rank(x))
