@@ -99,6 +99,20 @@ def _placed(node: Any, result: torch.Tensor) -> torch.Tensor:
     return result.to(fake.dtype).permute(order).contiguous().permute(back) if fake.dim() else result.to(fake.dtype)
 
 
+def _moved_gradients(function: Callable[..., Any], exact: list[torch.Tensor], reference: Any) -> list[Any]:
+    """How far each gradient moves in float64 when the inputs move by a rounding of float32: much only where the module has no derivative (a variance of equal
+    values, a tie of a maximum), or one that no float32 computation can find."""
+    out: list[Any] = [0.0] * len(exact)
+    for number in range(3):
+        torch.manual_seed(number)
+        near = [(t.detach() * (1 + 1e-7 * torch.randn_like(t)) + 1e-7 * torch.randn_like(t)).requires_grad_() for t in exact]
+        results = function(*near)
+        results = [results] if isinstance(results, torch.Tensor) else list(results)
+        found = torch.autograd.grad(results, near, [torch.ones_like(r) for r in results], allow_unused=True)
+        out = [o if a is None or b is None else torch.maximum((a - b).abs(), torch.as_tensor(o)) for o, a, b in zip(out, found, reference)]
+    return out
+
+
 def run(seed: int, kernels: bool = False) -> tuple[str, str]:
     """Return (what is wrong or "", the text) of one module."""
     rng = random.Random(seed)
@@ -130,8 +144,9 @@ def run(seed: int, kernels: bool = False) -> tuple[str, str]:
         return f"raises {type(error).__name__}: {str(error).splitlines()[0][:200]}\n{traceback.format_exc(limit=-4)}", text
     reference = torch.autograd.grad([w for _, w, _ in pairs], exact, [torch.ones_like(w) for _, w, _ in pairs], allow_unused=True)
     plain = torch.autograd.grad([e for _, _, e in pairs], ours, [torch.ones_like(e) for _, _, e in pairs], allow_unused=True)
-    for name, results in (("a result", pairs), ("a gradient", list(zip(grads, reference, plain)))):
-        for a, b, e in results:
+    moved = _moved_gradients(function, exact, reference)
+    for name, results in (("a result", [(*p, 0.0) for p in pairs]), ("a gradient", list(zip(grads, reference, plain, moved)))):
+        for a, b, e, kink in results:
             if a is None or b is None:
                 if a is not b and (b if a is None else a).abs().max() > 0:
                     return f"{name} is missing", text
@@ -139,7 +154,7 @@ def run(seed: int, kernels: bool = False) -> tuple[str, str]:
             if a.shape != b.shape or a.dtype is not e.dtype:
                 return f"{name} is {a.dtype} {tuple(a.shape)} for {tuple(b.shape)}", text
             # eager's own float32 error, doubled, and a bit: kinks (relu, amax, where) may flip where float32 and float64 differ, in eager as well
-            allowed = 2 * (e.double() - b).abs() + 1e-4 * (1 + b.abs())
+            allowed = 2 * (e.double() - b).abs() + 1e-4 * (1 + b.abs()) + 2 * kink
             if not bool((((a.double() - b).abs() <= allowed) | (a.isnan() & b.isnan()) | (a.double() == b)).all()):
                 return f"{name} differs by {(a.double() - b).abs().max():.3g} (eager's by {(e.double() - b).abs().max():.3g})", text
     return "", text

@@ -166,7 +166,7 @@ def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> Non
         text = str(error).splitlines()[0]
         (tally.wrong.append if isinstance(error, AssertionError) or getattr(error, "code", "").startswith("W9") else lambda t: tally.declined.update([t]))(text)
         return
-    problem = _difference(got, want, exact)
+    problem = _difference(got, want, exact, None if exact is None else gm(*tensors))
     if problem:
         nodes = " ".join(dict.fromkeys(str(n.target).replace("aten.", "") for r, _ in made for n in r.nodes if not is_getitem(n) and not is_cheap(n)))
         tally.wrong.append(f"{problem}  [{nodes}]  {_shown(sample)}")
@@ -179,9 +179,10 @@ def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> Non
 def _in_float64(op: Any, sample: Any) -> Any:
     """The result of a sample of 16-bit floats when torch computes in float64; None for other types."""
     narrow = (torch.bfloat16, torch.float16)
-    if not any(isinstance(v, torch.Tensor) and v.dtype in narrow for v in tree_flatten((sample.input, sample.args, sample.kwargs))[0]):
+    given = (sample.input, sample.args, sample.kwargs)
+    if not any(isinstance(v, torch.Tensor) and v.dtype in narrow or v in narrow for v in tree_flatten(given)[0] if isinstance(v, (torch.Tensor, torch.dtype))):
         return None
-    wide = tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.dtype in narrow else v, (sample.input, sample.args, sample.kwargs))
+    wide = tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.dtype in narrow else torch.float64 if isinstance(v, torch.dtype) and v in narrow else v, given)
     try:
         return op.op(wide[0], *wide[1], **wide[2])
     except Exception:  # noqa: BLE001  (an op that asks for the type it was given)
@@ -195,19 +196,21 @@ def _shown(sample: Any) -> str:
     return str(tree_map(text, (sample.input, sample.args, sample.kwargs)))[:200]
 
 
-def _difference(got: Any, want: Any, exact: Any = None) -> str:
+def _difference(got: Any, want: Any, exact: Any = None, stepwise: Any = None) -> str:
     """Return what is wrong with a result; torch's own in float32 counts with 2e-5 of its size, since it has rounding errors, too. exact: the result in
-    float64; a 16-bit result may be off by twice torch's own error, and by one rounding."""
+    float64; a 16-bit result may be off by twice torch's own error, of the op or of the aten ops that it is traced to (`stepwise`), and by one rounding."""
     a, b = (tree_flatten(v)[0] for v in (got, want))
     references = b if exact is None else tree_flatten(exact)[0]
-    for x, y, z in zip(a, b, references):
+    steps = b if stepwise is None else tree_flatten(stepwise)[0]
+    for x, y, z, step in zip(a, b, references, steps):
         if not isinstance(y, torch.Tensor):
             continue
         if x.dtype is not y.dtype or x.shape != y.shape:
             return f"{x.dtype} {tuple(x.shape)} for {y.dtype} {tuple(y.shape)}"
         if exact is not None and y.dtype in (torch.bfloat16, torch.float16) and isinstance(z, torch.Tensor) and z.shape == y.shape:
-            allowed = 2 * (y.double() - z.double()).abs() + torch.finfo(y.dtype).eps * (z.double().abs() + torch.finfo(y.dtype).tiny)
-            fits = ((x.double() - z.double()).abs() <= allowed) | (x == y) | (x.isnan() & y.isnan())
+            own = torch.maximum((y.double() - z.double()).abs().nan_to_num(0.0), (step.double() - z.double()).abs().nan_to_num(0.0))
+            allowed = 2 * own + torch.finfo(y.dtype).eps * (z.double().abs() + torch.finfo(y.dtype).tiny)
+            fits = ((x.double() - z.double()).abs() <= allowed) | (x == y) | (x.double() == z) | (x.isnan() & y.isnan())
             if not bool(fits.all()):
                 at = int((~fits).flatten().nonzero()[0])
                 return f"{x.flatten()[at].item()} for {z.flatten()[at].item()} (torch {y.flatten()[at].item()}), {int((~fits).sum())} of {fits.numel()}"

@@ -76,6 +76,18 @@ CASES = {
     "variance": (lambda x: (x - x.mean(0)) / (x.var(0, correction=0) + 1e-3).sqrt(), [(19, 5)]),
     "stack and where": (lambda x, y: torch.where(x > y, torch.stack((x, y)).sum(0), x * 0.5), [(4, 6), (4, 6)]),
     "padded": (lambda x: F.pad(torch.sin(x), (1, 2)), [(3, 7)]),
+    "steps": (lambda x: x[1::2, ::3] * 2 + x[:-1:2, 1::3], [(8, 9)]),
+    "turned around": (lambda x: x.flip(-1, 0) * 2, [(3, 8)]),
+    "rows by index": (lambda x: x[torch.tensor([1, -1, 0, 2, 1])].exp(), [(3, 8)]),
+    "pairs by index": (lambda x: x[:, torch.tensor([[1, -1], [0, 2]]), torch.tensor([0, -2])] * 2, [(2, 3, 8)]),
+    "gathered": (lambda x: x.gather(1, torch.tensor([[1, 0], [2, 2], [0, 7]])).exp(), [(3, 8)]),
+    "running sum": (lambda x: x.cumsum(-1) * 2, [(3, 33)]),
+    "repeated": (lambda x: x.repeat(2, 3) + 1, [(3, 5)]),
+    "expanded": (lambda x, y: torch.where(x[:1].expand(4, 6) > 0, y[0], 0.5), [(4, 6), (4, 6)]),
+    "last and first": (lambda x: x[:, -3:] + x[:, :3], [(5, 7)]),
+    "heads": (lambda x: (x.view(x.shape[0], 3, 2, 4).transpose(1, 2) * 2).reshape(x.shape[0] * 2, 12), [(5, 24)]),
+    "table of rows": (lambda w: F.embedding(torch.tensor([[1, 4], [0, 1], [2, 2]]), w) * 3, [(5, 12)]),
+    "positions": (lambda x: x * torch.arange(x.shape[0]).unsqueeze(1) + torch.arange(x.shape[1], dtype=torch.float32), [(5, 6)]),
 }  # fmt: skip
 
 
@@ -83,6 +95,53 @@ CASES = {
 def test_values_and_gradients_equal_eager(name: str) -> None:
     function, shapes = CASES[name]
     compare(function, *(torch.randn(shape) for shape in shapes))
+
+
+OPEN = ("rope", "slices", "padded", "last and first", "heads", "gathered", "rows by index", "expanded", "positions", "running sum", "stack and where")
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_sizes_may_be_symbols_in_views(name: str) -> None:
+    """One graph for two sizes of the first axis, with gradients; all that moves data is in regions."""
+    function, shapes = CASES[name]
+    fast = torch.compile(function, backend=backend, options=EMULATE, dynamic=True)
+    for extra in (0, 3):
+        grown = [(shape[0] + (extra if shape[0] == shapes[0][0] and name != "gathered" else 0), *shape[1:]) for shape in shapes]
+        inputs = [torch.randn(shape, requires_grad=True) for shape in grown]
+        plain = [x.detach().clone().requires_grad_() for x in inputs]
+        out, want = fast(*inputs), function(*plain)
+        torch.testing.assert_close(out, want)
+        assert out.stride() == want.stride()
+        seed = torch.randn_like(want)
+        out.backward(seed)
+        want.backward(seed)
+        for a, b in zip(inputs, plain):
+            torch.testing.assert_close(a.grad, b.grad)
+    assert {op for graph in GRAPHS for op in graph.torch_ops} <= {"aten.scatter_add.default", "aten.index_put.default"}
+
+
+def test_a_result_lies_in_memory_as_traced_and_not_as_an_input() -> None:
+    x, w = torch.randn(2, 64, 16).transpose(1, 2), torch.randn(64)
+    out = compiled(lambda x, w: (x * 2).clone(memory_format=torch.contiguous_format) * w)(x, w)
+    assert out.stride() == (1024, 64, 1)
+    torch.testing.assert_close(out, x * 2 * w)
+
+
+def test_numbers_on_the_cpu_and_their_lookups() -> None:
+    """A number that a kernel gets by value is read where a lookup of its product would read it from memory."""
+
+    def rotated_and_scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        y = (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * scale).view(2, 16, 4, 16).transpose(1, 2)
+        return y + rotated(y) * scale
+
+    x, scale = torch.randn(2, 16, 64), torch.tensor(1.5)
+    torch.testing.assert_close(compiled(rotated_and_scaled)(x, scale), rotated_and_scaled(x, scale))
+
+
+def test_tensors_without_elements() -> None:
+    x = torch.randn(0, 5)
+    out = compiled(lambda x: (torch.exp(x) + x.sum(0), torch.cat([x, x]).sum(0) * 2))(x)
+    assert out[0].shape == (0, 5) and bool((out[1] == 0).all()) and out[1].shape == (5,)
 
 
 def test_cross_entropy_needs_no_gather() -> None:

@@ -175,7 +175,7 @@ def compile_graph(
     if on_cpu and not options.emulate:
         log.info("%s graph: its tensors are on the CPU, so torch runs it eagerly (options={'emulate': True} runs weft's kernels in the emulator)", kind)
         return _boxed(gm)
-    reasons: dict[Node, str] = {} if on_cpu else {n: "a number on the CPU" for n in gm.graph.nodes if n.op == "call_function" and _is_cpu_number(n)}
+    reasons: dict[Node, str] = {} if on_cpu else {n: ON_CPU for n in gm.graph.nodes if n.op == "call_function" and _is_cpu_number(n)}
     regions = find_regions(gm.graph, reasons)
     made: dict[Any, Translated | str] = {}
     for region in regions:
@@ -186,7 +186,7 @@ def compile_graph(
             reasons.update({n: call for n in region.nodes if _counts(n)})
             continue
         record.regions.append((region, call))
-    record.compute_nodes = record.covered_nodes + sum(1 for n in gm.graph.nodes if n in reasons)
+    record.compute_nodes = record.covered_nodes + sum(1 for n in gm.graph.nodes if n in reasons and reasons[n] != ON_CPU)
     for node in gm.graph.nodes:
         if node in reasons:
             times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
@@ -200,6 +200,9 @@ def compile_graph(
 def _device(node: Node) -> str:
     value = node.meta.get("val")
     return value.device.type if isinstance(value, torch.Tensor) and value.dim() else ""
+
+
+ON_CPU = "a number on the CPU"
 
 
 def _is_cpu_number(node: Node) -> bool:

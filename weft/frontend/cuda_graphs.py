@@ -19,10 +19,6 @@ log = logging.getLogger(__name__)
 Boxed = Callable[[list[Any]], Any]
 
 
-UNTRACKED = "torch's CUDA graph trees refuse a tensor of their pool that stays alive between calls and is no output"
-"""Seen on an H200 at the first call (torch 2.11); until its owner is found nothing is recorded on a GPU. Set it to "" to look for it."""
-
-
 @dataclass
 class CudaGraphs:
     """The graphs of one compiled function. device: of the recorded forward, None while there is none."""
@@ -37,7 +33,7 @@ class CudaGraphs:
 
         is_backward = kind == "backward"
         static = _static_inputs(gm, is_backward)
-        why = check_for_skip(gm, len(static)) or UNTRACKED
+        why = check_for_skip(gm, len(static))
         if why or is_backward and self.device is None:
             log.warning("the %s graph is not recorded: %s", kind, why or "its forward is not")
             return self._after_forward(run) if is_backward and self.device is not None else run

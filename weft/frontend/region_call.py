@@ -22,12 +22,15 @@ class WrongLayout(UserError):
 
 
 class RegionCall:
-    """Callable with the region's inputs; returns its outputs. fallback_reason: why torch runs it, once a call has found that out; "" else."""
+    """Callable with the region's inputs; returns its outputs. fallback_reason: why torch runs it, once a call has found that out; "" else.
+    device: where it runs if no input decides that."""
 
     def __init__(self, region: Region, translated: Translated, *, is_emulated: bool, is_debug: bool, is_strict: bool) -> None:
         self.translated, self.is_debug, self.is_strict = translated, is_debug, is_strict
         self.is_emulated = is_emulated
         self.fallback_reason = ""
+        self.device = _device_without_inputs(region, is_emulated)
+        self._execute = translated.definition.execute
         self._eager: torch.fx.GraphModule | None = None
         self._region = region
         names = dict.fromkeys(getattr(getattr(n.target, "overloadpacket", n.target), "__name__", "") for n in region.nodes)
@@ -39,16 +42,24 @@ class RegionCall:
         if self.fallback_reason:
             return self.eager(*inputs)
         try:
-            outputs = self.translated.definition.execute(inputs)
-        except WeftError as error:
+            outputs = self._execute(inputs) if self.device is None else self._execute(inputs, device=self.device)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
             if self.is_strict:
                 raise
-            self.fallback_reason = str(error).splitlines()[0]
-            log.warning("%s runs in torch: %s", self.__name__, self.fallback_reason)
+            self._fall_back(error)
             return self.eager(*inputs)
         if self.is_debug:
             self._check(outputs, inputs)
         return outputs
+
+    def _fall_back(self, error: Exception) -> None:
+        """Let torch run this region from now on, and say so. What is no WeftError is a defect of weft."""
+        lines = str(error).splitlines() or [""]
+        self.fallback_reason = lines[0] if isinstance(error, WeftError) else f"a defect of weft, please report it: {type(error).__name__}: {lines[0]}"
+        log.warning("%s runs in torch: %s", self.__name__, self.fallback_reason)
+        log.debug("the error in full", exc_info=error)
 
     def kernels(self) -> tuple[Any, ...]:
         """The kernels that calls of this region's definition have used; none before the first call, or where torch runs it."""
@@ -66,6 +77,14 @@ class RegionCall:
             same = out.dtype is want.dtype and out.shape == want.shape and (out.stride() == want.stride() or out.numel() <= 1 or not _differs(out, want))
             if not same:
                 raise WrongLayout(index=index, given=_described(out), wanted=_described(want))
+
+
+def _device_without_inputs(region: Region, is_emulated: bool) -> torch.device | None:
+    """The device of a region that no input tensor decides; None where one does."""
+    given = [n.meta.get("val") for n in region.inputs]
+    if any(isinstance(v, torch.Tensor) and (v.dim() or v.is_cuda) for v in given):
+        return None
+    return torch.device("cpu") if is_emulated else region.outputs[0].meta["val"].device
 
 
 def _differs(a: torch.Tensor, b: torch.Tensor) -> bool:

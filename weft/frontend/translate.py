@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..api.definition import FusionDefinition
 from ..dtypes import DataType
 from ..ir.values import Scalar, TensorView
+from ..ops.build import logical_axes
 from .aten import Declined, lookup
 from .aten.rules import Translation, hint
 from .regions import Region, is_getitem
@@ -50,10 +51,9 @@ def _input(t: Translation, node: Node) -> Any:
         return t.fd.define_scalar(dtype=DataType.Double)
     if not isinstance(value, torch.Tensor):
         raise Declined(f"the input {node}, which is no tensor")
-    if any(isinstance(s, int) and s == 0 for s in value.shape):
-        raise Declined("an empty input")
     shape = [int(s) if isinstance(s, int) else -1 for s in value.shape]
     order, contiguity = _layout(value)
+    t.is_reordered |= order != list(range(value.dim()))[::-1]
     return t.fd.define_tensor(
         shape=shape, contiguity=contiguity, dtype=t.dtype(value.dtype), is_cpu=value.device.type == "cpu" and value.dim() == 0, stride_order=order
     )  # fmt: skip
@@ -75,6 +75,8 @@ def _note_sizes(t: Translation, region: Region, values: dict[Node, Any]) -> None
 def _layout(value: torch.Tensor) -> tuple[list[int], list[bool | None]]:
     """Return stride_order (0: the innermost axis) and contiguity (in memory order, outermost first) of a fake tensor."""
     rank = value.dim()
+    if any(isinstance(s, int) and s == 0 for s in value.shape):
+        return list(range(rank))[::-1], [True] * rank  # no element, no place
     hints = [hint(s) for s in value.stride()]
     sizes = [hint(s) for s in value.shape]
     is_broadcast = [sizes[i] == 1 and isinstance(value.shape[i], int) or isinstance(hints[i], int) and hints[i] == 0 for i in range(rank)]
@@ -127,8 +129,21 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     order, contiguity = _layout(fake)
     if not all(c in (True, None) for c in contiguity):
         raise Declined("an output that is not dense")
-    if order != list(range(fake.dim()))[::-1]:
+    value = _with_elements(t, value, fake)
+    if fake.dim() > 1 and (order != list(range(fake.dim()))[::-1] or t.is_reordered):  # without a word, weft takes over the order of an input
         value = t.ops.stride_order(value, stride_order=order)
+    return value
+
+
+def _with_elements(t: Translation, value: TensorView, fake: torch.Tensor) -> TensorView:
+    """Give an expanded axis elements of its own where torch's result has them: a choice by position, which always takes the value, has all positions."""
+    rank = fake.dim()
+    for dim, axis in enumerate(logical_axes(value)):
+        if axis.expanded_extent is None or fake.stride(dim) == 0:
+            continue
+        place = t.ops.iota(value.size(dim), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
+        everywhere = t.ops.ge(t.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(rank)]), 0)
+        value = t.ops.where(everywhere, value, t.constant(0, fake.dtype))
     return value
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from .rules import Declined, Operand, Translation, rule
-from .shapes import _not_empty
 
 aten = torch.ops.aten
 
 
-@rule(aten.embedding.default, claims=_not_empty)
+@rule(aten.embedding.default)
 def embedding(t: Translation, weight: Operand, indices: Operand, padding_idx: int = -1, *_: Any) -> Operand:
     """Rows of a table."""
     if t.rank(indices) == 0:
@@ -34,14 +33,14 @@ def _selected(t: Translation, x: Operand, indices: Operand, dim: int) -> Operand
     return t.ops.reshape(flat, new_shape=[*before, *shape, *after])
 
 
-@rule(aten.index_select.default, claims=_not_empty)
+@rule(aten.index_select.default)
 def index_select(t: Translation, x: Operand, dim: int, indices: Operand) -> Operand:
     if t.rank(x) == 0 or t.rank(indices) == 0:
         raise Declined("a single index")
     return t.ops.index_select(x, indices, dim % t.rank(x))
 
 
-@rule(aten.gather.default, claims=_not_empty)
+@rule(aten.gather.default)
 def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> Operand:
     if t.rank(x) == 0:
         raise Declined("a tensor without axes")
@@ -55,7 +54,7 @@ def _adjacent_integers(node: torch.fx.Node) -> str:
         return "a mask as index"
     if places != list(range(places[0], places[0] + len(places))):
         return "index tensors that are not side by side"
-    return _not_empty(node)
+    return ""
 
 
 @rule(aten.index.Tensor, aten._unsafe_index.Tensor, claims=_adjacent_integers)
@@ -81,7 +80,7 @@ def _from_front(t: Translation, place: Operand, extent: Operand) -> Operand:
     return t.ops.where(t.ops.lt(place, 0), t.ops.add(place, extent), place)
 
 
-@rule(aten.cumsum.default, claims=_not_empty)
+@rule(aten.cumsum.default)
 def cumsum(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Operand:
     """16-bit floats are summed in float32, integers in int64."""
     if t.rank(x) == 0:

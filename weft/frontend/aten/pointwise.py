@@ -12,7 +12,7 @@ import torch
 
 from ...ops.activations import gelu_gradient
 from ...ops.registry import OPS
-from .rules import Declined, Kind, Operand, Translation, rule
+from .rules import Kind, Operand, Translation, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -82,11 +82,17 @@ def rsub(t: Translation, a: Operand, b: Operand, alpha: Any = 1) -> Operand:
 
 @rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(t: Translation, a: Operand, b: Operand, rounding_mode: str | None = None) -> Operand:
-    """Division rounded down or towards zero. Errors: Declined for integers."""
+    """Division rounded down or towards zero."""
     dtype = t.compute_dtype(Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT, *t.node.args[:2])
+    a, b = t.to(a, dtype), t.to(b, dtype)
     if rounding_mode is not None and not dtype.is_floating_point:
-        raise Declined("division of integers with rounding")
-    quotient = t.ops.truediv(t.to(a, dtype), t.to(b, dtype))
+        quotient = t.ops.div(a, b)
+        if rounding_mode == "trunc":
+            return quotient
+        rest = t.ops.sub(a, t.ops.mul(quotient, b))
+        is_below = t.ops.bitwise_and(t.ops.ne(rest, 0), t.ops.ne(t.ops.lt(rest, 0), t.ops.lt(b, 0)))
+        return t.ops.sub(quotient, t.to(is_below, dtype))
+    quotient = t.ops.truediv(a, b)
     return quotient if rounding_mode is None else {"floor": t.ops.floor, "trunc": t.ops.trunc}[rounding_mode](quotient)
 
 

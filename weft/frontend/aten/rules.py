@@ -52,16 +52,18 @@ def lookup(target: Any) -> Rule | None:
     return RULES.get(target)
 
 
-SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool})
+SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool})
 
 
 class Translation:
     """One region on its way into a definition. node: the node whose rule runs. fd: the definition. sizes: what torch calls a size (an expression of
-    symbols) -> the scalar that has it: the size of an input's axis, or a number among the inputs."""
+    symbols) -> the scalar that has it: the size of an input's axis, or a number among the inputs. is_reordered: axes of an input, or of a permuted view, do
+    not lie in memory in their order."""
 
     def __init__(self, fd: FusionDefinition) -> None:
         self.fd, self.ops = fd, fd.ops
         self.sizes: dict[Any, Any] = {}
+        self.is_reordered = False
         self.node: torch.fx.Node = None  # type: ignore[assignment]
 
     @property

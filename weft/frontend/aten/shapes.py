@@ -44,6 +44,7 @@ def expand(t: Translation, x: Operand, sizes: Any, **_: Any) -> Operand:
 
 @rule(aten.permute.default, cheap=True)
 def permute(t: Translation, x: Operand, dims: Any) -> Operand:
+    t.is_reordered = True
     return t.ops.permute(x, dims=list(dims))
 
 
@@ -53,11 +54,13 @@ def transpose(t: Translation, x: Operand, a: int, b: int) -> Operand:
     order = list(range(t.rank(x)))
     if order:
         order[a], order[b] = order[b], order[a]
+    t.is_reordered = True
     return t.ops.permute(x, dims=order) if len(order) > 1 else x
 
 
 @rule(aten.t.default, cheap=True)
 def t_(t: Translation, x: Operand) -> Operand:
+    t.is_reordered = True
     return t.ops.permute(x, dims=[1, 0]) if t.rank(x) == 2 else x
 
 
@@ -66,14 +69,7 @@ def identity(t: Translation, x: Operand, **_: Any) -> Operand:
     return x
 
 
-def _not_empty(node: torch.fx.Node) -> str:
-    """Tensors without elements stay with torch."""
-    values = [node.meta["val"], *(n.meta.get("val") for n in node.all_input_nodes)]
-    flat = [v for value in values for v in (value if isinstance(value, (tuple, list)) else [value])]
-    return "a tensor without elements" if any(isinstance(s, int) and s == 0 for v in flat if isinstance(v, torch.Tensor) for s in v.shape) else ""
-
-
-@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, cheap=True, claims=_not_empty)
+@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, cheap=True)
 def view(t: Translation, x: Operand, sizes: Any) -> Operand:
     return t.ops.reshape(x, new_shape=t.extents(t.node.meta["val"].shape))
 
@@ -103,7 +99,7 @@ def _ends(source: torch.fx.Node, dim: int, start: Any, end: Any) -> tuple[Any, A
     return first, last
 
 
-@rule(aten.slice.Tensor, cheap=True, claims=_not_empty)
+@rule(aten.slice.Tensor, cheap=True)
 def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
     """Steps above 1: a range whose length is a multiple of the step, folded into two axes, of which the second keeps its first position."""
     source, start, end, step = (*t.node.args[:1], *(*t.node.args[2:], *[None, None, 1][len(t.node.args) - 2 :]))  # type: ignore[misc]
@@ -123,7 +119,7 @@ def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
     return t.ops.squeeze(cut(t, folded, dim + 1, 0, 1), dims=[dim + 1])
 
 
-@rule(aten.select.int, cheap=True, claims=lambda node: _not_empty(node) if node.meta["val"].dim() else "a result without axes")
+@rule(aten.select.int, cheap=True, claims=lambda node: "" if node.meta["val"].dim() else "a result without axes")
 def select(t: Translation, x: Operand, dim: int, index: Any) -> Operand:
     """One position along an axis, which goes."""
     dim %= t.rank(x)
@@ -132,7 +128,7 @@ def select(t: Translation, x: Operand, dim: int, index: Any) -> Operand:
     return t.ops.squeeze(cut(t, x, dim, index, index + 1), dims=[dim])
 
 
-@rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True, claims=_not_empty)
+@rule(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, cheap=True)
 def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
     """Parts along an axis; for unbind, of one position each."""
     parts = t.node.meta["val"]
@@ -149,20 +145,20 @@ def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
 
 
 # ---------------------------------------------------------------- what moves data
-@rule(aten.cat.default, claims=_not_empty)
+@rule(aten.cat.default)
 def cat(t: Translation, tensors: list[Operand], dim: int = 0) -> Operand:
     dtype = t.result_dtype
     return t.ops.cat([t.to(x, dtype) for x in tensors], dim=dim % t.rank(tensors[0]))
 
 
-@rule(aten.constant_pad_nd.default, claims=_not_empty)
+@rule(aten.constant_pad_nd.default)
 def constant_pad_nd(t: Translation, x: Operand, pad: list[int], value: Any = 0) -> Operand:
     dtype = t.result_dtype
     widths = [t.extent(meta_of(w)) for w in t.node.args[1]]  # type: ignore[union-attr]
     return t.ops.pad(t.to(x, dtype), pad_widths=widths, value=t.constant(value, dtype))
 
 
-@rule(aten.slice_scatter.default, claims=_not_empty)
+@rule(aten.slice_scatter.default)
 def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, *_: Any) -> Operand:
     """A part of `base` replaced: what is in front of it, the new part, what is behind. With a step, each new element stands before step - 1 old ones."""
     start, end, step = (*t.node.args[3:], *[None, None, 1][len(t.node.args) - 3 :])
@@ -197,7 +193,7 @@ def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, f
     return t.ops.where(is_new, spread, base)
 
 
-@rule(aten.copy.default, claims=_not_empty)
+@rule(aten.copy.default)
 def copy(t: Translation, into: Operand, x: Operand, *_: Any) -> Operand:
     """The values of x in the type and sizes of `into`."""
     value = t.node.meta["val"]
@@ -208,7 +204,7 @@ def copy(t: Translation, into: Operand, x: Operand, *_: Any) -> Operand:
     return t.ops.set(t.ops.broadcast_in_dim(x, shape=t.extents(value.shape), broadcast_dims=list(range(lead, value.dim()))))
 
 
-@rule(aten.repeat.default, claims=_not_empty)
+@rule(aten.repeat.default)
 def repeat(t: Translation, x: Operand, counts: Any) -> Operand:
     """Each axis becomes two: how often, and its elements."""
     shape = [1] * (len(counts) - t.rank(x)) + [x.size(d) for d in range(t.rank(x))]
@@ -218,9 +214,9 @@ def repeat(t: Translation, x: Operand, counts: Any) -> Operand:
     return t.ops.set(t.ops.reshape(t.ops.expand(x, wide), new_shape=t.extents(t.node.meta["val"].shape)))
 
 
-@rule(aten.flip.default, claims=_not_empty)
+@rule(aten.flip.default)
 def flip(t: Translation, x: Operand, dims: Any) -> Operand:
-    for dim in t.dims(x, list(dims)):
+    for dim in (d % t.rank(x) for d in dims):
         count = x.size(dim)
         index = t.ops.iota(count, t.ops.sub(count, 1), t.constant(-1, torch.int64), dtype=t.dtype(torch.int64))
         x = t.ops.take_along_axis(x, t.ops.broadcast(index, is_broadcast_dim=[d != dim for d in range(t.rank(x))]), dim)
@@ -229,8 +225,6 @@ def flip(t: Translation, x: Operand, dims: Any) -> Operand:
 
 # ---------------------------------------------------------------- factories
 def _shape(t: Translation, sizes: Any) -> list[Any]:
-    if any(isinstance(s, int) and s == 0 for s in sizes):
-        raise Declined("an empty tensor")
     return t.extents(t.node.meta["val"].shape)
 
 
@@ -277,7 +271,7 @@ def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Ope
     """Whole numbers from `start` in steps, in any type. Errors: Declined for steps that are not whole."""
     (length,) = t.node.meta["val"].shape
     first, by = (meta_of(v) for v in (t.node.args[0], t.node.args[2] if len(t.node.args) > 2 else step))
-    if any(isinstance(v, (float, torch.SymFloat)) for v in (first, by)) or isinstance(length, int) and length == 0:
-        raise Declined("a range of no elements, or whose steps are not whole")
+    if any(isinstance(v, (float, torch.SymFloat)) for v in (first, by)):
+        raise Declined("a range whose steps are not whole")
     count, first, by = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((length, first, by)))
     return t.to(t.ops.iota(count, first, by, dtype=t.dtype(torch.int64)), t.result_dtype)
