@@ -76,7 +76,7 @@ def _layout(value: torch.Tensor) -> tuple[list[int], list[bool | None]]:
     """Return stride_order (0: the innermost axis) and contiguity (in memory order, outermost first) of a fake tensor."""
     rank = value.dim()
     if any(isinstance(s, int) and s == 0 for s in value.shape):
-        return list(range(rank))[::-1], [True] * rank  # no element, no place
+        return list(range(rank))[::-1], [None if isinstance(s, int) and s == 1 else True for s in value.shape]  # no element, no place
     hints = [hint(s) for s in value.stride()]
     sizes = [hint(s) for s in value.shape]
     is_broadcast = [sizes[i] == 1 and isinstance(value.shape[i], int) or isinstance(hints[i], int) and hints[i] == 0 for i in range(rank)]

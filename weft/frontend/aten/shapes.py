@@ -216,6 +216,7 @@ def repeat(t: Translation, x: Operand, counts: Any) -> Operand:
 
 @rule(aten.flip.default)
 def flip(t: Translation, x: Operand, dims: Any) -> Operand:
+    """Axes backwards, by lookups."""
     for dim in (d % t.rank(x) for d in dims):
         count = x.size(dim)
         index = t.ops.iota(count, t.ops.sub(count, 1), t.constant(-1, torch.int64), dtype=t.dtype(torch.int64))
