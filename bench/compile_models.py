@@ -1,15 +1,23 @@
-"""One training step of two models through eager torch, Inductor and weft, in one process. Needs a GPU.
+"""One training step of five models through eager torch, Inductor and weft, in one process. Needs a GPU.
 
-    PYTHONPATH=. python bench/compile_models.py
+    PYTHONPATH=. python bench/compile_models.py                                  every model, default backends
+    PYTHONPATH=. python bench/compile_models.py llama gpt --backends eager,inductor,weft,inductor-graphs,weft-graphs,inductor-autotune
 
-Prints per model and backend: milliseconds of a step (median), seconds of the first, the loss, the largest relative error of a gradient against eager, and
-peak memory; then what weft's regions hold.
+Prints per model and backend: milliseconds of a step and of a forward without gradients (medians), seconds of the first step and of the first after
+`torch._dynamo.reset()`, milliseconds until a step has been queued (host), kernels of a step, milliseconds of those that are no product, convolution or
+attention, peak memory, and the largest relative error of a gradient against eager; then what weft's regions hold. Models have fewer layers than
+those that they are named after: widths and sizes of a layer are theirs.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
+import re
+import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -95,8 +103,113 @@ class GPT(nn.Module):
         return self.layers(x).float().square().mean()
 
 
+class ViTLayer(nn.Module):
+    """Attention over all tokens, GELU with erf."""
+
+    def __init__(self, width: int = 1024) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, 16, width // 16).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class ViT(nn.Module):
+    """Patches of 16 x 16 of images of 224 x 224, a class token, 1000 classes."""
+
+    def __init__(self, layers: int = 6, width: int = 1024) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, 16, 16)
+        self.token, self.position = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.randn(1, 197, width) * 0.02)
+        self.layers, self.norm, self.head = nn.Sequential(*[ViTLayer(width) for _ in range(layers)]), nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 1000)
+
+    def forward(self, images: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = self.patch(images).flatten(2).transpose(1, 2)
+        x = torch.cat((self.token.expand(x.shape[0], -1, -1), x), 1) + self.position
+        return F.cross_entropy(self.head(self.norm(self.layers(x))[:, 0]).float(), target)
+
+
+class UNet(nn.Module):
+    """Two residual blocks with group norm and a change by the time step, as in diffusion models."""
+
+    def __init__(self, channels: int = 320) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.GroupNorm(32, channels) for _ in range(4))
+        self.convs = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in range(4))
+        self.times = nn.ModuleList(nn.Linear(1280, 2 * channels) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        for block in range(2):
+            y = self.convs[2 * block](F.silu(self.norms[2 * block](x)))
+            scale, shift = self.times[block](F.silu(time))[:, :, None, None].chunk(2, 1)
+            x = x + self.convs[2 * block + 1](F.silu(self.norms[2 * block + 1](y) * (1 + scale) + shift))
+        return x.float().square().mean()
+
+
+class MoELayer(nn.Module):
+    """Top 2 of 8 experts: every expert gets the tokens with the largest shares of it, up to a capacity."""
+
+    def __init__(self, width: int, hidden: int, experts: int = 8) -> None:
+        super().__init__()
+        self.norm, self.router = RMSNorm(width), nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, width, 2 * hidden) * width**-0.5)
+        self.down = nn.Parameter(torch.randn(experts, hidden, width) * hidden**-0.5)
+        self.experts = experts
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = self.norm(x).view(-1, x.shape[-1])
+        weight, chosen = torch.softmax(self.router(flat).float(), -1).topk(2, -1)
+        share = torch.zeros(flat.shape[0], self.experts, device=x.device).scatter(1, chosen, weight / weight.sum(-1, keepdim=True))
+        share, token = share.t().topk(flat.shape[0] // 4, -1)
+        gate, up = torch.bmm(flat[token], self.up).chunk(2, -1)
+        y = torch.bmm(F.silu(gate) * up, self.down) * share.unsqueeze(-1).to(x.dtype)
+        return x + torch.zeros_like(flat).index_add(0, token.flatten(), y.flatten(0, 1)).view(x.shape)
+
+
+class MoE(nn.Module):
+    def __init__(self, layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[MoELayer(2048, 1408) for _ in range(layers)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).float().square().mean()
+
+
+def _tokens() -> tuple[torch.Tensor, ...]:
+    tokens = torch.randint(0, 32000, (4, 2048), device=DEVICE)
+    return tokens, tokens.roll(1, 1)
+
+
+def _normal(*sizes: int) -> torch.Tensor:
+    return torch.randn(sizes, device=DEVICE, dtype=DTYPE)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "llama": (Llama, _tokens),
+    "gpt": (GPT, lambda: (_normal(8, 1024, 1024),)),
+    "vit": (ViT, lambda: (_normal(64, 3, 224, 224), torch.randint(0, 1000, (64,), device=DEVICE))),
+    "unet": (UNet, lambda: (_normal(16, 320, 64, 64), _normal(16, 1280))),
+    "moe": (MoE, lambda: (_normal(4, 2048, 2048),)),
+}
+"""Name -> what makes the model, what makes its inputs."""
+
+BACKENDS: dict[str, dict[str, Any] | None] = {
+    "eager": None, "inductor": {"backend": "inductor"}, "weft": {"backend": backend}, "weft-graphs": {"backend": backend, "mode": "reduce-overhead"},
+    "inductor-graphs": {"backend": "inductor", "mode": "reduce-overhead"}, "inductor-autotune": {"backend": "inductor", "mode": "max-autotune-no-cudagraphs"},
+}  # fmt: skip
+
+FOREIGN = re.compile("gemm|cutlass|nvjet|flash|fmha|xmma|cudnn|conv|splitK|implicit|wgrad|dgrad|sm90_|gemv", re.IGNORECASE)
+"""Names of kernels that are products, convolutions or attention."""
+
+
 def step_of(model: nn.Module, function: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> Callable[[], torch.Tensor]:
     def step() -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
         model.zero_grad(set_to_none=True)
         loss = function(*inputs)
         loss.backward()
@@ -105,34 +218,100 @@ def step_of(model: nn.Module, function: Callable[..., torch.Tensor], inputs: tup
     return step
 
 
-def measure(name: str, model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+def seconds_of(call: Callable[[], Any]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def host_ms(step: Callable[[], Any]) -> float:
+    """Milliseconds until a step has been queued, from an idle GPU; median of nine."""
+    found = []
+    for _ in range(9):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        found.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(found)
+
+
+def kernels_of(step: Callable[[], Any]) -> tuple[int, float, float, list[tuple[str, int, float]]]:
+    """Kernels of a step, milliseconds of all and of those that are no product, convolution or attention, and the longest of these."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+        torch.cuda.synchronize()
+    rows = [(e.key, e.count, e.self_device_time_total / 1e3) for e in profile.key_averages() if e.self_device_time_total > 0]
+    own = sorted((r for r in rows if not FOREIGN.search(r[0])), key=lambda r: -r[2])
+    return sum(r[1] for r in rows), sum(r[2] for r in rows), sum(r[2] for r in own), own[:12]
+
+
+def measure(name: str, which: str, model: nn.Module, inputs: tuple[torch.Tensor, ...], exact: list[torch.Tensor], details: bool) -> dict[str, float]:
+    """Print one row; `exact` is filled by the first backend."""
     from triton.testing import do_bench
 
-    exact: list[torch.Tensor] = []
-    for which in ("eager", "inductor", "weft"):
-        torch._dynamo.reset()
-        torch.cuda.reset_peak_memory_stats()
-        function = model if which == "eager" else torch.compile(model, backend=backend if which == "weft" else which)
-        step = step_of(model, function, inputs)
-        start = time.perf_counter()
-        loss = step()
-        torch.cuda.synchronize()
-        first_s = time.perf_counter() - start
-        gradients = [p.grad.float().clone() for p in model.parameters()]
-        exact = exact or gradients
-        error = max(float((a - b).norm() / (b.norm() + 1e-9)) for a, b in zip(gradients, exact))
-        ms = do_bench(step, warmup=100, rep=300, return_mode="median")
-        peak = torch.cuda.max_memory_allocated() / 2**30
-        print(f"{name} {which}: step {ms:.2f} ms, first {first_s:.1f} s, loss {loss.item():.5f}, gradient error {error:.1e}, peak {peak:.2f} GiB", flush=True)
-    for graph in GRAPHS:
-        print(f"  {graph.kind}: {graph.covered_nodes} of {graph.compute_nodes} compute nodes in {len(graph.regions)} regions; torch: {graph.torch_ops}")
+    torch._dynamo.reset()
+    settings = BACKENDS[which]
+
+    def compiled() -> Callable[..., torch.Tensor]:
+        return model if settings is None else torch.compile(model, **settings)
+
+    step = step_of(model, compiled(), inputs)
+    first_s = seconds_of(step)
+    graphs = list(GRAPHS)
+    torch._dynamo.reset()
+    function = compiled()
+    step = step_of(model, function, inputs)
+    again_s = seconds_of(step)
+    step()
+    gradients = [p.grad.float().clone() for p in model.parameters()]
+    exact.extend(gradients if not exact else [])
+    error = max(float((a - b).norm() / (b.norm() + 1e-9)) for a, b in zip(gradients, exact))
+    del gradients
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    ms = do_bench(step, warmup=50, rep=200, return_mode="median")
+    with torch.no_grad():
+        forward_ms = do_bench(lambda: function(*inputs), warmup=50, rep=100, return_mode="median")
+    count, total, own, longest = kernels_of(step)
+    print(f"{name} {which}: step {ms:.2f} ms, forward {forward_ms:.2f} ms, first {first_s:.1f} s, again {again_s:.1f} s, host {host_ms(step):.1f} ms")
+    print(f"  {count} kernels, {total:.2f} ms in them, {own:.2f} ms of no product, peak {peak:.2f} GiB, gradient error {error:.1e}", flush=True)
+    if details:
+        for key, times, spent in longest:
+            print(f"    {spent:7.3f} ms {times:4d}x {key[:110]}", flush=True)
+    if which == "weft":
+        for graph in graphs:
+            print(f"  {graph.kind}: {graph.covered_nodes} of {graph.compute_nodes} compute nodes in {len(graph.regions)} regions; torch: {graph.torch_ops}")
+            for text in (f"{call.__name__}: {call.fallback_reason}" for _, call in graph.regions if call.fallback_reason):
+                print(f"    fallback {text}")
+    return {"step": ms, "own": own}
 
 
 def main() -> None:
-    torch.manual_seed(0)
-    tokens = torch.randint(0, 32000, (4, 2048), device=DEVICE)
-    measure("llama, 4 layers", Llama().to(DEVICE, DTYPE), (tokens, tokens.roll(1, 1)))
-    measure("gpt, 4 layers", GPT().to(DEVICE, DTYPE), (torch.randn(8, 1024, 1024, device=DEVICE, dtype=DTYPE),))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=[])
+    parser.add_argument("--backends", default="eager,inductor,weft")
+    parser.add_argument("--details", action="store_true", help="the longest kernels of each backend")
+    a = parser.parse_args()
+    ratios: dict[str, list[float]] = {"step": [], "own": []}
+    for name in a.models or MODELS:
+        torch.manual_seed(0)
+        make_model, make_inputs = MODELS[name]
+        model, inputs = make_model().to(DEVICE, DTYPE), make_inputs()
+        exact: list[torch.Tensor] = []
+        rows = {which: measure(name, which, model, inputs, exact, a.details) for which in a.backends.split(",")}
+        if "inductor" in rows and "weft" in rows:
+            for part, found in ratios.items():
+                found.append(rows["inductor"][part] / rows["weft"][part])
+    for part, found in ratios.items():
+        if found:
+            print(f"Inductor over weft, {part}: {[round(r, 3) for r in found]}, geometric mean {math.exp(statistics.mean(map(math.log, found))):.3f}")
 
 
 if __name__ == "__main__":
