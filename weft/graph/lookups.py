@@ -296,7 +296,7 @@ class _Mover:
     def _looked_up(self, tensor: TensorView, window: Window) -> TensorView:
         """Return a lookup of a tensor that stays as it is; a CPU scalar, which kernels get by value, has no memory to look into."""
         if tensor.is_cpu_scalar:
-            return broadcast(self.fusion, tensor, [True] * len(self.axes))  # type: ignore[return-value]
+            return broadcast(self.fusion, tensor, [True] * len(self.axes))
         fusion, varying = self.fusion, self._varying(tensor, window)
         axes = [self._axis(d) if d in varying else fusion.new_axis(1, IterType.broadcast) for d in range(len(self.axes))]
         indices = list(dict.fromkeys(p.index for p in window.places if isinstance(p, Value)))

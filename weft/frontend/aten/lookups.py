@@ -48,8 +48,9 @@ def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> 
 
 
 def _adjacent_integers(node: torch.fx.Node) -> str:
-    places = [i for i, index in enumerate(node.args[1]) if index is not None]  # type: ignore[arg-type, union-attr]
-    values = [node.args[1][i].meta["val"] for i in places]  # type: ignore[index, union-attr]
+    given: Any = node.args[1]
+    places = [i for i, index in enumerate(given) if index is not None]
+    values = [given[i].meta["val"] for i in places]
     if any(v.dtype is torch.bool for v in values):
         return "a mask as index"
     if places != list(range(places[0], places[0] + len(places))):

@@ -93,19 +93,26 @@ def cut(t: Translation, x: Operand, dim: int, start: Any, end: Any) -> Operand:
     return t.ops.slice(x, start_indices=starts, end_indices=ends, manual_normalization=is_symbolic)
 
 
-def _ends(source: torch.fx.Node, dim: int, start: Any, end: Any) -> tuple[Any, Any]:
-    size = source.meta["val"].shape[dim]
-    first, last = (_bound(meta_of(v), size, d) for v, d in ((start, 0), (end, size)))
-    return first, last
+def _size(node: torch.fx.Node, dim: int) -> Any:
+    """The size of a node's first argument."""
+    source: Any = node.args[0]
+    return source.meta["val"].shape[dim]
+
+
+def _range(node: torch.fx.Node, dim: int, place: int) -> tuple[Any, Any, Any]:
+    """First position, end and step of a slice, whose arguments begin at `place`."""
+    given = list(node.args[place:])
+    start, end, step = given + [None, None, 1][len(given) :]
+    size = _size(node, dim)
+    return _bound(meta_of(start), size, 0), _bound(meta_of(end), size, size), step
 
 
 @rule(aten.slice.Tensor, cheap=True)
 def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
     """Steps above 1: a range whose length is a multiple of the step, folded into two axes, of which the second keeps its first position."""
-    source, start, end, step = (*t.node.args[:1], *(*t.node.args[2:], *[None, None, 1][len(t.node.args) - 2 :]))  # type: ignore[misc]
     dim %= t.rank(x)
-    first, last = _ends(source, dim, start, end)  # type: ignore[arg-type]
-    size, count = source.meta["val"].shape[dim], t.node.meta["val"].shape[dim]  # type: ignore[union-attr]
+    first, last, step = _range(t.node, dim, 2)
+    size, count = _size(t.node, dim), t.node.meta["val"].shape[dim]
     if step == 1:
         return x if isinstance(first, int) and (first, last) == (0, size) else cut(t, x, dim, first, last)
     if not all(isinstance(v, int) for v in (first, last, size)):
@@ -161,11 +168,9 @@ def constant_pad_nd(t: Translation, x: Operand, pad: list[int], value: Any = 0) 
 @rule(aten.slice_scatter.default)
 def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, *_: Any) -> Operand:
     """A part of `base` replaced: what is in front of it, the new part, what is behind. With a step, each new element stands before step - 1 old ones."""
-    start, end, step = (*t.node.args[3:], *[None, None, 1][len(t.node.args) - 3 :])
     dim, dtype = dim % t.rank(base), t.result_dtype
-    source: Any = t.node.args[0]
-    size = source.meta["val"].shape[dim]
-    first, last = _ends(source, dim, start, end)
+    first, last, step = _range(t.node, dim, 3)
+    size = _size(t.node, dim)
     x, base = t.to(x, dtype), t.to(base, dtype)
     if step != 1:
         return _every_few(t, base, x, dim, size, first, step)
