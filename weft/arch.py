@@ -72,6 +72,64 @@ def _round_down(value: int, step: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Latencies:
+    """How long a chip's parts take, for `schedulers/cost`.
+
+    launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. dram_latency_ns, l2_latency_ns: from a load to its first use, nothing else
+    going on. l2_bytes_per_s: by all multiprocessors. shuffle_latency_clocks, shared_latency_clocks, arithmetic_latency_clocks: as of loads.
+    barrier_clocks, barrier_warp_clocks: of a barrier of a block, and for each of its warps. cluster_barrier_clocks, cluster_block_clocks: the same for a cluster
+    and its blocks. grid_meeting_ns, grid_block_ns: for all blocks of a grid to meet, and for each of them.
+    """
+
+    launch_ns: float
+    cooperative_launch_ns: float
+    dram_latency_ns: float
+    l2_latency_ns: float
+    l2_bytes_per_s: float
+    shared_latency_clocks: float
+    shuffle_latency_clocks: float
+    arithmetic_latency_clocks: float
+    barrier_clocks: float
+    barrier_warp_clocks: float
+    cluster_barrier_clocks: float
+    cluster_block_clocks: float
+    grid_meeting_ns: float
+    grid_block_ns: float
+
+
+HOPPER_LATENCIES = Latencies(  # measured on an H200 by bench/chip.py, driver 580, November 2026, but for what says otherwise
+    launch_ns=4350,
+    cooperative_launch_ns=4460,
+    dram_latency_ns=650,  # an estimate; 479 clocks of an H100 PCIe where translations are at hand (arXiv 2402.13499)
+    l2_latency_ns=145,
+    l2_bytes_per_s=5.5e12,  # an estimate
+    shared_latency_clocks=29.5,
+    shuffle_latency_clocks=25,
+    arithmetic_latency_clocks=4,
+    barrier_clocks=12.3,
+    barrier_warp_clocks=2.0,
+    cluster_barrier_clocks=377,
+    cluster_block_clocks=0.6,
+    grid_meeting_ns=1258,
+    grid_block_ns=1.1,
+)
+AMPERE_LATENCIES = replace(  # published figures; what nobody publishes is taken to be as on Hopper
+    HOPPER_LATENCIES,
+    dram_latency_ns=630,  # Hopper's, by the clocks of one source: 466 and 479 (arXiv 2402.13499)
+    l2_latency_ns=185,  # 261 clocks at 1.41 GHz, same source
+    l2_bytes_per_s=3.2e12,  # an estimate: Hopper's, by multiprocessors and clocks
+    shared_latency_clocks=29,  # same source
+    cluster_barrier_clocks=0,  # there are no clusters
+    cluster_block_clocks=0,
+)
+BLACKWELL_LATENCIES = replace(  # published figures; what nobody publishes is taken to be as on Hopper
+    HOPPER_LATENCIES,
+    l2_latency_ns=150,  # chipsandcheese.com on the B200: within a partition
+    l2_bytes_per_s=6.1e12,  # an estimate: Hopper's, by multiprocessors and clocks
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Arch:
     """Figures of one chip.
 
@@ -100,6 +158,7 @@ class Arch:
     warp_threads: int = WARP_THREADS
     max_vector_bits: int = 128
     copy_bytes_per_s: float | None = None
+    latencies: Latencies = HOPPER_LATENCIES
 
     @property
     def nvrtc_target(self) -> str:
@@ -196,6 +255,7 @@ A100 = Arch(
     shared_per_block_optin_bytes=163 * 1024,  # Ampere tuning guide
     max_cluster_blocks=1,  # clusters came with 9.0
     fp32_lanes_per_sm=64,  # A100 white paper
+    latencies=AMPERE_LATENCIES,
 )
 
 H100 = Arch(
@@ -236,6 +296,7 @@ B200 = Arch(
     shared_per_block_optin_bytes=227 * 1024,  # Blackwell tuning guide
     max_cluster_blocks=16,  # Blackwell tuning guide: 8 portable, 16 opted in
     fp32_lanes_per_sm=128,  # CUDA C++ Programming Guide, arithmetic throughput
+    latencies=BLACKWELL_LATENCIES,
 )
 
 CHIPS: dict[str, Arch] = {chip.name: chip for chip in (A100, H100, H200, B200)}

@@ -111,7 +111,6 @@ IN_CYCLES: dict[str, set[str]] = {
         "activations", "calls", "composites", "factories", "functions", "gradients", "index_functions", "lookups", "losses", "names", "positions", "reductions",
         "reshape", "resize", "scans", "shapes", "step_gradients", "view_functions",
     },
-    "schedulers": {"inner_outer_heuristic", "inner_outer_model"},
     "api": {"autograd", "definition", "repro"},
     "nn": {"family", "library", "transforms"},
 }  # fmt: skip

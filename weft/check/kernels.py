@@ -32,7 +32,7 @@ from weft.schedule.propagate import parallelize_like, transform_like
 from weft.schedule.recompute import recompute_chain
 from weft.schedulers.base import Launch
 from weft.schedulers.inner_outer import apply_inner_outer
-from weft.schedulers.inner_outer_heuristic import InnerOuterParams
+from weft.schedulers.inner_outer_params import InnerOuterParams
 from weft.schedulers.two_sides import analyze_two_sides
 
 P = ParallelType

@@ -26,7 +26,9 @@ from ..schedule.rfactor import rfactor
 from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
-from .inner_outer_heuristic import LOADS, Candidates, InnerOuterParams, choose_inner_outer
+from .inner_outer_candidates import Candidates
+from .inner_outer_heuristic import choose_inner_outer
+from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
 from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, row_sizes, split_axis

@@ -32,7 +32,7 @@ class TwoSidedFacts:
     rows: of the part before the results of columns; its outputs and weights are those of the rows. has_row_results: a row reduction is used over the row.
     column_results: reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: what enters and leaves per column at the end.
     has_single_axes: some tensors have axes of one element among those of the rows, behind which no vector is found.
-    begins_with_units: all inputs that are rows begin with a unit of bulk copies.
+    begins_with_units: all inputs that are rows begin with a unit of bulk copies. row_inputs, row_outputs: tensors that are rows.
     """
 
     rows: PersistentFacts
@@ -42,6 +42,8 @@ class TwoSidedFacts:
     column_bits: int
     has_single_axes: bool = False
     begins_with_units: bool = True
+    row_inputs: int = 1
+    row_outputs: int = 1
 
 
 class TwoSidedAnalysis(RowAnalysis):
@@ -92,7 +94,10 @@ class TwoSidedAnalysis(RowAnalysis):
         accumulators = sum(o.dtype().bits for e in self.columns.reductions for o in e.outputs)  # type: ignore[attr-defined]
         moved = sum(t.dtype().bits for t in (*self.column_outputs, *self.column_inputs))
         begins_with_units = all(alignment_bits.get(t.name, BULK_BYTES * 8) % (BULK_BYTES * 8) == 0 for t in self.row_inputs)
-        return TwoSidedFacts(rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved, self.has_single_axes, begins_with_units)
+        return TwoSidedFacts(
+            rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved, self.has_single_axes, begins_with_units,
+            len(self.row_inputs), len(self.row_outputs),
+        )  # fmt: skip
 
     def columns_elems(self, env: Sizes) -> int:
         """Return the length of a row."""

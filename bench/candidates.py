@@ -1,0 +1,281 @@
+"""Times candidates of the choice among kernels for rows and columns: many random definitions and sizes, a part of the legal params of each.
+
+    python bench/candidates.py [OUT.json] [--count 200] [--kernels 24] [--seconds 150] [--first 0] [--processes 24]
+    python bench/candidates.py --cpu-smoke
+
+Several processes schedule, lower and compile; one at a time has the GPU, so that nobody disturbs a measurement. A kernel that dies takes its process along:
+another one goes on with the next case, and the record says which kernel it was. All kernels of a case run in turn, beside a copy of the same bytes. The fastest
+by prediction are timed as well as some at random, and the present choice always. The record holds definitions as values of `Spec`, so that facts are made anew
+from them. Read first: `measure_case`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import RESULTS, about, device_of, medians_in_turn, moved_bytes, parser
+from two_sided_definitions import Spec, benchmark_specs, definition, fill, inputs_of, random_spec, seen_of
+
+from weft import FusionDefinition
+from weft.arch import Arch, arch_by_name, arch_of_device
+from weft.compiler import Proposal
+from weft.errors import WeftError
+from weft.ir.enums import SchedulerType
+from weft.options import current
+from weft.runtime import runtimes
+from weft.runtime.timing import Timings
+from weft.schedulers.cost.model import time_ns
+from weft.schedulers.cost.two_sided import work_of
+from weft.schedulers.inner_outer_candidates import Candidates
+from weft.schedulers.inner_outer_heuristic import choose_inner_outer
+from weft.schedulers.inner_outer_params import InnerOuterParams
+
+SAMPLES, LONG_SAMPLES, LONG_US = 25, 12, 300.0
+"""Of each kernel; the second where a copy takes longer than the third."""
+WRONG = 2e-2
+"""Relative L2 distance to what another kernel computes: rounding makes 5e-3 at most."""
+SLACK = 1.4
+"""Registers that candidates may need over what they have: some of these spill, which the model must know."""
+STUCK_S = 25.0
+"""For one case on the GPU, from which its process is ended."""
+FIELDS = tuple(InnerOuterParams.__dataclass_fields__)
+
+
+# ---------------------------------------------------------------- which kernels
+def specs_of(first: int) -> Iterator[Spec]:
+    """Return the benchmark's cases (with the first record only), then random ones."""
+    return itertools.chain(benchmark_specs() if first == 0 else (), (random_spec(seed) for seed in itertools.count(first)))
+
+
+def chosen_candidates(spec: Spec, arch: Arch, count: int) -> list[InnerOuterParams]:
+    """Return the present choice, a third that is predicted to be fast, and the rest at random."""
+    seen = seen_of(spec)
+    choice, _ = choose_inner_outer(seen.facts, arch, seen.is_loadable)
+    candidates = Candidates(seen.facts, arch, seen.is_loadable, SLACK)
+    made = candidates.table()
+    order = np.argsort(time_ns(work_of(made, candidates.facts_of_rows, arch), arch), kind="stable")
+    every = [candidates.params(made, place) for place in order]
+    fast, rest = every[: count // 3], every[count // 3 :]
+    drawn = random.Random(str(spec))
+    some = [varied(p, drawn) for p in drawn.sample(rest, min(len(rest), count - len(fast)))]
+    found = [choice, *fast, *some]
+    return list(dict.fromkeys(found))
+
+
+def varied(params: InnerOuterParams, drawn: random.Random) -> InnerOuterParams:
+    """Return params, some of them with fewer stages, other lanes along the columns, or other loads at once of partial results: what candidates leave out."""
+    if params.stages > 2 and drawn.random() < 0.25:
+        params = dataclasses.replace(params, stages=drawn.randrange(2, params.stages))
+    threads, lanes = params.lanes * params.threads_y, drawn.choice((2, 4, 8, 16, 32))
+    if drawn.random() < 0.2 and threads % lanes == 0:
+        params = dataclasses.replace(params, lanes=lanes, threads_y=threads // lanes)
+    return dataclasses.replace(params, slots_unroll=drawn.choice((2, 4, 6, 9))) if drawn.random() < 0.15 else params
+
+
+# ---------------------------------------------------------------- one kernel
+class Kernel:
+    """A definition whose kernel has given params."""
+
+    def __init__(self, spec: Spec, params: InnerOuterParams) -> None:
+        self.fd: FusionDefinition = definition(spec)
+        self.params = params
+        self.caller = self.fd._executor_cache()._caller
+        self.caller.request = self.request  # type: ignore[method-assign]
+        self.runtime: Any = None
+
+    def request(self, use: Any, sizes: Any, engine: Any, options: Any, disable: frozenset[str] = frozenset()) -> Any:
+        proposal = Proposal(SchedulerType.inner_outer_persistent, self.params)
+        return runtimes.request_for(proposal, use.part, runtimes.index_type_for(use, sizes), engine, options)
+
+    def build(self, inputs: list[torch.Tensor]) -> None:
+        """Compile and load. Errors: what the compiler or the limits of the chip say."""
+        sizes, engine = self.caller.sizes(inputs, None, current())
+        (use,) = sizes.kernels
+        request = self.request(use, sizes, engine, current())
+        self.runtime = self.caller.kernels.runtime(request, self.caller.kernels.program(request), Timings())
+
+    def resources(self) -> list[int | None]:
+        """Return registers, and bytes that a thread spills."""
+        found = getattr(self.runtime.built.report, "resources", None)
+        return [None, None] if found is None else [found.registers, found.spill_store_bytes]
+
+
+def short(params: InnerOuterParams) -> list[Any]:
+    return [getattr(params, name) for name in FIELDS]
+
+
+# ---------------------------------------------------------------- one case
+def measure_case(spec: Spec, count: int, arch: Arch, device: str, folder: Path) -> dict[str, Any]:
+    """Build the kernels of a case and time them in turn; return its row. us: None for kernels that cannot be used or compute something else."""
+    inputs = inputs_of(definition(spec), spec, device)
+    kernels, rows = [], []
+    for params in chosen_candidates(spec, arch, count):
+        kernel = Kernel(spec, params)
+        try:
+            kernel.build(inputs)
+            kernels.append(kernel)
+        except WeftError as error:
+            rows.append([None, None, None, type(error).__name__, *short(params)])
+    with lock(folder / "gpu"):
+        (folder / f"at.{os.getpid()}").write_text(json.dumps([time.time(), spec.to_json()]))
+        fill(inputs)
+        good, first, count_bytes = [], None, 0
+        for kernel in kernels:
+            (folder / f"running.{os.getpid()}").write_text(json.dumps([spec.to_json(), short(kernel.params)]))
+            try:
+                outputs = kernel.fd.execute(inputs)
+                if device == "cuda":
+                    torch.cuda.synchronize()
+            except WeftError as error:
+                rows.append([None, *kernel.resources(), type(error).__name__, *short(kernel.params)])
+                continue
+            first = outputs if first is None else first
+            far = max(float((a.float() - b.float()).norm() / b.float().norm().clamp_min(1e-20)) for a, b in zip(outputs, first))
+            if far < WRONG:
+                good.append(kernel)
+            else:
+                rows.append([None, *kernel.resources(), f"differs by {far:.1e}", *short(kernel.params)])
+            count_bytes = moved_bytes(inputs, outputs)
+            del outputs
+        source = torch.empty(max(1, count_bytes // 2), dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        calls = [lambda: target.copy_(source), *((lambda fd=kernel.fd: fd.execute(inputs)) for kernel in good)]
+        samples = LONG_SAMPLES if spec.moved_bytes / arch.roof_bytes_per_s * 1e6 > LONG_US else SAMPLES
+        times = [statistics.median(found) for found in medians_in_turn(calls, device, samples)]
+        (folder / f"at.{os.getpid()}").unlink()
+    rows += [[round(us, 2), *kernel.resources(), "", *short(kernel.params)] for us, kernel in zip(times[1:], good)]
+    return {"spec": spec.to_json(), "bytes": count_bytes, "copy_us": round(times[0], 2), "chosen": short(chosen_candidates(spec, arch, 0)[0]), "kernels": rows}
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold a lock that all processes share; it is free again when its holder dies."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ---------------------------------------------------------------- processes
+def next_number(folder: Path) -> int:
+    """Return the number of the next case; each is handed out once."""
+    with lock(folder / "cases"):
+        place = folder / "next"
+        number = int(place.read_text()) if place.exists() else 0
+        place.write_text(str(number + 1))
+    return number
+
+
+def work(a: argparse.Namespace, folder: Path, device: str) -> None:
+    """Measure cases until none is left or the time is over. Each is a line of a file of this process."""
+    torch.set_num_threads(1)
+    arch = arch_of_device(0) if device == "cuda" else arch_by_name("H200")
+    while time.time() < a.until:
+        number = next_number(folder)
+        if number >= a.count:
+            return
+        spec = next(itertools.islice(specs_of(a.first), number, None))
+        if device == "cpu":
+            spec = Spec(*[*spec.to_json()[:2], min(spec.rows, 5), min(spec.columns, 136), *spec.to_json()[4:]])
+        try:
+            row = measure_case(spec, a.kernels, arch, device, folder)
+        except (WeftError, ValueError, torch.OutOfMemoryError) as error:  # a spec that the template does not take
+            row = {"spec": spec.to_json(), "failed": f"{type(error).__name__}: {str(error)[:200]}"}
+        with (folder / f"rows.{os.getpid()}").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def supervise(a: argparse.Namespace, folder: Path) -> list[list[Any]]:
+    """Keep the processes at work; return the kernels that killed one."""
+    died: list[list[Any]] = []
+    command = [sys.executable, __file__, "--worker", str(folder), "--until", str(a.until), "--count", str(a.count), "--first", str(a.first)]
+    command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke
+    running = [subprocess.Popen(command) for _ in range(a.processes)]
+    while running:
+        time.sleep(0.25)
+        now = time.time()
+        for worker in list(running):
+            at, was = folder / f"at.{worker.pid}", folder / f"running.{worker.pid}"
+            is_stuck = at.exists() and now - (_read(at) or [now])[0] > STUCK_S
+            if worker.poll() is None and (is_stuck or now > a.until + STUCK_S):
+                worker.kill()
+                worker.wait()
+            if worker.poll() is None:
+                continue
+            running.remove(worker)
+            at.unlink(missing_ok=True)
+            if worker.returncode and now <= a.until:
+                died.append([worker.returncode, *(_read(was) or [])])
+                print(f"a process ended with {worker.returncode} in {died[-1][1:]}", flush=True)
+                running.append(subprocess.Popen(command))
+    return died
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def collect(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.glob("rows.*")) for line in path.read_text().splitlines()]
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--count", type=int, default=200, help="cases")
+    arguments.add_argument("--kernels", type=int, default=24, help="of each case")
+    arguments.add_argument("--seconds", type=float, default=150.0)
+    arguments.add_argument("--first", type=int, default=0, help="seed of the first random case")
+    arguments.add_argument("--processes", type=int, default=24)
+    arguments.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    a = arguments.parse_args()
+    device = device_of(a)
+    if a.worker:
+        return work(a, Path(a.worker), device)
+    if a.cpu_smoke:
+        a.count, a.kernels, a.processes = min(a.count, 3), 2, 2
+    out = Path(a.out) if a.out else RESULTS / "two_sided.json"
+    folder = out.with_suffix(".parts")
+    folder.mkdir(parents=True, exist_ok=True)
+    a.until = time.time() + a.seconds
+    died = supervise(a, folder)
+    rows = collect(folder)
+    kernels = sum(len(row.get("kernels", ())) for row in rows)
+    print(f"{len(rows)} cases, {kernels} kernels, {len(died)} that killed a process")
+    if a.out or not a.cpu_smoke:
+        write_record(out, device, rows, died)
+    return None
+
+
+def write_record(out: Path, device: str, rows: list[dict[str, Any]], died: list[list[Any]]) -> None:
+    """Write cases one a line. columns: of the rows of `kernels`."""
+    columns = ["us", "registers", "spill_bytes", "failed", *FIELDS]
+    head = {"what": "kernels for rows and columns, timed by bench/candidates.py", **about(device), "columns": columns}
+    lines = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in rows)
+    text = json.dumps({**head, "died": died, "cases": []}, indent=1).replace('"cases": []', f'"cases": [\n{lines}\n ]')
+    out.write_text(text + "\n", encoding="utf-8")
+    print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What a kernel for rows and columns does: instructions, bytes and waiting, from its params and the facts of the fusion.
+
+Pure arithmetic on numbers or on numpy arrays with one element per candidate. A block goes from step to step, a step being the rows that it takes at once;
+then all blocks meet and add up what they have of the columns. Read first: `work_of`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from ...arch import WARP_THREADS, Arch
+from .work import Work
+
+NOW, AHEAD, CP_ASYNC, TMA = range(4)
+"""How rows come, in the order of `inner_outer_params.LOADS`."""
+WHOLE, LEADING, PARTIAL = range(3)
+"""What is known of the batches of a row."""
+SHARED_BYTES_PER_CLOCK = 128
+"""Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Params of kernels, as arrays with one element each, named as in `InnerOuterParams`; what all share may be a number.
+
+    loads, fill: the numbers above.
+    """
+
+    project_to_inputs: Any
+    vector_elems: Any
+    batches: Any
+    lanes: Any
+    threads_y: Any
+    groups: Any
+    row_unroll: Any
+    blocks: Any
+    loads: Any
+    stages: Any
+    is_reread: Any
+    column_vector_elems: Any
+    slots_unroll: Any
+    max_registers: Any
+    cluster_blocks: Any
+    fill: Any
+
+    def where(self, chosen: Any) -> Kernels:
+        """Return the kernels for which `chosen` is true."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return Kernels(**{name: value[chosen] if isinstance(value, np.ndarray) else value for name, value in values})
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the model knows of a fusion and its sizes, as numbers or arrays. Units: bits and instructions per element; reductions: results per row."""
+
+    rows: Any
+    columns: Any
+    input_bits: Any
+    output_bits: Any
+    inputs: Any
+    outputs: Any
+    instructions: Any
+    recompute_instructions: Any
+    mufu: Any
+    reductions: Any
+    phases: Any
+    column_results: Any
+    column_accumulator_bits: Any
+    weights: Any
+    kept_bits: Any
+
+
+def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
+    """Return what the kernels do."""
+    t = arch.latencies
+    row_threads = p.lanes * p.threads_y
+    warps, row_warps = row_threads * p.groups / WARP_THREADS, np.maximum(1.0, row_threads / WARP_THREADS)
+    blocks, in_step = p.blocks * p.cluster_blocks, p.row_unroll * p.groups
+    steps = np.ceil(r.rows / (p.blocks * in_step))
+    piece = np.ceil(r.columns / p.cluster_blocks)
+    # a thread's share of a step; warps without elements do nothing
+    in_warp = np.minimum(WARP_THREADS, row_threads)
+    active = np.minimum(1.0, np.ceil(np.ceil(piece / p.vector_elems) / in_warp) * in_warp / (row_threads * p.batches))
+    vectors = p.row_unroll * p.batches * active
+    operations = r.instructions + r.column_results + r.recompute_instructions * p.project_to_inputs
+    walks = 1.0 + p.is_reread * r.phases
+    accesses = vectors * (r.inputs * (walks + (p.loads == CP_ASYNC)) + r.outputs)
+    access_bytes = WARP_THREADS * p.vector_elems * r.input_bits / np.maximum(1, r.inputs) / 8
+    # a block's waiting in a step
+    phases = np.maximum(1.0, r.phases)
+    levels = np.log2(in_warp) + np.log2(row_warps)
+    fold = levels * (t.shuffle_latency_clocks + t.arithmetic_latency_clocks)
+    barrier = np.where(row_warps > 1, t.barrier_clocks + t.barrier_warp_clocks * warps + t.shared_latency_clocks, 0.0)
+    exchange = np.where(p.cluster_blocks > 1, t.cluster_barrier_clocks + t.cluster_block_clocks * p.cluster_blocks, 0.0)
+    is_ring = p.loads >= CP_ASYNC
+    # adding up: tiles of columns among the blocks, partial results of a tile among the threads
+    turns = np.ceil(np.ceil(piece / (p.column_vector_elems * p.lanes)) / p.blocks) * r.column_results
+    sharing = p.threads_y * p.groups
+    return Work(
+        dram_bytes=r.rows * r.columns * (r.input_bits + r.output_bits) / 8,
+        sms=np.minimum(arch.sm_count, blocks), resident=np.ceil(blocks / arch.sm_count), blocks=blocks, warps=warps, steps=steps,
+        element_instructions=vectors * p.vector_elems * operations,
+        access_instructions=accesses,
+        row_results=p.row_unroll * r.reductions,
+        predicates=vectors * p.vector_elems * (p.fill == PARTIAL) + p.row_unroll * (p.fill == LEADING),
+        mufu=vectors * p.vector_elems * r.mufu,
+        shared_clocks=warps * accesses * np.maximum(1.0, access_bytes / SHARED_BYTES_PER_CLOCK),
+        wait_clocks=phases * (fold + barrier) + np.where(is_ring, t.shared_latency_clocks * walks, 0.0),
+        cluster_clocks=phases * exchange,
+        depth=np.where(is_ring, p.stages - 1.0, 1.0 * (p.loads == AHEAD)),
+        bulk_copies=np.where(p.loads == TMA, in_step * r.inputs, 0.0),
+        partial_bytes=p.blocks * r.columns * r.column_accumulator_bits / 8,
+        column_waits=turns * np.ceil(p.blocks / (sharing * p.slots_unroll)),
+        column_folds=turns * np.log2(np.maximum(1.0, sharing)),
+        needed_registers=needed_registers(p, r),
+        max_registers=p.max_registers,
+    )  # fmt: skip
+
+
+SUM, WEIGHT, KEPT, LOADED_AHEAD, LOADED_NOW = 1.0, 1.3, 0.76, 1.0, 0.37
+"""Registers of a thread for each 32 bits: sums of columns, weights (converted before the loop), rows that stay between passes, are loaded ahead, or now."""
+RESULT, ELEMENT, TENSOR, COPY, INSTRUCTION = 2.66, 1.84, 8.15, 0.82, 0.61
+"""For each result of a row, element of a vector that is worked on, tensor (its addresses), asynchronous copy of a step, operation between them. Source of both:
+which of 3,300 kernels spilled, and how much (H200, NVRTC 13.0)."""
+
+
+def needed_registers(p: Kernels, r: Rows) -> Any:
+    """Return what a thread holds at once.
+
+    An element of less than 32 bits has a register of its own where it is loaded alone. Rows that a warp has for itself stay in registers in any case: no
+    barrier keeps the compiler from reading them once.
+    """
+    elems = p.batches * p.vector_elems
+    bits = r.input_bits / np.maximum(1, r.inputs)
+    packed = np.maximum(1.0, 32 / np.maximum(1, p.vector_elems * bits))
+    stays = ~(np.asarray(p.is_reread, bool) & (p.lanes * p.threads_y > WARP_THREADS))
+    of_rows = p.row_unroll * elems / 32
+    found = SUM * elems * r.column_accumulator_bits / 32 + WEIGHT * elems * r.weights
+    found = found + KEPT * stays * of_rows * r.kept_bits * np.where(p.project_to_inputs, packed, 1.0)
+    found = found + of_rows * r.input_bits * packed * (LOADED_AHEAD * (p.loads == AHEAD) + LOADED_NOW * (p.loads == NOW))
+    found = found + COPY * (p.loads == CP_ASYNC) * p.row_unroll * p.batches * r.inputs + p.row_unroll * (RESULT * r.reductions + ELEMENT * p.vector_elems)
+    return found + TENSOR * (r.inputs + r.outputs) + INSTRUCTION * r.instructions

@@ -1,0 +1,221 @@
+"""Every kernel for rows and columns that fits the chip, as arrays: a choice compares hundreds, and one object each would take longer than the comparison.
+
+Pure: facts and arch in, arrays out. Read first: `Candidates.table`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from ..arch import BULK_BYTES, CP_ASYNC_BYTES, Arch
+from ..schedule.full_rows import fill_of_parts
+from .cost.two_sided import Kernels, Rows, needed_registers
+from .inner_outer_params import LOADS, InnerOuterParams
+from .persistent_params import SHARE_MULTIPLE
+from .throughput_heuristic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
+from .two_sides import TwoSidedFacts
+
+LEAST_COLUMN_LANES, COLUMN_LANES = 2, 8
+"""Threads along the columns when partial results are added up: with vectors of 16 bytes a sector at least and a line at most; other threads share the rest."""
+MOST_SLOTS_UNROLL = 9
+"""Partial results of each column result that a thread loads at once, so that it waits once for all of them."""
+BATCHES = (1, 2, 3, 4, 5, 6, 7, 8)
+MORE_BATCHES, MOST_NARROW_ELEMS = (10, 12, 14, 16, 20, 24, 28, 32), 32
+"""Vectors of a row per thread; more, and so many elements at most, where vectors are narrow."""
+MOST_ROW_THREADS, MOST_BLOCK_THREADS, MOST_THREADS_PER_SM = 768, 768, 1024
+LEAST_THREADS_PER_SM = 256
+GROUPED_ROW_THREADS = 128
+"""Up to so many threads of a row, several rows lie side by side in a block."""
+MOST_BULK_GROUPS = 2
+"""One thread issues a bulk copy for each row of a block."""
+ROW_UNROLLS = (1, 2, 4)
+MOST_STAGES = 4
+MOST_STEP_BYTES = 100_000
+"""Of all inputs, that a block takes at once."""
+MOST_ELEMS_IN_REGISTERS = 64
+"""Of each input, that a thread loads into registers at once."""
+SMALL_SHARED_BYTES = 3072
+"""Barriers, workspaces, alignment."""
+WIDE_ROW_BYTES = 24 * 1024
+"""Of an input, from which on the blocks of a cluster may share a row."""
+FULL_BLOCK_THREADS = 512
+"""Of the block that takes what fits nowhere: its sums spill to memory."""
+GROUPS, RESIDENT, ROW_UNROLLS = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8), (1, 2, 4)
+"""Rows side by side in a block, blocks of a multiprocessor, rows of a thread at once."""
+MOST_REGISTERS_OVER = 1.05
+"""Of the registers that a thread needs, over those that it has. A third of kernels spill here; from 1.18 on some failed (H200)."""
+WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True))
+"""How rows come, and whether passes read them again."""
+FILLS = ("whole", "leading", "partial")
+
+
+class Candidates:
+    """What fits the chip, for one set of facts. slack: registers that a candidate may need, over those that a thread has."""
+
+    def __init__(self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER) -> None:
+        self.facts, self.arch, self.rows, self.slack = facts, arch, facts.rows, slack
+        rows = self.rows
+        self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, max(rows.vector_bits, arch.max_vector_bits))
+        if facts.has_single_axes:
+            self.vector = rows.min_vector_elems
+        self.is_projected = rows.projected_bits is not None and (rows.projected_bits <= rows.persistent_bits and not rows.recompute_has_exact_exp)
+        kept_bits = (rows.projected_bits if self.is_projected else rows.persistent_bits) or 0
+        self.kept_bits = max(kept_bits / rows.reduction_elems, 0 if facts.has_row_results else rows.input_bits)
+        bytes_of_vector = {self.vector * bits // 8 for bits in (rows.min_dtype_bits, rows.max_dtype_bits)}
+        can_copy = arch.compute_capability >= (8, 0) and rows.vectorizable_inputs > 0 and not facts.has_single_axes
+        self.has_cp_async = can_copy and bytes_of_vector <= set(CP_ASYNC_BYTES)
+        row_bits = rows.reduction_elems * rows.min_dtype_bits
+        can_bulk = is_loadable and arch.has_tma and can_copy
+        self.is_shifted = can_bulk and row_bits % 128 != 0 and facts.begins_with_units
+        begins_with_units = facts.begins_with_units and row_bits % 128 == 0 and self.vector * rows.max_dtype_bits >= 128
+        self.has_tma = can_bulk and (begins_with_units or self.is_shifted)
+        is_float = facts.column_accumulator_bits == 32 * facts.column_results
+        self.column_vector = 4 if rows.reduction_elems % 4 == 0 and not facts.has_single_axes and is_float else 1
+        """Columns of a thread when partial results are added up."""
+
+    # ---- threads of a row
+    def clusters(self) -> Iterator[int]:
+        """Yield blocks that may share a row: several where it is wide, or where there are fewer rows than multiprocessors."""
+        rows, arch = self.rows, self.arch
+        row_bytes = rows.reduction_elems * rows.max_dtype_bits // 8
+        for cluster in (1, 2, 4, 8, 16):
+            is_few = rows.iteration_elems * cluster <= arch.sm_count and row_bytes >= 2048 * cluster
+            if cluster == 1 or cluster <= arch.max_cluster_blocks and (row_bytes >= WIDE_ROW_BYTES * cluster // 2 or is_few):
+                yield cluster
+
+    def piece_vectors(self, cluster: int) -> int:
+        """Vectors of a row that one block has."""
+        vectors = ceil_div(self.rows.reduction_elems, self.vector)
+        return vectors if cluster == 1 else round_up(ceil_div(vectors, cluster), SHARE_MULTIPLE)
+
+    def shape(self, threads: int) -> tuple[int, int]:
+        """Threads along x and y for so many of a row.
+
+        Few along x where there are few columns, so that all blocks have some when partial results are added up.
+        """
+        columns = ceil_div(self.rows.reduction_elems, self.column_vector * self.arch.sm_count)
+        lanes = min(COLUMN_LANES, max(LEAST_COLUMN_LANES, next_power_of_two(columns)))
+        if threads <= 32:
+            threads = next_power_of_two(threads)
+            return (lanes, threads // lanes) if threads > lanes else (threads, 1)
+        return lanes, round_up(threads, 32) // lanes
+
+    def row_threads(self) -> list[tuple[int, ...]]:
+        """Return clusters, vectors of a block's piece, batches, lanes, threads_y and fill (a position in FILLS)."""
+        out: list[tuple[int, ...]] = []
+        whole = self.piece_vectors(1)
+        for cluster in self.clusters():
+            piece = self.piece_vectors(cluster)
+            for batches in (*BATCHES, *(b for b in MORE_BATCHES if b * self.vector <= MOST_NARROW_ELEMS)):
+                threads = ceil_div(piece, batches)
+                lanes, threads_y = self.shape(threads)
+                is_other = batches == 1 or threads > ceil_div(piece, batches + 1)
+                if is_other and lanes * threads_y <= MOST_ROW_THREADS and (cluster == 1 or lanes * threads_y >= 64):
+                    fill = FILLS.index(fill_of_parts(whole, batches, lanes * threads_y, lanes * threads_y, piece))
+                    out.append((cluster, piece, batches, lanes, threads_y, fill))
+        return out
+
+    def resident_clusters(self, cluster: int) -> int:
+        """Clusters of this size that run at once for certain, each block with a multiprocessor of its own.
+
+        A cluster lies within a group of multiprocessors, whose numbers the driver does not tell: pairs always fit, and larger ones leave up to an eighth idle.
+        """
+        return self.arch.sm_count // cluster if cluster <= 2 else max(1, (self.arch.sm_count - self.arch.sm_count // 8) // cluster)
+
+    # ---- arrays
+    def table(self) -> Kernels:
+        """Return every candidate whose registers and shared memory the chip has."""
+        rows, arch, facts = self.rows, self.arch, self.facts
+        given = np.array(self.row_threads(), dtype=np.int64).reshape(-1, 6)
+        groups, resident, unroll = _variants()
+        kinds = len(groups)
+        cluster, piece, batches, lanes, threads_y, fill = np.repeat(given, kinds, axis=0).T
+        groups, resident, unroll = (np.tile(values, len(given)) for values in (groups, resident, unroll))
+        of_row = lanes * threads_y
+        block = of_row * groups
+        fits = (groups == 1) | (of_row <= GROUPED_ROW_THREADS) & (cluster == 1)
+        fits &= (block <= MOST_BLOCK_THREADS) & (block % 32 == 0) & (block * resident >= LEAST_THREADS_PER_SM) & (block * resident <= MOST_THREADS_PER_SM)
+        fits &= (unroll == 1) | (unroll * groups <= max(1, rows.iteration_elems // 2))
+        cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, block = (
+            values[fits] for values in (cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, block)
+        )
+        # shared memory
+        tree_bytes: Callable[..., Any] = tree_workspace_bytes  # of arrays, too
+        beside_rows = 2 * BULK_BYTES * rows.vectorizable_inputs * self.is_shifted
+        step_bytes = unroll * groups * (piece * self.vector * rows.input_bits // 8 + beside_rows)
+        fixed = SMALL_SHARED_BYTES + tree_bytes(block, self.column_vector * facts.column_results, 32) * (threads_y > 1)
+        fixed = fixed + tree_bytes(block, self.vector, 64) * (groups > 1)
+        room = arch.shared_per_sm_bytes // resident - fixed - 1024
+        stages = np.minimum(MOST_STAGES, np.maximum(0, room) // np.maximum(1, step_bytes))
+        has_ring = (stages >= 2) & ((step_bytes <= MOST_STEP_BYTES) | (unroll * groups == 1))
+        is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
+        # blocks
+        seats = _looked_up(self.resident_clusters, cluster) * resident
+        blocks = np.minimum(seats, np.maximum(2, _looked_up(next_power_of_two, -(-rows.iteration_elems // (unroll * groups)))))
+        rounds = -(-blocks // (threads_y * groups))
+        slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
+        limit = _looked_up(arch.registers_per_thread, block * resident)
+        ways = []
+        for loads, is_reread in WAYS:
+            if loads == "cp_async" and not self.has_cp_async or loads == "tma" and not self.has_tma:
+                continue
+            is_there = has_ring & (groups <= (MOST_BULK_GROUPS if loads == "tma" else GROUPS[-1])) if loads in ("cp_async", "tma") else is_small
+            ways.append((np.flatnonzero(is_there), LOADS.index(loads), is_reread))
+        at = np.concatenate([found for found, _, _ in ways])
+        load = np.concatenate([np.full(len(found), number) for found, number, _ in ways])
+        again = np.concatenate([np.full(len(found), is_reread) for found, _, is_reread in ways])
+        made = Kernels(
+            self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, stages[at], 1),
+            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at],
+        )  # fmt: skip
+        return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * self.slack)
+
+    @functools.cached_property
+    def facts_of_rows(self) -> Rows:
+        """What the cost model knows of the fusion."""
+        facts, rows = self.facts, self.rows
+        return Rows(
+            rows=rows.iteration_elems, columns=rows.reduction_elems, input_bits=rows.input_bits, output_bits=rows.output_bits, inputs=facts.row_inputs,
+            outputs=facts.row_outputs, instructions=rows.instructions, recompute_instructions=rows.recompute_instructions, mufu=rows.mufu,
+            reductions=rows.reductions, phases=rows.passes - 1, column_results=facts.column_results, column_accumulator_bits=facts.column_accumulator_bits,
+            weights=rows.broadcast_operands, kept_bits=self.kept_bits,
+        )  # fmt: skip
+
+    def params(self, table: Kernels, place: int) -> InnerOuterParams:
+        """Return one candidate of the table."""
+        values = {field.name: getattr(table, field.name) for field in fields(table)}
+        one = {name: value[place].item() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        loads = LOADS[one.pop("loads")]
+        return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], "weights": "registers", "is_shifted": loads == "tma" and self.is_shifted})
+
+    def last_resort(self) -> InnerOuterParams:
+        """Return params for rows whose sums fit into the registers of no block."""
+        cluster = max(self.clusters())
+        piece = self.piece_vectors(cluster)
+        batches = ceil_div(piece, FULL_BLOCK_THREADS)
+        lanes, threads_y = self.shape(ceil_div(piece, batches))
+        groups = max(1, 32 // (lanes * threads_y))
+        blocks = min(self.resident_clusters(cluster), max(2, next_power_of_two(ceil_div(self.rows.iteration_elems, groups))))
+        rounds = ceil_div(blocks, threads_y * groups)
+        return InnerOuterParams(
+            self.is_projected, self.vector, batches, lanes, threads_y, groups, 1, blocks, "now", 1, False, "late", self.column_vector,
+            ceil_div(rounds, ceil_div(rounds, MOST_SLOTS_UNROLL)), self.arch.registers_per_thread(lanes * threads_y * groups), cluster,
+            fill_of_parts(self.piece_vectors(1), batches, lanes * threads_y, lanes * threads_y, piece),
+        )  # fmt: skip
+
+
+@functools.cache
+def _variants() -> tuple[np.ndarray, ...]:
+    """Return all combinations of groups, resident blocks and rows of a thread."""
+    return tuple(values.ravel() for values in np.meshgrid(GROUPS, RESIDENT, ROW_UNROLLS, indexing="ij"))
+
+
+def _looked_up(function: Any, values: np.ndarray) -> np.ndarray:
+    """Return a function of each value, called once for equal ones."""
+    different, place = np.unique(values, return_inverse=True)
+    return np.array([function(int(value)) for value in different], dtype=np.int64)[place]

@@ -1,0 +1,59 @@
+"""The parameters of the template in `inner_outer.py`. Read first: `InnerOuterParams`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir.enums import ParallelType
+from .throughput_heuristic import ceil_div
+
+LOADS = ("now", "ahead", "cp_async", "tma")
+"""How rows come; see `InnerOuterParams`."""
+
+
+@dataclass(frozen=True, slots=True)
+class InnerOuterParams:
+    """A schedule of rows and columns; equal params (with equal structure, index type and device) mean the same kernel.
+
+    vector_elems, batches: of a row (or of a block's piece of it), per thread. lanes, threads_y: threads of a row, along TIDx and TIDy; columns of the results
+    lie along TIDx at the end. groups: rows side by side in a block, on TIDz. row_unroll: rows of a thread at once. blocks: of the grid, or clusters, which
+    stay. cluster_blocks: blocks that share a row. project_to_inputs: keep inputs instead of what is computed from them.
+    loads: rows come when needed ("now"), an iteration "ahead" into registers, or through a ring of `stages` in shared memory by "cp_async" or "tma".
+    is_reread: passes read the ring again instead of keeping rows in registers. weights: inputs that all rows share are read once into "registers", or "late".
+    is_shifted: rows begin anywhere in a unit of 16 bytes, and bulk copies bring the units that hold them.
+    fill: what is known of the batches of a row, or of a block's piece: all are full ("whole"), all but the last ("leading"), nothing ("partial").
+    column_vector_elems, slots_unroll: columns of a thread and loads in flight when the partial results are added up.
+    """
+
+    project_to_inputs: bool
+    vector_elems: int
+    batches: int
+    lanes: int
+    threads_y: int
+    groups: int
+    row_unroll: int
+    blocks: int
+    loads: str
+    stages: int
+    is_reread: bool
+    weights: str
+    column_vector_elems: int
+    slots_unroll: int
+    max_registers: int
+    cluster_blocks: int = 1
+    fill: str = "whole"
+    is_shifted: bool = False
+
+    @property
+    def grid_of_rows(self) -> ParallelType:
+        """The blocks of a cluster lie along x, so that rows then go along y."""
+        return ParallelType.grid_x if self.cluster_blocks == 1 else ParallelType.grid_y
+
+    @property
+    def threads(self) -> int:
+        return self.lanes * self.threads_y * self.groups
+
+    def is_whole(self, row_elems: int) -> bool:
+        """True when every thread has a vector in every batch."""
+        share = ceil_div(row_elems, self.cluster_blocks)
+        return row_elems % self.cluster_blocks == 0 and share == self.lanes * self.threads_y * self.batches * self.vector_elems
