@@ -77,8 +77,8 @@ class Latencies:
 
     launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. dram_latency_ns, l2_latency_ns: from a load to its first use, nothing else
     going on. l2_bytes_per_s: by all multiprocessors. shuffle_latency_clocks, shared_latency_clocks, arithmetic_latency_clocks: as of loads.
-    barrier_clocks, barrier_warp_clocks: of a barrier of a block, and for each of its warps. cluster_barrier_clocks, cluster_block_clocks: the same for a cluster
-    and its blocks. grid_meeting_ns, grid_block_ns: for all blocks of a grid to meet, and for each of them.
+    barrier_clocks, barrier_warp_clocks: of a barrier of a block, and for each of its warps. cluster_barrier_clocks, cluster_block_clocks: the same for a
+    cluster and its blocks. grid_meeting_ns, grid_block_ns: for all blocks of a grid to meet, and for each of them.
     """
 
     launch_ns: float
