@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import weft
+from weft.frontend.backend import backend
 
 
 def a_llama(given: argparse.Namespace) -> nn.Module:
@@ -53,7 +54,7 @@ def contenders() -> dict[str, Callable[[nn.Module], Any]]:
 
     return {
         "eager": lambda model: model, "weft": patched, "torch.compile": torch.compile, "weft, torch.compile": lambda model: torch.compile(patched(model)),
-        'torch.compile(backend="weft")': lambda model: torch.compile(model, backend="weft"),
+        'torch.compile(backend="weft")': lambda model: torch.compile(model, backend=backend),
         "liger": lambda model: _liger(model, True), "liger, logits kept": lambda model: _liger(model, False),
     }  # fmt: skip
 

@@ -106,8 +106,11 @@ def _gated_mlp(module: nn.Module) -> Any:
 
 def _causal_loss(module: nn.Module) -> Any:
     """Recognize a model of Hugging Face whose loss is that of the next token; its logits stay in 16 bits, their gradient, too."""
-    is_model = isinstance(getattr(type(module), "loss_function", None), property) and getattr(module, "loss_type", None) == "ForCausalLM"
-    if not is_model or getattr(module.loss_function, "__name__", "") != "ForCausalLMLoss":
+    kind = getattr(module, "loss_type", None)
+    is_causal = kind == "ForCausalLM" or kind is None and type(module).__name__.endswith("LMHeadModel")  # for which transformers takes that loss, too
+    if not is_causal or not isinstance(getattr(type(module), "loss_function", None), property):
+        return None
+    if getattr(module.loss_function, "__name__", "") != "ForCausalLMLoss":
         return None
     return {"_loss_function": causal_loss}
 
