@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..ir.values import TensorView
 from ..runtime.argument_kinds import check_tensor
 from .quick import TOLD
+from .sharding import has_sharded, sharded
 
 LARGEST_TABLE = 4096
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
@@ -48,6 +49,9 @@ class Family:
 
     def __call__(self, tensors: Sequence[Any], **static: Any) -> Any:
         """Return the result for these tensors (None where one is left out), a tuple where there are several."""
+        if has_sharded(tensors):
+            forms = tuple([None if t is None else self.form_of(t) for t in tensors])
+            return sharded(self.name, self._of_forms(forms, static).fusion, tensors, lambda local: self(local, **static))
         if torch.compiler.is_compiling():
             from .library import call_op
 

@@ -28,6 +28,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
 from .family import NAMES, Family
+from .sharding import has_sharded, sharded
 
 KEYS = ("CPU", "CUDA")
 _LIBRARIES: dict[str, torch.library.Library] = {}
@@ -360,8 +361,12 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
     def call(*values: Any) -> Any:
         tensors = [v for v, given in zip(values, inputs) if isinstance(given, TensorView)]
         numbers = [v for v, given in zip(values, inputs) if not isinstance(given, TensorView)]
-        made = inner.op(tensors, numbers, "")
-        return made[0] if len(made) == 1 else tuple(made)
+
+        def of(tensors: list[Any]) -> Any:
+            made = inner.op(tensors, numbers, "")
+            return made[0] if len(made) == 1 else tuple(made)
+
+        return sharded(qualified, found.fusion, tensors, of) if has_sharded(tensors) else of(tensors)
 
     library(namespace).impl(name, call, "CompositeImplicitAutograd")
     return getattr(getattr(torch.ops, namespace), name).default

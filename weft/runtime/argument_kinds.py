@@ -14,7 +14,7 @@ import torch
 
 from ..errors import UserError, WeftError
 from ..ir.fusion import Fusion
-from .unusual import unusual
+from .unusual import is_sharded, unusual
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +64,7 @@ def check_tensor(function: str, argument: str, value: Any) -> None:
     """Errors: NotATensor for what is no dense tensor."""
     if not isinstance(value, torch.Tensor):
         raise NotATensor(function=function, argument=argument, kind=type(value).__name__, remedy="give a torch.Tensor")
-    found = None if torch._C._are_functorch_transforms_active() else unusual(value)
+    found = None if torch._C._are_functorch_transforms_active() or is_sharded(value) else unusual(value)
     if found is not None:
         raise NotATensor(function=function, argument=argument, kind=found[0], remedy=found[1])
 

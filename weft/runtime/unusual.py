@@ -5,6 +5,7 @@ Owns the list. Read first: `unusual`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ def unusual(tensor: torch.Tensor) -> tuple[str, str] | None:
     """Return (kind, remedy) for a tensor that kernels cannot read, else None."""
     if _is_fake(tensor):
         return "a fake tensor", "give a real one; torch.compile and torch.export work out shapes through weft.nn's functions and weft.op"
+    if is_sharded(tensor):
+        return "a DTensor, a part of which is in this process", "give x.to_local(), or call weft.nn.functional or weft.op, which know DTensors"
     if tensor.is_nested:
         return "a nested tensor", "pad it: torch.nested.to_padded_tensor(x, 0.0)"
     if tensor.layout is not torch.strided:
@@ -48,6 +51,12 @@ def _is_fake(tensor: torch.Tensor) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is a DTensor, without importing what defines it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def check(values: Sequence[Any]) -> None:

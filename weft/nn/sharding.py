@@ -1,0 +1,109 @@
+"""Functions of weft over DTensors: each process computes its shard.
+
+Owns the choice of placements and their way through autograd; which axes can be cut, `weft.analysis.sharding` reads off the definition, so that there is no
+rule per function. Read first: `sharded`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..analysis.sharding import ShardableAxis, shardable_axes
+from ..errors import UserError
+from ..ir.fusion import Fusion
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+class NotSharded(UserError, TypeError):
+    code = "W156"
+    what = "{function} over DTensors: {problem}"
+    fix = "{remedy}"
+
+
+def has_sharded(tensors: Sequence[Any]) -> bool:
+    """Tell whether there is a DTensor among the tensors."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and any(isinstance(t, module.DTensor) for t in tensors)
+
+
+def sharded(name: str, fusion: Fusion, tensors: Sequence[Any], call: Callable[[list[Any]], Any]) -> Any:
+    """Return the result of call(local tensors) as DTensors. tensors: the function's, None where one is left out; fusion: its definition.
+
+    Along each axis of the mesh the first input that is cut along an axis which shards can have for themselves decides; inputs that lie otherwise are moved
+    there, what has no such axis is needed whole by all. Gradients of what is whole are partial sums.
+    Errors: NotSharded for plain tensors beside DTensors, several meshes, writing in place, and random numbers.
+    """
+    from torch.distributed.tensor import DTensor
+
+    given = [t for t in tensors if t is not None]
+    plain = [i for i, t in enumerate(given) if not isinstance(t, DTensor)]
+    if plain:
+        problem = f"input {plain[0]} is a plain tensor beside a DTensor"
+        raise NotSharded(function=name, problem=problem, remedy="write distribute_tensor(x, mesh, [Replicate()]) where each process has the same values")
+    mesh = given[0].device_mesh
+    if any(t.device_mesh != mesh for t in given):
+        raise NotSharded(function=name, problem="inputs are on different meshes", remedy="redistribute them to one")
+    if fusion.aliases:
+        raise NotSharded(function=name, problem="it writes into an input", remedy="give tensors of each process: x.to_local()")
+    if any(type(e).__name__ == "RandomOp" for e in fusion.exprs()):
+        raise NotSharded(function=name, problem="it draws random numbers", remedy="give tensors of each process: x.to_local()")
+    axes = shardable_axes(fusion)
+    chosen = [_axis_for(axes, given, level) for level in range(mesh.ndim)]
+    local = [_local(t, i, chosen) for i, t in enumerate(given)]
+    left = iter(local)
+    results = call([None if t is None else next(left) for t in tensors])
+    outputs = results if isinstance(results, tuple) else (results,)
+    whole = tuple(_whole(o, n, chosen, given) for n, o in enumerate(outputs))
+    return whole if isinstance(results, tuple) else whole[0]
+
+
+def _axis_for(axes: Sequence[ShardableAxis], given: Sequence["DTensor"], level: int) -> ShardableAxis | None:
+    """Return the axis that is cut along axis `level` of the mesh, None where every process computes all."""
+    from torch.distributed.tensor import Shard
+
+    for i, tensor in enumerate(given):
+        placement = tensor.placements[level]
+        if type(placement) is Shard:
+            found = next((axis for axis in axes if axis.inputs[i] == placement.dim % max(tensor.dim(), 1)), None)
+            if found is not None:
+                return found
+    return None
+
+
+def _local(tensor: "DTensor", i: int, chosen: Sequence[ShardableAxis | None]) -> torch.Tensor:
+    """Return what this process needs of input `i`. Where the work is cut and the input is not, each process has a part of its gradient's sum."""
+    from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+
+    wanted: list[Placement] = []
+    gradient: list[Placement] = []
+    for axis in chosen:
+        dim = None if axis is None else axis.inputs[i]
+        wanted.append(Replicate() if dim is None else Shard(dim))
+        gradient.append(Shard(dim) if dim is not None else Replicate() if axis is None else Partial())
+    return tensor.redistribute(placements=wanted).to_local(grad_placements=gradient)  # type: ignore[no-any-return]
+
+
+def _whole(output: torch.Tensor, n: int, chosen: Sequence[ShardableAxis | None], given: Sequence["DTensor"]) -> Any:
+    """Return the DTensor of which `output` is this process's part: cut axes have the size of the input that they come from."""
+    from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+    shape = list(output.shape)
+    placements: list[Placement] = []
+    for axis in chosen:
+        if axis is None:
+            placements.append(Replicate())
+            continue
+        dim = axis.outputs[n]
+        shape[dim] = next(t.shape[d] for t, d in zip(given, axis.inputs) if d is not None)
+        placements.append(Shard(dim))
+    order = sorted(range(len(shape)), key=lambda d: (output.stride(d), -d), reverse=True)
+    strides, running = [0] * len(shape), 1
+    for d in reversed(order):
+        strides[d], running = running, running * max(shape[d], 1)
+    return DTensor.from_local(output, given[0].device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(strides))
