@@ -86,7 +86,7 @@ def _local(tensor: "DTensor", i: int, chosen: Sequence[ShardableAxis | None]) ->
         dim = None if axis is None else axis.inputs[i]
         wanted.append(Replicate() if dim is None else Shard(dim))
         gradient.append(Shard(dim) if dim is not None else Replicate() if axis is None else Partial())
-    return tensor.redistribute(placements=wanted).to_local(grad_placements=gradient)  # type: ignore[no-any-return]
+    return tensor.redistribute(placements=wanted).to_local(grad_placements=gradient)
 
 
 def _whole(output: torch.Tensor, n: int, chosen: Sequence[ShardableAxis | None], given: Sequence["DTensor"]) -> Any:
