@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from weft import FusionDefinition
+from weft.reference.torch_types import torch_dtype_to_nvfuser_dtype
 
 
 def run(build: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -87,3 +88,11 @@ def test_an_order_asked_for_behind_a_reduction(order: tuple[int, ...]) -> None:
     x = torch.randn(4, 3, 5)
     (out,) = run(lambda o, x: o.stride_order(o.sum(x, [1]), list(order)), x)
     same(out, x.sum(1), (1, 4) if order == (0, 1) else (5, 1))
+
+
+def test_results_of_a_byte_keep_channels_last() -> None:
+    x = last(2, 5, 3, 4)
+    (mask,) = run(lambda o, x: o.gt(x, 0.0), x)
+    assert torch.equal(mask, x > 0) and mask.stride() == x.stride()
+    (small,) = run(lambda o, x: o.cast(x, dtype=torch_dtype_to_nvfuser_dtype(torch.int8)), x * 20)
+    assert torch.equal(small, (x * 20).to(torch.int8)) and small.stride() == x.stride()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 
@@ -76,3 +77,29 @@ def test_it_is_off_while_a_kernel_is_made(monkeypatch: pytest.MonkeyPatch) -> No
     (y,) = fd.execute([value])
     assert seen == [False] and gc.isenabled()
     assert_same([y], [(value.double() ** 2).sum(1).float()])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_child_that_is_forked_within_collects_as_the_parent_did_before(is_on: bool) -> None:
+    """The threads that compile are the parent's, so nobody in the child would turn it on again."""
+    (gc.enable if is_on else gc.disable)()
+
+    @paused
+    def forked() -> int:
+        child = os.fork()
+        if child == 0:
+            os._exit(int(gc.isenabled()))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert forked() == is_on
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_is_forked_outside_keeps_what_the_program_chose() -> None:
+    paused(lambda: None)()  # the collector was on then
+    gc.disable()
+    child = os.fork()
+    if child == 0:
+        os._exit(int(gc.isenabled()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
