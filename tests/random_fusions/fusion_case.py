@@ -42,6 +42,7 @@ class TensorInput:
 
     labels: per axis, the loop it varies over. order: axes from the outermost in memory. expanded: axes of stride 0. gapped: axes with unused memory
     between their elements. offset: of the first element. static: the sizes are written into the definition. dtype: the DataType's name.
+    below: the elements are indices, from 0 to this (0: any numbers).
     """
 
     name: str
@@ -52,6 +53,7 @@ class TensorInput:
     gapped: frozenset[int] = frozenset()
     offset: int = 0
     static: bool = False
+    below: int = 0
 
     @property
     def memory_order(self) -> tuple[int, ...]:
@@ -84,16 +86,16 @@ class TensorInput:
         return out
 
     def values(self, sizes: Mapping[str, int], device: str) -> torch.Tensor:
-        return make_tensor(self.extents(sizes), self.strides(sizes), self.offset, torch_dtype(getattr(DataType, self.dtype)), len(self.name) * 7 + ord(self.name[-1]), device)
+        return make_tensor(self.extents(sizes), self.strides(sizes), self.offset, torch_dtype(getattr(DataType, self.dtype)), len(self.name) * 7 + ord(self.name[-1]), device, self.below)
 
     def values_text(self, sizes: Mapping[str, int], device: str) -> str:
         dtype = torch_dtype(getattr(DataType, self.dtype))
         seed = len(self.name) * 7 + ord(self.name[-1])
-        return f"make_tensor({self.extents(sizes)}, {self.strides(sizes)}, {self.offset}, {dtype}, {seed}, '{device}')"
+        return f"make_tensor({self.extents(sizes)}, {self.strides(sizes)}, {self.offset}, {dtype}, {seed}, '{device}', {self.below})"
 
 
-MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device):
-    """Return reproducible elements: floats in [-2, 2), integers in [-5, 5]. Sizes, strides and offset count elements, also where two share a byte."""
+MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device, below=0):
+    """Return reproducible elements: floats in [-2, 2), integers in [-5, 5], or in [0, below). Sizes, strides and offset count elements, also where two share a byte."""
     count = offset + 1 + sum(max(0, n - 1) * s for n, s in zip(sizes, strides))
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.float4_e2m1fn_x2:
@@ -102,8 +104,11 @@ MAKE_TENSOR = '''def make_tensor(sizes, strides, offset, dtype, seed, device):
         data = (codes[0] | codes[1] << 4).to(torch.uint8).to(device)
         halves = [[n // 2 if a == inner else n for a, n in enumerate(sizes)], [s if a == inner else s // 2 for a, s in enumerate(strides)]]
         return data.as_strided(*halves, offset // 2).view(dtype)
-    if dtype.is_floating_point:
+    if dtype.is_floating_point or dtype.is_complex:
         data = torch.rand(count, generator=generator, dtype=torch.float64) * 4 - 2
+        data = torch.complex(data, data.flip(0)) if dtype.is_complex else data
+    elif below:
+        data = torch.randint(0, below, (count,), generator=generator)
     else:
         data = torch.randint(0, 2, (count,), generator=generator) if dtype == torch.bool else torch.randint(-5, 6, (count,), generator=generator)
     return data.to(dtype).to(device).as_strided(sizes, strides, offset)

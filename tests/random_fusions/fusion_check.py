@@ -101,15 +101,19 @@ def check(case: Case, device: str = "cpu", seed: int | None = None, partition: s
     return Outcome("ok", scheduler=scheduler)
 
 
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.complex128 if values.is_complex() else torch.float64)
+
+
 def tolerance(derived: tuple[float, float], wanted: torch.Tensor, native: torch.Tensor) -> torch.Tensor | None:
     """Return the error that each element may have, or None when the numbers cannot be compared (infinite, or badly conditioned)."""
-    wide = wanted.to(torch.float64)
+    wide = _wide(wanted)
     if not bool(torch.isfinite(wide).all()):
         return None
     absolute, relative = derived
     if not absolute and not relative:
-        return None if not torch.equal(wanted.to(torch.float64), native.to(torch.float64)) else torch.zeros_like(wide)
-    of_torch = (native.to(torch.float64) - wide).abs().max().item() if wide.numel() else 0.0
+        return None if not torch.equal(wide, _wide(native)) else torch.zeros_like(wide.abs())
+    of_torch = (_wide(native) - wide).abs().max().item() if wide.numel() else 0.0
     scale = wide.abs().max().item() if wide.numel() else 0.0
     if not of_torch <= 0.05 * max(scale, 1e-3):
         return None
@@ -133,7 +137,7 @@ def difference(output: torch.Tensor, wanted: torch.Tensor, allowed: torch.Tensor
         output, dtype = unpacked(output, kind), torch.float64
     if output.dtype is not dtype or output.shape != wanted.shape:
         return f"{output.dtype} {tuple(output.shape)} instead of {dtype} {tuple(wanted.shape)}"
-    error = (output.to(torch.float64) - wanted.to(torch.float64)).abs()
+    error = (_wide(output) - _wide(wanted)).abs()
     wrong = ~(error <= allowed)
     if not bool(wrong.any()):
         return ""
