@@ -11,6 +11,7 @@ import random
 import re
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,7 +35,10 @@ def start_worker() -> None:
 
 def run_seed(seed: int, device: str, largest_elems: int, family: str = "", tune: bool = False) -> Found:
     """Check the fusion of a seed; an error outside of the call under test is a failure too. tune: compute each kernel by one of its candidates, at random."""
-    case = random_case(seed, largest_elems, family)
+    try:
+        case = random_case(seed, largest_elems, family)
+    except Exception as error:  # noqa: BLE001  (an op that a definition may have was refused)
+        return seed, family, Outcome(f"{type(error).__name__} in the definition", f"{error}\n{traceback.format_exc(limit=-4)}")
     with any_candidate(seed) if tune else contextlib.nullcontext():
         return seed, case.family, run_case(case, device)
 

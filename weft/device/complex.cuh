@@ -159,7 +159,7 @@ template <class T> WEFT_DEVICE complex<T> asinh(complex<T> z) {
   }
   if (is_large<T>(z)) return complex<T>(weft::copysign(log_of_double<T>(z), z.re), weft::copysign(weft::atan2(weft::abs(z.im), weft::abs(z.re)), z.im));
   // asinh is odd; on the right half plane nothing cancels.
-  const bool flip = z.re < T(0);
+  const bool flip = weft::signbit(z.re);
   const complex<T> w = flip ? -z : z;
   const complex<T> root = sqrt<T>(complex<T>(T(1) - w.im, w.re)) * sqrt<T>(complex<T>(T(1) + w.im, -w.re));
   const complex<T> y = log<T>(w + root);

@@ -258,10 +258,10 @@ class _Mover:
         if isinstance(place, Value):
             return pointwise(fusion, "add", pointwise(fusion, "mul", cast(fusion, place.index, dtype), step), start)  # type: ignore[return-value]
         offset = fusion.new_scalar(place.offset if isinstance(place, Along) else place.position, DataType.Int)
-        first = pointwise(fusion, "add", pointwise(fusion, "mul", cast(fusion, offset, dtype), step), start)
+        first = cast(fusion, pointwise(fusion, "add", pointwise(fusion, "mul", cast(fusion, offset, dtype), step), start), dtype)
         if isinstance(place, Fixed):
             return self._single(first, dtype)  # type: ignore[arg-type]
-        row = iota(fusion, fusion.new_scalar(self.axes[place.axis].logical_extent, DataType.Int), first, step, dtype)
+        row = iota(fusion, fusion.new_scalar(self.axes[place.axis].logical_extent, DataType.Int), first, cast(fusion, step, dtype), dtype)
         return broadcast(fusion, row, [d != place.axis for d in range(rank)]) if rank > 1 else row
 
     def _of_operand(self, operand: TensorView, window: Window) -> Window:

@@ -89,6 +89,13 @@ def new_axes(fusion: Fusion, tensors: Sequence[TensorView], op: str) -> list[Ite
     return [_new_axis(fusion, tensors, column, position, op) for position, column in enumerate(columns)]
 
 
+def own_axis(fusion: Fusion, axis: IterDomain) -> IterDomain:
+    """Return a new axis of the size that torch sees of `axis`: an expanded one has elements of its own."""
+    if axis.expanded_extent is not None:
+        return fusion.new_axis(axis.expanded_extent, IterType.iteration)
+    return fusion.copy_axis(axis)
+
+
 def _new_axis(fusion: Fusion, tensors: Sequence[TensorView], axes: Sequence[IterDomain], position: int, op: str) -> IterDomain:
     iterations: list[Sym] = []
     opened: list[Sym] = []

@@ -12,11 +12,10 @@ from .. import expr
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ZERO, Sym
-from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position, ScatterOp, TorchOp
 from ..ir.values import IterDomain, Scalar, TensorView
-from .build import Operand, as_val, broadcast, cast, logical_axes
+from .build import Operand, as_val, broadcast, cast, logical_axes, own_axis
 from .shapes import normalize_dim
 
 
@@ -49,20 +48,13 @@ def _require_index(op: str, index: TensorView) -> None:
         raise BadIndex(op=op, reason=f"index must have type Int or Int32, but {index} has {index.dtype()}", remedy="cast the index to DataType.Int")
 
 
-def _like(fusion: Fusion, axis: IterDomain) -> IterDomain:
-    """Return a new axis of the size that torch sees of `axis`: an expanded one has elements of its own."""
-    if axis.expanded_extent is not None:
-        return fusion.new_axis(axis.expanded_extent, IterType.iteration)
-    return fusion.copy_axis(axis)
-
-
 def _wider(fusion: Fusion, op: str, a: IterDomain, b: IterDomain, position: int) -> IterDomain:
     """Return a new axis for two that are broadcast to each other. Errors: BadIndex."""
     if a.logical_extent.is_const and b.logical_extent.is_const and a.logical_extent is not b.logical_extent:
         if not expr.is_int(a.logical_extent, 1) and not expr.is_int(b.logical_extent, 1):
             reason = f"axis {position} has extent {a.logical_extent} in arg and {b.logical_extent} in index"
             raise BadIndex(op=op, reason=reason, remedy="give axes other than dim equal extents, or extent 1 in one of the two")
-    return _like(fusion, b if a.is_broadcast() and a.expanded_extent is None else a)
+    return own_axis(fusion, b if a.is_broadcast() and a.expanded_extent is None else a)
 
 
 def _same_rank(op: str, arg: TensorView, index: TensorView) -> None:
@@ -76,7 +68,7 @@ def gather(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> Tens
     _require_index("gather", index)
     _same_rank("gather", arg, index)
     dim = normalize_dim(dim, arg.ndim, "gather", arg)
-    axes = [_like(fusion, a) for a in logical_axes(index)]
+    axes = [own_axis(fusion, a) for a in logical_axes(index)]
     positions: list[Position] = [At(1) if d == dim else Along(d) for d in range(arg.ndim)]
     return add_lookup(fusion, "gather", arg, axes, positions, indices=[index])
 
@@ -89,7 +81,7 @@ def take_along_axis(fusion: Fusion, arg: TensorView, index: TensorView, dim: int
     axes: list[IterDomain] = []
     positions: list[Position] = []
     for d, (a, b) in enumerate(zip(logical_axes(arg), logical_axes(index))):
-        axes.append(_like(fusion, b) if d == dim else _wider(fusion, "take_along_axis", a, b, d))
+        axes.append(own_axis(fusion, b) if d == dim else _wider(fusion, "take_along_axis", a, b, d))
         positions.append(At(1) if d == dim else Fixed(ZERO) if a.is_broadcast() else Along(d))
     return add_lookup(fusion, "take_along_axis", arg, axes, positions, indices=[index])
 
@@ -105,7 +97,7 @@ def index_select(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -
         raise BadIndex(op="index_select", reason=f"index_tv must be a 1d or scalar tensor, not {index}", remedy="give the index one axis")
     if index.ndim <= 1 and not (index.ndim == 1 and arg.ndim == 1):
         index = broadcast(fusion, index, [d != dim or index.ndim == 0 for d in range(arg.ndim)])
-    axes = [_like(fusion, logical_axes(index)[dim] if d == dim else a) for d, a in enumerate(logical_axes(arg))]
+    axes = [own_axis(fusion, logical_axes(index)[dim] if d == dim else a) for d, a in enumerate(logical_axes(arg))]
     positions: list[Position] = [At(1) if d == dim else Along(d) for d in range(arg.ndim)]
     return add_lookup(fusion, "index_select", arg, axes, positions, indices=[index])
 
@@ -122,7 +114,7 @@ def select(fusion: Fusion, arg: TensorView, index: Sym, dim: int) -> TensorView:
         raise BadIndex(op="select", reason=reason, remedy=f"use an index between {-extent.value} and {extent.value - 1}")
     place = wrapped(index, extent)
     positions: list[Position] = [Fixed(place) if d == dim else Along(d - (d > dim)) for d in range(arg.ndim)]
-    return add_lookup(fusion, "select", arg, [_like(fusion, a) for a in kept], positions)
+    return add_lookup(fusion, "select", arg, [own_axis(fusion, a) for a in kept], positions)
 
 
 def wrapped(index: Sym, extent: Sym) -> Sym:
@@ -139,7 +131,7 @@ def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorVi
         raise BadIndex(op="embedding_fwd", reason=f"Expected input to be atleast 1D, not {index}", remedy="give the index at least one axis")
     if weight.ndim != 2:
         raise BadIndex(op="embedding_fwd", reason=f"Expected weight to be 2D, not {weight}", remedy="give weight the shape [entries, features]")
-    axes = [*(_like(fusion, a) for a in logical_axes(index)), _like(fusion, logical_axes(weight)[1])]
+    axes = [*(own_axis(fusion, a) for a in logical_axes(index)), own_axis(fusion, logical_axes(weight)[1])]
     index = broadcast(fusion, index, [False] * index.ndim + [True])
     return add_lookup(fusion, "embedding_fwd", weight, axes, [At(1), Along(index.ndim - 1)], indices=[index])
 
@@ -150,7 +142,7 @@ def embedding_backward(fusion: Fusion, grad: TensorView, index: TensorView, entr
     if grad.ndim != index.ndim + 1:
         reason = f"grad has {grad.ndim} axes and index {index.ndim}"
         raise BadIndex(op="embedding_bwd", reason=reason, remedy="give grad one more axis than the index")
-    out = fusion.new_tensor([fusion.new_axis(entries), _like(fusion, logical_axes(grad)[-1])], grad.dtype())
+    out = fusion.new_tensor([fusion.new_axis(entries), own_axis(fusion, logical_axes(grad)[-1])], grad.dtype())
     fusion.register(TorchOp([grad, index], [out], op="embedding_bwd", entries=entries))
     return out
 
@@ -173,6 +165,6 @@ def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, di
     if isinstance(source, TensorView):
         _same_rank("scatter", arg, source)
     dim = normalize_dim(dim, arg.ndim, "scatter", arg)
-    out = fusion.new_tensor([_like(fusion, a) for a in logical_axes(arg)], arg.dtype())
+    out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], arg.dtype())
     fusion.register(ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind))
     return out

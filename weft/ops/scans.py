@@ -13,7 +13,7 @@ from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp, TorchOp
 from ..ir.values import TensorView, Val
-from .build import Operand, as_val, cast, copy, logical_axes
+from .build import Operand, as_val, cast, copy, logical_axes, own_axis
 from .promotion import WrongDtype
 from .shapes import normalize_dim
 
@@ -54,7 +54,7 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
 def argsort(fusion: Fusion, arg: TensorView, dim: int, descending: bool, stable: bool) -> TensorView:
     """Return the positions along `dim` in ascending (or descending) order of arg."""
     dim = normalize_dim(dim, max(1, arg.ndim), "argsort", arg)
-    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], DataType.Int)
+    out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], DataType.Int)
     fusion.register(TorchOp([arg], [out], op="argsort", dim=dim, descending=descending, stable=stable))
     return out
 
@@ -66,7 +66,7 @@ def topk(fusion: Fusion, arg: TensorView, k: Sym, dim: int, largest: bool, sorte
         raise NegativeCount(k=k.value)
     kind = IterType.broadcast if expr.is_int(k, 1) else IterType.iteration
     values, indices = (
-        fusion.new_tensor([fusion.new_axis(k, kind) if d == dim else fusion.copy_axis(a) for d, a in enumerate(logical_axes(arg))], dtype)
+        fusion.new_tensor([fusion.new_axis(k, kind) if d == dim else own_axis(fusion, a) for d, a in enumerate(logical_axes(arg))], dtype)
         for dtype in (arg.dtype(), DataType.Int)
     )
     fusion.register(TorchOp([arg], [values, indices], op="topk", k=k, dim=dim, largest=largest, sorted=sorted))
