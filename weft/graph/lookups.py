@@ -15,7 +15,7 @@ from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, sub
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position
-from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val
 from ..ops.build import broadcast, cast, constant, logical_axes, pointwise
 from ..ops.factories import iota
 from ..ops.registry import lookup as op_named
@@ -241,7 +241,7 @@ class _Mover:
         if isinstance(definition, FullOp):
             return self._single(definition.inputs[0], tensor.dtype())  # type: ignore[arg-type]
         if isinstance(definition, IotaOp):
-            return self._counted(definition, window.places[0])
+            return self._counted(definition, window.places[0]) if len(window.places) == 1 else self._counted_over_axes(definition, window.places)
         (source,) = definition.tensor_inputs  # type: ignore[union-attr]
         return self.image(source, Window(self._through(definition, source, window), window.is_masked))  # type: ignore[arg-type]
 
@@ -263,6 +263,32 @@ class _Mover:
             return self._single(first, dtype)  # type: ignore[arg-type]
         row = iota(fusion, fusion.new_scalar(self.axes[place.axis].logical_extent, DataType.Int), first, cast(fusion, step, dtype), dtype)
         return broadcast(fusion, row, [d != place.axis for d in range(rank)]) if rank > 1 else row
+
+    def _counted_over_axes(self, definition: IotaOp, places: tuple[Place, ...]) -> TensorView:
+        """Return start + step * position of an iota whose axis was factored: the position is the sum over its axes, in integers."""
+        fusion, stride = self.fusion, ONE
+        parts: list[TensorView] = []
+        for axis, place in reversed(list(zip(logical_axes(definition.tensor_outputs[0]), places))):
+            parts.append(self._strided(place, stride))
+            stride = mul(stride, axis.logical_extent)
+        total: Val = parts[0]
+        for part in parts[1:]:
+            total = pointwise(fusion, "add", total, part)
+        _, start, step = definition.inputs
+        dtype = definition.tensor_outputs[0].dtype()
+        return cast(fusion, pointwise(fusion, "add", pointwise(fusion, "mul", cast(fusion, total, dtype), step), start), dtype)  # type: ignore[return-value]
+
+    def _strided(self, place: Place, stride: Sym) -> TensorView:
+        """Return stride * position, in Int, of the result's rank."""
+        fusion = self.fusion
+        scale = fusion.new_scalar(stride, DataType.Int)
+        if isinstance(place, Value):
+            return pointwise(fusion, "mul", cast(fusion, place.index, DataType.Int), scale)  # type: ignore[return-value]
+        first = fusion.new_scalar(mul(stride, place.offset if isinstance(place, Along) else place.position), DataType.Int)
+        if isinstance(place, Fixed):
+            return self._single(first, DataType.Int)
+        row = iota(fusion, fusion.new_scalar(self.axes[place.axis].logical_extent, DataType.Int), first, scale, DataType.Int)
+        return broadcast(fusion, row, [d != place.axis for d in range(len(self.axes))]) if len(self.axes) > 1 else row
 
     def _of_operand(self, operand: TensorView, window: Window) -> Window:
         """The window of an operand of a pointwise op: the first element along axes that it lacks."""

@@ -21,8 +21,8 @@ from ..arch import MAX_GRID, Arch
 from ..dtypes import DataType
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ScanOp
-from ..ir.values import TensorView
+from ..ir.graph_ops import At, LookupOp, ScanOp
+from ..ir.values import Expr, TensorView
 from ..schedule.staying_blocks import StayingBlocks
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
@@ -156,8 +156,14 @@ class Scans(Scheduler):
             tensor.axis(-1 if params.is_row else -2).parallelize(ParallelType.group)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
-        staying = StayingBlocks(frozenset(t.name for t in template.loads)) if params.is_ahead else None
+        ahead = frozenset(t.name for t in template.loads if not is_indirect(t.definition()))  # an index would have to come two pieces ahead
+        staying = StayingBlocks(ahead) if params.is_ahead else None
         return Launch(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers, staying=staying)
+
+
+def is_indirect(expr: Expr | None) -> bool:
+    """True for a lookup whose positions an index tensor gives."""
+    return isinstance(expr, LookupOp) and any(isinstance(place, At) for place in expr.positions)
 
 
 def _in_order(reference: TensorView, analysis: ScanAnalysis, along_last: bool) -> int:
