@@ -90,6 +90,41 @@ def a_reshape_of_a_reshape_beside_a_reduction(fd):
     fd.add_output(o.abs(o.reshape(y, [1, 64, 1, 12])))
 
 
+@case(tensor(8, 3, 2))
+def a_slice_of_positions_of_maxima(fd):
+    x, o = fd.define_tensor([-1, -1, -1], contiguity=True), fd.ops
+    fd.add_output(o.slice(o.argmax(x, 1, True), [2, 0, 0], [4, 1, 2]))
+
+
+@case()
+def a_padded_iota_of_32_bits(fd):
+    fd.add_output(fd.ops.pad(fd.ops.iota(5, -3, 1, D.Int32), [-1, 2]))
+
+
+@case(lambda: torch.randn(1, 1, 1).expand(2, 3, 4))
+def an_order_of_expanded_elements(fd):
+    x = fd.define_tensor([-1, -1, -1], contiguity=[None] * 3)
+    fd.add_output(fd.ops.argsort(x, 2, False, True))
+    for result in fd.ops.topk(x, 2, 1):
+        fd.add_output(result)
+
+
+@case(tensor(7, 5), lambda: torch.randint(0, 7, (50,)))
+def a_running_sum_down_looked_up_rows(fd):
+    x, i = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True, dtype=D.Int)
+    fd.add_output(fd.ops.cumsum(fd.ops.embedding_fwd(i, x), 0))
+
+
+@case(tensor(2, 33))
+def a_padded_reshape_of_a_triangle(fd):
+    """The iota of the columns has two axes then: its position is their linear one."""
+    x = fd.define_tensor([-1, -1], contiguity=True)
+    t = fd.ops.reshape(fd.ops.triu(x, 0), [22, 3])
+    fd.add_output(fd.ops.pad(t, [0, 3]))
+    fd.add_output(fd.ops.index_select(t, fd.ops.iota(4, 20, -3, D.Int), 0))
+    fd.add_output(fd.ops.select(t, 1, 1))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

@@ -7,7 +7,7 @@ import os
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, difference
-from fusion_generator import LONG_ROWS, NARROW, TWO_SIDES, VIEWS, random_case
+from fusion_generator import GRAPHS, LONG_ROWS, NARROW, TWO_SIDES, VIEWS, random_case
 from fusion_runner import Found, run_seeds, shrunk
 from fusion_shrink import shrink
 
@@ -18,6 +18,7 @@ LARGEST_ELEMS = 2000
 VIEWS_SEEDS, VIEWS_ELEMS = range(24), 400
 TWO_SIDES_SEEDS = range(16)
 NARROW_SEEDS = range(20)
+GRAPHS_SEEDS, GRAPHS_ELEMS = range(16), 1500
 LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
@@ -47,6 +48,14 @@ def test_graphs_over_views(seed: int, found_views: dict[int, Found]) -> None:
     outcome = found_views[seed][2]
     if outcome.kind not in ("ok", "ill-conditioned"):
         pytest.fail(shrunk(seed, outcome, "cpu", VIEWS_ELEMS, VIEWS))
+
+
+@pytest.mark.parametrize("seed", GRAPHS_SEEDS)
+def test_graphs_of_everything(seed: int) -> None:
+    """All types, views, lookups, scans, orders, reductions: nothing wrong, and nothing declined."""
+    outcome = check(random_case(seed, GRAPHS_ELEMS, GRAPHS))
+    if outcome.kind not in ("ok", "ill-conditioned"):
+        pytest.fail(shrunk(seed, outcome, "cpu", GRAPHS_ELEMS, GRAPHS))
 
 
 @pytest.mark.parametrize("seed", LONG_ROWS_SEEDS)

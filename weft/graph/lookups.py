@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.op_cost import cost_of
-from ..dtypes import DataType
+from ..dtypes import DataType, StateType
 from ..expr import EVALUATORS, ONE, ZERO, Number, Sym, add, is_int, mul, sub
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -120,8 +120,9 @@ def _pays(fusion: Fusion, expr: LookupOp) -> bool:
 
 
 def _is_moved(expr: Expr | None) -> bool:
-    """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that turns memory round: that is done in tiles."""
-    if not isinstance(expr, MOVED):
+    """True for an expression through which a lookup moves. A copy that ends a segment stays, and one that turns memory round: that is done in tiles.
+    What takes a field out of a reduction's state stays with the reduction, since states are not kept in memory."""
+    if not isinstance(expr, MOVED) or any(isinstance(t.dtype(), StateType) for t in expr.tensor_inputs):
         return False
     return not isinstance(expr, LoadStoreOp) or expr.op_name != "segment_set" and not _turns_memory(expr.outputs[0])  # type: ignore[arg-type]
 

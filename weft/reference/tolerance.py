@@ -16,7 +16,8 @@ from ..dtypes import RECORDS, DataType
 from ..expr import Number, Sym
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp
+from ..ir.graph_ops import ScanOp, ScatterOp, TorchOp
+from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp, no_reductions
 from ..ops.monoids import MONOIDS
 from ..ops.registry import lookup
 from .interpreter import input_environment
@@ -79,6 +80,15 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
         # A tree of depth log2(n), and serial partial sums of a thread, whose errors add up as a random walk: sqrt(n) roundoffs of the partial sum's size.
         relative += roundoff * (2 + math.log2(max(count, 2)))
         summed = (summed + casts + roundoff) * math.sqrt(count)
+    elif isinstance(node, ScanOp) and MONOIDS[node.attributes["kind"]].has_rounding:
+        relative, summed, casts = _summed(_extent(out, node.attributes["dim"], env), roundoff, relative, summed, casts)  # type: ignore[arg-type]
+    elif isinstance(node, ScatterOp):
+        relative += roundoff * (node.attributes["kind"] != "set")
+    elif isinstance(node, TorchOp) and roundoff:
+        # Products are summed over the last axis of the first operand (matmul, linear, attention); what is sorted or selected has its operand's error.
+        count = _extent(node.tensor_inputs[0], -1, env) if len(node.tensor_inputs) > 1 else 1.0
+        if count > 1:
+            relative, summed, casts = _summed(count, roundoff, relative, summed, casts)
     elif isinstance(node, (IotaOp, RandomOp)):
         relative = 16 * roundoff  # Box and Muller: the radius below 7 times the sine's absolute error of one roundoff of 2 pi
     return _Error(relative, summed, casts)
@@ -91,6 +101,18 @@ def _reduced_count(value: Val, env: dict[Sym, Number]) -> float:
         if axis.is_reduction():
             count *= float(expr.evaluate(axis.sym, env))  # type: ignore[arg-type]
     return count
+
+
+def _summed(count: float, roundoff: float, relative: float, summed: float, casts: float) -> tuple[float, float, float]:
+    """Return the errors of a sum of `count` terms that is carried on in Float where its type is narrower, and rounded once at the end."""
+    carried = min(roundoff, UNIT_ROUNDOFF[DataType.Float])
+    narrowed = roundoff if roundoff > carried else 0.0
+    return relative + carried * (2 + math.log2(max(count, 2))), (summed + casts + carried) * math.sqrt(count), casts + narrowed
+
+
+def _extent(value: TensorView, dim: int, env: dict[Sym, Number]) -> float:
+    axes = no_reductions(value.get_logical_domain())
+    return float(expr.evaluate(axes[dim].logical_extent, env)) if axes else 1.0  # type: ignore[arg-type]
 
 
 __all__ = ["UNIT_ROUNDOFF", "get_val_tolerances"]
