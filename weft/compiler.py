@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,18 +140,18 @@ class Proposal:
 
 
 LOGGER = logging.getLogger("weft")
-_PREPARED: "weakref.WeakKeyDictionary[Fusion, Prepared]" = weakref.WeakKeyDictionary()
 _BY_NAME: dict[SchedulerType, Scheduler] = {s.name: s for s in SCHEDULERS}
 
 
 def prepare(fusion: Fusion) -> Prepared:
     """Return the prepared form of a fusion (made once)."""
-    found = _PREPARED.get(fusion)
-    if found is None:
+    _, found = fusion.findings.get("prepared", (None, None))
+    if not isinstance(found, Prepared):
         clone, _ = fusion.clone()
         settle_as_iteration(clone)
         translate_welford(clone)
-        found = _PREPARED[fusion] = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
+        found = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
+        fusion.findings["prepared"] = None, found
         if FAILURES:  # the same part of a definition, cut out again
             found.learn(FAILURES.get(known_key(fusion), Failures()))
     return found

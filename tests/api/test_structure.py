@@ -99,3 +99,22 @@ def test_the_key_of_a_long_chain_is_fast():
     start = time.perf_counter()
     hash(structural_key(fd.fusion))
     assert time.perf_counter() - start < 0.5
+
+
+def test_fusions_of_one_structure_are_equal_and_have_no_hash() -> None:
+    """Equality is by structure, which changes as a fusion grows: a hash could not agree with it, so there is none."""
+
+    def made() -> FusionDefinition:
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([-1], dtype=D.Float)
+            fd.add_output(fd.ops.exp(x))
+        return fd
+
+    one, two = made().fusion, made().fusion
+    assert one == two and one is not two
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+    with made() as other:
+        x = other.define_tensor([-1], dtype=D.Float)
+        other.add_output(other.ops.log(x))
+    assert other.fusion != one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,10 +22,6 @@ from ..runtime.arguments import flattened
 from ..runtime.warm_path import written
 from . import executors
 from .inputs import compute_tensor_descriptor
-
-if TYPE_CHECKING:
-    from .definition import FusionDefinition
-
 
 LARGEST_TABLE = 1024
 """Layouts of gradients that a plan keeps; when there are more, it starts over."""
@@ -55,8 +51,9 @@ class Differentiable:
     definition_of_backward(*inputs): the text of the backward for such inputs.
     """
 
-    def __init__(self, fusion: Fusion, forward: Any = None) -> None:
-        self.fusion = fusion
+    def __init__(self, fusion: Fusion, forward: Any = None, again: Callable[[str, bool], Any] | None = None) -> None:
+        """forward: the executor, made here unless given. again: makes a definition from its text, for copies and pickles."""
+        self.fusion, self._again = fusion, again
         self._plain = executors.executor_cache(fusion) if forward is None else forward
         self._inputs = fusion.inputs()
         self._floats = [i for i, v in enumerate(self._inputs) if isinstance(v, TensorView) and v.dtype().is_float]
@@ -66,7 +63,7 @@ class Differentiable:
     def __reduce__(self) -> Any:
         from .translate import translate_fusion
 
-        return _made_again, (translate_fusion(self.fusion),)
+        return _made_again, (self._again, translate_fusion(self.fusion))
 
     def __call__(self, *inputs: Any) -> Any:
         """Execute on `inputs`; return the output, or a tuple of them when there are several."""
@@ -285,13 +282,6 @@ def _form(value: Val, layout: tuple[Any, Any, Any] | None) -> Form:
     return Form(tuple(said), order, expanded)
 
 
-def _made_again(text: str) -> Differentiable:
-    from .definition import _defined_again
-
-    return _defined_again(text, True).autograd()
-
-
-def differentiable(fd: "FusionDefinition") -> Differentiable:
-    """Return what `fd.autograd()` does."""
-    executor = fd._executor_cache()
-    return Differentiable(executor.fusion(), executor)
+def _made_again(again: Callable[[str, bool], Any], text: str) -> Differentiable:
+    made: Differentiable = again(text, True).autograd()
+    return made

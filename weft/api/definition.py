@@ -288,11 +288,12 @@ class FusionDefinition:
         The backward is derived from the definition, op by op, and runs through the same caches. Errors (at the first call with inputs that require gradients):
         NotDifferentiable names an op without a rule.
         """
-        from .autograd import differentiable
+        from .autograd import Differentiable
 
         found = self.__dict__.get("_differentiable")
         if found is None:
-            found = self._differentiable = differentiable(self)
+            executor = self._executor_cache()
+            found = self._differentiable = Differentiable(executor.fusion(), executor, _defined_again)
             self.execute = found.execute  # type: ignore[method-assign]
         return found
 

@@ -6,7 +6,7 @@ Owns their text. Read first: `repro_script`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,9 +14,6 @@ from ..errors import UserError
 from ..runtime.arguments import flattened
 from .translate_values import number_text
 from .version import version
-
-if TYPE_CHECKING:
-    from .definition import FusionDefinition
 
 
 class NoSavedInputs(UserError, AssertionError):
@@ -33,8 +30,8 @@ except ImportError:
 """
 
 
-def repro_script(fd: "FusionDefinition", inputs: Sequence[Any] | None = None) -> str:
-    """Return the script; without `inputs` it ends with the definition."""
+def repro_script(fd: object, inputs: Sequence[Any] | None = None) -> str:
+    """Return the script for a definition; without `inputs` it ends with the definition."""
     imports, call = _IMPORTS, "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
     parts = [_environment(), imports, repr(fd), call]
     if inputs is not None:
@@ -43,14 +40,14 @@ def repro_script(fd: "FusionDefinition", inputs: Sequence[Any] | None = None) ->
     return "\n".join(parts)
 
 
-def last_repro_script(fd: "FusionDefinition") -> str:
-    """Return the script for the inputs that the last execution saved.
+def last_repro_script(fd: object) -> str:
+    """Return the script for the inputs that the last execution of a definition saved.
 
     Errors: NoSavedInputs.
     """
     if "fake_inputs" not in fd.__dict__:
         raise NoSavedInputs()
-    return repro_script(fd, fd.fake_inputs)
+    return repro_script(fd, fd.__dict__["fake_inputs"])
 
 
 def fake_copies(inputs: Sequence[Any]) -> list[Any]:

@@ -195,3 +195,6 @@ def _boundary(fusion: Fusion) -> str:
 def _all_exprs(fusion: Fusion) -> list[Expr]:
     """Return all expressions, those that no output needs too, definitions before uses."""
     return fusion.exprs([value for value in fusion.vals() if value.definition() is not None])
+
+
+Fusion.text_of, Expr.text_of = fusion_text, expr_text

@@ -210,3 +210,4 @@ class _KeyBuilder:
 
 
 _EXPR_FIELDS = frozenset({"inputs", "outputs", "attributes", "line"})
+Fusion.structure_of = structural_key

@@ -6,9 +6,9 @@ Read first: `TensorView`, then `IterDomain`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from ..dtypes import DataType
 from ..errors import Place, UserError
@@ -17,18 +17,28 @@ from .enums import CacheOp, IterType, LoadStoreOpType, MemoryType, ParallelType
 from .naming import constant_text, inline_text
 from .surface import ScalarSurface, TensorSurface
 
-if TYPE_CHECKING:
-    from .fusion import Fusion
 
 
 class Statement:
     """Anything that belongs to a fusion."""
 
 
+class Owner:
+    """What a value knows of the fusion that it belongs to; `Fusion` is the only kind. names: what sizes are called in it (`i0`)."""
+
+    names: "dict[str, str]"
+    _inputs: "list[Val]"
+    _outputs: "list[Val]"
+
+    def size_scalar(self, tensor: "TensorView", dim: int) -> "Scalar":
+        """Return the extent of a logical axis as a scalar."""
+        raise NotImplementedError
+
+
 class Val(Statement):
     """A value of a fusion. `name` counts within its kind; `printed` is its stable printed form."""
 
-    def __init__(self, fusion: "Fusion | None", name: int) -> None:
+    def __init__(self, fusion: "Owner | None", name: int) -> None:
         self.fusion, self.name = fusion, name
         self._definition: Expr | None = None
         self._uses: list[Expr] = []
@@ -52,7 +62,7 @@ class Val(Statement):
 class Scalar(Val, ScalarSurface):
     """A scalar value: `sym` says what it is; `definition()` which op of the user made it (None for constants, inputs, sizes)."""
 
-    def __init__(self, fusion: "Fusion | None", name: int, sym: Sym, dtype: DataType) -> None:
+    def __init__(self, fusion: "Owner | None", name: int, sym: Sym, dtype: DataType) -> None:
         super().__init__(fusion, name)
         self.sym, self._dtype = sym, dtype
 
@@ -72,7 +82,7 @@ class Scalar(Val, ScalarSurface):
         return f"{_SCALAR_LETTERS.get(self._dtype, 'c')}{self.name}"
 
 
-def names_in(fusion: "Fusion | None") -> "dict[str, str]":
+def names_in(fusion: "Owner | None") -> "dict[str, str]":
     return {} if fusion is None else fusion.names
 
 
@@ -151,10 +161,11 @@ class IterDomain(Val):
 class Expr(Statement):
     """An expression: `outputs` computed from `inputs`. `attributes` hold what else distinguishes it (hashable values).
 
-    line: where the user wrote it; None for what a pass made.
+    line: where the user wrote it; None for what a pass made. text_of: what prints expressions; `weft.ir.printing` hands it in.
     """
 
     line: "Place | None" = None
+    text_of: "ClassVar[Callable[[Expr], str]]"
 
     def __init__(self, inputs: Sequence[Val], outputs: Sequence[Val], **attributes: Any) -> None:
         self.inputs: list[Val] = list(inputs)
@@ -190,9 +201,7 @@ class Expr(Statement):
 
     def __str__(self) -> str:
         """The expression as `print_math` has it."""
-        from .printing import expr_text
-
-        return expr_text(self)
+        return Expr.text_of(self)
 
     def __repr__(self) -> str:
         attributes = {k: v for k, v in self.attributes.items() if k != "op"}
@@ -379,7 +388,7 @@ class TensorView(Val, TensorSurface):
     is_cpu_scalar: a zero-dim tensor on the CPU, passed to kernels by value.
     """
 
-    def __init__(self, fusion: "Fusion", name: int, domain: TensorDomain, dtype: DataType) -> None:
+    def __init__(self, fusion: "Owner", name: int, domain: TensorDomain, dtype: DataType) -> None:
         super().__init__(fusion, name)
         self._domain, self._dtype = domain, dtype
         self.memory_type = MemoryType.local

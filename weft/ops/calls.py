@@ -12,6 +12,16 @@ from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 
 
+_find: list[Callable[[str], Callable[..., Any]]] = []
+"""The function that finds an op by its name, once `weft.ops.names` has handed it in: ops call each other by name, so this file cannot import them."""
+
+
+def finds_ops(function: Callable[[str], Callable[..., Any]]) -> Callable[[str], Callable[..., Any]]:
+    """Let calls find ops by `function`, which takes a name. A decorator."""
+    _find[:] = [function]
+    return function
+
+
 class Calls:
     """Every op and composite as an attribute, bound to `fusion`."""
 
@@ -21,9 +31,7 @@ class Calls:
     def __getattr__(self, name: str) -> Callable[..., TensorView]:
         if name.startswith("__"):
             raise AttributeError(name)
-        from .names import function_of
-
-        function, fusion = function_of(name), self.fusion
+        function, fusion = _find[0](name), self.fusion
 
         def call(*args: Any, **kwargs: Any) -> TensorView:
             result: TensorView = function(fusion, *args, **kwargs)

@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..options import nearest
 from . import activations as _activations, losses as _losses, positions as _positions, step_gradients as _step_gradients  # noqa: F401  (they add to the tables)
 from .block_functions import BLOCK_FUNCTIONS
+from .calls import finds_ops
 from .index_functions import MORE_FUNCTIONS
 from .composites import COMPOSITES
 from .functions import FUNCTIONS, reduction_function
@@ -69,6 +70,7 @@ def unknown(name: str) -> UnknownName:
     return UnknownName(name=name, remedy=remedy)
 
 
+@finds_ops
 def function_of(name: str) -> Callable[..., Any]:
     """Return the function of the op or composite `name`, which takes the fusion first. Errors: UnknownName."""
     function = FUNCTIONS.get(name) or COMPOSITES.get(name) or BLOCK_FUNCTIONS.get(name) or MORE_FUNCTIONS.get(name)

@@ -64,7 +64,7 @@ class PlanTable:
     def __init__(self, fusion: Fusion, fixed: Plan | None = None) -> None:
         self.fusion, self.fixed = fusion, fixed
         self._plans: dict[tuple[str, str], list[Plan]] = {}
-        self._parts: dict[Fusion, Part] = {}
+        self._parts: dict[int, Part] = {}  # by the identity of their fusions, which they keep
         self._lock = forking.lock()
 
     def plan_for(self, env: Mapping[Sym, Number], arch: Arch) -> Plan:
@@ -94,9 +94,9 @@ class PlanTable:
     def part_of(self, step: KernelStep) -> Part:
         """Return the part of a kernel: one object for all steps with the same fusion, so that they share a kernel."""
         with self._lock:
-            found = self._parts.get(step.fusion)
+            found = self._parts.get(id(step.fusion))
             if found is None:
-                found = self._parts[step.fusion] = Part(step.fusion)
+                found = self._parts[id(step.fusion)] = Part(step.fusion)
             return found
 
 

@@ -55,7 +55,7 @@ def inline_most(
     if fusion is None:
         if not selected and not spared:
             return
-        fusion = (selected or list(spared))[0].fusion
+        fusion = (selected or list(spared))[0].fusion  # type: ignore[assignment]
     chosen = [t for t in (selected or fusion.tensors()) if t not in spared]  # type: ignore[union-attr]
     _inline(fusion, {t: len(t.get_loop_domain()) for t in chosen}, best_effort=True)  # type: ignore[arg-type]
 
