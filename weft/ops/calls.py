@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..errors import require
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 
@@ -31,6 +32,7 @@ class Calls:
     def __getattr__(self, name: str) -> Callable[..., TensorView]:
         if name.startswith("__"):
             raise AttributeError(name)
+        require(_find, "ops were called by name before weft.ops.names was imported")
         function, fusion = _find[0](name), self.fusion
 
         def call(*args: Any, **kwargs: Any) -> TensorView:

@@ -13,6 +13,7 @@ from torch._prims_common import elementwise_dtypes
 from ...api.definition import FusionDefinition
 from ...dtypes import DataType
 from ...ir.values import Scalar, TensorView
+from ...ops import names as _names  # noqa: F401  (calls find ops by its table)
 from ...ops.calls import Calls
 from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
 
