@@ -91,6 +91,9 @@ def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
 
 
 MOST_TILE_ROWS, TILE_BATCHES = 128, 8
+LEAST_SHARED, MOST_SHARING = 8192, 8
+PIECES_BYTES = (128, 64, 32)
+"""Columns of so many elements are shared by the blocks of a cluster, so many at most, where columns are few; neighbouring bytes that a block reads of a row."""
 
 
 class OuterPersistent(Scheduler):
@@ -125,6 +128,9 @@ class OuterPersistent(Scheduler):
     def choose_reread(self, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams, str]:
         """Return the params of columns that every pass reads again."""
         vector = max(1, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits))
+        shared = self.shared_columns(facts, arch, vector)
+        if shared is not None:
+            return shared, f"outer_persistent: blocks of a cluster share columns, {shared.bdimx * vector} a block"
         while vector > facts.min_vector_elems and facts.iteration_elems < 2 * arch.sm_count * vector:
             vector //= 2  # columns for every multiprocessor matter more than wide accesses
         columns = ceil_div(facts.iteration_elems, vector)
@@ -134,6 +140,23 @@ class OuterPersistent(Scheduler):
             bdimy //= 2
         params = OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * BLOCK_THREADS))
         return params, f"outer_persistent: {columns} vectors of columns over {arch.sm_count} multiprocessors"
+
+    def shared_columns(self, facts: PersistentFacts, arch: Arch, vector: int) -> OuterParams | None:
+        """Return the params of few long columns, which the blocks of a cluster share, so that a block has whole sectors of each row; else None."""
+        bits = vector * facts.max_dtype_bits
+        columns = ceil_div(facts.iteration_elems, vector)
+        if columns >= 2 * arch.sm_count or facts.reduction_elems < LEAST_SHARED or arch.max_cluster_blocks < MOST_SHARING:
+            return None
+        for piece_bytes in PIECES_BYTES:
+            bdimx = ceil_div(8 * piece_bytes, bits)
+            blocks = ceil_div(columns, bdimx)
+            if blocks * MOST_SHARING * 4 >= arch.sm_count * 3 or piece_bytes == PIECES_BYTES[-1]:
+                break
+        cluster = min(MOST_SHARING, next_power_of_two(ceil_div(arch.sm_count, blocks)))
+        bdimy = max(1, BLOCK_THREADS // bdimx)
+        if bdimx > arch.warp_threads or tree_workspace_bytes(bdimx * bdimy, vector, facts.accumulator_bits) > arch.shared_per_block_optin_bytes:
+            return None
+        return OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * BLOCK_THREADS), cluster_blocks=cluster)
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, OuterParams]]:
         facts = analysis.facts(sizes, alignment_bits)
@@ -152,7 +175,7 @@ class OuterPersistent(Scheduler):
         copies = [copy for tensor in (*kept, *passes.operands(kept)) for copy in read_again(tensor, passes)] if is_reread else []
         reference = template.reduction_behind(analysis.shape.reference.name)
         if is_reread:
-            serial, loads_at = schedule_outer(reference, analysis, params)
+            serial, loads_at = schedule_outer(reference, analysis, params, grid_split=params.cluster_blocks, is_cluster=params.cluster_blocks > 1)
         elif params.is_tile:
             serial, loads_at = schedule_tile(reference, analysis, params)
         else:
