@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import row_fusions
+from channel_cases import batch_norm, checked, with_params
 from fusion_check import poisoned_outputs
 from row_fusions import numbers, weight, wide
 
 from weft import DataType, FusionDefinition
+from weft.check.records import programs
 from weft.ir.values import TensorView
+from weft.options import options
 
 FEW, MANY = (1, 7, 133), (530,)
 """Rows: of 132 multiprocessors one each or fewer, two, and more than four."""
@@ -58,3 +61,23 @@ def test_strided_and_misaligned_rows() -> None:
         for first in (0, 1, 8):
             with poisoned_outputs():
                 fd.validate([whole[:, first : first + columns], numbers(DataType.BFloat16, columns + 1)[1:]])
+
+
+@pytest.mark.parametrize(("cluster", "sizes"), [(4, (7, 5, 6, 40)), (8, (6, 3, 9, 8)), (2, (3, 2, 5, 7)), (8, (1, 3, 33, 40))])
+def test_rows_read_again_by_a_cluster(cluster: int, sizes: tuple[int, ...]) -> None:
+    """Shares that no block count divides, blocks without any element, rows of several runs."""
+    fields = dict(kind="2d", storage="reread", batches=0, unroll=2, bdimx=64, bdimz=1, outer_batches=1, cluster_blocks=cluster, max_registers=64)
+    fields |= dict(project_to_inputs=True, rows_per_block=1, row_unroll=1, is_warp_only=False, late=0, unswitch=False, weights="late", is_phased=False)
+    fields |= dict(vector_elems=8 if sizes[2] * sizes[3] % 8 == 0 else 1)
+    with options(check="races"):
+        inputs = [numbers(DataType.BFloat16, *sizes), numbers(DataType.BFloat16, sizes[1]), numbers(DataType.BFloat16, sizes[1])]
+        runtime = checked(with_params(batch_norm(), **fields), inputs)
+    assert runtime.program.cluster == (cluster, 1, 1)
+
+
+@pytest.mark.parametrize(("rows", "cluster"), [(1, 8), (10, 8), (100, 2), (200, 1)])
+def test_blocks_share_rows_that_are_read_again_where_rows_are_few(rows: int, cluster: int) -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cast(softmax(fd, DataType.BFloat16), DataType.BFloat16))
+    ((scheduler, params, program),) = programs(fd, [(rows, 3_000_000)])
+    assert "storage='reread'" in params and program.cluster == (cluster, 1, 1)

@@ -34,6 +34,21 @@ def test_channels_last_in_registers(cluster) -> None:
         checked(with_params(batch_norm(BF16, channel=3), **fields), [numbers(BF16, *shape), numbers(BF16, 40), numbers(BF16, 40) + 1])
 
 
+@pytest.mark.parametrize(("rows", "x", "cluster", "channels"), [(101, 2, 4, 40), (3, 4, 8, 40), (64, 1, 2, 8), (77, 4, 3, 7)])
+def test_channels_last_read_again_by_a_cluster(rows, x, cluster, channels) -> None:
+    """Blocks that share columns: rows that they do not divide, blocks without any row, channels that fill no vector."""
+    fields = dict(storage="reread", vector_elems=8 if channels % 8 == 0 else 1, bdimx=x, bdimy=16, batches=0, cluster_blocks=cluster, max_registers=64)
+    with options(check="races"):
+        inputs = [numbers(BF16, rows, 3, 1, channels), numbers(BF16, channels), numbers(BF16, channels) + 1]
+        runtime = checked(with_params(batch_norm(BF16, channel=3), **fields), inputs)
+    assert runtime.scheduler == "outer_persistent" and runtime.program.cluster == (cluster, 1, 1)
+
+
+def test_few_long_columns_are_shared_as_chosen() -> None:
+    runtime = checked(batch_norm(BF16, channel=3), [numbers(BF16, 3, 60, 60, 40), numbers(BF16, 40), numbers(BF16, 40)])
+    assert runtime.proposal.params.cluster_blocks == 8 and runtime.proposal.params.vector_elems == 8
+
+
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 40), (300, 1), (257, 33), (5000, 8)])
 def test_softmax_across_as_chosen(sizes) -> None:
     checked(softmax_across(FLOAT), [numbers(FLOAT, *sizes)])

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
+from ..arch import MAX_GRID
 from .persistent_params import Candidate, PersistentParams, RowsOf
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
@@ -36,6 +38,8 @@ SHARED_FACTOR = 0.84
 0.94)."""
 REREAD_FACTOR = 0.92
 """Rows read again against the model, which knows nothing of what the second reading costs in L1 and L2 (measured: 0.85 against 0.93 at 32K elements)."""
+MOST_SHARING, LEAST_ITERATIONS = 8, 2
+"""Blocks of a cluster that share a row that is read again, and iterations of each over its piece, at least."""
 LONG_ROW_THREADS_PER_SM = 1536
 """Threads of a multiprocessor to plan registers for: 40 each."""
 
@@ -91,7 +95,16 @@ class StreamedRows(RowsOf):
             in_work = min(arch.sm_count * blocks, facts.iteration_elems) * row_bytes
             memory = (moved + again * rereads_from_memory(in_work, arch)) / self.share
             through_l2 = (moved + again) / l2_bytes_per_ns(arch)
-            yield self.long_row_candidate("reread", threads, self.loop_unroll(threads), blocks, moved / self.share, max(memory, through_l2), True, 0)
+            made = self.long_row_candidate("reread", threads, self.loop_unroll(threads), blocks, moved / self.share, max(memory, through_l2), True, 0)
+            yield replace(made, params=replace(made.params, cluster_blocks=self.sharing(threads * made.params.unroll)))
+
+    def sharing(self, iteration_vectors: int) -> int:
+        """Return how many blocks of a cluster share a row that is read again: several where there are fewer rows than multiprocessors, and rows are long."""
+        facts, arch = self.facts, self.arch
+        if facts.iteration_elems >= arch.sm_count or facts.block_elems or facts.iteration_elems > MAX_GRID[1]:
+            return 1
+        wanted = min(MOST_SHARING, arch.max_cluster_blocks, self.row_vectors // (LEAST_ITERATIONS * iteration_vectors))
+        return max(1, min(previous_power_of_two(max(1, wanted)), previous_power_of_two(ceil_div(2 * arch.sm_count, facts.iteration_elems))))
 
     def long_row_candidate(
         self, storage: str, threads: int, unroll: int, blocks: int, needed_ns: float, spent_ns: float, projected: bool, shared: int
