@@ -14,7 +14,7 @@ from weft import DataType, FusionDefinition
 from weft.arch import arch_by_name
 from weft.expr import const
 from weft.ir.enums import SchedulerType
-from weft.lower.program import KernelProgram
+from weft.lower.program import KernelProgram, Need
 from weft.options import options
 from weft.runtime import engines, nvrtc
 from weft.runtime.engines import EmulatorEngine, registers_to_try
@@ -94,9 +94,9 @@ def test_a_scheduler_without_other_params_leaves_the_fusion_to_others(monkeypatc
         check(rows_and_columns())
 
 
-def program(max_registers: int | None, threads: int, *, cooperative: bool = False) -> KernelProgram:
+def program(max_registers: int | None, threads: int, *, cooperative: bool = False, needs: frozenset[Need] = frozenset()) -> KernelProgram:
     block = (const(threads), const(1), const(1))
-    return SimpleNamespace(name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative)  # type: ignore[return-value]
+    return SimpleNamespace(name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative, needs=needs)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,20 @@ def program(max_registers: int | None, threads: int, *, cooperative: bool = Fals
 )
 def test_registers_to_try(given, wanted) -> None:  # noqa: ANN001
     assert registers_to_try(given, H100) == wanted
+
+
+@pytest.mark.parametrize("needs, is_usable", [(frozenset(), True), (frozenset([Need.bulk_copies]), False)])
+def test_blocks_that_stay_and_copy_in_bulk_may_not_spill(monkeypatch: pytest.MonkeyPatch, needs: frozenset[Need], is_usable: bool) -> None:
+    compiled = SimpleNamespace(cubin=b"", resources=Resources(64, 0, 0, 0, 4, 4), log="", ptx=None, from_cache=False)
+    monkeypatch.setattr(nvrtc, "compile_or_load", lambda *_, **__: compiled)
+    monkeypatch.setattr("weft.runtime.driver.load_kernel", lambda *_: object())
+    engine = SimpleNamespace(arch=H100, device=0)
+    given = program(64, 256, cooperative=True, needs=needs)
+    if is_usable:
+        engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(TooManySpills, match="W784: kernel k keeps 4 bytes of each thread in memory"):
+            engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spilled, right", [({64: 4000, 255: 40}, 255), ({64: 300}, 64), ({64: 4000, 255: 3000}, None)])

@@ -17,7 +17,7 @@ from ..arch import Arch, arch_by_name, arch_of_device, device_count
 from ..device.library import translation_unit
 from ..dump import Dump
 from ..errors import UserError
-from ..lower.program import KernelProgram
+from ..lower.program import KernelProgram, Need
 from ..options import Options, current
 from . import work_memory
 from .launch import ParamSlot, current_stream_reader
@@ -135,13 +135,14 @@ class _GpuKernel:
         unit = translation_unit(program.text, program.blocks, shortened=True)
         start = time.perf_counter()
         limits = registers_to_try(program, engine.arch)
+        most_spilled = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
         for limit in limits:
             compiled = compile_or_load(unit, program.name, engine.arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
             spilled = compiled.resources.spill_store_bytes or 0
-            if spilled <= MOST_SPILL_BYTES:
+            if spilled <= most_spilled:
                 break
         else:
-            raise TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=MOST_SPILL_BYTES)
+            raise TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=most_spilled)
         middle = time.perf_counter()
         self._loaded = load_kernel(compiled.cubin, program.name, engine.device, compiled.resources)  # type: ignore[arg-type]
         end = time.perf_counter()

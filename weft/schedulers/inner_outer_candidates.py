@@ -47,8 +47,8 @@ FULL_BLOCK_THREADS = 512
 """Of the block that takes what fits nowhere: its sums spill to memory."""
 GROUPS, RESIDENT, ROW_UNROLLS = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8), (1, 2, 4)
 """Rows side by side in a block, blocks of a multiprocessor, rows of a thread at once."""
-MOST_REGISTERS_OVER = 1.05
-"""Of the registers that a thread needs, over those that it has. A third of kernels spill here; from 1.18 on some failed (H200)."""
+MOST_REGISTERS_OVER, MOST_REGISTERS_OVER_OF_BULK = 1.05, 0.95
+"""Of the registers that a thread needs, over those that it has: a third of kernels spill here. The second with bulk copies, which may not."""
 WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True))
 """How rows come, and whether passes read them again."""
 FILLS = ("whole", "leading", "partial")
@@ -173,7 +173,8 @@ class Candidates:
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, stages[at], 1),
             again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at],
         )  # fmt: skip
-        return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * self.slack)
+        over = needed_registers(made, self.facts_of_rows) / limit[at]
+        return made.where(over <= np.where(load == LOADS.index("tma"), min(self.slack, MOST_REGISTERS_OVER_OF_BULK), self.slack))
 
     @functools.cached_property
     def facts_of_rows(self) -> Rows:
