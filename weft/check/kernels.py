@@ -31,8 +31,11 @@ from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, s
 from weft.schedule.propagate import parallelize_like, transform_like
 from weft.schedule.recompute import recompute_chain
 from weft.schedulers.base import Launch
+from weft.schedulers.facts import PointwiseAnalysis
 from weft.schedulers.inner_outer import apply_inner_outer
 from weft.schedulers.inner_outer_params import InnerOuterParams
+from weft.schedulers.pointwise import PointWise
+from weft.schedulers.pointwise_heuristic import PointwiseParams
 from weft.schedulers.two_sides import analyze_two_sides
 
 P = ParallelType
@@ -288,6 +291,54 @@ def two_sides_cluster() -> tuple[Fusion, Launch]:
     return two_sides(blocks=2, cluster_blocks=2, loads="cp_async")
 
 
+def _pointwise_scheduled(fd: FusionDefinition, **changes: Any) -> tuple[Fusion, Launch]:
+    """Schedule as `PointWise` does, with these params: rows on BIDy, [BIDx, TIDx, vector] along them."""
+    defined = fd.fusion
+    assert defined is not None
+    fusion, _ = defined.clone()
+    analysis = PointWise().analyze(fusion)
+    assert isinstance(analysis, PointwiseAnalysis)
+    params = PointwiseParams(1, 16, 1, 1, 32, 4, False, False, 64)
+    return fusion, PointWise().apply(fusion, analysis, replace(params, **changes))
+
+
+def nvfp4_tiles() -> tuple[Fusion, Launch]:
+    """Blocks of 16 to 4 bits, scales in tiles of 128 x 4 whose padding the kernel fills: a block per thread."""
+    with FusionDefinition() as fd:
+        for result in fd.ops.nv_block_quantize(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), None, True):
+            fd.add_output(result)
+    return _pointwise_scheduled(fd)
+
+
+def mxfp8_lanes() -> tuple[Fusion, Launch]:
+    """Blocks of 32 to 8 bits: four lanes share a block."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        for result in fd.ops.nv_block_quantize(x, None, False, 32, DataType.Float8_e4m3fn):
+            fd.add_output(result)
+    return _pointwise_scheduled(fd, break_point=0, vector_elems=8, bdimx=64, bdimy=1)
+
+
+def fp4_halves() -> tuple[Fusion, Launch]:
+    """4 bits to 4 bits by way of Float, with a factor: bytes are read and written whole."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float4_e2m1fn)
+        fd.add_output(fd.ops.cast(fd.ops.mul(fd.ops.cast(x, DataType.Float), 0.5), DataType.Float4_e2m1fn))
+    return _pointwise_scheduled(fd, break_point=0, vector_elems=8, bdimx=64, bdimy=1)
+
+
+def _fp4(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
+    """Sizes in elements."""
+
+    def make() -> Sequence[Any]:
+        import torch
+
+        draw = torch.Generator().manual_seed(7)
+        return [torch.randint(0, 256, (*s[:-1], s[-1] // 2), dtype=torch.uint8, generator=draw).view(torch.float4_e2m1fn_x2) for s in shapes]
+
+    return make
+
+
 def _bf16(*shapes: tuple[int, ...]) -> Callable[[], Sequence[Any]]:
     floats = _floats(*shapes)
     return lambda: [x.bfloat16() for x in floats()]
@@ -315,6 +366,9 @@ KERNELS = {
     "transpose": Generated(transpose, _floats((70, 130))),
     "two_sides": Generated(two_sides, _bf16((31, 512))),
     "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),
+    "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
+    "mxfp8_lanes": Generated(mxfp8_lanes, _bf16((5, 160))),
+    "fp4_halves": Generated(fp4_halves, _fp4((7, 136))),
 }
 
 

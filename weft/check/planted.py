@@ -224,7 +224,28 @@ TENSOR_MAPS = (
     generated(TILES, "exit before the last tile is stored", r"if \(threadIdx\.x == 0\) weft::bulk_wait<0>\(\);", ";", "exit-with-pending-store", "tensor_store"),
 )
 
-MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *PIPELINES)
+# ---- types of which two share a byte, blocks in neighbouring lanes, scales in tiles: docs/narrow_types.md
+NV, MX, FP4 = "nvfp4_tiles", "mxfp8_lanes", "fp4_halves"
+NARROW_TYPES = (
+    generated(FP4, "elements counted where bytes are addressed", r"(T3 \+ \(\(int\)blockIdx\.x \*) 256", r"\1 512", "out-of-bounds|output-not-written", VECTOR_STORE),
+    generated(FP4, "a vector that begins at any byte", r"(T0 \+ \(\(int\)blockIdx\.x \* 256\) \+) \(\(int\)threadIdx\.x \* 4\)", r"\1 ((int)threadIdx.x * 4) + 1", "misaligned|out-of-bounds", VECTOR_LOAD),
+    generated(FP4, "half of a vector converted: bytes without a second element", r"convert_narrow_vector<8>\(T5, 0, T2, 0\)", "convert_narrow_vector<4>(T5, 0, T2, 0)", "uninitialised-register", VECTOR_STORE),
+    generated(FP4, "a byte written by two threads", r"(T3 \+ \(\(int\)blockIdx\.x \* 256\) \+ \(\(int\)threadIdx\.x) \* 4", r"\1 / 2 * 4", "data-race", VECTOR_STORE),
+    generated(FP4, "index of bytes in a type too narrow for it", r"T0 \+ \(\(int\)blockIdx\.x \* 256\) \+ \(\(int\)threadIdx\.x \* 4\)", "T0 + (signed char)(((int)blockIdx.x * 256) + ((int)threadIdx.x * 4))", "out-of-bounds", VECTOR_LOAD),
+    generated(FP4, "a predicate that splits the last vector's bytes off", r"< p0\) \{", "< p0 - 1) {", "output-not-written", VECTOR_STORE),
+    generated(FP4, "packed bytes stored over the input they come from", r"(store_global_vector<8, weft::Cache::unspecified>\()T3", r"\1const_cast<weft::e2m1_pair*>(T0)", "write-to-read-only", VECTOR_STORE),
+    generated(NV, "stride of a row not halved", r"\(\(int\)threadIdx\.y \* p4\) / 2\)", "((int)threadIdx.y * p4))", "out-of-bounds|data-race|output-not-written", VECTOR_STORE),
+    generated(NV, "padding of tiles not filled", r"if \(p2\) weft::zero_tile_padding", "if (p2 && p0 < 0) weft::zero_tile_padding", "output-not-written", "store_global"),
+    library(NV, "padding of tiles one row too long", r"\(all_rows - rows\) \* all_columns", "(all_rows + 1 - rows) * all_columns", "out-of-bounds", "tiled_offset"),
+    library(NV, "padding of columns forgotten", r"rows \* \(all_columns - columns\)", "0 * (all_columns - columns)", "output-not-written", "store_global"),
+    generated(NV, "scales of neighbours in one place of a tile", r"\(int\)threadIdx\.x % 4\), T4", "(int)threadIdx.x % 2), T4", "data-race", "store_global"),
+    generated(NV, "scales one tile too far", r"\(\(int\)threadIdx\.x / 4\) \* 512", "(((int)threadIdx.x / 4) + 1) * 512", "out-of-bounds|output-not-written", "store_global"),
+    generated(MX, "lanes of a block folded where some of them are not", r"(\n *)(weft::block_amax<8, 32, 4>)", r"\1if ((((int)blockIdx.x * 64) + (int)threadIdx.x) < p0) \2", "exited-lanes-in-mask", "amax"),
+    generated(MX, "every lane of a block stores its scale", r"if \(\(\(\(int\)threadIdx\.x \* 8\) % 32\) == 0\)", "if (true)", "data-race", "store_global"),
+    generated(MX, "scales indexed by element instead of block", r"\(\(\(int\)threadIdx\.x \* 8\) / 32\) \+ \(\(int\)blockIdx\.x \* 16\)", "((int)threadIdx.x * 8) + ((int)blockIdx.x * 512)", "out-of-bounds|output-not-written", "store_global"),
+)
+
+MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *NARROW_TYPES, *PIPELINES)
 
 
 # ---------------------------------------------------------------- planting and running
