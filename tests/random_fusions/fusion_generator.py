@@ -114,7 +114,7 @@ class Generator:
 
     def is_packable(self, labels: Sequence[str], axis: int) -> bool:
         """True when two neighbours along an axis can share a byte."""
-        return 0 <= axis < len(labels) and labels[axis] != ONE and self.sizes[labels[axis]] % 2 == 0
+        return 0 <= axis < len(labels) and labels[axis] != ONE and self.sizes[labels[axis]] % 2 == 0 < self.sizes[labels[axis]]
 
     def is_spread(self, value: Value) -> bool:
         """True when the last axis repeats one element, which is no byte of two."""

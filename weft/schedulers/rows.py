@@ -293,6 +293,8 @@ def has_lanes(tensor: TensorView) -> bool:
 
 def set_lanes(tensor: TensorView) -> None:
     loop = tensor.get_loop_domain()
+    if tensor.dtype().is_packed:  # must be written in whole bytes, so axes that repeat it may stand right of the lanes
+        loop = [a for a in loop if not a.is_broadcast()]
     if loop and loop[-1].is_iteration():
         loop[-1].parallelize(ParallelType.vectorize)
 

@@ -61,7 +61,7 @@ class TransposeAnalysis:
     """What is known without sizes.
 
     order: the loop classes, as batch, across, along; each side's classes outermost first. turned: names of the inputs and outputs of the smaller group.
-    along_limits, across_limits: the vectors of both sides.
+    along_limits, across_limits: the vectors of both sides. packed: tensors of which several elements share a byte.
     """
 
     def __init__(self, axes: LoopAxes, reference: TensorView, order: tuple[int, ...], ends: list[TensorView], turned: list[TensorView]) -> None:
@@ -74,6 +74,7 @@ class TransposeAnalysis:
         turned_order = (*(n for n in self.order if n not in self.across), *self.across)
         self.along_limits = VectorLimits(axes, self.order, [t for t in ends if t.name not in self.turned])
         self.across_limits = VectorLimits(axes, turned_order, turned)
+        self.packed = [t for t in ends if t.dtype().is_packed]
         self.turned_bits = max(t.dtype().bits for t in turned)
         self.widest_bits = max(8, self.turned_bits, *(t.dtype().bits for t in self.along_limits.vectorizable))
 
@@ -133,12 +134,18 @@ class Transpose(Scheduler):
             extent = analysis.extent(classes, sizes)
             if extent * analysis.turned_bits < 8 * SECTOR_BYTES:
                 return Decline(f"an innermost run has {extent} elements, less than {SECTOR_BYTES} bytes: tiles would be mostly empty")
-        return None
+        packed = next((t for t in analysis.packed if t.dtype().elems_per_unit > min(self._vectors(analysis, sizes, alignment_bits, arch))), None)
+        return Decline(f"{packed} has several elements to a byte, and vectors of one element are all that sizes, strides or alignments allow") if packed else None
+
+    def _vectors(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[int, int]:
+        """Return elements of an access on the straight side, and on the turned one."""
+        widest = arch.max_vector_bits // analysis.widest_bits
+        along = analysis.vector(analysis.along_limits, analysis.along, sizes, alignment_bits)
+        return min(widest, along), min(widest, analysis.vector(analysis.across_limits, analysis.across, sizes, alignment_bits))
 
     def choose(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[TransposeParams, str]:
         widest = arch.max_vector_bits // analysis.widest_bits
-        along = min(widest, analysis.vector(analysis.along_limits, analysis.along, sizes, alignment_bits))
-        across = min(widest, analysis.vector(analysis.across_limits, analysis.across, sizes, alignment_bits))
+        along, across = self._vectors(analysis, sizes, alignment_bits, arch)
         tile, threads = self._tile(analysis, sizes, widest, min(along, across) > 1)
         unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
         params = TransposeParams(tile, along, across, threads, unroll, turned_unroll, True)
