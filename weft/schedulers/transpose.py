@@ -134,8 +134,9 @@ class Transpose(Scheduler):
             extent = analysis.extent(classes, sizes)
             if extent * analysis.turned_bits < 8 * SECTOR_BYTES:
                 return Decline(f"an innermost run has {extent} elements, less than {SECTOR_BYTES} bytes: tiles would be mostly empty")
-        packed = next((t for t in analysis.packed if t.dtype().elems_per_unit > min(self._vectors(analysis, sizes, alignment_bits, arch))), None)
-        return Decline(f"{packed} has several elements to a byte, and vectors of one element are all that sizes, strides or alignments allow") if packed else None
+        narrowest = min(self._vectors(analysis, sizes, alignment_bits, arch))
+        packed = [t for t in analysis.packed if t.dtype().elems_per_unit > narrowest]
+        return Decline(f"{packed[0]} has several elements to a byte, and sizes, strides or alignments allow vectors of {narrowest}") if packed else None
 
     def _vectors(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[int, int]:
         """Return elements of an access on the straight side, and on the turned one."""
