@@ -191,3 +191,37 @@ def test_integers_of_8_bits_are_types_too(dtype):
     assert torch.equal(fd.execute([x])[0], x.amax(0))
     fd = defined(DataType.Float, 2, lambda fd, x: fd.ops.cast(x, dtype))
     assert torch.equal(fd.execute([x.float()])[0], x)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (128, 96), (66, 130), (2, 6)])
+def test_codes_are_transposed_one_by_one(shape):
+    """Not bytes: what shares one changes."""
+    fd = defined(FP4, 2, lambda fd, x: fd.ops.cast(fd.ops.permute(fd.ops.cast(x, FLOAT), [1, 0]), FP4))
+    x = random_codes(shape, FP4)
+    assert same_bytes(fd.execute([x])[0], narrow.packed(values(x, FP4).t().contiguous(), FP4))
+
+
+def test_parts_of_packed_rows_begin_and_end_anywhere():
+    """Slices, pads, cats and lookups along the packed axis, at odd places: read one by one, written in whole bytes."""
+    for first, last in [(1, 17), (3, 64), (0, 63), (5, 6)]:
+        fd = defined(FP4, 2, lambda fd, x: fd.ops.slice(fd.ops.cast(x, FLOAT), [0, first], [5, last]))
+        x = random_codes((5, 64), FP4)
+        torch.testing.assert_close(fd.execute([x])[0], values(x, FP4).float()[:, first:last], atol=0, rtol=0)
+    fd = defined(FP4, 2, lambda fd, x: fd.ops.cast(fd.ops.slice(fd.ops.cast(x, FLOAT), [0, 1], [5, 33]), FP4))
+    assert same_bytes(fd.execute([x])[0], narrow.packed(values(x, FP4)[:, 1:33], FP4))
+    fd = defined(FP4, 2, lambda fd, x: fd.ops.cast(fd.ops.pad(fd.ops.cast(x, FLOAT), [1, 3]), FP4))
+    assert same_bytes(fd.execute([x])[0], narrow.packed(torch.nn.functional.pad(values(x, FP4), [1, 3]), FP4))
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor([-1, -1], contiguity=True, dtype=FP4) for _ in range(2))
+        fd.add_output(fd.ops.cast(fd.ops.cat([fd.ops.slice(fd.ops.cast(a, FLOAT), [0, 0], [5, 7]), fd.ops.slice(fd.ops.cast(b, FLOAT), [0, 1], [5, 64])], 1), FP4))
+    y = random_codes((5, 66), FP4)[:, :32]
+    y = random_codes((6, 64), FP4)[1:]
+    assert same_bytes(fd.execute([x, y])[0], narrow.packed(torch.cat([values(x, FP4)[:, :7], values(y, FP4)[:, 1:]], 1), FP4))
+    with FusionDefinition() as fd:
+        a, index = fd.define_tensor([-1, -1], contiguity=True, dtype=FP4), fd.define_tensor([-1], dtype=DataType.Int)
+        fd.add_output(fd.ops.cast(fd.ops.index_select(fd.ops.cast(a, FLOAT), index, 1), FP4))
+        fd.add_output(fd.ops.index_select(fd.ops.cast(a, FLOAT), index, 1))
+    places = torch.tensor([5, 0, 63, 1, 1, 2])
+    packed, plain = fd.execute([x, places])
+    assert same_bytes(packed, narrow.packed(values(x, FP4)[:, places], FP4))
+    torch.testing.assert_close(plain, values(x, FP4).float()[:, places], atol=0, rtol=0)

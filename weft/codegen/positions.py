@@ -51,7 +51,7 @@ def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
     target, source, n = s.outputs[0], s.operands[0], s.vector_elems
     assert isinstance(source, Access)
     inside = None if s.inside is TRUE else writer.scalars.condition(s.inside)
-    load = f"weft::load_global({writer.address(source)})"
+    load = writer.load_global(source, "unspecified") if source.buffer.dtype.is_packed else f"weft::load_global({writer.address(source)})"
     if n == 1:
         fill = writer.read(s.operands[-1], target.buffer.dtype) if inside else ""
         writer.write(target, f"{inside} ? {load} : {fill}" if inside else load, depth)

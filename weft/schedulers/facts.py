@@ -250,10 +250,10 @@ class PointwiseAnalysis:
         )
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
-        """Return the inputs that alone forbid the vectors that packed outputs or blocks need: they are read element by element."""
+        """Return the inputs and lookups that alone forbid the vectors that packed outputs or blocks need: they are read element by element."""
         if not self.needs_vectors or self.limits.limit_elems(0, env, alignment_bits, self.vector_bits) >= self.min_vector_elems:
             return []
-        others = [t for t in self.limits.vectorizable if t.is_fusion_input and not t.dtype().is_packed]
+        others = [t for t in self.limits.vectorizable if not any(t is o for o in self.outputs)]
         return [t for t in others if self.limits.only(t).limit_elems(0, env, alignment_bits, self.vector_bits) < self.min_vector_elems]
 
     @property
