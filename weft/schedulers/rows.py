@@ -292,6 +292,7 @@ def has_lanes(tensor: TensorView) -> bool:
 
 
 def set_lanes(tensor: TensorView) -> None:
+    """Let the innermost loop of a tensor be the lanes of its accesses."""
     loop = tensor.get_loop_domain()
     if tensor.dtype().is_packed:  # must be written in whole bytes, so axes that repeat it may stand right of the lanes
         loop = [a for a in loop if not a.is_broadcast()]
