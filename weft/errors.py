@@ -96,7 +96,7 @@ class InternalError(WeftError):
     """A defect of the package itself."""
 
     code = "W900"
-    fix = "this is a defect of weft; please report it with the definition printed by repr(fd)"
+    fix = "this is a defect of weft; please report it with the script below, or with the definition that repr(fd) prints"
 
 
 def require(condition: object, message: str) -> None:

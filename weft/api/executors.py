@@ -13,6 +13,7 @@ from ..ir.fusion import Fusion
 def executor_cache(fusion: Fusion, fusion_id: int = 0) -> Any:
     """Return a new FusionExecutorCache that owns `fusion`."""
     from ..runtime.fec import FusionExecutorCache
+    from . import repro  # noqa: F401  (writes the scripts of internal errors)
 
     return FusionExecutorCache(fusion, fusion_id)
 

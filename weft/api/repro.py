@@ -5,13 +5,17 @@ Owns their text. Read first: `repro_script`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import InternalError, UserError
+from ..ir.fusion import Fusion
+from ..options import Options, current
 from ..runtime.arguments import flattened
+from ..runtime.internal_errors import writes_scripts
+from .translate import translate_fusion
 from .translate_values import number_text
 from .version import version
 
@@ -32,12 +36,34 @@ except ImportError:
 
 def repro_script(fd: object, inputs: Sequence[Any] | None = None) -> str:
     """Return the script for a definition; without `inputs` it ends with the definition."""
+    return script_of(repr(fd), inputs)
+
+
+def script_of(definition: str, inputs: Sequence[Any] | None, settings: Mapping[str, object] | None = None) -> str:
+    """Return the script for the text of a definition. settings: those to execute it under."""
     imports, call = _IMPORTS, "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
-    parts = [_environment(), imports, repr(fd), call]
+    parts = [_environment(), imports, definition, call]
     if inputs is not None:
         lines = "".join(f"    {input_text(value)},\n" for value in flattened(inputs))
-        parts.append(f"inputs = [\n{lines}]\nfd.execute(inputs)\n")
+        execute = "fd.execute(inputs)\n"
+        if settings:
+            named = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+            execute = f"from weft.options import options\n\nwith options({named}):\n    {execute}"
+        parts.append(f"inputs = [\n{lines}]\n{execute}")
     return "\n".join(parts)
+
+
+SHOWN_SETTINGS = ("emulate", "chip", "check", "verify", "seed", "fast_math", "rows", "tune", "strict_schedules", "partition")
+"""Settings on which it depends what is computed, and by which kernels."""
+
+
+@writes_scripts
+def script_of_defect(fusion: Fusion, inputs: Sequence[Any], error: InternalError) -> str:
+    """Return the script that an internal error leaves; its first lines say what was raised."""
+    head = "".join(f"# {line}\n" for line in str(error).splitlines())
+    usual, used = Options(), current()
+    changed = {name: getattr(used, name) for name in SHOWN_SETTINGS if getattr(used, name) != getattr(usual, name)}
+    return f"{head}{script_of(translate_fusion(fusion), inputs, changed | {'strict_schedules': True})}"
 
 
 def last_repro_script(fd: object) -> str:

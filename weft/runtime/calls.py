@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..dump import Dump
-from ..errors import find_stacklevel
+from ..errors import InternalError, find_stacklevel
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
@@ -31,6 +31,7 @@ from .binding import Bound, InputPlan, integer_range, span_elems
 from .call_writer import Prepared, prepare_call
 from .cut import Cut
 from .engines import Engine
+from .internal_errors import keep_script
 from .limits import check_alignment, check_limits, check_residency, launch_sizes
 from .resources import CooperativeGridTooLarge, TooManySpills
 from .runtimes import Kernels, Request, Runtime, Sizes, Template, input_name, sizes_of
@@ -216,7 +217,11 @@ class Caller(ABC):
         keep = not enable and not disable
         prepared = self._known(values, device) if keep else None
         if prepared is None:
-            prepared = self._prepare(values, device, options, frozenset(disable), keep)
+            try:
+                prepared = self._prepare(values, device, options, frozenset(disable), keep)
+            except InternalError as error:
+                keep_script(self.template.fusion, values, error)
+                raise
         if prepared is None:
             return self._emulated_copies(values, device, enable, disable)
         arguments = [*values, *self._pointers(values)]
@@ -296,6 +301,8 @@ class Caller(ABC):
                 failed = failure
                 if options.strict_schedules:
                     break
+                if isinstance(failure.error, InternalError):
+                    keep_script(self.template.fusion, values, failure.error)
                 compiler.give_up(failure)
             except compiler.NoScheduler:
                 if failed is None:
