@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from weft import DataType, FusionDefinition
+from weft import DataType, FusionDefinition, UserError
 from weft.cli.main import main
 from weft.ir.structure import digest, structural_key
 from weft.options import current, options
@@ -247,3 +247,27 @@ def test_a_script_is_tuned_by_the_command(tmp_path: Path, capsys: pytest.Capture
     assert main(["tune", "--list"]) == 0 and "pointwise" in capsys.readouterr().out
     assert main(["tune", "--clear"]) == 0 and main(["tune", "--import", str(out)]) == 0
     assert main(["tune"]) == 1 and "W789" in capsys.readouterr().err
+
+
+def test_candidates_that_cannot_be_made_or_launched_are_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A defect in a candidate is told, and fails no call."""
+    build, built = tuning.Kernels.program, []
+
+    def odd(self: object, request: object) -> object:
+        built.append(request)
+        if len(built) == 2:  # the first is the choice, which the call itself makes
+            raise ValueError("a planted defect")
+        return build(self, request)  # type: ignore[arg-type]
+
+    class Refuses(Watch):
+        def __call__(self, launch: Callable[[], None], device: int | None, count: int) -> float:
+            us = super().__call__(launch, device, count)
+            if len(self.known) == 2:
+                raise UserError("not launched")
+            return us
+
+    monkeypatch.setattr(tuning.Kernels, "program", odd)
+    monkeypatch.setattr(tuning, "MOST_COMPILERS", 1)
+    (found,) = tuned_call(scaled(), x_of(), Refuses(9.0, 8.0, 3.0)).results
+    assert found.candidates == 5 and found.timed == 3 and found.best_us == 3.0
+    assert "left out by a defect of weft" in caplog.text and "a planted defect" in caplog.text

@@ -158,8 +158,12 @@ class _Tuner:
         try:
             chosen.us = self.time(chosen, FIRST_COUNT)
             for made in self.built(proposals[1:]):
-                made.us = self.time(made, FIRST_COUNT)
-                timed.append(made)
+                try:
+                    made.us = self.time(made, FIRST_COUNT)
+                except WeftError as error:
+                    LOGGER.info("a candidate of %s is left out: %s", self.runtime.program.name, error)
+                else:
+                    timed.append(made)
             last = sorted((t for t in timed if t is not chosen), key=lambda t: t.us)[:GO_ON]
             for one in (chosen, *last):
                 one.us = self.time(one, LAST_COUNT)
@@ -225,6 +229,9 @@ class _Tuner:
                 runtime.built.check_residency(launch, program)
         except (WeftError, compiler.ScheduleFailed) as error:
             LOGGER.info("a candidate of %s is left out: %s", self.runtime.program.name, error)
+            return None
+        except Exception as error:  # noqa: BLE001  (a defect in what nobody chose must not fail the call; it is told)
+            LOGGER.warning("a candidate of %s is left out by a defect of weft, please report it: %r: %s", self.runtime.program.name, error, proposal.params)
             return None
         resources = runtime.built.report.resources
         return None if resources is not None and resources.has_spills else _Timed(proposal, runtime)
