@@ -1,7 +1,7 @@
 """One small fusion per scheduler and heuristic, for compute-sanitizer.
 
     PYTHONPATH=. compute-sanitizer --tool memcheck python tests/gpu/sanitizer_cases.py [--only TEXT]
-    (also --tool racecheck, --tool synccheck)
+    (also --tool racecheck, --tool synccheck; --kernel-name kernel_substring=weft_ leaves out torch's own kernels)
 
 Normalizations, reductions and pointwise fusions by every way to keep rows; rows and columns reduced at once by every way; transposes, lookups, running sums
 and narrow types. Prints which scheduler and parameters ran, and the error against float64; exits with 1 when a result is wrong.
@@ -127,9 +127,10 @@ def collect() -> None:
 
 def collect_two_sided() -> None:
     for rows, columns in ((35, 520), (5, 497), (300, 24), (3, 16384), (2, 33333)):
-        case(f"norm backward {rows}x{columns}", norm_backward(BFLOAT16), norm_backward_inputs(rows, columns, BFLOAT16), lambda *t: norm_backward_in_float64(t))
+        case(f"norm backward {rows}x{columns}{' (cluster)' * (columns > 10000)}", norm_backward(BFLOAT16), norm_backward_inputs(rows, columns, BFLOAT16), lambda *t: norm_backward_in_float64(t))
     for way in WAYS:
-        case(f"norm backward, {way}", norm_backward(BFLOAT16), norm_backward_inputs(35, 512, BFLOAT16), lambda *t: norm_backward_in_float64(t), way=way)
+        shared = " (cluster)" * ("cluster_blocks" in WAYS[way])
+        case(f"norm backward, {way}{shared}", norm_backward(BFLOAT16), norm_backward_inputs(35, 512, BFLOAT16), lambda *t: norm_backward_in_float64(t), way=way)
     for name, make in TWO_SIDED.items():
         fd, inputs, wanted = make()
         case(f"rows and columns, {name}", fd, inputs, lambda *_, wanted=wanted: wanted)
@@ -197,13 +198,15 @@ def quantized() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has this text")
-    only = parser.parse_args().only
+    parser.add_argument("--without", default="\n", help="no cases whose name has this text")
+    arguments = parser.parse_args()
+    only = arguments.only
     collect()
     collect_two_sided()
     collect_others()
     wrong = 0
     for name, define, inputs, reference, rows, way in CASES:
-        if only not in name:
+        if only not in name or arguments.without in name:
             continue
         fd = define
         if not isinstance(fd, FusionDefinition):
