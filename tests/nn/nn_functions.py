@@ -56,7 +56,7 @@ class Case:
 
     def exact(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return what `theirs` is asked in float64."""
-        return [t.detach().double().requires_grad_() if t.is_floating_point() else t for t in inputs]
+        return [t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in inputs]
 
 
 def turned(x: torch.Tensor) -> torch.Tensor:
@@ -122,7 +122,7 @@ CASES: dict[str, Case] = {
     "cross_entropy, weighed and smoothed": Case(lambda x, t, w: W.cross_entropy(x, t, w, label_smoothing=0.1), lambda x, t, w: F.cross_entropy(x, t, w, label_smoothing=0.1), ("m v", "m <v", "v + !"), folds_first=False),
     "cross_entropy of images": Case(lambda x, t: W.cross_entropy(x, t, reduction="none"), lambda x, t: F.cross_entropy(x, t, reduction="none"), ("b v h w", "b h w <v")),
     "cross_entropy with z_loss": Case(lambda x, t: W.cross_entropy(x, t, z_loss=0.1, softcap=5.0), z_loss, ("m v", "m <v"), folds_first=False),
-    "kl_div": Case(lambda x, y: W.kl_div(x, y, reduction="sum", log_target=True), lambda x, y: F.kl_div(x, y, reduction="sum", log_target=True), ("m n", "m n")),
+    "kl_div": Case(lambda x, y: W.kl_div(x, y, reduction="batchmean", log_target=True), lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True), ("m n", "m n"), folds_first=False),
     "embedding_rms_norm": Case(lambda t, i, w: W.embedding_rms_norm(i, t, w), lambda t, i, w: F.rms_norm(F.embedding(i, t), t.shape[-1:], w, 1e-6), ("e n", "m <e", "n"), folds_first=False),
     "embedding_layer_norm": Case(lambda t, i, w, b: W.embedding_layer_norm(i, t, w, b), lambda t, i, w, b: F.layer_norm(F.embedding(i, t), t.shape[-1:], w, b), ("e n", "m <e", "n", "n"), folds_first=False),
 }  # fmt: skip

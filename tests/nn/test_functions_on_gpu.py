@@ -40,6 +40,8 @@ def test_the_same_bits_from_run_to_run(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_under_autocast_types_are_those_of_torch(name: str) -> None:
     case = CASES[name]
+    if "rms" in name and torch.__version__ < "2.13":
+        pytest.skip("rms_norm came to torch's list with 2.13")
     with torch.autocast("cuda", dtype=torch.bfloat16):
         ours, theirs = (f(*case.make(ODD, torch.bfloat16, "cuda")) for f in (case.ours, case.theirs))
     ours, theirs = (x[0] if isinstance(x, tuple) else x for x in (ours, theirs))

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 import torch
-from whole_models import MODELS, both, loss_and_gradients
+from nn_models import MODELS, both, loss_and_gradients
 
 import weft
 
