@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fixture import DEVICE, compile_for_gpu, defined, run, same
+from fixture import DEVICE, compile_for_gpu, defined, defined_again, run, same
 
 from weft import DataType as D
 from weft import FusionDefinition
@@ -374,6 +374,31 @@ def embeddings(fd):
     outputs(fd, e, fd.ops.sum(fd.ops.mul(e, 2.0), [-1]))
 
 
+@pytest.mark.parametrize("is_input", [False, True])
+@pytest.mark.parametrize("padding, norm, kind", [(None, 0.1, None), (0, 0.1, 1.0), (0, None, None), (None, None, 1.0)])
+def test_embedding_options_as_scalars(padding, norm, kind, is_input):
+    """Options are scalars of the definition, constants or given at execution; a norm renormalizes rows of the table in place."""
+    index, table = torch.randint(0, 9, (4, 3), device=DEVICE), rand(9, 8)
+    given = []
+
+    def option(fd, value, dtype):
+        if value is None or not is_input:
+            return None if value is None else fd.define_scalar(value, dtype)
+        given.append(value)
+        return fd.define_scalar(dtype)
+
+    def define(fd):
+        i, w = fd.define_tensor([-1, -1], contiguity=True, dtype=D.Int), fd.from_pytorch(table)
+        options = [option(fd, padding, D.Int), option(fd, norm, D.Double), option(fd, kind, D.Double)]
+        fd.add_output(fd.ops.embedding_fwd(i, w, *options, fd.define_scalar(True), fd.define_scalar(False)))
+
+    fd = defined(define)
+    expected = torch.nn.functional.embedding(index, table.clone(), padding, norm, 2.0 if kind is None else kind)
+    for _ in range(2):
+        same(fd.execute([index, table.clone(), *given])[0], expected)
+    same(defined_again(fd).execute([index, table.clone(), *given])[0], expected)
+
+
 @case(
     lambda: [rand(6, 10), torch.randint(0, 10, (6,), device=DEVICE)],
     lambda x, t: [torch.nn.functional.cross_entropy(x, t), x.softmax(1) - torch.nn.functional.one_hot(t, 10)],
@@ -454,6 +479,12 @@ def variances(fd):
 def welford(fd):
     x = fd.from_pytorch(rand(8, 6))
     outputs(fd, *fd.ops.welford(x, [1])[:2])
+
+
+@case(lambda: [rand(8, 6)], lambda x: [x.mean(1), ((x - x.mean(1, keepdim=True)) ** 2).sum(1), torch.full((8,), 6, device=DEVICE)])
+def welford_with_its_count(fd):
+    x = fd.from_pytorch(rand(8, 6))
+    outputs(fd, *fd.ops.welford(x, [1]))
 
 
 @case(lambda: [rand(4, 6)], lambda x: [x.softmax(1), x.softmax(0), x.log_softmax(1)])

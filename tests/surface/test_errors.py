@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
+from fixture import DEVICE
 
 from weft import DataType, FusionDefinition
 
@@ -112,3 +114,34 @@ def test_error(name: str) -> None:
         tensor = fd.define_tensor(list(shape), contiguity=True, **more)
         with pytest.raises(kind, match=text):
             call(fd, tensor)
+
+
+def _definition(*tensors: tuple[Sequence[int], Any], op: str = "relu") -> FusionDefinition:
+    with FusionDefinition() as fd:
+        given = [fd.define_tensor(list(shape), contiguity=contiguity) for shape, contiguity in tensors]
+        fd.add_output(getattr(fd.ops, op)(*given))
+    return fd
+
+
+def _quotient(op: str) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        n, x = fd.define_scalar(DataType.Int), fd.define_tensor([-1])
+        fd.add_output(fd.ops.mul(x, getattr(fd.ops, op)(6, n)))
+    return fd
+
+
+CALLS: dict[str, tuple[str, FusionDefinition, list[Any]]] = {
+    "constant size": ("Tried to bind to a constant value: 4 as 5", _definition(([4], True)), [torch.ones(5)]),
+    "two sizes": ("Tried to bind to a value: 3 as 4", _definition(([-1], True), ([-1], True), op="add"), [torch.ones(3), torch.ones(4)]),
+    "expanded": ("has expanded extent but input tensor has size", _definition(([-1, 4], [None, True])), [torch.ones(3, 4)]),
+    "count": ("Inputs do not match", _definition(([4], True)), []),
+    "division": ("Integer division by zero detected", _quotient("div"), [0, torch.ones(3)]),
+    "modulus": ("Modulo zero detected", _quotient("mod"), [0, torch.ones(3)]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_error_of_a_call(name: str) -> None:
+    text, fd, inputs = CALLS[name]
+    with pytest.raises(RuntimeError, match=text):
+        fd.execute([i.to(DEVICE) if isinstance(i, torch.Tensor) else i for i in inputs])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import CUDA_NAMES, DataType
+from ..errors import UserError
 from ..ir.values import Scalar, TensorView
 from .promotion import Result, Rule
 from .registry import OpDef, define, flat, torch
@@ -50,9 +51,18 @@ _binary(
 )  # fmt: skip
 
 
-def _truncated(a: int, b: int) -> int:
-    """a / b rounded toward zero; 0 for b = 0."""
-    return 0 if b == 0 else int(math.copysign(1, a) * math.copysign(1, b)) * (abs(a) // abs(b))
+class DivisionByZero(UserError, ZeroDivisionError):
+    code = "W398"
+    what = "{sentence}: {a} {sign} 0, of scalars that the host computes"
+    fix = "pass a divisor other than 0"
+
+
+def _truncated(a: int, b: int, sign: str = "/") -> int:
+    """a / b rounded toward zero, of scalars. Errors: DivisionByZero."""
+    if b == 0:
+        raise DivisionByZero(sentence="Integer division by zero detected" if sign == "/" else "Modulo zero detected", a=a, sign=sign)
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
 
 
 def _guarded(divide: Callable[[Any, Any], Any], of_minus_one: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -106,7 +116,7 @@ _binary(
     Rule.arithmetic,
     {"real": "weft::fmod({0}, {1})", "int": "weft::int_mod<{T}>({0}, {1})"},
     lambda a, b: _int_mod(a, b) if _is_int(a, b) else torch.fmod(a, b),
-    lambda a, b: a - b * _truncated(a, b) if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b),
+    lambda a, b: a - b * _truncated(a, b, "%") if isinstance(a, int) and isinstance(b, int) else math.fmod(a, b),
     flops=20,
     is_steep=True,
     source=_DIVISION,

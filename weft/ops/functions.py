@@ -212,7 +212,7 @@ def _var_mean(op: str, fusion: Fusion, arg: Any, dims: Any, correction: Any, kee
 
 def welford(fusion: Fusion, arg: Any, dims: Any) -> tuple[TensorView, TensorView, TensorView]:
     """Return (average, sum of squared deviations, count) over dims."""
-    return reductions.welford(fusion, _tensor("welford", "arg", arg), _ints("welford", "dims", dims))
+    return reductions.welford(fusion, _tensor("welford", "arg", arg), _ints("welford", "dims", dims), has_count=True)
 
 
 # ---------------------------------------------------------------- shapes

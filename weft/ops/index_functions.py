@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..ir.fusion import Fusion
-from ..ir.values import TensorView
+from ..ir.values import Scalar, TensorView
 from . import lookups, scans
 from .arguments import boolean, extents, integer, scalar, tensor
 from .shapes import extent_sym
@@ -46,8 +46,10 @@ def embedding_fwd(
     index, table = tensor("embedding_fwd", "input", input), tensor("embedding_fwd", "weight", weight)
     if max_norm is None:
         return lookups.embedding(fusion, index, table)
+    options = dict(padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    syms = {name: None if value is None else scalar("embedding_fwd", name, value) for name, value in options.items()}
     return lookups.renormed_embedding(
-        fusion, index, table, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
+        fusion, index, table, **{name: given.sym if isinstance(given, Scalar) else given for name, given in syms.items()}
     )
 
 

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from .. import expr
 from ..dtypes import DataType
 from ..errors import UserError
+from ..expr import product
 from ..ir.enums import IterType
 from ..ir.fusion import AsWritten, Fusion
-from ..ir.values import IterDomain, PointwiseOp, ReductionOp, Scalar, TensorView, Val, WelfordOp
+from ..ir.values import FullOp, IterDomain, PointwiseOp, ReductionOp, Scalar, TensorView, Val, WelfordOp, no_reductions
 from .build import broadcast, cast, constant, copy, logical_axes, pointwise
 from .calls import Calls
 from .gradients import Gradient, NotDifferentiable, gradient_of
 from .monoids import MONOIDS, Monoid, StateMonoid
 from .promotion import WrongDtype, reduction_dtype
-from .shapes import normalize_dims, size_product, squeeze
+from .shapes import normalize_dims, open_axis, size_product, squeeze
 
 
 class DtypeNotTaken(UserError):
@@ -116,15 +117,25 @@ def fold_state(fusion: Fusion, monoid: StateMonoid, operands: Sequence[TensorVie
     return fields
 
 
-def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:
+def _filled_count(fusion: Fusion, count: TensorView) -> TensorView:
+    """Return the count of a WelfordOp as a tensor of its own: it is the same for all elements, and a kernel of the other results has no place for it."""
+    axes = count.get_logical_domain()
+    elements = fusion.new_scalar(product(a.logical_extent for a in axes if a.is_reduction()), DataType.Int)
+    out = fusion.new_tensor([open_axis(fusion, a.logical_extent) for a in no_reductions(axes)], DataType.Int)  # as `full` makes it
+    fusion.register(FullOp([elements], [out], op="full"))
+    return out
+
+
+def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int], has_count: bool = False) -> tuple[TensorView, TensorView, TensorView]:
     """Return (average, sum of squared deviations, count) over `dims` (all when empty); the count is Int.
 
+    has_count: somebody reads the count, so that it is a tensor of its own.
     Of complex numbers the average is complex, and the deviations are distances: those of the real and of the imaginary parts add up.
     Errors: WrongDtype for integers, WrongDim.
     """
     dtype = tensor.dtype()
     if dtype.is_complex:
-        of_real = welford(fusion, _tensor(pointwise(fusion, "real", tensor)), dims)
+        of_real = welford(fusion, _tensor(pointwise(fusion, "real", tensor)), dims, has_count)
         of_imag = welford(fusion, _tensor(pointwise(fusion, "imag", tensor)), dims)
         average, squares = pointwise(fusion, "complex", of_real[0], of_imag[0]), pointwise(fusion, "add", of_real[1], of_imag[1])
         return _tensor(average), _tensor(squares), of_real[2]
@@ -141,6 +152,7 @@ def welford(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> tuple[Te
         average, squares = (fusion.new_tensor(_reduced_axes(fusion, x, folded), x.dtype()) for _ in range(2))
         count = fusion.new_tensor(_reduced_axes(fusion, x, folded), DataType.Int)
         fusion.register(WelfordOp([x], [average, squares, count], op="welford"))
+        count = _filled_count(fusion, count) if has_count else count
     else:  # one value: its own average
         average = _tensor(copy(fusion, x))
         squares = _tensor(pointwise(fusion, "sub", x, x))

@@ -134,6 +134,8 @@ class OpDef:
         if self.python is not None:
             try:
                 return self.python(*numbers)
+            except UserError:
+                raise
             except (ZeroDivisionError, ValueError, OverflowError, TypeError):
                 pass
         result: expr.Number = self.reference(*(torch.tensor(n, dtype=_torch_number_type(n)) for n in numbers)).item()

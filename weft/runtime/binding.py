@@ -29,7 +29,7 @@ VECTOR_BYTES = 16
 
 class WrongArgumentCount(UserError):
     code = "W770"
-    what = "Expected {expected} inputs ({names}), but got {given}"
+    what = "Expected {expected} inputs ({names}), but got {given} (Inputs do not match.)"
     fix = "pass one value per define_tensor and define_scalar, in the order of the definition"
 
 
@@ -65,13 +65,16 @@ class WrongScalarType(UserError):
 
 class ExpectedCpuScalar(UserError):
     code = "W776"
-    what = "Expected input {index}, {value}, to be bound to a CPU scalar tensor, but got a tensor of rank {rank} on device {device}"
+    what = "Expected input {index}, {value}, to be bound to a CPU or meta scalar tensor, but got a tensor of rank {rank} on device {device}"
     fix = "pass a tensor of rank 0 on the CPU, or define the input without is_cpu"
 
 
 class DevicesDiffer(UserError):
     code = "W777"
-    what = "Expected input {index}, {value}, to be on device {expected} as {first} is, but got a tensor on device {given}"
+    what = (
+        "Expected input {index}, {value}, to be on device {expected} as {first} is (to be bound to a CUDA or meta tensor), "
+        "but got a tensor on device {given}"
+    )
     fix = "move both to one device; a scalar on the CPU needs define_tensor(..., is_cpu=True)"
 
 
@@ -83,13 +86,16 @@ class UnsupportedTensor(UserError):
 
 class WrongSize(UserError):
     code = "W779"
-    what = "Expected input {index}, {value}, to have size {expected} in dimension {dim}, but got {given}; its sizes are {sizes}"
+    what = (
+        "Expected input {index}, {value}, to have size {expected} in dimension {dim}, but got {given}; its sizes are {sizes} "
+        "(Tried to bind to a constant value: {expected} as {given})"
+    )
     fix = "{remedy}"
 
 
 class SizesDiffer(UserError):
     code = "W780"
-    what = "{a} is {size_a}, and {b} is {size_b}; {reason}"
+    what = "{a} is {size_a}, and {b} is {size_b} (Tried to bind to a value: {size_a} as {size_b}); {reason}"
     fix = "pass tensors whose sizes agree there"
 
 
@@ -289,7 +295,8 @@ class _TensorInput:
     def _wrong_stride(self, axis: _Axis, expected: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> WrongStride:
         why, remedy = "the definition says it is contiguous", "pass tensor.contiguous(), or define that dimension with contiguity False"
         if axis.is_broadcast:
-            why, remedy = "the definition says it is expanded", "pass tensor.expand(...), or define that dimension with contiguity True or False"
+            why = f"the definition says it is expanded: it has expanded extent but input tensor has size {sizes[axis.dim]}"
+            remedy = "pass tensor.expand(...), or define that dimension with contiguity True or False"
         given = strides[axis.dim]
         return WrongStride(
             index=self.index, value=self.shown, expected=expected, dim=axis.dim, why=why, given=given, sizes=list(sizes), strides=list(strides), remedy=remedy
