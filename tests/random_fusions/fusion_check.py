@@ -102,7 +102,8 @@ def check(case: Case, device: str = "cpu", seed: int | None = None, partition: s
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:
-    return values.to(torch.complex128 if values.is_complex() else torch.float64)
+    """On the CPU: a definition without tensors runs on the GPU, if there is one, and its reference does not."""
+    return values.to("cpu", torch.complex128 if values.is_complex() else torch.float64)
 
 
 def tolerance(derived: tuple[float, float], wanted: torch.Tensor, native: torch.Tensor) -> torch.Tensor | None:
