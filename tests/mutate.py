@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -37,8 +36,23 @@ NEAR = {
 """The tests that run first for a mutation of a folder."""
 NEVER = ("style", "docs", "bench", "gpu", "__pycache__")
 """Tests that read sources, and tests of a GPU: they are no judges."""
-EQUIVALENT: dict[str, str] = {}
-"""`file: what became what`, as `Mutation.claim` has it, without the line -> why no test can tell."""
+_ANNOTATION, _SPACES = "an annotation, which nothing evaluates", "spaces in front of a line of the kernel's text"
+EQUIVALENT: dict[str, str] = {
+    "weft/schedule/staying_blocks.py: @dataclass(frozen=True): 'True' becomes 'False'": "a record that nothing changes or hashes is frozen",
+    'weft/codegen/protocol.py: _call(writer, depth + 1, f"weft::mbarrier_init(reinterpret_cast<unsigned long long*>({place}{half}), {arrivals})"): \'1\' becomes \'2\'': _SPACES,
+    "weft/schedule/online_softmax.py: def _reduced(expr: Expr, kind: str) -> TensorView | None:: '|' becomes '&'": _ANNOTATION,
+    "weft/lower/kernel_ir.py: def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym] | None = None) -> Statement:: '|' becomes '&'": _ANNOTATION,
+    "weft/schedule/recompute.py: def recompute_chain(tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None) -> TensorView:: '|' becomes '&'": _ANNOTATION,
+    'weft/runtime/philox_state.py: return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64, device=None if device is None else torch.device("cuda", device)): \'1\' becomes \'2\'': "random numbers are drawn below 2^63 - 2 instead of below 2^63 - 1",
+    "weft/codegen/blocks.py: depth += 1: '1' becomes '2'": _SPACES,
+    "weft/schedule/phased_rows.py: rows: IterDomain | None: '|' becomes '&'": _ANNOTATION,
+    "weft/runtime/nvrtc.py: @dataclass(frozen=True, slots=True): 'True' becomes 'False'": "a record has slots: memory of a few objects",
+    'weft/device/repack.cuh: for (int i = 0; i < (N + 1) / 2; i++) asm volatile("" : "+r"(array.words[i]));: \'+\' becomes \'-\'': "which words of an array the compiler keeps packed: their values stay",
+    "weft/runtime/work_memory.py: found = _pool[(device, stream)] = _lasting(device, stream, max(size_bytes, 1 << 16)): '1' becomes '2'": "the pool begins with 128 KiB instead of 64",
+    'weft/codegen/cuda.py: self.emit(depth + 1, f"{ctype} value[{n}];"): \'1\' becomes \'2\'': _SPACES,
+    "weft/lower/circular.py: def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[TensorView]) -> tuple[list[Statement], Loop | None, list[Statement]]:: '|' becomes '&'": _ANNOTATION,
+}
+"""`file: its line: what became what` -> why no test can tell."""
 CASES_OF_A_TEST = 3
 """How many cases of a parametrized test run in the first run of the suite: the others reach what these reach, nearly always."""
 FIRST_TESTS, FIRST_SECONDS, PIECE_SECONDS, MOST_SECONDS = 60, 25.0, 40.0, 240.0
@@ -129,7 +143,7 @@ class Judge:
         for mutation, tests in zip(taken, self.reached, strict=True):
             claim = self.claims[mutation]
             row = self.rows.setdefault(claim, {"killed by": "", "stage": 0})
-            row |= {"reached by": len(tests), "equivalent": EQUIVALENT.get(re.sub(r":\d+:", ":", claim, count=1).removesuffix(" (another)"), "")}
+            row |= {"reached by": len(tests), "equivalent": EQUIVALENT.get(mutation.place((ROOT / mutation.file).read_text(encoding="utf-8")), "")}
 
     def is_settled(self, mutation: Mutation) -> bool:
         row = self.rows[self.claims[mutation]]

@@ -30,6 +30,11 @@ class Mutation:
         line = source.count("\n", 0, self.start) + 1
         return f"{self.file}:{line}: {source[self.start : self.end]!r} becomes {self.text!r}"
 
+    def place(self, source: str) -> str:
+        """Return the mutation with the text of its line: the same wherever the line stands."""
+        line = source.split("\n")[source.count("\n", 0, self.start)].strip()
+        return f"{self.file}: {line}: {source[self.start : self.end]!r} becomes {self.text!r}"
+
     def applied(self, source: str) -> str:
         return source[: self.start] + self.text + source[self.end :]
 

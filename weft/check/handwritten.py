@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from weft.check.explore import ALIGNMENT_BYTES, GUARD_BYTES, SEEDS, Exploration, explore, search
+from weft.device.library import registry
 from weft.emulator import Buffer, ChipLimits, EmulatedKernel, Scalar
 from weft.emulator.arguments import CTYPES
 from weft.errors import UserError
@@ -100,6 +101,8 @@ def load(text_path: Path, spec_path: Path, *, text: str | None = None, is_foreig
     geometry: dict[str, Any] = {name: spec.dim3(name) for name in ("grid", "block")} | ({"cluster": spec.dim3("cluster")} if "cluster" in spec.given else {})
     geometry |= {"shared_bytes": spec.count("shared_bytes", 0), "cooperative": spec.get("cooperative", bool, "true or false", False)}
     blocks = spec.strings("blocks")
+    if unknown := [name for name in blocks if name not in registry()]:
+        raise BadSpec(path=spec_path, problem=f"there is no device block {shown(unknown[0])}; there are {', '.join(sorted(registry()))}")
     kernel = EmulatedKernel.of_text(text, blocks, entry, check=check, limits=ChipLimits(), is_foreign=is_foreign, raw_net=raw_net)
     options: dict[str, Any] = {"registers_per_thread": spec.count("registers_per_thread", 0)}
     options |= {"sample_blocks": spec.sampled(), "timeout_s": spec.seconds("timeout_s", TIMEOUT_S)}

@@ -40,9 +40,15 @@ class ForeignValue(UserError):
     fix = "use values of the fusion that is being defined"
 
 
+class NumberTooLarge(UserError):
+    code = "W305"
+    what = "{op}(): an integer of {bits} bits is an operand; kernels have 64"
+    fix = "give a float, or an integer of at most 64 bits"
+
+
 # ---------------------------------------------------------------- operands
 def as_val(fusion: Fusion, operand: Operand, op: str) -> Val:
-    """Return `operand` as a value of `fusion`: numbers become constant scalars. Errors: TypeError, ForeignValue."""
+    """Return `operand` as a value of `fusion`: numbers become constant scalars. Errors: TypeError, ForeignValue, NumberTooLarge."""
     if isinstance(operand, (TensorView, Scalar)):
         if operand.fusion is fusion:
             return operand
@@ -50,6 +56,8 @@ def as_val(fusion: Fusion, operand: Operand, op: str) -> Val:
             return fusion.new_scalar(operand.sym, operand.dtype())
         raise ForeignValue(op=op, value=str(operand))
     if isinstance(operand, (bool, int, float, complex)):
+        if type(operand) is int and abs(operand) >> 64:
+            raise NumberTooLarge(op=op, bits=operand.bit_length())
         return constant(fusion, operand)
     raise TypeError(f"{op}(): an operand must be a TensorView, a scalar or a number, not {type(operand).__name__}")
 

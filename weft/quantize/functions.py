@@ -132,6 +132,7 @@ def mxfp8_both_ways(x: torch.Tensor, *, rounding: str = "up", dtype: torch.dtype
     return _both_ways([x], "", rounding, dtype)
 
 
+@checked
 def silu_mul_mxfp8_both_ways(x: torch.Tensor, y: torch.Tensor, *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """mxfp8_both_ways of silu(x) * y."""
     return _both_ways([x, y], "silu_mul", rounding, dtype)
@@ -147,6 +148,7 @@ def _both_ways(inputs: Sequence[torch.Tensor], before: str, rounding: str, dtype
     return q.view(m, k), scales.view(m, k // 32), column_q.view(m, k), column_scales.view(m // 32, k)
 
 
+@checked
 def mxfp4(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up") -> Results:
     """Return (elements of e2m1, two to a byte, scales of e8m0 [..., k / 32])."""
     return quantize(Mx(FP4, layout, BlockFormat(rounding=rounding)), x)

@@ -57,7 +57,7 @@ class FusionExecutorCache:
     execute: Callable[..., list[torch.Tensor]]
 
     def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
-        if not auto_schedule:
+        if auto_schedule is not True:
             raise Unsupported("FusionExecutorCache(auto_schedule=False)", remedy="schedule by hand and run with KernelExecutor")
         if not isinstance(fusion, Fusion):
             raise WrongKind(function="FusionExecutorCache", argument="fusion", value=shown(fusion), wanted="Fusion")
