@@ -52,6 +52,16 @@ def packed(codes: np.ndarray) -> np.ndarray:
     return codes[..., ::2] | codes[..., 1::2] << 4
 
 
+def in_grouped_tiles(scales: np.ndarray, begins: list[int], places: list[int]) -> np.ndarray:
+    """Each group of rows in tiles of its own, from row places[group] on; m + 127 * groups rows in all, zeros where there is no scale."""
+    rows, columns = scales.shape
+    out = np.zeros((rows + 127 * len(begins), -(-columns // 4) * 4), np.uint8)
+    for group, (first, last) in enumerate(zip(begins, [*begins[1:], rows])):
+        made = in_tiles(scales[first:last])
+        out.reshape(-1)[places[group] * out.shape[1] :][: made.size] = made.reshape(-1)
+    return out
+
+
 def in_tiles(scales: np.ndarray) -> np.ndarray:
     """Scales where block-scaled matrix products look for them: offset ((r / 128) * ct + c / 4) * 512 + (r % 32) * 16 + ((r % 128) / 32) * 4 + c % 4."""
     rows, columns = scales.shape

@@ -262,3 +262,53 @@ def test_tensors_are_refused_in_nvfusers_words():
     for columns in (8, 24, 17):
         with pytest.raises(RuntimeError, match=f"has {columns} elements, which are no whole blocks of 16"):
             fd.execute([random_values((2, columns), BF16)])
+
+
+def grouped(tokens: list[int]) -> tuple[list[int], list[int]]:
+    """Where the rows of groups begin, and where their tiles do."""
+    begins = np.cumsum([0, *tokens[:-1]]).tolist()
+    return begins, np.cumsum([0, *(-(-n // 128) * 128 for n in tokens[:-1])]).tolist()
+
+
+@pytest.mark.parametrize("tokens", [[115, 144, 8, 33], [1], [0, 128, 0, 5], [300, 0]])
+@pytest.mark.parametrize("has_global", [False, True])
+def test_groups_have_their_scales_in_tiles_of_their_own(tokens, has_global):
+    begins, places = grouped(tokens)
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=BF16)
+        offsets = [fd.define_tensor([-1], dtype=DataType.Int32) for _ in range(2)]
+        g = fd.define_tensor([], dtype=FLOAT) if has_global else None
+        for result in fd.ops.nv_grouped_block_quantize(x, *offsets, g):
+            fd.add_output(result)
+    for columns in (160, 64):
+        x = random_values((sum(tokens), columns), BF16)
+        found = run(fd, x, *(torch.tensor(n, dtype=torch.int32) for n in (begins, places)), *([torch.tensor(448.0)] if has_global else []))
+        codes, scales = block_formats.nvfp4(numbers(x), 448.0 if has_global else None)
+        np.testing.assert_array_equal(found[0], block_formats.packed(codes))
+        np.testing.assert_array_equal(found[1], block_formats.in_grouped_tiles(scales, begins, places))
+
+
+def test_scales_of_groups_that_are_there_already_are_laid_out_alike():
+    begins, places = grouped([5, 130])
+    with FusionDefinition() as fd:
+        scales = fd.define_tensor([-1, -1], contiguity=True, dtype=E4M3)
+        offsets = [fd.define_tensor([-1], dtype=DataType.Int32) for _ in range(2)]
+        fd.add_output(fd.ops.preprocess_grouped_matmul_input_sf(scales, *offsets))
+    x = torch.arange(135 * 10, dtype=torch.int32).remainder(120).to(torch.uint8).view(135, 10).view(torch.float8_e4m3fn)
+    (found,) = fd.execute([x, *(torch.tensor(n, dtype=torch.int32) for n in (begins, places))])
+    np.testing.assert_array_equal(found.view(torch.uint8).numpy(), block_formats.in_grouped_tiles(x.view(torch.uint8).numpy(), begins, places))
+
+
+def test_grouped_arguments_are_refused():
+    with FusionDefinition() as fd:
+        x, deep = fd.define_tensor([-1, -1], contiguity=True, dtype=BF16), fd.define_tensor([2, 3, 16], dtype=BF16)
+        offsets, floats = fd.define_tensor([-1], dtype=DataType.Int32), fd.define_tensor([-1], dtype=FLOAT)
+        for call, message in [
+            (lambda: fd.ops.nv_grouped_block_quantize(x, offsets, offsets, dtype=E4M3), "only nvfp4 output is implemented"),
+            (lambda: fd.ops.nv_grouped_block_quantize(deep, offsets, offsets), "rank 3, not 2"),
+            (lambda: fd.ops.nv_grouped_block_quantize(x, floats, offsets), "give a tensor of one axis and type Int32"),
+            (lambda: fd.ops.nv_grouped_block_quantize(x, offsets, offsets, block_size=32), "Block size must be 16 for Float4_e2m1fn, got 32"),
+        ]:
+            with pytest.raises(RuntimeError, match=message):
+                call()
+        fd.add_output(fd.ops.set(x))

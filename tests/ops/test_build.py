@@ -292,5 +292,5 @@ def test_wrong_arguments_of_an_op_that_is_not_done_are_type_errors() -> None:
     g = Graph()
     with pytest.raises(TypeError, match="dim must be an int"):
         g.cumsum(g.tensor([3]), "x")
-    with pytest.raises(TypeError, match="missing input"):
-        g.nv_grouped_block_quantize()
+    with pytest.raises(TypeError, match="missing mat1"):
+        g.cutlass_nvfp4_grouped_mm()

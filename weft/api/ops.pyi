@@ -763,7 +763,7 @@ class OpNames:
         ...
 
     def nv_grouped_block_quantize(self, input: Operand, input_offsets: Operand, output_offsets: Operand, global_scale: Any = ..., block_size: _int = ..., dtype: DType = ...) -> Any:
-        """nv_grouped_block_quantize(input, input_offsets, output_offsets, global_scale=None, block_size=16, dtype=DataType.Float4_e2m1fn) is not supported yet."""
+        """Return (quantized, block_scales) of groups of rows: NVFP4, the scales of each group in tiles of their own, from row output_offsets[group] on."""
         ...
 
     def ones(self, shape: Sequence[_int | Scalar], dtype: DType = ...) -> TensorView:
@@ -792,7 +792,7 @@ class OpNames:
     def pow(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
 
     def preprocess_grouped_matmul_input_sf(self, input: Operand, input_offsets: Operand, output_offsets: Operand) -> TensorView:
-        """preprocess_grouped_matmul_input_sf(input, input_offsets, output_offsets) is not supported yet."""
+        """Return scales [m, c] of groups of rows in tiles of 128 x 4, each group's from row output_offsets[group] on, padded with zeros."""
         ...
 
     def prod(self, arg: TensorView, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., dtype: DType = ...) -> TensorView:

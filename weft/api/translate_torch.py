@@ -16,6 +16,10 @@ _NAMES_OF_OPERANDS = {
 }
 
 
+_MADE = ("rows",)
+"""Attributes that the front end makes from its arguments."""
+
+
 def torch_op(expr: Expr, names: Names) -> str:
     """Return the call of an op of the table in `weft.ops.torch_ops`."""
     op = expr.op_name
@@ -23,7 +27,7 @@ def torch_op(expr: Expr, names: Names) -> str:
     operands = [names.of(value) for value in expr.inputs]
     if given is not None:
         operands = [f"{name}={text}" for name, text in zip(given, operands)]
-    options = [f"{key}={_text(value, names)}" for key, value in expr.attributes.items() if key not in ("op", "given") and value is not None]
+    options = [f"{key}={_text(value, names)}" for key, value in expr.attributes.items() if key not in ("op", "given", *_MADE) and value is not None]
     if op == "sdpfa_bwd" and expr.attributes["scale"] is None:
         options.append("scale=None")
     is_scaled = op in ("scaled_mm", "scaled_grouped_mm")

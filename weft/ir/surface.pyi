@@ -432,7 +432,7 @@ class TensorSurface:
         """Return (quantized, block_scales) of blocks of the last axis: NVFP4 (Float4_e2m1fn in blocks of 16) or MXFP8 (Float8_e4m3fn in blocks of 32)."""
         ...
     def nv_grouped_block_quantize(self, input_offsets: Operand, output_offsets: Operand, global_scale: Any = ..., block_size: _int = ..., dtype: DType = ...) -> Any:
-        """nv_grouped_block_quantize(input, input_offsets, output_offsets, global_scale=None, block_size=16, dtype=DataType.Float4_e2m1fn) is not supported yet."""
+        """Return (quantized, block_scales) of groups of rows: NVFP4, the scales of each group in tiles of their own, from row output_offsets[group] on."""
         ...
     def ones_like(self, dtype: DType | None = ...) -> TensorView:
         """Return a tensor of 1 of the shape of x: torch.ones_like."""
@@ -444,7 +444,7 @@ class TensorSurface:
         """Return pow(a, b), elementwise."""
         ...
     def preprocess_grouped_matmul_input_sf(self, input_offsets: Operand, output_offsets: Operand) -> TensorView:
-        """preprocess_grouped_matmul_input_sf(input, input_offsets, output_offsets) is not supported yet."""
+        """Return scales [m, c] of groups of rows in tiles of 128 x 4, each group's from row output_offsets[group] on, padded with zeros."""
         ...
     def prod(self, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., dtype: DType = ...) -> TensorView:
         """prod(arg, dtype=Null) over all axes, or prod(arg, dim or dims, keepdim=False, dtype=Null)."""

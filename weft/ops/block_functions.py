@@ -26,6 +26,23 @@ def nv_block_quantize(
     )  # fmt: skip
 
 
+def nv_grouped_block_quantize(
+    fusion: Fusion, input: Any, input_offsets: Any, output_offsets: Any, global_scale: Any = None, block_size: Any = 16, dtype: Any = DataType.Float4_e2m1fn
+) -> tuple[TensorView, TensorView]:  # fmt: skip
+    """Return (quantized, block_scales) of groups of rows: NVFP4, the scales of each group in tiles of their own, from row output_offsets[group] on."""
+    op = "nv_grouped_block_quantize"
+    tensors = (given.tensor(op, name, value) for name, value in (("input", input), ("input_offsets", input_offsets), ("output_offsets", output_offsets)))
+    factor = None if global_scale is None else given.tensor(op, "global_scale", global_scale)
+    return blocks.nv_grouped_block_quantize(fusion, *tensors, factor, given.integer(op, "block_size", block_size), given.data_type(op, "dtype", dtype))
+
+
+def preprocess_grouped_matmul_input_sf(fusion: Fusion, input: Any, input_offsets: Any, output_offsets: Any) -> TensorView:
+    """Return scales [m, c] of groups of rows in tiles of 128 x 4, each group's from row output_offsets[group] on, padded with zeros."""
+    op = "preprocess_grouped_matmul_input_sf"
+    tensors = (given.tensor(op, name, value) for name, value in (("input", input), ("input_offsets", input_offsets), ("output_offsets", output_offsets)))
+    return blocks.grouped_tiles(fusion, *tensors)
+
+
 def block_amax(fusion: Fusion, arg: Any, block_size: Any) -> TensorView:
     """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
     return blocks.block_amax(fusion, given.tensor("block_amax", "arg", arg), given.integer("block_amax", "block_size", block_size))
@@ -36,6 +53,9 @@ def block_sample(fusion: Fusion, arg: Any, block_size: Any, layout: Any = "rows"
     return blocks.block_sample(fusion, given.tensor("block_sample", "arg", arg), given.integer("block_sample", "block_size", block_size), layout)
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {"nv_block_quantize": nv_block_quantize}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "nv_block_quantize": nv_block_quantize, "nv_grouped_block_quantize": nv_grouped_block_quantize,
+    "preprocess_grouped_matmul_input_sf": preprocess_grouped_matmul_input_sf,
+}
 BLOCK_FUNCTIONS: dict[str, Callable[..., Any]] = {"block_amax": block_amax, "block_sample": block_sample}
 """Beside nvFuser's names."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import ceildiv, const, evaluate_int, is_divisible
+from ..expr import add, ceildiv, const, evaluate_int, is_divisible, mul
 from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, Split, TensorView, Val
 from .build import cast, logical_axes, pointwise
+from .matmuls import torch_op
 
 FLOAT_MAX = 3.4028234663852886e38
 MOST_BLOCK = 1024
@@ -183,6 +184,41 @@ def nv_block_quantize(
     else:
         elements, scales = mx(fusion, input, dtype, BlockFormat())
     return elements, block_sample(fusion, scales, block_size, SWIZZLED if swizzle_block_scales else "rows")
+
+
+def nv_grouped_block_quantize(
+    fusion: Fusion, input: TensorView, input_offsets: TensorView, output_offsets: TensorView, global_scale: Val | None = None, block_size: int = 16,
+    dtype: DataType = FP4,
+) -> tuple[TensorView, TensorView]:  # fmt: skip
+    """NVFP4 of the rows of groups, one expert's each; the scales of a group lie in tiles of their own, see `grouped_tiles`.
+
+    Errors: BadBlock, in nvFuser's words.
+    """
+    if dtype is not FP4:
+        raise BadBlock(problem="only nvfp4 output is implemented", remedy="leave dtype out")
+    if input.ndim != 2:
+        raise BadBlock(problem=f"nv_grouped_block_quantize: the input has rank {input.ndim}, not 2", remedy="flatten its outer axes")
+    _check_quantize(input, global_scale, False, block_size, dtype)
+    elements, scales = nvfp4(fusion, input, global_scale, BlockFormat())
+    return elements, grouped_tiles(fusion, block_sample(fusion, scales, block_size), input_offsets, output_offsets)
+
+
+def grouped_tiles(fusion: Fusion, scales: TensorView, input_offsets: TensorView, output_offsets: TensorView) -> TensorView:
+    """Return scales of groups of rows as grouped products take them: tiles of 128 x 4 for each group, padded with zeros. Torch does this, in a step of its own.
+
+    Shapes: [m, c] -> [m + 127 * groups, c to a multiple of 4]. input_offsets, output_offsets: Int32 or Int, where each group's rows begin, and where its tiles
+    do, a multiple of 128.
+    """
+    if scales.ndim != 2:
+        raise BadBlock(problem=f"scales of groups have rank 2, and {scales} has rank {scales.ndim}", remedy="flatten the outer axes")
+    for name, offsets in (("input_offsets", input_offsets), ("output_offsets", output_offsets)):
+        if offsets.ndim != 1 or offsets.dtype() not in (DataType.Int, DataType.Int32):
+            raise BadBlock(problem=f"{name} is {offsets}", remedy="give a tensor of one axis and type Int32")
+    (m, c), (groups,) = ([a.sym for a in logical_axes(t)] for t in (scales, output_offsets))
+    rows = add(m, mul(groups, 127))
+    axes = [fusion.new_axis(rows), fusion.new_axis(mul(ceildiv(c, 4), 4))]
+    (out,) = torch_op(fusion, "preprocess_grouped_matmul_input_sf", [scales, input_offsets, output_offsets], [(axes, scales.dtype())], rows=rows)
+    return out
 
 
 def _check_quantize(input: TensorView, global_scale: Val | None, swizzle: bool, block_size: int, dtype: DataType) -> None:

@@ -314,14 +314,12 @@ FUNCTIONS.update(block_functions.FUNCTIONS)
 
 
 # ---------------------------------------------------------------- valid, not done here
-_BF16, _FP4 = DataType.BFloat16, DataType.Float4_e2m1fn
+_BF16 = DataType.BFloat16
 _NO_VALUE = object()  # marks an argument without a default
 
 # name -> (argument, default) pairs; those called arg, input, mat1 ... are tensors. A keyword-only part does not occur.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cutlass_nvfp4_grouped_mm": ("mat1", "mat2", "scale1", "scale2", "alpha", "problem_sizes", "expert_offsets", "sf_offsets", ("dtype", _BF16)),
-    "preprocess_grouped_matmul_input_sf": ("input", "input_offsets", "output_offsets"),
-    "nv_grouped_block_quantize": ("input", "input_offsets", "output_offsets", ("global_scale", None), ("block_size", 16), ("dtype", _FP4)),
 }  # fmt: skip
 UNSUPPORTED: dict[str, tuple[tuple[str, Any], ...]] = {
     name: tuple((a, _NO_VALUE) if isinstance(a, str) else a for a in arguments) for name, arguments in _SIGNATURES.items()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ..analysis.axes import AxisMaps
 from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
+from ..ir.block_ops import loop_sources, sample_of
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import (
@@ -139,7 +140,7 @@ class Graph:
         found = self._axes.get(tensor)
         if found is None:
             found = 0
-            for axis in no_reductions(tensor.get_logical_domain()):
+            for axis in no_reductions(loop_sources(tensor)):
                 if not axis.is_broadcast():
                     found |= self._bit(axis)
             self._axes[tensor] = found
@@ -200,7 +201,7 @@ class Graph:
         for tensor in writes:
             needed |= self.axes(tensor)
         if not folds:
-            return None if any(self.axes(t) == needed for t in writes) else "no output has every axis of all inputs and outputs"
+            return None if any(self.axes(t) == needed for t in writes if sample_of(t) is None) else "no output has every axis of all inputs and outputs"
         if len({every for every, _ in folds}) > 1:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
