@@ -201,7 +201,7 @@ class Graph:
         for tensor in writes:
             needed |= self.axes(tensor)
         if not folds:
-            return None if any(self.axes(t) == needed for t in writes if sample_of(t) is None) else "no output has every axis of all inputs and outputs"
+            return None if any(self.axes(t) == needed and sample_of(t) is None for t in writes) else "no output has every axis of all inputs and outputs"
         if len({every for every, _ in folds}) > 1:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
