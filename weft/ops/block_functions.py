@@ -31,16 +31,20 @@ def nv_grouped_block_quantize(
 ) -> tuple[TensorView, TensorView]:  # fmt: skip
     """Return (quantized, block_scales) of groups of rows: NVFP4, the scales of each group in tiles of their own, from row output_offsets[group] on."""
     op = "nv_grouped_block_quantize"
-    tensors = (given.tensor(op, name, value) for name, value in (("input", input), ("input_offsets", input_offsets), ("output_offsets", output_offsets)))
-    factor = None if global_scale is None else given.tensor(op, "global_scale", global_scale)
-    return blocks.nv_grouped_block_quantize(fusion, *tensors, factor, given.integer(op, "block_size", block_size), given.data_type(op, "dtype", dtype))
+    return blocks.nv_grouped_block_quantize(
+        fusion, given.tensor(op, "input", input), given.tensor(op, "input_offsets", input_offsets), given.tensor(op, "output_offsets", output_offsets),
+        None if global_scale is None else given.tensor(op, "global_scale", global_scale), given.integer(op, "block_size", block_size),
+        given.data_type(op, "dtype", dtype),
+    )  # fmt: skip
 
 
 def preprocess_grouped_matmul_input_sf(fusion: Fusion, input: Any, input_offsets: Any, output_offsets: Any) -> TensorView:
     """Return scales [m, c] of groups of rows in tiles of 128 x 4, each group's from row output_offsets[group] on, padded with zeros."""
     op = "preprocess_grouped_matmul_input_sf"
-    tensors = (given.tensor(op, name, value) for name, value in (("input", input), ("input_offsets", input_offsets), ("output_offsets", output_offsets)))
-    return blocks.grouped_tiles(fusion, *tensors)
+    scales, begins, places = (
+        given.tensor(op, name, value) for name, value in (("input", input), ("input_offsets", input_offsets), ("output_offsets", output_offsets))
+    )
+    return blocks.grouped_tiles(fusion, scales, begins, places)
 
 
 def block_amax(fusion: Fusion, arg: Any, block_size: Any) -> TensorView:
