@@ -143,3 +143,19 @@ def test_norms_and_activations_stand_before():
                 torch.testing.assert_close(got, want, rtol=1e-5, atol=0)
         for got in more:
             torch.testing.assert_close(got, total.bfloat16(), atol=0, rtol=0)
+
+
+def test_a_hadamard_transform_before_spreads_outliers_and_is_undone_by_its_transpose():
+    x = random_values((6, 64), BF16).float()
+    x[2, 17] = 500.0
+    signs = torch.tensor([1.0, -1.0] * 8)
+    h = torch.tensor([[(-1.0) ** bin(i & j).count("1") for j in range(16)] for i in range(16)]) / 4
+    wanted = ((x.double().view(6, 4, 16) * signs) @ h.double()).view(6, 64)
+    made = quantize.hadamard_transform(x, signs)
+    torch.testing.assert_close(made.double(), wanted, atol=1e-4, rtol=1e-6)
+    torch.testing.assert_close(((made.view(6, 4, 16) @ h.T) * signs).view(6, 64), x, atol=1e-4, rtol=1e-5)
+    plain, spread = quantize.nvfp4(made), quantize.nvfp4(x, hadamard=signs)
+    for a, b in zip(plain, spread):
+        np.testing.assert_array_equal(codes(a), codes(b))
+    with pytest.raises(RuntimeError, match="whole blocks of 16"):
+        quantize.hadamard_transform(x[:, :40], signs)

@@ -49,15 +49,15 @@ def make_record(cases: Mapping[str, Case], targets: Sequence[str] = (), tell: Ca
     return out
 
 
-def programs(definition: Any, shapes: Sequence[tuple[int, ...]]) -> list[tuple[str, str, KernelProgram]]:
-    """Return (scheduler, params, program) of each kernel that a definition has at these sizes on an H200."""
+def programs(definition: Any, shapes: Sequence[tuple[int, ...]], arch: chips.Arch = chips.H200) -> list[tuple[str, str, KernelProgram]]:
+    """Return (scheduler, params, program) of each kernel that a definition has at these sizes on a chip."""
     caller = FusionExecutorCache(definition.fusion)._caller
     given = iter(shapes)
     values = [torch.empty(next(given), dtype=torch_dtype(v.dtype())) if isinstance(v, TensorView) else 1 for v in definition.fusion.inputs()]
-    sizes = sizes_of(caller.template, caller.bind(values), chips.H200)
+    sizes = sizes_of(caller.template, caller.bind(values), arch)
     out = []
     for use in sizes.kernels:
-        proposal = compiler.propose(use.part.fusion, use.env, alignments_bits(caller.template, use, sizes), chips.H200)
+        proposal = compiler.propose(use.part.fusion, use.env, alignments_bits(caller.template, use, sizes), arch)
         program = compiler.compile_program(use.part.fusion, proposal, index_type_for(use, sizes), name="kernel")
         out.append((proposal.scheduler.name, str(proposal.params), program))
     return out

@@ -308,7 +308,16 @@ WEFT_DEVICE float decode(e2m1 v) {
 WEFT_DECODE_PAIR(e4m3)
 WEFT_DECODE_PAIR(e5m2)
 #undef WEFT_DECODE_PAIR
-template <class T> struct HasDecodePair { static constexpr bool value = SameType<T, e4m3>::value || SameType<T, e5m2>::value; };
+#if WEFT_HAS_FP4
+WEFT_DEVICE unsigned decode_pair(e2m1, unsigned codes) {
+  unsigned halves;
+  asm("{\n\t.reg .b8 pair, rest;\n\tmov.b16 {pair, rest}, %1;\n\tcvt.rn.f16x2.e2m1x2 %0, pair;\n\t}" : "=r"(halves) : "h"((unsigned short)codes));
+  return halves;
+}
+#endif
+template <class T> struct HasDecodePair {
+  static constexpr bool value = SameType<T, e4m3>::value || SameType<T, e5m2>::value || WEFT_HAS_FP4 && SameType<T, e2m1>::value;
+};
 #else
 WEFT_DEVICE unsigned decode_pair(e4m3, unsigned) { return 0; }
 template <class T> struct HasDecodePair { static constexpr bool value = false; };
@@ -379,7 +388,8 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
   } else if constexpr (HasDecodePair<From>::value && N % 4 == 0) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      const unsigned halves = decode_pair(From{}, src.words[(src_offset + i) / 4] >> i % 4 * 8);
+      constexpr int BITS = NarrowFacts<From>::bits, PER_WORD = 32 / BITS;
+      const unsigned halves = decode_pair(From{}, src.words[(src_offset + i) / PER_WORD] >> (src_offset + i) % PER_WORD * BITS);
       const f16 low{(unsigned short)halves}, high{(unsigned short)(halves >> 16)};
       if constexpr (SameType<To, f16>::value) {
         dst.words[(dst_offset + i) / 2] = halves;

@@ -156,10 +156,30 @@ def mxfp4(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up") -> Res
 
 @checked
 def nvfp4(
-    x: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser", is_stochastic: bool = False
+    x: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser", is_stochastic: bool = False,
+    hadamard: torch.Tensor | None = None,
 ) -> Results:  # fmt: skip
-    """Return (elements of e2m1, two to a byte, scales of e4m3 [..., k / 16]). global_scale: the encode scale, see `nvfp4_global_scale`."""
-    return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic), x, scale=global_scale)
+    """Return (elements of e2m1, two to a byte, scales of e4m3 [..., k / 16]). global_scale: the encode scale, see `nvfp4_global_scale`.
+
+    hadamard: 16 signs: each block is transformed first, see `hadamard_transform`.
+    """
+    given = x if hadamard is None else hadamard_transform(x, hadamard)
+    return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic), given, scale=global_scale)
+
+
+def hadamard_transform(x: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+    """Return each block of 16 neighbours of the last axis times diag(signs) H / 4, in x's type: a product that torch runs, whose inverse is its transpose.
+
+    Spreads outliers over a block before it is quantized. signs: 16 numbers, 1 or -1. Source: randomized Hadamard transforms of NVFP4 training recipes.
+    """
+    if not x.dim() or x.shape[-1] % 16 or tuple(signs.shape) != (16,):
+        problem = f"blocks of 16 of a tensor of {tuple(x.shape)}, with signs of {tuple(signs.shape)}"
+        raise WrongTensors(problem=problem, remedy="give a last axis of whole blocks of 16, and 16 signs")
+    h = torch.ones(1, 1, device=x.device)
+    for _ in range(4):
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
+    matrix = (signs.to(h)[:, None] * h / 4).to(x.dtype)
+    return (x.unflatten(-1, (-1, 16)) @ matrix).flatten(-2)
 
 
 def _nvfp4(global_scale: torch.Tensor | None, layout: str, scale_order: str = "nvfuser", is_stochastic: bool = False) -> NvFp4:

@@ -90,7 +90,7 @@ class EarlyWeights(RegisterRows):
         facts = self.facts
         held = max(kept, self.loaded_registers(vectors) * (not facts.has_rng)) + self.weight_registers(vectors) + self.sum_registers(kept)
         beside = WIDE_BESIDE_REGISTERS if self.is_wide and not facts.has_rng else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
-        return max(LEAST_REGISTERS, round_up(held + beside, 8))
+        return max(LEAST_REGISTERS, round_up(held + beside + self.narrow_registers(), 8))
 
     # ---- in shared memory
     def has_shared_weights(self) -> bool:

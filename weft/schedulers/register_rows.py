@@ -20,6 +20,9 @@ from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_
 OVERHEAD_REGISTERS = 16
 """Registers beside the kept row: addresses, loop, one vector in the type computed in. Fewer registers let more blocks in, and the generated kernels do
 not spill with these: RMS norm (16 kept + 16) is best with 32, layer norm (16 + 24) with 40, softmax (32 + 16) with 48: 8192x8192 is 0.96, with 56 0.91."""
+NARROW_REGISTERS, NARROW_CAPABILITY = 8, (9, 0)
+"""For conversions to 8 and 4 bits before Hopper, which has minima of three and packs in one instruction, and for the second half of a vector of 16 beside
+exponentials. ptxas, 4096 columns: RMS norm + MXFP8 spills 12 bytes for sm_80 with 48 registers, 4 for sm_89; softmax to 4 bits 48 for sm_90a with 80."""
 OPERAND_REGISTERS = 4
 """For the vector of each weight."""
 USUAL_TENSORS, TENSOR_REGISTERS = 2, 2
@@ -126,6 +129,7 @@ class RegisterRows(RowsOf):
         tensors = max(0, ceil_div(self.moved_bits, facts.max_dtype_bits) - USUAL_TENSORS)
         self.is_random_wide = facts.has_rng and self.is_wide
         self.overhead = OVERHEAD_REGISTERS + TENSOR_REGISTERS * tensors + OPERAND_REGISTERS * facts.broadcast_operands
+        self.overhead += self.narrow_registers()
 
     # ---- in the registers of a block
     def candidates(self) -> Iterator[Candidate]:
@@ -288,6 +292,13 @@ class RegisterRows(RowsOf):
         wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng, 8))
         is_tight = facts.has_rng or self.levels > 1 and not facts.has_exp and kept <= WIDE_TIGHT_REGISTERS
         return wanted, wanted + WIDE_SLACK_REGISTERS * (not is_tight)
+
+    def narrow_registers(self) -> int:
+        """Beside rows that become 8 or 4 bits."""
+        if self.facts.min_dtype_bits > 8:
+            return 0
+        is_old = self.arch.compute_capability < NARROW_CAPABILITY
+        return NARROW_REGISTERS * (is_old + (self.facts.has_exp and self.vector > 8))
 
     def sum_registers(self, kept: int) -> int:
         """Beside a row made of several inputs of 16 bits that waits at two barriers: a part of it stands in both types between them.
