@@ -21,7 +21,7 @@ from weft.schedulers.inner_outer_candidates import Candidates  # noqa: E402
 from weft.schedulers.inner_outer_heuristic import choose_inner_outer  # noqa: E402
 from weft.schedulers.inner_outer_params import InnerOuterParams  # noqa: E402
 
-MOST_MEAN, MOST_LEFT_OUT = 0.06, 0.085
+MOST_MEAN, MOST_LEFT_OUT = 0.055, 0.07
 """Regret in the geometric mean: of the record, and of a third of its cases when the numbers are fitted to the others. The bar of the project is 0.005."""
 SPECS = [random_spec(seed) for seed in (*range(40), 200, 201)]
 
@@ -125,7 +125,7 @@ def test_ten_numbers_are_fitted() -> None:
 
 # ---------------------------------------------------------------- the record
 def test_a_choice_loses_little_on_what_was_timed(recorded: fit_cost.Recorded) -> None:
-    assert len(recorded.specs) >= 100 and len(recorded.us) >= 3000
+    assert len(recorded.specs) >= 300 and len(recorded.us) >= 7000
     regret, _ = fit_cost.regrets(recorded, time_ns(recorded.work(H200), H200, FITTED))
     assert fit_cost.geometric_mean(regret) <= MOST_MEAN
 

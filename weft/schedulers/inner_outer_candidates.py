@@ -43,12 +43,14 @@ SMALL_SHARED_BYTES = 3072
 """Barriers, workspaces, alignment."""
 WIDE_ROW_BYTES = 24 * 1024
 """Of an input, from which on the blocks of a cluster may share a row."""
+MOST_IDLE_BLOCKS = 64
+"""Blocks that are there even where rows are fewer: all of them add partial results up, each some columns."""
 FULL_BLOCK_THREADS = 512
 """Of the block that takes what fits nowhere: its sums spill to memory."""
 GROUPS, RESIDENT, ROW_UNROLLS = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8), (1, 2, 4)
 """Rows side by side in a block, blocks of a multiprocessor, rows of a thread at once."""
-MOST_REGISTERS_OVER, MOST_REGISTERS_OVER_OF_BULK = 1.05, 0.95
-"""Of the registers that a thread needs, over those that it has: a third of kernels spill here. The second with bulk copies, which may not."""
+MOST_REGISTERS_OVER = 1.05
+"""Of the registers that a thread needs, over those that it has: a third of kernels spill here."""
 WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True))
 """How rows come, and whether passes read them again."""
 FILLS = ("whole", "leading", "partial")
@@ -156,7 +158,9 @@ class Candidates:
         is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
         # blocks
         seats = _looked_up(self.resident_clusters, cluster) * resident
-        blocks = np.minimum(seats, np.maximum(2, _looked_up(next_power_of_two, -(-rows.iteration_elems // (unroll * groups)))))
+        tiles = -(-piece * self.vector // (lanes * self.column_vector))
+        wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS, tiles), -(-rows.iteration_elems // (unroll * groups)))
+        blocks = np.minimum(seats, np.maximum(2, _looked_up(next_power_of_two, wanted)))
         rounds = -(-blocks // (threads_y * groups))
         slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
         limit = _looked_up(arch.registers_per_thread, block * resident)
@@ -173,8 +177,7 @@ class Candidates:
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, stages[at], 1),
             again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at],
         )  # fmt: skip
-        over = needed_registers(made, self.facts_of_rows) / limit[at]
-        return made.where(over <= np.where(load == LOADS.index("tma"), min(self.slack, MOST_REGISTERS_OVER_OF_BULK), self.slack))
+        return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * self.slack)
 
     @functools.cached_property
     def facts_of_rows(self) -> Rows:

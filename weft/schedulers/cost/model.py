@@ -28,19 +28,19 @@ class Fitted:
     latency: of memory while it is busy, over that of a lone load. now: the same for loads that begin with their step. sharpness: how far the slowest of the
     five hides the others. columns: of the waiting when partial results are added up. cluster: of an exchange in a cluster over a bare barrier of it. bulk:
     clocks of the thread that issues a bulk copy. spill: instructions for each register that a thread lacks. fetch: ns of the first fetch of an instruction.
-    alone: clocks of a warp between two of its instructions. predicate: instructions for an element that asks whether it exists.
+    alone: clocks of a warp between two of its instructions. predicate: instructions for a vector that asks whether it exists.
     """
 
-    latency: float = 2.45
-    now: float = 1.31
-    sharpness: float = 4.1
-    columns: float = 2.2
-    cluster: float = 2.8
-    bulk: float = 6.0
-    spill: float = 20.8
-    fetch: float = 1.74
-    alone: float = 2.28
-    predicate: float = 31.3
+    latency: float = 2.23
+    now: float = 1.55
+    sharpness: float = 3.38
+    columns: float = 1.64
+    cluster: float = 3.64
+    bulk: float = 107.0
+    spill: float = 20.0
+    fetch: float = 2.39
+    alone: float = 2.45
+    predicate: float = 43.0
 
 
 FITTED = Fitted()

@@ -105,7 +105,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
         element_instructions=vectors * p.vector_elems * operations,
         access_instructions=accesses,
         row_results=p.row_unroll * r.reductions,
-        predicates=vectors * p.vector_elems * (p.fill == PARTIAL) + p.row_unroll * (p.fill == LEADING),
+        predicates=vectors * (p.fill == PARTIAL) + p.row_unroll * (p.fill == LEADING),
         mufu=vectors * p.vector_elems * r.mufu,
         shared_clocks=warps * accesses * np.maximum(1.0, access_bytes / SHARED_BYTES_PER_CLOCK),
         wait_clocks=phases * (fold + barrier) + np.where(is_ring, t.shared_latency_clocks * walks, 0.0),
