@@ -27,7 +27,7 @@ from weft.ir.structure import structural_key
 from weft.ir.values import TensorView
 from weft.lower.pipeline import lower
 from weft.runtime import collector
-from weft.runtime.runtimes import Template
+from weft.runtime.runtimes import SharedDefinition
 from weft.segment.partition import kernel_step
 
 ROWS, COLUMNS = 256, 1024
@@ -132,7 +132,7 @@ def stages(define: Callable[[FusionDefinition, int], None], size: int) -> dict[s
     marks.append(clock())
     structural_key(fd.fusion)
     marks.append(clock())
-    fusion = Template(fd.fusion).base.plans.fusion
+    fusion = SharedDefinition(fd.fusion).base.plans.fusion
     step = kernel_step(fusion, fusion.tensor_exprs(), fusion.outputs()).fusion
     marks.append(clock())
     prepared = compiler.prepare(step)

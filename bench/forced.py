@@ -85,7 +85,7 @@ class Forced:
         analysis = compiler.prepare(use.part.fusion).analysis(SCHEDULER)
         if analysis is None:
             raise ValueError(f"not a normalization along rows: {compiler.prepare(use.part.fusion).declines[SCHEDULER.name]}")
-        alignments = runtimes.alignments_bits(self.caller.template, use, sizes)
+        alignments = runtimes.alignments_bits(self.caller.shared, use, sizes)
         facts = analysis.facts(sizes.env, {int(name[1:]): bits for name, bits in alignments.items()})
         return Seen(facts, all(can_load(t) for t in analysis.row_inputs))
 
@@ -97,7 +97,7 @@ class Forced:
         shapes = tuple(tuple(tensor.sizes) for tensor in sizes.bound.tensors.values())
         params = self.chosen.get(shapes)
         if params is None:
-            return runtimes.propose(self.caller.template, use, sizes, engine, options)
+            return runtimes.propose(self.caller.shared, use, sizes, engine, options)
         proposal = Proposal(SchedulerType.inner_persistent, params)
         return runtimes.request_for(proposal, use.part, runtimes.index_type_for(use, sizes), engine, options)
 

@@ -52,7 +52,7 @@ def test_one_definition_at_fifty_shapes_has_few_variants(name: str) -> None:
     """Values at some of the shapes, decisions at all of them: the sizes differ, what has to be known of them does not."""
     case, rng = CASES[name], random.Random(0)
     fd = case.define(is_symbolic=True)
-    template = fd.fec._caller.template if hasattr(fd, "fec") else None
+    template = fd.fec._caller.shared if hasattr(fd, "fec") else None
     for number in range(50):
         inputs = case.inputs(grown(case.shapes, rng))
         if number < 6:
@@ -60,8 +60,8 @@ def test_one_definition_at_fifty_shapes_has_few_variants(name: str) -> None:
                 compare(out, expected)
         else:
             caller = fd.fec._caller
-            caller.template.variant_for(caller.bind(inputs).env)
-    template = fd.fec._caller.template
+            caller.shared.variant_for(caller.bind(inputs).env)
+    template = fd.fec._caller.shared
     assert len(template._variants) <= 3
     assert len(fd.fec.kernel_runtimes) <= 4
 

@@ -9,7 +9,7 @@ from typing import Any
 from weft import DataType, FusionDefinition, compiler
 from weft.arch import arch_by_name
 from weft.ir.values import TensorView
-from weft.runtime.runtimes import Template
+from weft.runtime.runtimes import SharedDefinition
 from weft.segment.partition import make_plan
 from weft.segment.plan import KernelStep, Plan
 
@@ -20,7 +20,7 @@ def plan_of(build: Callable[[FusionDefinition], None], order: str = "best") -> P
     """Return the cut of a definition whose open sizes are all 512."""
     with FusionDefinition() as fd:
         build(fd)
-    variant = Template(fd.fusion).base
+    variant = SharedDefinition(fd.fusion).base
     tensors = [v for v in variant.plans.fusion.inputs() if isinstance(v, TensorView)]
     env = {a.sym: EXTENT for t in tensors for a in t.get_logical_domain() if a.sym.is_var}
     arch = arch_by_name("H100")

@@ -22,7 +22,7 @@ from weft.options import Options, options
 from weft.runtime import engines
 from weft.runtime.calls import Caller
 from weft.runtime.engines import EmulatedCall
-from weft.runtime.runtimes import Kernels, Request, Sizes, Template, index_type_for
+from weft.runtime.runtimes import Kernels, Request, Sizes, SharedDefinition, index_type_for
 from weft.runtime.steps import KernelUse
 from weft.schedule.caching import cache_after, cache_and_fork_outputs, cache_before, cache_inputs
 from weft.schedule.circular import warp_specialize
@@ -409,13 +409,13 @@ class _PlannedCaller(Caller):
     """Calls of a fusion whose schedule also fixes what `Launch` holds."""
 
     def __init__(self, name: str, fusion: Fusion, launch: Launch) -> None:
-        super().__init__(Template(fusion, is_scheduled=True), fusion.inputs(), Kernels())
+        super().__init__(SharedDefinition(fusion, is_scheduled=True), fusion.inputs(), Kernels())
         self.name, self.launch = name, launch
 
     def request(self, use: KernelUse, sizes: Sizes, engine: engines.Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
         index_type = index_type_for(use, sizes)
 
         def make() -> KernelProgram:
-            return compiler.program_of_scheduled(self.template.fusion, index_type, name=self.name, launch=self.launch)
+            return compiler.program_of_scheduled(self.shared.fusion, index_type, name=self.name, launch=self.launch)
 
         return Request(use.part, None, index_type, engine, options, index_type, make)

@@ -54,10 +54,10 @@ def programs(definition: Any, shapes: Sequence[tuple[int, ...]], arch: chips.Arc
     caller = FusionExecutorCache(definition.fusion)._caller
     given = iter(shapes)
     values = [torch.empty(next(given), dtype=torch_dtype(v.dtype())) if isinstance(v, TensorView) else 1 for v in definition.fusion.inputs()]
-    sizes = sizes_of(caller.template, caller.bind(values), arch)
+    sizes = sizes_of(caller.shared, caller.bind(values), arch)
     out = []
     for use in sizes.kernels:
-        proposal = compiler.propose(use.part.fusion, use.env, alignments_bits(caller.template, use, sizes), arch)
+        proposal = compiler.propose(use.part.fusion, use.env, alignments_bits(caller.shared, use, sizes), arch)
         program = compiler.compile_program(use.part.fusion, proposal, index_type_for(use, sizes), name="kernel")
         out.append((proposal.scheduler.name, str(proposal.params), program))
     return out

@@ -24,7 +24,7 @@ from .launch import ParamSlot
 from .limits import launch_sizes
 from .outputs import AliasShape, layout_of
 from ..segment.plan import KernelStep, TorchStep, ViewStep
-from .runtimes import Runtime, Sizes, Template, input_name
+from .runtimes import Runtime, Sizes, SharedDefinition, input_name
 from .steps import KernelUse
 from .torch_steps import call_text
 
@@ -36,14 +36,14 @@ NO_ADDRESS = 1 << 20
 class CallerFacts(Protocol):
     """What the writer needs of a caller: the definition, its inputs as it names them, and dimensions that it fixes."""
 
-    template: Template
+    shared: SharedDefinition
     shown: list[Val]
 
     def change_launch(self, launch: dict[str, Any]) -> None: ...
 
 
 @dataclass(eq=False)
-class Prepared:
+class PreparedCall:
     """A signature's function and what it launches (nothing, when all outputs are empty or inputs)."""
 
     run: Callable[..., list[torch.Tensor]]
@@ -53,13 +53,13 @@ class Prepared:
     output_bytes: int
 
 
-def prepare_call(caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engine: Engine, kinds: Sequence[str]) -> Prepared:
+def prepare_call(caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engine: Engine, kinds: Sequence[str]) -> PreparedCall:
     """Lay out the launches of a call and write its function."""
     call = _CallWriter(caller, sizes, kernels, engine, kinds)
     run = call.write()
     input_bytes = sum(call.input_bytes(index) for index in sizes.bound.tensors)
-    output_bytes = sum(layout.storage_bytes for layout in sizes.layouts[: len(caller.template.outputs.computed)])
-    return Prepared(run, kernels, call.plans, input_bytes, output_bytes)
+    output_bytes = sum(layout.storage_bytes for layout in sizes.layouts[: len(caller.shared.outputs.computed)])
+    return PreparedCall(run, kernels, call.plans, input_bytes, output_bytes)
 
 
 class _CallWriter:
@@ -70,8 +70,8 @@ class _CallWriter:
 
     def __init__(self, caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engine: Engine, kinds: Sequence[str]) -> None:
         self.caller, self.sizes, self.kernels, self.engine, self.kinds = caller, sizes, kernels, engine, kinds
-        self.inputs = caller.template.fusion.inputs()
-        self.outputs = caller.template.outputs
+        self.inputs = caller.shared.fusion.inputs()
+        self.outputs = caller.shared.outputs
         self.plans: list[LaunchPlan] = []
         self._zeroed_bytes = self._scratches = self._texts = 0
         self._computed: tuple[object, dict[Sym, str]] = (None, {})  # of the launch being written: what variables of the function hold
@@ -228,7 +228,7 @@ class _CallWriter:
     def _torch_call(self, parts: warm_path.RunParts, number: int, step: TorchStep) -> str:
         """Return the call of an op that torch runs, on operands of the user's shapes: the passes over graphs may have split axes, and left out reshapes."""
         expr = step.expr
-        defined = self.caller.template.tensors.get(expr.outputs[0].name)
+        defined = self.caller.shared.tensors.get(expr.outputs[0].name)
         if defined is not None and type(defined.definition()) is type(expr):
             expr = defined.definition()  # type: ignore[assignment]
         operands = []
@@ -291,7 +291,7 @@ class _CallWriter:
             parts.constants.update(zeroed_memory=work_memory.zeroed, gpu=self.engine.device)
             parts.before.append(f"memory, zeroed = zeroed_memory(gpu, queue, {self._zeroed_bytes})")
         if any(kernel.program.random_ops for kernel in self.kernels):
-            random_ops = self.caller.template.random_ops
+            random_ops = self.caller.shared.random_ops
             parts.constants["take"] = philox_state.taker(self.engine.device, random_ops, self.kernels[0].program.name)
             parts.before.append("seed, offset, seed_at, drawn = take()")  # drawn: memory that has to stay until all kernels are launched
 
@@ -367,7 +367,7 @@ class _CallWriter:
         out = {}
         for own, value in inputs:
             index = self.sizes.places.get(input_name(value))
-            if isinstance(own, Scalar) and index not in self.caller.template.shape_scalars:
+            if isinstance(own, Scalar) and index not in self.caller.shared.shape_scalars:
                 out[own.sym] = f"a{index}"
             elif isinstance(own, TensorView) and own.is_cpu_scalar:
                 out[cpu_scalar_var(own)] = f"a{index}.item()"

@@ -28,13 +28,13 @@ from .. import compiler
 from . import collector, compile_log, engines, gradient_check, profile, tuning, unusual, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan, integer_range, span_elems
-from .call_writer import Prepared, prepare_call
+from .call_writer import PreparedCall, prepare_call
 from .cut import Cut
 from .engines import Engine
 from .internal_errors import keep_script
 from .limits import check_alignment, check_limits, check_residency, launch_sizes
 from .resources import CooperativeGridTooLarge, TooManySpills
-from .runtimes import Kernels, Request, Runtime, Sizes, Template, input_name, sizes_of
+from .runtimes import Kernels, Request, Runtime, Sizes, SharedDefinition, input_name, sizes_of
 from .steps import KernelUse
 from .storage_check import checker
 from .timing import Timings
@@ -68,13 +68,13 @@ def settings_and_gradients() -> Hashable:
 class Caller(ABC):
     """Calls of one definition: `execute` is written for its inputs, the table keeps what was prepared for each signature.
 
-    template: what is shared with equal definitions. shown: the inputs as this definition names them. kernels: where kernels are found.
+    shared: what is shared with equal definitions. shown: the inputs as this definition names them. kernels: where kernels are found.
     runtimes: the kernels that calls used, in order of first use. timings, last: of the last cold call: its stages, and how it was cut. launches: of the
     last call under a profiler. is_tuned: a call asked for tuning.
     """
 
-    def __init__(self, template: Template, shown: Sequence[Val], kernels: Kernels) -> None:
-        self.template = template
+    def __init__(self, shared: SharedDefinition, shown: Sequence[Val], kernels: Kernels) -> None:
+        self.shared = shared
         self.kernels = kernels
         self.timings = Timings()
         self.runtimes: dict[Runtime, None] = {}
@@ -86,10 +86,10 @@ class Caller(ABC):
         self._new: list[Runtime] = []  # made by the call that is being prepared
         self.shown = list(shown)
         self._table: dict[Hashable, tuple[Any, ...]] = {}
-        self._prepared: dict[Hashable, Prepared] = {}
+        self._prepared: dict[Hashable, PreparedCall] = {}
         self._last: list[tuple[Any, ...]] = [()]
-        self._kinds = [self._kind(index, value) for index, value in enumerate(template.fusion.inputs())]
-        writes = self.template.outputs.copies or any(source is not None for source in self.template.outputs.alias)
+        self._kinds = [self._kind(index, value) for index, value in enumerate(shared.fusion.inputs())]
+        writes = self.shared.outputs.copies or any(source is not None for source in self.shared.outputs.alias)
         self._settings: Callable[[], Any] = settings_and_gradients if writes else in_block
         constants = {
             "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": self._settings, "profiling": profile.active,
@@ -102,7 +102,7 @@ class Caller(ABC):
             if value.is_cpu_scalar:
                 return warm_path.CPU_SCALAR
             return warm_path.COMPLEX_TENSOR if value.dtype().is_complex else warm_path.TENSOR
-        if index in self.template.shape_scalars:
+        if index in self.shared.shape_scalars:
             return warm_path.SHAPE_SCALAR
         dtype = value.dtype()  # type: ignore[attr-defined]
         return warm_path.integer_scalar(*integer_range(dtype)) if dtype.is_integer else warm_path.SCALAR
@@ -194,14 +194,14 @@ class Caller(ABC):
         """Bind flat values and choose the engine. Errors: those of binding, NoEngine."""
         bound = self.bind(inputs)
         engine = engines.choose(options, device=bound.device, has_cpu_tensors=bound.has_cpu_tensors, asked=device)
-        return sizes_of(self.template, bound, engine.arch), engine
+        return sizes_of(self.shared, bound, engine.arch), engine
 
     # -- calls
     @property
     def input_plan(self) -> InputPlan:
         """The checks of the inputs, made at the first cold call."""
         if self._input_plan is None:
-            self._input_plan = InputPlan(self.template.fusion, self.template.equalities, self.shown)
+            self._input_plan = InputPlan(self.shared.fusion, self.shared.equalities, self.shown)
         return self._input_plan
 
     def bind(self, inputs: Sequence[Any]) -> Bound:
@@ -220,7 +220,7 @@ class Caller(ABC):
             try:
                 prepared = self._prepare(values, device, options, frozenset(disable), keep)
             except InternalError as error:
-                keep_script(self.template.fusion, values, error)
+                keep_script(self.shared.fusion, values, error)
                 raise
         if prepared is None:
             return self._emulated_copies(values, device, enable, disable)
@@ -244,7 +244,7 @@ class Caller(ABC):
         with settings(**chosen):
             return self._cold(inputs, device, enable, disable)
 
-    def _known(self, values: Sequence[Any], device: Any) -> Prepared | None:
+    def _known(self, values: Sequence[Any], device: Any) -> PreparedCall | None:
         """Return what was prepared for values like these. Errors: StorageTooSmall."""
         try:
             found = self._prepared.get(self._signature(values, device)[0])
@@ -259,7 +259,7 @@ class Caller(ABC):
         return [v.data_ptr() for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
 
     @collector.paused
-    def _prepare(self, values: Sequence[Any], device: Any, options: Options, disable: frozenset[str], keep: bool) -> Prepared | None:
+    def _prepare(self, values: Sequence[Any], device: Any, options: Options, disable: frozenset[str], keep: bool) -> PreparedCall | None:
         """Prepare a call, and put it into the table; None for tensors on a GPU that are to be emulated."""
         start = time.perf_counter()
         timings = Timings()
@@ -302,7 +302,7 @@ class Caller(ABC):
                 if options.strict_schedules:
                     break
                 if isinstance(failure.error, InternalError):
-                    keep_script(self.template.fusion, values, failure.error)
+                    keep_script(self.shared.fusion, values, failure.error)
                 compiler.give_up(failure)
             except compiler.NoScheduler:
                 if failed is None:
@@ -311,7 +311,7 @@ class Caller(ABC):
         assert failed is not None
         raise failed.error
 
-    def _remember(self, values: Sequence[Any], device: Any, prepared: Prepared) -> None:
+    def _remember(self, values: Sequence[Any], device: Any, prepared: PreparedCall) -> None:
         key, low, _ = self._signature(values, device)
         guarded = [v for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR, warm_path.CPU_SCALAR)]
         scalars: list[Any] = []
@@ -349,7 +349,7 @@ class Caller(ABC):
             warnings.warn(CHECKED_ON_CPU.format(check=",".join(current().check), where=where), CheckedOnCpu, stacklevel=find_stacklevel())
         copies = [_on_cpu(v) if isinstance(v, torch.Tensor) and v.is_cuda else v for v in values]
         results = self._cold(copies, torch.device("cpu"), enable, disable)
-        for index in {*(i for i in self.template.outputs.alias if i is not None), *(to for to, _ in self.template.outputs.copies)}:
+        for index in {*(i for i in self.shared.outputs.alias if i is not None), *(to for to, _ in self.shared.outputs.copies)}:
             values[index].detach().copy_(copies[index])
         back = {id(copy): value for copy, value in zip(copies, values)}
         return [back[id(r)] if id(r) in back else r.to(where) for r in results]

@@ -38,10 +38,10 @@ class _AutomaticCaller(Caller):
     """Calls whose kernels the schedulers choose."""
 
     def __init__(self, fusion: Fusion) -> None:
-        super().__init__(runtimes.template_of(fusion), fusion.inputs(), runtimes.SHARED)
+        super().__init__(runtimes.shared_definition(fusion), fusion.inputs(), runtimes.SHARED)
 
     def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        return runtimes.propose(self.template, use, sizes, engine, options, fmad="fma" not in disable, is_tuned=self.is_tuned or options.tune)
+        return runtimes.propose(self.shared, use, sizes, engine, options, fmad="fma" not in disable, is_tuned=self.is_tuned or options.tune)
 
 
 class FusionExecutorCache:

@@ -46,7 +46,7 @@ class Definition(Protocol):
     has_warned_of_gradients: bool
 
     @property
-    def template(self) -> HasOutputs: ...
+    def shared(self) -> HasOutputs: ...
 
 
 def check(caller: Definition, values: Sequence[Any]) -> None:
@@ -56,7 +56,7 @@ def check(caller: Definition, values: Sequence[Any]) -> None:
     requiring = [i for i, (v, _) in enumerate(zip(values, caller.shown)) if isinstance(v, torch.Tensor) and v.requires_grad]
     if not requiring:
         return
-    written = {i for i in caller.template.outputs.alias if i is not None} | {to for to, _ in caller.template.outputs.copies}
+    written = {i for i in caller.shared.outputs.alias if i is not None} | {to for to, _ in caller.shared.outputs.copies}
     for index in requiring:
         if index in written:
             raise WrittenWithGradient(index=index, value=caller.shown[index])

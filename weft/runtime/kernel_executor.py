@@ -25,7 +25,7 @@ from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
 from .profile import report
-from .runtimes import Kernels, Request, Sizes, Template, index_type_for, named
+from .runtimes import Kernels, Request, Sizes, SharedDefinition, index_type_for, named
 from .steps import KernelUse
 from .timing import Timings
 
@@ -68,8 +68,8 @@ class _Fixed:
 class _ScheduledCaller(Caller):
     """Calls of one scheduled fusion with one set of fixed dimensions."""
 
-    def __init__(self, template: Template, fusion: Fusion, fixed: _Fixed) -> None:
-        super().__init__(template, fusion.inputs(), Kernels())
+    def __init__(self, shared: SharedDefinition, fusion: Fusion, fixed: _Fixed) -> None:
+        super().__init__(shared, fusion.inputs(), Kernels())
         self.fixed, self.has_async_warps = fixed, False
 
     def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
@@ -78,7 +78,7 @@ class _ScheduledCaller(Caller):
 
     def program(self, index_type: DataType) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
-        program = compiler.program_of_scheduled(self.template.fusion, index_type, name="weft_user", launch=self.fixed.launch)
+        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", launch=self.fixed.launch)
         self.has_async_warps = Need.async_warps in program.needs
         return replace(named(program), max_registers=self.fixed.max_registers)
 
@@ -98,7 +98,7 @@ class KernelExecutor:
     def __init__(self, fusion_id: int = 0, concrete_id: int = 0, runtime_id: int = 0, group_id: int = 0) -> None:
         self.fusion_id = fusion_id
         self._fusion: Fusion | None = None
-        self._template: Template | None = None
+        self._shared: SharedDefinition | None = None
         self._callers: dict[Hashable, _ScheduledCaller] = {}
         self._current: _ScheduledCaller | None = None
 
@@ -112,9 +112,9 @@ class KernelExecutor:
         """
         if not isinstance(fusion, Fusion):
             raise WrongKind(function="KernelExecutor.compile", argument="fusion", value=shown(fusion), wanted="Fusion")
-        template = Template(fusion, is_scheduled=True)
+        shared = SharedDefinition(fusion, is_scheduled=True)
         fixed = _Fixed(launch_constraints, compile_params)
-        caller = _ScheduledCaller(template, fusion, fixed)
+        caller = _ScheduledCaller(shared, fusion, fixed)
         values = flattened(args)
         if values or not fusion.inputs():
             sizes, engine = caller.sizes(values, getattr(compile_params, "device", None), current())
@@ -122,7 +122,7 @@ class KernelExecutor:
                 caller.runtime(use, sizes, engine, current(), frozenset(), Timings())
         else:
             caller.program(fixed.index_type or DataType.Int)
-        self._fusion, self._template = fusion, template
+        self._fusion, self._shared = fusion, shared
         self._callers, self._current = {fixed.key: caller}, caller
 
     def run(self, args: Sequence[Any], launch_constraints: Any = None, compile_params: Any = None) -> list[torch.Tensor]:
@@ -140,7 +140,7 @@ class KernelExecutor:
     def _caller_for(self, constraints: Any, params: Any) -> _ScheduledCaller:
         fixed = _Fixed(constraints, params)
         if fixed.key not in self._callers:
-            self._callers[fixed.key] = _ScheduledCaller(self._template, self._fusion, fixed)  # type: ignore[arg-type]
+            self._callers[fixed.key] = _ScheduledCaller(self._shared, self._fusion, fixed)  # type: ignore[arg-type]
         self._current = self._callers[fixed.key]
         return self._current
 

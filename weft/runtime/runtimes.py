@@ -2,12 +2,12 @@
 
 Owns the tables from structure to kernel, for the whole process:
 
-    structural key -> Template -> zero sizes, answers -> Variant -> sizes that schedulers take -> Plan -> Parts
+    structural key -> SharedDefinition -> zero sizes, answers -> Variant -> sizes that schedulers take -> Plan -> Parts
     Part -> (scheduler, params, index type) -> program -> (engine, settings that change code) -> Runtime
 
 Each step is one lookup. What is missing is made under a lock of its own key, and stored only when it is complete: threads wait for
 each other, and an interrupted compilation leaves nothing behind.
-Read first: `Template`, `Kernels`.
+Read first: `SharedDefinition`, `Kernels`.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ class Variant:
     images: what computes each computed output, None for an empty one. equalities: sizes that the host must find equal. plans: how it is cut into steps.
     """
 
-    def __init__(self, template: "Template", zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> None:
-        fusion, copies = template.fusion.clone()
-        outputs: list[TensorView] = [copies[t] for t in template.outputs.computed]  # type: ignore[misc]
+    def __init__(self, shared: "SharedDefinition", zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> None:
+        fusion, copies = shared.fusion.clone()
+        outputs: list[TensorView] = [copies[t] for t in shared.outputs.computed]  # type: ignore[misc]
 
         def is_zero(sym: Sym) -> bool:
             return sym in zero or (sym.is_const and sym.value == 0)
 
-        if template.is_scheduled:  # the schedule's loops run 0 times over an empty axis, and its tensors are not replaced
+        if shared.is_scheduled:  # the schedule's loops run 0 times over an empty axis, and its tensors are not replaced
             is_empty = all(any(is_zero(a.logical_extent) for a in no_reductions(t.get_logical_domain())) for t in outputs)
             steps = () if is_empty else (KernelStep(fusion, tuple(fusion.inputs()), tuple(outputs)),)
             self.images: list[TensorView | None] = [None if is_empty else t for t in outputs]
@@ -145,7 +145,7 @@ class Variant:
                 raise SizesDiffer(a=f"{equality.a} ({equality.what})", size_a=a, b=equality.b, size_b=b, reason=equality.reason)
 
 
-class Template:
+class SharedDefinition:
     """What definitions of equal structure share. `fusion` is a copy of the first of them, and nobody changes it."""
 
     def __init__(self, fusion: Fusion, *, is_scheduled: bool = False) -> None:
@@ -201,12 +201,12 @@ class Template:
         return self._variants.get_or_make((zero, viewed, questions.answers), lambda: variant)
 
 
-_templates: OnceTable[Template] = OnceTable(is_limited=True)
+_definitions: OnceTable[SharedDefinition] = OnceTable(is_limited=True)
 
 
-def template_of(fusion: Fusion) -> Template:
-    """Return the template of a definition, shared with all of equal structure."""
-    return _templates.get_or_make(known_key(fusion), lambda: Template(fusion))
+def shared_definition(fusion: Fusion) -> SharedDefinition:
+    """Return what a definition shares with all others of its structure."""
+    return _definitions.get_or_make(known_key(fusion), lambda: SharedDefinition(fusion))
 
 
 # ---------------------------------------------------------------- index type
@@ -272,11 +272,11 @@ def input_name(value: Val) -> str:
     return f"T{value.name}" if isinstance(value, TensorView) else f"S{value.name}"
 
 
-def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
+def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
     """Return what follows from a call's values: the variant, its steps, the layouts of what they write."""
-    views = template.views(bound)
-    variant = template.variant_for(bound.env, frozenset(views))
-    computed = template.outputs.computed
+    views = shared.views(bound)
+    variant = shared.variant_for(bound.env, frozenset(views))
+    computed = shared.outputs.computed
     images = [t if image is None else image for t, image in zip(computed, variant.images)]
     layouts = [layout_of(t, bound.env) for t in images]
     env = dict(bound.env)
@@ -287,10 +287,10 @@ def sizes_of(template: Template, bound: Bound, arch: Arch) -> Sizes:
         layouts.append(layout_of(tensor, env))
         env.update(stride_values(tensor, layouts[-1]))
     buffers = (*images, *plan.edges)
-    return Sizes(bound, variant, env, plan, buffers, layouts, views, uses_of(variant.plans, plan, env, buffers), template.places)
+    return Sizes(bound, variant, env, plan, buffers, layouts, views, uses_of(variant.plans, plan, env, buffers), shared.places)
 
 
-def alignments_bits(template: Template, use: KernelUse, sizes: Sizes) -> dict[str, int]:
+def alignments_bits(shared: SharedDefinition, use: KernelUse, sizes: Sizes) -> dict[str, int]:
     """Return the alignment of every tensor that the kernel reads or writes; fresh buffers are aligned for every access, views as what they show."""
     bits: dict[str, int] = {}
     shown: dict[Val, Val] = {step.output: step.source for step in sizes.plan.steps if isinstance(step, ViewStep)}
@@ -300,7 +300,7 @@ def alignments_bits(template: Template, use: KernelUse, sizes: Sizes) -> dict[st
         bound = sizes.bound.tensors.get(sizes.places.get(input_name(value), -1))
         bits[f"T{own.name}"] = (VECTOR_BYTES if bound is None else bound.alignment_bytes) * 8
     for place, output in zip(use.outputs, use.part.fusion.outputs()):
-        alias = template.outputs.alias[place] if place < len(template.outputs.alias) else None
+        alias = shared.outputs.alias[place] if place < len(shared.outputs.alias) else None
         bits[f"T{output.name}"] = VECTOR_BYTES * 8 if alias is None else sizes.bound.tensors[alias].alignment_bytes * 8
     return bits
 
@@ -324,13 +324,13 @@ class Request:
 
 
 def propose(
-    template: Template, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True, is_tuned: bool = False
+    shared: SharedDefinition, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, *, fmad: bool = True, is_tuned: bool = False
 ) -> Request:  # fmt: skip
     """Ask the schedulers, and return what they want compiled. is_tuned: what was found to be fastest by timing goes first.
 
     Errors: NoScheduler with every scheduler's reason.
     """
-    alignments = alignments_bits(template, use, sizes)
+    alignments = alignments_bits(shared, use, sizes)
     proposal = tuned.winner(use, alignments, engine, options) if is_tuned else None
     proposal = proposal or compiler.propose(use.part.fusion, use.env, alignments, engine.arch, variant=options.rows)
     return request_for(proposal, use.part, index_type_for(use, sizes), engine, options, fmad=fmad)
@@ -390,5 +390,5 @@ SHARED = Kernels()
 def forget_kernels() -> None:
     """Forget every kernel and definition of this process (for tests and measurements); what is on disk stays."""
     SHARED.clear()
-    _templates.clear()
+    _definitions.clear()
     compiler.FAILURES.clear()

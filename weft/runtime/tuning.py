@@ -116,7 +116,7 @@ def tune(caller: TunedCaller, asked: Asked, timings: Timings) -> list[Runtime]:
     with _lock:
         chosen = _sessions[-1] if _sessions else Session(asked.options.tune_limit_s)
         for number, use in enumerate(asked.sizes.kernels):
-            place = tuned.place_of(use, alignments_bits(caller.template, use, asked.sizes), asked.engine, asked.options)
+            place = tuned.place_of(use, alignments_bits(caller.shared, use, asked.sizes), asked.engine, asked.options)
             is_new = tuned.known(place, asked.options) is None or chosen.again and place not in chosen.done
             if kernels[number].proposal is None or not is_new or chosen.is_over:
                 continue
@@ -188,7 +188,7 @@ class _Tuner:
     def proposals(self) -> list[compiler.Proposal]:
         """Return what is timed: the present choice, then the best of each way in turn."""
         asked = self.asked
-        found = compiler.candidates(self.use.part.fusion, self.use.env, alignments_bits(self.caller.template, self.use, asked.sizes), asked.engine.arch)
+        found = compiler.candidates(self.use.part.fusion, self.use.env, alignments_bits(self.caller.shared, self.use, asked.sizes), asked.engine.arch)
         ways: dict[tuple[Any, str], list[compiler.Proposal]] = {}
         present = self.runtime.proposal
         for proposal in found:
@@ -263,7 +263,7 @@ class _Repeated:
 
 def copies_of_written(caller: TunedCaller, values: Sequence[Any]) -> list[Any]:
     """Return the values of a call, with copies of those that it writes."""
-    outputs = caller.template.outputs
+    outputs = caller.shared.outputs
     written = {*(index for index in outputs.alias if index is not None), *(to for to, _ in outputs.copies)}
     return [_copy(value) if n in written and isinstance(value, torch.Tensor) else value for n, value in enumerate(values)]
 
