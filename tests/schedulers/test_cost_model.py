@@ -12,9 +12,11 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 import fit_cost  # noqa: E402
-from two_sided_definitions import Spec, random_spec, seen_of  # noqa: E402
+from two_sided_definitions import Spec, random_spec, seen_of, shared_definition  # noqa: E402
 
 from weft.arch import CHIPS, H200  # noqa: E402
+from weft.compiler import Proposal, schedule_clone  # noqa: E402
+from weft.ir.enums import SchedulerType  # noqa: E402
 from weft.schedulers.cost.model import FITTED, Fitted, time_ns  # noqa: E402
 from weft.schedulers.cost.two_sided import Kernels, work_of  # noqa: E402
 from weft.schedulers.inner_outer_candidates import Candidates  # noqa: E402
@@ -58,6 +60,17 @@ def test_candidates_fit_the_chip(chip: str) -> None:
         assert np.all(table.lanes * table.threads_y * table.batches * table.vector_elems * table.cluster_blocks >= spec.columns)
         assert arch.has_tma or not np.any(table.loads == 3)
     assert found > 1000
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer", "rms inside", "layer inside", "sums"])
+def test_candidates_can_be_scheduled(norm: str) -> None:
+    for spec in (Spec(norm, "bfloat16", 256, 18432), Spec(norm, "float32", 4597, 1000, gate=True), Spec(norm, "bfloat16", 3000, 1001)):
+        candidates = candidates_of(spec)
+        table = candidates.table()
+        places = [*range(0, size_of(table), max(1, size_of(table) // 4)), *np.flatnonzero((table.loads == 3) & table.is_reread)[:2].tolist()]
+        for params in (choose_inner_outer(candidates.facts, H200)[0], *(candidates.params(table, place) for place in places)):
+            fusion = shared_definition(spec.definition_key).fusion
+            schedule_clone(fusion, Proposal(SchedulerType.inner_outer_persistent, params))
 
 
 def test_params_of_a_table_say_what_the_table_says() -> None:

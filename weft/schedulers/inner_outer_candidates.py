@@ -53,6 +53,8 @@ MOST_REGISTERS_OVER = 1.05
 """Of the registers that a thread needs, over those that it has: a third of kernels spill here."""
 WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True))
 """How rows come, and whether passes read them again."""
+MOST_PASSES_OVER_BULK = 2
+"""Over a row in a ring of bulk copies, that read it again: schedules of more are not implemented (`Template.rfactor_others` finds axes cut in other ways)."""
 FILLS = ("whole", "leading", "partial")
 
 
@@ -167,6 +169,8 @@ class Candidates:
         ways = []
         for loads, is_reread in WAYS:
             if loads == "cp_async" and not self.has_cp_async or loads == "tma" and not self.has_tma:
+                continue
+            if loads == "tma" and is_reread and rows.passes > MOST_PASSES_OVER_BULK:
                 continue
             is_there = has_ring & (groups <= (MOST_BULK_GROUPS if loads == "tma" else GROUPS[-1])) if loads in ("cp_async", "tma") else is_small
             ways.append((np.flatnonzero(is_there), LOADS.index(loads), is_reread))
