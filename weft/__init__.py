@@ -36,6 +36,7 @@ _NAMES = {
     "api.version": ("version",),
     "errors": ("InternalError", "Unsupported", "UserError", "WeftError"),
     "frontend.explain": ("explain",),
+    "frontend.precompile": ("load_precompiled", "precompile"),
     "ir.fusion": ("Fusion", "FusionGuard"),
     "ir.graph_ops": ("ReshapeOp",),
     "ir.values": (

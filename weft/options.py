@@ -206,6 +206,9 @@ class Options:
     dump_dir: str = _setting(_text, "", "folder for dumps and for the files of a failed compilation; empty: print, and use a private temporary folder")
     cache: bool = _setting(_switch, True, "keep compiled kernels on disk")
     cache_dir: str = _setting(_text, "~/.cache/weft", "folder of the disk cache")
+    require_cached: bool = _setting(
+        _switch, False, "a kernel that is not in the disk cache raises an error instead of being compiled: for servers that start from weft.precompile"
+    )
     cache_limit_mib: int = _setting(_count, 2048, "size limit of the disk cache in MiB; the entries used longest ago go first; 0: no limit")
     kept_kernels: int = _setting(
         _count, 2048,

@@ -20,6 +20,7 @@ from typing import TypeVar
 from weft.cache.entry import Artefact, decode, encode
 from weft.cache.lock import WAIT_LIMIT_S, only_builder
 from weft.cache.private import FILE_TROUBLE, folder_trouble, make_private_folder, read_private, remove, sweep, unique_name, write_whole
+from weft.errors import UserError
 from weft.options import Options, current
 
 _SUFFIX = ".weft"
@@ -27,6 +28,12 @@ _SCAN_INTERVAL_S = 24 * 3600.0
 _TOUCH_INTERVAL_S = 60.0
 
 Value = TypeVar("Value")
+
+
+class NotCached(UserError):
+    code = "W722"
+    what = "a kernel ({key}) is not in the disk cache {folder}, and require_cached forbids to compile it"
+    fix = "run weft.precompile with these shapes on a machine of this kind, or switch require_cached off"
 
 
 class CacheTrouble(UserWarning):
@@ -69,11 +76,13 @@ class DiskCache:
         """Return what `read` makes of the entry of `key`; where there is none, what `make` returns, and keep its artefact.
 
         `read` returns None for an entry that it cannot use, which is then removed. One process at a time makes an entry; the others wait.
-        Errors: those of `make`.
+        Errors: those of `make`; NotCached.
         """
         found = self._read(key, read)
         if found is not None:
             return found
+        if current().require_cached:
+            raise NotCached(key=key[:12], folder=self.folder)
         self._has_folders()
         with only_builder(self.temporary_folder / f"{key[:32]}.lock", self.wait_limit_s):
             found = self._read(key, read)
@@ -173,6 +182,10 @@ class DiskCache:
         """Count the entries and their bytes."""
         entries = self._entries()
         return CacheUse(len(entries), sum(size for _, size, _ in entries))
+
+    def keys(self) -> list[str]:
+        """Return the keys of all entries."""
+        return sorted(path.stem for *_, path in self._entries())
 
     def artefacts(self) -> Iterator[Artefact]:
         """Yield every entry that can be read."""

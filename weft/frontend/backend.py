@@ -6,11 +6,15 @@ a boxed Python function that calls them and torch's ops in order. Read first: `b
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
+import hashlib
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +22,11 @@ from torch.fx import Node
 
 from ..errors import UserError, WeftError
 from ..runtime.argument_kinds import shown
-from .aten import Declined
+from .aten import RULES, Declined
 from .cuda_graphs import CudaGraphs
 from .region_call import RegionCall
 from .regions import Region, find_regions, is_cheap, is_getitem
+from .stored import REBUILD, StoredGraph, caching
 from .structure import structure_of
 from .translate import Translated, translate
 
@@ -43,12 +48,14 @@ class BadOptionValue(UserError):
 @dataclass(frozen=True)
 class BackendOptions:
     """strict: what cannot be translated raises instead of staying with torch. emulate: regions of CPU tensors run in the emulator, with its checks.
-    debug: types and strides of every region's results are compared with what was traced. min_ops: ops from which a region is worth a kernel."""
+    debug: types and strides of every region's results are compared with what was traced. min_ops: ops from which a region is worth a kernel.
+    cache: graphs are kept in torch's caches, so that a second process traces and compiles nothing."""
 
     strict: bool = False
     emulate: bool = False
     debug: bool = False
     min_ops: int = 1
+    cache: bool = True
 
 
 @dataclass
@@ -83,12 +90,47 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
     graphs = CudaGraphs() if mode == "reduce-overhead" else None
-    make = functools.partial(functools.partial, compile_graph, options=chosen, graphs=graphs)
+    is_kept = chosen.cache and graphs is None
+    make = functools.partial(_stored if is_kept else functools.partial, functools.partial(compile_graph, options=chosen, graphs=graphs))
     compiled = aot_autograd(
         fw_compiler=make(kind="forward"), bw_compiler=make(kind="backward"), inference_compiler=make(kind="inference"),
         partition_fn=partition, decompositions=_decompositions(),
     )  # fmt: skip
-    return compiled(gm, example_inputs)
+    with caching(_tag(chosen)) if is_kept else contextlib.nullcontext():
+        return compiled(gm, example_inputs)
+
+
+def _stored(compile_one: Callable[..., Any], *, kind: str) -> Any:
+    """Return a compiler of graphs of a kind whose results torch can keep."""
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+
+    options = compile_one.keywords["options"]  # type: ignore[attr-defined]
+
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph:
+        return StoredGraph(kind, dataclasses.asdict(options), gm, compile_one(gm, example_inputs, kind=kind))
+
+    return SerializableAOTDispatchCompiler(StoredGraph, compiler)
+
+
+def _tag(options: BackendOptions) -> str:
+    """What a kept graph depends on beside the program: weft's version, the options, and the text of this folder, which makes the graphs."""
+    from .. import __version__
+
+    return f"weft-{__version__}-{graph_version()}-{sorted(dataclasses.asdict(options).items())}"
+
+
+@functools.cache
+def graph_version() -> str:
+    """Return a hash of what turns programs into graphs and regions."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def _rebuilt(gm: torch.fx.GraphModule, kind: str, options: dict[str, Any]) -> Callable[[list[Any]], Any]:
+    return compile_graph(gm, (), kind=kind, options=BackendOptions(**options))
+
+
+REBUILD["compile"] = _rebuilt
 
 
 def chosen_options(options: Any) -> BackendOptions:
@@ -144,7 +186,6 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions into core ops, and of norms and softmax into arithmetic; what has a rule of its own is kept."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    from .aten import RULES
     from .aten.losses import DECOMPOSITIONS
 
     aten = torch.ops.aten

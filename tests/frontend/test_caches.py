@@ -1,0 +1,133 @@
+"""A second process neither traces nor compiles: torch's caches hold weft's graphs, weft's cache holds kernels, and a folder of weft.precompile has both."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import json, sys
+import torch, torch.nn as nn
+from torch._dynamo.utils import counters
+import weft
+from weft.frontend.backend import GRAPHS, backend
+from weft.frontend.precompile import BadBundle
+from weft.emulator import build
+from weft.cache.disk import DiskCache
+
+made = []
+plain = DiskCache.put
+DiskCache.put = lambda self, key, artefact: (made.append(key), plain(self, key, artefact))[1]
+torch.manual_seed(0)
+model = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 24), nn.GELU(), nn.LayerNorm(24))
+x = torch.randn(5, 24)
+what, folder = sys.argv[1:3]
+found = {}
+options = {"emulate": True}
+if what == "precompile":
+    weft.precompile(model, [(x,)], folder, options=options, train=True)
+    print(json.dumps({"kernels": len(made)}))
+    sys.exit()
+if what == "serve":
+    try:
+        weft.load_precompiled(folder)
+    except BadBundle as error:
+        print(json.dumps({"refused": str(error)}))
+        sys.exit()
+    made.clear()
+other = "aot_eager" if what == "other" else backend
+fast = torch.compile(model, backend=other, **({} if what == "other" else {"options": options}))
+out = fast(x)
+out.square().sum().backward()
+grads = [p.grad.clone() for p in model.parameters()]
+model.zero_grad()
+want = model(x)
+want.square().sum().backward()
+close = all(torch.allclose(a, p.grad, atol=1e-4, rtol=1e-4) for a, p in zip(grads, model.parameters())) and torch.allclose(out, want, atol=1e-5)
+print(json.dumps({"right": close, "kernels": len(made), "graphs": len(GRAPHS), **{k: v for k, v in counters["aot_autograd"].items()}}))
+"""
+
+
+def run(tmp_path: Path, what: str, folder: str = "", caches: str = "caches", **environment: str) -> dict[str, object]:
+    """Run the program in a process of its own, with caches in a folder; return what it printed."""
+    private = tmp_path / caches
+    private.mkdir(exist_ok=True, mode=0o700)
+    env = {
+        **os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(private / "torch"), "WEFT_CACHE_DIR": str(private / "weft"),
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **environment,
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", PROGRAM, what, folder], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_a_second_process_finds_graphs_and_kernels_and_other_backends_do_not(tmp_path: Path) -> None:
+    first, second, other = run(tmp_path, "train"), run(tmp_path, "train"), run(tmp_path, "other")
+    assert first["right"] and first["autograd_cache_saved"] == 1 and first["kernels"]
+    assert second["right"] and second["autograd_cache_hit"] == 1 and second["kernels"] == 0 and second["graphs"] == 2
+    assert other["right"] and other["graphs"] == 0 and "autograd_cache_hit" not in other
+
+
+def test_a_precompiled_folder_serves_without_a_compiler(tmp_path: Path) -> None:
+    folder = str(tmp_path / "shipped")
+    assert run(tmp_path, "precompile", folder, caches="builder")["kernels"]
+    served = run(tmp_path, "serve", folder, caches="server", WEFT_REQUIRE_CACHED="1")
+    assert served["right"] and served["autograd_cache_hit"] == 1 and served["kernels"] == 0
+
+
+AHEAD = """
+import sys, torch
+def f(x, w):
+    return torch.softmax(x * w, -1) + 1
+x, w = torch.randn(5, 24), torch.randn(24)
+if sys.argv[1] == "save":
+    from weft.frontend.backend import backend
+    torch.compile(f, fullgraph=True, backend=backend, options={"emulate": True}).aot_compile(((x, w), {})).save_compiled_function(sys.argv[2])
+else:
+    with open(sys.argv[2], "rb") as file:
+        loaded = torch.compiler.load_compiled_function(file)
+    torch.testing.assert_close(loaded(x, w), f(x, w))
+    from weft.frontend.backend import GRAPHS
+    assert [call.fallback_reason for graph in GRAPHS for _, call in graph.regions] == [""] and GRAPHS[0].regions[0][1].kernels()
+"""
+
+
+def test_a_file_of_aot_compile_runs_in_another_process(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch")}
+    program = tmp_path / "ahead.py"
+    program.write_text(AHEAD)
+    for what in ("save", "load"):
+        done = subprocess.run([sys.executable, str(program), what, str(tmp_path / "f.bin")], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("damage", ["graphs.bin", "manifest.json"])
+def test_a_damaged_or_foreign_folder_is_refused(tmp_path: Path, damage: str) -> None:
+    from weft.frontend.precompile import BadBundle, _here, load_precompiled
+
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    (folder / "graphs.bin").write_bytes(b"x")
+    manifest = _here() | {"kernels": [], "graphs": "0"}
+    (folder / "manifest.json").write_text(json.dumps(manifest | ({"arch": [7, 5]} if damage == "manifest.json" else {})))
+    with pytest.raises(BadBundle, match="damaged" if damage == "graphs.bin" else "arch is"):
+        load_precompiled(folder)
+
+
+def test_a_kernel_that_is_not_there_is_an_error_where_that_is_asked_for(tmp_path: Path) -> None:
+    import torch
+
+    from weft import FusionDefinition
+    from weft.options import options
+
+    with FusionDefinition() as fd:
+        x = fd.from_pytorch(torch.ones(7, 3))
+        fd.add_output(fd.ops.add(fd.ops.sin(x), 0.625))
+    with options(cache_dir=str(tmp_path), require_cached=True), pytest.raises(Exception, match="W722.*weft.precompile|not in the disk cache"):
+        fd.execute([torch.ones(7, 3)])

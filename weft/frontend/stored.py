@@ -1,0 +1,98 @@
+"""What a compiled graph is in torch's caches (AOTAutogradCache, mega-cache artifacts, files of `aot_compile`): the aten graph, from which its regions are
+found again. Kernels are in weft's own cache (docs/cache.md), so that a second process neither traces nor compiles.
+
+torch's key of an entry does not say which backend made it; `caching` adds weft's version and options, so that no other backend is given such an entry.
+Read first: `StoredGraph`, `caching`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._inductor.output_code import OutputCode
+
+log = logging.getLogger(__name__)
+
+REBUILD: dict[str, Callable[..., Any]] = {}
+""""compile" -> function(graph module, kind, options as a dict) that returns a boxed function; put here by the backend, which imports this file."""
+
+LOST_META = ("nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "from_node", "example_value", "stack_trace")
+"""Of nodes: what holds modules and code, and is of no use in another process."""
+
+
+@dataclass
+class StoredGraph(OutputCode):
+    """One aten graph and the function that runs it. kind: forward, backward or inference. options: fields of BackendOptions. payload: the graph as bytes."""
+
+    kind: str
+    options: dict[str, Any]
+    gm: torch.fx.GraphModule | None = None
+    run: Callable[[list[Any]], Any] | None = None
+    payload: bytes = field(default=b"")
+    _boxed_call: bool = True
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        assert self.run is not None, "post_compile has not run"
+        return self.run(inputs)  # type: ignore[arg-type]
+
+    def prepare_for_serialization(self) -> None:
+        """Write the graph; what runs in this process stays as it is."""
+        from torch.fx._graph_pickler import GraphPickler, Options
+
+        if self.payload or self.gm is None:
+            return
+        copied = torch.fx.GraphModule(self.gm, _without_origins(self.gm.graph))
+        self.payload = GraphPickler.dumps(copied, Options(ops_filter=None))
+
+    def post_compile(self, *args: Any, **keywords: Any) -> None:
+        """Find the regions of a graph that another process has written."""
+        if self.run is not None:
+            return
+        from torch._subclasses import FakeTensorMode
+        from torch.fx._graph_pickler import GraphPickler
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        if not REBUILD:  # a file of aot_compile, loaded by a program that never named the backend
+            importlib.import_module(".backend", __package__)
+        with _disable_current_modes():
+            gm: Any = GraphPickler.loads(self.payload, FakeTensorMode(shape_env=ShapeEnv()))
+            self.run = REBUILD["compile"](gm, self.kind, self.options)
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        """Weft has no Triton kernels."""
+
+    def __copy__(self) -> StoredGraph:
+        """A copy with the graph: torch copies what it then writes."""
+        return dataclasses.replace(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "gm": None, "run": None}
+
+
+def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
+    new = torch.fx.Graph()
+    placed: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.nodes:
+        placed[node] = new.node_copy(node, lambda n: placed[n])
+        placed[node].meta = {k: v for k, v in node.meta.items() if k not in LOST_META}
+    return new
+
+
+@contextlib.contextmanager
+def caching(tag: str) -> Iterator[None]:
+    """Let AOTAutograd write and read entries under a key of weft's own; an entry has the backward, too, which is therefore compiled at once."""
+    import torch._functorch.config as functorch_config
+
+    with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), torch.compiler.config.patch(cache_key_tag=tag):
+        yield
+
+
+__all__ = ["REBUILD", "StoredGraph", "caching"]
