@@ -39,7 +39,7 @@ from weft.frontend.regions import Region, find_regions, is_cheap, is_getitem
 from weft.frontend.translate import translate
 from weft.reference.interpreter import evaluate
 
-RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "empty", "uniform", "exponential", "cauchy", "geometric", "rrelu")
+RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "empty", "uniform", "exponential", "cauchy", "geometric", "rrelu", "lowrank")
 """Words in names of entries whose values are not determined, or whose memory is not filled."""
 
 

@@ -138,6 +138,20 @@ def test_numbers_on_the_cpu_and_their_lookups() -> None:
     torch.testing.assert_close(compiled(rotated_and_scaled)(x, scale), rotated_and_scaled(x, scale))
 
 
+def test_open_sizes_of_repeated_rows_and_squared_sizes() -> None:
+    """A concatenation of rows that are only repeated has elements, and a product of equal sizes is made of one of them."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(x.shape[1]).expand(x.shape[0], -1)
+        step = torch.cat([place[:, :1] - 1, place], -1)
+        return step[:, 1:] * x + (x * 2).view(-1).sum() / (x.shape[0] * x.shape[0])
+
+    fast = torch.compile(f, backend=backend, options=EMULATE, dynamic=True)
+    for sizes in ((3, 8), (5, 12)):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(fast(x), f(x))
+
+
 def test_tensors_without_elements() -> None:
     x = torch.randn(0, 5)
     out = compiled(lambda x: (torch.exp(x) + x.sum(0), torch.cat([x, x]).sum(0) * 2))(x)

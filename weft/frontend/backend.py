@@ -12,6 +12,7 @@ import functools
 import hashlib
 import logging
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,9 +115,7 @@ def _stored(compile_one: Callable[..., Any], *, kind: str) -> Any:
 
 def _tag(options: BackendOptions) -> str:
     """What a kept graph depends on beside the program: weft's version, the options, and the text of this folder, which makes the graphs."""
-    from .. import __version__
-
-    return f"weft-{__version__}-{graph_version()}-{sorted(dataclasses.asdict(options).items())}"
+    return f"weft-{sys.modules['weft'].__version__}-{graph_version()}-{sorted(dataclasses.asdict(options).items())}"
 
 
 @functools.cache

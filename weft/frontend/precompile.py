@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,11 +103,10 @@ def load_precompiled(folder: str | Path) -> dict[str, Any]:
 
 def _here() -> dict[str, Any]:
     """What a folder depends on."""
-    from .. import __version__
     from .backend import graph_version
 
     chip = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
-    versions = {"weft": __version__, "frontend": graph_version(), "torch": torch.__version__, "python": platform.python_version()}
+    versions = {"weft": sys.modules["weft"].__version__, "frontend": graph_version(), "torch": torch.__version__, "python": platform.python_version()}
     return versions | {"arch": list(chip) if chip else None}
 
 

@@ -89,9 +89,9 @@ def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
 @contextlib.contextmanager
 def caching(tag: str) -> Iterator[None]:
     """Let AOTAutograd write and read entries under a key of weft's own; an entry has the backward, too, which is therefore compiled at once."""
-    import torch._functorch.config as functorch_config
-
-    with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), torch.compiler.config.patch(cache_key_tag=tag):
+    functorch_config: Any = importlib.import_module("torch._functorch.config")
+    compiler_config: Any = importlib.import_module("torch.compiler.config")
+    with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), compiler_config.patch(cache_key_tag=tag):
         yield
 
 

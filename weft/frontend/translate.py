@@ -136,14 +136,10 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
 
 
 def _with_elements(t: Translation, value: TensorView, fake: torch.Tensor) -> TensorView:
-    """Give an expanded axis elements of its own where torch's result has them: a choice by position, which always takes the value, has all positions."""
-    rank = fake.dim()
+    """Give expanded axes elements of their own where torch's result has them."""
     for dim, axis in enumerate(logical_axes(value)):
-        if axis.expanded_extent is None or fake.stride(dim) == 0:
-            continue
-        place = t.ops.iota(value.size(dim), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
-        everywhere = t.ops.ge(t.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(rank)]), 0)
-        value = t.ops.where(everywhere, value, t.constant(0, fake.dtype))
+        if axis.expanded_extent is not None and fake.stride(dim) != 0:
+            value = t.with_elements(value, dim)
     return value
 
 

@@ -33,6 +33,7 @@ from .cut import Cut
 from .engines import Engine
 from .internal_errors import keep_script
 from .limits import check_alignment, check_limits, check_residency, launch_sizes
+from .limits import TooMuchShared
 from .resources import CooperativeGridTooLarge, TooManySpills
 from .runtimes import Kernels, Request, Runtime, Sizes, SharedDefinition, input_name, sizes_of
 from .steps import KernelUse
@@ -360,7 +361,7 @@ def _rejecting(request: Request) -> Iterator[None]:
     """Reject the proposal of a request whose kernel is found to be unusable; a kernel scheduled by hand has no other. Errors: Rejected."""
     try:
         yield
-    except (CooperativeGridTooLarge, TooManySpills) as error:
+    except (CooperativeGridTooLarge, TooManySpills, TooMuchShared) as error:
         if request.proposal is None:
             raise
         raise compiler.Rejected(request.part.fusion, request.proposal, error) from error

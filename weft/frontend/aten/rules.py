@@ -106,8 +106,9 @@ class Translation:
         return self.fd.define_scalar(0.0, dtype=like.dtype())
 
     # -- shapes
-    def rank(self, value: TensorView) -> int:
-        return value.ndim
+    def rank(self, value: Operand) -> int:
+        """Return the number of axes; a number has none."""
+        return value.ndim if isinstance(value, TensorView) else 0
 
     def dims(self, value: TensorView, dims: Any) -> list[int]:
         """Return dims counted from the front; all of them for None or an empty list."""
@@ -139,12 +140,22 @@ class Translation:
             total, *rest = sorted((self._of(a) for a in size.args), key=lambda term: isinstance(term, int))
             for term in rest:
                 total = combine(total, term)
+        elif size.is_Pow and size.exp.is_Integer and size.exp > 0:
+            total = base = self._of(size.base)
+            for _ in range(int(size.exp) - 1):
+                total = self.ops.mul(total, base)
         elif type(size).__name__ in ("FloorDiv", "CleanDiv"):
             total = self.ops.div(*(self._of(a) for a in size.args))  # sizes are not negative
         else:
             raise Declined(f"the size {size}, which no input has")
         self.sizes[size] = total
         return total
+
+    def with_elements(self, value: TensorView, dim: int) -> TensorView:
+        """Return a tensor whose expanded axis has elements of its own: a choice by position, which always takes the value, has all positions."""
+        place = self.ops.iota(value.size(dim), self.constant(0, torch.int64), self.constant(1, torch.int64), dtype=self.dtype(torch.int64))
+        everywhere = self.ops.ge(self.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(value.ndim)]), 0)
+        return self.ops.where(everywhere, value, self.fd.define_scalar(0, dtype=value.dtype()))
 
     def count(self, value: TensorView, dims: list[int]) -> Operand:
         """Return the number of elements over `dims`, as a number where it is static."""

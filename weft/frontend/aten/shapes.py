@@ -9,6 +9,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...ir.values import TensorView
+from ...ops.build import logical_axes
 from .rules import Declined, Operand, Translation, hint, meta_of, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -17,8 +18,17 @@ aten, prims = torch.ops.aten, torch.ops.prims
 # ---------------------------------------------------------------- views
 @rule(aten.unsqueeze.default, cheap=True)
 def unsqueeze(t: Translation, x: Operand, dim: int) -> Operand:
+    """An axis of size 1; a number becomes a tensor."""
+    if not isinstance(x, TensorView):
+        return _filled(t, x)
     rank = t.rank(x) + 1
     return t.ops.broadcast(x, is_broadcast_dim=[i == dim % rank for i in range(rank)])
+
+
+def _filled(t: Translation, number: Operand) -> Operand:
+    """A tensor of the node's sizes that has one number everywhere."""
+    value = t.node.meta["val"]
+    return t.ops.full(t.extents(value.shape), t.constant(number, value.dtype) if isinstance(number, (bool, int, float)) else number, dtype=t.dtype(value.dtype))
 
 
 @rule(aten.squeeze.dim, aten.squeeze.dims, cheap=True)
@@ -36,6 +46,8 @@ def squeeze_all(t: Translation, x: Operand) -> Operand:
 @rule(aten.expand.default, cheap=True)
 def expand(t: Translation, x: Operand, sizes: Any, **_: Any) -> Operand:
     """Axes of size 1 get a size; new axes come first."""
+    if not isinstance(x, TensorView):
+        return _filled(t, x) if sizes else x
     rank, given = len(sizes), t.node.args[0].meta["val"].shape  # type: ignore[union-attr]
     lead, wanted = rank - len(given), t.node.meta["val"].shape
     shape = [x.size(i - lead) if i >= lead and not statically_known_true(given[i - lead] == 1) else t.extent(wanted[i]) for i in range(rank)]
@@ -71,6 +83,8 @@ def identity(t: Translation, x: Operand, **_: Any) -> Operand:
 
 @rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, cheap=True)
 def view(t: Translation, x: Operand, sizes: Any) -> Operand:
+    if not isinstance(x, TensorView):
+        return _filled(t, x) if t.node.meta["val"].dim() else x
     return t.ops.reshape(x, new_shape=t.extents(t.node.meta["val"].shape))
 
 
@@ -154,8 +168,13 @@ def split(t: Translation, x: Operand, size: Any = 0, dim: int = 0) -> Operand:
 # ---------------------------------------------------------------- what moves data
 @rule(aten.cat.default)
 def cat(t: Translation, tensors: list[Operand], dim: int = 0) -> Operand:
-    dtype = t.result_dtype
-    return t.ops.cat([t.to(x, dtype) for x in tensors], dim=dim % t.rank(tensors[0]))
+    """An axis that all parts only repeat gets elements: torch's result has them."""
+    dtype, dim = t.result_dtype, dim % t.rank(tensors[0])
+    first, *others = (t.to(x, dtype) for x in tensors)
+    for other, axes in enumerate(zip(*(logical_axes(x) for x in (first, *others)))):
+        if other != dim and all(axis.expanded_extent is not None for axis in axes):
+            first = t.with_elements(first, other)
+    return t.ops.cat([first, *others], dim=dim)
 
 
 @rule(aten.constant_pad_nd.default)
