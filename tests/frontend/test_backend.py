@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,6 +224,25 @@ def test_what_torch_keeps_is_told() -> None:
     compiled(lambda x: torch.linalg.inv(x) * 2)(torch.eye(3) + 0.1)
     text = weft.explain()
     assert "has no rule" in text and "1 of" in text.splitlines()[0] and "kernels: pointwise" in text
+
+
+def test_a_page_tells_ops_places_bytes_and_kernels(tmp_path: Path) -> None:
+    compiled(lambda x: torch.softmax(x.sort(-1)[0] * 2, -1))(torch.randn(3, 3))
+    page = tmp_path / "page.html"
+    weft.explain(page)
+    text = page.read_text(encoding="utf-8")
+    assert "<h2>Graph 0: inference" in text and "aten.sort" in text and "has no rule" in text
+    assert "test_backend.py:" in text and "torch.softmax" in text  # the line of the program
+    assert "36 B" in text and "__global__" in text and "src=" not in text and "href=" not in text  # 9 floats; the kernel's text; nothing from elsewhere
+
+
+def test_the_profiler_sees_regions_by_name() -> None:
+    fast = compiled(lambda x: torch.softmax(x * 2, -1))
+    x = torch.randn(3, 5)
+    fast(x)
+    with torch.profiler.profile() as profile:
+        fast(x)
+    assert any(e.key.startswith("weft_mul_") for e in profile.key_averages())
 
 
 def test_cpu_tensors_run_eagerly_unless_asked(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,7 @@ from model_blocks import BLOCKS
 from sweep import spread
 
 from weft.frontend import backend as ours
+from weft.frontend.record import weight
 
 
 @dataclass
@@ -143,7 +144,7 @@ def _count(out: Outcome) -> None:
         out.covered += graph.covered_nodes
         for region, call in graph.regions:
             if call.fallback_reason:
-                out.covered -= ours._weight(region)
+                out.covered -= weight(region)
                 out.fallbacks.append(f"{call.__name__}: {call.fallback_reason}")
             elif call.kernels():
                 out.kernels += len(call.kernels())

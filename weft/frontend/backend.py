@@ -14,7 +14,7 @@ import logging
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from ..errors import UserError, WeftError
 from ..runtime.argument_kinds import shown
 from .aten import RULES, Declined
 from .cuda_graphs import CudaGraphs
+from .explain import as_text
+from .record import GRAPHS, CompiledGraph, counts, weight
 from .region_call import RegionCall
-from .regions import Region, find_regions, is_cheap, is_getitem
+from .regions import Region, find_regions, is_cheap
 from .stored import REBUILD, StoredGraph, caching
 from .structure import structure_of
 from .translate import Translated, translate
@@ -57,25 +59,6 @@ class BackendOptions:
     debug: bool = False
     min_ops: int = 1
     cache: bool = True
-
-
-@dataclass
-class CompiledGraph:
-    """What became of one aten graph. kind: forward, backward or inference. regions: with their call. torch_ops: op -> (times, why it stays with torch)."""
-
-    kind: str
-    regions: list[tuple[Region, RegionCall]] = field(default_factory=list)
-    torch_ops: dict[str, tuple[int, str]] = field(default_factory=dict)
-    compute_nodes: int = 0
-
-    @property
-    def covered_nodes(self) -> int:
-        """Compute nodes inside regions."""
-        return sum(_weight(region) for region, _ in self.regions)
-
-
-GRAPHS: list[CompiledGraph] = []
-"""Graphs compiled since the last `torch._dynamo.reset()`, for `weft.explain`."""
 
 
 def reset() -> None:
@@ -223,7 +206,7 @@ def compile_graph(
             continue
         call = _call_of(region, made, options, on_cpu)
         if isinstance(call, str):
-            reasons.update({n: call for n in region.nodes if _counts(n)})
+            reasons.update({n: call for n in region.nodes if counts(n)})
             continue
         record.regions.append((region, call))
     record.compute_nodes = record.covered_nodes + sum(1 for n in gm.graph.nodes if n in reasons and reasons[n] != ON_CPU)
@@ -233,6 +216,9 @@ def compile_graph(
             record.torch_ops[str(node.target)] = (times + 1, why)
     GRAPHS.append(record)
     log.info("%s graph: %d regions hold %d of %d compute nodes", kind, len(record.regions), record.covered_nodes, record.compute_nodes)
+    torch._logging.trace_structured(
+        "artifact", metadata_fn=lambda: {"name": f"weft_{kind}_regions", "encoding": "string"}, payload_fn=lambda: as_text(record)
+    )
     run = _boxed(torch.fx.GraphModule(gm, _with_calls(gm, record.regions)))
     return run if graphs is None else graphs.recorded(run, gm, example_inputs, kind)
 
@@ -262,14 +248,6 @@ def _boxed(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     return run
 
 
-def _counts(node: Node) -> bool:
-    return not is_cheap(node) and not is_getitem(node)
-
-
-def _weight(region: Region) -> int:
-    return sum(map(_counts, region.nodes))
-
-
 def _is_numbers(region: Region) -> bool:
     """True when no tensor of a region has axes and none is on a GPU: torch computes such numbers on the host."""
     values = [n.meta.get("val") for n in (*region.inputs, *region.nodes)]
@@ -278,7 +256,7 @@ def _is_numbers(region: Region) -> bool:
 
 def _call_of(region: Region, made: dict[Any, Translated | str], options: BackendOptions, on_cpu: bool) -> RegionCall | str:
     """Return the call of a region, or why it stays with torch. Regions of equal structure share a definition."""
-    if _weight(region) < options.min_ops:
+    if weight(region) < options.min_ops:
         return f"a region of fewer than {options.min_ops} ops"
     if not region.outputs:
         return "nothing reads it"

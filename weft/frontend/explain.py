@@ -1,21 +1,36 @@
-"""What became of a compiled model: regions, kernels, and what stays with torch, with its reason. Read first: `explain`."""
+"""What became of a compiled model: regions, kernels, and what stays with torch, with its reason, as text and as one page of HTML. Read first: `explain`."""
 
 from __future__ import annotations
 
-from .backend import GRAPHS, CompiledGraph
+import html
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .record import GRAPHS, CompiledGraph, counts
+from .region_call import RegionCall
+from .regions import Region
+from .stored import module_of
 
 
-def explain() -> str:
+def explain(page: str | Path | None = None) -> str:
     """Return a text about every graph compiled by `torch.compile(backend="weft")` since the last `torch._dynamo.reset()`.
 
     Per graph: the share of compute nodes inside regions; per region its kernels (by scheduler, once it was called); per op that torch runs, how often and why.
+    page: a file that gets the same as one page of HTML that needs no other file, with each region's ops, where they stand in the program, the bytes that it
+    reads and writes at the traced sizes, and the text of its kernels.
     """
+    if page is not None:
+        Path(page).write_text(as_html(GRAPHS), encoding="utf-8")
     if not GRAPHS:
         return 'no graph was compiled by torch.compile(backend="weft") yet: call the compiled model first'
-    return "\n\n".join(_graph(number, graph) for number, graph in enumerate(GRAPHS))
+    return "\n\n".join(as_text(graph, number) for number, graph in enumerate(GRAPHS))
 
 
-def _graph(number: int, graph: CompiledGraph) -> str:
+def as_text(graph: CompiledGraph, number: int | str = "") -> str:
+    """Return what became of one graph, a line per region and per op of torch's."""
     lines = [f"graph {number} ({graph.kind}): {graph.covered_nodes} of {graph.compute_nodes} compute nodes in {len(graph.regions)} regions"]
     for region, call in graph.regions:
         kernels = ", ".join(kernel.scheduler for kernel in call.kernels()) or "not called yet"
@@ -26,4 +41,82 @@ def _graph(number: int, graph: CompiledGraph) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["explain"]
+# ---------------------------------------------------------------- the page
+STYLE = """
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; max-width: 75em }
+table { border-collapse: collapse; margin: .5em 0 1.5em } td, th { border: 1px solid #ccc; padding: .25em .6em; text-align: left; vertical-align: top }
+th { background: #f2f2f2 } pre { background: #f7f7f7; padding: .6em; overflow-x: auto; font-size: 12px } .torch { color: #a33 } .n { text-align: right }
+"""
+
+
+def as_html(graphs: list[CompiledGraph]) -> str:
+    """Return a page about graphs."""
+    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>weft: compiled graphs</title><style>{STYLE}</style><h1>Compiled graphs</h1>"]
+    for number, graph in enumerate(graphs):
+        share = graph.covered_nodes / max(1, graph.compute_nodes)
+        parts.append(f"<h2>Graph {number}: {_text(graph.kind)}</h2><p>{graph.covered_nodes} of {graph.compute_nodes} compute nodes ({share:.0%}) "
+                     f"in {len(graph.regions)} regions.</p>")  # fmt: skip
+        parts.append("<table><tr><th>region<th>ops<th>where in the program<th>reads<th>writes<th>kernels</tr>")
+        parts += [_region_row(region, call) for region, call in graph.regions]
+        parts.append("</table>")
+        if graph.torch_ops:
+            parts.append("<table><tr><th>torch runs<th>times<th>why</tr>")
+            parts += [f"<tr class=torch><td>{_text(op)}<td class=n>{times}<td>{_text(why)}</tr>" for op, (times, why) in sorted(graph.torch_ops.items())]
+            parts.append("</table>")
+    return "\n".join(parts) + "</html>\n"
+
+
+def _region_row(region: Region, call: RegionCall) -> str:
+    ops = ", ".join(dict.fromkeys(str(n.target).removeprefix("aten.") for n in region.nodes if counts(n)))
+    kernels = "".join(_kernel(kernel) for kernel in call.kernels())
+    if call.fallback_reason:
+        kernels = f"<span class=torch>runs in torch: {_text(call.fallback_reason)}</span>"
+    places = "<br>".join(_text(place) for place in places_of(region))
+    return (f"<tr><td>{_text(call.__name__)}<td>{_text(ops)}<td>{places}<td class=n>{_bytes(region.inputs)}<td class=n>{_bytes(region.outputs)}"
+            f"<td>{kernels or 'not called yet'}</tr>")  # fmt: skip
+
+
+def _kernel(kernel: Any) -> str:
+    return f"<details><summary>{_text(kernel.scheduler)}: {_text(kernel.program.name)}</summary><pre>{_text(kernel.program.text)}</pre></details>"
+
+
+def places_of(region: Region, most: int = 4) -> list[str]:
+    """Return the modules and source lines of a region's ops, each once."""
+    found: dict[str, None] = {}
+    for node in region.nodes:
+        place = f"{module_of(node)} {_line(node.meta.get('stack_trace') or '')}".strip()
+        if place:
+            found[place] = None
+    places = list(found)
+    return places if len(places) <= most else [*places[:most], f"and {len(places) - most} more"]
+
+
+def _line(trace: str) -> str:
+    """The innermost line of a stack trace: file, number, text."""
+    lines = trace.splitlines()
+    last = max((n for n, line in enumerate(lines) if line.lstrip().startswith("File ")), default=None)
+    if last is None:
+        return ""
+    _, path, rest = lines[last].split('"', 2)
+    number = rest.split("line ", 1)[-1].split(",")[0]
+    return f"{Path(path).name}:{number} {lines[last + 1].strip() if last + 1 < len(lines) else ''}".strip()
+
+
+def _bytes(nodes: list[Node]) -> str:
+    """The bytes of tensors at the traced sizes; open sizes count as they were first seen."""
+    total = 0
+    for node in nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            elems = 1
+            for size in value.shape:
+                elems *= size if isinstance(size, int) else int(size.node.hint or 0)
+            total += elems * value.element_size()
+    return f"{total / 2**20:.2f} MiB" if total >= 1 << 20 else f"{total} B"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+__all__ = ["as_html", "as_text", "explain", "places_of"]

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 from torch.fx import Node
 
 from ..errors import UserError, WeftError
@@ -39,6 +40,12 @@ class RegionCall:
         self.__qualname__ = self.__name__
 
     def __call__(self, *inputs: Any) -> Any:
+        if profiler._is_profiler_enabled:
+            with torch._C._profiler._RecordFunctionFast(self.__name__):
+                return self._run(inputs)
+        return self._run(inputs)
+
+    def _run(self, inputs: tuple[Any, ...]) -> Any:
         if self.fallback_reason:
             return self.eager(*inputs)
         try:

@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 REBUILD: dict[str, Callable[..., Any]] = {}
 """"compile" -> function(graph module, kind, options as a dict) that returns a boxed function; put here by the backend, which imports this file."""
 
-LOST_META = ("nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "from_node", "example_value", "stack_trace")
-"""Of nodes: what holds modules and code, and is of no use in another process."""
+LOST_META = ("nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "from_node", "example_value")
+"""Of nodes: what holds modules and code, which no file can hold; the module's name stays as `MODULE`."""
+MODULE = "weft_module"
 
 
 @dataclass
@@ -77,12 +78,18 @@ class StoredGraph(OutputCode):
         return {**self.__dict__, "gm": None, "run": None}
 
 
+def module_of(node: torch.fx.Node) -> str:
+    """Return the path of the innermost module that a node comes from, or ""."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return str(list(stack.values())[-1][0]) if stack else str(node.meta.get(MODULE, ""))
+
+
 def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
     new = torch.fx.Graph()
     placed: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
         placed[node] = new.node_copy(node, lambda n: placed[n])
-        placed[node].meta = {k: v for k, v in node.meta.items() if k not in LOST_META}
+        placed[node].meta = {k: v for k, v in node.meta.items() if k not in LOST_META} | {MODULE: module_of(node)}
     return new
 
 
@@ -95,4 +102,4 @@ def caching(tag: str) -> Iterator[None]:
         yield
 
 
-__all__ = ["REBUILD", "StoredGraph", "caching"]
+__all__ = ["REBUILD", "StoredGraph", "caching", "module_of"]
