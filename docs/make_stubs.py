@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import weft
+from weft.api.tensor_methods import METHODS
 from weft.ops.functions import UNSUPPORTED
 from weft.ops.names import function_of, all_names
 from weft.ops.operators import BINARY, COMPARISONS, TYPES, UNARY
@@ -134,6 +135,16 @@ def ops_stub() -> str:
     return HEADER + imports + head + methods + "\nops: OpNames\n"
 
 
+def schedule_method(method: Callable[..., Any]) -> str:
+    """Return the stub of a schedule primitive."""
+    parts = []
+    for name, parameter in inspect.signature(method).parameters.items():
+        shown = re.sub(r"\b(int|bool|float|str)\b", r"_\1", str(parameter.annotation))
+        parts.append("self" if name == "self" else f"{name}: {shown}" + ("" if parameter.default is parameter.empty else " = ..."))
+    returned = method.__annotations__["return"]
+    return f'    def {method.__name__}({", ".join(parts)}) -> {returned}:\n        """{inspect.getdoc(method)}"""\n        ...'
+
+
 def surface_stub() -> str:
     """Return weft/ir/surface.pyi."""
     lines = ["class TensorSurface:"]
@@ -158,6 +169,7 @@ def surface_stub() -> str:
         given = parameters(function, name, skip=2)
         given = "" if given == "/" else given
         lines.append(f"    def {name}(self{', ' + given if given else ''}) -> {result(name)}:\n{docstring(function)}        ...")
+    lines += [schedule_method(method) for method in METHODS]
     lines += ["", "class ScalarSurface:"]
     for name in (*BINARY, *COMPARISONS, "floordiv"):
         for prefix in ("", "r") if name not in COMPARISONS and name != "floordiv" else ("",):
@@ -166,6 +178,8 @@ def surface_stub() -> str:
     lines += [f"    def __{name}__(self) -> Scalar: ..." for name in UNARY]
     lines += ["    def to(self, dtype: DType | TensorView | Scalar) -> Scalar: ..."]
     imports = IMPORTS.format(dots="..").replace("import Callable, Sequence", "import Sequence")
+    enums = "from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType\n"
+    imports = imports.replace("from ..ir.values import Scalar", enums + "from ..ir.values import IterDomain, Scalar")
     return HEADER + imports + "\n" + "\n".join(lines) + "\n"
 
 

@@ -43,11 +43,22 @@ def test_a_llama_is_patched_and_put_back(capsys: pytest.CaptureFixture[str]) -> 
     assert "2 Hugging Face RMSNorm" in capsys.readouterr().out.replace("5 Hugging", "2 Hugging")
 
 
-@pytest.mark.parametrize("name", ["custom_op", "schedule_by_hand"])
-def test_an_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    loaded(name).main()
+def test_an_operator_from_a_definition(capsys: pytest.CaptureFixture[str]) -> None:
+    loaded("custom_op").main()
     assert capsys.readouterr().out
 
 
+def test_schedules_by_hand_up_to_two_roles(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its results are compared with torch's there; here that the texts show what they are to show."""
+    texts = loaded("schedule_by_hand").main()
+    assert "load_global_vector<4" in texts["vectors"] and "vector" not in texts["an element per thread"]
+    assert "bulk" not in texts["an element per thread"] and "bulk" in texts["two roles"] and "threadIdx.x" in texts["two roles"]
+    assert "two roles" in capsys.readouterr().out
+
+
+def test_quantized_inference_is_near_the_float_result() -> None:
+    assert loaded("quantized_inference").main() < 0.08  # e4m3 rounds by 2**-4 at most, three times
+
+
 def test_every_example_is_run_here() -> None:
-    assert EXAMPLES == ["custom_op", "patch_llama", "schedule_by_hand", "train_gpt"]
+    assert EXAMPLES == ["custom_op", "patch_llama", "quantized_inference", "schedule_by_hand", "train_gpt"]

@@ -8,7 +8,8 @@ from typing import Any, overload
 import torch
 
 from ..dtypes import DataType
-from ..ir.values import Scalar, TensorView
+from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType
+from ..ir.values import IterDomain, Scalar, TensorView
 
 _int = int  # methods have the names of some types
 _float = float
@@ -616,6 +617,53 @@ class TensorSurface:
         ...
     def zeros_like(self, dtype: DType | None = ...) -> TensorView:
         """Return a tensor of 0 of the shape of x: torch.zeros_like."""
+        ...
+    def split(self, axis: _int, factor: _int, inner_split: _bool = ...) -> TensorView:
+        """Split loop axis `axis` in two: the inner has `factor` iterations (the outer, with inner_split False)."""
+        ...
+    def inner_split(self, axis: _int, factor: _int) -> TensorView:
+        """`split` whose inner axis has `factor` iterations."""
+        ...
+    def outer_split(self, axis: _int, factor: _int) -> TensorView:
+        """`split` whose outer axis has `factor` iterations."""
+        ...
+    def merge(self, axis_o: _int, axis_i: _int) -> TensorView:
+        """Join two loop axes into one, `axis_o` the slower."""
+        ...
+    def reorder(self, old2new: dict[_int, _int] | Sequence[_int] = ...) -> TensorView:
+        """Move loop axes: old position -> new position; the others keep their order."""
+        ...
+    def swizzle(self, x: _int, y: _int) -> TensorView:
+        """XOR loop axis `y` with `x`, which spreads a column over the banks of shared memory."""
+        ...
+    def swizzle1d(self, x: _int, parallel_type: ParallelType) -> TensorView:
+        """Not in this version."""
+        ...
+    def rfactor(self, axes: Sequence[_int]) -> TensorView:
+        """Reduce over the loop axes `axes` first, in a new tensor, which is returned; this tensor reduces over the rest."""
+        ...
+    def cache_after(self, op_type: LoadStoreOpType = ..., cache_op: CacheOp = ..., propagate_allocation_domain: _bool = ..., cached_uses: Sequence[Any] = ...) -> TensorView:
+        """Insert a copy between this tensor and its uses, and return it."""
+        ...
+    def cache_before(self, op_type: LoadStoreOpType = ...) -> TensorView:
+        """Insert a copy between this tensor's definition and this tensor, and return it."""
+        ...
+    def cache_fork(self) -> TensorView:
+        """Split an output that is also read into the read tensor (this one) and a copy that is the output, which is returned."""
+        ...
+    def set_memory_type(self, memory_type: MemoryType) -> None:
+        """Choose where the tensor is kept."""
+        ...
+    def set_allocation_domain(self, ids: Sequence[IterDomain], new_contiguity: _bool | Sequence[_bool | None]) -> None:
+        """Choose how the tensor lies in memory: its axes from the outermost."""
+        ...
+    def set_device_mesh(self, mesh: Any) -> None:
+        """Not in this version."""
+        ...
+    def circular_buffer(self, stages: _int, prefetch: _int | None = ..., kind: Any = ..., async_warp: _int = ...) -> None:
+        """Let the loads of this copy into shared memory run `prefetch` iterations ahead of their readers, in a ring of `stages`.
+
+kind: Pipelined() unless given, or WarpSpecialized(axis), of `weft.schedule.circular`."""
         ...
 
 class ScalarSurface:
