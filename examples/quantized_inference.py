@@ -13,14 +13,14 @@ from weft import quantize as q
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HAS_FP8_PRODUCT = DEVICE == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
-Quantized = tuple[torch.Tensor, torch.Tensor]
+Quantized = tuple[torch.Tensor, ...]
 
 
 def product(x: Quantized, w: Quantized) -> torch.Tensor:
-    """Return x @ w.T for rows of 8-bit elements with a scale each."""
+    """Return x @ w.T for (8-bit elements, a scale per row)."""
     if HAS_FP8_PRODUCT:
         return torch._scaled_mm(x[0], w[0].T, scale_a=x[1], scale_b=w[1].T, out_dtype=torch.bfloat16)
-    return q.dequantize(*x) @ q.dequantize(*w).T
+    return q.dequantize(x[0], x[1]) @ q.dequantize(w[0], w[1]).T
 
 
 def main(rows: int = 32, size: int = 64) -> float:
@@ -31,8 +31,8 @@ def main(rows: int = 32, size: int = 64) -> float:
     small = [q.per_row(w) for w in (gate, up, down)]
 
     normed = q.rms_norm_per_row(x, norm)  # one kernel: norm, scale of each row, rounding
-    hidden = q.silu_mul_per_row(product(normed[:2], small[0][:2]), product(normed[:2], small[1][:2]))
-    result = product(hidden[:2], small[2][:2]).float()
+    hidden = q.silu_mul_per_row(product(normed, small[0]), product(normed, small[1]))
+    result = product(hidden, small[2]).float()
 
     y = F.rms_norm(x.float(), (size,), norm.float(), 1e-5)
     wanted = (F.silu(y @ gate.float().T) * (y @ up.float().T)) @ down.float().T

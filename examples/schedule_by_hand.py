@@ -60,6 +60,7 @@ def two_roles(fd: FusionDefinition, inputs: Sequence[TensorView], out: TensorVie
     out.split(0, 512)
     out.split(0, 2)  # [turns, blocks, 512]
     fd.sched.transform_like(out)
+    assert fd.fusion is not None
     others = [tensor for tensor in fd.fusion.tensors() if tensor not in loads and tensor not in inputs]
     for tensor in others:
         tensor.split(2, 128)
