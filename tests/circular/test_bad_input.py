@@ -32,6 +32,14 @@ def test_stages_and_distances(stages: int, prefetch: int, why: str) -> None:
         circular_buffer(copy_of()[2], stages, prefetch)
 
 
+def test_a_distance_below_zero_counts_from_the_stages_and_zero_does_not() -> None:
+    copy = copy_of()[2]
+    circular_buffer(copy, 4, -1)
+    assert copy.circular.prefetch == 3
+    with pytest.raises(BadStages, match="with 4 stages and a prefetch distance of 0:"):
+        circular_buffer(copy_of()[2], 4, 0)
+
+
 def test_only_copies_in_shared_memory_go_round() -> None:
     _, x, copy, y = copy_of(memory=MemoryType.local)
     with pytest.raises(NotACopy, match="local memory; a ring of stages is in shared memory"):

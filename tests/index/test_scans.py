@@ -88,3 +88,14 @@ def test_running_sums_of_what_strides_and_is_misaligned() -> None:
         fd.add_output(fd.ops.cumsum(t, 0))
     for result, dim in zip(fd.execute([x]), (1, 0)):
         torch.testing.assert_close(result.double(), x.double().cumsum(dim), rtol=1e-4, atol=1e-4)
+
+
+def test_complex_numbers_are_summed_and_have_no_extrema() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.ComplexFloat)
+        for name in ("cumsum", "cumprod"):
+            getattr(fd.ops, name)(x, 1)
+        for name in ("cummax", "cummin"):
+            with pytest.raises(RuntimeError, match="real numbers"):
+                getattr(fd.ops, name)(x, 1)
+        fd.add_output(x)

@@ -6,10 +6,13 @@ from weft.errors import WeftError
 from weft.expr import ceildiv, mul, var
 from weft.ir.enums import IterType, MemoryType, ParallelType
 from weft.ir.fusion import Fusion
-from weft.ir.values import AxisOutOfRange, Swizzle
+from weft import FusionDefinition
+from weft.ir.values import AxisOutOfRange, SharedSwizzle, Swizzle
 from weft.schedule import primitives
 from weft.schedule.inline import inline_at
-from weft.schedule.primitives import merge, parallelize, reorder, set_allocation_domain, set_memory_type, split, swizzle
+from weft.schedule.primitives import (
+    BadSharedSwizzle, merge, parallelize, reorder, set_allocation_domain, set_memory_type, split, swizzle, swizzle_shared,
+)  # fmt: skip
 
 from schedule_scenarios import add_sum, fold, local, loops, message, op, tensor
 
@@ -256,3 +259,17 @@ def test_a_clone_has_the_schedule():
     split(images[t], 1, 2)
     assert len(t.get_loop_domain()) == 3
     assert op("neg", images[s]).fusion is copy
+
+
+@pytest.mark.parametrize(("sizes", "is_right"), [((4, 8, 8), True), ((1, 1, 1), True), ((1, 2, 4), True), ((0, 8, 8), False), ((3, 8, 8), False), ((4, 8, 4), False)])
+def test_a_swizzle_of_shared_memory_has_powers_of_two(sizes: tuple[int, int, int], is_right: bool) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.relu(x))
+        copy = x.cache_after()
+    copy.set_memory_type(MemoryType.shared)
+    if is_right:
+        assert swizzle_shared(copy, SharedSwizzle(*sizes)).shared_swizzle == SharedSwizzle(*sizes)
+        return
+    with pytest.raises(BadSharedSwizzle, match="not powers of two, or the period is no multiple"):
+        swizzle_shared(copy, SharedSwizzle(*sizes))
