@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import example_fusions as ex
+from weft import FusionDefinition
 from weft.analysis.connected import components, is_connected
 from weft.analysis.loop_axes import LoopAxes, Obstacle, loop_order, pointwise_reference
 from weft.ir.fusion import Fusion
@@ -94,3 +95,13 @@ def test_connected_means_one_component_with_outputs():
     ex.output(reduce(fusion, "sum", y, [0]))
     assert not is_connected(fusion)
     assert len(components(fusion)) == 2
+
+
+def test_an_input_that_is_returned_as_it_is_gives_no_loops() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        y = fd.ops.relu(x)
+        fd.add_output(x)
+        fd.add_output(y)
+    found = pointwise_reference(LoopAxes(fd.fusion))
+    assert found is y

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from weft import DataType, FusionDefinition, compiler
+from weft import DataType, FusionDefinition, KernelExecutor, LaunchParams, ParallelType, compiler
 from weft.arch import MAX_BLOCK_Z, MAX_GRID, arch_by_name
 from weft.errors import UserError
 from weft.expr import const
@@ -53,3 +54,17 @@ def test_what_a_kernel_was_made_for_is_checked_as_it_says(program: KernelProgram
         check_limits(replace(program, block_limits=(("threadIdx.x", const(65), 64),)), {}, PLAN, H200)
     with pytest.raises(WrongAssumption):
         check_limits(replace(program, assumptions=((const(4), const(3)),)), {}, PLAN, H200)
+
+
+def test_a_kernel_for_fewer_threads_than_the_sizes_want_is_refused() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        y = fd.ops.sum(x, [1])
+        fd.add_output(y)
+        y.axis(0).parallelize(ParallelType.grid_x)
+        y.axis(1).parallelize(ParallelType.block_x)
+    executor = KernelExecutor()
+    executor.compile(fd.fusion, [torch.ones(3, 50)], LaunchParams(bdimx=64))  # type: ignore[arg-type]
+    assert executor.run([torch.ones(3, 64)])[0].tolist() == [64.0] * 3
+    with pytest.raises(BlockTooSmall, match="was compiled for 64 threads along threadIdx.x; for these sizes"):
+        executor.run([torch.ones(3, 65)])
