@@ -21,7 +21,7 @@ class ExpSum:
     x: TensorView
     largest: TensorView
     total: TensorView
-    is_guarded: bool = False
+    is_guarded: bool
 
 
 def exp_sums(fusion: Fusion) -> list[ExpSum]:
