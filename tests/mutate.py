@@ -51,6 +51,8 @@ EQUIVALENT: dict[str, str] = {
     "weft/runtime/work_memory.py: found = _pool[(device, stream)] = _lasting(device, stream, max(size_bytes, 1 << 16)): '1' becomes '2'": "the pool begins with 128 KiB instead of 64",
     'weft/codegen/cuda.py: self.emit(depth + 1, f"{ctype} value[{n}];"): \'1\' becomes \'2\'': _SPACES,
     "weft/lower/circular.py: def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[TensorView]) -> tuple[list[Statement], Loop | None, list[Statement]]:: '|' becomes '&'": _ANNOTATION,
+    "weft/device/complex.cuh: return z.re < T(0) ? complex<T>(weft::abs(other), weft::copysign(z.re, z.im)) : complex<T>(z.re, weft::copysign(other, z.im));: '<' becomes '<='": "the number is infinite there, and so not zero",
+    "weft/schedule/online_softmax.py: is_guarded: bool = False: 'False' becomes 'True'": "a default that nobody used, and that is gone since",
 }
 """`file: its line: what became what` -> why no test can tell."""
 CASES_OF_A_TEST = 3
