@@ -225,3 +225,19 @@ def test_parts_of_packed_rows_begin_and_end_anywhere():
     packed, plain = fd.execute([x, places])
     assert same_bytes(packed, narrow.packed(values(x, FP4)[:, places], FP4))
     torch.testing.assert_close(plain, values(x, FP4).float()[:, places], atol=0, rtol=0)
+
+
+def test_two_million_codes_are_copied():
+    fd = defined(FP4, 1, lambda fd, x: fd.ops.set(x))
+    x = random_codes((1 << 21,), FP4)
+    assert same_bytes(fd.execute([x])[0], x)
+
+
+@pytest.mark.parametrize("wide", BESIDE, ids=lambda d: d.name)
+def test_rows_that_hold_every_code_are_exact_both_ways(wide):
+    """As nvFuser's first test of 4 bits: (2^20, 16), each row with all sixteen codes."""
+    codes = torch.tensor([0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE], dtype=torch.uint8).repeat(1 << 20, 1).view(torch_dtype(FP4))
+    row = narrow.values_of(codes[:1], FP4).to(torch_dtype(wide))
+    up = defined(FP4, 2, lambda fd, x: fd.ops.cast(x, wide)).execute([codes])[0]
+    assert torch.equal(up, row.expand(1 << 20, 16)) and torch.equal(torch.signbit(up[-1]), torch.signbit(row[0]))
+    assert same_bytes(defined(wide, 2, lambda fd, x: fd.ops.cast(x, FP4)).execute([up])[0], codes)
