@@ -297,6 +297,13 @@ class OpNames:
         """Return x with elements set to 0 at probability p and the others divided by 1 - p: torch.nn.functional.dropout."""
         ...
 
+    @overload
+    def e8m0_inverse(self, x: TensorView, /) -> TensorView:
+        """Return 1 / arg in Float, of scales of Float8_e8m0fnu."""
+        ...
+    @overload
+    def e8m0_inverse(self, x: Scalar | Number, /) -> Scalar: ...
+
     def elu(self, x: Operand, alpha: _float = ...) -> TensorView:
         """Return x above 0, else alpha * (exp(x) - 1): torch.nn.functional.elu."""
         ...
@@ -656,6 +663,13 @@ class OpNames:
     def lt(self, a: Scalar | Number, b: TensorView, /) -> TensorView: ...
     @overload
     def lt(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
+
+    @overload
+    def magnitude(self, x: TensorView, /) -> TensorView:
+        """Return the magnitude of arg, of type Float; 0 where it is NaN."""
+        ...
+    @overload
+    def magnitude(self, x: Scalar | Number, /) -> Scalar: ...
 
     def masked_fill(self, x: Operand, mask: TensorView, value: Operand) -> TensorView:
         """Return value where mask holds, else x: torch.masked_fill."""

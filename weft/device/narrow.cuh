@@ -293,6 +293,11 @@ WEFT_DEVICE float decode(e4m3 v) {
 }
 WEFT_DEVICE float decode(e5m2 v) { return to_float(f16{(unsigned short)(v.bits << 8)}); }  // the upper half of a float of 16 bits
 WEFT_DEVICE float decode(e8m0 v) { return float_of_bits(v.bits == 255 ? 0x7fffffffu : v.bits ? (unsigned)v.bits << 23 : 0x400000u); }
+// 1 / decode(v), without a division.
+WEFT_DEVICE float inverse_scale(e8m0 v) {
+  const unsigned e = v.bits, bits = e < 254 ? (254 - e) << 23 : 0x400000u;
+  return float_of_bits(e == 255 ? 0x7fffffffu : bits);
+}
 WEFT_DEVICE float decode(e2m1 v) {
   const float a = float_of_bits((unsigned)(v.bits & 7) << 22) * 8.507059173023462e37f;  // 2^126
   return float_of_bits(bits_of_float(a) | (unsigned)(v.bits & 8) << 28);

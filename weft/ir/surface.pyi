@@ -207,6 +207,9 @@ class TensorSurface:
     def dropout(self, p: _float = ..., training: _bool = ...) -> TensorView:
         """Return x with elements set to 0 at probability p and the others divided by 1 - p: torch.nn.functional.dropout."""
         ...
+    def e8m0_inverse(self) -> TensorView:
+        """Return 1 / arg in Float, of scales of Float8_e8m0fnu."""
+        ...
     def elu(self, alpha: _float = ...) -> TensorView:
         """Return x above 0, else alpha * (exp(x) - 1): torch.nn.functional.elu."""
         ...
@@ -380,6 +383,9 @@ class TensorSurface:
         ...
     def lt(self, b: Operand, /) -> TensorView:
         """Return lt(a, b), elementwise."""
+        ...
+    def magnitude(self) -> TensorView:
+        """Return the magnitude of arg, of type Float; 0 where it is NaN."""
         ...
     def masked_fill(self, mask: TensorView, value: Operand) -> TensorView:
         """Return value where mask holds, else x: torch.masked_fill."""

@@ -13,6 +13,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from . import arguments as given
 from . import blocks
+from .build import pointwise
 
 
 def nv_block_quantize(
@@ -57,9 +58,21 @@ def block_sample(fusion: Fusion, arg: Any, block_size: Any, layout: Any = "rows"
     return blocks.block_sample(fusion, given.tensor("block_sample", "arg", arg), given.integer("block_sample", "block_size", block_size), layout)
 
 
+def e8m0_inverse(fusion: Fusion, arg: Any) -> TensorView:
+    """Return 1 / arg in Float, of scales of Float8_e8m0fnu."""
+    return blocks.e8m0_inverse(fusion, given.tensor("e8m0_inverse", "arg", arg))
+
+
+def magnitude(fusion: Fusion, arg: Any) -> Any:
+    """Return the magnitude of arg, of type Float; 0 where it is NaN."""
+    return pointwise(fusion, "magnitude", given.tensor("magnitude", "arg", arg))
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "nv_block_quantize": nv_block_quantize, "nv_grouped_block_quantize": nv_grouped_block_quantize,
     "preprocess_grouped_matmul_input_sf": preprocess_grouped_matmul_input_sf,
 }
-BLOCK_FUNCTIONS: dict[str, Callable[..., Any]] = {"block_amax": block_amax, "block_sample": block_sample}
+BLOCK_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "block_amax": block_amax, "block_sample": block_sample, "e8m0_inverse": e8m0_inverse, "magnitude": magnitude,
+}  # fmt: skip
 """Beside nvFuser's names."""

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..expr import add, ceildiv, const, evaluate_int, is_divisible, mul
 from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, Split, TensorView, Val
+from ..ir.values import IterDomain, PointwiseOp, Split, TensorView, Val
 from .build import cast, logical_axes, pointwise
 from .matmuls import torch_op
 
@@ -60,6 +60,15 @@ def _read_as(fusion: Fusion, arg: TensorView) -> TensorView:
         if source.dtype() in (DataType.Half, DataType.BFloat16):
             return source
     return arg if arg.dtype() in (DataType.Half, DataType.BFloat16) else cast(fusion, arg, DataType.Float)  # type: ignore[return-value]
+
+
+def e8m0_inverse(fusion: Fusion, scale: TensorView) -> TensorView:
+    """Return 1 / scale in Float, of scales of e8m0: exact, since their values are powers of two."""
+    if scale.dtype() is not E8M0:
+        raise BadBlock(problem=f"e8m0_inverse: {scale} is of {scale.dtype().name}", remedy="give scales of Float8_e8m0fnu")
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(scale)], DataType.Float)
+    fusion.register(PointwiseOp([scale], [out], op="e8m0_inverse", compute=E8M0))
+    return out
 
 
 def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str = "rows") -> TensorView:
@@ -156,10 +165,9 @@ def mx_of_amax(fusion: Fusion, arg: TensorView, amax: Val, element: DataType, fo
     else:
         wanted = pointwise(fusion, "mul", amax, _RECIPROCAL_OF_LARGEST[element])
     scale: TensorView = cast(fusion, wanted, E8M0)  # type: ignore[assignment]
-    held = cast(fusion, scale, DataType.Float)
-    multiplier = pointwise(fusion, "div", 1.0, held)  # exact: the value of a scale is a power of two
+    multiplier: Val = e8m0_inverse(fusion, scale)
     if form.smallest_scale == "nvfuser":
-        multiplier = pointwise(fusion, "where", pointwise(fusion, "gt", held, 2.0**-127), multiplier, 1.0)
+        multiplier = pointwise(fusion, "where", pointwise(fusion, "gt", cast(fusion, scale, DataType.Float), 2.0**-127), multiplier, 1.0)
     return cast(fusion, pointwise(fusion, "mul", x, multiplier), element), scale  # type: ignore[return-value]
 
 

@@ -36,7 +36,7 @@ def lookup(name: str) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- pointwise
-_NOT_IN_FRONT_END = {"cast", "complex", "imag", "where", "lerp", "clamp", "threshold"}
+_NOT_IN_FRONT_END = {"magnitude", "e8m0_inverse", "cast", "complex", "imag", "where", "lerp", "clamp", "threshold"}
 
 
 def _unary(name: str) -> None:

@@ -17,7 +17,7 @@ _MATH = ("math",)
 
 
 def _unary(name: str, rule: Rule, text: Mapping[str, str], reference: Callable[..., Any], python: Callable[..., Any] | None = None, **rest: Any) -> OpDef:
-    return define(OpDef(name, 1, rule, text, reference, python=python, blocks=_MATH, **rest))
+    return define(OpDef(name, 1, rule, text, reference, python=python, blocks=rest.pop("blocks", _MATH), **rest))
 
 
 def _function(
@@ -206,6 +206,14 @@ def _predicate(name: str, reference: Callable[..., Any], python: Callable[..., A
 _predicate("isfinite", lambda x: torch.isfinite(x), math.isfinite, True)
 _predicate("isinf", lambda x: torch.isinf(x), math.isinf, False)
 _predicate("isnan", lambda x: torch.isnan(x), math.isnan, False)
+_unary(
+    "magnitude", Rule.full_float, {"float": "weft::larger(0.f, weft::magnitude({0}))"}, lambda x: x.abs().nan_to_num(nan=0.0, posinf=math.inf), abs,
+    blocks=("blocks",), source="what counts for the largest of a block: NaN does not",
+)  # fmt: skip
+_unary(
+    "e8m0_inverse", Rule.keep, {"any": "weft::inverse_scale({0})"}, lambda x: 1.0 / x, lambda x: 1.0 / x, blocks=("narrow",),
+    source="the exponent's complement; computed in e8m0, its result is Float",
+)  # fmt: skip
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
 _predicate("isposinf", lambda x: torch.isposinf(x), lambda x: x == math.inf, False, complex=False)
 _unary(

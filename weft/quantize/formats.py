@@ -121,7 +121,7 @@ class MxBothWays(Recipe):
 
     def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
         elements, scales = blocks.mx(fusion, x, self.dtype, self.form)
-        size = pointwise(fusion, "where", pointwise(fusion, "isnan", x), 0.0, pointwise(fusion, "abs", x))  # as in blocks: NaN does not count
+        size = pointwise(fusion, "magnitude", x)  # as in blocks: NaN does not count
         amax = reduce(fusion, "max", size, [1], True, None)  # type: ignore[arg-type]
         column_elements, column_scales = blocks.mx_of_amax(fusion, x, amax, self.dtype, self.form)
         return [elements, blocks.block_sample(fusion, scales, 32), column_elements, column_scales]
