@@ -57,7 +57,7 @@ def type_class(dtype: DataType) -> str:
 
 _FALLBACKS = {
     "float": ("float", "real", "number", "any"), "double": ("double", "real", "number", "any"), "int": ("int", "number", "any"),
-    "bool": ("bool", "any"), "complex": ("complex", "any"), "reduced": ("any",),
+    "bool": ("bool", "any"), "complex": ("complex", "any"), "reduced": ("reduced", "any"),
 }  # fmt: skip
 
 

@@ -211,7 +211,7 @@ _unary(
     blocks=("blocks",), source="what counts for the largest of a block: NaN does not",
 )  # fmt: skip
 _unary(
-    "e8m0_inverse", Rule.keep, {"any": "weft::inverse_scale({0})"}, lambda x: 1.0 / x, lambda x: 1.0 / x, blocks=("narrow",),
+    "e8m0_inverse", Rule.keep, {"reduced": "weft::inverse_scale({0})"}, lambda x: 1.0 / x, lambda x: 1.0 / x, blocks=("narrow",),
     source="the exponent's complement; computed in e8m0, its result is Float",
 )  # fmt: skip
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
