@@ -5,6 +5,7 @@ from __future__ import annotations
 import fuzz_modules
 import opinfo
 import pytest
+import whole_models
 
 NAMES = (
     "softmax", "log_softmax", "nn.functional.layer_norm", "nn.functional.gelu", "nn.functional.silu", "var_mean", "sum", "amax", "clamp", "where", "addcmul",
@@ -39,3 +40,11 @@ def test_our_functions_take_torchs_samples(name: str) -> None:
 def test_a_random_module_and_its_gradients_equal_eager(seed: int) -> None:
     problem, text = fuzz_modules.run(seed)
     assert not problem, f"{problem}\n{text}"
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "open sizes"])
+@pytest.mark.parametrize("name", ["adaln", "llama block", "unet block"])
+def test_a_training_step_of_a_block_is_right_and_in_regions(name: str, dynamic: bool) -> None:
+    out = whole_models.run(name, dynamic, "interpreter", "cpu")
+    assert not out.problem and not out.fallbacks
+    assert whole_models.own_share(out) > 0.9, out.reasons
