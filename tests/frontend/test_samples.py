@@ -43,7 +43,7 @@ def test_a_random_module_and_its_gradients_equal_eager(seed: int) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "open sizes"])
-@pytest.mark.parametrize("name", ["adaln", "llama block", "unet block"])
+@pytest.mark.parametrize("name", ["adaln", "llama block", "vit block"])
 def test_a_training_step_of_a_block_is_right_and_in_regions(name: str, dynamic: bool) -> None:
     out = whole_models.run(name, dynamic, "interpreter", "cpu")
     assert not out.problem and not out.fallbacks
