@@ -63,7 +63,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def _round_up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
     return ceil_div(value, step) * step
 
 
@@ -210,7 +210,7 @@ class Arch:
 
     def threads_per_sm_for(self, registers: int) -> int:
         """Most threads that can be resident on a multiprocessor when each uses `registers` (inverse of the above)."""
-        per_warp = _round_up(max(1, registers) * self.warp_threads, REGISTERS_PER_WARP_GRANULARITY)
+        per_warp = round_up(max(1, registers) * self.warp_threads, REGISTERS_PER_WARP_GRANULARITY)
         warps = self.registers_per_block // SUB_PARTITIONS // per_warp * SUB_PARTITIONS
         return min(self.max_threads_per_sm, warps * self.warp_threads)
 
@@ -225,11 +225,11 @@ class Arch:
         if registers > self.max_registers_per_thread:
             return 0
         warps = ceil_div(max(1, threads), self.warp_threads)
-        registers_per_warp = _round_up(max(1, registers) * self.warp_threads, REGISTERS_PER_WARP_GRANULARITY)
-        if registers_per_warp * _round_up(warps, SUB_PARTITIONS) > self.registers_per_block:
+        registers_per_warp = round_up(max(1, registers) * self.warp_threads, REGISTERS_PER_WARP_GRANULARITY)
+        if registers_per_warp * round_up(warps, SUB_PARTITIONS) > self.registers_per_block:
             return 0
         warps_by_registers = self.registers_per_sm // SUB_PARTITIONS // registers_per_warp * SUB_PARTITIONS
-        shared = _round_up(shared_bytes + SHARED_RESERVED_PER_BLOCK_BYTES, SHARED_GRANULARITY_BYTES)
+        shared = round_up(shared_bytes + SHARED_RESERVED_PER_BLOCK_BYTES, SHARED_GRANULARITY_BYTES)
         return min(
             self.max_blocks_per_sm,
             self.max_threads_per_sm // (warps * self.warp_threads),

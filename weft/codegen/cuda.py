@@ -149,13 +149,13 @@ class CudaWriter:
             self.shared_tensors[buffer.name] = bytes_of(buffer.elems, buffer.dtype)
             self.emit(depth, f"{unit}* const {buffer.name} = {self.in_shared(buffer, unit)};")
         elif is_scalar(buffer):
-            self.emit(depth, f"{ctype} {buffer.name}{' = ' + buffer.fill if buffer.fill else ''};")
+            self.emit(depth, f"{ctype} {buffer.name}{' = ' + fill_text(buffer) if buffer.fill else ''};")
             if buffer not in self._moved:
                 self.mark("scalar", ctype, (buffer.name,))
         else:
             self.emit(depth, f"weft::Array<{ctype}, {buffer.elems.value}> {buffer.name};")
             if buffer.fill:
-                self.emit(depth, f"{buffer.name}.fill({buffer.fill});")
+                self.emit(depth, f"{buffer.name}.fill({fill_text(buffer)});")
 
     # -- operands
     def read(self, place: Access | Sym, dtype: DataType) -> str:
@@ -578,6 +578,12 @@ class CudaWriter:
             index = p.value if index == "0u" else f"({index} * {dims}.{axis} + {p.value})"
             count = f"{dims}.{axis}" if count == "1u" else f"{count} * {dims}.{axis}"
         return index, count
+
+
+def fill_text(buffer: Buffer) -> str:
+    """Return what every element of a buffer starts with, in C++."""
+    kind, dtype = str(buffer.fill), buffer.dtype
+    return f"{CUDA_NAMES[dtype]}{{}}" if kind == "sum" and dtype.is_reduced_float else MONOIDS[kind].identity(dtype)
 
 
 def _origin(first: int, last: int, s: Statement) -> LineOrigin:

@@ -25,7 +25,7 @@ from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import vector_conditions
 from .loops import LoopGroup, is_global_load
-from .masks import condition_of, zero_text
+from .masks import condition_of
 from .prepare import prepare_reductions
 from .state import LANE_TYPES, BuildState, bound_reductions, launch_sizes
 from .validate import check_axes, check_parallel
@@ -168,7 +168,7 @@ def mask(state: BuildState, op: Op, indexer: Indexer, lane: IterDomain | None) -
         condition = condition_of(state.needed.get(output, EVERYWHERE), indexer, output, lane, op.vector_elems, state.divisors)
         if condition is not TRUE:
             op.predicate = conjunction([op.predicate, condition])
-            op.outputs[0].buffer.fill = zero_text(output.dtype())
+            op.outputs[0].buffer.fill = "sum"  # elements that are not loaded are zero
 
 
 __all__ = ["build_kernel_state"]

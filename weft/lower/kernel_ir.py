@@ -33,7 +33,7 @@ class Buffer:
     axes: tuple[IterDomain, ...] = ()
     extents: tuple[Sym, ...] = ()
     offset_bytes: Sym | None = None
-    fill: str | None = None  # C++ text of the value that every element starts with
+    fill: str | None = None  # kind of the monoid whose identity every element starts with; "sum" for zeros
     align_bytes: int = 128  # of a buffer in shared memory
 
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..analysis.masks import Bound, Needed
-from ..dtypes import CUDA_NAMES, DataType
 from ..expr import FALSE, ONE, TRUE, ZERO, Sym, conjunction, conjuncts, const, less, mul, sub, substitute, terms, variables
 from ..ir.enums import MemoryType
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
-from ..ops.monoids import MONOIDS
 from .contracts import lowering_pass
 from .indexing import Indexer
 from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, is_host_variable, walk
@@ -71,11 +69,6 @@ def _position_of_lane(lane: IterDomain, axes: list[IterDomain], lanes: int, divi
         else:
             return None
     return next(n for n, a in enumerate(axes) if a is axis)
-
-
-def zero_text(dtype: DataType) -> str:
-    """Return 0 in C++, for the elements that are not loaded."""
-    return f"{CUDA_NAMES[dtype]}{{}}" if dtype.is_reduced_float else MONOIDS["sum"].identity(dtype)
 
 
 @lowering_pass(needs=["pipelines", "unswitched"], before=["grouped predicates"])
@@ -166,4 +159,4 @@ def _of_some_lane(mask: Sym, loop: Loop) -> Sym | None:
     return None if found in (TRUE, FALSE) else found
 
 
-__all__ = ["condition_of", "split_masked_loops", "zero_text"]
+__all__ = ["condition_of", "split_masked_loops"]

@@ -17,7 +17,6 @@ from ..ir.block_ops import BlockFoldOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, ReductionOp, Split, TensorView, no_reductions
-from ..ops.monoids import MONOIDS
 from ..schedule.full_rows import FullRows
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.staying_blocks import StayingBlocks
@@ -99,7 +98,7 @@ class BuildState:
         fill = None
         definition = tensor.definition()
         if isinstance(definition, ReductionOp) and not bound_reductions(self, tensor):
-            fill = MONOIDS[definition.attributes["kind"]].identity(tensor.dtype())
+            fill = str(definition.attributes["kind"])
         stages = self.feeds[tensor].all_stages if tensor in self.feeds else 1
         return Buffer(f"T{tensor.name}", tensor.dtype(), tensor.memory_type, mul(product(extents), stages), tensor, axes, extents, fill=fill)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch import Arch
+from ..arch import Arch, ceil_div as ceil_div, round_up as round_up
 from .facts import PersistentFacts, ReductionFacts
 
 PHASED_ACCESS_BITS = 32
@@ -138,14 +138,6 @@ class Trace:
         lines += [f"  {'  ' if i else '->'} {candidate}" for i, candidate in enumerate(self.candidates)]
         lines.append(f"  chosen: {self.chosen}")
         return "\n".join(lines)
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def round_up(value: int, step: int) -> int:
-    return -(-value // step) * step
 
 
 def previous_power_of_two(value: int) -> int:
