@@ -73,3 +73,14 @@ def test_row_kernels_stay_in_registers_and_use_wide_accesses(cols: int) -> None:
         assert compiled.resources.stack_bytes == compiled.resources.spill_store_bytes == 0
         assert "ld.global.nc.v4" in compiled.ptx and "cvt.rn.bf16x2" in compiled.ptx
         assert " ld.v" not in compiled.ptx and " st.v" not in compiled.ptx  # the space of every pointer is known
+
+
+def test_elements_of_16_bytes_go_to_another_block_of_a_cluster() -> None:
+    """A complex<double>, and so a fold's state: whole words one by one, for no register holds them."""
+    kernel = """extern "C" __global__ void send(const weft::complex<double>* __restrict__ T0, weft::complex<double>* __restrict__ T1) {
+  __shared__ weft::complex<double> received[2];
+  weft::store_shared_remote(received + weft::cluster_rank(), 1u - weft::cluster_rank(), weft::load_global(T0));
+  weft::cluster_sync();
+  weft::store_global(T1, received[1]);
+}"""
+    compile_cubin(translation_unit(kernel, ["complex"]), "send", "sm_90a")

@@ -125,6 +125,12 @@ def a_padded_reshape_of_a_triangle(fd):
     fd.add_output(fd.ops.select(t, 1, 1))
 
 
+@case(lambda: torch.randn(64, 64).t())
+def a_matrix_in_columns_minus_its_transpose(fd):
+    x = fd.define_tensor([-1, -1], contiguity=True, stride_order=[0, 1])
+    fd.add_output(fd.ops.sub(x, fd.ops.permute(x, [1, 0])))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

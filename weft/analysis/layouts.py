@@ -100,7 +100,7 @@ def _mapped(maps: AxisMaps, source: TensorView, output: TensorView) -> list[Iter
         if not _is_real(axis):
             continue
         place = places.get(maps.exact(axis))
-        if place is None:
+        if place is None or place in found:  # a tensor beside its own transpose: two of its axes are one
             break
         found.append(place)
     return found[::-1]

@@ -369,7 +369,13 @@ WEFT_DEVICE unsigned remote_address(const void* local, unsigned rank) {
 }
 template <class T> WEFT_DEVICE void store_shared_remote(T* local_address, unsigned rank, same<T> v) {
   const unsigned p = remote_address(local_address, rank);
-  if constexpr (sizeof(T) == 8) asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(p), "l"(to_bits(v)) : "memory");
+  if constexpr (sizeof(T) > 8) {  // a complex<double>, or the state of a fold with several fields
+    static_assert(sizeof(T) % 4 == 0, "store_shared_remote stores whole words");
+    unsigned words[sizeof(T) / 4];
+    memcpy(words, &v, sizeof(T));
+#pragma unroll
+    for (unsigned i = 0; i < sizeof(T) / 4; i++) asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(p + 4 * i), "r"(words[i]) : "memory");
+  } else if constexpr (sizeof(T) == 8) asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(p), "l"(to_bits(v)) : "memory");
   else if constexpr (sizeof(T) == 4) asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(p), "r"(to_bits(v)) : "memory");
   else if constexpr (sizeof(T) == 2) asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(p), "h"(to_bits(v)) : "memory");
   else asm volatile("st.shared::cluster.u8 [%0], %1;" ::"r"(p), "r"((unsigned)to_bits(v)) : "memory");
