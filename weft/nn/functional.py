@@ -57,13 +57,19 @@ def _softmax_dim(name: str, x: Tensor, dim: int | None) -> int:
 @quick
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """torch.nn.functional.softmax; dim is required."""
-    return _SOFTMAX((input,), dim=_softmax_dim("softmax", input, dim), out=_out(input, dtype))
+    place = _softmax_dim("softmax", input, dim)
+    if not input.dim():  # torch takes a single number for a row of one
+        return softmax(input.reshape(1), 0, dtype=dtype).reshape(())
+    return _SOFTMAX((input,), dim=place, out=_out(input, dtype))
 
 
 @quick
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """torch.nn.functional.log_softmax; dim is required."""
-    return _LOG_SOFTMAX((input,), dim=_softmax_dim("log_softmax", input, dim), out=_out(input, dtype))
+    place = _softmax_dim("log_softmax", input, dim)
+    if not input.dim():  # torch takes a single number for a row of one
+        return log_softmax(input.reshape(1), 0, dtype=dtype).reshape(())
+    return _LOG_SOFTMAX((input,), dim=place, out=_out(input, dtype))
 
 
 def _masked_softmax(o: Any, x: Any, mask: Any, *, scale: float, causal: bool) -> Any:
