@@ -125,7 +125,8 @@ Made by `python tests/ops/exactness.py page RESULT.json` from a run on {device}.
 every combination, some thousand random ones for ops of one operand, all values of 16-bit types for casts. {equal} of {compared} pairs of op and type gave the same
 bytes (NaNs count as equal whatever their bits). For the others: how many elements differ, and by how many units in the last place at most. Where results differ, one of
 the two is the approximate instruction of the chip or another library's function; the limit that tests hold each op to, against float64, is `ulp` in its definition.
-`0 ulp` is the sign of a zero (`maximum(0, -0)`). The operands were made once and travelled with the results.
+Integers, casts, comparisons, extrema (with the sign of a zero) and what rounds exactly (sums, products, quotients, square roots of real numbers) have the same bytes throughout.
+The operands were made once and travelled with the results.
 
 | op | types with the same bytes | where they differ |
 |---|---|---|
