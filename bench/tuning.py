@@ -75,6 +75,11 @@ def gains_of(seed: int, device: str, lock: str, folder: str) -> list[dict[str, A
         case.define(fd)
     out = []
     try:
+        with options(cache_dir=folder):
+            with FusionDefinition() as plain:
+                case.define(plain)
+            plain.execute(inputs)
+            choices = [runtime.program.name for runtime in plain.fec._caller._known(inputs, None).runtimes]
         with options(cache_dir=folder, tune=True):
             with tuning.session(tuning.Session(120, measure=Locked(lock))) as session:
                 fd.execute(inputs)
@@ -92,7 +97,7 @@ def gains_of(seed: int, device: str, lock: str, folder: str) -> list[dict[str, A
         return [{"seed": seed, "declined": error.code}]
     for found in session.results:
         choice = found.title.split()[0]
-        winner = next((name for name in names if name != choice and name in again and choice in again), choice)
+        winner = names[choices.index(choice)]  # kernels of a definition are in the same order
         best, chosen = (statistics.median(again[name]) if name in again else found.chosen_us for name in (winner, choice))
         out.append({
             "seed": seed, "family": case.family, "kernel": found.title, "scheduler": found.scheduler, "way": found.way, "params": found.params,
