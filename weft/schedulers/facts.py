@@ -40,7 +40,7 @@ class PointwiseFacts:
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
     read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
     block_elems: neighbours in a row that must be with one thread or few lanes. single_reads: names of inputs that must be read element by element, because
-    their addresses allow no vector that the outputs need.
+    their addresses allow no vector that the outputs need. phased_limit_elems[p]: as vector_limit_elems, for vectors that need not begin with a row.
     """
 
     extents_elems: tuple[int, ...]
@@ -62,6 +62,7 @@ class PointwiseFacts:
     divides_rows: bool = False
     block_elems: int = 0
     single_reads: tuple[int, ...] = ()
+    phased_limit_elems: tuple[int, ...] = ()
 
     @property
     def total_elems(self) -> int:
@@ -247,7 +248,11 @@ class PointwiseAnalysis:
             divides_rows=self.divides_rows,
             block_elems=self.blocks.largest,
             single_reads=tuple(t.name for t in single),
+            phased_limit_elems=() if single or self.needs_vectors else self._phased_limits(alignment_bits),
         )
+
+    def _phased_limits(self, alignment_bits: Alignments) -> tuple[int, ...]:
+        return tuple(self.limits.phased_limit_elems(p, alignment_bits) for p in range(len(self.order)))
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         """Return the inputs and lookups that alone forbid the vectors that packed outputs or blocks need: they are read element by element."""

@@ -115,7 +115,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
     weights = {t.name for t in analysis.broadcast_inputs}
-    in_vectors = names_in_vectors(analysis.limits, analysis.shape, params.is_phased)
+    in_vectors = names_in_vectors(analysis.limits, analysis.shape.inner_position, params.is_phased)
     early = copy_to_shared(template, weights & set(in_vectors), params.vector_elems) if params.weights == "shared" else {}
     partial = rfactor(reference, positions(reference, serial))
     template.propagate(partial)

@@ -13,10 +13,11 @@ from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
+from ..schedule.phased_rows import PhasedRows
 from .base import Alignments, Decline, Launch, Scheduler, Sizes
 from .facts import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
-from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
+from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vectors, split_axis
 
 
 class PointWise(Scheduler):
@@ -43,27 +44,34 @@ class PointWise(Scheduler):
     def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> Launch:
         template = Template(fusion)
         reference = template.tensor(analysis.reference.name)
-        static, loads_at = schedule_reference(reference, analysis, params)
+        static, loads_at, phased = schedule_reference(reference, analysis, params)
         template.propagate(reference)
         template.bind(reference)
-        template.vectorize([t.name for t in analysis.limits.vectorizable if t.name not in params.single_reads], params.vector_elems)
+        names = names_in_vectors(analysis.limits, params.break_point, params.is_phased)
+        template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
-        return Launch(tuple(static), params.max_registers)
+        return Launch(tuple(static), params.max_registers, phased=phased)
 
 
-def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams) -> tuple[list[tuple[ParallelType, int]], int]:
-    """Transform and bind the loops of the reference; return static block dimensions, and how many axes stand left of the unrolled part."""
+def schedule_reference(
+    reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams
+) -> tuple[list[tuple[ParallelType, int]], int, PhasedRows | None]:
+    """Transform and bind the loops of the reference; return static block dimensions, how many axes stand left of the unrolled part, and the phase of rows."""
     axes, order = analysis.axes, analysis.order
     classes = [axes.of(a) for a in analysis.reference.get_logical_domain()]
     place = {n: k for k, n in enumerate(order)}
     arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
     rank = len(reference.get_loop_domain())
     if rank == 0:
-        return [], 0
+        return [], 0, None
     left_count = rank - len(order) + params.break_point if params.break_point else 0
     right = merge_axes_at(reference, left_count, rank - left_count)
     left = merge_axes_at(reference, 0, left_count)
-    outer, vector = split_axis(reference, right, params.vector_elems)  # type: ignore[arg-type]
+    phased = None
+    if params.is_phased:
+        across = ParallelType.grid_y if params.is_left_fastest else ParallelType.grid_x
+        phased = PhasedRows(left, right.sym, params.vector_elems, frozenset(t.name for t in analysis.limits.phased), across)  # type: ignore[union-attr]
+    outer, vector = split_axis(reference, right, params.vector_elems, is_phased=params.is_phased)  # type: ignore[arg-type]
     outer, threads = split_axis(reference, outer, params.bdimx)
     blocks, unroll = split_axis(reference, outer, params.unroll_inner)
     threads.parallelize(ParallelType.block_x)
@@ -71,8 +79,9 @@ def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, param
     if left is None:
         blocks.parallelize(ParallelType.grid_x)
         arrange_axes(reference, [blocks, unroll, threads, vector])
-        return static, 1
-    return static + _bind_left(reference, left, (blocks, unroll, threads, vector), params), 2 + (params.bdimy > 1) + params.split_grid_y
+        return static, 1, None
+    static += _bind_left(reference, left, (blocks, unroll, threads, vector), params)
+    return static, 2 + (params.bdimy > 1) + params.split_grid_y, phased
 
 
 def _bind_left(

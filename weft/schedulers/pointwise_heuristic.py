@@ -5,6 +5,7 @@ Owns `PointwiseParams` and its choice. Pure: facts and arch in, params out.
 Loops, outermost first, of the reference's axes merged left and right of the break point:
     break_point 0   all: [BIDx, unroll_inner, TIDx = bdimx, vector_elems]
     otherwise       left: [BIDy, unroll_outer, TIDy = bdimy]     right: [BIDx, unroll_inner, TIDx = bdimx, vector_elems]
+    is_phased: rows of the right side begin anywhere, and their vectors where aligned ones do
 `is_left_fastest` swaps the roles of BIDx and BIDy, so that blocks which share right indices run at the same time.
 Read first: `choose`.
 """
@@ -22,9 +23,11 @@ from .throughput_heuristic import (
     bytes_in_flight_per_sm,
     ceil_div,
     clocks_per_ns,
+    gains_by_phase,
     next_power_of_two,
     previous_power_of_two,
     round_up,
+    row_vectors,
     share_bytes_per_ns,
     vector_elems,
 )
@@ -59,7 +62,8 @@ class PointwiseParams:
 
     break_point: number of loops on the left; 0: one dimension. unroll_outer: left indices per thread; unroll_inner: vectors per thread on the right.
     split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
-    single_reads: names of inputs that are read element by element.
+    single_reads: names of inputs that are read element by element. is_phased: vectors are aligned in memory although the right side's rows are not, so that
+    a row begins and ends inside of one.
     """
 
     break_point: int
@@ -72,6 +76,7 @@ class PointwiseParams:
     split_grid_y: bool
     max_registers: int
     single_reads: tuple[int, ...] = ()
+    is_phased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class BreakCandidate:
     cost: float
     vector_elems: int
     declined: str
+    is_phased: bool = False
 
     def __str__(self) -> str:
         declined = f", declined: {self.declined}" if self.declined else ""
@@ -133,6 +139,9 @@ def break_candidates(facts: PointwiseFacts, arch: Arch) -> tuple[BreakCandidate,
         left, right = math.prod(extents[:position]), math.prod(extents[position:])
         bits = facts.broadcast[position].transferred_bits(left, right)
         vector = _vector(facts, arch, position)
+        is_phased = position > 0 and _is_phased(facts, position, right)
+        if is_phased:
+            vector = facts.phased_limit_elems[position]
         cost = bits * NARROW_ACCESS_COST.get(previous_power_of_two(vector * facts.max_dtype_bits), 1.0)
         if facts.divides_rows and position != len(extents) - 1:
             cost *= DIVISIONS_COST
@@ -140,16 +149,22 @@ def break_candidates(facts: PointwiseFacts, arch: Arch) -> tuple[BreakCandidate,
         if position:
             if left <= 1:
                 declined = "nothing is on the left"
-            elif right < LANES_FOR_TWO_DIMENSIONS * vector:
+            elif right < LANES_FOR_TWO_DIMENSIONS * vector and not is_phased:
                 declined = "the right side does not fill a warp"
             elif cost > (1 - MIN_SAVING) * out[0].cost:
                 declined = f"saves less than {MIN_SAVING:.0%}"
             elif left * right * 2 <= arch.sm_count * BLOCK_THREADS:
                 declined = "too few elements to matter"
-            elif not _is_legal_vector(facts, position, vector):
+            elif not is_phased and not _is_legal_vector(facts, position, vector):
                 declined = "a 4-bit type needs a vector of two there"
-        out.append(BreakCandidate(position, bits, cost, vector, declined))
+        out.append(BreakCandidate(position, bits, cost, vector, declined, is_phased))
     return tuple(out)
+
+
+def _is_phased(facts: PointwiseFacts, position: int, right: int) -> bool:
+    """True when rows of the right side that begin anywhere are what makes accesses narrow."""
+    limit = facts.phased_limit_elems[position] if facts.phased_limit_elems else 1
+    return facts.total_elems >= limit and gains_by_phase(right, facts.vector_limit_elems[position], limit, facts.max_dtype_bits)
 
 
 def _is_legal_vector(facts: PointwiseFacts, position: int, vector: int) -> bool:
@@ -167,23 +182,24 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
     extents, position, vector = facts.extents_elems, chosen.position, chosen.vector_elems
     left, right = math.prod(extents[:position]), math.prod(extents[position:])
     bdimx, bdimy = BLOCK_THREADS, 1
+    vectors = row_vectors(right, vector, chosen.is_phased)
     if position:
-        bdimx = _threads_on_the_right(ceil_div(right, vector))
-        bdimy = BLOCK_THREADS // bdimx
-    unroll = _unroll(facts, arch, vector, ceil_div(left, bdimy) * ceil_div(right, bdimx * vector))
+        bdimx = max(_threads_on_the_right(vectors), 2 * vector * chosen.is_phased)
+        bdimy = max(1, BLOCK_THREADS // bdimx)
+    unroll = _unroll(facts, arch, vector, ceil_div(left, bdimy) * ceil_div(vectors, bdimx))
     bits = facts.broadcast[position] if position else None
-    inner = min(unroll, next_power_of_two(ceil_div(right, bdimx * vector)))
-    while inner > 1 and _used_lanes(ceil_div(right, vector), bdimx * inner) < USED_LANES:
+    inner = min(unroll, next_power_of_two(ceil_div(vectors, bdimx)))
+    while inner > 1 and _used_lanes(vectors, bdimx * inner) < USED_LANES:
         inner //= 2
-    left_fastest = False
+    left_fastest = chosen.is_phased and ceil_div(left, bdimy) > MAX_GRID[1]  # a thread has one row, since each has a phase of its own
     if bits is not None and bits.right_only_bits >= bits.left_only_bits:
         # a row of blocks along the right side would push the right-only values out of L2 before the next row reads them
-        left_fastest = 2 * bits.left_step_bits(right) > arch.l2_bytes * 8
-    y_blocks = ceil_div(right, bdimx * vector * inner) if left_fastest else ceil_div(left, bdimy)
+        left_fastest |= 2 * bits.left_step_bits(right) > arch.l2_bytes * 8
+    y_blocks = ceil_div(vectors, bdimx * inner) if left_fastest else ceil_div(left, bdimy)
     return PointwiseParams(
         break_point=position, vector_elems=vector, unroll_outer=1, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
         split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
-        single_reads=facts.single_reads,
+        single_reads=facts.single_reads, is_phased=chosen.is_phased,
     )  # fmt: skip
 
 

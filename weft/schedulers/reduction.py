@@ -71,7 +71,7 @@ class Reduction(Scheduler):
         template.rfactor_others(reference, partial)
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
-        names = names_in_vectors(analysis.limits, analysis.shape, params.is_phased)
+        names = names_in_vectors(analysis.limits, analysis.shape.inner_position, params.is_phased)
         stored = results_along_columns(analysis) if params.kind == "outer" and not params.overlaps else []
         if params.overlaps:
             names = [t.name for t in analysis.limits.anywhere(analysis.shape.inner_position) if t.is_fusion_input]

@@ -241,11 +241,14 @@ def phased_rows(rows: Rows, vector_elems: int, limits: VectorLimits, blocks: Par
     return PhasedRows(rows.rows, row.sym, vector_elems, frozenset(t.name for t in limits.phased), blocks)
 
 
-def names_in_vectors(limits: VectorLimits, shape: ReductionShape, is_phased: bool) -> list[int]:
-    """Return the names of the inputs and outputs that move in vectors. With a phase, these are whole rows; of outputs those whose vectors are aligned."""
+def names_in_vectors(limits: VectorLimits, position: int, is_phased: bool) -> list[int]:
+    """Return the names of the inputs and outputs that move in vectors. With a phase, these are whole rows; of outputs those whose vectors are aligned.
+
+    position: how many loops stand left of a row.
+    """
     if not is_phased:
         return [t.name for t in limits.vectorizable]
-    return [t.name for t in (*limits.phased, *limits.shifted(shape.inner_position)) if t.is_fusion_input or t in limits.phased]
+    return [t.name for t in (*limits.phased, *limits.shifted(position)) if t.is_fusion_input or t in limits.phased]
 
 
 def class_order(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> list[int]:
@@ -264,10 +267,12 @@ def merge_axes_at(tensor: TensorView, first: int, count: int) -> IterDomain | No
     return tensor.axis(first)
 
 
-def split_axis(tensor: TensorView, axis: IterDomain, factor: int, inner_split: bool = True, multiple: int = 1) -> tuple[IterDomain, IterDomain]:
+def split_axis(
+    tensor: TensorView, axis: IterDomain, factor: int, inner_split: bool = True, multiple: int = 1, *, is_phased: bool = False
+) -> tuple[IterDomain, IterDomain]:
     """Split a loop axis given as an axis; return (outer, inner)."""
     position = tensor.get_loop_domain().index(axis)
-    split(tensor, position, factor, inner_split, multiple=multiple)
+    split(tensor, position, factor, inner_split, multiple=multiple, is_phased=is_phased)
     return tensor.axis(position), tensor.axis(position + 1)
 
 

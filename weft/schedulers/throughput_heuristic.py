@@ -152,10 +152,16 @@ def next_power_of_two(value: int) -> int:
 
 def has_phase(facts: ReductionFacts | PersistentFacts) -> bool:
     """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors."""
-    is_narrow = facts.vector_limit_elems * facts.max_dtype_bits <= PHASED_ACCESS_BITS
-    is_long = facts.reduction_elems >= PHASED_ROW_VECTORS * facts.phased_limit_elems
-    is_cut = facts.reduction_elems % facts.phased_limit_elems != 0  # else something other than the length of rows forbids them
-    return is_narrow and is_long and is_cut and facts.phased_limit_elems > facts.vector_limit_elems and facts.dimensions == 2 and facts.min_vector_elems == 1
+    is_phased = gains_by_phase(facts.reduction_elems, facts.vector_limit_elems, facts.phased_limit_elems, facts.max_dtype_bits)
+    return is_phased and facts.dimensions == 2 and facts.min_vector_elems == 1
+
+
+def gains_by_phase(row_elems: int, limit_elems: int, phased_limit_elems: int, max_dtype_bits: int) -> bool:
+    """The same of rows of so many elements, given the widest vectors that begin with a row and that begin anywhere."""
+    is_narrow = limit_elems * max_dtype_bits <= PHASED_ACCESS_BITS
+    is_long = row_elems >= PHASED_ROW_VECTORS * phased_limit_elems
+    is_cut = row_elems % phased_limit_elems != 0  # else something other than the length of rows forbids them
+    return is_narrow and is_long and is_cut and phased_limit_elems > limit_elems
 
 
 def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
