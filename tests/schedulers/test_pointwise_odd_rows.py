@@ -7,6 +7,7 @@ import torch
 from fusion_check import poisoned_outputs
 
 from weft import DataType, FusionDefinition
+from weft.schedulers import pointwise_heuristic
 
 BF16, HALF, FLOAT, DOUBLE = DataType.BFloat16, DataType.Half, DataType.Float, DataType.Double
 TORCH = {BF16: torch.bfloat16, HALF: torch.float16, FLOAT: torch.float32, DOUBLE: torch.float64}
@@ -56,11 +57,13 @@ def test_a_factor_of_each_row() -> None:
     assert_right(BF16, x, b, run(fd, [x, b, r], is_phased=True), r.double())
 
 
-def test_more_rows_than_a_grid_has_along_y() -> None:
+def test_more_rows_than_a_grid_has_along_y(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread has one row, as each has a phase of its own: blocks along x count the rows then."""
-    x, b = torch.randn(65_540, 449), torch.randn(449)
-    assert_right(FLOAT, x, b, run(DEFINED[FLOAT], [x, b], is_phased=True))
-    params = DEFINED[FLOAT].fec.kernel_runtimes[-1].proposal.params
+    monkeypatch.setattr(pointwise_heuristic, "MAX_GRID", (2**31 - 1, 1000, 1000))
+    x, b = torch.randn(1301, 449), torch.randn(449)
+    fd = biased(FLOAT)
+    assert_right(FLOAT, x, b, run(fd, [x, b], is_phased=True))
+    params = fd.fec.kernel_runtimes[-1].proposal.params
     assert params.is_left_fastest and not params.split_grid_y
 
 
