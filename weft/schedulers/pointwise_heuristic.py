@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ..arch import MAX_GRID, Arch
+from ..arch import MAX_GRID, WARP_THREADS, Arch
 from .facts import PointwiseFacts
 from .throughput_heuristic import (
     INSTRUCTIONS_PER_OP,
@@ -34,12 +34,14 @@ from .throughput_heuristic import (
 
 BLOCK_THREADS = 128
 """Small blocks start and end at different times, which keeps loads and stores mixed; 16 of them fill a multiprocessor."""
+MIN_ROW_THREADS, MOST_ROW_THREADS = 2 * WARP_THREADS, 3 * BLOCK_THREADS // 2
+"""Of a block that has one row, or a part of one."""
 MIN_SAVING = 0.1
 """Two dimensions must move this much less than one: they cost an index calculation more."""
 LANES_FOR_TWO_DIMENSIONS = 32
 """The right side must fill a warp with vectors."""
 MAX_UNROLL = 8
-BUSY_UNROLL = 2
+BUSY_BYTES = 32
 MIN_WAVES = 2
 """Blocks per slot of the chip below which unrolling starves it."""
 BUSY_ISSUE = 0.4
@@ -181,37 +183,60 @@ def _vector(facts: PointwiseFacts, arch: Arch, position: int) -> int:
 def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> PointwiseParams:
     extents, position, vector = facts.extents_elems, chosen.position, chosen.vector_elems
     left, right = math.prod(extents[:position]), math.prod(extents[position:])
-    bdimx, bdimy = BLOCK_THREADS, 1
     vectors = row_vectors(right, vector, chosen.is_phased)
-    if position:
-        bdimx = max(_threads_on_the_right(vectors), 2 * vector * chosen.is_phased)
-        bdimy = max(1, BLOCK_THREADS // bdimx)
-    unroll = _unroll(facts, arch, vector, ceil_div(left, bdimy) * ceil_div(vectors, bdimx))
+    unroll = _unroll(facts, arch, vector, ceil_div(left * vectors, BLOCK_THREADS))
     bits = facts.broadcast[position] if position else None
-    inner = min(unroll, next_power_of_two(ceil_div(vectors, bdimx)))
-    while inner > 1 and _used_lanes(vectors, bdimx * inner) < USED_LANES:
-        inner //= 2
-    left_fastest = chosen.is_phased and ceil_div(left, bdimy) > MAX_GRID[1]  # a thread has one row, since each has a phase of its own
+    if position:
+        least = 2 * vector if chosen.is_phased else 1
+        bdimx, inner = _along_the_right(vectors, unroll, least)
+        bdimy = max(1, BLOCK_THREADS // bdimx) if bdimx < MIN_ROW_THREADS else 1
+        outer = 1 if chosen.is_phased or facts.block_elems else min(unroll // inner, next_power_of_two(left))
+    else:
+        bdimx, bdimy, inner, outer = BLOCK_THREADS, 1, min(unroll, next_power_of_two(ceil_div(vectors, BLOCK_THREADS))), 1
+        while inner > 1 and _used_lanes(vectors, bdimx * inner) < USED_LANES:
+            inner //= 2
+    left_fastest = chosen.is_phased and ceil_div(left, bdimy * outer) > MAX_GRID[1]  # a thread has one row, since each has a phase of its own
     if bits is not None and bits.right_only_bits >= bits.left_only_bits:
         # a row of blocks along the right side would push the right-only values out of L2 before the next row reads them
         left_fastest |= 2 * bits.left_step_bits(right) > arch.l2_bytes * 8
-    y_blocks = ceil_div(vectors, bdimx * inner) if left_fastest else ceil_div(left, bdimy)
+    y_blocks = ceil_div(vectors, bdimx * inner) if left_fastest else ceil_div(left, bdimy * outer)
     return PointwiseParams(
-        break_point=position, vector_elems=vector, unroll_outer=1, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
+        break_point=position, vector_elems=vector, unroll_outer=outer, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
         split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
         single_reads=facts.single_reads, is_phased=chosen.is_phased,
     )  # fmt: skip
 
 
-def _threads_on_the_right(vectors: int) -> int:
-    """Widest of 128, 64, 32 and 16 threads that wastes at most an eighth of the lanes, else the one that wastes least."""
-    lanes = {threads: _used_lanes(vectors, threads) for threads in (BLOCK_THREADS, 64, 32, 16)}
-    return next((threads for threads, fraction in lanes.items() if fraction >= USED_LANES), max(lanes, key=lanes.__getitem__))
+def _along_the_right(vectors: int, unroll: int, least_threads: int) -> tuple[int, int]:
+    """Return (threads, vectors per thread) of a block along a row of so many vectors: whole warps that waste few lanes, with up to `unroll` vectors each.
+
+    A row of its own for each block, where that fills two warps: its index is then the same for all threads, and costs few instructions.
+    """
+    inner = unroll
+    while inner > 1 and _best_threads(vectors, inner)[1] < USED_LANES:
+        inner //= 2
+    threads = _best_threads(vectors, inner)[0]
+    if threads < MIN_ROW_THREADS:
+        few = {n: _used_lanes(vectors, n) for n in (32, 16)}
+        threads = next((n for n, used in few.items() if used >= USED_LANES), max(few, key=few.__getitem__))
+    return max(threads, least_threads), inner
+
+
+def _best_threads(vectors: int, inner: int) -> tuple[int, float]:
+    """Return (threads, part of their lanes that have a vector) of equal blocks along a row, of which each has about BLOCK_THREADS."""
+    whole = ceil_div(vectors, BLOCK_THREADS * inner)
+    found = []
+    for blocks in (whole, whole - 1):
+        threads = round_up(ceil_div(vectors, blocks * inner), WARP_THREADS) if blocks else MOST_ROW_THREADS + 1
+        if threads <= MOST_ROW_THREADS:
+            found.append((vectors / (blocks * threads * inner) if inner == 1 or threads >= MIN_ROW_THREADS else 0.0, threads))
+    used, threads = max(found)
+    return threads, used
 
 
 USED_LANES = 0.875
-"""Of the vectors that blocks have along the right side. One H200: gelu(x + bias) of 640 columns is 0.60 of a copy where 0.63 of them exist, of 768 0.71 where
-0.75 do, of 1000 0.87 where 0.98 do."""
+"""Of the vectors that blocks have along the right side, below which a thread has fewer vectors. One H200: gelu(x + bias) of 640 columns is 0.60 of a copy
+where 0.63 of them exist, of 768 0.71 where 0.75 do, of 1000 0.87 where 0.98 do."""
 
 
 def _used_lanes(vectors: int, block: int) -> float:
@@ -236,7 +261,7 @@ def _unroll(facts: PointwiseFacts, arch: Arch, vector: int, blocks: int) -> int:
     issue_per_ns = 4 * arch.warp_threads * clocks_per_ns(arch)
     is_busy = elems_per_ns * facts.instructions * INSTRUCTIONS_PER_OP > BUSY_ISSUE * issue_per_ns
     if is_busy or facts.block_elems > vector:  # lanes that share a block wait for each other
-        wanted = max(wanted, BUSY_UNROLL)
+        wanted = max(wanted, 8 * BUSY_BYTES // (vector * facts.max_dtype_bits))
     if facts.full_inputs == 0 and facts.vectorizable_inputs == 0:
         wanted = 1  # nothing to wait for
     unroll = min(MAX_UNROLL, wanted)
