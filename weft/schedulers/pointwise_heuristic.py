@@ -41,7 +41,7 @@ MIN_SAVING = 0.1
 LANES_FOR_TWO_DIMENSIONS = 32
 """The right side must fill a warp with vectors."""
 MAX_UNROLL = 8
-BUSY_BYTES = 32
+BUSY_UNROLL, BUSY_ROW_BYTES = 2, 32
 MIN_WAVES = 2
 """Blocks per slot of the chip below which unrolling starves it."""
 BUSY_ISSUE = 0.4
@@ -184,7 +184,7 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
     extents, position, vector = facts.extents_elems, chosen.position, chosen.vector_elems
     left, right = math.prod(extents[:position]), math.prod(extents[position:])
     vectors = row_vectors(right, vector, chosen.is_phased)
-    unroll = _unroll(facts, arch, vector, ceil_div(left * vectors, BLOCK_THREADS))
+    unroll = _unroll(facts, arch, vector, ceil_div(left * vectors, BLOCK_THREADS), position > 0)
     bits = facts.broadcast[position] if position else None
     if position:
         least = 2 * vector if chosen.is_phased else 1
@@ -244,7 +244,7 @@ def _used_lanes(vectors: int, block: int) -> float:
     return vectors / round_up(vectors, block)
 
 
-def _unroll(facts: PointwiseFacts, arch: Arch, vector: int, blocks: int) -> int:
+def _unroll(facts: PointwiseFacts, arch: Arch, vector: int, blocks: int, has_rows: bool) -> int:
     """Vectors per thread: no more than the bytes in flight need, since small blocks that come and go mix loads and stores best; two when arithmetic is dear.
 
     Source: H200, x -> -x: one 16-byte vector per thread 0.97 of the roof, two 0.96, four 0.92; with 2-byte accesses one 0.21, four 0.78, eight 0.87.
@@ -261,7 +261,7 @@ def _unroll(facts: PointwiseFacts, arch: Arch, vector: int, blocks: int) -> int:
     issue_per_ns = 4 * arch.warp_threads * clocks_per_ns(arch)
     is_busy = elems_per_ns * facts.instructions * INSTRUCTIONS_PER_OP > BUSY_ISSUE * issue_per_ns
     if is_busy or facts.block_elems > vector:  # lanes that share a block wait for each other
-        wanted = max(wanted, 8 * BUSY_BYTES // (vector * facts.max_dtype_bits))
+        wanted = max(wanted, 8 * BUSY_ROW_BYTES // (vector * facts.max_dtype_bits) if has_rows else BUSY_UNROLL)
     if facts.full_inputs == 0 and facts.vectorizable_inputs == 0:
         wanted = 1  # nothing to wait for
     unroll = min(MAX_UNROLL, wanted)
