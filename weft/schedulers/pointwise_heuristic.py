@@ -36,6 +36,12 @@ BLOCK_THREADS = 128
 """Small blocks start and end at different times, which keeps loads and stores mixed; 16 of them fill a multiprocessor."""
 MIN_ROW_THREADS, MOST_ROW_THREADS = 2 * WARP_THREADS, 3 * BLOCK_THREADS // 2
 """Of a block that has one row, or a part of one."""
+ROWS_TOGETHER = 0.8
+"""Speed of blocks that have several rows, whose index is then each thread's own. One H200, gelu(x + bias) in bf16: 0.59 of a copy in blocks of 64 x 2 threads
+and 0.71 in 128 x 1 (501 columns), 0.89 and 1.01 (768)."""
+MIN_BLOCK_BYTES = 1280
+"""Of a tensor, below which a block costs more to start than to run. One H200, bf16: x + bias of 300 columns is 0.76 of a copy with one row per block, 0.98 with
+two, 1.02 with four; gelu(x + bias) of 400 0.64 and 0.75, of 640 0.85 and 0.80, of 880 0.90 and 0.87."""
 MIN_SAVING = 0.1
 """Two dimensions must move this much less than one: they cost an index calculation more."""
 LANES_FOR_TWO_DIMENSIONS = 32
@@ -188,9 +194,10 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
     bits = facts.broadcast[position] if position else None
     if position:
         least = 2 * vector if chosen.is_phased else 1
-        bdimx, inner = _along_the_right(vectors, unroll, least)
+        bdimx, inner = _along_the_right(vectors, unroll, PHASED_USED_LANES if chosen.is_phased else USED_LANES)
+        bdimx = max(bdimx, least)
         bdimy = max(1, BLOCK_THREADS // bdimx) if bdimx < MIN_ROW_THREADS else 1
-        outer = 1 if chosen.is_phased or facts.block_elems else min(unroll // inner, next_power_of_two(left))
+        outer = 1 if chosen.is_phased or facts.block_elems else _rows_of_a_thread(facts, arch, left, vectors * vector, (bdimx, bdimy, inner, vector))
     else:
         bdimx, bdimy, inner, outer = BLOCK_THREADS, 1, min(unroll, next_power_of_two(ceil_div(vectors, BLOCK_THREADS))), 1
         while inner > 1 and _used_lanes(vectors, bdimx * inner) < USED_LANES:
@@ -207,19 +214,20 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
     )  # fmt: skip
 
 
-def _along_the_right(vectors: int, unroll: int, least_threads: int) -> tuple[int, int]:
+def _along_the_right(vectors: int, unroll: int, least_used: float) -> tuple[int, int]:
     """Return (threads, vectors per thread) of a block along a row of so many vectors: whole warps that waste few lanes, with up to `unroll` vectors each.
 
-    A row of its own for each block, where that fills two warps: its index is then the same for all threads, and costs few instructions.
+    least_used: lanes that must have a vector where a thread has several. A row of its own for each block, where that fills two warps and wastes few lanes:
+    its index is then the same for all threads, and costs few instructions.
     """
     inner = unroll
-    while inner > 1 and _best_threads(vectors, inner)[1] < USED_LANES:
+    while inner > 1 and _best_threads(vectors, inner)[1] < least_used:
         inner //= 2
-    threads = _best_threads(vectors, inner)[0]
-    if threads < MIN_ROW_THREADS:
-        few = {n: _used_lanes(vectors, n) for n in (32, 16)}
-        threads = next((n for n, used in few.items() if used >= USED_LANES), max(few, key=few.__getitem__))
-    return max(threads, least_threads), inner
+    threads, used = _best_threads(vectors, inner)
+    few = {n: _used_lanes(vectors, n) for n in (32, 16)}
+    if inner > 1 or threads >= MIN_ROW_THREADS and used >= ROWS_TOGETHER * max(few.values()):
+        return threads, inner
+    return next((n for n, used in few.items() if used >= USED_LANES), max(few, key=few.__getitem__)), inner
 
 
 def _best_threads(vectors: int, inner: int) -> tuple[int, float]:
@@ -234,9 +242,24 @@ def _best_threads(vectors: int, inner: int) -> tuple[int, float]:
     return threads, used
 
 
+def _rows_of_a_thread(facts: PointwiseFacts, arch: Arch, left: int, row_elems: int, block: tuple[int, int, int, int]) -> int:
+    """Rows of a thread, until a block has enough to do; fewer where the chip would lack blocks. block: bdimx, bdimy, unroll_inner, vector_elems."""
+    bdimx, bdimy, inner, vector = block
+    parts = ceil_div(row_elems, bdimx * inner * vector)
+    block_bytes = bdimy * row_elems / parts * facts.max_dtype_bits / 8
+    blocks, slots = ceil_div(left, bdimy) * parts, arch.sm_count * (arch.max_threads_per_sm // BLOCK_THREADS)
+    outer = 1
+    while outer * block_bytes < MIN_BLOCK_BYTES and 2 * outer * inner <= MAX_UNROLL and blocks >= 2 * outer * slots * MIN_WAVES:
+        outer *= 2
+    return outer
+
+
 USED_LANES = 0.875
 """Of the vectors that blocks have along the right side, below which a thread has fewer vectors. One H200: gelu(x + bias) of 640 columns is 0.60 of a copy
 where 0.63 of them exist, of 768 0.71 where 0.75 do, of 1000 0.87 where 0.98 do."""
+PHASED_USED_LANES = 0.75
+"""The same for rows that begin anywhere, whose ends are work for every thread of a warp. One H200: 1234 columns are 0.88 with two vectors where 0.6 of the
+lanes are used, and 0.84 with one where 0.96 are, 501 0.79 and 0.76."""
 
 
 def _used_lanes(vectors: int, block: int) -> float:
@@ -261,7 +284,7 @@ def _unroll(facts: PointwiseFacts, arch: Arch, vector: int, blocks: int, has_row
     issue_per_ns = 4 * arch.warp_threads * clocks_per_ns(arch)
     is_busy = elems_per_ns * facts.instructions * INSTRUCTIONS_PER_OP > BUSY_ISSUE * issue_per_ns
     if is_busy or facts.block_elems > vector:  # lanes that share a block wait for each other
-        wanted = max(wanted, 8 * BUSY_ROW_BYTES // (vector * facts.max_dtype_bits) if has_rows else BUSY_UNROLL)
+        wanted = max(wanted, BUSY_UNROLL, 8 * BUSY_ROW_BYTES // (vector * facts.max_dtype_bits) if has_rows else 0)
     if facts.full_inputs == 0 and facts.vectorizable_inputs == 0:
         wanted = 1  # nothing to wait for
     unroll = min(MAX_UNROLL, wanted)
