@@ -67,7 +67,7 @@ def with_params(fd: FusionDefinition, **fields: Any) -> FusionDefinition:
     caller = fd._executor_cache()._caller
 
     def request(use: Any, sizes: Any, engine: Any, options: Any, disable: frozenset[str] = frozenset()) -> runtimes.Request:
-        proposal = runtimes.propose(caller.template, use, sizes, engine, options).proposal
+        proposal = runtimes.propose(caller.shared, use, sizes, engine, options).proposal
         proposal = dataclasses.replace(proposal, params=dataclasses.replace(proposal.params, **fields))
         return runtimes.request_for(proposal, use.part, runtimes.index_type_for(use, sizes), engine, options)
 
