@@ -163,3 +163,13 @@ def test_a_column_result_that_rows_use_is_declined_with_the_reason():
         fd.add_output(fd.ops.sum(x, [1]))
     declined = template.InnerOuterPersistent().analyze(fd.fusion)
     assert "computed from a column reduction and has an axis of the rows" in declined.reason
+
+
+@pytest.mark.parametrize("is_layer_norm", [True, False])
+def test_values_of_rows_that_come_ahead_are_marked_where_there_are_two(is_layer_norm):
+    """The compiler waits at once for what it takes for the same in all threads: mean and rstd; one value alone is not worth the register."""
+    fd = norm_backward(DataType.BFloat16, is_layer_norm=is_layer_norm)
+    inputs = norm_backward_inputs(1500, 1024, DataType.BFloat16, is_layer_norm=is_layer_norm)
+    run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+    text = fd.fec.kernel_runtimes[-1].program.text
+    assert "_ahead" in text and ("weft::of_thread(" in text) is is_layer_norm
