@@ -42,6 +42,14 @@ def test_a_random_module_and_its_gradients_equal_eager(seed: int) -> None:
     assert not problem, f"{problem}\n{text}"
 
 
+def test_sums_of_rows_and_of_their_mirror_images_run_in_kernels(caplog: pytest.LogCaptureFixture) -> None:
+    """A scheduler takes both together and cannot cut their loops alike: another one computes them, and torch nothing."""
+    with caplog.at_level("WARNING", logger="weft"):
+        problem, text = fuzz_modules.run(5001, kernels=True)
+    assert not problem, f"{problem}\n{text}"
+    assert "runs in torch" not in caplog.text
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "open sizes"])
 @pytest.mark.parametrize("name", ["adaln", "llama block", "vit block"])
 def test_a_training_step_of_a_block_is_right_and_in_regions(name: str, dynamic: bool) -> None:

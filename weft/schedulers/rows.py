@@ -14,6 +14,7 @@ from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
 from ..expr import Sym, variables
+from ..errors import InternalError
 from ..ir.block_ops import BlockFoldOp, sample_of
 from ..ir.enums import CacheOp, MemoryType, ParallelType
 from ..ir.fusion import Fusion
@@ -127,11 +128,16 @@ class Template:
                     set_lanes(tensor)
 
     def rfactor_others(self, reference: TensorView, partial: TensorView) -> None:
-        """Cut every other reduction as `reference` was cut into `partial` and a rest."""
+        """Cut every other reduction as `reference` was cut into `partial` and a rest.
+
+        Errors: InternalError for one whose loops are not those of the reference, as behind a lookup that puts their axis in another order.
+        """
         is_serial = [axis.is_reduction() for axis in partial.get_loop_domain() if axis.is_reduction() or axis.is_rfactor]
         for other in self.reductions:
             if other is not reference:
                 reduced = [n for n, axis in enumerate(other.get_loop_domain()) if axis.is_reduction()]  # it may lack axes of extent 1 of the reference
+                if len(reduced) != len(is_serial):
+                    raise InternalError(f"{other} does not have the loops of {reference}, with which it is to be computed")
                 rfactor(other, [n for n, serial in zip(reduced, is_serial, strict=True) if serial])
 
     def group_reductions(self, position: int) -> None:
