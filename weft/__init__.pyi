@@ -13,6 +13,7 @@ from .api.multidevice import execute_with_dtensors as execute_with_dtensors
 from .api.version import version as version
 from .errors import InternalError as InternalError, Unsupported as Unsupported, UserError as UserError, WeftError as WeftError
 from .frontend.explain import explain as explain
+from .frontend.precompile import load_precompiled as load_precompiled, precompile as precompile
 from .ir.fusion import Fusion as Fusion, FusionGuard as FusionGuard
 from .ir.graph_ops import ReshapeOp as ReshapeOp
 from .ir.values import BroadcastOp as BroadcastOp, Expr as Expr, IterDomain as IterDomain, Merge as Merge, Scalar as Scalar, Split as Split, SqueezeOp as SqueezeOp, Statement as Statement, TensorDomain as TensorDomain, TensorView as TensorView, Val as Val

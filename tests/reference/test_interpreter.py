@@ -232,4 +232,4 @@ def test_types_map_both_ways() -> None:
 def test_unsupported_is_an_error_of_its_own_class() -> None:
     g = Graph()
     with pytest.raises(Unsupported):
-        g.preprocess_grouped_matmul_input_sf(g.tensor([4, 4]), g.tensor([4]), g.tensor([4]))
+        g.cumprod(g.tensor([4, 1], expanded={1: 4}), 1)
