@@ -9,6 +9,7 @@ from weft.expr import const, var
 from weft.ir.enums import IterType
 from weft.ir.fusion import Fusion
 from weft.ir.values import Scalar, TensorView
+from weft.ops import names  # noqa: F401  (ops find each other by its table)
 from weft.ops.functions import lookup
 
 
