@@ -107,16 +107,22 @@ def test_a_file_of_aot_compile_runs_in_another_process(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("damage", ["graphs.bin", "manifest.json"])
-def test_a_damaged_or_foreign_folder_is_refused(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(("damage", "said"), [("graphs.bin", "damaged"), ("manifest.json", "arch is"), ("mode", "others may write it"), ("link", "BadBundle|OSError")])
+def test_a_damaged_or_foreign_folder_is_refused(tmp_path: Path, damage: str, said: str) -> None:
     from weft.frontend.precompile import BadBundle, _here, load_precompiled
 
     folder = tmp_path / "shipped"
     folder.mkdir()
-    (folder / "graphs.bin").write_bytes(b"x")
+    graphs = folder / "graphs.bin"
+    if damage == "link":  # to a file that somebody else may exchange
+        (tmp_path / "elsewhere").write_bytes(b"x")
+        graphs.symlink_to(tmp_path / "elsewhere")
+    else:
+        graphs.write_bytes(b"x")
+        graphs.chmod(0o666 if damage == "mode" else 0o600)
     manifest = _here() | {"kernels": [], "graphs": "0"}
     (folder / "manifest.json").write_text(json.dumps(manifest | ({"arch": [7, 5]} if damage == "manifest.json" else {})))
-    with pytest.raises(BadBundle, match="damaged" if damage == "graphs.bin" else "arch is"):
+    with pytest.raises(BadBundle, match=said):
         load_precompiled(folder)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..cache import DiskCache, default_cache
+from ..cache.private import read_private, write_whole
 from ..errors import UserError
 from ..options import options as settings
 from ..runtime.runtimes import forget_kernels
@@ -53,9 +54,10 @@ def precompile(
         for example in examples:
             _run(model, compiled, example, train)
     saved = torch.compiler.save_cache_artifacts()
-    (folder / GRAPH_FILE).write_bytes(saved[0] if saved is not None else b"")
-    manifest = _here() | {"kernels": DiskCache(folder / KERNEL_FOLDER).keys(), "graphs": _hash(folder / GRAPH_FILE)}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    graphs = saved[0] if saved is not None else b""
+    manifest = _here() | {"kernels": DiskCache(folder / KERNEL_FOLDER).keys(), "graphs": hashlib.sha256(graphs).hexdigest()}
+    write_whole(folder / GRAPH_FILE, graphs)
+    write_whole(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
     return manifest
 
 
@@ -76,13 +78,15 @@ def load_precompiled(folder: str | Path) -> dict[str, Any]:
     """Put the kernels and graphs of a folder into this user's caches, from which torch.compile(backend="weft") takes them; return the manifest.
 
     With the setting `require_cached` a kernel that the folder does not have raises an error instead of being compiled.
-    Errors: BadBundle for another version of weft, torch or Python, another kind of GPU, and anything missing or damaged.
+    Load only what you or somebody you trust has made: torch's graphs are pickles, which can run any code. Files that other users may write are refused.
+    Errors: BadBundle for another version of weft, torch or Python, another kind of GPU, and anything missing, damaged or open to others.
     """
     folder = Path(folder)
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(_own(folder / MANIFEST))
         wrong = [f"{name} is {value!r} here and {manifest.get(name)!r} there" for name, value in _here().items() if manifest.get(name) != value]
-        if not wrong and manifest["graphs"] != _hash(folder / GRAPH_FILE):
+        graphs = _own(folder / GRAPH_FILE)
+        if not wrong and manifest["graphs"] != hashlib.sha256(graphs).hexdigest():
             wrong = [f"{GRAPH_FILE} is damaged"]
     except (OSError, ValueError, KeyError) as error:
         raise BadBundle(folder=folder, problem=f"{type(error).__name__}: {error}") from None
@@ -95,7 +99,6 @@ def load_precompiled(folder: str | Path) -> dict[str, Any]:
             raise BadBundle(folder=folder, problem=f"the kernel {key[:12]} is missing, damaged, or may have been written by others ({source.problem})")
         if target is not None:
             target.put(key, artefact)
-    graphs = (folder / GRAPH_FILE).read_bytes()
     if graphs:
         torch.compiler.load_cache_artifacts(graphs)
     return manifest
@@ -110,8 +113,12 @@ def _here() -> dict[str, Any]:
     return versions | {"arch": list(chip) if chip else None}
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _own(path: Path) -> bytes:
+    """Return what a file holds that only this user may write. Errors: OSError, ValueError."""
+    found = read_private(path)
+    if isinstance(found, str):
+        raise ValueError(f"{path.name}: {found}")
+    return found[0]
 
 
 __all__ = ["BadBundle", "load_precompiled", "precompile"]
