@@ -19,7 +19,8 @@ Quantized = tuple[torch.Tensor, ...]
 def product(x: Quantized, w: Quantized) -> torch.Tensor:
     """Return x @ w.T for (8-bit elements, a scale per row)."""
     if HAS_FP8_PRODUCT:
-        return torch._scaled_mm(x[0], w[0].T, scale_a=x[1], scale_b=w[1].T, out_dtype=torch.bfloat16)
+        # torch has no public name for this product in every release that weft runs on
+        return torch._scaled_mm(x[0], w[0].T, scale_a=x[1], scale_b=w[1].T, out_dtype=torch.bfloat16)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
     return q.dequantize(x[0], x[1]) @ q.dequantize(w[0], w[1]).T
 
 
