@@ -1,4 +1,4 @@
-"""Sixteen threads that define, compile, execute, change settings, use the disk cache and make scalar expressions, while the interpreter switches as often as it can.
+"""Sixteen threads that define, compile, tune, execute, change settings, use the disk cache and make scalar expressions, while the interpreter switches as often as it can.
 
 Read first: `attack`.
 """
@@ -35,6 +35,17 @@ def executes(draw: random.Random, place: Path) -> str:
     return ""
 
 
+def tunes(draw: random.Random, place: Path) -> str:
+    """One of two structures, of one size: all but the first threads find what another is timing, or has kept."""
+    factor = float(draw.randrange(2) + 2)
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.neg(fd.ops.mul(x, factor)))
+    with options(tune_limit_s=2):
+        (y,) = fd.execute([torch.ones(3, 65)], tune=True)
+    return "" if y.tolist() == [[-factor] * 65] * 3 else f"{factor} times -1 is {y.tolist()}"
+
+
 def interns(draw: random.Random, place: Path) -> str:
     name = f"v{draw.randrange(1000)}"
     forms = [lambda n: add(mul(var(n), 3), const(5000 + len(n))), lambda n: ceildiv(add(var(n), 7), const(8)), lambda n: floordiv(mul(var(n), var(n + "x")), const(4097))]
@@ -57,7 +68,7 @@ def caches(draw: random.Random, place: Path) -> str:
     return "" if found == bytes([number]) * 9000 else f"entry {number}"
 
 
-WORK = (executes, interns, interns, interns, changes_settings, caches)
+WORK = (executes, tunes, interns, interns, interns, changes_settings, caches)
 
 
 def attack(folder: Path, threads: int, rounds: int, seed: int) -> Tally:
