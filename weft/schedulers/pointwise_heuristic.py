@@ -13,7 +13,7 @@ Read first: `choose`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from ..arch import MAX_GRID, WARP_THREADS, Arch
 from .facts import PointwiseFacts
@@ -192,26 +192,46 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
     vectors = row_vectors(right, vector, chosen.is_phased)
     unroll = _unroll(facts, arch, vector, ceil_div(left * vectors, BLOCK_THREADS), position > 0)
     bits = facts.broadcast[position] if position else None
-    if position:
-        least = 2 * vector if chosen.is_phased else 1
-        bdimx, inner = _along_the_right(vectors, unroll, PHASED_USED_LANES if chosen.is_phased else USED_LANES)
-        bdimx = max(bdimx, least)
-        bdimy = max(1, BLOCK_THREADS // bdimx) if bdimx < MIN_ROW_THREADS else 1
-        outer = 1 if chosen.is_phased or facts.block_elems else _rows_of_a_thread(facts, arch, left, vectors * vector, (bdimx, bdimy, inner, vector))
-    else:
-        bdimx, bdimy, inner, outer = BLOCK_THREADS, 1, min(unroll, next_power_of_two(ceil_div(vectors, BLOCK_THREADS))), 1
-        while inner > 1 and _used_lanes(vectors, bdimx * inner) < USED_LANES:
-            inner //= 2
-    left_fastest = chosen.is_phased and ceil_div(left, bdimy * outer) > MAX_GRID[1]  # a thread has one row, since each has a phase of its own
+    block = _block_of_rows(facts, arch, chosen, left, vectors, unroll) if position else _block_of_all(vectors, unroll)
+    rows = ceil_div(left, block.bdimy * block.unroll_outer)
+    left_fastest = chosen.is_phased and rows > MAX_GRID[1]  # a thread has one row, since each has a phase of its own
     if bits is not None and bits.right_only_bits >= bits.left_only_bits:
         # a row of blocks along the right side would push the right-only values out of L2 before the next row reads them
         left_fastest |= 2 * bits.left_step_bits(right) > arch.l2_bytes * 8
-    y_blocks = ceil_div(vectors, bdimx * inner) if left_fastest else ceil_div(left, bdimy * outer)
+    y_blocks = ceil_div(vectors, block.bdimx * block.unroll_inner) if left_fastest else rows
     return PointwiseParams(
-        break_point=position, vector_elems=vector, unroll_outer=outer, unroll_inner=inner, bdimx=bdimx, bdimy=bdimy, is_left_fastest=left_fastest,
+        break_point=position, vector_elems=vector, **asdict(block), is_left_fastest=left_fastest,
         split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
         single_reads=facts.single_reads, is_phased=chosen.is_phased,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Threads of a block, and rows (outer) and vectors along a row (inner) of a thread."""
+
+    bdimx: int
+    bdimy: int
+    unroll_outer: int
+    unroll_inner: int
+
+
+def _block_of_all(vectors: int, unroll: int) -> _Block:
+    """The block where all axes are one loop of so many vectors."""
+    inner = min(unroll, next_power_of_two(ceil_div(vectors, BLOCK_THREADS)))
+    while inner > 1 and _used_lanes(vectors, BLOCK_THREADS * inner) < USED_LANES:
+        inner //= 2
+    return _Block(BLOCK_THREADS, 1, 1, inner)
+
+
+def _block_of_rows(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate, left: int, vectors: int, unroll: int) -> _Block:
+    """The block for `left` rows of so many vectors."""
+    threads, inner = _along_the_right(vectors, unroll, PHASED_USED_LANES if chosen.is_phased else USED_LANES)
+    bdimx = max(threads, 2 * chosen.vector_elems * chosen.is_phased)  # the ends of a row have a thread for each element
+    block = _Block(bdimx, BLOCK_THREADS // bdimx if bdimx < MIN_ROW_THREADS else 1, 1, inner)
+    if chosen.is_phased or facts.block_elems:
+        return block
+    return replace(block, unroll_outer=_rows_of_a_thread(facts, arch, left, vectors, chosen.vector_elems, block))
 
 
 def _along_the_right(vectors: int, unroll: int, least_used: float) -> tuple[int, int]:
@@ -242,14 +262,13 @@ def _best_threads(vectors: int, inner: int) -> tuple[int, float]:
     return threads, used
 
 
-def _rows_of_a_thread(facts: PointwiseFacts, arch: Arch, left: int, row_elems: int, block: tuple[int, int, int, int]) -> int:
-    """Rows of a thread, until a block has enough to do; fewer where the chip would lack blocks. block: bdimx, bdimy, unroll_inner, vector_elems."""
-    bdimx, bdimy, inner, vector = block
-    parts = ceil_div(row_elems, bdimx * inner * vector)
-    block_bytes = bdimy * row_elems / parts * facts.max_dtype_bits / 8
-    blocks, slots = ceil_div(left, bdimy) * parts, arch.sm_count * (arch.max_threads_per_sm // BLOCK_THREADS)
+def _rows_of_a_thread(facts: PointwiseFacts, arch: Arch, left: int, vectors: int, vector_elems: int, block: _Block) -> int:
+    """Rows of a thread, until a block has enough to do; fewer where the chip would lack blocks."""
+    parts = ceil_div(vectors, block.bdimx * block.unroll_inner)
+    block_bytes = block.bdimy * vectors * vector_elems / parts * facts.max_dtype_bits / 8
+    blocks, slots = ceil_div(left, block.bdimy) * parts, arch.sm_count * (arch.max_threads_per_sm // BLOCK_THREADS)
     outer = 1
-    while outer * block_bytes < MIN_BLOCK_BYTES and 2 * outer * inner <= MAX_UNROLL and blocks >= 2 * outer * slots * MIN_WAVES:
+    while outer * block_bytes < MIN_BLOCK_BYTES and 2 * outer * block.unroll_inner <= MAX_UNROLL and blocks >= 2 * outer * slots * MIN_WAVES:
         outer *= 2
     return outer
 
