@@ -22,6 +22,7 @@ from ..cache import DiskCache, default_cache
 from ..cache.private import read_private, write_whole
 from ..errors import UserError
 from ..options import options as settings
+from ..runtime.argument_kinds import WrongKind, checked, shown
 from ..runtime.runtimes import forget_kernels
 
 MANIFEST, GRAPH_FILE, KERNEL_FOLDER = "manifest.json", "graphs.bin", "kernels"
@@ -33,6 +34,7 @@ class BadBundle(UserError):
     fix = "run weft.precompile again, with the same versions and on a machine of the same kind"
 
 
+@checked
 def precompile(
     model: Callable[..., Any], examples: Iterable[tuple[Any, ...] | Mapping[str, Any]], out: str | Path, *, options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None, train: bool = False,
@@ -45,13 +47,19 @@ def precompile(
     """
     from .backend import backend
 
+    if not callable(model):
+        raise WrongKind(function="precompile", argument="model", value=shown(model), wanted="module or function")
+    given: list[Any] = list(examples) if isinstance(examples, Iterable) and not isinstance(examples, torch.Tensor) else [examples]
+    for example in given:
+        if not isinstance(example, (tuple, Mapping)):
+            raise WrongKind(function="precompile", argument="an example", value=shown(example), wanted="tuple or mapping of arguments")
     folder = Path(out)
     (folder / KERNEL_FOLDER).mkdir(parents=True, exist_ok=True, mode=0o700)
     torch._dynamo.reset()
     forget_kernels()  # those that this process has already would not be written
     compiled = torch.compile(model, backend=backend, options=dict(options or {}), dynamic=dynamic)
     with settings(cache=True, cache_dir=str(folder / KERNEL_FOLDER), require_cached=False), torch.set_grad_enabled(train):
-        for example in examples:
+        for example in given:
             _run(model, compiled, example, train)
     saved = torch.compiler.save_cache_artifacts()
     graphs = saved[0] if saved is not None else b""
@@ -74,6 +82,7 @@ def _run(model: Callable[..., Any], compiled: Callable[..., Any], example: tuple
             p.grad = grad
 
 
+@checked
 def load_precompiled(folder: str | Path) -> dict[str, Any]:
     """Put the kernels and graphs of a folder into this user's caches, from which torch.compile(backend="weft") takes them; return the manifest.
 

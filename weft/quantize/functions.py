@@ -167,6 +167,7 @@ def nvfp4(
     return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic), given, scale=global_scale)
 
 
+@checked
 def hadamard_transform(x: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
     """Return each block of 16 neighbours of the last axis times diag(signs) H / 4, in x's type: a product that torch runs, whose inverse is its transpose.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -47,7 +48,7 @@ class TorchRefused(UserError):
 _INTEGERS, _NUMBERS = (int, torch.SymInt), (int, float, torch.SymInt, torch.SymFloat)
 _PLAIN: dict[str, tuple[type, ...]] = {
     "bool": (bool, int), "str": (str,), "torch.dtype": (torch.dtype,), "None": (type(None),), "Sequence[int]": (list, tuple),
-    "Iterable[str]": (list, tuple, set, frozenset, dict, str), "Fusion": (Fusion,),
+    "Iterable[str]": (list, tuple, set, frozenset, dict, str), "Fusion": (Fusion,), "Path": (Path,),
 }  # fmt: skip
 _ELEMENTS: dict[str, tuple[type, ...]] = {"Sequence[int]": _INTEGERS, "Iterable[str]": (str,)}
 
