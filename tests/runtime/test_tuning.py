@@ -106,15 +106,20 @@ def test_nothing_is_timed_and_nothing_used_when_tuning_is_off() -> None:
     assert other.fec.kernel_runtimes[0].program.name == plain.fec.kernel_runtimes[0].program.name
 
 
-def test_another_process_finds_the_winner_on_disk(tmp_path: Path) -> None:
-    x, watch = x_of(), Watch(9.0, 8.0, 3.0, 8.0)
-    tuned_call(scaled(), x, watch)
+def assert_found_on_disk(x: torch.Tensor, watch: Watch) -> None:
+    """With nothing known in the process, a call times nothing and runs what was the fastest."""
     tuned.forget()
     forget_kernels()
     with options(tune=True), tuning.session(tuning.Session(1e9, measure=Watch(1.0))) as chosen:
         fd = scaled()
         fd.execute([x])
     assert not chosen.results and fd.fec.kernel_runtimes[0].program.name == watch.fastest
+
+
+def test_another_process_finds_the_winner_on_disk(tmp_path: Path) -> None:
+    x, watch = x_of(), Watch(9.0, 8.0, 3.0, 8.0)
+    tuned_call(scaled(), x, watch)
+    assert_found_on_disk(x, watch)
     script = "import sys, weft; from weft.ir.structure import digest, structural_key; sys.path.insert(0, sys.argv[1]); " + (
         "from test_tuning import centered, scaled; print(digest(structural_key(scaled().fusion)), digest(structural_key(centered().fusion)))"
     )
@@ -180,12 +185,7 @@ def test_export_and_import_round_trip(tmp_path: Path) -> None:
     kept = list(tuned.entries(current()))
     assert tuned.clear(current()) == 1 and not list(tuned.entries(current()))
     assert tuned.import_file(path, current()) == 1 and list(tuned.entries(current())) == kept
-    tuned.forget()
-    forget_kernels()
-    with options(tune=True), tuning.session(tuning.Session(1e9, measure=Watch(1.0))) as chosen:
-        fd = scaled()
-        fd.execute([x])
-    assert not chosen.results and fd.fec.kernel_runtimes[0].program.name == watch.fastest
+    assert_found_on_disk(x, watch)
 
 
 @pytest.mark.parametrize("change", ["params", "chip", "version", "format"])

@@ -172,7 +172,7 @@ def break_candidates(facts: PointwiseFacts, arch: Arch) -> tuple[BreakCandidate,
 def _is_phased(facts: PointwiseFacts, position: int, right: int) -> bool:
     """True when rows of the right side that begin anywhere are what makes accesses narrow."""
     limit = facts.phased_limit_elems[position] if facts.phased_limit_elems else 1
-    return facts.total_elems >= limit and gains_by_phase(right, facts.vector_limit_elems[position], limit, facts.max_dtype_bits)
+    return gains_by_phase(right, facts.vector_limit_elems[position], limit, facts.max_dtype_bits)
 
 
 def _is_legal_vector(facts: PointwiseFacts, position: int, vector: int) -> bool:
