@@ -42,6 +42,7 @@ _NAMES = {
     "ir.values": (
         "BroadcastOp", "Expr", "IterDomain", "Merge", "Scalar", "Split", "SqueezeOp", "Statement", "TensorDomain", "TensorView", "Val",
     ),
+    "runtime.bounds": ("PositionOutOfRange", "synchronize"),
     "runtime.fec": ("FusionExecutorCache",),
     "runtime.kernel_executor": ("KernelExecutor",),
     "nn.library": ("op",),

@@ -17,6 +17,7 @@ from .frontend.precompile import load_precompiled as load_precompiled, precompil
 from .ir.fusion import Fusion as Fusion, FusionGuard as FusionGuard
 from .ir.graph_ops import ReshapeOp as ReshapeOp
 from .ir.values import BroadcastOp as BroadcastOp, Expr as Expr, IterDomain as IterDomain, Merge as Merge, Scalar as Scalar, Split as Split, SqueezeOp as SqueezeOp, Statement as Statement, TensorDomain as TensorDomain, TensorView as TensorView, Val as Val
+from .runtime.bounds import PositionOutOfRange as PositionOutOfRange, synchronize as synchronize
 from .runtime.fec import FusionExecutorCache as FusionExecutorCache
 from .runtime.kernel_executor import KernelExecutor as KernelExecutor
 from .nn.library import op as op

@@ -222,6 +222,10 @@ class Options:
     verify: bool = _setting(_switch, False, "check kernels after every pass of lowering, for who changes passes; tests do")
     seed: int | None = _setting(_optional_count, "", "order of threads and copies in the emulator, the same for the same number; empty: in order")
     isolate: bool = _setting(_switch, False, "run kernels of the emulator in a child process with a time limit: whatever they do, this process lives on")
+    bounds: bool = _setting(
+        _switch, False, "kernels on a GPU report positions of index tensors that are out of range: the next call, or weft.synchronize(), raises",
+        changes_code=True,
+    )  # fmt: skip
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
     ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")
     fast_math: bool = _setting(_switch, False, "approximate division, square root and exponentials, and flush denormals", changes_code=True)

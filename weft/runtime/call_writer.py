@@ -16,8 +16,9 @@ from ..dump import Dump
 from ..errors import InternalError
 from ..expr import Number, Sym, const, evaluate, evaluate_int, product, substitute, variables
 from ..ir.values import Scalar, TensorView, Val, no_reductions
+from ..options import current
 from ..lower.program import Need, RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
-from . import engines, gradient_check, host_scalars, philox_state, warm_path, work_memory
+from . import bounds, engines, gradient_check, host_scalars, philox_state, warm_path, work_memory
 from .binding import cpu_scalar_var
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
@@ -57,9 +58,21 @@ def prepare_call(caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engi
     """Lay out the launches of a call and write its function."""
     call = _CallWriter(caller, sizes, kernels, engine, kinds)
     run = call.write()
+    if current().bounds and engine.device is not None:
+        run = _after_reports(run)
     input_bytes = sum(call.input_bytes(index) for index in sizes.bound.tensors)
     output_bytes = sum(layout.storage_bytes for layout in sizes.layouts[: len(caller.shared.outputs.computed)])
     return PreparedCall(run, kernels, call.plans, input_bytes, output_bytes)
+
+
+def _after_reports(run: Callable[..., list[torch.Tensor]]) -> Callable[..., list[torch.Tensor]]:
+    """Return a call that first raises what earlier kernels have reported. Errors: PositionOutOfRange."""
+
+    def run_after_reports(*arguments: Any) -> list[torch.Tensor]:
+        bounds.raise_reported()
+        return run(*arguments)
+
+    return run_after_reports
 
 
 class _CallWriter:

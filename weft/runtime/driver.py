@@ -194,6 +194,16 @@ class LoadedKernel:
         self._allowed_dynamic_shared_bytes = chips.MAX_DYNAMIC_SHARED_WITHOUT_OPTIN_BYTES - resources.static_shared_bytes
         self._allows_large_clusters = False
 
+    def set_pointer(self, name: str, address: int) -> None:
+        """Let the pointer `name` of the machine code, a variable in the GPU's memory, be `address`. Errors: DriverCallFailed."""
+        library, place, size = chips.driver_library(), ctypes.c_uint64(), ctypes.c_size_t()
+        assert self._module is not None
+        with current_context(self.device), _allowed_while_capturing():
+            module = ctypes.c_void_p(self._module.handle)
+            check(library, "cuModuleGetGlobal", library.cuModuleGetGlobal_v2(ctypes.byref(place), ctypes.byref(size), module, name.encode()))
+            value = ctypes.c_uint64(address)
+            check(library, "cuMemcpyHtoD", library.cuMemcpyHtoD_v2(place, ctypes.byref(value), ctypes.c_size_t(8)))
+
     @functools.cached_property
     def attributes(self) -> FunctionAttributes:
         """What the driver says of the kernel."""

@@ -19,7 +19,7 @@ from ..dump import Dump
 from ..errors import UserError
 from ..lower.program import KernelProgram, Need
 from ..options import Options, current
-from . import work_memory
+from . import bounds, work_memory
 from .launch import ParamSlot, current_stream_reader
 from .resources import MOST_SPILL_BYTES, Resources, TooManySpills
 
@@ -132,7 +132,8 @@ class _GpuKernel:
         from .driver import load_kernel
         from .nvrtc import compile_or_load
 
-        unit = translation_unit(program.text, program.blocks, shortened=True)
+        reports = options.bounds and bounds.BLOCK in program.blocks
+        unit = ("#define WEFT_BOUNDS\n" if reports else "") + translation_unit(program.text, program.blocks, shortened=True)
         start = time.perf_counter()
         limits = registers_to_try(program, engine.arch)
         most_spilled = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
@@ -145,6 +146,8 @@ class _GpuKernel:
             raise TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=most_spilled)
         middle = time.perf_counter()
         self._loaded = load_kernel(compiled.cubin, program.name, engine.device, compiled.resources)  # type: ignore[arg-type]
+        if reports:
+            bounds.attach(self._loaded, program)
         end = time.perf_counter()
         self.report = BuildReport(middle - start, end - middle, compiled.from_cache, compiled.resources, {"log": compiled.log})
         Dump.machine_code(program.name, str(compiled.resources), compiled.cubin, compiled.ptx)

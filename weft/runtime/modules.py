@@ -24,7 +24,8 @@ class Module:
     """A loaded module. It is retired when this object is collected; kernels and launch records refer to it."""
 
     def __init__(self, handle: ctypes.c_void_p, device: int) -> None:
-        self._retire = weakref.finalize(self, _retired[device].append, (chips.driver_library(), handle.value or 0))
+        self.handle = handle.value or 0
+        self._retire = weakref.finalize(self, _retired[device].append, (chips.driver_library(), self.handle))
         self._retire.atexit = False
 
 
