@@ -80,3 +80,24 @@ def test_a_first_element_between_vectors_and_a_bias_between_words() -> None:
 def test_few_elements(shape: tuple[int, int]) -> None:
     x, b = torch.randn(shape).bfloat16(), torch.randn(shape[1]).bfloat16()
     assert_right(BF16, x, b, DEFINED[BF16].execute([x, b], check="races"))
+
+
+@pytest.mark.parametrize("dtype", [BF16, HALF], ids=lambda d: d.name)
+@pytest.mark.parametrize("rows", [429, 3001])
+def test_what_is_repeated_along_a_row_stands_among_values_of_one_element(dtype: DataType, rows: int) -> None:
+    """The gradient of cross entropy: a class and a number of each row are repeated along it, and its positions are compared with them."""
+    columns = 5003
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
+        target, total = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int), fd.define_tensor([-1], contiguity=True, dtype=FLOAT)
+        shape = x.shape()
+        wide = fd.ops.cast(x, dtype=FLOAT)
+        repeated = [fd.ops.broadcast_in_dim(v, shape, [0]) for v in (target, total)]
+        position = fd.ops.broadcast_in_dim(fd.ops.iota(shape[1], dtype=DataType.Int), shape, [1])
+        share = fd.ops.exp(wide - repeated[1]) - fd.ops.where(fd.ops.eq(position, repeated[0]), 1.0, 0.0)
+        fd.add_output(fd.ops.cast(share, dtype=dtype))
+    x, target = torch.randn(rows, columns).to(TORCH[dtype]), torch.randint(0, columns, (rows,))
+    total = torch.logsumexp(x.float(), 1)
+    wanted = (x.double() - total.double()[:, None]).exp() - torch.nn.functional.one_hot(target, columns)
+    (out,) = run(fd, [x, target, total], is_phased=True)
+    assert ((out.double() - wanted).abs() <= 8 * ROUNDOFF[dtype] * (wanted.abs() + 2.0**-10)).all()

@@ -361,6 +361,23 @@ def walk(body: list[Statement]) -> Iterator[Statement]:
             yield from walk(statement.body)
 
 
+def values_of(value: object) -> Iterator[Sym]:
+    """The scalar expressions in a field of a statement."""
+    if isinstance(value, Sym):
+        yield value
+    elif isinstance(value, Access):
+        yield value.index
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from values_of(part)
+
+
+def expressions_of(s: Statement) -> Iterator[Sym]:
+    """The scalar expressions of a statement over what is defined outside of it."""
+    for name in s.EXPRESSIONS:
+        yield from values_of(getattr(s, name))
+
+
 def copied(statement: Statement, mapping: dict[Sym, Sym], rename: dict[str, Sym] | None = None) -> Statement:
     """Return a copy of a statement with variables replaced: those of `mapping`, and by name those of `rename`."""
 

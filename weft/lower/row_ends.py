@@ -11,7 +11,7 @@ from ..ir.enums import MemoryType, ParallelType
 from ..schedule.phased_rows import END, PhasedRows, skipped_variable
 from .state import BuildState
 from .contracts import lowering_pass
-from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, LetRowEnd, Loop, Nest, Op, Reduce, Statement, walk
+from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, LetRowEnd, Loop, Nest, Op, Reduce, Statement, copied, expressions_of, walk
 from .loops import is_global_load
 
 
@@ -93,9 +93,24 @@ def _body(statements: list[Statement]) -> list[Statement]:
             ends = []
         if not found and isinstance(s, Nest):
             s.body = _body(s.body)
+            _check_once(s)
         out.append(s)
         ends += found
     return [*out, Block(ends)] if ends else out
+
+
+def _check_once(nest: Nest) -> None:
+    """Raise InternalError where the ends of a row would stand in a loop over that row: they would run in each iteration, in variables that its elements use."""
+    if not isinstance(nest, Loop) or nest.is_once:
+        return
+    ops = [(s, s.at_row_end) for s in walk(nest.body) if isinstance(s, Op) and s.at_row_end is not None]
+    for op, end in ops:
+        if nest.index in _variables(op) and nest.index not in _variables(end):
+            raise InternalError(f"{op.expr} is in a loop over a row with ops that the end of the row does not have")
+
+
+def _variables(op: Op) -> set[Sym]:
+    return {v for value in expressions_of(op) for v in variables(value)}
 
 
 def _are_loads(ends: list[Statement]) -> bool:
@@ -103,13 +118,23 @@ def _are_loads(ends: list[Statement]) -> bool:
 
 
 def _ends(s: Statement) -> list[Statement]:
-    """Return the statements for a row's end of a loop over the row, or of an op on one vector; none for others."""
+    """Return the statements for a row's end of a loop over the row, or of an op on one vector; none for others.
+
+    What has one value for a whole row, as what is repeated along it, is computed again beside them.
+    """
     inner = list(walk([s]))
     ops = [x for x in inner if isinstance(x, Op)]
-    if not ops or not all(x.at_row_end for x in ops) or not all(isinstance(x, (Op, Loop, Allocate)) for x in inner):
-        return []
     loops = {x.index for x in inner if isinstance(x, Loop)}
+    if not any(x.at_row_end for x in ops):
+        return []
+    if not all(isinstance(x, (Op, Loop, Allocate)) for x in inner) or not all(x.at_row_end or _is_of_row(x, loops) for x in ops):
+        return []
     for x in ops:
-        if variables(x.at_row_end.predicate) & loops:  # type: ignore[union-attr]
+        if x.at_row_end and variables(x.at_row_end.predicate) & loops:
             raise InternalError(f"the predicate of {x.expr} at the end of a row depends on the loop that it stands behind")
-    return [x.at_row_end if isinstance(x, Op) else x for x in inner if not isinstance(x, Loop)]  # type: ignore[misc]
+    return [(x.at_row_end or copied(x, {})) if isinstance(x, Op) else x for x in inner if not isinstance(x, Loop)]
+
+
+def _is_of_row(op: Op, loops: set[Sym]) -> bool:
+    """True for an op that does the same whichever element of the row the loops around it are at."""
+    return type(op) is Op and not _variables(op) & loops

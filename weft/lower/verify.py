@@ -20,11 +20,11 @@ from .hazards import crosses_threads
 from .feeds import Feed
 from .kernel_ir import (
     Access, Allocate, Block, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Masked, Move, Nest, Op, Reduce, Repack, Scan, Statement,
-    Unswitched, is_collective, is_host_variable, walk,
+    Unswitched, expressions_of, is_collective, is_host_variable, walk,
 )  # fmt: skip
 from .kernel_sync import Arrive, DeclareFlag, ElectedThread, InitBarrier, OneThread, ReleaseStage, Role, Roles, Sync, WaitCopies, WaitStage
 from .lookups import position_variable
-from .verify_bounds import RuleBroken, check_bounds, expressions_of
+from .verify_bounds import RuleBroken, check_bounds
 
 MANY = 1 << 20
 """A size for which every loop has several iterations."""

@@ -15,7 +15,9 @@ from ..ir.block_ops import BlockSampleOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp
 from ..ir.values import ReductionOp, no_reductions
-from .kernel_ir import Access, Block, Buffer, If, Kernel, Let, LetRowEnd, Loop, Nest, Op, Statement, Unswitched, is_host_variable, walk
+from .kernel_ir import (
+    Access, Block, Buffer, If, Kernel, Let, LetRowEnd, Loop, Nest, Op, Statement, Unswitched, expressions_of, is_host_variable, walk,
+)  # fmt: skip
 from .kernel_sync import Role
 
 SIZES = (1, 2, 3, 7, 8, 31, 64, 100, 129, 256, 1000, 1024, 4096)
@@ -27,23 +29,6 @@ Env = dict[Sym, Number]
 
 class RuleBroken(Exception):
     """A rule of `weft.lower.verify` that a kernel breaks."""
-
-
-def values_of(value: object) -> Iterator[Sym]:
-    """The scalar expressions in a field of a statement."""
-    if isinstance(value, Sym):
-        yield value
-    elif isinstance(value, Access):
-        yield value.index
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from values_of(part)
-
-
-def expressions_of(s: Statement) -> Iterator[Sym]:
-    """The scalar expressions of a statement over what is defined outside of it."""
-    for name in s.EXPRESSIONS:
-        yield from values_of(getattr(s, name))
 
 
 def check_bounds(kernel: Kernel) -> None:
@@ -171,4 +156,4 @@ def _holds(condition: Sym, env: Env) -> bool:
     return all(not _is_known(part, env) or bool(evaluate(part, env)) for part in conjuncts(condition))
 
 
-__all__ = ["RuleBroken", "check_bounds", "expressions_of"]
+__all__ = ["RuleBroken", "check_bounds"]
