@@ -145,17 +145,56 @@ def test_norms_and_activations_stand_before():
             torch.testing.assert_close(got, total.bfloat16(), atol=0, rtol=0)
 
 
+def sylvester() -> torch.Tensor:
+    """H / 4 in float64, entry by entry."""
+    return torch.tensor([[(-1.0) ** bin(i & j).count("1") for j in range(16)] for i in range(16)], dtype=torch.float64) / 4
+
+
+SIGNS = (1, -1, -1, 1, 1, 1, -1, 1, -1, 1, 1, -1, -1, -1, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_hadamard_transform_of_small_integers_is_exact(dtype):
+    """Sums of 16 integers up to 8 and their quarters have a code in Float, and in BFloat16: nothing rounds, in threads' vectors and over lanes."""
+    transform = torch.tensor(SIGNS, dtype=torch.float64)[:, None] * sylvester()
+    for shape in [(3, 64), (5, 4096), (1, 16), (2, 3, 48), (0, 32)]:
+        x = torch.randint(-8, 9, shape).to(dtype)
+        wanted = (x.double().unflatten(-1, (-1, 16)) @ transform).flatten(-2)
+        for y in (x, torch.cat([x.new_zeros(1), x.flatten()])[1:].view(shape)):  # aligned, and one element off: a block is then in 16 lanes
+            torch.testing.assert_close(quantize.hadamard_transform(y, SIGNS).double(), wanted, atol=0, rtol=0)
+
+
 def test_a_hadamard_transform_before_spreads_outliers_and_is_undone_by_its_transpose():
+    """Four sums and a product by 1/4: each sum rounds by 2^-24 of a partial sum, which is at most the sum of magnitudes."""
     x = random_values((6, 64), BF16).float()
     x[2, 17] = 500.0
-    signs = torch.tensor([1.0, -1.0] * 8)
-    h = torch.tensor([[(-1.0) ** bin(i & j).count("1") for j in range(16)] for i in range(16)]) / 4
-    wanted = ((x.double().view(6, 4, 16) * signs) @ h.double()).view(6, 64)
+    signs = torch.tensor(SIGNS, dtype=torch.float32)
+    blocks = x.double().view(6, 4, 16)
+    wanted = ((blocks * signs) @ sylvester()).view(6, 64)
+    bound = (4 * 2.0**-24 * blocks.abs().sum(-1, keepdim=True) / 4).expand(6, 4, 16).reshape(6, 64)
     made = quantize.hadamard_transform(x, signs)
-    torch.testing.assert_close(made.double(), wanted, atol=1e-4, rtol=1e-6)
-    torch.testing.assert_close(((made.view(6, 4, 16) @ h.T) * signs).view(6, 64), x, atol=1e-4, rtol=1e-5)
+    assert ((made.double() - wanted).abs() <= bound).all()
+    torch.testing.assert_close(((made.view(6, 4, 16) @ sylvester().float()) * signs).view(6, 64), x, atol=1e-4, rtol=1e-5)
+    assert float(made.abs().max()) < 150  # 500 was in one place
     plain, spread = quantize.nvfp4(made), quantize.nvfp4(x, hadamard=signs)
     for a, b in zip(plain, spread):
         np.testing.assert_array_equal(codes(a), codes(b))
-    with pytest.raises(RuntimeError, match="whole blocks of 16"):
-        quantize.hadamard_transform(x[:, :40], signs)
+    for wrong in (lambda: quantize.hadamard_transform(x[:, :40], signs), lambda: quantize.hadamard_transform(x, signs[:8]), lambda: quantize.nvfp4(x, hadamard=2 * signs)):
+        with pytest.raises(RuntimeError, match="whole blocks of 16, and 16 signs, each 1 or -1"):
+            wrong()
+
+
+def test_transform_stochastic_rounding_and_scales_are_one_kernel_that_reads_once():
+    x = random_values((40, 1024), BF16)
+    recipe = functions._nvfp4(None, "128x4", is_stochastic=True, signs=SIGNS)
+    fd = functions._definition(recipe, "", ((BF16, 2, True),), 1e-5)
+    elements, scales = fd.execute([x])
+    text = fd.fec.get_cuda_kernel([x])
+    assert len(fd.fec.kernel_runtimes) == 1 and text.count("__global__") == 1 and text.count("load_global_vector") == 1
+    assert "weft::block_hadamard<" in text and "double" not in text
+    made = quantize.hadamard_transform(x.float(), SIGNS)
+    np.testing.assert_array_equal(codes(scales), block_formats.in_tiles(block_formats.nvfp4(made.numpy())[1]))
+    back = quantize.dequantize(elements, quantize.nvfp4(made)[1], dtype=torch.float32)
+    error = (back - made).view(40, 64, 16)
+    steps = made.view(40, 64, 16).abs().amax(-1, keepdim=True) / 3  # between the two largest values of e2m1
+    assert (error.abs() <= 1.1 * steps).all() and abs(float((error / steps).mean())) < 0.01  # 40960 draws of less than 0.5 standard deviation: 0.0025

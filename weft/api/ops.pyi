@@ -190,6 +190,10 @@ class OpNames:
         """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
         ...
 
+    def block_hadamard(self, arg: TensorView, signs: Operand) -> TensorView:
+        """Return, in Float, each block of 16 neighbours along the last axis times diag(signs) H / 4. signs: 16 numbers, 1 or -1."""
+        ...
+
     def block_sample(self, arg: TensorView, block_size: Operand, layout: _str = ...) -> TensorView:
         """Return the first element of each block of block_size neighbours along the last axis; layout: "rows", "128x4" or "columns"."""
         ...

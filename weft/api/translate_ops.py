@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..errors import Unsupported
-from ..ir.block_ops import BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
@@ -119,6 +119,11 @@ def _fold(expr: BlockFoldOp, names: Names) -> str:
     return f"block_amax({names.of(expr.inputs[0])}, {expr.block})"
 
 
+def _hadamard(expr: BlockHadamardOp, names: Names) -> str:
+    signs = [-1 if expr.signs >> place & 1 else 1 for place in range(expr.block)]
+    return f"block_hadamard({names.of(expr.inputs[0])}, {signs})"
+
+
 def _sample(expr: BlockSampleOp, names: Names) -> str:
     layout = "" if expr.layout == "rows" else f", layout={expr.layout!r}"
     return f"block_sample({names.of(expr.inputs[0])}, {expr.block}{layout})"
@@ -128,5 +133,5 @@ _CALLS: dict[type[Expr], Callable[..., str]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _load_store, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random, ReshapeOp: views.reshape, CatOp: views.cat, LookupOp: _lookup,
     TorchOp: translate_torch.torch_op, ScanOp: translate_torch.scan, ScatterOp: translate_torch.scatter,
-    BlockFoldOp: _fold, BlockSampleOp: _sample,
+    BlockFoldOp: _fold, BlockHadamardOp: _hadamard, BlockSampleOp: _sample,
 }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..dtypes import DataType
 from ..expr import TRUE, add
+from ..ir.block_ops import BlockHadamardOp
 from ..lower.kernel_ir import Access, BlockFold, Op
 
 
@@ -22,10 +23,12 @@ def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
         value = writer.read(source, DataType.Float)
         if source.buffer.dtype is not DataType.Float:
             value = f"weft::convert<float>({value})"
-        writer.write(target, f"weft::lanes_amax<{s.lanes}>({value if s.predicate is TRUE else f'{is_there} ? {value} : 0.f'})", depth)
+        fold = f"lanes_hadamard<{s.lanes}, {s.expr.signs}>" if isinstance(s.expr, BlockHadamardOp) else f"lanes_amax<{s.lanes}>"
+        writer.write(target, f"weft::{fold}({value if s.predicate is TRUE else f'{is_there} ? {value} : 0.f'})", depth)
         return
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
-    writer.emit(depth, f"weft::block_amax<{n}, {block}, {s.lanes}>({places}, {is_there});")
+    fold = f"block_hadamard<{n}, {s.lanes}, {s.expr.signs}>" if isinstance(s.expr, BlockHadamardOp) else f"block_amax<{n}, {block}, {s.lanes}>"
+    writer.emit(depth, f"weft::{fold}({places}, {is_there});")
 
 
 def sample_blocks(writer: Any, s: Op, depth: int) -> None:

@@ -1,5 +1,5 @@
 // requires: cast
-// Largest magnitudes of blocks of neighbours, within a thread and over few lanes; and the padding of scales in tiles. Read first: block_amax.
+// Largest magnitudes and Hadamard transforms of blocks of neighbours, within a thread and over few lanes; and the padding of scales. Read first: block_amax.
 namespace weft {
 
 // The larger of two numbers; NaN does not count.
@@ -58,6 +58,49 @@ template <int Lanes> WEFT_DEVICE float lanes_amax(float value) {
 #pragma unroll
   for (int lanes = 1; lanes < Lanes; lanes *= 2) amax = larger(amax, shuffle_xor(amax, lanes));
   return amax;
+}
+
+// N elements of a thread, and those of Lanes neighbouring lanes, as blocks of 16: each times diag(Signs) H / 4, in sums and differences at distances 1, 2, 4, 8.
+template <int N, int Lanes, unsigned Signs> WEFT_DEVICE void hadamard(float (&x)[N]) {
+  const int first = Lanes > 1 ? (int)(lane() % Lanes) * N : 0;
+#pragma unroll
+  for (int i = 0; i < N; i++) x[i] = Signs >> (first + i) % 16 & 1 ? -x[i] : x[i];
+#pragma unroll
+  for (int apart = 1; apart < 16; apart *= 2) {
+    if (Lanes > 1 && apart >= N) {
+      const float sign = lane() & (apart / N) ? -1.f : 1.f;
+#pragma unroll
+      for (int i = 0; i < N; i++) x[i] = shuffle_xor(x[i], apart / N) + sign * x[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        if (i & apart) continue;
+        const float low = x[i], high = x[i + apart];
+        x[i] = low + high;
+        x[i + apart] = low - high;
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) x[i] *= 0.25f;
+}
+// Blocks of 16 elements as rows times diag(Signs) H / 4; arguments as those of block_amax.
+template <int N, int Lanes, unsigned Signs, int M, class T, int S> WEFT_DEVICE void block_hadamard(Array<float, M>& dst, int dst_offset, const Array<T, S>& src, int src_offset, bool is_there) {
+  float x[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) x[i] = 0.f;
+  if (is_there) {
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = convert<float>(src.get(src_offset + i));
+  }
+  hadamard<N, Lanes, Signs>(x);
+#pragma unroll
+  for (int i = 0; i < N; i++) dst[dst_offset + i] = x[i];
+}
+template <int Lanes, unsigned Signs> WEFT_DEVICE float lanes_hadamard(float value) {
+  float x[1] = {value};
+  hadamard<1, Lanes, Signs>(x);
+  return x[0];
 }
 
 // Where the scale of row r and column c lies among tiles of 128 rows by 4 columns, of which a row of tiles has `column_tiles`.

@@ -30,6 +30,18 @@ class BlockFoldOp(PointwiseOp):
         return block
 
 
+class BlockHadamardOp(BlockFoldOp):
+    """Each block of 16 neighbours as a row times diag(signs) H / 4: a fold whose elements each have a result of their own.
+
+    attributes: op = "block_hadamard"; block: 16; signs: 16 bits, 1 where the element of this number changes its sign first; compute: Float.
+    """
+
+    @property
+    def signs(self) -> int:
+        signs: int = self.attributes["signs"]
+        return signs
+
+
 class BlockSampleOp(LoadStoreOp):
     """One element per block of the input: the first.
 

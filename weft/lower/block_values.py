@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..expr import ZERO, Sym, add, const, floordiv, is_divisible, mul, substitute, var, variables
-from ..ir.block_ops import BlockSampleOp
+from ..ir.block_ops import BlockHadamardOp, BlockSampleOp
 from ..ir.enums import MemoryType
 from ..ir.values import PointwiseOp
 from .state import BuildState
@@ -25,7 +25,7 @@ def compute_once_per_block(kernel: Kernel, state: BuildState) -> Kernel:
     Before: a fold over blocks gives each element of its vector the block's result.   After: no loop computes from these results alone what another element
     of the same block computes, too.   Here because: predicates still hang on ops, so that statements move with theirs.
     """
-    folds = {s.outputs[0].buffer: min(s.vector_elems, s.expr.attributes["block"]) for s in walk(kernel.body) if isinstance(s, BlockFold)}
+    folds = {s.outputs[0].buffer: min(s.vector_elems, s.expr.attributes["block"]) for s in walk(kernel.body) if isinstance(s, BlockFold) and not isinstance(s.expr, BlockHadamardOp)}
     if folds:
         kernel.body = _split(kernel.body, folds)
     return kernel

@@ -53,6 +53,12 @@ def block_amax(fusion: Fusion, arg: Any, block_size: Any) -> TensorView:
     return blocks.block_amax(fusion, given.tensor("block_amax", "arg", arg), given.integer("block_amax", "block_size", block_size))
 
 
+def block_hadamard(fusion: Fusion, arg: Any, signs: Any) -> TensorView:
+    """Return, in Float, each block of 16 neighbours along the last axis times diag(signs) H / 4. signs: 16 numbers, 1 or -1."""
+    op = "block_hadamard"
+    return blocks.block_hadamard(fusion, given.tensor(op, "arg", arg), given.integers(op, "signs", signs))
+
+
 def block_sample(fusion: Fusion, arg: Any, block_size: Any, layout: Any = "rows") -> TensorView:
     """Return the first element of each block of block_size neighbours along the last axis; layout: "rows", "128x4" or "columns"."""
     return blocks.block_sample(fusion, given.tensor("block_sample", "arg", arg), given.integer("block_sample", "block_size", block_size), layout)
@@ -73,6 +79,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "preprocess_grouped_matmul_input_sf": preprocess_grouped_matmul_input_sf,
 }
 BLOCK_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "block_amax": block_amax, "block_sample": block_sample, "e8m0_inverse": e8m0_inverse, "magnitude": magnitude,
+    "block_amax": block_amax, "block_hadamard": block_hadamard, "block_sample": block_sample, "e8m0_inverse": e8m0_inverse, "magnitude": magnitude,
 }  # fmt: skip
 """Beside nvFuser's names."""

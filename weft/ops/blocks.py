@@ -7,13 +7,13 @@ Read first: `nv_block_quantize`, `BlockFormat`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import add, ceildiv, const, evaluate_int, is_divisible, mul
-from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, PointwiseOp, Split, TensorView, Val
 from .build import cast, logical_axes, pointwise
@@ -49,6 +49,24 @@ def block_amax(fusion: Fusion, arg: TensorView, block_size: int) -> TensorView:
     value = _read_as(fusion, arg)
     out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], DataType.Float)
     fusion.register(BlockFoldOp([value], [out], op="block_amax", compute=DataType.Float, block=block_size))
+    return out
+
+
+HADAMARD_BLOCK = 16
+
+
+def block_hadamard(fusion: Fusion, arg: TensorView, signs: Sequence[int]) -> TensorView:
+    """Return, in Float, each block of 16 neighbours along the last axis as a row times diag(signs) H / 4; H: Sylvester's matrix of 1 and -1.
+
+    signs: 16 numbers, 1 or -1. The inverse is the transpose. Source: randomized Hadamard transforms of NVFP4 training recipes.
+    """
+    _check_block("block_hadamard", arg, HADAMARD_BLOCK)
+    if len(signs) != HADAMARD_BLOCK or not all(sign in (1, -1) for sign in signs):
+        raise BadBlock(problem=f"block_hadamard: signs are {list(signs)}", remedy="give 16 numbers, each 1 or -1")
+    value = _read_as(fusion, arg)
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], DataType.Float)
+    mask = sum((sign < 0) << place for place, sign in enumerate(signs))
+    fusion.register(BlockHadamardOp([value], [out], op="block_hadamard", compute=DataType.Float, block=HADAMARD_BLOCK, signs=mask))
     return out
 
 

@@ -14,7 +14,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import TensorView, Val
 from ..ops import blocks
 from ..ops.blocks import BlockFormat
-from ..ops.build import cast, pointwise
+from ..ops.build import cast, constant, pointwise
 from ..ops.factories import random_like
 from ..ops.reductions import reduce
 
@@ -129,12 +129,13 @@ class MxBothWays(Recipe):
 
 @dataclass(frozen=True)
 class NvFp4(Recipe):
-    """Blocks of 16 of e2m1 with scales of e4m3, and the encode scale of the tensor where one is given."""
+    """Blocks of 16 of e2m1 with scales of e4m3, and the encode scale of the tensor where one is given. signs: of a Hadamard transform of each block first."""
 
     layout: str = "rows"
     has_global_scale: bool = False
     is_stochastic: bool = False
     form: BlockFormat = field(default_factory=BlockFormat)
+    signs: tuple[int, ...] | None = None
 
     @property
     def has_scale(self) -> bool:
@@ -142,15 +143,19 @@ class NvFp4(Recipe):
 
     def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
         rounding = stochastic_e2m1 if self.is_stochastic else None
-        elements, scales = blocks.nvfp4(fusion, x, scale, self.form, rounding=rounding)
+        given = x if self.signs is None else blocks.block_hadamard(fusion, x, self.signs)
+        elements, scales = blocks.nvfp4(fusion, given, scale, self.form, rounding=rounding)
         return [elements, blocks.block_sample(fusion, scales, 16, self.layout)]
 
 
 def stochastic_e2m1(fusion: Fusion, y: Val) -> Val:
     """Return y on the grid of e2m1, up or down with the odds that keep its mean: a uniform part of the octave's step is added, and the rest cut off."""
     size = pointwise(fusion, "abs", y)
-    step = pointwise(fusion, "where", pointwise(fusion, "lt", size, 2.0), 0.5, pointwise(fusion, "where", pointwise(fusion, "lt", size, 4.0), 1.0, 2.0))
+    half, one, two = (constant(fusion, value, FLOAT) for value in (0.5, 1.0, 2.0))  # numbers of Python alone would make it double
+    is_fine, is_middle = (pointwise(fusion, "lt", size, limit) for limit in (2.0, 4.0))
+    step = pointwise(fusion, "where", is_fine, half, pointwise(fusion, "where", is_middle, one, two))
+    inverse = pointwise(fusion, "where", is_fine, two, pointwise(fusion, "where", is_middle, one, half))
     drawn = random_like(fusion, "uniform", y)  # type: ignore[arg-type]
-    steps = pointwise(fusion, "floor", pointwise(fusion, "add", pointwise(fusion, "div", size, step), drawn))
+    steps = pointwise(fusion, "floor", pointwise(fusion, "add", pointwise(fusion, "mul", size, inverse), drawn))
     on_grid = pointwise(fusion, "minimum", pointwise(fusion, "mul", steps, step), 6.0)
     return pointwise(fusion, "where", pointwise(fusion, "lt", y, 0.0), pointwise(fusion, "neg", on_grid), on_grid)

@@ -157,34 +157,47 @@ def mxfp4(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up") -> Res
 @checked
 def nvfp4(
     x: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser", is_stochastic: bool = False,
-    hadamard: torch.Tensor | None = None,
+    hadamard: torch.Tensor | Sequence[int] | None = None,
 ) -> Results:  # fmt: skip
     """Return (elements of e2m1, two to a byte, scales of e4m3 [..., k / 16]). global_scale: the encode scale, see `nvfp4_global_scale`.
 
-    hadamard: 16 signs: each block is transformed first, see `hadamard_transform`.
+    hadamard: 16 signs: each block is transformed first, in the same kernel, see `hadamard_transform`.
     """
-    given = x if hadamard is None else hadamard_transform(x, hadamard)
-    return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic), given, scale=global_scale)
+    signs = None if hadamard is None else _signs(x, hadamard)
+    return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic, signs), x, scale=global_scale)
 
 
 @checked
-def hadamard_transform(x: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    """Return each block of 16 neighbours of the last axis times diag(signs) H / 4, in x's type: a product that torch runs, whose inverse is its transpose.
+def hadamard_transform(x: torch.Tensor, signs: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    """Return each block of 16 neighbours of the last axis times diag(signs) H / 4, computed in Float, in x's type; its inverse is its transpose.
 
-    Spreads outliers over a block before it is quantized. signs: 16 numbers, 1 or -1. Source: randomized Hadamard transforms of NVFP4 training recipes.
+    Spreads outliers over a block before it is quantized. signs: 16 numbers, 1 or -1, part of the kernel: a tensor is read by the host.
+    Source: randomized Hadamard transforms of NVFP4 training recipes.
     """
-    if not x.dim() or x.shape[-1] % 16 or tuple(signs.shape) != (16,):
-        problem = f"blocks of 16 of a tensor of {tuple(x.shape)}, with signs of {tuple(signs.shape)}"
-        raise WrongTensors(problem=problem, remedy="give a last axis of whole blocks of 16, and 16 signs")
-    h = torch.ones(1, 1, device=x.device)
-    for _ in range(4):
-        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
-    matrix = (signs.to(h)[:, None] * h / 4).to(x.dtype)
-    return (x.unflatten(-1, (-1, 16)) @ matrix).flatten(-2)
+    return _transform(torch_dtype_to_nvfuser_dtype(x.dtype), x.dim(), x.is_contiguous(), _signs(x, signs)).execute([x])[0]
 
 
-def _nvfp4(global_scale: torch.Tensor | None, layout: str, scale_order: str = "nvfuser", is_stochastic: bool = False) -> NvFp4:
-    return NvFp4(layout, global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order))
+def _signs(x: torch.Tensor, signs: torch.Tensor | Sequence[int]) -> tuple[int, ...]:
+    """Return the signs as the op takes them. Errors: WrongTensors."""
+    found = signs.flatten().tolist() if isinstance(signs, torch.Tensor) else list(signs)
+    if not x.dim() or x.shape[-1] % 16 or len(found) != 16 or not all(sign in (1, -1) for sign in found):
+        problem = f"blocks of 16 of a tensor of {tuple(x.shape)}, with signs {shown(found)}"
+        raise WrongTensors(problem=problem, remedy="give a last axis of whole blocks of 16, and 16 signs, each 1 or -1")
+    return tuple(int(sign) for sign in found)
+
+
+@functools.lru_cache(maxsize=None)
+def _transform(dtype: DataType, rank: int, is_contiguous: bool, signs: tuple[int, ...]) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * rank, contiguity=is_contiguous, dtype=dtype)
+        fd.add_output(fd.ops.cast(fd.ops.block_hadamard(x, signs), dtype))
+    return fd
+
+
+def _nvfp4(
+    global_scale: torch.Tensor | None, layout: str, scale_order: str = "nvfuser", is_stochastic: bool = False, signs: tuple[int, ...] | None = None
+) -> NvFp4:  # fmt: skip
+    return NvFp4(layout, global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order), signs)
 
 
 @checked

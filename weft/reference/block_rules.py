@@ -9,16 +9,28 @@ from typing import Any
 
 import torch
 
-from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
 
 
 def fold(machine: Any, node: BlockFoldOp) -> torch.Tensor:
-    """Return the largest magnitude of each element's block; NaN does not count."""
+    """Return the largest magnitude of each element's block, of which NaN does not count; or each block transformed."""
     x: torch.Tensor = machine.tensors[node.inputs[0]]
     if not x.numel():
-        return x
+        return x.to(machine.dtype(node.attributes["compute"]))
+    if isinstance(node, BlockHadamardOp):
+        return transformed(x.to(machine.dtype(node.attributes["compute"])), node.signs)
     size = x.to(machine.dtype(node.attributes["compute"])).abs().nan_to_num(nan=0.0, posinf=float("inf")).unflatten(-1, (-1, node.block))
     return size.amax(-1, keepdim=True).expand_as(size).flatten(-2)
+
+
+def transformed(x: torch.Tensor, signs: int) -> torch.Tensor:
+    """Return each block of 16 neighbours of the last axis times diag(signs) H / 4, by sums and differences at distances 1, 2, 4 and 8."""
+    flipped = torch.tensor([-1.0 if signs >> place & 1 else 1.0 for place in range(16)], dtype=x.dtype, device=x.device)
+    made = x.unflatten(-1, (-1, 16)) * flipped
+    for apart in (1, 2, 4, 8):
+        low, high = made.unflatten(-1, (-1, 2, apart)).unbind(-2)
+        made = torch.stack([low + high, low - high], -2).flatten(-3)
+    return (made * 0.25).flatten(-2)
 
 
 def sample(machine: Any, node: BlockSampleOp) -> torch.Tensor:

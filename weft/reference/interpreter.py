@@ -16,7 +16,7 @@ from ..analysis.random_numbers import drawing_ops
 from ..dtypes import DataType
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym
-from ..ir.block_ops import BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.fusion import AsWritten, Fusion
 from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
@@ -364,7 +364,7 @@ _RULES: dict[type, Callable[[_Machine, Any], Any]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _copy, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduce,
     WelfordOp: _welford, FullOp: _full, IotaOp: _iota, RandomOp: _random,
     ReshapeOp: _reshape, CatOp: _cat, LookupOp: _look_up, TorchOp: _torch_op, ScanOp: _torch_op, ScatterOp: _torch_op,
-    BlockFoldOp: block_rules.fold, BlockSampleOp: block_rules.sample,
+    BlockFoldOp: block_rules.fold, BlockHadamardOp: block_rules.fold, BlockSampleOp: block_rules.sample,
 }  # fmt: skip
 
 __all__ = ["evaluate"]

@@ -14,7 +14,7 @@ from typing import Any
 from .. import expr
 from ..dtypes import RECORDS, DataType
 from ..expr import Number, Sym
-from ..ir.block_ops import BlockFoldOp
+from ..ir.block_ops import BlockFoldOp, BlockHadamardOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp, ScatterOp, TorchOp
 from ..ir.values import Expr, IotaOp, PointwiseOp, RandomOp, ReductionOp, TensorView, Val, WelfordOp, no_reductions
@@ -69,6 +69,8 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
     if node.op_name == "cast":
         if roundoff > UNIT_ROUNDOFF.get(node.attributes["compute"], 0.0):
             casts += roundoff
+    elif isinstance(node, BlockHadamardOp):
+        summed = (summed + casts + roundoff) * math.sqrt(node.block)
     elif isinstance(node, BlockFoldOp):
         pass  # a maximum is one of its operands
     elif isinstance(node, PointwiseOp):
