@@ -25,7 +25,8 @@ def compute_once_per_block(kernel: Kernel, state: BuildState) -> Kernel:
     Before: a fold over blocks gives each element of its vector the block's result.   After: no loop computes from these results alone what another element
     of the same block computes, too.   Here because: predicates still hang on ops, so that statements move with theirs.
     """
-    folds = {s.outputs[0].buffer: min(s.vector_elems, s.expr.attributes["block"]) for s in walk(kernel.body) if isinstance(s, BlockFold) and not isinstance(s.expr, BlockHadamardOp)}
+    made = [s for s in walk(kernel.body) if isinstance(s, BlockFold) and not isinstance(s.expr, BlockHadamardOp)]
+    folds = {s.outputs[0].buffer: min(s.vector_elems, s.expr.attributes["block"]) for s in made}
     if folds:
         kernel.body = _split(kernel.body, folds)
     return kernel
