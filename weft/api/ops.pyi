@@ -190,7 +190,7 @@ class OpNames:
         """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
         ...
 
-    def block_hadamard(self, arg: TensorView, signs: Operand) -> TensorView:
+    def block_hadamard(self, arg: TensorView, signs: Sequence[_int]) -> TensorView:
         """Return, in Float, each block of 16 neighbours along the last axis times diag(signs) H / 4. signs: 16 numbers, 1 or -1."""
         ...
 

@@ -150,7 +150,7 @@ class TensorSurface:
     def block_amax(self, block_size: Operand) -> TensorView:
         """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
         ...
-    def block_hadamard(self, signs: Operand) -> TensorView:
+    def block_hadamard(self, signs: Sequence[_int]) -> TensorView:
         """Return, in Float, each block of 16 neighbours along the last axis times diag(signs) H / 4. signs: 16 numbers, 1 or -1."""
         ...
     def block_sample(self, block_size: Operand, layout: _str = ...) -> TensorView:
