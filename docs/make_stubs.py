@@ -24,8 +24,8 @@ HEADER = '"""Made by docs/make_stubs.py from the registry of ops."""\n\n'
 TYPES_OF_ARGUMENTS = {
     "dims": "int | Sequence[int] | None", "dim": "int", "dim0": "int", "dim1": "int", "start_dim": "int", "end_dim": "int", "keepdim": "bool",
     "dtype": "DType", "shape": "Sequence[int | Scalar]", "new_shape": "Sequence[int | Scalar]", "is_broadcast_dim": "Sequence[bool]",
-    "broadcast_dims": "Sequence[int]", "signs": "Sequence[int]", "stride_order": "Sequence[int]", "squeeze_expanded": "bool", "correction": "float", "eps": "float | None",
-    "p": "float", "reduction": "str", "arg": "TensorView", "weight": "TensorView | None", "bias": "TensorView | None",
+    "broadcast_dims": "Sequence[int]", "stride_order": "Sequence[int]", "squeeze_expanded": "bool", "correction": "float", "eps": "float | None",
+    "signs": "Sequence[int]", "p": "float", "reduction": "str", "arg": "TensorView", "weight": "TensorView | None", "bias": "TensorView | None",
     "normalized_shape": "int | Sequence[int | Scalar]", "mask": "TensorView", "target": "TensorView", "index": "TensorView | Scalar | int",
     "tensors": "Sequence[TensorView]", "pad_widths": "Sequence[int | Scalar]", "training": "bool", "start_indices": "Sequence[int | Scalar]",
     "end_indices": "Sequence[int | Scalar]", "strides": "Sequence[int] | None", "query": "TensorView", "key": "TensorView",
