@@ -10,6 +10,8 @@ Parts are switched off one after the other, and the differences are what they co
     launch   run over run without the call into the driver; `launch alone` is that call by itself
     allocate one allocation of the outputs each; rest: what is left of run (stream, random state, arguments of the launch, the list)
 
+A second table has definitions of several kernels: a chain of sums with a bias, cut after each (`segment_set`), and what each kernel after the first adds.
+
 Each figure is the smallest of 9 rounds of 200 calls, with the GPU idle before each round, on tensors so small that kernels end quickly.
 --profile also prints cProfile's view of 20,000 calls.
 """
@@ -26,9 +28,12 @@ import torch
 from cases import BY_NAME
 from measure import device_of, parser, synchronize, table, write
 
+from weft import FusionDefinition
+
 NAMES = ("softmax", "rms_norm", "silu_mul", "gelu_bias", "row_sum", "col_sum", "add_rms_norm", "layer_norm", "dropout_layer_norm")
 SHAPE = (64, 1024)
 ROUNDS, CALLS = 9, 200
+KERNELS = (1, 2, 3, 5, 10, 20)
 
 
 def smallest_us(call: Callable[[], object], device: str, calls: int) -> float:
@@ -83,6 +88,37 @@ def stages(name: str, device: str, calls: int) -> dict[str, Any]:
     return {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
 
 
+def chain(kernels: int) -> FusionDefinition:
+    """Return a definition of so many kernels, each of which adds one bias more to a matrix."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        for _ in range(kernels):
+            bias = fd.define_tensor(shape=[-1], contiguity=True)
+            x = fd.ops.segment_set(fd.ops.relu(fd.ops.add(x, fd.ops.broadcast(bias, [True, False]))))
+        fd.add_output(x)
+    return fd
+
+
+def several(kernels: int, device: str, calls: int) -> dict[str, Any]:
+    """Return the time of a warm call of several kernels in microseconds, and of its function alone."""
+    inputs = [torch.randn(SHAPE, device=device), *(torch.randn(SHAPE[1], device=device) for _ in range(kernels))]
+    fd = chain(kernels)
+    for _ in range(3):
+        fd.execute(inputs)
+    (prepared,) = fd.fec._caller._prepared.values()
+    arguments = [*inputs, *fd.fec._caller._pointers(inputs)]
+    row: dict[str, Any] = {"kernels": len(prepared.plans), "call": smallest_us(lambda: fd.execute(inputs), device, max(1, calls // kernels))}
+    row["run"] = smallest_us(lambda: prepared.run(*arguments), device, max(1, calls // kernels))
+    return row
+
+
+def further(rows: list[dict[str, Any]]) -> None:
+    """Add what each kernel after the first costs, the finding of more inputs left out."""
+    for row in rows:
+        row["each further kernel"] = (row["run"] - rows[0]["run"]) / max(1, row["kernels"] - 1)
+        row.update({key: round(value, 2) for key, value in row.items() if isinstance(value, float)})
+
+
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--profile", default="", help="a case to run under cProfile as well")
@@ -91,6 +127,9 @@ def main() -> None:
     calls = 20 if a.cpu_smoke else CALLS
     rows = [stages(name, device, calls) for name in NAMES]
     print(table(list(rows[0]), [list(row.values()) for row in rows]))
+    chains = [several(kernels, device, calls) for kernels in KERNELS]
+    further(chains)
+    print(table(list(chains[0]), [list(row.values()) for row in chains]))
     if a.profile:
         inputs, fd = BY_NAME[a.profile].inputs(*SHAPE, torch.bfloat16, device), BY_NAME[a.profile].definition(torch.bfloat16)
         fd.execute(inputs)
@@ -100,7 +139,7 @@ def main() -> None:
             fd.execute(inputs)
         profile.disable()
         pstats.Stats(profile).sort_stats("tottime").print_stats(12)
-    write(a, __file__, device, rows, shape=list(SHAPE))
+    write(a, __file__, device, rows, shape=list(SHAPE), several=chains)
 
 
 if __name__ == "__main__":

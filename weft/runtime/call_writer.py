@@ -6,7 +6,7 @@ Read first: `prepare_call`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from ..options import current
 from ..lower.program import Need, RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
 from . import bounds, engines, gradient_check, host_scalars, philox_state, warm_path, work_memory
 from .binding import cpu_scalar_var
+from .edge_memory import EdgeMemory
 from .engines import Engine, LaunchPlan, Memory
 from .launch import ParamSlot
 from .limits import launch_sizes
@@ -32,6 +33,10 @@ from .torch_steps import call_text
 
 NO_ADDRESS = 1 << 20
 """What a tensor map is encoded with before the first launch."""
+
+
+MOST_EARLY_BYTES = 4 << 20
+"""Outputs of up to this size are allocated before the first kernel, so that launches follow one another; larger ones may take memory that is freed later."""
 
 
 class CallerFacts(Protocol):
@@ -154,7 +159,7 @@ class _CallWriter:
         text, constants = warm_path.allocator(self.engine.device)
         parts.constants.update(constants)
         self._allocation, self._addresses = text, [f"p{self.outputs.alias[n]}" if ok else f"o{n}.data_ptr()" for n, ok in enumerate(in_place)]
-        self.plans, self._scratches = [], 0
+        self.plans, self._scratches, self._edges = [], 0, EdgeMemory()
         self._write_steps(parts, in_place)
         self._share_work(parts)
         parts.after += self._copies_back(parts, in_place)
@@ -164,7 +169,7 @@ class _CallWriter:
         return warm_path.write_run(parts)
 
     def _write_steps(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> None:
-        """Write the steps. With one step all memory is taken first; else each takes its own, and edges go when their last reader has run."""
+        """Write the steps. What only kernels read lies in one piece of memory for all; a tensor of its own goes when its last reader has run."""
         steps = self.sizes.plan.steps
         written = {self._buffers[input_name(t)] for step in steps for t in step.outputs}
         for n in range(len(self.outputs.computed)):
@@ -172,24 +177,54 @@ class _CallWriter:
                 parts.allocations.append(self._view_of_input(n))
             elif n not in written and not in_place[n]:
                 parts.allocations.append(self._allocate(parts, n))
-        dead_after = self._dead_after()
+        dead_after, own_tensors = self._dead_after(), self._tensors_of_torch()
+        fresh: list[tuple[warm_path.LaunchText, int]] = []  # outputs, and the steps that write them
         uses = iter(zip(self.sizes.kernels, self.kernels))
         for number, step in enumerate(steps):
             text = warm_path.LaunchText()
             if isinstance(step, KernelStep):
                 use, kernel = next(uses)
-                fresh = [self._allocate(parts, buffer) for buffer in use.outputs if not in_place[buffer]]
-                if len(steps) == 1:
-                    parts.allocations += fresh
-                else:
-                    text.before += fresh
+                for buffer in use.outputs:
+                    if buffer < len(self.outputs.computed):
+                        fresh += [] if in_place[buffer] else [(text, buffer)]
+                    elif not self._put_into_edges(buffer, own_tensors):
+                        text.before.append(self._allocate(parts, buffer))
+                first_scratch = self._scratches
                 self._launch(parts, text, use, kernel, in_place)
+                self._edges.give_back(f"w{n}" for n in range(first_scratch, self._scratches))
             elif isinstance(step, TorchStep):
                 text.call, text.torch_name = self._torch_call(parts, number, step), f"torch{number}"
             else:
                 text.call = self._view(step)
-            text.after += [f"del {name}" for name in dead_after[number]]
+            for buffer in dead_after[number]:
+                if not self._edges.give_back([buffer]):
+                    text.after.append(f"del o{buffer}")
             parts.steps.append(text)
+        self._allocate_outputs(parts, fresh)
+        if self._edges.most_bytes:
+            parts.constants.update(size_edges=(self._edges.most_bytes,), stride_edges=(1,), dtype_edges=torch.uint8)
+            parts.allocations += [f"edge_memory = {self._allocation.format(n='_edges')}", "edges = edge_memory.data_ptr()"]
+
+    def _allocate_outputs(self, parts: warm_path.RunParts, fresh: Sequence[tuple[warm_path.LaunchText, int]]) -> None:
+        """Write the allocations of outputs: all at first, unless memory that goes before they are written could serve the larger ones."""
+        is_freed = any(text.before or text.after for text in parts.steps)
+        for text, buffer in fresh:
+            if len(parts.steps) == 1 or not is_freed or self.sizes.layouts[buffer].storage_bytes <= MOST_EARLY_BYTES:
+                parts.allocations.append(self._allocate(parts, buffer))
+            else:
+                text.before.insert(0, self._allocate(parts, buffer))
+
+    def _put_into_edges(self, buffer: int, own_tensors: Set[int]) -> bool:
+        """Give a buffer a place in the memory that kernels share; False if it has to be a tensor, or there is no room."""
+        offset = None if buffer in own_tensors else self._edges.take(buffer, self.sizes.layouts[buffer].storage_bytes)
+        if offset is not None:
+            self._addresses[buffer] = f"edges + {offset}"
+        return offset is not None
+
+    def _tensors_of_torch(self) -> set[int]:
+        """Return the buffers that steps without a kernel read or write."""
+        steps = [step for step in self.sizes.plan.steps if not isinstance(step, KernelStep)]
+        return {self._buffers[name] for step in steps for value in (*step.outputs, *step.reads) if (name := input_name(value)) in self._buffers}
 
     def _view_of_input(self, n: int) -> str:
         """Return the statement that makes an output which has the bytes of an input."""
@@ -203,7 +238,7 @@ class _CallWriter:
         parts.constants.update({f"size{n}": layout.torch_sizes, f"stride{n}": layout.torch_strides, f"dtype{n}": layout.dtype})
         return f"o{n} = {self._allocation.format(n=n)}"
 
-    def _dead_after(self) -> list[list[str]]:
+    def _dead_after(self) -> list[list[int]]:
         """Return, for each step, the edges that no later step reads."""
         steps, first_edge = self.sizes.plan.steps, len(self.outputs.computed)
         last: dict[int, int] = {}
@@ -212,7 +247,7 @@ class _CallWriter:
                 buffer = self._buffers.get(input_name(value))
                 if buffer is not None and buffer >= first_edge:
                     last[buffer] = number
-        return [[f"o{buffer}" for buffer, at in last.items() if at == number] for number in range(len(steps))]
+        return [[buffer for buffer, at in last.items() if at == number] for number in range(len(steps))]
 
     def _copies_back(self, parts: warm_path.RunParts, in_place: Sequence[bool]) -> list[str]:
         """Return what fills inputs after the launches: first those that another input is written into, which is what it was before the call."""
@@ -330,9 +365,12 @@ class _CallWriter:
         raise InternalError(f"kernel {kernel.program.name} has a parameter {param.name} that is no input, output or tensor of the fusion")
 
     def _scratch(self, parts: warm_path.RunParts, launch: warm_path.LaunchText, size_bytes: int) -> str:
-        """Write the allocation of scratch memory for one launch; return the expression of its address."""
+        """Find scratch memory for one launch; return the expression of its address."""
         number = f"_w{self._scratches}"
         self._scratches += 1
+        offset = self._edges.take(number[1:], size_bytes) if len(self.sizes.plan.steps) > 1 else None
+        if offset is not None:
+            return f"edges + {offset}"
         parts.constants.update({f"size{number}": (size_bytes,), f"stride{number}": (1,), f"dtype{number}": torch.uint8})
         launch.before.append(f"w{number} = {self._allocation.format(n=number)}")
         if len(self.sizes.plan.steps) > 1:

@@ -76,7 +76,7 @@ class LaunchConfig(ctypes.Structure):
     ]
 
 
-_STREAM_WORD = LaunchConfig.stream.offset // _WORD_BYTES
+STREAM_WORD = LaunchConfig.stream.offset // _WORD_BYTES
 _CONFIG_WORDS = ctypes.sizeof(LaunchConfig) // _WORD_BYTES
 
 ATTRIBUTE_COOPERATIVE = 2  # CUlaunchAttributeID
@@ -124,7 +124,10 @@ class _Prepared:
 
     __slots__ = ("fields", "keep_alive", "scalars")
 
-    def __init__(self, params: Sequence[ParamSlot], config: LaunchConfig, function: ctypes.c_void_p, pointer_count: int) -> None:
+    def __init__(
+        self, params: Sequence[ParamSlot], config: LaunchConfig, function: ctypes.c_void_p, pointer_count: int, places: Sequence[int] | None = None
+    ) -> None:
+        """places: where each pointer lies, as addresses, when several launches share that memory; else it is this object's own."""
         map_offset = -(-pointer_count * _WORD_BYTES // _TENSOR_MAP_ALIGNMENT_BYTES) * _TENSOR_MAP_ALIGNMENT_BYTES
         map_count = sum(slot[0] == "tensor_map" for slot in params)
         scalar_offset = map_offset + map_count * TENSOR_MAP_BYTES
@@ -136,7 +139,7 @@ class _Prepared:
         maps: list[list[Any]] = []  # [address of the map, index into pointers, the address it holds now]
         for number, slot in enumerate(params):
             if slot[0] == "pointer":
-                addresses[number] = base + slot[1] * _WORD_BYTES
+                addresses[number] = base + slot[1] * _WORD_BYTES if places is None else places[slot[1]]
             elif slot[0] == "tensor_map":
                 addresses[number] = base + map_offset
                 ctypes.memmove(base + map_offset, slot[2], TENSOR_MAP_BYTES)
@@ -171,7 +174,7 @@ class LaunchRecord:
     more when the list is empty, so nobody waits and an interrupted launch costs one piece of memory.
     """
 
-    __slots__ = ("_call", "_config", "_function", "_idle", "_params", "_pointer_words", "_prepared", "_replace_address", "_retry", "name")
+    __slots__ = ("_config", "_function", "_idle", "_params", "_pointer_words", "_prepared", "_replace_address", "_retry", "call", "name")
 
     def __init__(
         self,
@@ -185,7 +188,7 @@ class LaunchRecord:
     ) -> None:
         """`call` is cuLaunchKernelEx without argtypes; `retry(status, again)` launches in the device's context, or raises."""
         self.name = name
-        self._call = call if all((*config.grid, *config.block)) else _launch_nothing
+        self.call = call if all((*config.grid, *config.block)) else _launch_nothing
         self._function = function
         self._config = config
         self._params = list(params)
@@ -231,14 +234,14 @@ class LaunchRecord:
         try:
             values, config, arguments, scalar_slots, maps = prepared
             values[self._pointer_words] = pointers  # takes any sequence, and checks its length
-            config[_STREAM_WORD] = stream
+            config[STREAM_WORD] = stream
             for slot, value in scalars:
                 scalar_slots[slot].value = value
             if maps:
                 self._move_maps(maps, pointers)
-            status = self._call(*arguments)
+            status = self.call(*arguments)
             if status:
-                self._again(status, arguments)
+                self.again(status, arguments)
         finally:
             self._idle.append(prepared)
 
@@ -248,7 +251,7 @@ class LaunchRecord:
         pointers, stream, scalars: those of `launch`, as expressions.
         """
         names = {
-            "take": self._idle.pop, "make": self._prepare, "words": self._pointer_words, "call": self._call, "again": self._again, "give": self._idle.append,
+            "take": self._idle.pop, "make": self._prepare, "words": self._pointer_words, "call": self.call, "again": self.again, "give": self._idle.append,
         }  # fmt: skip
         lines = [
             f"try: prepared = take{number}()",
@@ -256,7 +259,7 @@ class LaunchRecord:
             "try:",
             "    values, config, arguments, slots, _ = prepared",
             *([f"    values[words{number}] = {', '.join(pointers)},"] if pointers else []),
-            f"    config[{_STREAM_WORD}] = {stream}",
+            f"    config[{STREAM_WORD}] = {stream}",
             *(f"    slots[{slot}].value = {text}" for slot, text in scalars),
             f"    status = call{number}(*arguments)",
             f"    if status: again{number}(status, arguments)",
@@ -264,9 +267,15 @@ class LaunchRecord:
         ]
         return lines, {f"{name}{number}": value for name, value in names.items()}
 
-    def _again(self, status: int, arguments: tuple[Any, ...]) -> None:
+    def prepare_at(self, places: Sequence[int]) -> tuple[Any, ...]:
+        """Return the fields of memory for one launch at a time, whose pointers lie at these addresses: for a `LaunchBatch`."""
+        prepared = _Prepared(self._params, self._config, self._function, self.pointer_count, places)
+        self._prepared.append(prepared)
+        return prepared.fields
+
+    def again(self, status: int, arguments: tuple[Any, ...]) -> None:
         """Launch once more after a failure, in the device's context. Errors: DriverCallFailed."""
-        self._retry(status, lambda: self._call(*arguments))
+        self._retry(status, lambda: self.call(*arguments))
 
     def set_scalar(self, slot: int, value: int | float | bool) -> None:
         """Change the value of scalar parameter `slot` (its place among all parameters) for all later launches.

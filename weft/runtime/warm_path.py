@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from .launch import LaunchRecord
+from .launch_batch import LaunchBatch
 
 ALIGNED = 15
 """Addresses without these bits are aligned for every access."""
@@ -228,7 +229,11 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
         lines.append(f"queue = {stream}")
         stream = "queue"
     lines += parts.before
-    for step in parts.steps:
+    for number, steps in enumerate(_batches(parts)):
+        if len(steps) > 1:
+            lines += [*steps[0].before, *_batch_lines(number, steps, stream, parts.constants), *steps[-1].after]
+            continue
+        (step,) = steps
         lines += [*step.before, *([step.call] if step.call else _launch_lines(step.number, step, stream, parts.constants)), *step.after]
     lines += parts.after
     lines.append(f"return [{', '.join(parts.returned)}]")
@@ -238,10 +243,40 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
     return run
 
 
+def _record(step: LaunchText, constants: dict[str, Any]) -> LaunchRecord | None:
+    """Return the record that a step launches, if it is one whose launch can be written out."""
+    record = None if step.call else getattr(constants[f"launch{step.number}"], "__self__", None)
+    return record if isinstance(record, LaunchRecord) and not record.has_maps else None
+
+
+def _batches(parts: RunParts) -> list[list[LaunchText]]:
+    """Return the steps in order, those together that are launches with nothing between them."""
+    out: list[list[LaunchText]] = []
+    is_open = False
+    for step in parts.steps:
+        is_launch = _record(step, parts.constants) is not None
+        if is_open and is_launch and not step.before:
+            out[-1].append(step)
+        else:
+            out.append([step])
+        is_open = is_launch and not step.after
+    return out
+
+
+def _batch_lines(number: int, steps: Sequence[LaunchText], stream: str, constants: dict[str, Any]) -> list[str]:
+    """The statements of several launches, whose addresses are written together."""
+    records = [record for step in steps if (record := _record(step, constants)) is not None]
+    batch = LaunchBatch(records, [step.pointers for step in steps])
+    scalars = [(place, slot, text) for place, step in enumerate(steps) for slot, text in step.scalars]
+    lines, names = batch.written(number, stream, scalars)
+    constants.update(names)
+    return lines
+
+
 def _launch_lines(number: int, launch: LaunchText, stream: str, constants: dict[str, Any]) -> list[str]:
     """The statements of one launch: a call, or what a LaunchRecord does, whose call alone costs 0.1 us, written out."""
-    record = getattr(constants[f"launch{number}"], "__self__", None)
-    if not isinstance(record, LaunchRecord) or record.has_maps:
+    record = _record(launch, constants)
+    if record is None:
         scalars = f", {_tuple([f'({slot}, {text})' for slot, text in launch.scalars])}" if launch.scalars else ""
         return [f"launch{number}({_tuple(launch.pointers)}, {stream}{scalars})"]
     lines, names = record.written(number, launch.pointers, stream, launch.scalars)
