@@ -270,7 +270,7 @@ def grouped(tokens: list[int]) -> tuple[list[int], list[int]]:
     return begins, np.cumsum([0, *(-(-n // 128) * 128 for n in tokens[:-1])]).tolist()
 
 
-@pytest.mark.parametrize("tokens", [[115, 144, 8, 33], [1], [0, 128, 0, 5], [300, 0]])
+@pytest.mark.parametrize("tokens", [[115, 144, 8, 33], [1], [0, 128, 0, 5], [300, 0], [0, 0], [1] * 70])
 @pytest.mark.parametrize("has_global", [False, True])
 def test_groups_have_their_scales_in_tiles_of_their_own(tokens, has_global):
     begins, places = grouped(tokens)
@@ -282,10 +282,13 @@ def test_groups_have_their_scales_in_tiles_of_their_own(tokens, has_global):
             fd.add_output(result)
     for columns in (160, 64):
         x = random_values((sum(tokens), columns), BF16)
-        found = run(fd, x, *(torch.tensor(n, dtype=torch.int32) for n in (begins, places)), *([torch.tensor(448.0)] if has_global else []))
+        inputs = [x, *(torch.tensor(n, dtype=torch.int32) for n in (begins, places)), *([torch.tensor(448.0)] if has_global else [])]
+        found = run(fd, *inputs)
         codes, scales = block_formats.nvfp4(numbers(x), 448.0 if has_global else None)
         np.testing.assert_array_equal(found[0], block_formats.packed(codes))
         np.testing.assert_array_equal(found[1], block_formats.in_grouped_tiles(scales, begins, places))
+    if sum(tokens):
+        assert fd.fec.get_cuda_kernel(inputs).count("__global__") == 1
 
 
 def test_scales_of_groups_that_are_there_already_are_laid_out_alike():

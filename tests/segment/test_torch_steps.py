@@ -188,11 +188,9 @@ def test_nothing_but_the_ops_of_the_table_runs_in_torch() -> None:
 
 
 def test_the_table_has_nvfusers_ops_only() -> None:
-    """What nvFuser runs in torch where it stands alone (csrc/scheduler/expr_eval_sched.cpp), the plain names of its scans, the gradient of an embedding, and the
-    layout of a grouped product's scales, whose sizes depend on the groups."""
+    """What nvFuser runs in torch where it stands alone (csrc/scheduler/expr_eval_sched.cpp), the plain names of its scans, and the gradient of an embedding."""
     assert set(TORCH_OPS) == {
         "matmul", "linear", "grouped_mm", "scaled_mm", "scaled_grouped_mm", "sdpfa_fwd", "sdpfa_bwd", "embedding_fwd", "embedding_bwd", "argsort", "topk", "scan", "scatter",
-        "preprocess_grouped_matmul_input_sf",
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tup
     if isinstance(expr, SqueezeOp):
         kept = [axis for axis, dropped in zip(sources, expr.attributes["flags"]) if not dropped]
         return list(zip(kept, targets))
-    if isinstance(expr, LookupOp) and producer is expr.source:
+    if producer in expr.read_whole:
         return []  # read where it lies: its axes are no loops
     if isinstance(expr, CatOp):
         return [pair for dim, pair in enumerate(zip(sources, targets)) if dim != expr.attributes["dim"]]

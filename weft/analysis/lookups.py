@@ -23,16 +23,16 @@ def lookup_of(tensor: TensorView) -> LookupOp | None:
 
 
 def read_in_place(expr: Expr) -> list[TensorView]:
-    """Return the tensors that `expr` reads at its loops' own positions: all but the source of a lookup."""
+    """Return the tensors that `expr` reads at its loops' own positions: all but the source of a lookup, and where groups begin."""
     if isinstance(expr, LookupOp):
         return [v for v in expr.inputs[1:] if isinstance(v, TensorView)]
-    return expr.tensor_inputs
+    return [t for t in expr.tensor_inputs if t not in expr.read_whole]
 
 
 def looked_up_only(fusion: Fusion) -> set[TensorView]:
-    """Return the inputs that are read by lookups and by nothing else."""
+    """Return the inputs that are read by lookups, or to find groups of rows, and by nothing else."""
     exprs = fusion.tensor_exprs()
-    sources = {e.source for e in exprs if isinstance(e, LookupOp)}
+    sources = {t for e in exprs for t in e.read_whole}
     return sources - {t for e in exprs for t in read_in_place(e)} - {v for v in fusion.outputs() if isinstance(v, TensorView)}
 
 
@@ -52,8 +52,9 @@ def in_memory(tensor: TensorView) -> TensorView:
 def bad_source(fusion: Fusion) -> str:
     """Return why a lookup cannot be in a kernel, "" when all can: the source must be an input."""
     for expr in fusion.tensor_exprs():
-        if isinstance(expr, LookupOp) and not expr.source.is_fusion_input:
-            return f"{expr.outputs[0]} looks up {expr.source}, which is not in memory before the kernel runs"
+        for source in expr.read_whole:
+            if not source.is_fusion_input:
+                return f"{expr.outputs[0]} looks up {source}, which is not in memory before the kernel runs"
     return ""
 
 

@@ -149,7 +149,7 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
         return Obstacle("there is no output tensor that is computed")
     read = {t for e in fusion.tensor_exprs() for t in read_in_place(e)}
     needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))
-    covering = [t for t in outputs if needed <= axes.stored(t) and sample_of(t) is None]
+    covering = [t for t in outputs if needed <= axes.stored(t) and ((sample := sample_of(t)) is None or sample.block == 1)]
     if not covering:
         return Obstacle("no output has every axis of all inputs and outputs")
     return max(covering, key=lambda t: len(axes.stored(t)))

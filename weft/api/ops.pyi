@@ -455,6 +455,10 @@ class OpNames:
         """Return products of groups that end at offsets; with scales also two Nones, for scales of the result, which it has none of."""
         ...
 
+    def grouped_tiles(self, arg: TensorView, input_offsets: Operand, output_offsets: Operand, block_size: _int = ...) -> TensorView:
+        """Return the first element of each block of block_size neighbours as scales of groups of rows, see `preprocess_grouped_matmul_input_sf`."""
+        ...
+
     @overload
     def gt(self, a: TensorView, b: Operand, /) -> TensorView:
         """Return gt(a, b), elementwise."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..errors import Unsupported
-from ..ir.block_ops import BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.block_ops import GROUPED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
@@ -125,6 +125,8 @@ def _hadamard(expr: BlockHadamardOp, names: Names) -> str:
 
 
 def _sample(expr: BlockSampleOp, names: Names) -> str:
+    if expr.layout == GROUPED:
+        return f"grouped_tiles({', '.join(map(names.of, expr.inputs))}, {expr.block})"
     layout = "" if expr.layout == "rows" else f", layout={expr.layout!r}"
     return f"block_sample({names.of(expr.inputs[0])}, {expr.block}{layout})"
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..dtypes import DataType
 from ..expr import TRUE, add
-from ..ir.block_ops import BlockHadamardOp
+from ..ir.block_ops import BlockHadamardOp, BlockSampleOp
+from ..lower.blocks import row_variable
 from ..lower.kernel_ir import Access, BlockFold, Op
 
 
@@ -41,6 +42,21 @@ def sample_blocks(writer: Any, s: Op, depth: int) -> None:
     if s.inside is not TRUE:
         writer.emit(depth, f"if ({writer.scalars.condition(s.inside)})")
         depth += 1
+    if len(s.operands) > 1:
+        writer.emit(depth, "{")
+        depth += 1
+        row, ctype = row_variable(s.expr.outputs[0]).payload, writer.scalars.index_ctype  # type: ignore[arg-type]
+        call = f"weft::grouped_row<{ctype}>({writer.scalars.index(s.element)}, {groups_text(writer, s.expr)})"  # type: ignore[arg-type]
+        writer.emit(depth, f"const {ctype} {row} = {call};")
     for n in range(max(1, s.vector_elems // block)):
         taken = Access(source.buffer, add(source.index, n * block))
         writer.write(Access(target.buffer, add(target.index, n)), writer.read(taken, target.buffer.dtype), depth)
+    if len(s.operands) > 1:
+        writer.emit(depth - 1, "}")
+
+
+def groups_text(writer: Any, sample: BlockSampleOp) -> str:
+    """Return the arguments that say where groups of rows begin, where their tiles do, and how many groups there are."""
+    writer.blocks["blocks"] = None
+    begins, places = sample.read_whole
+    return f"T{begins.name}, T{places.name}, {writer.scalars.index(places.get_logical_domain()[0].sym)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InternalError
 from ..expr import FALSE, ONE, TRUE, ceildiv, evaluate_int, floordiv, less, mul, sub
-from ..ir.block_ops import COLUMNS, SWIZZLED, sample_of
+from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, sample_of
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..lower.kernel_ir import Reduce, Statement
 from ..lower.kernel_sync import (
@@ -18,6 +18,7 @@ from ..lower.kernel_sync import (
     ReleaseStage, Role, Roles, StartExchanges, StartScan, Sync, WaitCopies, WaitStage, WaitStores, ZeroPadding,
 )  # fmt: skip
 from ..lower.program import Need
+from .blocks import groups_text
 from .positions import start_scan
 
 _PADDING = {SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding"}
@@ -205,6 +206,10 @@ def _zero_padding(writer: Any, s: ZeroPadding, depth: int) -> None:
     writer.blocks["blocks"] = None
     rows, columns = (axis.sym for axis in tensor.get_logical_domain())
     places = [writer.scalars.index(extent) for extent in (rows, columns)]
+    if sample.layout == GROUPED:
+        places.append(groups_text(writer, sample))
+        _call(writer, depth, f"weft::zero_grouped_padding<{writer.scalars.index_ctype}>({s.buffer.name}, {', '.join(places)})")
+        return
     units = {SWIZZLED: (128, 4), COLUMNS: (4, 1)}[sample.layout]
     whole = mul(*(mul(ceildiv(extent, unit), unit) for extent, unit in zip((rows, columns), units)))
     is_padded = less(0, sub(whole, mul(rows, columns)))  # asked on the host: threads without padding do not count it

@@ -123,6 +123,42 @@ template <class Index, class T> WEFT_DEVICE void zero_tile_padding(T* scales, In
   }
 }
 
+// The last of `groups` groups of rows that begins at `row` or before; -1 where none does. begins: in order; of groups without rows, the next begins there, too.
+template <class Index, class Begin> WEFT_DEVICE Index group_at(const Begin* begins, Index groups, Index row) {
+  Index low = 0, high = groups;  // those before `low` begin at the row or before, those from `high` on behind it
+  while (low < high) {
+    const Index middle = (low + high) / 2;
+    if ((Index)load_global(begins + middle) <= row) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+// The row of tiles in which row `row` of scales lies: those of a group stand in a row of their own, from places[group] on, a multiple of 128.
+template <class Index, class Begin, class Place> WEFT_DEVICE Index grouped_row(Index row, const Begin* begins, const Place* places, Index groups) {
+  const Index group = group_at(begins, groups, row);
+  return row - (Index)load_global(begins + group) + (Index)load_global(places + group);
+}
+
+// Zeros where tiles of groups have no scale, and where there are no tiles, of rows + 127 * groups rows in all. All threads of the grid share the work.
+template <class Index, class T, class Begin, class Place>
+WEFT_DEVICE void zero_grouped_padding(T* scales, Index rows, Index columns, const Begin* begins, const Place* places, Index groups) {
+  const Index column_tiles = (columns + 3) / 4, quads = (rows + 127 * groups) * column_tiles;
+  const Index threads = (Index)gridDim.x * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
+  const Index block = ((Index)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const Index thread = (block * blockDim.z + threadIdx.z) * (blockDim.y * blockDim.x) + threadIdx.y * blockDim.x + threadIdx.x;
+  for (Index i = thread; i < quads; i += threads) {  // four neighbours of a row of tiles
+    const Index tile = i / 128, r = tile / column_tiles * 128 + i % 4 * 32 + i % 128 / 4, c = tile % column_tiles * 4;
+    const Index group = group_at(places, groups, r);
+    Index last = 0;  // behind the rows of this group, in rows of tiles
+    if (group >= 0) {
+      const Index begin = (Index)load_global(begins + group), end = group + 1 < groups ? (Index)load_global(begins + group + 1) : rows;
+      last = (Index)load_global(places + group) + end - begin;
+    }
+    for (Index k = r < last ? columns - c : 0; k < 4; k++) store_global(scales + i * 4 + k, T{});
+  }
+}
+
 // Zeros between columns of scales whose rows are innermost: each but the last ends at a multiple of four.
 template <class Index, class T> WEFT_DEVICE void zero_column_padding(T* scales, Index rows, Index columns) {
   const Index pitch = (rows + 3) / 4 * 4, gap = pitch - rows;

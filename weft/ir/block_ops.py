@@ -17,6 +17,9 @@ SWIZZLED = "128x4"
 COLUMNS = "columns"
 """Rows innermost, each column beginning at a multiple of four elements: as products with scales of 1 x 128 blocks take them, TMA-aligned."""
 
+GROUPED = "grouped"
+"""Tiles as SWIZZLED has them, for each group of rows: inputs say where a group's rows begin, and where its tiles do, a multiple of 128 rows."""
+
 
 class BlockFoldOp(PointwiseOp):
     """Each element of the output is the largest magnitude among the `block` neighbours that its own position belongs to; NaN does not count.
@@ -43,11 +46,15 @@ class BlockHadamardOp(BlockFoldOp):
 
 
 class BlockSampleOp(LoadStoreOp):
-    """One element per block of the input: the first.
+    """One element per block of the first input: the first.
 
     The output's root axes are the input's; its last logical axis is the outer part of the last root axis, split by `block`. Its loops are over the root axes.
-    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED or COLUMNS for an output of rank 2.
+    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED, COLUMNS or GROUPED for an output of rank 2. inputs behind the first: those of GROUPED.
     """
+
+    @property
+    def read_whole(self) -> list[TensorView]:
+        return self.tensor_inputs[1:]
 
     @property
     def block(self) -> int:

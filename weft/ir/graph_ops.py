@@ -62,6 +62,10 @@ class LookupOp(Expr):
         return self.inputs[0]  # type: ignore[return-value]
 
     @property
+    def read_whole(self) -> list[TensorView]:
+        return [self.source]
+
+    @property
     def positions(self) -> tuple[Position, ...]:
         positions: tuple[Along | At | Fixed, ...] = self.attributes["positions"]
         return positions

@@ -282,6 +282,9 @@ class TensorSurface:
     def grouped_mm(self, mat2: Operand, offsets: Operand, scale1: Any = ..., scale2: Any = ..., alpha: Any = ..., bias: TensorView | None = ..., beta: _float | None = ..., dtype: DType = ..., output_block_scale_size: _int = ..., output_block_scale_dtype: DType = ..., output_gamma: _bool = ...) -> Any:
         """Return products of groups that end at offsets; with scales also two Nones, for scales of the result, which it has none of."""
         ...
+    def grouped_tiles(self, input_offsets: Operand, output_offsets: Operand, block_size: _int = ...) -> TensorView:
+        """Return the first element of each block of block_size neighbours as scales of groups of rows, see `preprocess_grouped_matmul_input_sf`."""
+        ...
     def gt(self, b: Operand, /) -> TensorView:
         """Return gt(a, b), elementwise."""
         ...

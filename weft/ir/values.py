@@ -195,6 +195,11 @@ class Expr(Statement):
         return [v for v in self.outputs if isinstance(v, IterDomain)]
 
     @property
+    def read_whole(self) -> "list[TensorView]":
+        """The tensors that are read where they lie, anywhere: their axes are no loops, and they must be in memory before the kernel runs."""
+        return []
+
+    @property
     def op_name(self) -> str:
         """The op's name as the front end spells it."""
         return str(self.attributes.get("op", type(self).__name__))

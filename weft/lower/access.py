@@ -43,6 +43,8 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
         return value.sym
     if isinstance(expr, LookupOp) and number == 0:
         return Access(state.buffer(value), lookup_index(indexer, expr))
+    if value in expr.read_whole:
+        return Access(state.buffer(value), ZERO)
     return access(state, indexer, value, expr, writing=False)
 
 

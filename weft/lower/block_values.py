@@ -64,7 +64,7 @@ class _Splitter:
 
     def move(self, s: Op) -> int:
         """Return of how many neighbours a statement computes the same, and note it; 0 where it stays."""
-        widths = [self.width_of(operand) for operand in s.operands]
+        widths = [self.width_of(operand) for operand in s.operands if not (isinstance(s.expr, BlockSampleOp) and operand is not s.operands[0])]
         is_scalar = isinstance(s.expr, PointwiseOp) and s.element is ZERO and s.outputs[0].buffer in self.local
         is_sample = isinstance(s.expr, BlockSampleOp) and s.outputs[0].buffer.memory is MemoryType.global_
         known = [w for w in widths if w is not None]

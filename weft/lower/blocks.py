@@ -9,7 +9,7 @@ from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
 from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, is_divisible, mod, mul, recombine, sub, substitute, var, variables
-from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, BlockFoldOp, BlockSampleOp
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
 from .indexing import Indexer, linear_element
@@ -67,6 +67,8 @@ def sample_index(indexer: Indexer, output: TensorView, sample: BlockSampleOp) ->
     """Return where the element that is taken of a block lies in memory. In row-major order no row is divided by: rows are whole blocks."""
     if sample.layout == SWIZZLED:
         return tiled_index(indexer, output)
+    if sample.layout == GROUPED:
+        return tiled_index(indexer, output, row_variable(output))
     if sample.layout == COLUMNS:
         r, c = _places(indexer, output)
         return add(mul(c, mul(ceildiv(output.get_logical_domain()[0].sym, 4), 4)), r)
@@ -86,9 +88,20 @@ def _places(indexer: Indexer, output: TensorView) -> list[Sym]:
     return [ZERO if axis.is_broadcast() else indexer.axis_index(axis, output) for axis in output.get_logical_domain()]
 
 
-def tiled_index(indexer: Indexer, output: TensorView) -> Sym:
-    """Return where a scale lies among tiles of 128 rows by 4 columns. Source: cuBLAS, layout of block scaling factors."""
+def row_variable(output: TensorView) -> Sym:
+    """The row of tiles in which a scale of a group lies, as a variable of the op's own, which code generation sets before it."""
+    return var(f"row_T{output.name}", lower=0)
+
+
+def row_of(indexer: Indexer, output: TensorView) -> Sym:
+    """Return the row of scales that the loops around compute."""
+    return _places(indexer, output)[0]
+
+
+def tiled_index(indexer: Indexer, output: TensorView, row: Sym | None = None) -> Sym:
+    """Return where a scale lies among tiles of 128 rows by 4 columns; row: where it is not the scale's own. Source: cuBLAS, layout of block scaling factors."""
     r, c = _places(indexer, output)
+    r = r if row is None else row
     tile = add(mul(floordiv(r, 128), ceildiv(output.get_logical_domain()[1].sym, 4)), floordiv(c, 4))
     within = add(add(mul(mod(r, 32), 16), mul(floordiv(mod(r, 128), 32), 4)), mod(c, 4))
     return add(mul(tile, 512), within)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from ..analysis.masks import EVERYWHERE, mask_bounds
 from ..dtypes import DataType
 from ..expr import ONE, TRUE, conjunction, mul, product
-from ..ir.block_ops import BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import GROUPED, BlockFoldOp, BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ScanOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Split, TensorView
 from .access import op_fields
-from .blocks import check_fold, sample_guard
+from .blocks import check_fold, row_of, sample_guard
 from .copies import bulk_copy, check_async
 from .indexing import Indexer
 from .kernel_ir import Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
@@ -148,6 +148,8 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
         if isinstance(expr, BlockSampleOp):
             op.inside = sample_guard(state, indexer, expr, op.vector_elems)
+            if expr.layout == GROUPED:
+                op.element = row_of(indexer, output)
         if indexer.repeats and op.vector_elems > 1 and is_global_load(expr):
             op.is_shifted = True
         if indexer.is_phased:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import InternalError
 from ..expr import ZERO, Number, Sym, evaluate_int, sub, variables
+from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import At, LookupOp
 from ..ir.values import TensorView
+from .blocks import row_variable
 from .state import BuildState
 from .hazards import crosses_threads
 from .feeds import Feed
@@ -85,6 +87,8 @@ def _names_of(body: list[Statement], scope: _Scope, free: set[str]) -> _Scope:
         if isinstance(s, Op) and isinstance(s.expr, LookupOp):
             own = {position_variable(s.expr, p.operand) for p in s.expr.positions if isinstance(p, At)}
             known = replace(scope, variables=scope.variables | own)
+        elif isinstance(s, Op) and isinstance(s.expr, BlockSampleOp):
+            known = replace(scope, variables=scope.variables | {row_variable(s.expr.outputs[0])})  # type: ignore[arg-type]
         for value in expressions_of(s):
             _check_variables(value, s, known, free)
         for buffer in _buffers(s):

@@ -48,6 +48,13 @@ def preprocess_grouped_matmul_input_sf(fusion: Fusion, input: Any, input_offsets
     return blocks.grouped_tiles(fusion, scales, begins, places)
 
 
+def grouped_tiles(fusion: Fusion, arg: Any, input_offsets: Any, output_offsets: Any, block_size: Any = 1) -> TensorView:
+    """Return the first element of each block of block_size neighbours as scales of groups of rows, see `preprocess_grouped_matmul_input_sf`."""
+    op = "grouped_tiles"
+    tensors = [given.tensor(op, name, value) for name, value in (("arg", arg), ("input_offsets", input_offsets), ("output_offsets", output_offsets))]
+    return blocks.grouped_tiles(fusion, tensors[0], tensors[1], tensors[2], given.integer(op, "block_size", block_size))
+
+
 def block_amax(fusion: Fusion, arg: Any, block_size: Any) -> TensorView:
     """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
     return blocks.block_amax(fusion, given.tensor("block_amax", "arg", arg), given.integer("block_amax", "block_size", block_size))
@@ -79,6 +86,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "preprocess_grouped_matmul_input_sf": preprocess_grouped_matmul_input_sf,
 }
 BLOCK_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "block_amax": block_amax, "block_hadamard": block_hadamard, "block_sample": block_sample, "e8m0_inverse": e8m0_inverse, "magnitude": magnitude,
+    "block_amax": block_amax, "block_hadamard": block_hadamard, "block_sample": block_sample, "e8m0_inverse": e8m0_inverse, "grouped_tiles": grouped_tiles,
+    "magnitude": magnitude,
 }  # fmt: skip
 """Beside nvFuser's names."""

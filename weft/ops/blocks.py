@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import add, ceildiv, const, evaluate_int, is_divisible, mul
-from ..ir.block_ops import COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..expr import ceildiv, const, evaluate_int, is_divisible
+from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, PointwiseOp, Split, TensorView, Val
 from .build import cast, logical_axes, pointwise
-from .matmuls import torch_op
 
 FLOAT_MAX = 3.4028234663852886e38
 MOST_BLOCK = 1024
@@ -100,10 +99,17 @@ def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str =
         raise BadBlock(problem=f'layout is "{layout}"', remedy=f'give "rows", "{SWIZZLED}" or "{COLUMNS}"')
     if layout != "rows" and arg.ndim != 2:
         raise BadBlock(problem=f"scales in the layout {layout} are of rank 2, and {arg} has rank {arg.ndim}", remedy="flatten the outer axes first")
+    return _sampled(fusion, arg, block_size, layout)
+
+
+def _sampled(fusion: Fusion, arg: TensorView, block: int, layout: str, groups: Sequence[TensorView] = ()) -> TensorView:
+    """Return one element per block. groups: where groups of rows begin, and where their tiles do."""
     root = [fusion.copy_axis(a) for a in logical_axes(arg)]
-    out = fusion.new_tensor([*root[:-1], _blocks_of(fusion, root[-1], block_size)], arg.dtype(), root=root)
+    out = fusion.new_tensor([*root[:-1], _blocks_of(fusion, root[-1], block)], arg.dtype(), root=root)
     out.domain().loop = list(root)
-    fusion.register(_sample(arg, out, block_size, layout))
+    node = BlockSampleOp([arg, *groups], [out])
+    node.attributes.update(op="block_sample", block=block, layout=layout)
+    fusion.register(node)
     return out
 
 
@@ -114,12 +120,6 @@ def _blocks_of(fusion: Fusion, axis: IterDomain, block: int) -> IterDomain:
     outer._definition = inner._definition = transform
     axis._uses.append(transform)
     return outer
-
-
-def _sample(arg: TensorView, out: TensorView, block: int, layout: str) -> BlockSampleOp:
-    node = BlockSampleOp([arg], [out])
-    node.attributes.update(op="block_sample", block=block, layout=layout)
-    return node
 
 
 def _check_block(op: str, arg: TensorView, block: int) -> None:
@@ -226,25 +226,21 @@ def nv_grouped_block_quantize(
         raise BadBlock(problem=f"nv_grouped_block_quantize: the input has rank {input.ndim}, not 2", remedy="flatten its outer axes")
     _check_quantize(input, global_scale, False, block_size, dtype)
     elements, scales = nvfp4(fusion, input, global_scale, BlockFormat())
-    return elements, grouped_tiles(fusion, block_sample(fusion, scales, block_size), input_offsets, output_offsets)
+    return elements, grouped_tiles(fusion, scales, input_offsets, output_offsets, block_size)
 
 
-def grouped_tiles(fusion: Fusion, scales: TensorView, input_offsets: TensorView, output_offsets: TensorView) -> TensorView:
-    """Return scales of groups of rows as grouped products take them: tiles of 128 x 4 for each group, padded with zeros. Torch does this, in a step of its own.
+def grouped_tiles(fusion: Fusion, scales: TensorView, input_offsets: TensorView, output_offsets: TensorView, block: int = 1) -> TensorView:
+    """Return scales of groups of rows as grouped products take them: tiles of 128 x 4 for each group, padded with zeros. It must be an output.
 
-    Shapes: [m, c] -> [m + 127 * groups, c to a multiple of 4]. input_offsets, output_offsets: Int32 or Int, where each group's rows begin, and where its tiles
-    do, a multiple of 128.
+    Shapes: [m, c * block] -> [m + 127 * groups, c to a multiple of 4]. input_offsets, output_offsets: Int32 or Int, in order: where each group's rows begin,
+    and where its tiles do, a multiple of 128.
     """
     if scales.ndim != 2:
         raise BadBlock(problem=f"scales of groups have rank 2, and {scales} has rank {scales.ndim}", remedy="flatten the outer axes")
     for name, offsets in (("input_offsets", input_offsets), ("output_offsets", output_offsets)):
         if offsets.ndim != 1 or offsets.dtype() not in (DataType.Int, DataType.Int32):
             raise BadBlock(problem=f"{name} is {offsets}", remedy="give a tensor of one axis and type Int32")
-    (m, c), (groups,) = ([a.sym for a in logical_axes(t)] for t in (scales, output_offsets))
-    rows = add(m, mul(groups, 127))
-    axes = [fusion.new_axis(rows), fusion.new_axis(mul(ceildiv(c, 4), 4))]
-    (out,) = torch_op(fusion, "preprocess_grouped_matmul_input_sf", [scales, input_offsets, output_offsets], [(axes, scales.dtype())], rows=rows)
-    return out
+    return _sampled(fusion, scales, block, GROUPED, [input_offsets, output_offsets])
 
 
 def _check_quantize(input: TensorView, global_scale: Val | None, swizzle: bool, block_size: int, dtype: DataType) -> None:

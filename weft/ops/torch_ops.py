@@ -225,29 +225,10 @@ def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[An
     return (torch.scatter_reduce(base, dim, index, source, _SCATTER[kind]),)
 
 
-def _grouped_tiles(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Scales [m, c] of groups of rows -> [rows, c to whole 4]: each group in tiles of 128 x 4 of its own, from row output_offsets[group] on, else zeros."""
-    scales, begins, places = operands
-    m, columns = scales.shape
-    rows, column_tiles = attributes["rows"], -(-columns // 4)
-    is_narrow = scales.element_size() == 1
-    held = scales.contiguous().view(torch.uint8) if is_narrow else scales
-    out = torch.zeros(rows * column_tiles * 4, dtype=held.dtype, device=held.device)
-    if m and columns:
-        row = torch.arange(m, device=held.device)
-        group = torch.searchsorted(begins.to(row.dtype), row, right=True) - 1  # groups without rows begin where the next does
-        r = (row - begins[group] + places[group])[:, None]
-        c = torch.arange(columns, device=held.device)[None]
-        out[((r // 128 * column_tiles + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4).flatten()] = held.flatten()
-    out = out.view(rows, column_tiles * 4)
-    return (out.view(scales.dtype) if is_narrow else out,)
-
-
 TORCH_OPS: dict[str, Compute] = {
     "matmul": _matmul, "linear": _linear, "grouped_mm": _grouped_mm, "scaled_mm": _scaled_mm, "scaled_grouped_mm": _scaled_grouped_mm,
     "sdpfa_fwd": _sdpfa_fwd, "sdpfa_bwd": _sdpfa_bwd, "embedding_fwd": _embedding,
     "embedding_bwd": _embedding_bwd, "argsort": _argsort, "topk": _topk, "scan": _scan, "scatter": _scatter,
-    "preprocess_grouped_matmul_input_sf": _grouped_tiles,
 }  # fmt: skip
 
 __all__ = ["TORCH_OPS", "entry_of", "run"]

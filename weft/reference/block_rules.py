@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..ir.block_ops import SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.block_ops import GROUPED, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
 
 
 def fold(machine: Any, node: BlockFoldOp) -> torch.Tensor:
@@ -36,7 +36,26 @@ def transformed(x: torch.Tensor, signs: int) -> torch.Tensor:
 def sample(machine: Any, node: BlockSampleOp) -> torch.Tensor:
     """Return the first element of each block, in the layout of the node."""
     rows = machine.tensors[node.inputs[0]][..., :: node.block]
+    if node.layout == GROUPED:
+        return in_grouped_tiles(rows, *(machine.tensors[t] for t in node.read_whole))
     return in_tiles(rows) if node.layout == SWIZZLED else rows
+
+
+def in_grouped_tiles(scales: torch.Tensor, begins: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return scales of groups of rows, each group in tiles of its own, from row places[group] on, else zeros.
+
+    Shapes: [m, c] -> [m + 127 * groups, c to whole 4].
+    """
+    m, columns = scales.shape
+    rows, column_tiles = m + 127 * places.numel(), -(-columns // 4)
+    out = torch.zeros(rows * column_tiles * 4, dtype=scales.dtype, device=scales.device)
+    if m and columns:
+        row = torch.arange(m, device=scales.device)
+        group = torch.searchsorted(begins.to(row.dtype), row, right=True) - 1  # groups without rows begin where the next does
+        r = (row - begins[group] + places[group])[:, None]
+        c = torch.arange(columns, device=scales.device)[None]
+        out[((r // 128 * column_tiles + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4).flatten()] = scales.flatten()
+    return out.view(rows, column_tiles * 4)
 
 
 def in_tiles(rows: torch.Tensor) -> torch.Tensor:

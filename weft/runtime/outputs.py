@@ -14,7 +14,7 @@ import torch
 
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym, evaluate_int
-from ..ir.block_ops import COLUMNS, sample_of
+from ..ir.block_ops import COLUMNS, GROUPED, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
@@ -89,7 +89,12 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
         rows, columns = (evaluate_int(axis.logical_extent, env, memo) for axis in logical)
         if sample.layout == COLUMNS:
             return Layout((rows, columns), (1, -(-rows // 4) * 4), torch_dtype(tensor.dtype()))
-        rows, columns = -(-rows // 128) * 128, -(-columns // 4) * 4
+        if sample.layout == GROUPED:
+            groups = evaluate_int(sample.read_whole[1].get_logical_domain()[0].logical_extent, env, memo)
+            rows += 127 * groups
+        else:
+            rows = -(-rows // 128) * 128
+        columns = -(-columns // 4) * 4
         return Layout((rows, columns), (columns, 1), torch_dtype(tensor.dtype()))
     sizes = {axis: evaluate_int(axis.logical_extent, env, memo) for axis in logical}
     strides, running = {}, 1

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..dtypes import DataType
 from ..errors import UserError
-from ..expr import Number, Sym, const
+from ..expr import Number, Sym, add, ceildiv, const, mul
+from ..ir.block_ops import GROUPED, BlockSampleOp, sample_of
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import CatOp, LookupOp, ScatterOp
 from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView, WelfordOp, no_reductions
+from ..ops.build import cast
+from ..ops.factories import full
 from ..ops.monoids import MONOIDS, StateMonoid
 
 IsZero = Callable[[Sym], bool]
@@ -58,7 +62,10 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     left: list[TensorView | None] = []
     for output in outputs:
         image = images.get(output, output)
-        left.append(None if any(is_zero(a.logical_extent) for a in no_reductions(output.get_logical_domain())) else image)
+        sample = sample_of(output)
+        if sample is not None and sample.layout == GROUPED and _is_empty(output, is_zero):
+            image = _no_groups(fusion, output, sample)
+        left.append(None if _is_empty(image, is_zero) else image)
     for old, new in images.items():
         if old in fusion.aliases:
             fusion.aliases[new] = fusion.aliases.pop(old)
@@ -72,6 +79,14 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     fusion.aliases = {out: source for out, source in fusion.aliases.items() if out in fusion._outputs}
     fusion.hidden_outputs = set()
     return left
+
+
+def _no_groups(fusion: Fusion, output: TensorView, sample: BlockSampleOp) -> TensorView:
+    """Return the tiles of groups of which none has a row: zeros."""
+    rows, columns = (axis.sym for axis in output.get_logical_domain())
+    groups = sample.read_whole[1].get_logical_domain()[0].sym
+    shape = [fusion.new_scalar(extent, DataType.Int) for extent in (add(rows, mul(groups, 127)), mul(ceildiv(columns, 4), 4))]
+    return cast(fusion, full(fusion, shape, 0.0, DataType.Float), output.dtype())  # type: ignore[return-value]
 
 
 def _is_empty(tensor: TensorView, is_zero: IsZero) -> bool:

@@ -13,7 +13,6 @@ from ..errors import UserError
 from ..ir.block_ops import sample_of
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, TensorDomain, TensorView, no_reductions
 from .transforms import copy_binding, copy_transforms
 
@@ -65,7 +64,7 @@ def cache_after(
     """
     verb = "cache_after"
     require_not_inlined(tv, verb)
-    uses = [use for use in tv.uses() if not (isinstance(use, LookupOp) and use.source is tv)]
+    uses = [use for use in tv.uses() if tv not in use.read_whole]
     if not uses:
         raise NothingToCache(verb=verb, tensor=tv, reason="nothing reads it", remedy="cache a tensor that is read, or use cache_before")
     for use in cached_uses:
@@ -127,7 +126,7 @@ def cache_inputs(fusion: Fusion) -> list[tuple[TensorView, TensorView]]:
     for value in dict.fromkeys(fusion.inputs()):
         if not isinstance(value, TensorView) or value.is_cpu_scalar:
             continue
-        if any(not isinstance(use, LookupOp) or use.source is not value for use in read.get(value, ())):
+        if any(value not in use.read_whole for use in read.get(value, ())):
             out.append((value, cache_after(value)))
     return out
 

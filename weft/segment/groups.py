@@ -17,7 +17,6 @@ from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import loop_sources, sample_of
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
@@ -84,7 +83,7 @@ class Graph:
         self._bytes: dict[TensorView, float] = {}
         self._memo: dict[Sym, Number] = {}
         stored = {t for e in self.exprs if isinstance(e, WITHOUT_KERNEL) for t in e.tensor_inputs}
-        stored |= {e.source for e in self.exprs if isinstance(e, LookupOp)}
+        stored |= {t for e in self.exprs for t in e.read_whole}
         self.is_anchor = {id(e): not (repeats and is_free(e)) or any(t in self.outputs or t in stored for t in e.tensor_outputs) for e in self.exprs}
         self.writer: dict[TensorView, Group] = {}
         self.readers: dict[TensorView, set[Group]] = {}
@@ -108,8 +107,7 @@ class Graph:
         reads = {r for t in expr.tensor_inputs if (r := self.root(t)) is not None}
         place = self.place[id(expr)]
         barred = {t for t in reads if (d := t.definition()) is not None and is_barrier(d)}
-        if isinstance(expr, LookupOp):
-            barred.add(expr.source)
+        barred.update(expr.read_whole)
         group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=isinstance(expr, WITHOUT_KERNEL))
         if isinstance(expr, (ReductionOp, WelfordOp)):
             group.folds.add(self._fold(expr))
@@ -193,7 +191,7 @@ class Graph:
         writes = self.writes(a, b)
         if len(reads) + len(writes) > MOST_TENSORS:
             return f"{len(reads) + len(writes)} tensors are too many for one kernel"
-        looked_up = {e.source for g in (a, b) for e in g.anchors if isinstance(e, LookupOp)} if a.barred or b.barred else set()
+        looked_up = {t for g in (a, b) for e in g.anchors for t in e.read_whole} if a.barred or b.barred else set()
         needed = 0
         for tensor in reads:
             if tensor not in looked_up:
