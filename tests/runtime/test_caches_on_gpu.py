@@ -24,6 +24,7 @@ def made(number: int) -> FusionDefinition:
     return fd
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="free memory is that of the whole GPU: run without -n")
 def test_modules_beyond_the_limit_are_unloaded_and_memory_stays_flat() -> None:
     x = torch.ones(3, 4, device="cuda")
     held = []

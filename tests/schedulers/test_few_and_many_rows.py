@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import row_fusions
+import torch
 from channel_cases import batch_norm, checked, with_params
 from fusion_check import poisoned_outputs
 from row_fusions import numbers, weight, wide
 
+import weft.nn.functional
 from weft import DataType, FusionDefinition
 from weft.check.records import programs
 from weft.ir.values import TensorView
@@ -81,3 +83,14 @@ def test_blocks_share_rows_that_are_read_again_where_rows_are_few(rows: int, clu
         fd.add_output(fd.ops.cast(softmax(fd, DataType.BFloat16), DataType.BFloat16))
     ((scheduler, params, program),) = programs(fd, [(rows, 3_000_000)])
     assert "storage='reread'" in params and program.cluster == (cluster, 1, 1)
+
+
+@pytest.mark.parametrize("long", [230, 301])
+def test_two_sums_of_rows_that_blocks_share_and_read_again(long: int) -> None:
+    """Both sums of layer norm's gradient read one value of an element, and a scale of the row that the result needs again."""
+    x, grad = numbers(DataType.BFloat16, 2, long, 4096).requires_grad_(), numbers(DataType.BFloat16, 2, long, 4096).flip(0)
+    exact = x.detach().double().requires_grad_()
+    torch.nn.functional.layer_norm(exact, exact.shape[1:]).backward(grad.double())
+    with poisoned_outputs(), options(strict_schedules=True):
+        weft.nn.functional.layer_norm(x, x.shape[1:]).backward(grad)
+    assert (x.grad.double() - exact.grad).abs().max() <= 2.0**-8 * exact.grad.abs().max()

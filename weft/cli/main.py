@@ -7,6 +7,7 @@ Read first: `COMMANDS`.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     command = next(command for command in COMMANDS if command.name == given.command)
     try:
-        return command.run(given)
+        status = command.run(given)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads has had enough, as `head`; what is left in the buffer goes nowhere when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except WeftError as error:
         print(error, file=sys.stderr)
         return 1

@@ -131,7 +131,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     loads |= dict.fromkeys(early.values(), 0)
     if params.late:
         loads |= {t: row_axes + (1 if params.late == 1 else len(serial) + 1) for t in template.loads if passes.first.get(t.name, 0)}
-    template.inline_fixed(loads, row_axes - (params.row_unroll > 1), in_shared)
+    template.inline_fixed(loads, row_axes - (params.row_unroll > 1) - (params.cluster_blocks > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
     return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, analysis.axes, params.fill, params.batches), phased)

@@ -78,7 +78,7 @@ class Reduction(Scheduler):
         template.vectorize(names, params.vector_elems, stored=stored)
         if params.kind != "outer":
             template.fold_vectors(params.vector_elems)
-        first = next((n for n, a in enumerate(partial.get_loop_domain()) if a.is_reduction()), 0)
+        first = next((n for n, a in enumerate(reference.get_loop_domain()) if a.is_reduction()), 0)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), first)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
