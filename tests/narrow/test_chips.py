@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from weft import FusionDefinition
 from weft.arch import A100, B200, H200
 from weft.check.record_corpus import suite
 from weft.check.records import programs
 from weft.device.library import translation_unit
 from weft.quantize import functions
-from weft.quantize.formats import E4M3, Mx, NvFp4, Per1x128, PerRow, Recipe
+from weft.quantize.formats import E4M3, Mx, MxBothWays, NvFp4, NvFp4BothWays, Per1x128, PerRow, Recipe
 from weft.runtime.nvrtc import Compiled, compile_cubin
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "device"))
@@ -30,8 +31,12 @@ SIZES = (16384, 4096)
 KINDS: dict[str, tuple[Recipe, str, int]] = {
     "nvfp4 in tiles": (NvFp4("128x4"), "", 1), "mxfp8 in tiles": (Mx(E4M3, "128x4"), "", 1), "1x128": (Per1x128(E4M3, "columns"), "", 1),
     "per row": (PerRow(), "", 1), "rms norm nvfp4": (NvFp4("128x4"), "rms_norm", 1), "rms norm mxfp8": (Mx(E4M3, "128x4"), "rms_norm", 1),
-    "add rms norm per row": (PerRow(), "add_rms_norm", 2), "silu mul mxfp8": (Mx(E4M3), "silu_mul", 2),
+    "nvfp4 hadamard stochastic": (NvFp4("128x4", is_stochastic=True, signs=(1, -1) * 8), "", 1), "add rms norm per row": (PerRow(), "add_rms_norm", 2), "silu mul mxfp8": (Mx(E4M3), "silu_mul", 2),
 }  # fmt: skip
+
+
+BOTH_WAYS = {"mxfp8 both ways": MxBothWays(), "nvfp4 both ways": NvFp4BothWays("128x4")}
+GROUPS = "nvfp4 in groups"
 
 
 def kernel_of(name: str, target: str):  # noqa: ANN201
@@ -40,8 +45,14 @@ def kernel_of(name: str, target: str):  # noqa: ANN201
         weights = before.endswith("norm")
         fd = functions._definition(recipe, before, (*[MATRIX] * matrices, *[VECTOR] * weights), 1e-5)
         shapes = [*[SIZES] * matrices, *[SIZES[1:]] * weights]
-    elif name == "mxfp8 both ways":
-        fd, shapes = functions._definition(functions.MxBothWays(), "", ((BF16, 3, True),), 1e-5), [(512, 32, 4096)]
+    elif name in BOTH_WAYS:
+        fd, shapes = functions._definition(BOTH_WAYS[name], "", ((BF16, 3, True),), 1e-5), [(16384 // BOTH_WAYS[name].tile_rows, BOTH_WAYS[name].tile_rows, 4096)]
+    elif name == GROUPS:
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([-1, -1], contiguity=True, dtype=BF16)
+            for result in fd.ops.nv_grouped_block_quantize(x, *(fd.define_tensor([-1], dtype=functions.DataType.Int32) for _ in range(2))):
+                fd.add_output(result)
+        shapes = [SIZES, (8,), (8,)]
     else:
         fd, shapes = suite()[name]
     ((_, _, program),) = programs(fd, shapes, CHIPS[target])
@@ -53,7 +64,7 @@ def compiled(text: str, blocks: object, name: str, target: str, registers: int |
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", [*KINDS, "mxfp8 both ways", "softmax fp4 BFloat16 16384x4096", "fp8 BFloat16 16384x4096"])
+@pytest.mark.parametrize("name", [*KINDS, *BOTH_WAYS, GROUPS, "softmax fp4 BFloat16 16384x4096", "fp8 BFloat16 16384x4096"])
 def test_a_kernel_of_each_kind_compiles_and_spills_nothing(name, target):
     """Conversions are chosen inside the device functions: the text names none. Consumer chips have the sizes of these here."""
     program = kernel_of(name, target)

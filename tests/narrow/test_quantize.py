@@ -6,6 +6,7 @@ import block_formats
 import numpy as np
 import pytest
 import torch
+from fusion_check import poisoned_outputs
 from narrow_tensors import random_values
 
 from weft import DataType, quantize
@@ -104,10 +105,61 @@ def test_rows_and_columns_are_quantized_by_one_kernel(rounding):
         for got, wanted in zip(found, (*rows, columns[0].T, columns[1].T), strict=True):
             np.testing.assert_array_equal(got, wanted)
     fd = functions._definition(functions.MxBothWays(), "", ((BF16, 3, True),), 1e-5)
+    fd.execute([random_values((2, 32, 256), BF16)])
     text = fd.fec.get_cuda_kernel([random_values((2, 32, 256), BF16)])
     assert len(fd.fec.kernel_runtimes) == 1 and text.count("load_global") == 1
     with pytest.raises(RuntimeError, match="no matrix of whole blocks of 32 both ways"):
         quantize.mxfp8_both_ways(x[:, :48])
+
+
+@pytest.mark.parametrize("layout", ["rows", "128x4"])
+def test_rows_and_columns_of_nvfp4_are_quantized_by_one_kernel(layout):
+    """Elements and scales of columns are those of the transposed tensor, in bytes; one kernel reads the input once; scales in tiles are padded."""
+    places = block_formats.in_tiles if layout == "128x4" else np.asarray
+    for (m, k), dtype in zip([(16, 16), (64, 256), (96, 1056), (272, 80), (2048, 64), (0, 64)], [BF16, DataType.Float] * 3):
+        x = random_values((m, k), dtype)
+        if m:
+            x[3, 5] = float("nan")
+            x[7] = 0
+        with poisoned_outputs():
+            found = [codes(t) for t in quantize.nvfp4_both_ways(x, torch.tensor(50.0), layout)]
+        rows, columns = (block_formats.nvfp4(t.numpy(), 50.0) for t in (x.float(), x.float().t().contiguous()))
+        for got, wanted in zip(found, (block_formats.packed(rows[0]), places(rows[1]), block_formats.packed(columns[0]), places(columns[1])), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    recipe = functions._nvfp4_both_ways(torch.ones(()), layout, "nvfuser", False)
+    fd = functions._definition(recipe, "", ((BF16, 3, True),), 1e-5)
+    text = fd.fec.get_cuda_kernel([random_values((3, 16, 256), BF16), torch.ones(())])
+    assert text.count("__global__") == 1 and text.count("load_global_vector") == 1
+    with pytest.raises(RuntimeError, match="no matrix of whole blocks of 16 both ways"):
+        quantize.nvfp4_both_ways(x[:, :40])
+
+
+@pytest.mark.parametrize("name, block", [("mxfp8", 32), ("nvfp4", 16)])
+def test_activations_stand_before_both_ways(name, block):
+    """The numbers that are quantized are an output of a definition of its own: bytes of both ways are theirs."""
+    x, y = random_values((64, 96), BF16), random_values((64, 96), DataType.Half).bfloat16()
+    product = (torch.nn.functional.silu(x.float()) * y.float()).contiguous()
+    found = getattr(quantize, f"silu_mul_{name}_both_ways")(x, y)
+    wanted = getattr(quantize, f"{name}_both_ways")(product)
+    for got, want in zip(found, wanted, strict=True):
+        assert (codes(got) != codes(want)).mean() < 0.01  # silu of torch and of the kernel differ in the last place
+
+
+def test_scales_of_both_ways_of_mxfp8_lie_in_tiles():
+    x = random_values((96, 1056), BF16)
+    found = [codes(t) for t in quantize.mxfp8_both_ways(x, "128x4")]
+    rows, columns = (block_formats.mx(t.numpy()) for t in (x.float(), x.float().t().contiguous()))
+    for got, wanted in zip(found, (rows[0], block_formats.in_tiles(rows[1]), columns[0].T, block_formats.in_tiles(columns[1])), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_stochastic_rounding_both_ways_is_one_kernel():
+    x = torch.full((64, 64), 1.2)
+    x[::16], x[:, ::16] = 6.0, 6.0
+    elements, scales, column_elements, column_scales = quantize.nvfp4_both_ways(x, is_stochastic=True)
+    for q, s in ((elements, scales), (column_elements, column_scales)):
+        drawn = quantize.dequantize(q, s, dtype=torch.float32).view(4, 16, 4, 16)[:, 1:, :, 1:]
+        assert set(drawn.unique().tolist()) == {1.0, 1.5} and abs(float(drawn.mean()) - 1.2) < 0.02
 
 
 def test_stochastic_rounding_keeps_the_mean():

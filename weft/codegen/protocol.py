@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InternalError
 from ..expr import FALSE, ONE, TRUE, ceildiv, evaluate_int, floordiv, less, mul, sub
-from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, sample_of
+from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, sample_of, sample_shape
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..lower.kernel_ir import Reduce, Statement
 from ..lower.kernel_sync import (
@@ -204,7 +204,7 @@ def _zero_padding(writer: Any, s: ZeroPadding, depth: int) -> None:
     sample = sample_of(tensor)
     assert sample is not None
     writer.blocks["blocks"] = None
-    rows, columns = (axis.sym for axis in tensor.get_logical_domain())
+    rows, columns = sample_shape(tensor)
     places = [writer.scalars.index(extent) for extent in (rows, columns)]
     if sample.layout == GROUPED:
         places.append(groups_text(writer, sample))

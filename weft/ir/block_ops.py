@@ -8,6 +8,9 @@ Read first: `BlockFoldOp`.
 
 from __future__ import annotations
 
+import functools
+
+from ..expr import Sym, mul
 from .values import IterDomain, LoadStoreOp, PointwiseOp, Split, TensorView
 
 SWIZZLED = "128x4"
@@ -49,7 +52,7 @@ class BlockSampleOp(LoadStoreOp):
     """One element per block of the first input: the first.
 
     The output's root axes are the input's; its last logical axis is the outer part of the last root axis, split by `block`. Its loops are over the root axes.
-    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED, COLUMNS or GROUPED for an output of rank 2. inputs behind the first: those of GROUPED.
+    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED, COLUMNS or GROUPED. inputs behind the first: those of GROUPED.
     """
 
     @property
@@ -79,6 +82,12 @@ def sample_of(tensor: TensorView) -> BlockSampleOp | None:
     """Return the expression that makes `tensor` when it takes one element per block."""
     definition = tensor.definition()
     return definition if isinstance(definition, BlockSampleOp) else None
+
+
+def sample_shape(tensor: TensorView) -> list[Sym]:
+    """Return how many rows and columns of scales there are: all axes but the last are rows together."""
+    *outer, last = tensor.get_logical_domain()
+    return [functools.reduce(mul, (axis.sym for axis in outer)), last.sym]
 
 
 def loop_sources(tensor: TensorView) -> list[IterDomain]:

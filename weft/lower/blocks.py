@@ -9,7 +9,7 @@ from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
 from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, is_divisible, mod, mul, recombine, sub, substitute, var, variables
-from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, BlockFoldOp, BlockSampleOp
+from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, BlockFoldOp, BlockSampleOp, sample_shape
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
 from .indexing import Indexer, linear_element
@@ -71,7 +71,7 @@ def sample_index(indexer: Indexer, output: TensorView, sample: BlockSampleOp) ->
         return tiled_index(indexer, output, row_variable(output))
     if sample.layout == COLUMNS:
         r, c = _places(indexer, output)
-        return add(mul(c, mul(ceildiv(output.get_logical_domain()[0].sym, 4), 4)), r)
+        return add(mul(c, mul(ceildiv(sample_shape(output)[0], 4), 4)), r)
     return floordiv(_row_major(indexer, output), sample.block)
 
 
@@ -84,8 +84,12 @@ def _row_major(indexer: Indexer, output: TensorView) -> Sym:
 
 
 def _places(indexer: Indexer, output: TensorView) -> list[Sym]:
-    """Row and column of a scale of rank 2."""
-    return [ZERO if axis.is_broadcast() else indexer.axis_index(axis, output) for axis in output.get_logical_domain()]
+    """Row and column of a scale; all axes but the last are rows together."""
+    row: Sym = ZERO
+    *outer, last = output.get_logical_domain()
+    for axis in outer:
+        row = add(mul(row, axis.sym), ZERO if axis.is_broadcast() else indexer.axis_index(axis, output))
+    return [recombine(row), ZERO if last.is_broadcast() else indexer.axis_index(last, output)]
 
 
 def row_variable(output: TensorView) -> Sym:
@@ -102,6 +106,6 @@ def tiled_index(indexer: Indexer, output: TensorView, row: Sym | None = None) ->
     """Return where a scale lies among tiles of 128 rows by 4 columns; row: where it is not the scale's own. Source: cuBLAS, layout of block scaling factors."""
     r, c = _places(indexer, output)
     r = r if row is None else row
-    tile = add(mul(floordiv(r, 128), ceildiv(output.get_logical_domain()[1].sym, 4)), floordiv(c, 4))
+    tile = add(mul(floordiv(r, 128), ceildiv(sample_shape(output)[1], 4)), floordiv(c, 4))
     within = add(add(mul(mod(r, 32), 16), mul(floordiv(mod(r, 128), 32), 4)), mod(c, 4))
     return add(mul(tile, 512), within)

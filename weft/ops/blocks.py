@@ -91,14 +91,14 @@ def e8m0_inverse(fusion: Fusion, scale: TensorView) -> TensorView:
 def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str = "rows") -> TensorView:
     """Return the first element of each block of `block_size` neighbours along the last axis. Shapes: [..., k] -> [..., k / block_size].
 
-    layout "128x4": of a tensor of rank 2, in tiles of 128 rows by 4 columns, padded with zeros to whole tiles; "columns": rows innermost, columns begin at
-    multiples of four elements. With these it must be an output.
+    layout "128x4": in tiles of 128 rows by 4 columns, padded with zeros to whole tiles; "columns": rows innermost, columns begin at multiples of four elements.
+    With these it must be an output, which has rank 2: all axes but the last are rows together.
     """
     _check_block("block_sample", arg, block_size)
     if layout not in ("rows", SWIZZLED, COLUMNS):
         raise BadBlock(problem=f'layout is "{layout}"', remedy=f'give "rows", "{SWIZZLED}" or "{COLUMNS}"')
-    if layout != "rows" and arg.ndim != 2:
-        raise BadBlock(problem=f"scales in the layout {layout} are of rank 2, and {arg} has rank {arg.ndim}", remedy="flatten the outer axes first")
+    if layout != "rows" and arg.ndim < 2:
+        raise BadBlock(problem=f"scales in the layout {layout} have rows, and {arg} has rank {arg.ndim}", remedy="give it an axis of rows")
     return _sampled(fusion, arg, block_size, layout)
 
 
@@ -144,7 +144,13 @@ def nvfp4(
     rounding: to the values of e2m1, where not to nearest.
     """
     x: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
-    amax: Val = block_amax(fusion, x, block)
+    return nvfp4_of_amax(fusion, x, block_amax(fusion, x, block), global_scale, form, rounding)
+
+
+def nvfp4_of_amax(
+    fusion: Fusion, x: TensorView, amax: Val, global_scale: Val | None, form: BlockFormat, rounding: Callable[[Fusion, Val], Val] | None = None
+) -> tuple[TensorView, TensorView]:
+    """Return (elements of e2m1, scales of e4m3) of Float numbers, where the largest magnitude of each element's block is given."""
     if form.scale_order == "te":
         factor = pointwise(fusion, "div", global_scale, 6.0) if global_scale is not None else 1.0 / 6.0
         wanted = pointwise(fusion, "mul", amax, factor)

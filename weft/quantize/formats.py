@@ -17,6 +17,7 @@ from ..ops.blocks import BlockFormat
 from ..ops.build import cast, constant, pointwise
 from ..ops.factories import random_like
 from ..ops.reductions import reduce
+from ..ops.shapes import permute, squeeze, stride_order
 
 FLOAT, E4M3, E5M2, FP4 = DataType.Float, DataType.Float8_e4m3fn, DataType.Float8_e5m2, DataType.Float4_e2m1fn
 SMALLEST_AMAX = 1e-4
@@ -30,6 +31,11 @@ class Recipe(ABC):
     @property
     def has_scale(self) -> bool:
         return False
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a block along columns: x is then [m / tile_rows, tile_rows, k]; 0 where there are no such blocks."""
+        return 0
 
     @abstractmethod
     def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
@@ -114,17 +120,30 @@ class MxBothWays(Recipe):
     """Mx with blocks along rows and, apart from these, with blocks of 32 rows along columns: training reads a tensor both ways. x is [m / 32, 32, k].
 
     Results: elements and scales of rows, [..., k / 32]; elements and scales of columns, [m / 32, 1, k]. Neither is quantized from the other.
+    layout: of both scales; in tiles, those of columns are the tiles of [k, m / 32].
     """
 
     dtype: DataType = E4M3
     form: BlockFormat = field(default_factory=BlockFormat)
+    layout: str = "rows"
+
+    @property
+    def tile_rows(self) -> int:
+        return 32
 
     def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
         elements, scales = blocks.mx(fusion, x, self.dtype, self.form)
         size = pointwise(fusion, "magnitude", x)  # as in blocks: NaN does not count
         amax = reduce(fusion, "max", size, [1], True, None)  # type: ignore[arg-type]
         column_elements, column_scales = blocks.mx_of_amax(fusion, x, amax, self.dtype, self.form)
-        return [elements, blocks.block_sample(fusion, scales, 32), column_elements, column_scales]
+        if self.layout != "rows":
+            column_scales = blocks.block_sample(fusion, turned(fusion, column_scales), 1, self.layout)
+        return [elements, blocks.block_sample(fusion, scales, 32, self.layout), column_elements, column_scales]
+
+
+def turned(fusion: Fusion, scales: TensorView) -> TensorView:
+    """Return scales of columns as rows. Shapes: [m, 1, k] -> [k, m]."""
+    return permute(fusion, squeeze(fusion, scales, [1]), [1, 0])
 
 
 @dataclass(frozen=True)
@@ -146,6 +165,38 @@ class NvFp4(Recipe):
         given = x if self.signs is None else blocks.block_hadamard(fusion, x, self.signs)
         elements, scales = blocks.nvfp4(fusion, given, scale, self.form, rounding=rounding)
         return [elements, blocks.block_sample(fusion, scales, 16, self.layout)]
+
+
+@dataclass(frozen=True)
+class NvFp4BothWays(Recipe):
+    """NvFp4 with blocks along rows and, apart from these, with blocks of 16 rows along columns. x is [m / 16, 16, k].
+
+    Results: elements and scales of rows, [..., k / 16]; elements of columns, which lie in memory as [k, m], and their scales, [k, m / 16]. Neither is quantized
+    from the other; the encode scale of the tensor is the same. layout: of both scales.
+    """
+
+    layout: str = "rows"
+    has_global_scale: bool = False
+    is_stochastic: bool = False
+    form: BlockFormat = field(default_factory=BlockFormat)
+
+    @property
+    def has_scale(self) -> bool:
+        return self.has_global_scale
+
+    @property
+    def tile_rows(self) -> int:
+        return 16
+
+    def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
+        rounding = stochastic_e2m1 if self.is_stochastic else None
+        elements, scales = blocks.nvfp4(fusion, x, scale, self.form, rounding=rounding)
+        size = pointwise(fusion, "magnitude", x)  # as in blocks: NaN does not count
+        amax = reduce(fusion, "max", size, [1], True, None)  # type: ignore[arg-type]
+        column_elements, column_scales = blocks.nvfp4_of_amax(fusion, x, amax, scale, self.form, rounding)
+        column_elements = stride_order(fusion, column_elements, [1, 0, 2])
+        taken = blocks.block_sample(fusion, turned(fusion, column_scales), 1, self.layout)
+        return [elements, blocks.block_sample(fusion, scales, 16, self.layout), column_elements, taken]
 
 
 def stochastic_e2m1(fusion: Fusion, y: Val) -> Val:

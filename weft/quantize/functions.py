@@ -19,7 +19,7 @@ from ..ops.build import cast
 from ..reference.torch_types import torch_dtype_to_nvfuser_dtype
 from ..runtime.argument_kinds import check_kind, checked, shown
 from .before import BEFORE
-from .formats import E4M3, FLOAT, FP4, Mx, MxBothWays, NvFp4, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
+from .formats import E4M3, FLOAT, FP4, Mx, MxBothWays, NvFp4, NvFp4BothWays, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
 
 
 class WrongTensors(UserError):
@@ -52,7 +52,10 @@ def quantize(recipe: Recipe, *inputs: torch.Tensor, before: str = "", scale: tor
 @functools.lru_cache(maxsize=None)
 def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, bool], ...], eps: float) -> FusionDefinition:
     with FusionDefinition() as fd:
-        tensors = [fd.define_tensor([-1] * rank, contiguity=is_contiguous, dtype=dtype) for dtype, rank, is_contiguous in inputs]
+        shape = [-1, recipe.tile_rows, -1]  # known to the kernel
+        tensors = [
+            fd.define_tensor(shape if recipe.tile_rows else [-1] * rank, contiguity=is_contiguous, dtype=dtype) for dtype, rank, is_contiguous in inputs
+        ]
         scale = fd.define_tensor([], dtype=FLOAT) if recipe.has_scale else None
         fusion = fd.fusion
         assert fusion is not None
@@ -124,28 +127,63 @@ def mxfp8(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype:
 
 
 @checked
-def mxfp8_both_ways(x: torch.Tensor, *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
+def mxfp8_both_ways(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (elements, scales [m, k / 32], elements, scales [m / 32, k]) of x [m, k]: blocks along rows, then along columns, both from one read of x.
 
-    Errors: WrongTensors where x is no matrix of whole blocks both ways.
+    layout "128x4": of both scales, those of columns as of the transposed tensor. Errors: WrongTensors where x is no matrix of whole blocks both ways.
     """
-    return _both_ways([x], "", rounding, dtype)
+    return _both_ways(_mx_both_ways(dtype, rounding, layout), [x])
 
 
 @checked
-def silu_mul_mxfp8_both_ways(x: torch.Tensor, y: torch.Tensor, *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
+def silu_mul_mxfp8_both_ways(
+    x: torch.Tensor, y: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn
+) -> Results:  # fmt: skip
     """mxfp8_both_ways of silu(x) * y."""
-    return _both_ways([x, y], "silu_mul", rounding, dtype)
+    return _both_ways(_mx_both_ways(dtype, rounding, layout), [x, y], "silu_mul")
 
 
-def _both_ways(inputs: Sequence[torch.Tensor], before: str, rounding: str, dtype: torch.dtype) -> Results:
-    shape = inputs[0].shape
-    if len(shape) != 2 or shape[0] % 32 or shape[1] % 32:
-        raise WrongTensors(problem=f"a tensor of {tuple(shape)} is no matrix of whole blocks of 32 both ways", remedy="pad it")
+def _mx_both_ways(dtype: torch.dtype, rounding: str, layout: str) -> MxBothWays:
+    return MxBothWays(torch_dtype_to_nvfuser_dtype(dtype), BlockFormat(rounding=rounding), layout)
+
+
+@checked
+def nvfp4_both_ways(
+    x: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser", is_stochastic: bool = False
+) -> Results:  # fmt: skip
+    """Return (elements, scales [m, k / 16], elements [k, m], scales [k, m / 16]) of x [m, k]: nvfp4 of x and of its transpose, both from one read of x.
+
+    Two elements are in a byte. layout "128x4": of both scales. Errors: WrongTensors where x is no matrix of whole blocks of 16 both ways.
+    """
+    return _both_ways(_nvfp4_both_ways(global_scale, layout, scale_order, is_stochastic), [x], scale=global_scale)
+
+
+@checked
+def silu_mul_nvfp4_both_ways(
+    x: torch.Tensor, y: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser",
+    is_stochastic: bool = False,
+) -> Results:  # fmt: skip
+    """nvfp4_both_ways of silu(x) * y."""
+    return _both_ways(_nvfp4_both_ways(global_scale, layout, scale_order, is_stochastic), [x, y], "silu_mul", global_scale)
+
+
+def _nvfp4_both_ways(global_scale: torch.Tensor | None, layout: str, scale_order: str, is_stochastic: bool) -> NvFp4BothWays:
+    return NvFp4BothWays(layout, global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order))
+
+
+def _both_ways(recipe: Recipe, inputs: Sequence[torch.Tensor], before: str = "", scale: torch.Tensor | None = None) -> Results:
+    shape, block = inputs[0].shape, recipe.tile_rows
+    if len(shape) != 2 or shape[0] % block or shape[1] % block:
+        raise WrongTensors(problem=f"a tensor of {tuple(shape)} is no matrix of whole blocks of {block} both ways", remedy="pad it")
     m, k = shape
-    recipe = MxBothWays(torch_dtype_to_nvfuser_dtype(dtype), BlockFormat(rounding=rounding))
-    q, scales, column_q, column_scales = quantize(recipe, *(t.unflatten(0, (m // 32, 32)) for t in inputs), before=before)
-    return q.view(m, k), scales.view(m, k // 32), column_q.view(m, k), column_scales.view(m // 32, k)
+    q, scales, column_q, column_scales = quantize(recipe, *(t.unflatten(0, (m // block, block)) for t in inputs), before=before, scale=scale)
+    is_packed = isinstance(recipe, NvFp4BothWays)  # elements of columns lie as [k, m]
+    if is_packed:
+        column_q = column_q.permute(2, 0, 1).reshape(k, m // 2)
+    else:
+        column_q = column_q.view(m, k)
+        column_scales = column_scales if column_scales.dim() == 2 else column_scales.view(m // block, k)
+    return q.view(m, k // 2 if is_packed else k), scales if scales.dim() == 2 else scales.view(m, k // block), column_q, column_scales
 
 
 @checked

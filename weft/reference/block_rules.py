@@ -37,8 +37,8 @@ def sample(machine: Any, node: BlockSampleOp) -> torch.Tensor:
     """Return the first element of each block, in the layout of the node."""
     rows = machine.tensors[node.inputs[0]][..., :: node.block]
     if node.layout == GROUPED:
-        return in_grouped_tiles(rows, *(machine.tensors[t] for t in node.read_whole))
-    return in_tiles(rows) if node.layout == SWIZZLED else rows
+        return in_grouped_tiles(rows.flatten(0, -2), *(machine.tensors[t] for t in node.read_whole))
+    return in_tiles(rows.flatten(0, -2)) if node.layout == SWIZZLED else rows if node.layout == "rows" else rows.flatten(0, -2)
 
 
 def in_grouped_tiles(scales: torch.Tensor, begins: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

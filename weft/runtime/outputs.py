@@ -14,7 +14,7 @@ import torch
 
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym, evaluate_int
-from ..ir.block_ops import COLUMNS, GROUPED, sample_of
+from ..ir.block_ops import COLUMNS, GROUPED, sample_of, sample_shape
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
@@ -86,7 +86,7 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
     memo: dict[Sym, Number] = {}
     sample = sample_of(tensor)
     if sample is not None and sample.layout != "rows":
-        rows, columns = (evaluate_int(axis.logical_extent, env, memo) for axis in logical)
+        rows, columns = (evaluate_int(extent, env, memo) for extent in sample_shape(tensor))
         if sample.layout == COLUMNS:
             return Layout((rows, columns), (1, -(-rows // 4) * 4), torch_dtype(tensor.dtype()))
         if sample.layout == GROUPED:

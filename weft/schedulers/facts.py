@@ -348,11 +348,17 @@ class RowAnalysis:
         """True when an output is packed, or blocks of neighbours must be held together."""
         return self.min_vector_elems > 1 or self.blocks.largest > 0
 
-    def why_not_vectors(self, facts: ReductionFacts | PersistentFacts, chosen_elems: int, *, is_tile: bool = False) -> Decline | None:
-        """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks. is_tile: threads lie along columns."""
+    def why_not_vectors(
+        self, facts: ReductionFacts | PersistentFacts, chosen_elems: int, *, is_tile: bool = False, turned: Sequence[TensorView] = ()
+    ) -> Decline | None:
+        """Return why vectors of so many elements do not do for packed outputs, or for folds over blocks.
+
+        is_tile: threads lie along columns. turned: outputs that have vectors of their own, along columns.
+        """
         if self.blocks.largest and not self.shape.is_inner and not is_tile:
             return Decline("the innermost axis is not reduced, and folds over blocks run along rows")
-        return why_not_vectors(self.outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems)
+        outputs = [t for t in self.outputs if not any(t is other for other in turned)]
+        return why_not_vectors(outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems)
 
 
 class ReductionAnalysis(RowAnalysis):

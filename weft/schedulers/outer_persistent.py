@@ -23,6 +23,7 @@ from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
 from .row_passes import Passes, read_again
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
+from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 
 BLOCK_THREADS = 512
@@ -35,6 +36,7 @@ class OuterParams:
     vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used ("reread").
     storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
     instead of what is computed from them. is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
+    is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles above each other.
     """
 
     vector_elems: int
@@ -47,6 +49,7 @@ class OuterParams:
     cluster_blocks: int = 1
     project_to_inputs: bool = True
     is_tile: bool = False
+    is_turned: bool = False
 
 
 LEAST_KEPT, MOST_KEPT, MOST_BATCHES = 64, 1024, 16
@@ -90,6 +93,18 @@ def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     return OuterParams(vector, 1, arch.warp_threads, ceil_div(rows, batches), registers, "register", batches, is_tile=True)
 
 
+def turned_tile(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
+    """Return the params for tiles with turned outputs; None where a thread cannot hold its columns, or a block along a row is wider than its lanes."""
+    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits)
+    bdimx = max(LANES_ALONG_COLUMNS, ceil_div(facts.block_elems, vector))
+    if facts.projected_bits is None or bdimx > arch.warp_threads:
+        return None
+    registers = round_up(ceil_div(int(vector * max(facts.projected_bits / rows, facts.input_bits)), 32) * rows + 2 * KEPT_REGISTERS, 8)
+    if registers > arch.max_registers_per_thread:
+        return None
+    return OuterParams(vector, 1, bdimx, TURNED_THREADS // bdimx, registers, "register", rows, is_tile=True, is_turned=True)
+
+
 MOST_TILE_ROWS, TILE_BATCHES = 128, 8
 LEAST_SHARED, MOST_SHARING = 8192, 8
 PIECES_BYTES, LEAST_BUSY = (128, 64, 32), 0.4
@@ -118,12 +133,22 @@ class OuterPersistent(Scheduler):
         if not analysis.needs_vectors:
             return None
         facts = analysis.facts(sizes, alignment_bits)
-        tile = tile_in_registers(facts, arch) if facts.block_elems else None
-        return analysis.why_not_vectors(facts, tile.vector_elems if tile else RowsOf(facts, arch).vector, is_tile=tile is not None)
+        tile, turned = self.tile(analysis, facts, arch)
+        return analysis.why_not_vectors(facts, tile.vector_elems if tile else RowsOf(facts, arch).vector, is_tile=tile is not None, turned=turned)
+
+    def tile(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams | None, list[TensorView]]:
+        """Return the params of a tile, if there is one, and the outputs that it turns: where a byte of these would else have several threads."""
+        turned = turned_outputs(analysis.row_outputs, analysis.axes, analysis.shape)
+        if any(t.dtype().is_packed for t in turned):
+            params = turned_tile(facts, arch)
+            return params, turned if params is not None else []
+        return tile_in_registers(facts, arch) if facts.block_elems else None, []
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[OuterParams, str]:
         facts = analysis.facts(sizes, alignment_bits)
-        kept = tile_in_registers(facts, arch) if facts.block_elems else columns_in_registers(facts, arch)
+        kept = self.tile(analysis, facts, arch)[0]
+        if kept is None and not facts.block_elems:
+            kept = columns_in_registers(facts, arch)
         if kept is not None:
             return kept, f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
         return self.choose_reread(facts, arch)
@@ -177,6 +202,8 @@ class OuterPersistent(Scheduler):
         is_reread = params.storage == "reread"
         copies = [copy for tensor in (*kept, *passes.operands(kept)) for copy in read_again(tensor, passes)] if is_reread else []
         reference = template.reduction_behind(analysis.shape.reference.name)
+        if params.is_turned:
+            return self.apply_turned(template, passes, analysis, params)
         if is_reread:
             serial, loads_at = schedule_outer(reference, analysis, params, grid_split=params.cluster_blocks, is_cluster=params.cluster_blocks > 1)
         elif params.is_tile:
@@ -194,6 +221,19 @@ class OuterPersistent(Scheduler):
         template.inline_fixed(dict.fromkeys([*template.loads, *copies], loads_at), row_axes, is_across=True)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
         return Launch(static, params.max_registers, params.cluster_blocks)
+
+
+    def apply_turned(self, template: Template, passes: Passes, analysis: PersistentAnalysis, params: OuterParams) -> Launch:
+        """Schedule a tile with turned outputs: the reduction is in a thread."""
+        reference = template.reduction_behind(analysis.shape.reference.name)
+        names = {t.name for t in turned_outputs(analysis.row_outputs, analysis.axes, analysis.shape)}
+        row_axes = schedule_turned(reference, analysis.axes, analysis.shape, params.vector_elems, params.bdimx, params.bdimy)
+        template.propagate(reference)
+        template.bind(reference)
+        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+        turn([(local, output) for local, output in template.outputs if output.name in names or local.name in names], passes, row_axes)
+        template.inline_fixed(dict.fromkeys(template.loads, row_axes), row_axes, is_across=True)
+        return Launch(((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy)), params.max_registers)
 
 
 def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:

@@ -1,0 +1,84 @@
+"""Turned outputs of tiles: their elements lie along the reduced axis in memory, as codes of columns quantized in blocks of 16 rows do.
+
+A thread holds all rows of its columns, and stores of each column its rows as one vector. Neighbouring lanes lie along columns, the next ones along the tiles
+above each other, whose parts of a column are neighbours in memory, so that a warp stores whole sectors.
+
+Owns which outputs are turned, and the template. Read first: `turned_outputs`, `schedule_turned`.
+"""
+
+from __future__ import annotations
+
+from ..analysis.loop_axes import LoopAxes
+from ..analysis.reduction_shape import ReductionShape
+from ..ir.block_ops import sample_of
+from ..ir.enums import ParallelType
+from ..ir.values import IterDomain, PointwiseOp, TensorView
+from .row_passes import Passes
+from .rows import arrange, arrange_axes, class_order, merge_axes_at, merge_run, set_lanes, split_axis
+
+MOST_TURNED_ROWS = 32
+LANES_ALONG_COLUMNS = 8
+TURNED_THREADS = 128
+"""Lanes of a warp along columns: with vectors of 16 bytes they read lines of 128 bytes, and the four rows of lanes store 32 bytes of a column of 4 bits."""
+
+
+def turned_outputs(outputs: list[TensorView], axes: LoopAxes, shape: ReductionShape) -> list[TensorView]:
+    """Return the outputs whose innermost axis in memory is the reduced one, where tiles can turn them: it is a single axis of few elements, a constant."""
+    if shape.is_inner or len(shape.reduced) != 1:
+        return []
+    (reduced,) = shape.reduced
+    rows = axes.extent_sym(reduced)
+    if not rows.is_const or not 2 <= int(rows.value) <= MOST_TURNED_ROWS or rows.value & rows.value - 1:  # type: ignore[arg-type, operator]
+        return []
+    return [t for t in outputs if sample_of(t) is None and axes.memory_order(t)[-1:] == (reduced,)]
+
+
+def schedule_turned(reference: TensorView, axes: LoopAxes, shape: ReductionShape, vector_elems: int, bdimx: int, bdimy: int) -> int:
+    """Transform and bind [BIDx, BIDy, rows, TIDy = tiles above each other, TIDx, vector]; return how many axes stand left of the rows."""
+    arrange(reference, class_order(reference, shape, axes))
+    run = len(shape.runs[-1].classes)
+    merge_run(reference, len(reference.get_loop_domain()) - run, run)
+    line, vector = split_axis(reference, reference.axis(-1), vector_elems)
+    blocks, threads_x = split_axis(reference, line, bdimx)
+    loop = reference.get_loop_domain()
+    others = [a for a in loop if not a.is_reduction() and not any(a is b for b in (blocks, threads_x, vector))]
+    arrange_axes(reference, [*others, *(a for a in loop if a.is_reduction()), blocks, threads_x, vector])
+    outer = merge_axes_at(reference, 0, len(others))
+    rows = reference.axis(int(bool(others)))
+    front: list[IterDomain] = [blocks]
+    threads_y: list[IterDomain] = []
+    blocks.parallelize(ParallelType.grid_y if others else ParallelType.grid_x)
+    if outer is not None:
+        above, within = split_axis(reference, outer, bdimy)
+        above.parallelize(ParallelType.grid_x)
+        within.parallelize(ParallelType.block_y)
+        front, threads_y = [above, blocks], [within]
+    threads_x.parallelize(ParallelType.block_x)
+    arrange_axes(reference, [*front, rows, *threads_y, threads_x, vector])
+    return len(front)
+
+
+def turn(turned: list[tuple[TensorView, TensorView]], passes: Passes, row_axes: int) -> None:
+    """Let the rows of a thread be the innermost loop of turned outputs and of what is computed for these alone, in vectors.
+
+    turned: (local tensor, output). Before: loops are those of `schedule_turned`. row_axes: how many of them stand left of the rows.
+    """
+    wanted: list[TensorView] = []
+    for local, output in turned:
+        wanted += [output, local]
+    for tensor in wanted:
+        definition = tensor.definition()
+        for source in [] if definition is None else definition.tensor_inputs:
+            is_own = all(any(out is t for t in wanted) for use in source.uses() for out in use.outputs)
+            if is_own and passes.first.get(source.name, 0) and source.name not in passes.kept_names and not source.is_fusion_input and source not in wanted:
+                wanted.append(source)
+    for tensor in wanted:
+        loop = tensor.get_loop_domain()
+        rows = loop[row_axes] if len(loop) > row_axes else None
+        if rows is not None and rows.is_iteration() and not rows.is_broadcast():
+            arrange_axes(tensor, [*(a for a in loop if a is not rows), rows])
+    for local, output in turned:
+        set_lanes(output)
+        definition = local.definition()
+        if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_narrow_float:
+            set_lanes(local)
