@@ -111,3 +111,18 @@ def find_stacklevel() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "weft").partition(".")[0] == "weft":
         frame, level = frame.f_back, level + 1
     return level
+
+
+LONGEST_SHOWN = 100
+"""Characters of a value in a message."""
+
+
+def shown(value: object) -> str:
+    """Return a value in a few words for a message. Little is asked of it: it may be what is wrong."""
+    if hasattr(value, "data_ptr"):
+        return f"a tensor of type {getattr(value, 'dtype', type(value).__name__)}"
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - a repr that fails is part of the report
+        text = f"<{type(value).__name__}, whose repr fails: {type(error).__name__}>"
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."

@@ -10,31 +10,18 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..errors import UserError, WeftError
+from ..errors import UserError, WeftError, shown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 RAW = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, NotImplementedError)
 """What Python and torch raise for values of the wrong kind, and weft for none."""
 
-LONGEST_SHOWN = 60
-
 
 class CannotTake(UserError, TypeError):
     code = "W111"
     what = "{function}({given}) cannot be done: {problem}"
     fix = "pass what the signature asks for: {function}{signature}; if these values fit it, this is a defect of weft: please report it with the traceback above"
-
-
-def shown(value: object) -> str:
-    """A value in a few words, without asking it for much: it may be what is wrong."""
-    if hasattr(value, "data_ptr"):
-        return f"<{type(value).__name__}>"
-    try:
-        text = repr(value)
-    except Exception as error:  # noqa: BLE001 - a repr that fails is part of the report
-        text = f"<{type(value).__name__}, whose repr fails: {type(error).__name__}>"
-    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
 
 
 def cannot_take(function: str, signature: object, args: Sequence[Any], kwargs: Mapping[str, Any], error: BaseException) -> CannotTake:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import as_dtype
-from ..errors import UserError
+from ..errors import UserError, shown
 
 REQUIRED = object()
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -76,13 +76,9 @@ def choose(function: str, overloads: tuple[Overload, ...], args: tuple, kwargs: 
         if values is not None:
             return overload.name, values
     signatures = "\n".join(f"    {i}. ({', '.join(map(str, o.parameters))})" for i, o in enumerate(overloads, 1))
-    given = ", ".join([*map(_shown, args), *(f"{k}={_shown(v)}" for k, v in kwargs.items())])
+    given = ", ".join([*map(shown, args), *(f"{k}={shown(v)}" for k, v in kwargs.items())])
     raise IncompatibleArguments(function=function, signatures=signatures, given=given or "no arguments")
 
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
 
 
 # ---------------------------------------------------------------- type tests

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from ..errors import Unsupported, UserError
-from ..runtime.argument_kinds import WrongKind, shown
+from ..errors import Unsupported, UserError, shown
+from ..runtime.argument_kinds import WrongKind
 from ..runtime.profile import LaunchProfile as KernelProfile, recording
 
 

@@ -6,7 +6,7 @@ Read first: `translate_fusion`.
 
 from __future__ import annotations
 
-from ..errors import Unsupported
+from ..errors import Unsupported, shown
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, Scalar, TensorView, Val
 from .translate_ops import expr_call
@@ -22,7 +22,7 @@ def translate_fusion(fusion: Fusion) -> str:
     Errors: Unsupported for an expression that no op of the front end makes.
     """
     if not isinstance(fusion, Fusion):
-        from ..runtime.argument_kinds import WrongKind, shown  # loads torch
+        from ..runtime.argument_kinds import WrongKind  # loads torch
 
         raise WrongKind(function="translate_fusion", argument="fusion", value=shown(fusion), wanted="Fusion")
     return "\n".join([HEADER, *("    " + line for line in _Translator(fusion).lines()), ""])

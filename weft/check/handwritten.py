@@ -21,7 +21,7 @@ from weft.check.explore import ALIGNMENT_BYTES, GUARD_BYTES, SEEDS, Exploration,
 from weft.device.library import registry
 from weft.emulator import Buffer, ChipLimits, EmulatedKernel, Scalar
 from weft.emulator.arguments import CTYPES
-from weft.errors import UserError
+from weft.errors import UserError, shown
 
 DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64, "bool": torch.bool,
@@ -192,11 +192,6 @@ class Table:
             return self.whole_numbers("sample_blocks", value, 0)
         return self.count("sample_blocks", 1, least=1)
 
-
-def shown(value: object) -> str:
-    """A value of the file as an error shows it."""
-    text = repr(value)
-    return text if len(text) <= 100 else text[:100] + "..."
 
 
 def _argument(table: Table, number: int, generator: torch.Generator, keep: dict[str, torch.Tensor]) -> Buffer | Scalar:

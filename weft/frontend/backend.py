@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..errors import UserError, WeftError
-from ..runtime.argument_kinds import shown
+from ..errors import UserError, WeftError, shown
 from .aten import RULES, Declined
 from .cuda_graphs import CudaGraphs
 from .explain import as_text

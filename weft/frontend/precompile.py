@@ -20,9 +20,9 @@ import torch
 
 from ..cache import DiskCache, default_cache
 from ..cache.private import read_private, write_whole
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..options import options as settings
-from ..runtime.argument_kinds import WrongKind, checked, shown
+from ..runtime.argument_kinds import WrongKind, checked
 from ..runtime.runtimes import forget_kernels
 
 MANIFEST, GRAPH_FILE, KERNEL_FOLDER = "manifest.json", "graphs.bin", "kernels"

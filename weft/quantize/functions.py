@@ -13,11 +13,11 @@ import torch
 
 from ..api.definition import FusionDefinition
 from ..dtypes import DataType
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..ops.blocks import BlockFormat
 from ..ops.build import cast
 from ..reference.torch_types import torch_dtype_to_nvfuser_dtype
-from ..runtime.argument_kinds import check_kind, checked, shown
+from ..runtime.argument_kinds import check_kind, checked
 from .before import BEFORE
 from .formats import E4M3, FLOAT, FP4, Mx, MxBothWays, NvFp4, NvFp4BothWays, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
 

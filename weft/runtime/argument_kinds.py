@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from ..errors import UserError, WeftError
+from ..errors import UserError, WeftError, shown
 from ..ir.fusion import Fusion
 from .unusual import is_sharded, unusual
 
@@ -52,13 +52,6 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 _ELEMENTS: dict[str, tuple[type, ...]] = {"Sequence[int]": _INTEGERS, "Iterable[str]": (str,)}
 
-
-def shown(value: Any) -> str:
-    """Return a value for a message, in at most about 60 characters."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of type {value.dtype}"
-    text = repr(value)
-    return text if len(text) < 60 else text[:50] + " ..."
 
 
 def check_tensor(function: str, argument: str, value: Any) -> None:

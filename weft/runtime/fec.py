@@ -14,11 +14,11 @@ import torch
 
 from .. import compiler
 from ..device.library import translation_unit
-from ..errors import Unsupported, UserError
+from ..errors import Unsupported, UserError, shown
 from ..ir.fusion import Fusion
 from ..options import Options, current
 from . import runtimes
-from .argument_kinds import WrongKind, shown
+from .argument_kinds import WrongKind
 from .arguments import flattened
 from .calls import Caller
 from .engines import Engine

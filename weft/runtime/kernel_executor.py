@@ -14,13 +14,13 @@ import torch
 
 from .. import compiler
 from ..dtypes import DataType
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..lower.program import KernelProgram, Need
 from ..options import Options, current
 from ..schedulers.base import Launch
-from .argument_kinds import WrongKind, shown
+from .argument_kinds import WrongKind
 from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
