@@ -37,6 +37,23 @@ def sums_of(source: DataType) -> Callable[[torch.Tensor], list[torch.Tensor]]:
     return lambda x: fd.execute([x])
 
 
+def grouped() -> Callable[..., list[torch.Tensor]]:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        for result in fd.ops.nv_grouped_block_quantize(x, *(fd.define_tensor([-1], dtype=DataType.Int32) for _ in range(2))):
+            fd.add_output(result)
+    return lambda *inputs: fd.execute(list(inputs))
+
+
+def groups_of(rows: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where the rows of 8 groups of unlike sizes begin, and where their tiles do."""
+    shares = torch.tensor([1, 3, 0, 7, 2, 5, 9, 5])
+    tokens = shares * rows // 32
+    begins = torch.cumsum(tokens, 0) - tokens
+    tiles = (tokens + 127) // 128 * 128
+    return begins.int().to(device), (torch.cumsum(tiles, 0) - tiles).int().to(device)
+
+
 def cases(rows: int, columns: int, device: str) -> dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]:
     """Return name -> (function, inputs)."""
     generator = torch.Generator(device).manual_seed(1)
@@ -69,6 +86,13 @@ def cases(rows: int, columns: int, device: str) -> dict[str, tuple[Callable[...,
         "silu mul mxfp8 swizzled": (lambda x, y: q.silu_mul_mxfp8(x, y), (x, y)),
         "mxfp8 rows and columns": (lambda x: q.mxfp8_both_ways(x), (x,)),
         "silu mul mxfp8 rows and columns": (lambda x, y: q.silu_mul_mxfp8_both_ways(x, y), (x, y)),
+        "nvfp4 rows and columns": (lambda x: q.nvfp4_both_ways(x), (x,)),
+        "nvfp4 rows and columns swizzled": (lambda x: q.nvfp4_both_ways(x, None, "128x4"), (x,)),
+        "silu mul nvfp4 rows and columns": (lambda x, y: q.silu_mul_nvfp4_both_ways(x, y), (x, y)),
+        "nvfp4 in groups": (grouped(), (x, *groups_of(rows, device))),
+        "nvfp4 hadamard": (lambda x: q.nvfp4(x, None, "128x4", hadamard=(1, -1) * 8), (x,)),
+        "nvfp4 stochastic": (lambda x: q.nvfp4(x, None, "128x4", is_stochastic=True), (x,)),
+        "nvfp4 hadamard stochastic": (lambda x: q.nvfp4(x, None, "128x4", hadamard=(1, -1) * 8, is_stochastic=True), (x,)),
         "silu mul nvfp4 swizzled": (lambda x, y: q.silu_mul_nvfp4(x, y), (x, y)),
     }
 

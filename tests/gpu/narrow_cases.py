@@ -53,6 +53,7 @@ def casts() -> Iterator[Case]:
 RECIPES: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "nvfp4": quantize.nvfp4, "nvfp4 in tiles": lambda x: quantize.nvfp4(x, None, "128x4"), "mxfp8": quantize.mxfp8, "mxfp4": quantize.mxfp4,
     "mxfp8 in tiles": lambda x: quantize.mxfp8(x, "128x4"), "1x128": quantize.per_1x128, "1x128 in columns": lambda x: quantize.per_1x128(x, "columns"),
+    "nvfp4 hadamard": lambda x: quantize.nvfp4(x, None, "128x4", hadamard=(1, -1, -1, 1) * 4), "nvfp4 in groups": lambda x: in_groups(x),
     "per row": quantize.per_row, "per tensor": lambda x: quantize.per_tensor_current(x), "delayed": lambda x: quantize.per_tensor(x, torch.tensor(3.0, device=x.device)),
 }  # fmt: skip
 
@@ -68,7 +69,31 @@ def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) if a.dtype == torch.float32 else torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
+def in_groups(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Rows of five groups, some without rows, quantized to NVFP4, with the scales of each in tiles of its own."""
+    m = x.shape[0]
+    begins = torch.tensor([0, m // 5, m // 5, m // 2, m])
+    tiles = (torch.diff(begins, append=torch.tensor([m])) + 127) // 128 * 128
+    places = torch.cumsum(tiles, 0) - tiles
+    return tuple(GROUPS.execute([x, begins.int().to(x.device), places.int().to(x.device)]))
+
+
+with FusionDefinition() as GROUPS:
+    _rows = GROUPS.define_tensor([-1, -1], contiguity=True, dtype=BF16)
+    for _result in GROUPS.ops.nv_grouped_block_quantize(_rows, *(GROUPS.define_tensor([-1], dtype=DataType.Int32) for _ in range(2))):
+        GROUPS.add_output(_result)
+
+
+BOTH_WAYS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
+    "nvfp4 both ways": quantize.nvfp4_both_ways, "nvfp4 both ways in tiles": lambda x: quantize.nvfp4_both_ways(x, None, "128x4"),
+    "mxfp8 both ways": quantize.mxfp8_both_ways, "mxfp8 both ways in tiles": lambda x: quantize.mxfp8_both_ways(x, "128x4"),
+}  # fmt: skip
+
+
 def recipes() -> Iterator[Case]:
+    for name, recipe in BOTH_WAYS.items():
+        for rows, columns in ((32, 32), (96, 1056), (4128, 64), (0, 64)):
+            yield f"{name} {rows}x{columns}", lambda f=recipe, r=rows, c=columns: same_bytes(f, random_values((r, c), BF16).cuda(), "auto")
     for name, recipe in RECIPES.items():
         for rows, columns in ((1, 128), (3, 384), (129, 640), (0, 128), (5, 4224)):
             yield f"{name} {rows}x{columns}", lambda f=recipe, r=rows, c=columns: same_bytes(f, random_values((r, c), BF16).cuda(), "auto")

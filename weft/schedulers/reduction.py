@@ -17,7 +17,7 @@ from ..analysis.loop_axes import Obstacle
 from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, TensorView
+from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
@@ -79,10 +79,28 @@ class Reduction(Scheduler):
         if params.kind != "outer":
             template.fold_vectors(params.vector_elems)
         first = next((n for n, a in enumerate(reference.get_loop_domain()) if a.is_reduction()), 0)
-        template.inline_fixed(dict.fromkeys(template.loads, loads_at), first)
+        apart = read_on_both_sides(template) if params.kind == "outer" else []
+        template.inline_fixed(dict.fromkeys(template.loads, loads_at), first, apart)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
         return Launch(static, params.max_registers, params.grid_split if params.is_cluster else 1, phased=phased)
+
+
+def read_on_both_sides(template: Template) -> list[TensorView]:
+    """Return the tensors that are read in the loop of the reductions and behind it, too: inside of that loop they would draw in what needs the results.
+
+    They do not vary along what is reduced: what does is not read behind.
+    """
+    behind: set[TensorView] = set(template.reductions)
+    out = []
+    for expr in template.fusion.tensor_exprs():
+        if any(t in behind for t in expr.tensor_inputs):
+            behind.update(expr.tensor_outputs)
+    for tensor in template.fusion.tensors():
+        places = {any(t in behind for t in use.tensor_outputs) and not isinstance(use, ReductionOp) for use in tensor.uses()}
+        if tensor not in behind and not tensor.is_fusion_input and len(places) > 1:
+            out.append(tensor)
+    return out
 
 
 def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
