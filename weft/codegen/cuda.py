@@ -476,7 +476,7 @@ class CudaWriter:
         guard = s.predicate
         self.emit(depth, "{")
         self.emit(depth + 1, f"{ctype} value[{n}];")
-        for lane in range(n):
+        for lane in range(n if s.half != "take" else 0):
             source = self.lifted(s, lane, monoid)
             if guard is not TRUE:
                 source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
@@ -490,7 +490,7 @@ class CudaWriter:
             if s.awaits_cluster:
                 self.emit(depth + 1, "weft::cluster_wait();")
             self.fold_cluster(s, monoid.functor_for(dtype), identity, exchange_text(self, s), depth + 1)
-        for lane in range(n):
+        for lane in range(n if s.half != "hand over" else 0):
             self.write(lane_of(s.outputs[lane // s.group_elems], lane % s.group_elems), f"value[{lane}]", depth + 1)
         self.emit(depth, "}")
 
@@ -517,6 +517,10 @@ class CudaWriter:
                 half = mul(s.turn, floordiv(s.workspace.elems, 2))  # type: ignore[union-attr]
                 workspace += f" + {self.scalars.index(half)}"
             alone = ", true" if all(self.launch[p] is ONE for p in BLOCK_TYPES[1:]) else ""
+            if s.half:
+                name, more = ("hand_over_rows", workspace) if s.half == "hand over" else ("take_rows", f"{identity}, {workspace}, {run}")
+                self.call(depth, f"weft::{name}<{functor}, {n}{alone}>(value, {more});")
+                return
             self.call(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}{alone}>(value, {identity}, {workspace}, {run});")
         else:
             flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
@@ -533,6 +537,10 @@ class CudaWriter:
         """Fold `value` over the blocks of a cluster."""
         if s.turn is not None:
             half, n = self.scalars.index(floordiv(s.exchange.elems, 2)), s.group_elems * len(s.outputs)  # type: ignore[union-attr]
+            if s.half:
+                name, first = ("hand_over_cluster_turn", "") if s.half == "hand over" else ("take_cluster_turn", f"{identity}, ")
+                self.call(depth, f"weft::{name}<{functor}, {n}>(value, {first}{exchange}, {half}, {self.scalars.index(s.turn)});")
+                return
             self.call(depth, f"weft::reduce_cluster_turn<{functor}, {n}>(value, {identity}, {exchange}, {half}, {self.scalars.index(s.turn)});")
             return
         if s.is_fused_cluster:

@@ -72,16 +72,19 @@ WEFT_DEVICE unsigned linear_thread() { return threadIdx.x + blockDim.x * (thread
 
 // Fold N values over runs of `run_threads` consecutive threads (a multiple of 32): along x, along x and y, or over the whole block. One barrier.
 // workspace: one T per warp and value. trailing: another barrier, for a call in a loop. Alone: the block is one run along x.
-template <class Op, int N, bool Trailing, bool Alone = false, class T>
-WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned run_threads) {
+// hand_over_rows and take_rows are its two halves; what stands between them is done while other warps still come.
+template <class Op, int N, bool Alone = false, class T> WEFT_DEVICE void hand_over_rows(T (&values)[N], T* workspace) {
   const unsigned thread = Alone ? threadIdx.x : linear_thread(), lane = thread % 32, warp = thread / 32;
-  const unsigned warps = run_threads / 32, first = !Alone && run_threads == blockDim.x ? (thread - threadIdx.x) / 32 :
-    Alone || run_threads == blockDim.x * blockDim.y * blockDim.z ? 0 : warp / warps * warps;  // the run's first warp
 #pragma unroll
   for (int n = 0; n < N; n++) {
     values[n] = reduce_lanes<Op, 32>(values[n]);
     if (lane == 0) store_shared(workspace + warp * N + n, values[n]);
   }
+}
+template <class Op, int N, bool Alone = false, class T> WEFT_DEVICE void take_rows(T (&values)[N], T identity, T* workspace, unsigned run_threads) {
+  const unsigned thread = Alone ? threadIdx.x : linear_thread(), lane = thread % 32, warp = thread / 32;
+  const unsigned warps = run_threads / 32, first = !Alone && run_threads == blockDim.x ? (thread - threadIdx.x) / 32 :
+    Alone || run_threads == blockDim.x * blockDim.y * blockDim.z ? 0 : warp / warps * warps;  // the run's first warp
   block_sync();
 #pragma unroll
   for (int n = 0; n < N; n++) {
@@ -101,6 +104,11 @@ WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned 
     values[n] = shuffle_index(value, 0);
 #endif
   }
+}
+template <class Op, int N, bool Trailing, bool Alone = false, class T>
+WEFT_DEVICE void reduce_rows(T (&values)[N], T identity, T* workspace, unsigned run_threads) {
+  hand_over_rows<Op, N, Alone>(values, workspace);
+  take_rows<Op, N, Alone>(values, identity, workspace, run_threads);
   if (Trailing) block_sync();
 }
 
@@ -303,19 +311,23 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&val
 // The same in a loop of whole blocks. use: how many exchanges went before; these take turns between two places of `half` elements, each with a header whose
 // barrier one thread has initialised for one arrival of each warp of each block. Nobody overtakes: a block that stores for use + 2 has had all arrivals of
 // use + 1, and every warp arrives there after it has read the values of `use`. What a thread read before is ordered before what others do behind.
-template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_turn(T (&values)[N], T identity, T* exchange, unsigned half, int use) {
+// hand_over_cluster_turn and take_cluster_turn are its two halves: what stands between them is done while values are on their way.
+template <class Op, int N, class T> WEFT_DEVICE void hand_over_cluster_turn(T (&values)[N], T* exchange, unsigned half, int use) {
   const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
-  const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32, count = blocks * warps;
+  const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
   exchange += use % 2 * half;
-  unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
 #pragma unroll
   for (int n = 0; n < N; n++) {
     values[n] = reduce_lanes<Op, 32>(values[n]);
     if (lane < blocks) store_shared_remote(exchange_values(exchange) + (rank * warps + warp) * N + n, lane, values[n]);
   }
   warp_sync(0xffffffffu);
-  if (lane < blocks) mbarrier_arrive_remote(arrived, lane);
-  mbarrier_wait_phase(arrived, use / 2);
+  if (lane < blocks) mbarrier_arrive_remote(reinterpret_cast<unsigned long long*>(exchange), lane);
+}
+template <class Op, int N, class T> WEFT_DEVICE void take_cluster_turn(T (&values)[N], T identity, T* exchange, unsigned half, int use) {
+  const unsigned lane = linear_thread() % 32, count = cluster_size() * (blockDim.x * blockDim.y * blockDim.z / 32);
+  exchange += use % 2 * half;
+  mbarrier_wait_phase(reinterpret_cast<unsigned long long*>(exchange), use / 2);
   const T* const all = exchange_values(exchange);
 #pragma unroll
   for (int n = 0; n < N; n++) {
@@ -323,6 +335,10 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_turn(T (&val
     for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(load_shared(all + entry * N + n), value);
     values[n] = reduce_lanes<Op, 32>(value);
   }
+}
+template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_turn(T (&values)[N], T identity, T* exchange, unsigned half, int use) {
+  hand_over_cluster_turn<Op, N>(values, exchange, half, use);
+  take_cluster_turn<Op, N>(values, identity, exchange, half, use);
 }
 #endif
 

@@ -8,6 +8,7 @@ Read first: `drop_row_bounds`.
 from __future__ import annotations
 
 from ..expr import Sym, add, conjunction, conjuncts, const, largest, substitute, variables
+from ..schedule.full_rows import FullRows
 from .state import BuildState
 from .contracts import lowering_pass
 from .kernel_ir import Allocate, Kernel, Loop, Nest, Op, Statement, copied, is_collective, walk
@@ -21,15 +22,18 @@ def drop_row_bounds(kernel: Kernel, state: BuildState) -> Kernel:
     Here because: predicates are not grouped yet, and barriers and pipelines have their places.
     """
     if state.full_rows is not None:
-        dropper = _Dropper(kernel, state)
-        kernel.body = dropper.body(kernel.body)
+        kernel.body = without_row_bounds(kernel, kernel.body, state.full_rows)
     return kernel
 
 
+def without_row_bounds(kernel: Kernel, body: list[Statement], full: FullRows) -> list[Statement]:
+    """Return statements of a kernel without the bounds that hold where rows are as `full` says."""
+    return _Dropper(kernel, full).body(body)
+
+
 class _Dropper:
-    def __init__(self, kernel: Kernel, state: BuildState) -> None:
-        assert state.full_rows is not None
-        self.kernel, self.full = kernel, state.full_rows
+    def __init__(self, kernel: Kernel, full: FullRows) -> None:
+        self.kernel, self.full = kernel, full
 
     def body(self, statements: list[Statement]) -> list[Statement]:
         return [out for s in statements for out in self.statement(s)]
@@ -72,6 +76,8 @@ class _Dropper:
         dropped = set()
         for atom in self.bounds(predicate):
             position, bound = atom.args
+            if self.full.keeps_guards and position.is_var:
+                continue
             if loop is not None:
                 if loop.index not in variables(position):
                     continue

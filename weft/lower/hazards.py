@@ -11,7 +11,7 @@ from ..expr import ONE
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.values import TensorView
 from ..schedule.inline import consumer_axis
-from .kernel_ir import Access, BulkCopy, Kernel, Op, Statement, walk
+from .kernel_ir import Access, BulkCopy, Kernel, Op, Reduce, Statement, walk
 from .state import BuildState
 
 
@@ -35,8 +35,9 @@ def touched(statement: Statement) -> tuple[set[TensorView], set[TensorView]]:
     writes: set[TensorView] = set()
     for inner in walk([statement]):
         if isinstance(inner, Op):
-            reads |= {o.buffer.tensor for o in inner.operands if isinstance(o, Access)}
-            writes |= {o.buffer.tensor for o in inner.outputs}
+            half = inner.half if isinstance(inner, Reduce) else ""
+            reads |= {o.buffer.tensor for o in inner.operands if isinstance(o, Access) and half != "take"}
+            writes |= {o.buffer.tensor for o in inner.outputs if half != "hand over"}
     return reads, writes
 
 

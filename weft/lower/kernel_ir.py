@@ -204,6 +204,7 @@ class Reduce(Op):
     is_fused_cluster: their warps do so directly. workspace: shared-memory buffer. last_flag: name
     of the bool that says that this block holds the grid's result. Several outputs: as many reductions, folded together.
     turn: counts the iterations, modulo 2 within a block: they have two workspaces (exchanges) in turn, so that no barrier stands at their end.
+    half: where other statements stand between its halves (`run_behind`): "hand over", which needs the operands, or "take", which has the results.
     """
 
     thread_types: tuple[ParallelType, ...] = ()
@@ -220,6 +221,7 @@ class Reduce(Op):
     exchange: Buffer | None = None
     in_loop: bool = False
     turn: "Sym | None" = None
+    half: str = ""
     iteration: Sym = ZERO  # of the loops around a reduction across blocks, linear
 
 

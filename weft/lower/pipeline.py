@@ -13,6 +13,7 @@ from ..schedule.full_rows import FullRows
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.staying_blocks import StayingBlocks
 from . import passes
+from .behind import run_behind
 from .block_values import compute_once_per_block
 from .build import build_kernel_state
 from .circular import run_pipelines
@@ -46,6 +47,7 @@ PIPELINE: tuple[Pass, ...] = (
     passes.repack_kept,  # reductions stand where they stay
     add_row_ends,  # loops over rows stand where they stay, and the predicates of what it adds are grouped with the rest
     drop_row_bounds,  # before the predicates it changes are grouped
+    run_behind,  # waits, loads and barriers have their places; bounds of rows are still parts of predicates, and go
     unswitch_loops,  # every barrier, wait and load stands where it stays, so both branches have them; bounds are still parts of predicates
     load_ahead,  # loads have their predicates, and the loop around them is the one that is left
     split_masked_loops,  # no pass behind looks for loops over lanes, and predicates are not grouped yet

@@ -211,7 +211,8 @@ class _Hazards:
             self.statement(s)
 
     def statement(self, s: Statement) -> None:
-        if isinstance(s, (Sync, Roles)) or isinstance(s, (Reduce, Scan)) and (s.workspace is not None or isinstance(s, Reduce) and s.is_fused_cluster):
+        is_meeting = isinstance(s, (Reduce, Scan)) and (s.workspace is not None or isinstance(s, Reduce) and s.is_fused_cluster)
+        if isinstance(s, (Sync, Roles)) or is_meeting and not (isinstance(s, Reduce) and s.half == "hand over"):
             self.operands(s)
             self.written.clear()
             self.read.clear()

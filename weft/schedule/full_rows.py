@@ -13,12 +13,14 @@ class FullRows:
 
     sizes: the variables of the row's length; bounds in these are assumed to hold, and the host checks the assumption for every new shape.
     is_ragged: the last part is never full, so that no test of a whole nest (`ParallelType.unswitch`) asks for it.
+    keeps_guards: bounds of bare thread indices stay. They hold, too, but their branches keep the compiler from mixing passes over a row, and from spilling.
     """
 
     sizes: frozenset[Sym]
     batches: int
     is_whole: bool
     is_ragged: bool = False
+    keeps_guards: bool = False
 
 
 def fill_of_parts(vectors: int, batches: int, part: int, threads: int, share: int) -> str:

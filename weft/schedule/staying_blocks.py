@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .full_rows import FullRows
+
 
 @dataclass(frozen=True)
 class StayingBlocks:
     """Reductions in the loop over rows share barriers: neighbours are folded together, and workspaces alternate, so that each iteration has one barrier.
 
     ahead: names of tensors in registers that an iteration loads for the next one.
+    behind: where it is given, what an iteration does with the results of its reduction is done an iteration later, while the next reduction is under way;
+    it says of which sizes bounds hold in that loop.
     """
 
     ahead: frozenset[int] = frozenset()
+    behind: FullRows | None = None

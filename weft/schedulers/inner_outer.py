@@ -136,7 +136,8 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
     rows_end = FullRows(row_sizes(analysis.shape), params.batches if params.fill == "leading" else 1, False, True) if params.fill != "whole" else None
-    return Launch(static, params.max_registers, params.cluster_blocks, rows_end, staying=StayingBlocks(frozenset(ahead)))
+    behind = FullRows(row_sizes(analysis.shape), 1, params.fill == "whole", keeps_guards=True) if params.is_behind else None
+    return Launch(static, params.max_registers, params.cluster_blocks, rows_end, staying=StayingBlocks(frozenset(ahead), behind))
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:

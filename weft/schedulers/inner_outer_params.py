@@ -21,6 +21,7 @@ class InnerOuterParams:
     loads: rows come when needed ("now"), an iteration "ahead" into registers, or through a ring of `stages` in shared memory by "cp_async" or "tma".
     is_reread: passes read the ring again instead of keeping rows in registers. weights: inputs that all rows share are read once into "registers", or "late".
     is_shifted: rows begin anywhere in a unit of 16 bytes, and bulk copies bring the units that hold them.
+    is_behind: a row's second pass runs behind the first pass of the next row, while the sums of that one are exchanged.
     fill: what is known of the batches of a row, or of a block's piece: all are full ("whole"), all but the last ("leading"), nothing ("partial").
     column_vector_elems, slots_unroll: columns of a thread and loads in flight when the partial results are added up.
     """
@@ -43,6 +44,7 @@ class InnerOuterParams:
     cluster_blocks: int = 1
     fill: str = "whole"
     is_shifted: bool = False
+    is_behind: bool = False
 
     @property
     def grid_of_rows(self) -> ParallelType:

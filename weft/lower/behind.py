@@ -1,0 +1,162 @@
+"""Loops of blocks that stay: the second pass over a row behind the first pass over the next one.
+
+    before:  for i: wait for row i;  first pass;  reduce;  second pass          after:  row 0: wait;  first pass;  reduce
+                                                                                        for i from 1: wait for row i;  first pass;  hand over
+                                                                                                      second pass over row i - 1;  take the results
+                                                                                        second pass over the last row
+
+Why: between the passes all warps of a block, or of a cluster, wait for each other. Here they have a pass of another row to do meanwhile.
+Read first: `run_behind`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import InternalError
+from ..expr import ONE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, largest, maximum, minimum, mul, sub, substitute, terms, var, variables
+from ..ir.enums import GRID_TYPES, MemoryType
+from .contracts import lowering_pass
+from .full_rows import without_row_bounds
+from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Loop, Move, Nest, Op, Reduce, Repack, Statement, copied, is_host_variable, walk
+from .kernel_sync import Sync
+from .state import BuildState
+
+GRID_NAMES = {p.value for p in GRID_TYPES}
+
+
+class NothingToPutBehind(InternalError):
+    code = "W913"
+    what = "the schedule puts the second pass over a row behind the first one of the next, and {found}"
+    fix = "this is a defect of the schedule: it is for loops over rows with one reduction, behind whose barrier nothing of the first pass is used but single values"
+
+
+@lowering_pass(needs=["pipelines"], before=["unswitched", "grouped predicates"])
+def run_behind(kernel: Kernel, state: BuildState) -> Kernel:
+    """Put what a loop over rows does behind its reduction an iteration later, between the halves of the next reduction.
+
+    Before: a nest in the loop has one reduction in which the threads of a block meet; loads of the next rows are issued behind it.   After: the first and the
+    last row have parts in front of the loop and behind it; a loop goes over the rows that a block has, so that nothing in it asks whether its row exists.
+    Here because: loads, waits and barriers have their places, and predicates still hang on ops; the rest of these loops' passes sees one loop.
+    Errors: NothingToPutBehind.
+    """
+    if state.staying is not None and state.staying.behind is not None:
+        found = [n for n, s in enumerate(kernel.body) if isinstance(s, Loop) and _nest_of(s) is not None]
+        if len(found) != 1:
+            raise NothingToPutBehind(found=f"{len(found)} loops have a reduction of the threads of a block")
+        loop = kernel.body[found[0]]
+        assert isinstance(loop, Loop)
+        loop.body = without_row_bounds(kernel, loop.body, state.staying.behind)
+        kernel.body[found[0] : found[0] + 1] = _Rows(kernel, loop).written()
+    return kernel
+
+
+def _nest_of(loop: Loop) -> list[Statement] | None:
+    """Return the list of statements in a loop over rows in which its only reduction across threads stands; None without such."""
+    for body in (loop.body, *(s.body for s in loop.body if isinstance(s, Loop) and s.is_once)):
+        if sum(_meets(s) for s in body) == 1:
+            return body
+    return None
+
+
+def _meets(s: Statement) -> bool:
+    """True for a reduction of the loop over rows, in which threads meet."""
+    return isinstance(s, Reduce) and s.turn is not None
+
+
+class _Rows:
+    """The parts of a loop over rows.
+
+    head: what stands in front of the nest: values of the row, the wait for it. first, second: the passes. loads: of rows to come, behind the reduction.
+    """
+
+    def __init__(self, kernel: Kernel, loop: Loop) -> None:
+        self.kernel, self.loop, self.index = kernel, loop, loop.index
+        nest = _nest_of(loop)
+        assert nest is not None
+        self.head = [s for s in loop.body if not (isinstance(s, Loop) and s.body is nest)] if nest is not loop.body else []
+        at = next(n for n, s in enumerate(nest) if _meets(s))
+        reduce = nest[at]
+        assert isinstance(reduce, Reduce)
+        self.reduce = reduce
+        behind = nest[at + 1 :]
+        self.loads = [s for s in behind if isinstance(s, Block) and s.keeps_bounds]
+        self.repacks = [s for s in behind if isinstance(s, Repack)]
+        self.results = {o.buffer for o in reduce.outputs}
+        own = [s for s in nest if isinstance(s, Allocate)]
+        self.declared = [s for s in own if s.buffer not in self.results]
+        self.first = [s for s in nest[:at] if not isinstance(s, Allocate)]
+        self.second = [s for s in behind if s not in self.loads and not isinstance(s, (Repack, Allocate))]
+        self.carried = self._carried({s.buffer for s in (*self.head, *own) if isinstance(s, Allocate)})
+        self.count = self._without_row_bounds()
+
+    def _carried(self, inside: set[Buffer]) -> dict[Buffer, Buffer]:
+        """Return what the second pass takes from the head and the first pass, and where it is kept for it."""
+        made = {o.buffer for s in walk([*self.head, *self.first]) if isinstance(s, Op) for o in s.outputs} & inside
+        used = [o.buffer for s in walk(self.second) if isinstance(s, Op) for o in s.operands if isinstance(o, Access)]
+        return {b: replace(b, name=f"{b.name}_before") for b in dict.fromkeys(used) if b in made and b.memory is MemoryType.local}
+
+    def _without_row_bounds(self) -> Sym:
+        """Take the bounds of the row's position out of the nest; return how many rows the block has, one at least."""
+        count, first = self.loop.extent, None
+        for s in walk([*self.first, self.reduce, *self.second]):
+            if isinstance(s, Op):
+                bounds = [a for a in conjuncts(s.predicate) if self._is_row_bound(a)]
+                s.predicate = conjunction(a for a in conjuncts(s.predicate) if a not in bounds)
+                for position, end in (a.args for a in bounds):
+                    step = terms(position)[(self.index,)]
+                    rest = sub(position, mul(self.index, step))
+                    count = minimum(count, ceildiv(maximum(sub(end, rest), 0), step))
+                    first = (add(largest(rest) or rest, 1), end)
+                    if first not in self.kernel.assumptions:
+                        self.kernel.assumptions.append(first)
+        return count
+
+    def _is_row_bound(self, atom: Sym) -> bool:
+        """True for i * n + block < rows."""
+        if atom.op != "lt" or terms(atom.args[0]).get((self.index,), 0) <= 0:
+            return False
+        others = variables(atom.args[0]) - {self.index} | variables(atom.args[1])
+        return all(str(v.payload) in GRID_NAMES or is_host_variable(v) for v in others)
+
+    # ---- parts
+    def written(self) -> list[Statement]:
+        """Return what replaces the loop."""
+        count = var(f"rows_{self.index.payload}")
+        kept = [Allocate(b) for b in (*self.results, *self.carried.values())]
+        row_0 = {self.index: ZERO}
+        whole = copied(self.reduce, row_0)
+        assert isinstance(whole, Reduce) and self.reduce.turn is not None
+        whole.turn = substitute(self.reduce.turn, row_0)
+        begin = [*self._copies([*self.head, *self._declared(self.first), *self.first]), whole, *self.repacks, *self._moves(), *self._copies(self.loads)]
+        hand_over, take = replace(self.reduce, half="hand over"), replace(self.reduce, half="take")
+        body = [*self.head, *self.declared, *self.first, hand_over, *self.repacks, *self._second(sub(self.index, 1)), take, *self.repacks, *self._moves()]
+        if self.reduce.is_fused_cluster:  # warps of other blocks have come, and these have not read their stage to its end
+            body.append(Sync("the stage of the row before has been read"))
+        loop = Loop(self.index, count, [*body, *self.loads], label=self.loop.label, start=ONE)
+        last = Block([*self._declared(self.second), *self._second(sub(count, 1))])
+        return [Let(count, self.count), *kept, Block(begin), loop, last]
+
+    def _copies(self, statements: list[Statement]) -> list[Statement]:
+        return [copied(s, {self.index: ZERO}) for s in statements]
+
+    def _declared(self, users: list[Statement]) -> list[Statement]:
+        """Return the declarations of what a pass writes."""
+        written = {o.buffer for s in walk(users) if isinstance(s, Op) for o in s.outputs}
+        return [s for s in self.declared if s.buffer in written]
+
+    def _moves(self) -> list[Statement]:
+        return [Move(kept, b) for b, kept in self.carried.items()]
+
+    def _second(self, row: Sym) -> list[Statement]:
+        """Return the second pass over a row, with variables of its own for its stages."""
+        mapping, lets = {self.index: row}, []
+        for s in self.head:
+            if isinstance(s, Let):
+                mapping[s.variable] = var(f"{s.variable.payload}_before", extent=s.variable.extent)
+                lets.append(Let(mapping[s.variable], substitute(s.value, {self.index: row})))
+        out = [copied(s, mapping) for s in self.second]
+        for inner in walk(out):
+            if isinstance(inner, Op):
+                inner.operands = [Access(self.carried.get(o.buffer, o.buffer), o.index) if isinstance(o, Access) else o for o in inner.operands]
+        return [*lets, *out]
