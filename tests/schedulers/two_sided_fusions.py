@@ -200,6 +200,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "weights read by every row": dict(loads="now", weights="late", batches=1, threads_y=8, cluster_blocks=2, blocks=2),
     "rows that begin anywhere": dict(loads="tma", stages=3, is_shifted=True, fill="partial"),
     "rows that begin anywhere, rows at once": dict(loads="tma", stages=2, is_shifted=True, row_unroll=2, threads_y=4, batches=2, fill="leading"),
+    "second passes behind": dict(loads="tma", stages=3, is_reread=True, is_behind=True, fill="partial"),
+    "second passes behind, rows at once": dict(loads="tma", stages=3, is_reread=True, is_behind=True, row_unroll=2, fill="partial"),
+    "second passes behind, in a cluster": dict(loads="tma", stages=3, is_reread=True, is_behind=True, cluster_blocks=2, blocks=2, fill="partial"),
     "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
 }
 

@@ -67,14 +67,16 @@ def _meets(s: Statement) -> bool:
 class _Rows:
     """The parts of a loop over rows.
 
-    head: what stands in front of the nest: values of the row, the wait for it. first, second: the passes. loads: of rows to come, behind the reduction.
+    around: the loop of one iteration that is unswitched, and has the nest in it. head: what stands in front of it: values of the row, the wait for it.
+    first, second: the passes. loads: of rows to come, behind the reduction.
     """
 
     def __init__(self, kernel: Kernel, loop: Loop) -> None:
         self.kernel, self.loop, self.index = kernel, loop, loop.index
         nest = _nest_of(loop)
         assert nest is not None
-        self.head = [s for s in loop.body if not (isinstance(s, Loop) and s.body is nest)] if nest is not loop.body else []
+        self.around = next((s for s in loop.body if isinstance(s, Loop) and s.body is nest), None)
+        self.head = [s for s in loop.body if s is not self.around] if self.around is not None else []
         at = next(n for n, s in enumerate(nest) if _meets(s))
         reduce = nest[at]
         assert isinstance(reduce, Reduce)
@@ -130,10 +132,13 @@ class _Rows:
         whole.turn = substitute(self.reduce.turn, row_0)
         begin = [*self._copies([*self.head, *self._declared(self.first), *self.first]), whole, *self.repacks, *self._moves(), *self._copies(self.loads)]
         hand_over, take = replace(self.reduce, half="hand over"), replace(self.reduce, half="take")
-        body = [*self.head, *self.declared, *self.first, hand_over, *self.repacks, *self._second(sub(self.index, 1)), take, *self.repacks, *self._moves()]
+        body = [*self.declared, *self.first, hand_over, *self.repacks, *self._second(sub(self.index, 1)), take, *self.repacks, *self._moves()]
         if self.reduce.is_fused_cluster:  # warps of other blocks have come, and these have not read their stage to its end
             body.append(Sync("the stage of the row before has been read"))
-        loop = Loop(self.index, count, [*body, *self.loads], label=self.loop.label, start=ONE)
+        body += self.loads
+        if self.around is not None:  # of rows at once some may not exist
+            body = [*self.head, replace(self.around, body=body)]
+        loop = Loop(self.index, count, body, label=self.loop.label, start=ONE)
         last = Block([*self._declared(self.second), *self._second(sub(count, 1))])
         return [Let(count, self.count), *kept, Block(begin), loop, last]
 
