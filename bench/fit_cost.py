@@ -81,7 +81,7 @@ def read(paths: Sequence[Path], arch: Arch) -> Recorded:
             rows = dataclasses.asdict(candidates.facts_of_rows)
             for values in good:
                 for name, column in columns.items():
-                    value = values[name]
+                    value = values.get(name, False)  # records made before a param was there
                     column.append(LOADS.index(value) if name == "loads" else FILLS.index(value) if name == "fill" else value)
                 for name, value in rows.items():
                     facts[name].append(value)
@@ -92,7 +92,7 @@ def read(paths: Sequence[Path], arch: Arch) -> Recorded:
                 spills.append(values["spill_bytes"] or 0)
             specs.append(spec)
             copies.append(found["copy_us"])
-    kernels = Kernels(**{name: np.array(values, dtype=bool if name in ("is_reread", "project_to_inputs") else float) for name, values in columns.items()})
+    kernels = Kernels(**{name: np.array(values, dtype=bool if name in ("is_reread", "project_to_inputs", "is_behind") else float) for name, values in columns.items()})
     rows_of = Rows(**{name: np.array(values, dtype=float) for name, values in facts.items()})
     fits = needed_registers(kernels, rows_of) <= kernels.max_registers
     return Recorded(specs, kernels, rows_of, *(np.array(v) for v in (us, case, chosen, registers, spills, copies)), fits)

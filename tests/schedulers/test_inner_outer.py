@@ -12,6 +12,7 @@ import weft.schedulers.inner_outer as template
 from weft import DataType, FusionDefinition
 from weft.ir.enums import SchedulerType
 from weft.options import options
+from weft.runtime.limits import WrongAssumption
 
 # Of the largest value. Rows and columns are summed in float, or in double, and results are rounded to their type once: bf16 2^-9, half 2^-12. A sum of n
 # terms in float is off by sqrt(n) roundings of 2^-24 of its terms; n is at most 4100 here, and terms are at most some times the largest sum.
@@ -113,6 +114,27 @@ def test_every_way_is_right_and_gives_the_same_bits_in_every_run(way):
     with forced(way):
         first = run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
         assert all(torch.equal(a, b) for a, b in zip(first, fd.execute(inputs)))
+
+
+@pytest.mark.parametrize("cluster, rows", [(1, 35), (1, 4), (2, 9)])
+def test_second_passes_behind_where_rows_are_whole_ask_for_no_bounds(cluster, rows, monkeypatch):
+    """Of 4 (or 2) blocks each has a row at least; with 4 rows nothing is left for the loop between the first row and the last."""
+    columns = 512 * cluster
+    monkeypatch.setitem(WAYS, "whole", {**WAYS["second passes behind"], "fill": "whole", "cluster_blocks": cluster, "blocks": 4 // cluster})
+    fd, inputs = norm_backward(DataType.BFloat16), norm_backward_inputs(rows, columns, DataType.BFloat16)
+    with forced("whole"):
+        run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+        text = fd.fec.kernel_runtimes[-1].program.text
+    loop = text[text.index("for (int i", text.index("const int rows_")) :]
+    between = loop[loop.index("hand_over") : loop.index("weft::take_")]
+    assert "store_global_vector" in between and "T0.size" not in between and " < p" in between.split("store_global_vector")[0]
+
+
+def test_fewer_rows_than_blocks_are_never_put_behind():
+    """Every block has a row at least; what is forced in spite of that is refused by the host."""
+    inputs = norm_backward_inputs(3, 512, DataType.BFloat16)
+    with forced("second passes behind"), pytest.raises(WrongAssumption, match="4 <= T0.size"):
+        norm_backward(DataType.BFloat16).execute(inputs)
 
 
 ANYWHERE = {

@@ -51,8 +51,10 @@ GROUPS, RESIDENT, ROW_UNROLLS = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8), (1, 2,
 """Rows side by side in a block, blocks of a multiprocessor, rows of a thread at once."""
 MOST_REGISTERS_OVER = 1.05
 """Of the registers that a thread needs, over those that it has: a third of kernels spill here."""
-WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True))
-"""How rows come, and whether passes read them again."""
+WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True), ("tma behind", True))
+"""How rows come, and whether passes read them again; "tma behind": the second pass runs behind the first one of the next row."""
+BEHIND_STAGES, BEHIND_STEPS = 3, 3
+"""The least for that: one stage is read, one is loaded, one has the row before; the first and the last row have no other one beside them."""
 MOST_PASSES_OVER_BULK = 2
 """Over a row in a ring of bulk copies, that read it again: schedules of more are not implemented (`Template.rfactor_others` finds axes cut in other ways)."""
 FILLS = ("whole", "leading", "partial")
@@ -167,19 +169,21 @@ class Candidates:
         slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
         limit = _looked_up(arch.registers_per_thread, block * resident)
         ways = []
-        for loads, is_reread in WAYS:
+        is_whole = (fill == FILLS.index("whole")) & (groups == 1) & (lanes * threads_y > arch.warp_threads)
+        can_be_behind = is_whole & (stages >= BEHIND_STAGES) & (blocks * unroll * BEHIND_STEPS <= rows.iteration_elems) & (rows.passes == 2)
+        for way, is_reread in WAYS:
+            loads, _, behind = way.partition(" ")
             if loads == "cp_async" and not self.has_cp_async or loads == "tma" and not self.has_tma:
                 continue
             if loads == "tma" and is_reread and rows.passes > MOST_PASSES_OVER_BULK:
                 continue
             is_there = has_ring & (groups <= (MOST_BULK_GROUPS if loads == "tma" else GROUPS[-1])) if loads in ("cp_async", "tma") else is_small
-            ways.append((np.flatnonzero(is_there), LOADS.index(loads), is_reread))
-        at = np.concatenate([found for found, _, _ in ways])
-        load = np.concatenate([np.full(len(found), number) for found, number, _ in ways])
-        again = np.concatenate([np.full(len(found), is_reread) for found, _, is_reread in ways])
+            ways.append((np.flatnonzero(is_there & can_be_behind if behind else is_there), LOADS.index(loads), is_reread, bool(behind)))
+        at = np.concatenate([found for found, *_ in ways])
+        load, again, is_behind = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3))
         made = Kernels(
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, stages[at], 1),
-            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at],
+            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind,
         )  # fmt: skip
         return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * self.slack)
 

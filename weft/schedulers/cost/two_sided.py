@@ -45,6 +45,7 @@ class Kernels:
     max_registers: Any
     cluster_blocks: Any
     fill: Any
+    is_behind: Any = False
 
     def where(self, chosen: Any) -> Kernels:
         """Return the kernels for which `chosen` is true."""
