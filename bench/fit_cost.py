@@ -92,7 +92,8 @@ def read(paths: Sequence[Path], arch: Arch) -> Recorded:
                 spills.append(values["spill_bytes"] or 0)
             specs.append(spec)
             copies.append(found["copy_us"])
-    kernels = Kernels(**{name: np.array(values, dtype=bool if name in ("is_reread", "project_to_inputs", "is_behind") else float) for name, values in columns.items()})
+    are_bool = ("is_reread", "project_to_inputs", "is_behind")
+    kernels = Kernels(**{name: np.array(values, dtype=bool if name in are_bool else float) for name, values in columns.items()})
     rows_of = Rows(**{name: np.array(values, dtype=float) for name, values in facts.items()})
     fits = needed_registers(kernels, rows_of) <= kernels.max_registers
     return Recorded(specs, kernels, rows_of, *(np.array(v) for v in (us, case, chosen, registers, spills, copies)), fits)

@@ -18,7 +18,7 @@ from ..expr import ONE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, largest
 from ..ir.enums import GRID_TYPES, MemoryType
 from .contracts import lowering_pass
 from .full_rows import without_row_bounds
-from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Loop, Move, Nest, Op, Reduce, Repack, Statement, copied, is_host_variable, walk
+from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Loop, Move, Op, Reduce, Repack, Statement, copied, is_host_variable, walk
 from .kernel_sync import Sync
 from .state import BuildState
 
@@ -28,7 +28,7 @@ GRID_NAMES = {p.value for p in GRID_TYPES}
 class NothingToPutBehind(InternalError):
     code = "W913"
     what = "the schedule puts the second pass over a row behind the first one of the next, and {found}"
-    fix = "this is a defect of the schedule: it is for loops over rows with one reduction, behind whose barrier nothing of the first pass is used but single values"
+    fix = "this is a defect of the schedule: it is for loops over rows with one reduction in which the threads of a block meet"
 
 
 @lowering_pass(needs=["pipelines"], before=["unswitched", "grouped predicates"])
