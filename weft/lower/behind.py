@@ -11,6 +11,7 @@ Read first: `run_behind`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import InternalError
@@ -142,7 +143,7 @@ class _Rows:
         last = Block([*self._declared(self.second), *self._second(sub(count, 1))])
         return [Let(count, self.count), *kept, Block(begin), loop, last]
 
-    def _copies(self, statements: list[Statement]) -> list[Statement]:
+    def _copies(self, statements: Sequence[Statement]) -> list[Statement]:
         return [copied(s, {self.index: ZERO}) for s in statements]
 
     def _declared(self, users: list[Statement]) -> list[Statement]:
