@@ -122,7 +122,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.bind(partial)
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
-        template.group_reductions(row_axes - 1)
+        template.group_reductions(row_axes - 1 - (params.cluster_blocks > 1))
     template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*template.loads, *copies) if t not in early}
