@@ -13,19 +13,14 @@ import torch
 
 from ..api.definition import FusionDefinition
 from ..dtypes import DataType
-from ..errors import UserError, shown
+from ..errors import shown
 from ..ops.blocks import BlockFormat
 from ..ops.build import cast
 from ..reference.torch_types import torch_dtype_to_nvfuser_dtype
 from ..runtime.argument_kinds import check_kind, checked
 from .before import BEFORE
+from .errors import WrongTensors
 from .formats import E4M3, FLOAT, FP4, Mx, MxBothWays, NvFp4, NvFp4BothWays, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
-
-
-class WrongTensors(UserError):
-    code = "W867"
-    what = "{problem}"
-    fix = "{remedy}"
 
 
 Results = tuple[torch.Tensor, ...]
@@ -300,37 +295,3 @@ def silu_mul_nvfp4(x: torch.Tensor, y: torch.Tensor, global_scale: torch.Tensor 
 def silu_mul_per_row(x: torch.Tensor, y: torch.Tensor) -> Results:
     """per_row of silu(x) * y."""
     return quantize(PerRow(), x, y, before="silu_mul")
-
-
-# ---------------------------------------------------------------- back
-@checked
-def dequantize(elements: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor | None = None, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Return elements * scales / global_scale. scales: one per block of the last axis, in rows; [..., 1] and rank 0 are one block.
-
-    Errors: WrongTensors where the scales are no whole blocks.
-    """
-    kind = torch_dtype_to_nvfuser_dtype(elements.dtype)
-    unit = 2 if kind is DataType.Float4_e2m1fn_x2 else 1
-    if not elements.dim():
-        raise WrongTensors(problem="elements without an axis", remedy="give elements as a recipe made them")
-    k = elements.shape[-1] * unit
-    blocks = scales.shape[-1] if scales.dim() else 1
-    if not blocks or k % blocks or scales.dim() and scales.shape[:-1] != elements.shape[:-1]:
-        raise WrongTensors(problem=f"scales of {tuple(scales.shape)} for elements of {tuple(elements.shape)}", remedy="give scales in rows, one per block")
-    rows = elements.shape[:-1].numel()
-    spread = scales.expand(*elements.shape[:-1], 1).contiguous() if not scales.dim() else scales
-    fd = _back(kind, torch_dtype_to_nvfuser_dtype(scales.dtype), torch_dtype_to_nvfuser_dtype(dtype), global_scale is not None)
-    given: Sequence[torch.Tensor] = [elements.reshape(rows * blocks, k // blocks // unit), spread.reshape(rows * blocks, 1)]
-    return fd.execute([*given, *([] if global_scale is None else [global_scale])])[0].view(*elements.shape[:-1], k)
-
-
-@functools.lru_cache(maxsize=None)
-def _back(elements: DataType, scales: DataType, result: DataType, has_global: bool) -> FusionDefinition:
-    with FusionDefinition() as fd:
-        q = fd.define_tensor([-1, -1], contiguity=True, dtype=elements)
-        s = fd.define_tensor([-1, 1], contiguity=True, dtype=scales)
-        value = fd.ops.mul(fd.ops.cast(q, FLOAT), fd.ops.cast(s, FLOAT))
-        if has_global:
-            value = fd.ops.div(value, fd.define_tensor([], dtype=FLOAT))
-        fd.add_output(fd.ops.cast(value, result))
-    return fd
