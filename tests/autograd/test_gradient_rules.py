@@ -36,7 +36,8 @@ def gradients(define: Callable[..., Any], inputs: list[torch.Tensor], seed: torc
     saved = [inputs[s.input] if s.input is not None else outputs[s.output] for s in derivative.saved]  # type: ignore[index]
     names = {v.name: t for v, t in zip(fd.fusion.inputs(), inputs)}  # type: ignore[union-attr]
     scalars = [names[s.name].shape[s.dim] for s in step.scalars]  # type: ignore[union-attr]
-    return outputs[0], evaluate(step.fusion, [*(saved[i] for i in step.used), *scalars, grad], precision="double")
+    made = evaluate(step.fusion, [*(saved[i] for i in step.used), *scalars, grad], precision="double")
+    return outputs[0], [made[place] for place in step.places]
 
 
 def check(define: Callable[..., Any], reference: Callable[..., Any], *inputs: torch.Tensor) -> None:

@@ -22,6 +22,7 @@ from ..runtime.arguments import flattened
 from ..runtime.warm_path import written
 from . import executors
 from .inputs import compute_tensor_descriptor
+from .warm_gradient import function_of_signature
 
 LARGEST_TABLE = 1024
 """Layouts of gradients that a plan keeps; when there are more, it starts over."""
@@ -58,7 +59,7 @@ class Differentiable:
         self._inputs = fusion.inputs()
         self._floats = [i for i, v in enumerate(self._inputs) if isinstance(v, TensorView) and v.dtype().is_float]
         self._outputs = [v for v in fusion.outputs() if v not in fusion.hidden_outputs]
-        self._plans: dict[tuple[bool, ...], _Plan] = {}
+        self._plans: dict[tuple[bool, ...], Plan] = {}
 
     def __reduce__(self) -> Any:
         from .translate import translate_fusion
@@ -91,15 +92,18 @@ class Differentiable:
         """Return what `execute` comes to for tensors that need the same plan and kernels as these, which have been executed."""
         if torch.is_grad_enabled() and any(inputs[i].requires_grad for i in self._floats):
             plan = self.plan(tuple([inputs[i].requires_grad for i in self._floats]))
+            made = function_of_signature(plan, inputs)
+            if made is not None:
+                return QuickCall(made.apply, True, made.count, made.has_one_output)
             return QuickCall(plan.apply, True, plan.count, plan.has_one_output)
         return QuickCall(self._plain.execute, False, len(self._outputs))
 
-    def plan(self, requires: tuple[bool, ...]) -> "_Plan":
+    def plan(self, requires: tuple[bool, ...]) -> "Plan":
         """Return what is prepared for inputs of which those require gradients (floats only, in order)."""
         found = self._plans.get(requires)
         if found is None:
             wrt = [i for i, wanted in zip(self._floats, requires) if wanted]
-            found = self._plans[requires] = _Plan(self.fusion, wrt)
+            found = self._plans[requires] = Plan(self.fusion, wrt)
         return found
 
     def definition_of_backward(self, *inputs: Any) -> str:
@@ -114,8 +118,8 @@ class Differentiable:
 class _Step:
     """A backward that is ready to run."""
 
-    def __init__(self, backward: Backward, plan: "_Plan") -> None:
-        self.fusion, self.used, self.positions = backward.fusion, backward.used, backward.positions
+    def __init__(self, backward: Backward, plan: "Plan") -> None:
+        self.fusion, self.used, self.positions, self.places = backward.fusion, backward.used, backward.positions, backward.places
         self.scalars = backward.scalars
         self.executor = executors.executor_cache(backward.fusion)
         self._second: Differentiable | None = None
@@ -129,7 +133,7 @@ class _Step:
         return self._second.execute(arguments)
 
 
-class _Plan:
+class Plan:
     """A definition with some inputs that require gradients: its forward with what it saves, its backwards by the layouts of gradients."""
 
     def __init__(self, fusion: Fusion, wrt: Sequence[int]) -> None:
@@ -147,11 +151,12 @@ class _Plan:
         self.saved_outputs = [s.output for s in self.derivative.saved]
         self.kept = [i for i, v in enumerate(inputs) if i not in self.saved_inputs]
         self.has_one_output = len(self.outputs) == 1
+        self.writes = bool(fusion.aliases)
         self._steps: dict[tuple[Any, ...], _Step] = {}
         self._by_strides: dict[tuple[Any, ...], _Step] = {}
         self._by_name = {v.name: i for i, v in enumerate(inputs) if isinstance(v, TensorView)}
-        plain = self.step(tuple(False if form is None else None for form in self.plain_forms()))  # errors of rules come with the forward
-        self.recorded = write_function(self, plain)
+        self.plain = self.step(tuple(False if form is None else None for form in self.plain_forms()))  # errors of rules come with the forward
+        self.recorded = write_function(self, self.plain)
         self.apply: Callable[..., Any] = super(torch.autograd.Function, self.recorded).apply  # type: ignore[misc]
         """What `recorded.apply` comes to where nothing is transformed: 2 us less per call."""
 
@@ -189,37 +194,35 @@ class _Plan:
             found = self._steps[key] = _Step(self.derivative.backward(forms), self)
         return found
 
+    def _step_for(self, grads: Sequence[torch.Tensor | None]) -> _Step | None:
+        """Return the backward for gradients that lie in memory as these do, None when there is none of them."""
+        strides = tuple([None if g is None or i in self.flat else (g.shape, g.stride()) for i, g in enumerate(grads)])
+        found = self._by_strides.get(strides)
+        if found is None:
+            key = tuple([False if g is None or s is None else None if g.is_contiguous() else _layout(g) for g, s in zip(grads, strides)])
+            if not any(k is not False for k in key):
+                return None
+            if len(self._by_strides) >= LARGEST_TABLE:
+                self._by_strides.clear()
+            found = self._by_strides[strides] = self.step(key)
+        return found
 
-def _step_for(plan: _Plan, grads: Sequence[torch.Tensor | None]) -> _Step | None:
-    """Return the backward for gradients that lie in memory as these do, None when there is none of them."""
-    strides = tuple([None if g is None or i in plan.flat else (g.shape, g.stride()) for i, g in enumerate(grads)])
-    found = plan._by_strides.get(strides)
-    if found is None:
-        key = tuple([False if g is None or s is None else None if g.is_contiguous() else _layout(g) for g, s in zip(grads, strides)])
-        if not any(k is not False for k in key):
-            return None
-        if len(plan._by_strides) >= LARGEST_TABLE:
-            plan._by_strides.clear()
-        found = plan._by_strides[strides] = plan.step(key)
-    return found
-
-
-def _run_backward(plan: _Plan, ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-    """The backward of a plan for any gradients, also where gradients of gradients are recorded."""
-    out: list[torch.Tensor | None] = [None] * len(plan.inputs)
-    step = _step_for(plan, grads)
-    if step is None:
+    def run_backward(self, saved: Sequence[torch.Tensor], ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+        """The backward for any gradients, also where gradients of gradients are recorded. ctx.kept: what the forward kept beside saved tensors."""
+        out: list[torch.Tensor | None] = [None] * len(self.inputs)
+        step = self._step_for(grads)
+        if step is None:
+            return tuple(out)
+        arguments = [saved[i] for i in step.used]
+        arguments += [self.read_scalar(s, saved, ctx) for s in step.scalars]
+        arguments += [g for i, g in enumerate(grads) if g is not None and i not in self.flat]
+        made = step.run(arguments)
+        for position, place in zip(step.positions, step.places):
+            out[position] = made[place]
         return tuple(out)
-    saved = ctx.saved_tensors
-    arguments = [saved[i] for i in step.used]
-    arguments += [plan.read_scalar(s, saved, ctx) for s in step.scalars]
-    arguments += [g for i, g in enumerate(grads) if g is not None and i not in plan.flat]
-    for position, grad in zip(step.positions, step.run(arguments)):
-        out[position] = grad
-    return tuple(out)
 
 
-def write_function(plan: _Plan, plain: _Step) -> type[torch.autograd.Function]:
+def write_function(plan: Plan, plain: _Step) -> type[torch.autograd.Function]:
     """Return the autograd.Function of a plan: forward(*inputs) -> outputs of the plan's forward; those behind the definition's own are for its backward.
 
     Both methods are written out for the plan's inputs. `plain`: the backward for contiguous gradients of the definition's own outputs, which needs no lookup.
@@ -234,8 +237,8 @@ def write_function(plan: _Plan, plain: _Step) -> type[torch.autograd.Function]:
     dense = " and ".join(f"{g} is not None and {g}.is_contiguous()" for g in flows_back)
     given = ", ".join([*(f"s{i}" for i in plain.used), *(plan.scalar_text(s) for s in plain.scalars), *flows_back])
     results = ["None"] * len(names)
-    for n, position in enumerate(plain.positions):
-        results[position] = f"r{n}"
+    for position, place in zip(plain.positions, plain.places):
+        results[position] = f"r{place}"
     text = f"""
 def forward(ctx, {", ".join(names)}):
     [{", ".join(made)}] = forward_executor.execute(({", ".join(names)},))
@@ -248,12 +251,12 @@ def forward(ctx, {", ".join(names)}):
 def backward(ctx, {", ".join(grads)}):
     if {nothing}{dense} and not is_grad_enabled():
         [{", ".join(f"s{i}" for i in range(len(plan.saved_inputs)))}] = ctx.saved_tensors
-        [{", ".join(f"r{n}" for n in range(len(plain.positions)))}] = backward_executor.execute(({given},))
+        [{", ".join(f"r{n}" for n in range(len(plain.fusion.outputs())))}] = backward_executor.execute(({given},))
         return {", ".join(results)}
-    return run_backward(plan, ctx, ({", ".join(grads)},))
+    return run_backward(ctx.saved_tensors, ctx, ({", ".join(grads)},))
 """
     constants = {
-        "plan": plan, "forward_executor": plan.executor, "backward_executor": plain.executor, "run_backward": _run_backward,
+        "forward_executor": plan.executor, "backward_executor": plain.executor, "run_backward": plan.run_backward,
         "is_grad_enabled": torch.is_grad_enabled,
     }  # fmt: skip
     methods = written(text, constants)

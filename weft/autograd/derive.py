@@ -13,7 +13,7 @@ from ..analysis.layouts import memory_formats
 from ..errors import UserError
 from ..ir.enums import IterType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IterDomain, Scalar, TensorDomain, TensorView, Val, no_reductions
+from ..ir.values import Expr, IterDomain, PointwiseOp, Scalar, TensorDomain, TensorView, Val, no_reductions
 from ..ops.build import cast, copy
 from ..ops.calls import Calls
 from ..ops.gradients import axes_of, filled, flows, gradients_of, own_gradients_of
@@ -51,13 +51,16 @@ class Saved:
 
 @dataclass(eq=False)
 class Backward:
-    """A backward: inputs are the saved tensors `used` (positions among all saved), then `scalars`, then one gradient per form that is not None; outputs are
-    the gradients of the inputs at `positions`."""
+    """A backward: inputs are the saved tensors `used` (positions among all saved), then `scalars`, then one gradient per form that is not None.
+
+    The gradient of the input at `positions[n]` is output `places[n]`: inputs with one and the same gradient, such as the terms of a sum, share an output.
+    """
 
     fusion: Fusion
     used: tuple[int, ...]
     scalars: tuple[Scalar | SizeOf, ...]
     positions: tuple[int, ...]
+    places: tuple[int, ...]
 
 
 class Derivative:
@@ -111,12 +114,23 @@ class Derivative:
         tangents = [t for t in joint.tangents if t is not None]
         orders = {all_saved[i]: self._orders[self.saved[i].name] for i in used if self.saved[i].name in self._orders}
         contiguity = {t: joint.contiguity[t] for t in tangents}
-        cut = cut_out(joint.fusion, [*(all_saved[i] for i in used), *tangents], list(joint.grads.values()), contiguity, orders)
+        distinct = list(dict.fromkeys(joint.grads.values()))
+        cut = cut_out(joint.fusion, [*(all_saved[i] for i in used), *tangents], distinct, contiguity, orders)
         part = cut.fusion  # scalars stand between saved tensors and gradients
         tensors, scalars = part._inputs[: len(used) + len(tangents)], part._inputs[len(used) + len(tangents) :]
         part._inputs = [*tensors[: len(used)], *scalars, *tensors[len(used) :]]
         originals = {joint.image[v]: v for v in self.fusion.inputs()}
-        return Backward(part, used, tuple(originals.get(s, s) for s in cut.scalars), tuple(joint.grads))  # type: ignore[arg-type,misc]
+        scalar_sources = tuple(originals.get(s, s) for s in cut.scalars)
+        places = tuple(distinct.index(grad) for grad in joint.grads.values())
+        return Backward(part, used, scalar_sources, tuple(joint.grads), places)  # type: ignore[arg-type]
+
+
+def _without_casts(tensor: TensorView) -> object:
+    """Return what tells results of equal casts of one tensor from others: (... ((tensor, type), type) ...)."""
+    made_by = tensor.definition()
+    if isinstance(made_by, PointwiseOp) and made_by.op_name == "cast" and isinstance(made_by.inputs[0], TensorView):
+        return _without_casts(made_by.inputs[0]), tensor.dtype()
+    return tensor
 
 
 def _order_in_memory(output: TensorView, formats: dict[TensorView, list[IterDomain]]) -> tuple[int, ...]:
@@ -147,6 +161,7 @@ class _Joint:
         self.contiguity: dict[TensorView, Sequence[bool | None]] = {}
         self.tangents = [None if form is None else self._tangent(self.image[v], form) for v, form in zip(outputs, forms)]  # type: ignore[arg-type]
         self.grads: dict[int, TensorView] = {}
+        self._results: dict[object, TensorView] = {}  # one for all inputs that a gradient goes to as it is
         self._differentiate([self.image[v] for v in outputs], {i: self.image[fusion.inputs()[i]] for i in wrt})
 
     def _tangent(self, output: TensorView, form: Form) -> TensorView:
@@ -205,12 +220,18 @@ class _Joint:
     def _result(self, grad: TensorView, value: TensorView) -> TensorView:
         """Return the gradient of an input: of its extents and type, in its order of axes in memory."""
         o = Calls(self.fusion)
-        out: TensorView = cast(self.fusion, filled(o, grad, value), value.dtype())  # type: ignore[assignment]
+        whole = filled(o, grad, value)
+        key = _without_casts(whole), value.dtype()
+        if key in self._results:
+            return self._results[key]
+        out: TensorView = cast(self.fusion, whole, value.dtype())  # type: ignore[assignment]
         if any(axis.expanded_extent is not None for axis in axes_of(out)):
             out = o.add(out, o.full(value.shape(), 0.0, value.dtype()))
             out = cast(self.fusion, out, value.dtype())  # type: ignore[assignment]
-        if out.is_fusion_input or out in self.grads.values() or out in self.tangents or out in self.primal_tensors:
+        if out.is_fusion_input or out in self.tangents or out in self.primal_tensors:
             out = copy(self.fusion, out)  # type: ignore[assignment]
+        if not any(axis.expanded_extent is not None for axis in axes_of(value)):
+            self._results[key] = out
         return out
 
     def needed(self) -> set[TensorView]:

@@ -190,11 +190,13 @@ class Registered:
         left = iter(numbers)
         kept = [shape if shape is not None else next(left) for shape in self._shapes(found, sizes)]
         arguments = [*(saved[i] for i in step.used), *(_kept_value(found, s, kept) for s in step.scalars), *(g for g in grads if g is not None)]
-        made = dict(zip(step.positions, step.executor.execute(arguments)))
+        results = step.executor.execute(arguments)
+        made = {position: results[place] for position, place in zip(step.positions, step.places)}
         shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
         wanted = [i for i, needed in zip(found._floats, requires) if needed]
         zeros = {i: torch.zeros(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted if i not in made}  # type: ignore[attr-defined]
-        return _own([made[i] if i in made else zeros[i] for i in wanted], [*saved, *grads])
+        firsts = _firsts(_places(found, requires, grads))
+        return _own([made[i] if i in made else zeros[i] for i in (wanted[n] for n in firsts)], [*saved, *grads])
 
     def fake_back(
         self, saved: list[Any], grads: list[Any], sizes: list[Any], numbers: list[Any], requires: list[bool], form: str
@@ -202,7 +204,8 @@ class Registered:
         """Their shapes."""
         found = self.recall(form)
         shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
-        wanted = [i for i, needed in zip(found._floats, requires) if needed]
+        every = [i for i, needed in zip(found._floats, requires) if needed]
+        wanted = [every[n] for n in _firsts(_places(found, requires, grads))]
         return [torch.empty(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted]  # type: ignore[attr-defined]
 
     # -- gradients and batches
@@ -232,6 +235,21 @@ def _kept_value(found: Differentiable, scalar: Any, kept: Sequence[Any]) -> Any:
 def _own(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
     """Return results that are no inputs: torch asks that of operators."""
     return [r.clone() if any(r is t for t in inputs) else r for r in results]
+
+
+def _places(found: Differentiable, requires: Sequence[bool], grads: Sequence[Any]) -> list[int]:
+    """Return for each gradient that is wanted its place among the results of the backward's operator: one result may be the gradient of several inputs, and
+    torch asks operators to return each tensor once."""
+    step = found.plan(tuple(requires)).step(tuple(None if g is not None else False for g in grads))
+    shared = dict(zip(step.positions, step.places))
+    kinds = [(True, shared[i]) if i in shared else (False, i) for i, needed in zip(found._floats, requires) if needed]
+    order = list(dict.fromkeys(kinds))
+    return [order.index(kind) for kind in kinds]
+
+
+def _firsts(places: Sequence[int]) -> list[int]:
+    """Return where each result occurs first."""
+    return [places.index(n) for n in range(len(set(places)))]
 
 
 def _function_of(registered: Registered) -> type[torch.autograd.Function]:
@@ -266,8 +284,8 @@ def _function_of(registered: Registered) -> type[torch.autograd.Function]:
             out: list[Any] = [None] * (2 + len(plan.derivative.fusion.inputs()))
             if all(g is None for g in flowing):
                 return tuple(out[: 2 + len(ctx.needs_input_grad[2:])])
-            found = registered.back(list(ctx.saved_tensors), flowing, ctx.sizes, ctx.numbers, ctx.requires, ctx.form)
-            left = iter(found)
+            results = registered.back(list(ctx.saved_tensors), flowing, ctx.sizes, ctx.numbers, ctx.requires, ctx.form)
+            left = iter([results[place] for place in _places(registered.recall(ctx.form), ctx.requires, flowing)])
             for place, needed in zip(ctx.floats, ctx.requires):
                 if needed:
                     out[2 + place] = next(left)

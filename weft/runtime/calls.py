@@ -253,7 +253,7 @@ class Caller(ABC):
             return None
         if found is not None:
             tensors = [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
-            self._fits(tensors)(*(v for _, v in tensors))
+            self._fits(tensors)(*(v for _, v in tensors), *(v.data_ptr() for _, v in tensors), *(None for _ in tensors))
         return found
 
     def _pointers(self, values: Sequence[Any]) -> list[int]:
@@ -330,6 +330,15 @@ class Caller(ABC):
         if not low:
             self._last[0] = entry
 
+    def warm(self, values: Sequence[Any]) -> warm_path.Warm | None:
+        """Return what was prepared for values like these, None for nothing, for misaligned ones, and where more than tensors decides."""
+        key, low, _ = self._signature(values, None)
+        entry = None if low else self._table.get(key)
+        if entry is None or any(kind is not warm_path.TENSOR and not warm_path.is_scalar(kind) for kind in self._kinds):
+            return None
+        tensors = self._tensors(values)
+        return warm_path.Warm(warm_path.guard_of([v for _, v in tensors]), entry[1], self._settings, self._fits(tensors), tuple(v.data_ptr() for _, v in tensors))
+
     def forget(self) -> None:
         """Prepare every signature again when it comes; kernels are kept."""
         self._table.clear()
@@ -341,7 +350,7 @@ class Caller(ABC):
 
     def _fits(self, tensors: Sequence[tuple[int, torch.Tensor]]) -> Callable[..., None]:
         """Return the check of the storages behind tensors like these."""
-        return checker([(n, self.shown[n], span_elems(v.shape, v.stride()) * v.element_size()) for n, v in tensors])
+        return checker([(n, self.shown[n], span_elems(v.shape, v.stride()) * v.element_size(), v.element_size()) for n, v in tensors])
 
     def _emulated_copies(self, values: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> list[torch.Tensor]:
         """Run a call with GPU tensors in the emulator: on copies, whose results go back to the GPU."""

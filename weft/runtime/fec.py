@@ -26,6 +26,7 @@ from .profile import report
 from .runtimes import Request, Runtime, Sizes
 from .steps import KernelUse
 from .timing import Timings
+from .warm_path import Warm
 
 
 class NotCompiled(UserError):
@@ -117,6 +118,10 @@ class FusionExecutorCache:
         if not self._caller.runtimes:
             raise NotCompiled()
         return _scheduled_text(list(self._caller.runtimes)[-1], tensor_transforms)
+
+    def warm(self, values: Sequence[Any]) -> Warm | None:
+        """Return what is prepared for values like these under the settings in force: see `weft.runtime.warm_path`."""
+        return self._caller.warm(values)
 
     def __str__(self) -> str:
         """Say how many kernels there are, and how the last call that was not warm was cut into steps, with the bytes and the reason of each edge."""

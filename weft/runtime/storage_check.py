@@ -37,29 +37,31 @@ def check_storage(tensor: torch.Tensor, span_bytes: int, index: int, value: Val)
         raise StorageTooSmall(index=index, value=shown, needed=span_bytes, given=max(given, 0), sizes=sizes, strides=strides)
 
 
-def checker(wanted: Sequence[tuple[int, Val, int]]) -> Callable[..., None]:
-    """Return check(tensors...) for inputs given as (index, value, span in bytes). It is written out: a call of `check_storage` costs twice as much."""
-    asked = [(n, *entry) for n, entry in enumerate(wanted) if entry[2]]
-    names = [f"a{n}" for n in range(len(wanted))]
+def checker(wanted: Sequence[tuple[int, Val, int, int]]) -> Callable[..., None]:
+    """Return check(tensors..., pointers..., seen...) for inputs given as (index, value, span in bytes, bytes of an element).
+
+    A tensor whose pointer is the one that was seen is not asked. It is written out: a call of `check_storage` costs twice as much.
+    """
+    names, pointers, seen = ([f"{letter}{n}" for n in range(len(wanted))] for letter in "apq")
     short = []
-    for a, (*_, span) in zip(names, wanted):
+    for a, p, q, (*_, span, element) in zip(names, pointers, seen, wanted):
         if span:
-            short.append(f"{a}.untyped_storage().nbytes() < {a}.storage_offset() * {a}.element_size() + {span} or not {a}.data_ptr()")
-    if not asked:
-        return lambda *tensors: None
+            short.append(f"{p} != {q} and (not {p} or {a}.untyped_storage().nbytes() < {a}.storage_offset() * {element} + {span})")
+    if not short:
+        return lambda *given: None
 
     def say(*tensors: torch.Tensor) -> None:
-        for n, index, value, span_bytes in asked:
-            check_storage(tensors[n], span_bytes, index, value)
+        for tensor, (index, value, span_bytes, _) in zip(tensors, wanted):
+            check_storage(tensor, span_bytes, index, value)
 
-    return _check(tuple(names), tuple(short))(say)
+    return _check(tuple(names), (*names, *pointers, *seen), tuple(short))(say)
 
 
 @functools.lru_cache(maxsize=1024)
-def _check(names: tuple[str, ...], short: tuple[str, ...]) -> Callable[..., Any]:
+def _check(names: tuple[str, ...], given: tuple[str, ...], short: tuple[str, ...]) -> Callable[..., Any]:
     text = f"""
 def make(say):
-    def check({", ".join(names)}):
+    def check({", ".join(given)}):
         try:
             if not ({" or ".join(short)}): return
         except (RuntimeError, NotImplementedError): pass

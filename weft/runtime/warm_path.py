@@ -100,7 +100,8 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     goes by one that does not name them (the default of a keyword costs 10 ns). signature(values, device) returns (key, low bits of the addresses,
     pointers). `constants`: last (a list of one entry), find (key -> entry or None), cold, checked, settings, profiling. An entry is (guard, run,
     settings, device, then for each scalar its type, and for each shape scalar its value too, then fits, then the addresses of the tensors of the last call
-    with it, all aligned). fits(tensors...) raises when their storages are too small: it is asked when an address has changed, since resizing changes it.
+    with it, all aligned). fits(tensors..., their addresses, those of the last call) raises when a storage is too small: asked of tensors whose address has
+    changed, since resizing changes it.
     """
     values = _names("a", range(len(kinds)))
     tensors = [f"a{n}" for n, kind in enumerate(kinds) if kind in (TENSOR, COMPLEX_TENSOR)]
@@ -140,7 +141,7 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
                 entry = last[0]
             run = None
             if entry is not None:
-                entry[{entry.index("fits")}]({', '.join(tensors)})
+                entry[{entry.index("fits")}]({', '.join([*tensors, *pointers, f"*entry[{entry.index('fits') + 1}:]"])})
                 run = entry[1]
                 if not low:
                     last[0] = (*entry[:{entry.index("fits") + 1}], {', '.join([*pointers, ""])})
@@ -184,6 +185,20 @@ def _key_parts(name: str, kind: str) -> list[str]:
     parts = [f"{name}.shape", f"{name}.is_contiguous() or {name}.stride()", f"{name}.dtype", f"{name}.device", f"type({name})", f"{name}.is_neg()"]
     parts.append(f"{name}.requires_grad and records_gradients()")
     return [*parts, f"{name}.is_conj()"] if kind is COMPLEX_TENSOR else parts
+
+
+@dataclass(frozen=True)
+class Warm:
+    """What was prepared for one signature, for a function that calls it without `execute`, and so asks itself what `execute` asks.
+
+    guard(tensors...), fits(tensors..., addresses, seen...): as in `write_execute`. run(values..., addresses...). settings(): has to return `options`.
+    """
+
+    guard: Callable[..., bool]
+    run: Callable[..., Any]
+    settings: Callable[[], Any]
+    fits: Callable[..., None]
+    seen: tuple[int, ...]
 
 
 # ---------------------------------------------------------------- running what was prepared

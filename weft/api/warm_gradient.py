@@ -1,0 +1,203 @@
+"""The autograd.Function of one signature: forward and backward call what was prepared for tensors like these, without looking it up.
+
+Owns its text. Wherever something is not as it was (settings, a profiler, the layout of a gradient, gradients of gradients), it does what the function of the
+plan does, which serves all signatures (`weft.api.autograd`).
+
+Costs (Python 3.11, torch 2.13, one core; a chain of 32 RMS norms with a launch that does nothing, microseconds per forward and backward): torch's part 7.9;
+values that only the backward reads as results of the Function 0.7, so they are saved only; `BackwardCFunction.apply`, which torch puts between the engine and
+the backward, 0.5, so the backward takes its place.
+Read first: `function_of_signature`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..ir.values import RandomOp, TensorView, Val
+from ..runtime import profile
+from ..runtime.warm_path import ALIGNED, Warm, never, written
+
+if TYPE_CHECKING:
+    from .autograd import Plan
+
+MOST_WAYS = 4
+"""How often a backward is told anew what was prepared for it: the guards of the engine's threads differ from those of the caller's."""
+
+
+@dataclass(frozen=True)
+class SignatureFunction:
+    """apply(*inputs): outputs of the definition, of which `count` are its own; a single one comes by itself."""
+
+    apply: Callable[..., Any]
+    count: int
+    has_one_output: bool
+
+
+def function_of_signature(plan: "Plan", inputs: Sequence[Any]) -> SignatureFunction | None:
+    """Return the function for inputs like these, which a call of the plan has had; None where the plan's own has to serve."""
+    if plan.writes or not all(isinstance(v, torch.Tensor) for v in inputs):
+        return None
+    with torch.no_grad():  # as in a forward
+        warm = plan.executor.warm(inputs)
+    if warm is None:
+        return None
+    kept = _Kept(plan, inputs)
+    made = [f"o{i}" for i in range(len(plan.outputs))]
+    count = plan.count if kept.hides_saved else len(made)
+    saved = ", ".join([made[o] if i is None else f"a{i}" for i, o in zip(plan.saved_inputs, plan.saved_outputs)])  # type: ignore[index]
+    flat = [made[i] for i in plan.flat if i < count]
+    names = [f"a{i}" for i in range(len(inputs))]
+    text = f"""
+def forward(ctx, {", ".join(names)}):
+    {_addresses(names)}
+    if not ({_bits(len(names))}) & {ALIGNED} and settings() is options and not profiling:
+        {_check_storage("seen[0]", names)}
+            seen[0] = {_pointers("p", len(names))}
+        [{", ".join(made)}] = run({", ".join(names)}, {_pointers("p", len(names))})
+    else:
+        [{", ".join(made)}] = execute(({", ".join(names)},))
+    ctx.save_for_backward({saved})
+    ctx.materialize_grads = False
+    {f"ctx.mark_non_differentiable({', '.join(flat)})" if flat else "pass"}
+    return {", ".join(made[:count])}
+{_backward_text(plan, kept, count)}"""
+    seen = [warm.seen]
+    constants = {
+        "seen": seen, "settings": warm.settings, "options": warm.settings(), "fits": warm.fits, "run": warm.run, "execute": plan.executor.execute,
+        "profiling": profile.active, "is_grad_enabled": torch.is_grad_enabled, "way": kept.way, "general": kept.general,
+    }  # fmt: skip
+    methods = written(text, constants)
+    function = type("Recorded", (torch.autograd.Function,), {name: staticmethod(methods[name]) for name in ("forward", "backward")})
+    node = getattr(function, "_backward_cls", None)
+    if node is not None:
+        node.apply = methods["backward"]
+    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return SignatureFunction(apply, plan.count, count == 1)
+
+
+def _pointers(letter: str, count: int) -> str:
+    return "".join([f"{letter}{n}, " for n in range(count)])
+
+
+def _bits(count: int) -> str:
+    return " | ".join([f"p{n}" for n in range(count)])
+
+
+def _addresses(names: Sequence[str]) -> str:
+    return "; ".join([f"p{n} = {name}.data_ptr()" for n, name in enumerate(names)])
+
+
+def _check_storage(seen: str, names: Sequence[str]) -> str:
+    """The statement that asks whether storages are large enough, where addresses have changed; what follows it, stands in its `if`."""
+    n = len(names)
+    moved = " or ".join([f"p{i} != q{i}" for i in range(n)])
+    return f"""[{_pointers("q", n)}] = {seen}
+        if {moved}:
+            fits({", ".join(names)}, {_pointers("p", n)}{_pointers("q", n)})"""
+
+
+def _backward_text(plan: "Plan", kept: "_Kept", count: int) -> str:
+    """Return the text of the backward; its quick way is for contiguous gradients of the definition's own outputs."""
+    plain = plan.plain
+    grads = [f"g{i}" for i in range(count)]
+    flowing = [f"g{i}" for i, form in enumerate(plan.plain_forms()) if form is not None]
+    expected = " and ".join([f"{g} is not None" if g in flowing else f"{g} is None" for g in grads])
+    tensors = [*(f"s{i}" for i in plain.used), *flowing]
+    values = [*(f"s{i}" for i in plain.used), *(str(value) for value in kept.scalars), *flowing]
+    results = ["None"] * len(plan.inputs)
+    for position, place in zip(plain.positions, plain.places):
+        results[position] = f"r{place}"
+    n = len(tensors)
+    return f"""
+def backward(ctx, {", ".join(grads)}):
+    saved = [{", ".join(f"s{i}" for i in range(len(plan.saved_inputs)))}] = ctx.saved_tensors
+    if {expected} and not is_grad_enabled():
+        {_addresses(tensors)}
+        guard, run, fits, options, {_pointers("q", n)} = way[0]
+        if guard({", ".join(tensors)}) and not ({_bits(n)}) & {ALIGNED} and settings() is options and not profiling:
+            if {" or ".join([f"p{i} != q{i}" for i in range(n)])}:
+                fits({", ".join(tensors)}, {_pointers("p", n)}{_pointers("q", n)})
+                way[0] = guard, run, fits, options, {_pointers("p", n)}
+            [{", ".join(f"r{k}" for k in range(len(plain.fusion.outputs())))}] = run({", ".join(values)}, {_pointers("p", n)})
+            return {", ".join(results)}
+    return general(ctx, saved, ({", ".join(grads)},))
+"""
+
+
+class _Kept:
+    """What stays the same for all calls of one signature, and the backward for what the quick way does not serve.
+
+    way: [(guard, run, fits, options, addresses...)] of the quick way. scalars: of the plain backward. hides_saved: values that only the backward reads are no
+    results of the Function, so that gradients of gradients compute them again.
+    """
+
+    def __init__(self, plan: "Plan", inputs: Sequence[torch.Tensor]) -> None:
+        self.plan = plan
+        self.kept = tuple([inputs[i].shape for i in plan.kept])
+        self.missing = {i: (inputs[i].shape, inputs[i].dtype, inputs[i].device) for i in plan.kept}
+        self.hides_saved = _can_be_computed_again(plan)
+        self.told = 0
+        examples = [None if i is None else inputs[i] for i in plan.saved_inputs]
+        self.scalars = [plan.read_scalar(s, examples, self) for s in plan.plain.scalars]
+        self.way: list[tuple[Any, ...]] = [(never, None, None, None, *[0] * (len(plan.plain.used) + sum(f is not None for f in plan.plain_forms())))]
+
+    def general(self, ctx: Any, saved: Sequence[torch.Tensor], grads: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        """The backward for any gradients, also where gradients of gradients are recorded. saved: read already, which checkpoints allow once."""
+        plan = self.plan
+        ctx.kept = self.kept
+        if torch.is_grad_enabled() and self.hides_saved and len(plan.outputs) > plan.count:
+            saved = self._with_graph(saved)
+        every = (*grads, *[None] * (len(plan.outputs) - len(grads)))
+        results = plan.run_backward(saved, ctx, every)
+        if not torch.is_grad_enabled() and self.told < MOST_WAYS:
+            self._tell(saved, every)
+        return results
+
+    def _with_graph(self, saved: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the saved tensors, those that were no results of the Function computed again so that gradients flow through them."""
+        plan = self.plan
+        given = dict(zip(plan.saved_inputs, saved))
+        inputs = []
+        for i in range(len(plan.inputs)):
+            if i in given:
+                inputs.append(given[i])
+            else:
+                shape, dtype, device = self.missing[i]
+                inputs.append(torch.zeros(shape, dtype=dtype, device=device))
+        made = plan.recorded.apply(*inputs)
+        return [made[o] if o is not None and o >= plan.count else s for s, o in zip(saved, plan.saved_outputs)]
+
+    def _tell(self, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> None:
+        """Remember what the plain backward came to, if this was one."""
+        plan = self.plan
+        forms = plan.plain_forms()
+        if any((g is None or not g.is_contiguous()) if form is not None else g is not None for g, form in zip(grads, forms)):
+            return
+        values = [*(saved[i] for i in plan.plain.used), *self.scalars, *(g for g in grads if g is not None)]
+        warm: Warm | None = plan.plain.executor.warm(values)
+        if warm is not None:
+            self.told += 1
+            self.way[0] = (warm.guard, warm.run, warm.fits, warm.settings(), *warm.seen)
+
+
+def _can_be_computed_again(plan: "Plan") -> bool:
+    """Tell whether what only the backward reads follows from saved inputs alone, and not from random numbers."""
+    waiting: list[Val] = list(plan.outputs[plan.count :])
+    saved = {plan.inputs[i] for i in plan.saved_inputs if i is not None}
+    inputs = set(plan.inputs)
+    seen: set[Val] = set()
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        made_by = value.definition()
+        if isinstance(made_by, RandomOp) or value in inputs and value not in saved:
+            return False
+        if made_by is not None:
+            waiting += [v for v in made_by.inputs if isinstance(v, TensorView)]
+    return True
