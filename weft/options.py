@@ -104,7 +104,7 @@ class UnknownOption(UserError):
 class InvalidOptionValue(UserError):
     code = "W701"
     what = "option {name} ({source}) is {value!r}; allowed: {allowed}"
-    fix = "set it to one of the allowed values, or leave it out for {default!r}"
+    fix = "set it to one of the allowed values{unset}"
 
 
 class UnrecognizedEnableOption(UserError):
@@ -311,6 +311,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "did you mean " + " or ".join(close) + "?" if close else "nothing is spelled like it"
 
 
+def _unset(default: object) -> str:
+    """Return what a setting means that is not given, for the end of a sentence."""
+    shown = _as_text(default)
+    return f"; without it, it is {shown}" if shown else "; without it, it is off"
+
+
 def _parsed(name: str, value: object, source: str) -> Any:
     if name not in _FIELDS:
         raise UnknownOption(name=name, nearest=nearest(name, _FIELDS), known=", ".join(_FIELDS))
@@ -318,7 +324,7 @@ def _parsed(name: str, value: object, source: str) -> Any:
     try:
         return field.metadata["parse"](value)
     except (ValueError, TypeError) as error:
-        raise InvalidOptionValue(name=name, source=source, value=value, allowed=str(error), default=field.default) from None
+        raise InvalidOptionValue(name=name, source=source, value=value, allowed=str(error), unset=_unset(field.default)) from None
 
 
 def _read_environment() -> Options:

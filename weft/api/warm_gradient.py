@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,8 +21,9 @@ from ..ir.values import RandomOp, TensorView, Val
 from ..runtime import profile
 from ..runtime.warm_path import ALIGNED, Warm, never, written
 
-if TYPE_CHECKING:
-    from .autograd import Plan
+
+Plan: TypeAlias = Any
+"""A `weft.api.autograd.Plan`, which this file cannot import: that one imports it."""
 
 MOST_WAYS = 4
 """How often a backward is told anew what was prepared for it: the guards of the engine's threads differ from those of the caller's."""
@@ -37,7 +38,7 @@ class SignatureFunction:
     has_one_output: bool
 
 
-def function_of_signature(plan: "Plan", inputs: Sequence[Any]) -> SignatureFunction | None:
+def function_of_signature(plan: Plan, inputs: Sequence[Any]) -> SignatureFunction | None:
     """Return the function for inputs like these, which a call of the plan has had; None where the plan's own has to serve."""
     if plan.writes or not all(isinstance(v, torch.Tensor) for v in inputs):
         return None
@@ -48,7 +49,7 @@ def function_of_signature(plan: "Plan", inputs: Sequence[Any]) -> SignatureFunct
     kept = _Kept(plan, inputs)
     made = [f"o{i}" for i in range(len(plan.outputs))]
     count = plan.count if kept.hides_saved else len(made)
-    saved = ", ".join([made[o] if i is None else f"a{i}" for i, o in zip(plan.saved_inputs, plan.saved_outputs)])  # type: ignore[index]
+    saved = ", ".join([made[o] if i is None else f"a{i}" for i, o in zip(plan.saved_inputs, plan.saved_outputs)])
     flat = [made[i] for i in plan.flat if i < count]
     names = [f"a{i}" for i in range(len(inputs))]
     text = f"""
@@ -100,7 +101,7 @@ def _check_storage(seen: str, names: Sequence[str]) -> str:
             fits({", ".join(names)}, {_pointers("p", n)}{_pointers("q", n)})"""
 
 
-def _backward_text(plan: "Plan", kept: "_Kept", count: int) -> str:
+def _backward_text(plan: Plan, kept: "_Kept", count: int) -> str:
     """Return the text of the backward; its quick way is for contiguous gradients of the definition's own outputs."""
     plain = plan.plain
     grads = [f"g{i}" for i in range(count)]
@@ -135,7 +136,7 @@ class _Kept:
     results of the Function, so that gradients of gradients compute them again.
     """
 
-    def __init__(self, plan: "Plan", inputs: Sequence[torch.Tensor]) -> None:
+    def __init__(self, plan: Plan, inputs: Sequence[torch.Tensor]) -> None:
         self.plan = plan
         self.kept = tuple([inputs[i].shape for i in plan.kept])
         self.missing = {i: (inputs[i].shape, inputs[i].dtype, inputs[i].device) for i in plan.kept}
@@ -184,7 +185,7 @@ class _Kept:
             self.way[0] = (warm.guard, warm.run, warm.fits, warm.settings(), *warm.seen)
 
 
-def _can_be_computed_again(plan: "Plan") -> bool:
+def _can_be_computed_again(plan: Plan) -> bool:
     """Tell whether what only the backward reads follows from saved inputs alone, and not from random numbers."""
     waiting: list[Val] = list(plan.outputs[plan.count :])
     saved = {plan.inputs[i] for i in plan.saved_inputs if i is not None}

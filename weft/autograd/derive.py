@@ -120,7 +120,7 @@ class Derivative:
         tensors, scalars = part._inputs[: len(used) + len(tangents)], part._inputs[len(used) + len(tangents) :]
         part._inputs = [*tensors[: len(used)], *scalars, *tensors[len(used) :]]
         originals = {joint.image[v]: v for v in self.fusion.inputs()}
-        scalar_sources = tuple(originals.get(s, s) for s in cut.scalars)
+        scalar_sources = tuple(originals.get(s, s) for s in cut.scalars)  # type: ignore[arg-type]
         places = tuple(distinct.index(grad) for grad in joint.grads.values())
         return Backward(part, used, scalar_sources, tuple(joint.grads), places)  # type: ignore[arg-type]
 

@@ -337,7 +337,8 @@ class Caller(ABC):
         if entry is None or any(kind is not warm_path.TENSOR and not warm_path.is_scalar(kind) for kind in self._kinds):
             return None
         tensors = self._tensors(values)
-        return warm_path.Warm(warm_path.guard_of([v for _, v in tensors]), entry[1], self._settings, self._fits(tensors), tuple(v.data_ptr() for _, v in tensors))
+        guard, seen = warm_path.guard_of([v for _, v in tensors]), tuple(v.data_ptr() for _, v in tensors)
+        return warm_path.Warm(guard, entry[1], self._settings, self._fits(tensors), seen)
 
     def forget(self) -> None:
         """Prepare every signature again when it comes; kernels are kept."""
