@@ -131,6 +131,76 @@ def a_matrix_in_columns_minus_its_transpose(fd):
     fd.add_output(fd.ops.sub(x, fd.ops.permute(x, [1, 0])))
 
 
+def positions(*shape: int, below: int, dtype: torch.dtype = torch.int64) -> Callable[[], torch.Tensor]:
+    return lambda: torch.randint(0, below, shape, dtype=dtype)
+
+
+@case(tensor(3, 4, 6))
+def columns_of_a_cat_of_three_less_their_largest(fd):
+    """Each part of a cat fills what the next one leaves: a pass that reads the columns again needs all of them."""
+    x, o = fd.define_tensor([-1, -1, -1], contiguity=True), fd.ops
+    y = o.cat([x, x, x], 2)
+    fd.add_output(o.sub(y, o.max(y, [0], True)))
+
+
+@case(tensor(9, 61), positions(3, 17, below=60))
+def columns_at_positions_of_a_cat_of_itself_less_their_largest(fd):
+    x, i, o = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1, -1], contiguity=True, dtype=D.Int), fd.ops
+    t = o.permute(x, [1, 0])
+    y = o.take_along_axis(o.pad(o.cat([t, t], 1), [-1, 0, -1, 0]), i, 0)
+    y = o.cat([y, y, y], 1)
+    fd.add_output(o.sub(y, o.max(y, [0], True)))
+
+
+@case(tensor(4, 6), positions(4, 5, below=6, dtype=torch.int32), positions(3, 5, below=4))
+def variance_of_columns_at_positions_of_positions(fd):
+    x, o = fd.define_tensor([-1, -1], contiguity=True), fd.ops
+    i, j = (fd.define_tensor([-1, -1], contiguity=True, dtype=k) for k in (D.Int32, D.Int))
+    var, mean = o.var_mean(o.take_along_axis(o.gather(x, i, 1), j, 0), [0], 0, True)
+    fd.add_output(var)
+    fd.add_output(mean)
+
+
+@case(tensor(7, 2))
+def an_element_less_its_row_s_largest_beside_the_columns_largest(fd):
+    """The element is looked up in a result, so rows and columns at once are no kernel for it."""
+    x, o = fd.define_tensor([-1, -1], contiguity=True), fd.ops
+    rows = o.permute(o.abs(x), [1, 0])
+    fd.add_output(o.slice(o.slice(o.sub(rows, o.max(rows, [0], True)), [0, 6], [2, 7]), [1, 0], [2, 1]))
+    fd.add_output(o.max(x, [0], True))
+
+
+@case(lambda: torch.randn(4, 1).expand(4, 24))
+def a_row_that_is_expanded_and_merged_less_its_sum(fd):
+    x, o = fd.define_tensor([-1, -1], contiguity=[True, None]), fd.ops
+    row = o.reshape(o.permute(x, [1, 0]), [96])
+    fd.add_output(o.sub(row, o.sum(row, [0], True)))
+
+
+@case(tensor(5, 1))
+def a_column_expanded_beside_constants_less_the_sum_of_all(fd):
+    x, o = fd.define_tensor([-1, 1], contiguity=True), fd.ops
+    y = o.mul(o.full([1, 4], 2.0, D.Float), o.expand(x, [-1, 4]))
+    fd.add_output(o.sub(y, o.sum(y, [0, 1], True)))
+
+
+@case(tensor(5, 1), tensor(5, 1))
+def a_running_sum_without_an_axis_of_one_element_beside_a_tensor_with_it(fd):
+    x, y, o = fd.define_tensor([-1, 1], contiguity=True), fd.define_tensor([-1, 1], contiguity=True), fd.ops
+    fd.add_output(o.add(x, y))
+    fd.add_output(o.cumsum(o.reshape(o.cast(y, D.BFloat16), [5]), 0))
+
+
+@case(tensor(3, 1, 5), lambda: torch.randn(4, 1).expand(4, 6))
+def running_folds_along_expanded_axes(fd):
+    x, y, o = fd.define_tensor([-1, 1, -1], contiguity=True), fd.define_tensor([-1, -1], contiguity=[True, None]), fd.ops
+    z = o.expand(x, [-1, 7, -1])
+    for name in ("cumsum", "cumprod", "cummax", "cummin"):
+        fd.add_output(getattr(o, name)(z, 1))
+    fd.add_output(o.cumsum(y, -1, init=2.0))
+    fd.add_output(o.cumsum(y, 0))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

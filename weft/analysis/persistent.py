@@ -172,6 +172,12 @@ def _before_widening(tensor: TensorView) -> TensorView:
         tensor = source
 
 
+def _lacking(found: Sequence[_Kept], inputs: Sequence[_Kept], axes: LoopAxes, reduced: frozenset[int]) -> TensorView | None:
+    """Return a kept tensor with a reduced axis along which none of `inputs` varies: merged with others, an element of it is with several threads."""
+    covered = frozenset().union(*(axes.stored(tensor) for tensor, _, _ in inputs))
+    return next((tensor for tensor, _, _ in found if axes.stored(tensor) & reduced - covered), None)
+
+
 def _project(
     found: Sequence[_Kept], axes: LoopAxes, reduced: frozenset[int], members: set[int], kept: Callable[[Iterable[_Kept]], tuple[KeptTensor, ...]]
 ) -> tuple[tuple[KeptTensor, ...] | None, str, OpCost]:  # fmt: skip
@@ -205,4 +211,6 @@ def _project(
         obstacle = "a kept tensor depends on random numbers"
     elif found and not inputs:
         obstacle = "no input has the kept axes"
+    elif (lacking := _lacking(found, inputs, axes, reduced)) is not None:
+        obstacle = f"no input has an axis of {lacking}, which is expanded"
     return (None if obstacle else kept(inputs)), obstacle, cost

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from .. import expr
 from ..dtypes import DataType
-from ..errors import Unsupported, UserError
+from ..errors import UserError
 from ..expr import Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScanOp, TorchOp
-from ..ir.values import TensorView, Val
-from .build import Operand, as_val, cast, copy, logical_axes, own_axis
+from ..ir.values import FullOp, TensorView, Val
+from .build import Operand, as_val, cast, constant, copy, logical_axes, own_axis, pointwise
 from .promotion import WrongDtype
 from .shapes import normalize_dim
 
@@ -33,7 +33,7 @@ class NoAxisToScan(UserError):
 def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Operand | None) -> TensorView:
     """Return the running fold of arg along `dim` with the monoid `kind`, from `init` on, in arg's own type.
 
-    Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers; Unsupported for an expanded axis.
+    Errors: NoAxisToScan, WrongDim; WrongDtype for extrema of complex numbers.
     """
     if arg.ndim == 0:
         raise NoAxisToScan(op=op, tensor=arg)
@@ -42,13 +42,23 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
         raise WrongDtype(op=op, allowed="real numbers", dtype=arg.dtype())
     axis = logical_axes(arg)[dim]
     if axis.expanded_extent is not None:
-        raise Unsupported(f"{op} along an expanded axis (Closed-form scan of expanded dimension is not yet implemented)")
+        arg = _with_elements_along(fusion, arg, dim)
+        axis = logical_axes(arg)[dim]
     if axis.is_broadcast() and init is None:
         return copy(fusion, arg)  # type: ignore[return-value]
     out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(arg)], arg.dtype())
     inputs: list[Val] = [arg] if init is None else [arg, cast(fusion, as_val(fusion, init, op), arg.dtype())]
     fusion.register(ScanOp(inputs, [out], op=op, dim=dim, kind=kind))
     return out
+
+
+def _with_elements_along(fusion: Fusion, arg: TensorView, dim: int) -> TensorView:
+    """Return the values of arg, expanded along `dim`, with an axis of elements there: a scan gives each of them another value."""
+    expanded = logical_axes(arg)[dim].expanded_extent
+    axes = [fusion.new_axis(expanded) if d == dim else fusion.new_axis(1, IterType.broadcast) for d in range(arg.ndim)]
+    everywhere = fusion.new_tensor(axes, DataType.Bool)
+    fusion.register(FullOp([constant(fusion, True, DataType.Bool)], [everywhere], op="full"))
+    return pointwise(fusion, "where", everywhere, arg, arg)  # type: ignore[return-value]
 
 
 def argsort(fusion: Fusion, arg: TensorView, dim: int, descending: bool, stable: bool) -> TensorView:

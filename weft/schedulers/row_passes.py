@@ -112,11 +112,19 @@ def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentPar
             made = keep_in_shared(tensor, passes)
             copies += made
             in_shared += [c.definition().tensor_inputs[0] for c in made[:1]]  # type: ignore[union-attr]
-        elif params.storage == "reread":
-            copies += read_again(tensor, passes)
     if params.storage != "register":
-        copies += [copy for cache in passes.operands(kept) for copy in read_again(cache, passes)]
+        again = [*(kept if params.storage == "reread" else ()), *passes.operands(kept)]
+        copies += [copy for tensor in lookups_first(again) for copy in read_again(tensor, passes)]
     return copies, in_shared
+
+
+def lookups_first(tensors: list[TensorView]) -> list[TensorView]:
+    """Return tensors with lookups before what they read: a copy of a lookup reads indices of its own, which are then loaded again for it."""
+    found = {t for t in tensors if isinstance(t.definition(), LookupOp)}
+    if not found:
+        return tensors
+    lookups = [e.outputs[0] for e in tensors[0].fusion.tensor_exprs() if isinstance(e, LookupOp)]  # type: ignore[union-attr]
+    return [*(t for t in reversed(lookups) if t in found), *(t for t in tensors if t not in found)]  # type: ignore[misc]
 
 
 def later_uses(tensor: TensorView, passes: Passes) -> dict[int, list[Expr]]:

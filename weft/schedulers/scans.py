@@ -166,20 +166,23 @@ def is_indirect(expr: Expr | None) -> bool:
     return isinstance(expr, LookupOp) and any(isinstance(place, At) for place in expr.positions)
 
 
-def _in_order(reference: TensorView, analysis: ScanAnalysis, along_last: bool) -> int:
-    """Order the loops of the reference as memory lies, the running one last if asked; return how many others there are."""
+def _in_order(reference: TensorView, analysis: ScanAnalysis) -> int:
+    """Order the loops of the reference as memory lies, the running one last; return how many others there are.
+
+    Axes of one element are merged with the running one: a loop of their own would part the reference from tensors without them.
+    """
     classes = [analysis.axes.of(a) for a in analysis.reference.get_logical_domain()]
-    place = {n: k for k, n in enumerate(analysis.order)}
-    if along_last:
-        place[analysis.along] = len(place)
-    arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
-    return len(classes) - 1
+    place: dict[int | None, int] = {n: k for k, n in enumerate(analysis.order)}
+    place[None], place[analysis.along] = len(place), len(place) + 1
+    arrange(reference, sorted(range(len(classes)), key=lambda k: (place[classes[k]], k)))
+    ones = classes.count(None)
+    merge_axes_at(reference, len(classes) - 1 - ones, 1 + ones)
+    return len(classes) - 1 - ones
 
 
 def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
     """Transform and bind rows; return how many axes stand left of the unrolled part."""
-    count = _in_order(reference, analysis, True)
-    others = merge_axes_at(reference, 0, count)
+    others = merge_axes_at(reference, 0, _in_order(reference, analysis))
     outer, vector = split_axis(reference, reference.axis(-1), params.neighbours)
     outer, threads = split_axis(reference, outer, params.bdimx)
     pieces, unroll = split_axis(reference, outer, params.unroll)
@@ -192,8 +195,7 @@ def schedule_rows(reference: TensorView, analysis: ScanAnalysis, params: ScanPar
 
 def schedule_columns(reference: TensorView, analysis: ScanAnalysis, params: ScanParams) -> int:
     """Transform and bind columns; return how many axes stand left of a piece."""
-    count = _in_order(reference, analysis, True)
-    columns = merge_axes_at(reference, 0, count)
+    columns = merge_axes_at(reference, 0, _in_order(reference, analysis))
     assert columns is not None
     blocks, across = split_axis(reference, columns, params.bdimx)
     outer, group = split_axis(reference, reference.axis(-1), params.neighbours)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..analysis.blocks import block_needs
 from ..analysis.connected import is_connected
+from ..analysis.lookups import bad_source
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
@@ -133,6 +134,8 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
         return Obstacle("the outputs have nothing in common")
     if not any(isinstance(v, TensorView) for v in fusion.inputs()):
         return Obstacle("there is no tensor input")
+    if reason := bad_source(fusion):
+        return Obstacle(reason)
     axes = axes or loop_axes(fusion)
     shapes = reduction_shapes(fusion, axes)
     if isinstance(shapes, Obstacle):
