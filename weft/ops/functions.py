@@ -145,12 +145,20 @@ def cast(fusion: Fusion, arg: Any, dtype: DataType) -> Any:
 
 
 # ---------------------------------------------------------------- reductions
+def _require_axes(op: str, tensor: TensorView, dims: Sequence[int] | None) -> None:
+    """Refuse an empty list of axes, which torch reads as all of them, and nvFuser as a mistake. Errors: WrongArgument."""
+    if dims is not None and not dims and tensor.ndim:
+        raise WrongArgument(op=op, problem="No reduction axis specified: the list of axes is empty", remedy="name the axes; without the argument all are reduced")
+
+
 def reduction_function(name: str) -> Callable[..., TensorView]:
     """Return the front end's function of the reduction with the monoid `name`."""
 
     def function(fusion: Fusion, arg: Any, *args: Any, **kwargs: Any) -> TensorView:
         dims, keepdim, dtype = _reduction_arguments(name, args, kwargs)
-        return reductions.reduce(fusion, name, _tensor(name, "arg", arg), dims, keepdim, dtype)
+        tensor = _tensor(name, "arg", arg)
+        _require_axes(name, tensor, dims)
+        return reductions.reduce(fusion, name, tensor, dims, keepdim, dtype)
 
     function.__name__, function.__doc__ = name, f"{name}(arg, dtype=Null) over all axes, or {name}(arg, dim or dims, keepdim=False, dtype=Null)."
     function.__signature__ = _REDUCTION_SIGNATURE  # type: ignore[attr-defined]
@@ -207,12 +215,19 @@ def _var_mean(op: str, fusion: Fusion, arg: Any, dims: Any, correction: Any, kee
         raise _wrong(op, "correction", "an int", correction)
     if correction < 0:
         raise WrongArgument(op=op, problem=f"correction must be non-negative, and {correction} was given", remedy="give 0 or more; torch's default is 1")
-    return reductions.var_mean(fusion, _tensor(op, "arg", arg), _ints(op, "dims", dims), correction, _bool(op, "keepdim", keepdim))
+    tensor, axes = _tensor(op, "arg", arg), _ints(op, "dims", dims)
+    _require_axes(op, tensor, axes)
+    if op == "var_mean" and tensor.dtype().is_reduced_float:
+        problem = f"variance_mean is not supported for {tensor.dtype()}"
+        raise WrongArgument(op=op, problem=problem, remedy="cast the operand to DataType.Float, which the result has in any case")
+    return reductions.var_mean(fusion, tensor, axes, correction, _bool(op, "keepdim", keepdim))
 
 
 def welford(fusion: Fusion, arg: Any, dims: Any) -> tuple[TensorView, TensorView, TensorView]:
     """Return (average, sum of squared deviations, count) over dims."""
-    return reductions.welford(fusion, _tensor("welford", "arg", arg), _ints("welford", "dims", dims), has_count=True)
+    tensor, axes = _tensor("welford", "arg", arg), _ints("welford", "dims", dims)
+    _require_axes("welford", tensor, axes)
+    return reductions.welford(fusion, tensor, axes, has_count=True)
 
 
 # ---------------------------------------------------------------- shapes

@@ -49,7 +49,7 @@ def _same_extent(op: str, a: TensorView, b: TensorView, of_a: int, of_b: int) ->
     x, y = logical_axes(a)[of_a], logical_axes(b)[of_b]
     if x.is_broadcast() != y.is_broadcast() and x.expanded_extent is None and y.expanded_extent is None:
         other = y if x.is_broadcast() else x
-        if other.logical_extent.is_const:
+        if other.iter_type is not IterType.symbolic:
             raise WrongOperand(op=op, reason="K should be broadcast in both A and B, or neither.", remedy="give the summed axes equal extents")
     p, q = x.logical_extent, y.logical_extent
     if p.is_const and q.is_const and p.value != q.value:

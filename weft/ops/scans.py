@@ -55,7 +55,7 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
 def _with_elements_along(fusion: Fusion, arg: TensorView, dim: int) -> TensorView:
     """Return the values of arg, expanded along `dim`, with an axis of elements there: a scan gives each of them another value."""
     expanded = logical_axes(arg)[dim].expanded_extent
-    axes = [fusion.new_axis(expanded) if d == dim else fusion.new_axis(1, IterType.broadcast) for d in range(arg.ndim)]
+    axes = [fusion.new_axis(expanded) if expanded is not None and d == dim else fusion.new_axis(1, IterType.broadcast) for d in range(arg.ndim)]
     everywhere = fusion.new_tensor(axes, DataType.Bool)
     fusion.register(FullOp([constant(fusion, True, DataType.Bool)], [everywhere], op="full"))
     return pointwise(fusion, "where", everywhere, arg, arg)  # type: ignore[return-value]

@@ -124,7 +124,7 @@ def lookups_first(tensors: list[TensorView]) -> list[TensorView]:
     if not found:
         return tensors
     lookups = [e.outputs[0] for e in tensors[0].fusion.tensor_exprs() if isinstance(e, LookupOp)]  # type: ignore[union-attr]
-    return [*(t for t in reversed(lookups) if t in found), *(t for t in tensors if t not in found)]  # type: ignore[misc]
+    return [*(t for t in reversed(lookups) if t in found), *(t for t in tensors if t not in found)]
 
 
 def later_uses(tensor: TensorView, passes: Passes) -> dict[int, list[Expr]]:
