@@ -179,7 +179,8 @@ class OutputPlan:
 def _refuse_cpu_result(fusion: Fusion, output: TensorView) -> None:
     if not any(isinstance(v, TensorView) and v.is_cpu_scalar for v in fusion.inputs()):
         return
-    sources = [v for v in sources_of(output) if isinstance(v, TensorView) and v.definition() is None]
+    tensors = [v for v in sources_of(output) if isinstance(v, TensorView)]
+    sources = [v for v in tensors if not (definition := v.definition()) or not definition.tensor_inputs]  # what a factory makes is on the device
     if sources and all(v.is_cpu_scalar for v in sources):
         raise NotAKernel(
             name=f"output {output}", detail="it depends on CPU scalars only, so that it would be a CPU tensor", remedy="compute it outside the fusion"

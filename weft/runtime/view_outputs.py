@@ -95,6 +95,8 @@ def _step(expr: Expr, axes: Axes, env: Mapping[Sym, Number]) -> tuple[Axes, int]
     if isinstance(expr, ExpandOp):
         return [(n, stride if size == n else 0) for n, (size, stride) in zip(wanted, axes)], 0
     if isinstance(expr, ReshapeOp):
+        if any(n < 0 for n in wanted):
+            return None  # -1 in a scalar input: an error says so
         try:
             view = torch.empty_strided([n for n, _ in axes], [s for _, s in axes], device="meta").view(wanted)
         except RuntimeError:
