@@ -39,6 +39,9 @@ case("slice stride", RuntimeError, "All slice operation strides must be of const
 case("reshape two -1", RuntimeError, "A maximum of one value of -1 can be provided to reshape", lambda fd, t: fd.ops.reshape(t, [-1, -1]))
 case("reshape count", RuntimeError, "Total element counts across view operation must match", lambda fd, t: fd.ops.reshape(t, [5, 5]), (4, 8))
 case("reshape infer", RuntimeError, "Cannot infer the actual size of -1 output domain", lambda fd, t: fd.ops.reshape(t, [-1, 5]), (4, 8))
+case("reshape 0d", RuntimeError, "Zero-dim tensors may only be reshaped to tensors with a single element", lambda fd, t: fd.ops.reshape(t, [2]), ())
+case("reshape -2", RuntimeError, r"was neither symbolic\(-1\), zero_element\(0\), broadcast\(1\), or static\(>1\)", lambda fd, t: fd.ops.reshape(t, [-2, 2]))
+case("squeeze expanded", RuntimeError, "Refusing to squeeze expanded IterDomain", lambda fd, t: fd.ops.squeeze(fd.ops.expand(t, [2, -1]), [0]), (1, 3))
 case("squeeze n", RuntimeError, "The dims to squeeze must be <= the number of dims", lambda fd, t: fd.ops.squeeze(t, [0, 1, 2]))
 case("squeeze range", RuntimeError, "Squeeze dim is outside of Tensor size!", lambda fd, t: fd.ops.squeeze(t, [5]))
 case("squeeze nonb", RuntimeError, r"Can not squeeze", lambda fd, t: fd.ops.squeeze(t, [0]))
@@ -57,10 +60,16 @@ case("cat none", RuntimeError, "No input tensor given", lambda fd, t: fd.ops.cat
 case("cat dim", RuntimeError, "Invalid dimension to cat", lambda fd, t: fd.ops.cat([t, t], 4))
 case("cat types", RuntimeError, "Can't concatenate tensors with different data types", different_types)
 case("cat rank", RuntimeError, "Unexpected number of dimensions", different_ranks)
+case("cat unpadded", RuntimeError, "Expected all inputs to be padded when manual_padding is True.", lambda fd, t: fd.ops.cat([t, t], 1, True))
 case("triu rank", RuntimeError, "input tensor for triu must have 2 or more dims, but got", lambda fd, t: fd.ops.triu(t), (4, ))
 case("dim range", RuntimeError, "Tried to access out of boundary index", lambda fd, t: fd.ops.sum(t, [5]))
 case("max dtype", RuntimeError, "A dtype other than Null is not currently supported", lambda fd, t: fd.ops.max(t, [0], False, DataType.Double))
 case("var neg", RuntimeError, "correction must be non-negative", lambda fd, t: fd.ops.var(t, [0], -1))
+case("var_mean half", RuntimeError, "variance_mean is not supported for", lambda fd, t: fd.ops.var_mean(t, [0]), dtype=DataType.Half)
+case("sum no axis", RuntimeError, "No reduction axis specified", lambda fd, t: fd.ops.sum(t, []))
+case("var no axis", RuntimeError, "No reduction axis specified", lambda fd, t: fd.ops.var(t, []))
+case("welford no axis", RuntimeError, "No reduction axis specified", lambda fd, t: fd.ops.welford(t, []))
+case("var_mean range", RuntimeError, "Tried to access out of boundary index", lambda fd, t: fd.ops.var_mean(t, [-3]))
 case("var_mean type", TypeError, "", lambda fd, t: fd.ops.var_mean(t))
 case("var_mean dims type", TypeError, "", lambda fd, t: fd.ops.var_mean(t, "a"))
 case("cumsum 2 dims", TypeError, "", lambda fd, t: fd.ops.cumsum(t, [0, 1]))
@@ -69,6 +78,7 @@ case("cumsum 0d", RuntimeError, "", lambda fd, t: fd.ops.cumsum(t, 0), ())
 case("imag real", RuntimeError, "imag not supported for non-complex tensors", lambda fd, t: fd.ops.imag(t))
 case("nextafter half", RuntimeError, "Promoted type must be single or double precision float but found", lambda fd, t: fd.ops.nextafter(t, t), dtype=DataType.Half)
 case("gcd float", RuntimeError, "input must have integral type", lambda fd, t: fd.ops.gcd(t, t))
+case("right shift float", RuntimeError, "input must have integral type", lambda fd, t: fd.ops.logical_right_shift(t, t))
 case("and float", RuntimeError, "Integer or boolean input is required for", lambda fd, t: fd.ops.bitwise_and(t, t))
 case("where cond", RuntimeError, "Condition should be of DataType Bool, not", lambda fd, t: fd.ops.where(t, t, t))
 case("cast null", RuntimeError, "", lambda fd, t: fd.ops.cast(t, DataType.Null))
@@ -83,6 +93,8 @@ case("embedding in", RuntimeError, "Expected input to be atleast 1D", lambda fd,
 case("embedding w", RuntimeError, "Expected weight to be 2D", lambda fd, t: fd.ops.embedding_fwd(fd.define_tensor([-1], dtype=DataType.Int), t), (4, ))
 case("matmul 0d", RuntimeError, "Expected inputs to be atleast 1D", lambda fd, t: fd.ops.matmul(t, t), ())
 case("matmul types", RuntimeError, "Expected A and B dtypes to have the same dtype, got:", lambda fd, t: fd.ops.matmul(t, fd.define_tensor([-1, -1], dtype=DataType.Half)))
+case("matmul one K", RuntimeError, "K should be broadcast in both A and B, or neither.", lambda fd, t: fd.ops.matmul(fd.define_tensor([-1, 1]), t))
+case("grouped_mm ranks", RuntimeError, "Unexpected operand ranks", lambda fd, t: fd.ops.grouped_mm(fd.define_tensor([-1]), t, fd.define_tensor([-1], dtype=DataType.Int32)))
 case("linear w", RuntimeError, "Input B must be at least 2D", lambda fd, t: fd.ops.linear(t, fd.define_tensor([])))
 case("linear types", RuntimeError, "Expected input and weight dtypes to have the same dtype", lambda fd, t: fd.ops.linear(t, fd.define_tensor([-1, -1], dtype=DataType.Half)))
 case("linear bias", RuntimeError, "Expected bias to have the same dtype as A and B", lambda fd, t: fd.ops.linear(t, t, fd.define_tensor([-1], dtype=DataType.Half)))
@@ -130,12 +142,34 @@ def _quotient(op: str) -> FusionDefinition:
     return fd
 
 
+def _reshape_to(size: str) -> FusionDefinition:
+    """x.reshape([n, 4]), alone (a view) or computed on."""
+    with FusionDefinition() as fd:
+        x, n = fd.define_tensor([-1, -1], contiguity=True), fd.define_scalar(DataType.Int)
+        y = fd.ops.reshape(x, [n, 4])
+        fd.add_output(y if size == "view" else fd.ops.neg(y))
+    return fd
+
+
+def _padded() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x, n = fd.define_tensor([-1]), fd.define_scalar(DataType.Int)
+        fd.add_output(fd.ops.pad(x, [n, 0]))
+    return fd
+
+
 CALLS: dict[str, tuple[str, FusionDefinition, list[Any]]] = {
     "constant size": ("Tried to bind to a constant value: 4 as 5", _definition(([4], True)), [torch.ones(5)]),
     "two sizes": ("Tried to bind to a value: 3 as 4", _definition(([-1], True), ([-1], True), op="add"), [torch.ones(3), torch.ones(4)]),
     "expanded": ("has expanded extent but input tensor has size", _definition(([-1, 4], [None, True])), [torch.ones(3, 4)]),
     "count": ("Inputs do not match", _definition(([4], True)), []),
     "division": ("Integer division by zero detected", _quotient("div"), [0, torch.ones(3)]),
+    "-1 in a view": ("Values of -1 passed to reshape must be constant at definition", _reshape_to("view"), [torch.ones(4, 6), -1]),
+    "-1 at run time": ("Values of -1 passed to reshape must be constant at definition", _reshape_to("kernel"), [torch.ones(4, 6), -1]),
+    "less than nothing": ("Invalid resized domain extent", _padded(), [torch.ones(3), -5]),
+    "scalar for a tensor": (r"Expected input 0, T0_g_float\[iS0\{i0\}\], to be an at::Tensor but got scalar 2", _definition(([-1], True)), [2]),
+    "type": ("to be bound to a tensor of dtype float, but got a tensor of dtype __half", _definition(([-1], True)), [torch.ones(3).half()]),
+    "rank": ("to be bound to a tensor of rank", _definition(([-1], True)), [torch.ones(3, 3)]),
     "modulus": ("Modulo zero detected", _quotient("mod"), [0, torch.ones(3)]),
 }
 

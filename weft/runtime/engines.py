@@ -132,7 +132,7 @@ class _GpuKernel:
         from .driver import load_kernel
         from .nvrtc import compile_or_load
 
-        reports = options.bounds and bounds.BLOCK in program.blocks
+        reports = bounds.BLOCK in program.blocks and options.bounds
         unit = ("#define WEFT_BOUNDS\n" if reports else "") + translation_unit(program.text, program.blocks, shortened=True)
         start = time.perf_counter()
         limits = registers_to_try(program, engine.arch)
