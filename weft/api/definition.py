@@ -22,6 +22,7 @@ from ..runtime.arguments import flattened
 from . import executors, inputs as inputs_module, matmuls
 from .misuse import explained
 from .ops import OpNames
+from .streams import take_streams
 
 if TYPE_CHECKING:
     import torch
@@ -304,6 +305,7 @@ class FusionDefinition:
             if "ke" in self.__dict__:
                 raise WrongExecutor(KERNEL_EXECUTOR_EXISTS)
             fusion = self._checked_fusion()
+            take_streams(fusion)
             if is_scheduled(fusion):
                 raise ScheduledByHand()
             fec = self.fec = executors.executor_cache(fusion)

@@ -37,11 +37,32 @@ def run(name: str, operands: Sequence[Any], attributes: Mapping[str, Any]) -> tu
 
 
 # ---------------------------------------------------------------- products
-def _matmul(operands: Sequence[Any], _: Mapping[str, Any]) -> tuple[Any, ...]:
+def _matmul(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    if "pieces" in attributes and all(x.dim() > 1 for x in operands):
+        return (_in_pieces(*operands, *attributes["pieces"]),)
     return (torch.matmul(*operands),)
 
 
-def _linear(operands: Sequence[Any], _: Mapping[str, Any]) -> tuple[Any, ...]:
+def _in_pieces(a: Any, b: Any, dim: int, count: int | None) -> Any:
+    """Return a @ b, computed in `count` pieces along dimension `dim` of the result, one for each element when count is None."""
+    sizes = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    out = a.new_empty(sizes)
+    if 0 in sizes:
+        return out
+    step = 1 if count is None else -(-sizes[dim] // count)
+    a, b = a.expand(*sizes[:-2], *a.shape[-2:]), b.expand(*sizes[:-2], *b.shape[-2:])
+    for first in range(0, sizes[dim], step):
+        length = min(step, sizes[dim] - first)
+        rows = a if dim == len(sizes) - 1 else a.narrow(dim, first, length)
+        columns = b if dim == len(sizes) - 2 else b.narrow(dim, first, length)
+        torch.matmul(rows, columns, out=out.narrow(dim, first, length))
+    return out
+
+
+def _linear(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    if "pieces" in attributes and operands[0].dim() > 1:
+        out = _in_pieces(operands[0], operands[1].t(), *attributes["pieces"])
+        return (out if len(operands) < 3 else out + operands[2],)
     return (torch.nn.functional.linear(*operands),)
 
 
