@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weft import BroadcastOp, DataType, FusionDefinition, IdMappingMode, IterDomain, MemoryType, Merge, ParallelType
+from weft import BroadcastOp, DataType, FusionDefinition, IdMappingMode, IterDomain, LoadStoreOpType, MemoryType, Merge, ParallelType
 from weft import SchedulerType, Split, SqueezeOp, TensorView
 
 
@@ -155,3 +155,28 @@ def test_print_kernel_shows_the_scheduled_kernel():
     fd.sched.schedule(fd.fusion, SchedulerType.pointwise, [torch.ones(64, 128)])
     text = fd.fusion.print_kernel()
     assert "__global__" in text and "T0" in text and "T1" in text
+    assert "((nvfuser_index_t)blockIdx.x)" in text and "LL" in text and "long long" not in text.split("{", 1)[1]
+
+
+def test_print_kernel_tells_roles_as_nvfuser_does():
+    """Compute threads of 256 in a row get a row of 256 beside them, of which one thread loads."""
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor([-1, -1], contiguity=[True, True]) for _ in range(2))
+        out = fd.ops.add(a, b)
+        fd.add_output(out)
+        copies = [t.cache_after(LoadStoreOpType.tma) for t in (a, b)]
+        for copy in copies:
+            copy.set_memory_type(MemoryType.shared)
+        out.split(-1, 256)
+        fd.sched.transform_like(out)
+        out.axis(0).parallelize(ParallelType.grid_x)
+        fd.sched.parallelize_like(out)
+        out.axis(-1).parallelize(ParallelType.block_x)
+        for copy in copies:
+            copy.axis(2).parallelize(ParallelType.tma)
+        fd.sched.inline_most()
+        for copy in copies:
+            fd.sched.warp_specialize(copy, 2, 1, ParallelType.block_y)
+    assert "if ((((nvfuser_index_t)threadIdx.y) >= 1LL)) {" in fd.fusion.print_kernel()
+    x, y = torch.randn(3, 1000), torch.randn(3, 1000)
+    torch.testing.assert_close(fd.manual_execute([x, y])[0], x + y)

@@ -77,7 +77,7 @@ def test_registers_are_conserved() -> None:
 def test_the_compute_block_is_known_and_fits_the_async_warps() -> None:
     with pytest.raises(DynamicBlock, match="threadIdx.x is ceildiv"):
         program(Rows().define())
-    with pytest.raises(BadBlock, match="96 threads across that axis, which does not divide the 128"):
+    with pytest.raises(BadBlock, match="96 threads across that axis, which neither divides the 128"):
         program(Rows().define(), (96,))
     with pytest.raises(BadBlock, match="1152 threads with the async ones; 1024 are allowed"):
         program(Rows(groups=8).define(), (128,))

@@ -123,9 +123,10 @@ def plan_block(state: BuildState, feeds: list[Feed]) -> BlockShape:
     def refuse(reason: str, remedy: str) -> BadBlock:
         return BadBlock(axis=kind.axis.value, block=block, reason=reason, remedy=remedy)
 
-    if ASYNC_THREADS % others:
-        raise refuse(f"has {others} threads across that axis, which does not divide the {ASYNC_THREADS} async threads", "choose 1, 2, 4, ... 128 of them")
-    shape = BlockShape(kind.axis, ASYNC_THREADS // others, compute, kind.registers)
+    if ASYNC_THREADS % others and others % ASYNC_THREADS:
+        reason = f"has {others} threads across that axis, which neither divides the {ASYNC_THREADS} async threads nor is a multiple of them"
+        raise refuse(reason, "choose 1, 2, 4, ... 128, 256, 384 ... of them")
+    shape = BlockShape(kind.axis, max(1, ASYNC_THREADS // others), compute, kind.registers)
     x, y, z = shape.block
     if shape.compute_threads % WARP:
         raise refuse(f"is {shape.compute_threads} threads, no whole warps", "make it a multiple of 32 threads")
@@ -144,17 +145,19 @@ def plan_block(state: BuildState, feeds: list[Feed]) -> BlockShape:
 
 
 def _check_registers(registers: tuple[int, int], shape: BlockShape) -> None:
-    threads = shape.compute_threads + ASYNC_THREADS
+    x, y, z = shape.block
+    threads = x * y * z
+    async_count = threads - shape.compute_threads
     each = CHIP.registers_per_thread(threads) // 8 * 8
-    wanted = registers[0] * ASYNC_THREADS + registers[1] * shape.compute_threads
+    wanted = registers[0] * async_count + registers[1] * shape.compute_threads
     reason = ""
     if wanted > each * threads:
         reason = f"they are {wanted} in all, and the block starts with {each * threads} ({each} per thread)"
     elif not registers[0] <= each <= registers[1]:
         reason = f"every thread of the block starts with {each}, which is not between them"
     if reason:
-        good = split_registers(each, shape.compute_threads, ASYNC_THREADS)
-        raise RegistersNotConserved(registers=registers, async_=ASYNC_THREADS, compute=shape.compute_threads, reason=reason, each=each, good=good)
+        good = split_registers(each, shape.compute_threads, async_count)
+        raise RegistersNotConserved(registers=registers, async_=async_count, compute=shape.compute_threads, reason=reason, each=each, good=good)
 
 
 # ---------------------------------------------------------------- roles
