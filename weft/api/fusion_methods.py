@@ -15,7 +15,7 @@ def print_math(self: Fusion, from_outputs_only: bool = True) -> str:
 
 
 def print_kernel(self: Fusion, compile_params: Any = None) -> str:
-    """Return the CUDA text of the fusion as it is scheduled now, indices as nvFuser writes them. `compile_params.index_type` chooses their type (Int when None)."""
+    """Return the CUDA text of the fusion as it is scheduled now, indices as nvFuser writes them. `compile_params.index_type`: their type (Int when None)."""
     from ..compiler import program_of_scheduled
     from ..dtypes import DataType
 

@@ -1,7 +1,7 @@
 """Products in pieces: what a schedule by hand with `ParallelType.stream` asks of `execute`.
 
-nvFuser runs each index of an axis that is bound to `stream` as an op of its own, on streams in turn. Here torch computes a product one piece of the result after
-the other, on the stream of the call; all else is scheduled as if the axis were not bound. Read first: `take_streams`.
+nvFuser runs each index of an axis that is bound to `stream` as an op of its own, on streams in turn. Here torch computes a product one piece of the result
+after the other, on the stream of the call; all else is scheduled as if the axis were not bound. Read first: `take_streams`.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def cast(fusion: Fusion, arg: Any, dtype: DataType) -> Any:
 def _require_axes(op: str, tensor: TensorView, dims: Sequence[int] | None) -> None:
     """Refuse an empty list of axes, which torch reads as all of them, and nvFuser as a mistake. Errors: WrongArgument."""
     if dims is not None and not dims and tensor.ndim:
-        raise WrongArgument(op=op, problem="No reduction axis specified: the list of axes is empty", remedy="name the axes; without the argument all are reduced")
+        raise WrongArgument(op=op, problem="No reduction axis specified: the list of axes is empty", remedy="name axes; without the argument all are reduced")
 
 
 def reduction_function(name: str) -> Callable[..., TensorView]:
