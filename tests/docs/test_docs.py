@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXECUTED = ("README.md", "adding_an_op.md", "adding_a_pass.md", "adding_a_scheduler.md", "settings.md")
+EXECUTED = ("README.md", "adding_an_op.md", "adding_a_pass.md", "adding_a_scheduler.md", "adding_a_chip.md", "settings.md")
 """Pages whose Python blocks are one program; the others show parts of programs."""
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
