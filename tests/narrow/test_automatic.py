@@ -241,3 +241,19 @@ def test_rows_that_hold_every_code_are_exact_both_ways(wide):
     up = defined(FP4, 2, lambda fd, x: fd.ops.cast(x, wide)).execute([codes])[0]
     assert torch.equal(up, row.expand(1 << 20, 16)) and torch.equal(torch.signbit(up[-1]), torch.signbit(row[0]))
     assert same_bytes(defined(wide, 2, lambda fd, x: fd.ops.cast(x, FP4)).execute([up])[0], codes)
+
+
+def test_a_transposed_input_whose_neighbours_lie_apart_is_read_one_by_one():
+    """The tile's other inputs keep their vectors. Random fusion 1545 of --narrow."""
+    with FusionDefinition() as fd:
+        codes = fd.define_tensor([-1, -1], contiguity=True, dtype=FP4)
+        turned = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float, stride_order=[0, 1])
+        apart = fd.define_tensor([-1, -1], contiguity=[False, False], dtype=E4M3, stride_order=[0, 1])
+        both = fd.ops.mul(fd.ops.cast(apart, DataType.Float), turned)
+        fd.add_output(fd.ops.cast(codes, DataType.Float))
+        fd.add_output(fd.ops.cast(fd.ops.add(both, fd.ops.cast(codes, DataType.Float)), E4M3))
+    x, y = random_codes((256, 128), FP4), random_values((128, 256), DataType.Float).t()
+    wide = random_codes((128, 512), E4M3)
+    with options(strict_schedules=True):
+        fd.validate([x, y, wide[:, ::2].t()])
+    assert "transpose" in {runtime.scheduler for runtime in fd.fec.kernel_runtimes}

@@ -61,7 +61,8 @@ class TransposeAnalysis:
     """What is known without sizes.
 
     order: the loop classes, as batch, across, along; each side's classes outermost first. turned: names of the inputs and outputs of the smaller group.
-    along_limits, across_limits: the vectors of both sides. packed: tensors of which several elements share a byte.
+    along_limits, across_limits: the vectors of both sides. in_vectors: names of the tensors that move in these. packed: tensors of which several elements
+    share a byte.
     """
 
     def __init__(self, axes: LoopAxes, reference: TensorView, order: tuple[int, ...], ends: list[TensorView], turned: list[TensorView]) -> None:
@@ -74,6 +75,7 @@ class TransposeAnalysis:
         turned_order = (*(n for n in self.order if n not in self.across), *self.across)
         self.along_limits = VectorLimits(axes, self.order, [t for t in ends if t.name not in self.turned])
         self.across_limits = VectorLimits(axes, turned_order, turned)
+        self.in_vectors = {t.name for limits in (self.along_limits, self.across_limits) for t in limits.vectorizable}
         self.packed = [t for t in ends if t.dtype().is_packed]
         self.turned_bits = max(t.dtype().bits for t in turned)
         self.widest_bits = max(8, self.turned_bits, *(t.dtype().bits for t in self.along_limits.vectorizable))
@@ -134,6 +136,9 @@ class Transpose(Scheduler):
             extent = analysis.extent(classes, sizes)
             if extent * analysis.turned_bits < 8 * SECTOR_BYTES:
                 return Decline(f"an innermost run has {extent} elements, less than {SECTOR_BYTES} bytes: tiles would be mostly empty")
+        single = [t for t in analysis.packed if (t.name in analysis.turned or t.is_fusion_output) and t.name not in analysis.in_vectors]
+        if single:
+            return Decline(f"{single[0]} has several elements to a byte, and its neighbours lie apart in memory")
         narrowest = min(self._vectors(analysis, sizes, alignment_bits, arch))
         packed = [t for t in analysis.packed if t.dtype().elems_per_unit > narrowest]
         return Decline(f"{packed[0]} has several elements to a byte, and sizes, strides or alignments allow vectors of {narrowest}") if packed else None
@@ -179,12 +184,15 @@ class Transpose(Scheduler):
         template = Template(fusion)
         name = analysis.reference.name
         reference = next(local for local, output in template.outputs if name in (local.name, output.name))
-        loaded = [_turn_input(source, params) for source, _ in template.inputs if source.name in analysis.turned]
+        turned = [source for source, _ in template.inputs if source.name in analysis.turned]
+        loaded = {_turn_input(source, params, has_vectors=source.name in analysis.in_vectors): source for source in turned}
         stored = [_turn_output(output, params) for local, output in template.outputs if {local.name, output.name} & set(analysis.turned)]
+        in_vectors = {copy for copy, source in loaded.items() if source.name in analysis.in_vectors}
+        in_vectors |= {output for local, output in template.outputs if {local.name, output.name} & analysis.in_vectors}
         tiles_of(reference, analysis, params)
         template.propagate(reference)
         for tensor in (*loaded, *(t for _, *rest in stored for t in rest)):
-            _turned_side(tensor, params, has_vectors=tensor in loaded or tensor.is_fusion_output)
+            _turned_side(tensor, params, has_vectors=tensor in in_vectors)
         _straight_side(reference, params)
         template.propagate(reference)
         parallelize_like(reference)
@@ -205,9 +213,9 @@ def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> No
     swizzle_shared(tensor, SharedSwizzle(chunk, ways, ways * read))
 
 
-def _turn_input(source: TensorView, params: TransposeParams) -> TensorView:
+def _turn_input(source: TensorView, params: TransposeParams, *, has_vectors: bool) -> TensorView:
     """Put a copy in shared memory between an input and its registers; return it."""
-    is_async = params.across_vector * source.dtype().bits // 8 in CP_ASYNC_BYTES
+    is_async = has_vectors and params.across_vector * source.dtype().bits // 8 in CP_ASYNC_BYTES
     copy = cache_after(source, LoadStoreOpType.cp_async if is_async else LoadStoreOpType.set, propagate_allocation_domain=False)
     _swizzle(copy, params.tile_elems, params.across_vector, params.along_vector)
     return copy
