@@ -68,3 +68,12 @@ def test_the_readme_starts_with_the_command_that_runs_and_the_one_that_tests() -
     first, second = (text.strip() for _, text in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))[:2])
     assert first.endswith("&& weft demo") and "\n" not in first
     assert second in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines(), "CI runs the command of the README"
+
+
+def test_the_page_of_constants_names_those_of_the_schedulers() -> None:
+    text = (ROOT / "docs" / "constants.md").read_text(encoding="utf-8")
+    for name, rows in re.findall(r"^## (\w+)\.py\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
+        source = (ROOT / "weft" / "schedulers" / f"{name}.py").read_text(encoding="utf-8")
+        known = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", source))
+        named = {constant for row in re.findall(r"^\| (`[^|]+) \|", rows, re.MULTILINE) for constant in re.findall(r"`(\w+)`", row)}
+        assert named and named <= known, f"{name}.py has no {sorted(named - known)}: take it out of docs/constants.md"

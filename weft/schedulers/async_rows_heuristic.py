@@ -31,10 +31,7 @@ WIDE_INPUT_ROWS = 2
 thread spills with 96 registers and not with 112)."""
 LEAST_ROWS, MOST_ROWS = 2, 3
 BYTES_IN_WORK = 96 * 1024
-"""Rows of kind "tma" that a multiprocessor should have in work: the least and most, and the bytes of all of them. Source: one H200, November 2026: softmax of
-16K bf16 (32 KiB) with two rows without bounds 75.5 us, with four with bounds 71.1; of 12K (24 KiB) with three without bounds 100.6, with four with bounds
-102.0; dropout + layer norm of 8K float32 (64 KiB) with two without bounds 214, with more with bounds 242; layer norm of 16K bf16 with one 114, with
-three 74."""
+"""Rows of kind "tma" that a multiprocessor should have in work: the least and most, and the bytes of all of them."""
 MOST_UNBOUNDED_BATCHES = 8
 """Of a row without bounds."""
 USUAL_KEPT = 32

@@ -18,20 +18,15 @@ LEAST_VECTORS = 256
 LEAST_LANES = 0.6
 """Of the threads along a run, the part that has a vector: idle lanes cost issue slots only."""
 IN_FLIGHT_BYTES = 128 * 1024
-"""Of a multiprocessor, all inputs together: what resident blocks have asked for. Source of this and what follows: some 150 kernels of group norm (32x512x64x64,
-32x256x64x64 in 32 groups, 64x1280x16x16), batch norm (64x256x56x56 with and without a residual, 128x256x28x28) on one H200, November 2026, bf16, fractions
-of a copy. Group norm with 64 KiB in flight 0.78 to 0.83, 96 KiB 0.94 to 0.99, 128 KiB 0.97 to 1.00; batch norm with 100 KiB 0.82, with 150 KiB 0.87."""
+"""Of a multiprocessor, all inputs together: what resident blocks have asked for."""
 FLIGHT_POWER, LANE_POWER, ROUND_POWER = 0.35, 0.5, 0.4
 MOST_BATCHES = 8
 """Vectors of a thread: 32 registers; with sixteen the compiler spills."""
 TIGHT_REGISTERS, LOOSE_REGISTERS = 16, 24
-"""Beside the kept row. The first is enough with one vector of each run (0.87 with 48 registers and three blocks, 0.78 with 56 and two), and not with several
-(0.76 for 0.99), which have eight more where there are eight vectors."""
+"""Beside the kept row. The first is enough with one vector of each run."""
 TIGHT_LOSS = 0.02
 LATE_REGISTERS = 8
-"""More where the last pass reads an input, each vector as it is used: batch norm + residual of 64x256x56x56 0.90 with 72 registers for 32 kept, 0.87 with
-64; 0.83 with that input loaded beside the row, and half of both in a block. The bounds of all vectors are one test: batch norm of 64x256x56x56 0.905 for
-0.869, of 128x256x28x28 0.87 for 0.77, of 256x512x14x14 0.89 for 0.64; group norm, whose weights then take registers twice, 1 % slower."""
+"""More where the last pass reads an input, each vector as it is used."""
 SHARE_BYTES = (4 * 1024, 72 * 1024)
 """Least and most bytes of an input that a block of a cluster has, and one block alone."""
 CLUSTER_LOSS = {1: 0.0, 2: 0.0, 4: 0.0, 8: 0.01, 16: 0.06}

@@ -13,36 +13,27 @@ from .register_rows import FEW_BATCHES, MANY_BATCHES, MIN_REGISTERS, OVERHEAD_RE
 from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, round_up
 
 BLOCK_THREADS = 256
-"""Of a block, with four vectors each; longer rows are spread over a cluster. One H200, bf16, 64 Mi elements, of a copy, weights in registers: add + RMS norm of
-16K 0.97 for 0.94, of 32K 0.96 for 0.91, of 64K 0.96 for 0.89, of 128K 0.96 for 0.83; RMS norm of float32 16K 0.99 for 0.95."""
+"""Of a block, with four vectors each; longer rows are spread over a cluster."""
 
-# In registers.
+# In registers. What was measured for each of these constants: docs/constants.md.
 LEAST_VECTORS = (128, 256)
-"""Of rows that wait at one barrier, and at two: RMS norm of 1024 bf16 1.13 for 1.07, add + RMS norm 1.04 for 0.98; layer norm of 64K rows of these is 2 %
-slower."""
+"""Of rows that wait at one barrier, and at two."""
 SHORT_ROW_ELEMS = 4096
-"""Up to which two vectors of a thread are as good as four where the row waits at one barrier: RMS norm of 4096 float32 0.99 for 0.98, bf16 0.98 for 0.97.
-Rows that an index finds wait longer: RMS norm of 32768 rows of an embedding of 4096 columns bf16 0.939 with four, 0.927 with two."""
+"""Up to which two vectors of a thread are as good as four where the row waits at one barrier."""
 LEAST_REGISTERS = 48
 WIDE_BESIDE_REGISTERS = 32
-"""Beside row and weights for types of 32 bits and one barrier: RMS norm of 16K float32 in clusters of four is 0.99 with 64 registers, 0.92 with 48."""
+"""Beside row and weights for types of 32 bits and one barrier."""
 GAIN = 0.05
 LEAST_RANDOM_CLUSTER = 4
-"""Blocks of a cluster that draws random numbers: dropout + layer norm of 1024 x 16K float32 62 us for 93, of 8192 columns slower than one block."""
+"""Blocks of a cluster that draws random numbers."""
 
-# In shared memory. Source: 4 or 8 vectors of up to 256 or 512 threads, rows of 4K to 128K, 64 Mi elements, beside the choice without them in one process on
-# one H200, November 2026; fractions of a copy.
+# In shared memory.
 SHARED_LEAST_VECTORS = {(1, False): 1024, (1, True): 4096, (2, False): 2048, (2, True): 2048}
-"""By barriers that a row waits at, and whether types have 32 bits: RMS norm of 8192 bf16 0.986 for 0.967, of 16K 0.986 for 0.976, of 128K 0.966 for 0.917, of
-float32 16K 0.980 for 0.976 (512 rows 0.993 for 0.942), 64K 0.971 for 0.945, 152064 1.005 for 0.860, but 8192 0.986 for 0.987; layer norm of 16K bf16 0.992
-for 0.981, 24K 0.988 for 0.974, 64K 0.905 for 0.854, of float32 8192 0.965 for 0.959, 16K 1.000 for 0.960, 32K 0.988 for 0.940, but 12K bf16 0.964 for 0.974,
-and in clusters of 16 blocks of float32 40000 0.894 for 0.958, 64K 0.887 for 0.891; add + RMS norm of 128K float32 0.898 for 0.759, bf16 0.965 for 0.947."""
+"""By barriers that a row waits at, and whether types have 32 bits."""
 SHARED_LEAST_RANDOM_VECTORS = 3072
-"""The same where float32 rows draw random numbers: dropout + layer norm of 12K 0.948 for 0.897, of 16K 0.945 for 0.872, of 64K 0.866 for 0.774, of 128K 0.72
-for 0.68, but of 8192 0.990 for 0.992."""
+"""The same where float32 rows draw random numbers."""
 SHARED_BESIDE_REGISTERS, SHARED_TWICE_REGISTERS, SHARED_MANY_REGISTERS = 16, 32, 48
-"""Beside the row where it waits at one barrier, at two, and at two with eight vectors. Layer norm of 64K bf16 0.905 with 48, 0.839 with 40, of 32K, with
-eight, 0.963 with 80, 0.906 with 64; RMS norm is within 1 % with 32 and 40."""
+"""Beside the row where it waits at one barrier, at two, and at two with eight vectors."""
 SHARED_GAIN = 0.08
 
 

@@ -57,9 +57,7 @@ KEPT_REGISTERS = 56
 MOST_KEPT_REGISTERS = 128
 MOST_KEPT_CLUSTER = 4
 """Columns of so many elements in the registers of a block, four times as many in those of a cluster; vectors of a thread; registers beside these, for the
-results of eight columns; of a thread in all. Source: softmax across memory, bf16, on one H200, November 2026, of a copy, beside columns read again: 512x131072
-0.83 with 8x32 threads of 16 vectors (4x64 of 8 0.81, 8x64 of 8 0.64) and 0.49, 150x400000 0.73 with 4x32 of 8 and 0.69, 4096x16384 0.59 with 4x64 of 16 in
-clusters of four (8x64 0.48, 4x128 in two 0.51) and 0.46. In clusters of 8 and 16 no better than read again (batch norm of 12544x2048 0.27 to 0.37, 0.34)."""
+results of eight columns; of a thread in all."""
 
 
 def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
@@ -109,9 +107,7 @@ MOST_TILE_ROWS, TILE_BATCHES = 128, 8
 LEAST_SHARED, MOST_SHARING = 8192, 8
 PIECES_BYTES, LEAST_BUSY = (128, 64, 32), 0.4
 """Columns of so many elements are shared by the blocks of a cluster, so many at most, where columns are few; neighbouring bytes that a block reads of a row,
-the most with which blocks have this part of the multiprocessors. Source: batch norm of channels last, bf16, on one H200, November 2026, of a copy: 64x56x56x256
-with 64 bytes, on half of the multiprocessors, 0.30, with 32 bytes on all 0.24, in single blocks with 8 bytes 0.07; 16x28x28x512 with 128 bytes 0.41, with 64
-0.39, before 0.19; 32x112x112x96 with 64 bytes on a quarter 0.15, with 32 on a third 0.23, before 0.03; 1024 channels 0.42 for 0.18, 2048 0.35 for 0.33."""
+the most with which blocks have this part of the multiprocessors."""
 
 
 class OuterPersistent(Scheduler):

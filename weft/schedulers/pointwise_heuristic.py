@@ -37,11 +37,9 @@ BLOCK_THREADS = 128
 MIN_ROW_THREADS, MOST_ROW_THREADS = 2 * WARP_THREADS, 3 * BLOCK_THREADS // 2
 """Of a block that has one row, or a part of one."""
 ROWS_TOGETHER = 0.8
-"""Speed of blocks that have several rows, whose index is then each thread's own. One H200, gelu(x + bias) in bf16: 0.59 of a copy in blocks of 64 x 2 threads
-and 0.71 in 128 x 1 (501 columns), 0.89 and 1.01 (768)."""
+"""Speed of blocks that have several rows, whose index is then each thread's own."""
 MIN_BLOCK_BYTES = 1280
-"""Of a tensor, below which a block costs more to start than to run. One H200, bf16: x + bias of 300 columns is 0.76 of a copy with one row per block, 0.98 with
-two, 1.02 with four; gelu(x + bias) of 400 0.64 and 0.75, of 640 0.85 and 0.80, of 880 0.90 and 0.87."""
+"""Of a tensor, below which a block costs more to start than to run."""
 MIN_SAVING = 0.1
 """Two dimensions must move this much less than one: they cost an index calculation more."""
 LANES_FOR_TWO_DIMENSIONS = 32
@@ -51,17 +49,13 @@ BUSY_UNROLL, BUSY_ROW_BYTES = 2, 32
 MIN_WAVES = 2
 """Blocks per slot of the chip below which unrolling starves it."""
 BUSY_ISSUE = 0.4
-"""Part of the issue slots that a kernel at the roof would use, from which on independent work of several vectors pays.
-Source: one H200, bf16 16384x4096, generated kernels: tanh of x plus a bias is 1.00 of a copy with two vectors per thread along the row, 0.95 with four, 0.88
-with one; silu(x) * y, below this part, is 1.01 with one."""
+"""Part of the issue slots that a kernel at the roof would use, from which on independent work of several vectors pays."""
 NARROW_ACCESS_COST = {8: 2.0, 16: 1.4, 32: 1.15}
-"""Relative time per bit of accesses of so many bits per thread; wider ones cost 1. An estimate: with enough of them in flight, 2-byte accesses reach
-0.87 of the roof where 16-byte ones reach 0.97 (H200), and instructions per byte matter on top."""
+"""Relative time per bit of accesses of so many bits per thread; wider ones cost 1."""
 
 
 DIVISIONS_COST = 1.25
-"""Relative time where a thread divides for the row and column of what it stores in tiles. One H200: MXFP8 with scales in tiles of 128 x 4 is 0.77 of a copy
-with one dimension, and 0.91 with two."""
+"""Relative time where a thread divides for the row and column of what it stores in tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +268,9 @@ def _rows_of_a_thread(facts: PointwiseFacts, arch: Arch, left: int, vectors: int
 
 
 USED_LANES = 0.875
-"""Of the vectors that blocks have along the right side, below which a thread has fewer vectors. One H200: gelu(x + bias) of 640 columns is 0.60 of a copy
-where 0.63 of them exist, of 768 0.71 where 0.75 do, of 1000 0.87 where 0.98 do."""
+"""Of the vectors that blocks have along the right side, below which a thread has fewer vectors."""
 PHASED_USED_LANES = 0.75
-"""The same for rows that begin anywhere, whose ends are work for every thread of a warp. One H200: 1234 columns are 0.88 with two vectors where 0.6 of the
-lanes are used, and 0.84 with one where 0.96 are, 501 0.79 and 0.76."""
+"""The same for rows that begin anywhere, whose ends are work for every thread of a warp."""
 
 
 def _used_lanes(vectors: int, block: int) -> float:

@@ -45,13 +45,11 @@ from .throughput_heuristic import (
 )
 
 IN_FLIGHT_BYTES_PER_THREAD = 32
-"""Two 16-byte loads in flight per thread, over all inputs. Source: sums of rows of 1K to 64K bf16 elements on an H200: two loads and no loop reach 0.91 of
-the roof, one load 0.74, four 0.87."""
+"""Two 16-byte loads in flight per thread, over all inputs."""
 LOOP_BYTES_PER_THREAD = 64
-"""The same where threads loop over a long row or column: four loads, 0.85 of the roof, two 0.82."""
+"""The same where threads loop over a long row or column."""
 LOOP_FACTOR, FOUR_VECTORS_FACTOR = 0.86, 0.93
-"""What a loop over the row costs against loading all of it at once, and what more than two vectors of a thread do. One H200, bf16, of a copy: rows of 1024
-0.995 with two vectors and 0.94 with four, of 4096 1.02 and 0.985, of 8192 0.99 and 0.96; of 16K 0.95 with four and 0.91 with four in a loop."""
+"""What a loop over the row costs against loading all of it at once, and what more than two vectors of a thread do."""
 SHORT_OF_FLIGHT_POWER = 0.6
 """Fraction of the roof reached with a part r of the bytes in flight that are needed: r to this power (0.7 reaches 0.8; same source)."""
 LOOP_FLIGHT = 1.5
@@ -82,7 +80,7 @@ SHIFTED_ELEMS = 4
 """Columns of a thread where vectors begin at any element: three words of 32 bits for four elements of 16."""
 FULL_CHIP = 0.85
 SHORT_COLUMN_ELEMS, SHORT_FULL_CHIP = 4096, 0.55
-"""Columns up to which sharing them costs more than multiprocessors without a block: 3000x5000 1.03 with 8x64 by 8 in 79 blocks, 0.91 with 16x32 by 4 in six."""
+"""Columns up to which sharing them costs more than multiprocessors without a block."""
 """Long columns read with the widest accesses. Where blocks of 512 threads, the narrowest of these widths that gives no multiprocessor two, alone or sharing
 their columns in clusters or through global memory, fill this part of the chip, they do; else more and smaller ones share columns. Source: generated kernels
 on one H200, bf16, of a copy, medians over six placements: 8192x8192 0.95 with 8x64 by unroll 8 and 128 registers (0.85 with 64), 0.94 with 8x128 by 4, 0.92

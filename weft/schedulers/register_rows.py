@@ -15,35 +15,31 @@ from .facts import PersistentFacts
 from .persistent_params import SHARE_MULTIPLE, Candidate, PersistentParams, RowsOf, share_of
 from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
 
-# Rows in registers. Source of what follows, where no other is named: all combinations of batches, rows per block, limits from 32 to 128 registers and
-# clusters of 1 to 16 blocks, measured with the generated kernels on one H200 (driver 580, November 2026, L2 flushed, bf16), as fractions of a copy.
+# Rows in registers. What was measured for each of these constants: docs/constants.md.
 OVERHEAD_REGISTERS = 16
-"""Registers beside the kept row: addresses, loop, one vector in the type computed in. Fewer registers let more blocks in, and the generated kernels do
-not spill with these: RMS norm (16 kept + 16) is best with 32, layer norm (16 + 24) with 40, softmax (32 + 16) with 48: 8192x8192 is 0.96, with 56 0.91."""
+"""Registers beside the kept row: addresses, loop, one vector in the type computed in. Fewer registers let more blocks in, and the generated kernels do not
+spill with these."""
 NARROW_REGISTERS, NARROW_CAPABILITY = 8, (9, 0)
 """For conversions to 8 and 4 bits before Hopper, which has minima of three and packs in one instruction, and for the second half of a vector of 16 beside
-exponentials. ptxas, 4096 columns: RMS norm + MXFP8 spills 12 bytes for sm_80 with 48 registers, 4 for sm_89; softmax to 4 bits 48 for sm_90a with 80."""
+exponentials."""
 OPERAND_REGISTERS = 4
 """For the vector of each weight."""
 USUAL_TENSORS, TENSOR_REGISTERS = 2, 2
 """Tensors with rows that the overhead above counts, and the address of each one more (add + RMS norm spills with 48 registers, and not with 56)."""
 RANDOM_REGISTERS = 8
-"""For the state of Philox where all rows are in work at once; otherwise none of its own for types of 16 bits (dropout + layer norm of 4096 bf16 0.85 with 56
-registers, 0.82 with 64), and twice as many for those of 32 bits, without slack (of 8192 float32 0.98 with 56, 0.92 with 88)."""
+"""For the state of Philox where all rows are in work at once; otherwise none for types of 16 bits, and twice as many, without slack, for those of 32."""
 WARP_ROW_REGISTERS = 16
-"""For rows in one warp, where blocks are small and many: RMS norm of 1024 columns is 1.09 with 64 registers, 0.58 with 32."""
+"""For rows in one warp, where blocks are small and many."""
 WIDE_REGISTERS, WIDE_SLACK_REGISTERS, WIDE_TIGHT_REGISTERS = 24, 24, 16
 """Beside the row for types of 32 bits, and what the limit lies above that: a tight limit makes the compiler load one vector after the other, without a spill
-to show for it. Not so for the last of these and less of a row that waits at two barriers, without exponentials: layer norm of 2048 0.974 with 40, 0.981 with
-64, of 8192 0.970 and 0.967; with 32 it spills. Softmax of float32 4096x16384: 0.98 with a limit of 80, of which it uses 64, and 0.71 with 64; with 128 it
-uses 72, and one block fewer fits: 0.80."""
+to show for it. Not so for the last of these and less of a row that waits at two barriers, without exponentials."""
 MIN_REGISTERS = 32
 """2048 threads of a multiprocessor can have as many."""
 FEW_BATCHES, MANY_BATCHES = 4, 8
-"""16-byte vectors of a thread, where the row and its reductions allow the first: four loads per tensor. Eight for rows of more than 256 threads that wait
-at two barriers or more: softmax 4096x16384 is 0.92 with 8 batches and 0.86 with 4; RMS norm, with one barrier, the other way round."""
+"""16-byte vectors of a thread, where the row and its reductions allow the first: four loads per tensor. Eight for rows of more than 256 threads that wait at
+two barriers or more."""
 MOST_NARROW = 4
-"""Narrower vectors are taken in as many bytes, up to this many times the batches: softmax of 1023 columns is 0.58 with 4 elements per thread."""
+"""Narrower vectors are taken in as many bytes, up to this many times the batches."""
 FEW_BATCHES_BYTES = 16 * 1024
 """Bytes of a tensor's row up to which two barriers are not worth longer threads (256 threads of 4 vectors)."""
 MAX_BATCHES = 32
@@ -54,16 +50,14 @@ MAX_ELEMS_PER_THREAD = 256
 OTHER_BATCHES_LOSS = 0.06
 """What each doubling away from the wanted batches costs; idle lanes cost their part."""
 FEWER_CLUSTER_BATCHES_LOSS = 0.15
-"""The same for each halving in a cluster: with 2 batches for 4, RMS norm of 64K falls from 0.84 to 0.71, layer norm from 0.71 to 0.54."""
+"""The same for each halving in a cluster."""
 TARGET_WARPS = 20
-"""Resident warps per multiprocessor below which a kernel loses time, as it does with a single block, which overlaps with none (softmax of 16K: 24 warps
-in 3 blocks reach 0.92; of 32K with 16 in one: 0.80)."""
+"""Resident warps per multiprocessor below which a kernel loses time, as it does with a single block, which overlaps with none."""
 FULL_BLOCK_WARPS = 32
-"""Of a single block, from which it loses nothing with one barrier per row (RMS norm of 32K: 0.96)."""
+"""Of a single block, from which it loses nothing with one barrier per row."""
 FEW_WARPS_LOSS = 0.1
 RECOMPUTED_EXP_LOSS = 0.07
-"""What computing exponentials of full accuracy again costs where keeping them is possible (softmax 8192x8192: 0.89 for 0.96). Those whose results are seen in
-16 bits are two instructions, and the kept row is half as long: softmax 4096x16384 is 0.97 projected, 0.95 with the exponentials kept."""
+"""What computing exponentials of full accuracy again costs where keeping them is possible."""
 SMALL_BLOCK_THREADS = 64
 NARROW_BLOCK_THREADS = 256
 SHORT_ROW_BYTES = 512
@@ -71,38 +65,30 @@ SHORT_ROW_BYTES = 512
 FEW_LANES = 8
 """Fewer lanes than these hold a row only when they hold all of it at once: pieces of many rows in one access are not contiguous. An estimate."""
 
-# Few rows. Source: batches of 1 to 8, clusters of 1 to 8 blocks, with and without weights first, 1 to 1024 rows of 2K to 32K elements, all in turn sample by
-# sample on one H200, November 2026; times in us.
+# Few rows.
 MOST_ROWS_AT_ONCE, MANY_ROWS_AT_ONCE = 8, 4
-"""Rows per multiprocessor; more than the second only where registers hold the weights, too: 1024 rows of 2048 bf16: RMS norm 7.0 for 8.1 with the choice for
-many rows, dropout + layer norm 9.3 for 11.2; of 4096, layer norm without weights first 10 % slower than that choice."""
+"""Rows per multiprocessor; more than the second only where registers hold the weights, too."""
 MOST_REGISTERS_AT_ONCE = 128
 MOST_THREADS_AT_ONCE, CLUSTER_THREADS_AT_ONCE = 512, 256
 """Of a block: softmax of 512 float32 rows of 4096 9.5 in 256 threads, 9.8 in 1024; of one bf16 row of 16K in eight blocks 5.6 in 128 and 6.3 in 256, of one
 float32 row of 32K 6.2 in 256 and 6.5 in 512."""
 LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
-"""Vectors of a row from which it is spread over a cluster, of each of its blocks, and of a row from which two blocks may share a multiprocessor: dropout +
-layer norm of one bf16 row of 32K 6.5 in eight blocks and 13.7 in one, of 16 float32 rows of 16K 7.3 and 11.4, RMS norm of one float32 row of 4096 4.8 in
-four blocks and 5.0 in one; of 132 rows of 32K bf16 9.4 in two and 10.1 in one, but layer norm of 132 rows of 16K 5 % slower in two, and dropout + layer norm
-of 132 float32 rows of 16K 15.8 in two, 15.1 in one of 1024 threads, and 15.9 in four with weights in shared memory."""
+"""Vectors of a row from which it is spread over a cluster, of each of its blocks, and of a row from which two blocks may share a multiprocessor."""
 
 # Rows in the registers of a cluster.
 ONE_BLOCK_BYTES, SHORT_BLOCK_BYTES = 64 * 1024, 32 * 1024
 """Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
-between two barriers: bf16 softmax of 16K 0.971 for 0.967, of 24K 0.974 for 0.962, of 32K 0.962 for 0.946; float32 of 12K 0.978 for 0.971, of 16K 0.979
-for 0.962. Layer norm of 32K is 0.87 for 0.90, RMS norm 0.944 for 0.944. And for rows with random numbers: dropout + layer norm of 32K 0.74 for 0.57."""
+between two barriers."""
 CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_KEPT_REGISTERS = 16, 24, 24
-"""Registers beside those that keep a thread's part of the row; the second where these are more than the third. One H200: softmax 64K bf16 with 4 batches 0.946
-with 32 registers, 0.897 with 40; with 8 batches 0.942 with 56, 0.934 with 48; 64K float32 with 8 0.952 with 56, 0.80 with 48, 0.916 with 80. RMS norm
-64K float32 with 4 batches 0.934 with 32, 0.90 with 40."""
+"""Registers beside those that keep a thread's part of the row; the second where these are more than the third."""
 PHASE_REGISTERS = 8
-"""For the ends of rows of odd length in such a cluster: softmax of 10007 float32 columns spills 28 bytes with 56."""
+"""For the ends of rows of odd length in such a cluster."""
 CLUSTER_SHARE_BYTES = 32 * 1024
-"""Bytes of each block of a cluster, more where the largest cluster is not large enough (layer norm of float32 32K: 0.89 in four blocks, 0.87 in eight)."""
+"""Bytes of each block of a cluster, more where the largest cluster is not large enough."""
 CLUSTER_BLOCK_THREADS = (128, 512)
 """Fewest and most threads of a block of a cluster."""
 CLUSTER_BATCHES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
-"""More than MANY_BATCHES only where these threads would not hold the row: softmax of 100,000 float32 0.937 with 7, 0.713 with 10, of 50,000 0.956 and 0.735."""
+"""More than MANY_BATCHES only where these threads would not hold the row."""
 MAX_CLUSTER_ELEMS_PER_THREAD = 128
 
 

@@ -34,14 +34,11 @@ from .throughput_heuristic import (
 GOOD_BYTES_PER_THREAD = 64
 """Four 16-byte loads of a tensor in flight."""
 SHARED_FACTOR = 0.84
-"""Rows in shared memory against the model: they pass through registers on their way (hand-written kernels, 4K to 32K elements: 0.79; asynchronous copies
-0.94)."""
+"""Rows in shared memory against the model."""
 REREAD_FACTOR = 0.92
-"""Rows read again against the model, which knows nothing of what the second reading costs in L1 and L2 (measured: 0.85 against 0.93 at 32K elements)."""
+"""Rows read again against the model, which knows nothing of what the second reading costs in L1 and L2."""
 MOST_SHARING, LEAST_ITERATIONS = 8, 2
-"""Blocks of a cluster that share a row that is read again, and iterations of each over its piece, at least. Source: one H200, November 2026, bf16, of a copy,
-beside one block for a row: softmax 1x5000000 0.14 for 0.02, 10x2000000 0.50 for 0.11; batch norm of 32x32x160x160 0.42 for 0.22; two blocks for each row of
-100x700000 lose 1 to 3 points."""
+"""Blocks of a cluster that share a row that is read again, and iterations of each over its piece, at least."""
 LONG_ROW_THREADS_PER_SM = 1536
 """Threads of a multiprocessor to plan registers for: 40 each."""
 

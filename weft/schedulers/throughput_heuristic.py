@@ -29,7 +29,7 @@ PHASED_ACCESS_BITS = 32
 PHASED_ROW_VECTORS = 8
 """Of a row that begins anywhere, from which aligned vectors with ends of their own are better than narrow accesses. An estimate."""
 ROOF = 0.95
-"""Of `Arch.roof_bytes_per_s`, what the best kernels reach; a plain copy kernel reaches 0.97."""
+"""Part of `Arch.roof_bytes_per_s` that the best kernels reach; a plain copy kernel reaches a little more."""
 SHARPNESS = 3.25
 OWN_TRANSFER = 0.54
 """Time of a lone block's transfer over its transfer at the share of its multiprocessor."""
@@ -59,11 +59,10 @@ BYTES_IN_FLIGHT_S = 1.3e-6
 L2_BYTES_PER_CLOCK = 26.0
 """What L2 gives one multiprocessor per clock while all ask. An estimate."""
 PORTABLE_CLUSTER_BLOCKS = 8
-"""Larger clusters leave parts of a GPC unused: layer norm of 128K is 0.70 of a copy with 8 blocks, 0.67 with 16."""
+"""Larger clusters leave parts of a GPC unused."""
 L2_KEEPS = 0.25
 L2_LOSES = 1.0
-"""Parts of L2: rows in work that take less than the first are read again from L2, and from memory when they take more than the second; in between in part.
-Source: rows read twice on an H200: 17 MB in work reach 0.85 of the roof, 34 MB 0.70, 69 MB 0.61 (as if all came from memory)."""
+"""Parts of L2: rows in work that take less than the first are read again from L2, and from memory when they take more than the second; in between in part."""
 
 
 def bytes_in_flight_per_sm(arch: Arch) -> float:
