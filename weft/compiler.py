@@ -262,27 +262,27 @@ def schedule_clone(fusion: Fusion, proposal: Proposal) -> tuple[Fusion, Launch]:
     return clone, scheduler.apply(clone, prepared.analysis(scheduler), proposal.params)
 
 
-def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *, name: str) -> KernelProgram:
-    """Return the program of the kernel that `proposal` describes. `dumps` of the result holds the time of each stage in seconds."""
+def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *, name: str, overlaps: bool = False) -> KernelProgram:
+    """Return the program of the kernel that `proposal` describes, with the time of each stage in seconds. overlaps: see `lower`."""
     start = time.perf_counter()
     scheduled, launch = schedule_clone(fusion, proposal)
-    return _finish(scheduled, launch, index_type, name, time.perf_counter() - start)
+    return _finish(scheduled, launch, index_type, name, time.perf_counter() - start, overlaps)
 
 
-def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, launch: Launch | None = None) -> KernelProgram:
-    """Return the program of a fusion scheduled by hand, which is left as it is."""
+def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, launch: Launch | None = None, overlaps: bool = False) -> KernelProgram:
+    """Return the program of a fusion scheduled by hand, which is left as it is. overlaps: see `lower`."""
     clone, _ = fusion.clone()
     settle_as_iteration(clone)
     canonicalize_extents(clone)
-    return _finish(clone, launch or Launch(), index_type, name, 0.0)
+    return _finish(clone, launch or Launch(), index_type, name, 0.0, overlaps)
 
 
-def _finish(scheduled: Fusion, launch: Launch, index_type: DataType, name: str, schedule_s: float) -> KernelProgram:
+def _finish(scheduled: Fusion, launch: Launch, index_type: DataType, name: str, schedule_s: float, overlaps: bool) -> KernelProgram:
     start = time.perf_counter()
     dump = Dump.passes(name)
     kernel = lower(
         scheduled, name=name, index_type=index_type, static_block=dict(launch.static_block), cluster_blocks=launch.cluster_blocks, full_rows=launch.full_rows,
-        phased=launch.phased, staying=launch.staying, dump=dump,
+        phased=launch.phased, staying=launch.staying, overlaps=overlaps, dump=dump,
     )  # fmt: skip
     program = generate(scheduled, kernel, launch.max_registers)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}

@@ -234,6 +234,11 @@ class Options:
         "how normalizations keep their rows: auto = as predicted to be fastest, register, tma = loaded by TMA, specialized = by warps that only load",
         changes_code=True,
     )  # fmt: skip
+    dependent_launch: str = _setting(
+        _one_of("auto", "on", "off"), "auto",
+        "a kernel may start before the one in front of it has ended, and waits for that by itself (sm_90 and later): auto = where it was measured to pay",
+        changes_code=True,
+    )  # fmt: skip
     tune: bool = _setting(
         _switch, False, "time the best candidates of each kernel on the device that it is for, and keep the fastest: docs/tuning.md; off: choose by prediction"
     )

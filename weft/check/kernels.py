@@ -382,7 +382,7 @@ class Captured:
     @property
     def geometry(self) -> dict[str, Any]:
         plan = self.call.plan
-        return {name: getattr(plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative", "shared_tensors")}
+        return {name: getattr(plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative", "shared_tensors", "overlaps_previous")}
 
 
 @functools.lru_cache(maxsize=None)

@@ -34,7 +34,7 @@ def checked_kernel(program: KernelProgram, limits: ChipLimits, raw_net: bool = F
 
 def geometry_of(call: EmulatedCall) -> dict[str, Any]:
     """Return the launch sizes of a call, as `explore` takes them."""
-    return {name: getattr(call.plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative", "shared_tensors")}
+    return {name: getattr(call.plan, name) for name in ("grid", "block", "shared_bytes", "cluster", "cooperative", "shared_tensors", "overlaps_previous")}
 
 
 @dataclass

@@ -613,7 +613,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         (Need.dynamic_shared, kernel.shared_bytes is not ZERO),
     ) if is_there}  # fmt: skip
     first = ["  unsigned char* const shared = weft::dynamic_shared();"] if Need.dynamic_shared in needs else []
-    signature = ",\n    ".join(_declare(p) for p in params)
+    signature = ",\n    ".join(_declare(p, overlaps=Need.dependent_launch in needs) for p in params)
     if Need.random in needs:
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
     first += [f"  const {writer.scalars.index_ctype} {name} = {text};" for name, text in writer.scalars.block_values.values()]
@@ -657,9 +657,12 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
     return tuple(out)
 
 
-def _declare(param: Param) -> str:
+def _declare(param: Param, *, overlaps: bool) -> str:
+    """Return the declaration of a parameter. overlaps: others write while the kernel runs, until it has waited for them: no load may be moved in front."""
     if isinstance(param, TensorParam):
         ctype = param.dtype.record.pointer
+        if not param.written and overlaps:
+            return f"const {ctype}* {param.name}"
         return f"{ctype}* __restrict__ {param.name}" if param.written else f"const {ctype}* __restrict__ {param.name}"
     if isinstance(param, WorkParam):
         return f"{CUDA_NAMES[param.dtype]}* {param.name}"

@@ -14,8 +14,9 @@ from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, sample_of, sample_shape
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..lower.kernel_ir import Reduce, Statement
 from ..lower.kernel_sync import (
-    Arrive, BlockShape, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, Fence, FenceSync, GridSync, InitBarrier, OneThread,
-    ReleaseStage, Role, Roles, StartExchanges, StartScan, Sync, WaitCopies, WaitStage, WaitStores, ZeroPadding,
+    Arrive, BlockShape, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, Fence, FenceSync, GridSync, InitBarrier, LetNextStart,
+    OneThread, ReleaseStage, Role, Roles, StartExchanges, StartScan, Sync, WaitCopies, WaitStage, WaitForPrevious, WaitStores,
+    ZeroPadding,
 )  # fmt: skip
 from ..lower.program import Need
 from .blocks import groups_text
@@ -190,6 +191,16 @@ def _cluster_wait(writer: Any, s: ClusterWait, depth: int) -> None:
     _call(writer, depth, "weft::cluster_wait()", s.why)
 
 
+# ---------------------------------------------------------------- kernels of a stream
+def _wait_for_previous(writer: Any, s: WaitForPrevious, depth: int) -> None:
+    writer.needs.add(Need.dependent_launch)
+    _call(writer, depth, "weft::griddep_wait()", "the kernels before have ended")
+
+
+def _let_next_start(writer: Any, s: LetNextStart, depth: int) -> None:
+    _call(writer, depth, "weft::griddep_launch()", "the next kernel may start, and waits by itself")
+
+
 # ---------------------------------------------------------------- the head of a kernel
 def _declare_flag(writer: Any, s: DeclareFlag, depth: int) -> None:
     writer.emit(depth, f"bool {s.name} = false;")
@@ -222,5 +233,5 @@ _WRITE: dict[type, Callable[[Any, Any, int], None]] = {
     Sync: _sync, OneThread: _one_thread, ElectedThread: _elected, FenceSync: _fence, InitBarrier: _init_barrier, Arrive: _arrive, WaitStage: _wait_stage,
     ReleaseStage: _release_stage, CommitCopies: _commit_copies, WaitCopies: _wait_copies, WaitStores: _wait_stores, Roles: _roles, GridSync: _grid_sync,
     StartExchanges: _start_exchanges, ClusterArrive: _cluster_arrive, ClusterWait: _cluster_wait, DeclareFlag: _declare_flag, StartScan: _start_scan,
-    ZeroPadding: _zero_padding,
+    ZeroPadding: _zero_padding, WaitForPrevious: _wait_for_previous, LetNextStart: _let_next_start,
 }  # fmt: skip

@@ -165,6 +165,7 @@ class LaunchOptions:
     stack_kib: int = 64
     max_findings: int = 20
     preempt: Sequence[int] | None = None
+    overlaps_previous: bool = False
 
     @property
     def schedule_code(self) -> int:

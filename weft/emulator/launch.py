@@ -119,6 +119,7 @@ class EmulatedKernel:
         max_findings: int = 20,
         shared_tensors: Sequence[int] = (),
         preempt: Sequence[int] | None = None,
+        overlaps_previous: bool = False,
     ) -> LaunchReport:
         """Run the grid and return what was found; raise KernelFault when there are findings, unless told not to.
 
@@ -130,6 +131,7 @@ class EmulatedKernel:
         are no findings.
         `extra_buffers`: memory reached through pointers that are no arguments.
         `preempt`: count the points at which warps synchronize; at those with these numbers (at most 4) the warp gives way until no other of its block can run.
+        `overlaps_previous`: the kernel before in the stream may still run until griddep_wait(), so no thread may touch memory before it that is not constant.
         `shared_tensors`: bytes of the tensors in shared memory that `of_text` was given the names of.
         `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.
         `isolate`: run in a child process, whose end by a signal is a finding and not this process's end; pointers in
@@ -145,7 +147,8 @@ class EmulatedKernel:
         if not registers_per_thread and self._max_threads and "weft::setmaxnreg" in self.source:
             registers_per_thread = min(REGISTERS // self._max_threads // REGISTER_STEP * REGISTER_STEP, MOST_REGISTERS)
         options = LaunchOptions(
-            cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings, preempt
+            cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings, preempt,
+            overlaps_previous,
         )
         if isolate or self.is_foreign:
             outcome = run_in_child(self._text, geometry, args, extra_buffers, options, self.limits, trace is not None)

@@ -192,7 +192,7 @@ def _config(kernel: NativeKernel, geometry: Geometry, options: LaunchOptions, li
     config.cooperative, config.max_findings = options.cooperative, options.max_findings
     config.resident_blocks, config.named_barriers = limits.resident(geometry, options.registers_per_thread), limits.named_barriers
     config.uses_cp_async = kernel.uses_cp_async
-    config.check_dependency = kernel.check_races and kernel.waits_for_dependency
+    config.check_dependency = kernel.check_races and (kernel.waits_for_dependency or options.overlaps_previous)
     preempt = options.preempt or ()
     config.counts_sync_points, config.preempt_count = options.preempt is not None, len(preempt)
     config.preempt[: len(preempt)] = list(preempt)

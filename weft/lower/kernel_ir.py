@@ -340,6 +340,7 @@ class Kernel:
     block_limits: list[tuple[str, Sym, int]] = field(default_factory=list)  # (thread index, threads wanted, threads fixed)
     in_place: tuple[int, ...] = ()
     cooperative: bool = False
+    overlaps: bool = False  # it may start before the kernel in front of it has ended
     cluster: tuple[int, int, int] = (1, 1, 1)
     compute_block: tuple[Sym, Sym, Sym] | None = None  # the block without async warps, in a kernel that has such
     exact_threads: int | None = None  # the compiler is told that the block has so many: setmaxnreg gives out all registers of a multiprocessor

@@ -188,6 +188,17 @@ class ClusterWait(Statement):
     why: str = ""
 
 
+# ---------------------------------------------------------------- kernels of a stream
+@dataclass(eq=False)
+class WaitForPrevious(Statement):
+    """Wait until the kernels before this one in its stream have ended, and all that they wrote is there."""
+
+
+@dataclass(eq=False)
+class LetNextStart(Statement):
+    """Let the next kernel of the stream start when all blocks have come here; it waits for the end of this one by itself."""
+
+
 # ---------------------------------------------------------------- the head of a kernel
 @dataclass(eq=False)
 class DeclareFlag(Statement):

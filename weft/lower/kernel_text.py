@@ -8,8 +8,8 @@ from __future__ import annotations
 from ..expr import TRUE, ZERO
 from .kernel_ir import Access, Allocate, Block, BulkCopy, If, Let, LetRowEnd, Loop, Move, Nest, Op, Reduce, Repack, Statement, Unswitched
 from .kernel_sync import (
-    Arrive, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, FenceSync, GridSync, InitBarrier, OneThread, ReleaseStage, Role, Roles,
-    StartExchanges, StartScan, Sync, WaitCopies, WaitStage, WaitStores, ZeroPadding,
+    Arrive, ClusterArrive, ClusterWait, CommitCopies, DeclareFlag, ElectedThread, FenceSync, GridSync, InitBarrier, LetNextStart, OneThread, ReleaseStage, Role,
+    Roles, StartExchanges, StartScan, Sync, WaitCopies, WaitForPrevious, WaitStage, WaitStores, ZeroPadding,
 )  # fmt: skip
 
 
@@ -106,6 +106,8 @@ def _sync(s: Statement) -> str:
         return f"{s.name} = false"
     if isinstance(s, StartScan):
         return f"{s.scan.carry} = start"
+    if isinstance(s, (WaitForPrevious, LetNextStart)):
+        return "wait for the kernel before" if isinstance(s, WaitForPrevious) else "let the next kernel start"
     if isinstance(s, ZeroPadding):
         return f"zero padding of {s.buffer.name}"
     return type(s).__name__

@@ -18,6 +18,7 @@ from .block_values import compute_once_per_block
 from .build import build_kernel_state
 from .circular import run_pipelines
 from .contracts import check_order, contract_of
+from .dependent_launch import overlap_launches
 from .full_rows import drop_row_bounds
 from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
@@ -54,6 +55,7 @@ PIPELINE: tuple[Pass, ...] = (
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     passes.mark_unrolled,  # addresses are final
     begin_kernel,  # what is left of reductions and running folds is known
+    overlap_launches,  # behind everything that comes first
 )
 check_order(PIPELINE)
 
@@ -61,19 +63,19 @@ check_order(PIPELINE)
 def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
     full_rows: FullRows | None = None, phased: PhasedRows | None = None, staying: StayingBlocks | None = None,
-    dump: Callable[[str, str], None] | None = None,
+    overlaps: bool = False, dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
     full_rows: what the schedule knows of the row's length. phased: what its phased splits depend on.
-    staying: how blocks that stay go from row to row.
+    staying: how blocks that stay go from row to row. overlaps: it may start before the kernel in front of it has ended, where it can.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
     state.full_rows, state.phased, state.staying = full_rows, phased, staying
-    kernel.cluster = (cluster_blocks, 1, 1)
+    kernel.cluster, kernel.overlaps = (cluster_blocks, 1, 1), overlaps
     if dump:
         dump("build_kernel", body_text(kernel.body))
     given: frozenset[str] = frozenset()

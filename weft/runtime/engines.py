@@ -255,7 +255,7 @@ class _EmulatedLaunch:
         try:
             self._built.kernel.launch(
                 plan.grid, plan.block, plan.shared_bytes, args, cluster=plan.cluster, cooperative=plan.cooperative, timeout_s=EMULATOR_TIMEOUT_S,
-                seed=current().seed, isolate=is_isolated, shared_tensors=plan.shared_tensors,
+                seed=current().seed, isolate=is_isolated, shared_tensors=plan.shared_tensors, overlaps_previous=plan.overlaps_previous,
             )  # fmt: skip
         except BaseException:  # Ctrl-C too: scratch memory that a launch left half-way is not zero, as the next one expects
             work_memory.forget()

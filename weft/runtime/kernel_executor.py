@@ -25,7 +25,7 @@ from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
 from .profile import report
-from .runtimes import Kernels, Request, Sizes, SharedDefinition, index_type_for, named
+from .runtimes import Kernels, Request, Sizes, SharedDefinition, index_type_for, named, overlaps_previous
 from .steps import KernelUse
 from .timing import Timings
 
@@ -74,11 +74,13 @@ class _ScheduledCaller(Caller):
 
     def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
         index_type = self.fixed.index_type or index_type_for(use, sizes)
-        return Request(use.part, None, index_type, engine, options, index_type, lambda: self.program(index_type), fmad="fma" not in disable)
+        overlaps = overlaps_previous(use, sizes, engine.arch, options)
+        key = (index_type, overlaps)
+        return Request(use.part, None, index_type, engine, options, key, lambda: self.program(index_type, overlaps=overlaps), fmad="fma" not in disable)
 
-    def program(self, index_type: DataType) -> KernelProgram:
+    def program(self, index_type: DataType, *, overlaps: bool = False) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
-        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", launch=self.fixed.launch)
+        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", launch=self.fixed.launch, overlaps=overlaps)
         self.has_async_warps = Need.async_warps in program.needs
         return replace(named(program), max_registers=self.fixed.max_registers)
 
@@ -148,12 +150,9 @@ class KernelExecutor:
         return self._current is not None
 
     def is_programmatic_dependent_launch_enabled(self) -> bool:
-        """Tell whether the kernel may start before the previous one of its stream has ended."""
-        caller = self._current
-        if caller is None:
-            return False
-        program = caller.program(caller.fixed.index_type or DataType.Int) if not caller.runtimes else next(iter(caller.runtimes)).program
-        return Need.dependent_launch in program.needs
+        """Tell whether the kernel made last may start before the previous one of its stream has ended; False while there is none."""
+        runtimes = () if self._current is None else tuple(self._current.runtimes)
+        return bool(runtimes) and Need.dependent_launch in runtimes[-1].program.needs
 
     @property
     def kernel_runtimes(self) -> tuple[Any, ...]:

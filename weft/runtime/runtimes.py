@@ -47,6 +47,9 @@ from .view_outputs import View, chains, view_of
 
 Value = TypeVar("Value")
 
+MOST_OVERLAPPED_BYTES = 16 << 20
+"""Kernels that move more are launched as usual."""
+
 LARGEST_INT32_INDEX = (2**31 - 1) // 2
 """A kernel whose indices stay below this computes them in int32: the other half is for what arithmetic on the way adds."""
 
@@ -262,6 +265,16 @@ class Sizes:
     kernels: tuple[KernelUse, ...]
     places: Mapping[str, int]
 
+    def moved_bytes(self, use: KernelUse) -> int:
+        """Return the bytes of the tensors that a kernel reads and writes."""
+        named = {t.name: layout.storage_bytes for t, layout in zip(self.buffers, self.layouts)}
+        moved = sum(self.layouts[place].storage_bytes for place in use.outputs)
+        for value in use.inputs:
+            bound = self.bound.tensors.get(self.places.get(input_name(value), -1))
+            if isinstance(value, TensorView):
+                moved += named.get(value.name, 0) if bound is None else bound.span_elems * value.dtype().bits // 8
+        return moved
+
     def inputs_of(self, use: KernelUse) -> list[int]:
         """Return which of the definition's inputs a kernel reads."""
         return [self.places[name] for value in use.inputs if (name := input_name(value)) in self.places]
@@ -333,16 +346,26 @@ def propose(
     alignments = alignments_bits(shared, use, sizes)
     proposal = tuned.winner(use, alignments, engine, options) if is_tuned else None
     proposal = proposal or compiler.propose(use.part.fusion, use.env, alignments, engine.arch, variant=options.rows)
-    return request_for(proposal, use.part, index_type_for(use, sizes), engine, options, fmad=fmad)
+    overlaps = overlaps_previous(use, sizes, engine.arch, options)
+    return request_for(proposal, use.part, index_type_for(use, sizes), engine, options, fmad=fmad, overlaps=overlaps)
 
 
-def request_for(proposal: "compiler.Proposal", part: Part, index_type: DataType, engine: Engine, options: Options, *, fmad: bool = True) -> Request:
-    """Return the request for the kernel that a proposal describes."""
-    key = (part, proposal.scheduler, proposal.params, index_type)
+def overlaps_previous(use: KernelUse, sizes: "Sizes", arch: Arch, options: Options) -> bool:
+    """Tell whether a kernel is to start before the one in front of it has ended: with `auto`, where it moves so little that its start is much of its time."""
+    if options.dependent_launch == "off" or not arch.has_tma:
+        return False
+    return options.dependent_launch == "on" or sizes.moved_bytes(use) <= MOST_OVERLAPPED_BYTES
+
+
+def request_for(
+    proposal: "compiler.Proposal", part: Part, index_type: DataType, engine: Engine, options: Options, *, fmad: bool = True, overlaps: bool = False
+) -> Request:  # fmt: skip
+    """Return the request for the kernel that a proposal describes. overlaps: it may start before the kernel in front of it has ended."""
+    key = (part, proposal.scheduler, proposal.params, index_type, overlaps)
 
     def make() -> KernelProgram:
         try:
-            return named(compiler.compile_program(part.fusion, proposal, index_type, name=f"weft_{proposal.scheduler.name}"))
+            return named(compiler.compile_program(part.fusion, proposal, index_type, name=f"weft_{proposal.scheduler.name}", overlaps=overlaps))
         except WeftError as error:
             raise compiler.ScheduleFailed(part.fusion, proposal.scheduler, error) from error
 
