@@ -10,6 +10,7 @@ import torch
 from calls_on_cpu import assert_same, define, tensor
 
 from weft import CompileParams, DataType, FusionDefinition, KernelExecutor, LaunchParams, MemoryType, ParallelType
+from weft.options import options
 from weft.runtime.limits import Misaligned, NotDivisible, TooManyThreads, TooMuchShared
 from weft.schedule.inline import inline_to
 
@@ -199,9 +200,14 @@ def test_wrong_inputs_are_refused_at_compile_and_at_run() -> None:
         compiled(flat(), [X]).run([X, X])
 
 
-def test_dependent_launch_is_off_without_a_wait_in_the_kernel() -> None:
+@pytest.mark.parametrize("setting, chip, wanted", [("on", "H200", True), ("off", "H200", False), ("on", "A100", False)])
+def test_whether_a_kernel_may_start_early_is_told(setting: str, chip: str, wanted: bool) -> None:
     assert not KernelExecutor().is_programmatic_dependent_launch_enabled()
-    assert not compiled(flat()).is_programmatic_dependent_launch_enabled()
+    with options(dependent_launch=setting, chip=chip):
+        executor = compiled(flat(), [X])
+        assert executor.is_programmatic_dependent_launch_enabled() == wanted
+        assert_same(executor.run([X]), [X.relu()])
+    assert not compiled(flat()).is_programmatic_dependent_launch_enabled(), "nothing is lowered for a device yet"
 
 
 @pytest.mark.parametrize("build", [flat, rows_by_threads])

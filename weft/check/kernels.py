@@ -416,6 +416,6 @@ class _PlannedCaller(Caller):
         index_type = index_type_for(use, sizes)
 
         def make() -> KernelProgram:
-            return compiler.program_of_scheduled(self.shared.fusion, index_type, name=self.name, launch=self.launch)
+            return compiler.program_of_scheduled(self.shared.fusion, index_type, name=self.name, launch=self.launch, overlaps=True)
 
         return Request(use.part, None, index_type, engine, options, index_type, make)

@@ -245,7 +245,18 @@ NARROW_TYPES = (
     generated(MX, "scales indexed by element instead of block", r"\(\(\(int\)threadIdx\.x \* 8\) / 32\) \+ \(\(int\)blockIdx\.x \* 16\)", "((int)threadIdx.x * 8) + ((int)blockIdx.x * 512)", "out-of-bounds|output-not-written", "store_global"),
 )
 
-MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *NARROW_TYPES, *PIPELINES)
+# ---- kernels that start before the one in front of them has ended
+EARLY = "access-before-griddep-wait"
+DEPENDENT_LAUNCHES = (
+    generated("softmax_registers", "wait for the kernel before dropped", r"weft::griddep_wait\(\);", ";", EARLY, VECTOR_LOAD),
+    generated("softmax_registers", "wait behind the first load", r"weft::griddep_wait\(\);((?:(?!weft::griddep_launch)[\s\S])*)weft::griddep_launch\(\);", r";\1weft::griddep_wait();", EARLY, VECTOR_LOAD),
+    generated("softmax_registers", "only the first warp waits for the kernel before", r"weft::griddep_wait\(\);", "if (threadIdx.x < 32) weft::griddep_wait();", EARLY, VECTOR_LOAD),
+    generated(RING, "copies of async warps issued before the kernel before has ended", r"weft::griddep_wait\(\);", ";", EARLY, "bulk_load"),
+    generated("tiles", "tensor copies issued before the kernel before has ended", r"weft::griddep_wait\(\);", ";", EARLY, "tensor_load"),
+    generated("pointwise", "a result stored while the kernel before may still read there", r"weft::griddep_wait\(\);", "if (blockIdx.x) weft::griddep_wait();", EARLY, VECTOR_STORE + "|" + VECTOR_LOAD),
+)
+
+MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *NARROW_TYPES, *DEPENDENT_LAUNCHES, *PIPELINES)
 
 
 # ---------------------------------------------------------------- planting and running
