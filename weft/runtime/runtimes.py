@@ -47,8 +47,8 @@ from .view_outputs import View, chains, view_of
 
 Value = TypeVar("Value")
 
-MOST_OVERLAPPED_BYTES = 16 << 20
-"""Kernels that move more are launched as usual."""
+MOST_OVERLAPPED_BYTES = 12 << 20
+"""Kernels that move more are launched as usual. Measured on an H200 (bench/dependent_launch.py): behind this size chains in CUDA graphs get slower."""
 
 LARGEST_INT32_INDEX = (2**31 - 1) // 2
 """A kernel whose indices stay below this computes them in int32: the other half is for what arithmetic on the way adds."""

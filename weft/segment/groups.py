@@ -52,6 +52,7 @@ class Group:
 
     reads: tensors from outside. barred: those of them that have to come from memory (sources of lookups, what is behind a barrier). produced: results
     of the anchors that something outside may need. folds: (axes, reduced axes) of its reductions, as sets of bits. is_single: no kernel has more than this.
+    folded: which reductions of the definition are in it, as a set of bits; spread: whose results it has over the axes that they reduced again.
     repeated: expressions of other groups that this one computes again.
     """
 
@@ -62,6 +63,8 @@ class Group:
     barred: set[TensorView]
     produced: set[TensorView]
     folds: set[tuple[int, int]] = field(default_factory=set)
+    folded: int = 0
+    spread: int = 0
     is_single: bool = False
     repeated: list[Expr] = field(default_factory=list)
     version: int = 0
@@ -88,6 +91,8 @@ class Graph:
         self.writer: dict[TensorView, Group] = {}
         self.readers: dict[TensorView, set[Group]] = {}
         self.groups: list[Group] = []
+        self._reduced: list[int] = []  # of each reduction, by the number of its bit
+        self._folded_into: dict[TensorView, int] = {}  # the reductions whose results a tensor is made of, without the axes that they reduced
         for expr in self.exprs:
             if self.is_anchor[id(expr)]:
                 self.groups.append(self._new_group(expr))
@@ -109,13 +114,37 @@ class Graph:
         barred = {t for t in reads if (d := t.definition()) is not None and is_barrier(d)}
         barred.update(expr.read_whole)
         group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=isinstance(expr, WITHOUT_KERNEL))
+        group.spread = self._spread(expr, reads)
         if isinstance(expr, (ReductionOp, WelfordOp)):
-            group.folds.add(self._fold(expr))
+            every, reduced = self._fold(expr)
+            group.folds.add((every, reduced))
+            group.folded = 1 << len(self._reduced)
+            self._reduced.append(reduced)
+            for tensor in expr.tensor_outputs:
+                self._folded_into[tensor] = self._folded_into.get(tensor, 0) | group.folded
         for tensor in expr.tensor_outputs:
             self.writer[tensor] = group
         for tensor in reads:
             self.readers.setdefault(tensor, set()).add(group)
         return group
+
+    def _spread(self, expr: Expr, reads: Collection[TensorView]) -> int:
+        """Return the reductions whose results an expression spreads over the axes that they reduced; note those that it only passes on."""
+        made_of, spread = 0, 0
+        for tensor in reads:
+            made_of |= self._folded_into.get(tensor, 0)
+        if made_of:
+            axes = 0
+            for tensor in expr.tensor_outputs:
+                axes |= self.axes(tensor)
+            number, left = 0, made_of
+            while left:
+                if left & 1 and axes & self._reduced[number]:
+                    spread |= 1 << number
+                number, left = number + 1, left >> 1
+            for tensor in expr.tensor_outputs:
+                self._folded_into[tensor] = made_of & ~spread
+        return spread
 
     def members(self, *groups: Group) -> list[Expr]:
         """Return the expressions of the kernel of groups in order: anchors, what they repeat, and the chains before them."""
@@ -204,11 +233,36 @@ class Graph:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
             return "it has an axis that the reduction does not have"
-        return None if len({reduced for _, reduced in folds}) <= 2 else "they reduce three sets of axes, or more"
+        if len({reduced for _, reduced in folds}) > 2:
+            return "they reduce three sets of axes, or more"
+        return "two of their reductions are over other axes, and both are spread over these again" if self._spreads_two(a, b) else None
+
+    def _spreads_two(self, a: Group, b: Group) -> bool:
+        """Tell whether results over two sets of axes are spread again within both groups: the second would wait for all of the first."""
+        both = (a.folded | b.folded) & (a.spread | b.spread)
+        found: set[int] = set()
+        while both:
+            bit = both & -both
+            found.add(self._reduced[bit.bit_length() - 1])
+            if len(found) > 1:
+                return True
+            both ^= bit
+        return False
 
     def is_doubtful(self, a: Group, b: Group) -> bool:
         """True for a pair that only some schedulers take, so that they are to be asked: reductions of rows and of columns."""
         return len({reduced for _, reduced in a.folds | b.folds}) > 1
+
+    def kind(self, a: Group, b: Group) -> object:
+        """Return what two groups have in common with others for which schedulers answer alike: what they reduce and do, and their size by doublings.
+
+        None where results are spread again: then it matters what is made of what.
+        """
+        if a.spread | b.spread:
+            return None
+        names = frozenset(e.op_name for g in (a, b) for e in g.anchors if not isinstance(e, PointwiseOp))
+        sizes = (len(a.anchors) + len(b.anchors), len(a.reads | b.reads), len(self.writes(a, b)))
+        return frozenset(a.folds | b.folds), names, tuple(n.bit_length() for n in sizes)
 
     def join(self, a: Group, b: Group) -> Group:
         """Put the smaller group into the other; return that. Neither leads to the other through other groups."""
@@ -227,6 +281,8 @@ class Graph:
         a.produced |= b.produced
         a.barred |= b.barred
         a.folds |= b.folds
+        a.folded |= b.folded
+        a.spread |= b.spread
         for tensor in a.reads & a.produced:
             a.reads.discard(tensor)
             self.readers[tensor].discard(a)

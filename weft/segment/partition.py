@@ -90,8 +90,19 @@ class _Partition:
         else:
             graph = Graph(self.fusion, self.exprs, self.outputs, self.env)
 
+            taken: set[object] = set()  # kinds of groups that schedulers have taken: asking about each that grows would be quadratic
+
             def joinable(a: Group, b: Group) -> bool:
-                return not graph.is_doubtful(a, b) or self._kernel(graph.members(a, b), graph.writes(a, b))[1] is None
+                if not graph.is_doubtful(a, b):
+                    return True
+                kind = graph.kind(a, b)
+                if kind in taken:
+                    return True
+                if self._kernel(graph.members(a, b), graph.writes(a, b))[1] is not None:
+                    return False
+                if kind is not None:
+                    taken.add(kind)
+                return True
 
             search(graph, joinable, None if self.order == "best" else random.Random(int(self.order)))
             repeat_short_chains(graph)
