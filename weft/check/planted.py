@@ -201,7 +201,7 @@ TWO_SIDES = (
     generated(SIDES, "both iterations in one workspace", r"\+ \(i\d+ % 2\) \* 2, ", "+ 0, ", "data-race", "weft::reduce_rows", of=2),
     generated(SIDES, "a stage refilled while it is read", r"(const int stage_0 =) (i\d+) % 3;(\n\s*weft::fence)", r"\1 (\2 + 1) % 3;\3", "data-race|too-many-arrivals|wrong-phase|deadlock", "bulk_load|full_0", of=2),
     generated(SIDES, "missing proxy fence between reading a stage and loading over it", r"weft::fence_proxy_async_shared\(\);(  // after)", r";\1", "missing-proxy-fence", "bulk_load", nth=1, of=3),
-    library(SIDES_CLUSTER, "exchanges not in turn", r"exchange \+= use % 2 \* half;", ";", "data-race|wrong-phase|too-many-arrivals|deadlock", "weft::reduce_cluster_turn"),
+    library(SIDES_CLUSTER, "exchanges not in turn", r"exchange \+= use % 2 \* half;", ";", "data-race|wrong-phase|too-many-arrivals|deadlock", "weft::reduce_cluster_turn", of=2),
     library(SIDES_CLUSTER, "arrival before the values of a warp's other lanes", r"warp_sync\(0xffffffffu\);(\n  if \(lane < blocks\) mbarrier_arrive_remote)", r";\1", "data-race", "weft::reduce_cluster_turn"),
     library(SIDES_CLUSTER, "a block left out of an exchange", r"if \(lane < blocks\) mbarrier_arrive_remote\(arrived, lane\);", "if (lane && lane < blocks) mbarrier_arrive_remote(arrived, lane);", "deadlock", "mbarrier"),
     generated(SIDES_CLUSTER, "no barrier before exit: a block leaves while others still read and write", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read|remote-access", "load_global|store_global|cluster"),
