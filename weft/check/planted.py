@@ -203,7 +203,7 @@ TWO_SIDES = (
     generated(SIDES, "missing proxy fence between reading a stage and loading over it", r"weft::fence_proxy_async_shared\(\);(  // after)", r";\1", "missing-proxy-fence", "bulk_load", nth=1, of=3),
     library(SIDES_CLUSTER, "exchanges not in turn", r"exchange \+= use % 2 \* half;", ";", "data-race|wrong-phase|too-many-arrivals|deadlock", "weft::reduce_cluster_turn", of=2),
     library(SIDES_CLUSTER, "arrival before the values of a warp's other lanes", r"warp_sync\(0xffffffffu\);(\n  if \(lane < blocks\) mbarrier_arrive_remote)", r";\1", "data-race", "weft::reduce_cluster_turn"),
-    library(SIDES_CLUSTER, "a block left out of an exchange", r"if \(lane < blocks\) mbarrier_arrive_remote\(arrived, lane\);", "if (lane && lane < blocks) mbarrier_arrive_remote(arrived, lane);", "deadlock", "mbarrier"),
+    library(SIDES_CLUSTER, "a block left out of an exchange", r"if \(lane < blocks\) (mbarrier_arrive_remote\()", r"if (lane && lane < blocks) \1", "deadlock", "mbarrier"),
     generated(SIDES_CLUSTER, "no barrier before exit: a block leaves while others still read and write", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read|remote-access", "load_global|store_global|cluster"),
     generated(SIDES_CLUSTER, "blocks of a cluster do not wait for each other's start", r"weft::cluster_wait\(\);", ";", "bad-cluster-barrier|remote-access-before-start|data-race|mbarrier-not-initialised", "weft::reduce_cluster|cluster"),
 )
