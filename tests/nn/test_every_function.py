@@ -28,12 +28,10 @@ def test_gradcheck(name: str) -> None:
 
 SAME_RULES = ("layer_norm of two axes", "rms_norm with offset", "add_rms_norm", "dropout_add_layer_norm", "apply_rotary_pos_emb", "embedding_layer_norm")
 """Their backwards hold no rule that another function's does not."""
-FAILING = ("group_norm", "instance_norm")
-"""The reduction scheduler fails on parts of their second order (W910), after a minute."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if name not in (*SAME_RULES, *FAILING)])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in SAME_RULES])
 def test_gradients_of_gradients(name: str) -> None:
     case = CASES[name]
     assert torch.autograd.gradgradcheck(case.ours, case.make(SMALL), fast_mode=True)

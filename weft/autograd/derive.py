@@ -13,7 +13,7 @@ from ..analysis.layouts import memory_formats
 from ..errors import UserError
 from ..ir.enums import IterType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IterDomain, PointwiseOp, Scalar, TensorDomain, TensorView, Val, no_reductions
+from ..ir.values import BroadcastOp, Expr, IterDomain, PointwiseOp, Scalar, SqueezeOp, TensorDomain, TensorView, Val, no_reductions
 from ..ops.build import cast, copy
 from ..ops.calls import Calls
 from ..ops.gradients import axes_of, filled, flows, gradients_of, own_gradients_of
@@ -163,6 +163,7 @@ class _Joint:
         self.grads: dict[int, TensorView] = {}
         self._results: dict[object, TensorView] = {}  # one for all inputs that a gradient goes to as it is
         self._differentiate([self.image[v] for v in outputs], {i: self.image[fusion.inputs()[i]] for i in wrt})
+        self._fold_axes_of_one()
 
     def _tangent(self, output: TensorView, form: Form) -> TensorView:
         axes = []
@@ -233,6 +234,22 @@ class _Joint:
         if not any(axis.expanded_extent is not None for axis in axes_of(value)):
             self._results[key] = out
         return out
+
+    def _fold_axes_of_one(self) -> None:
+        """Let gradients read what stands before a pair of broadcast and squeeze that undo each other, in either order.
+
+        Rules add and drop axes one op at a time. Left as they are, the pairs hide from schedulers that tensors lie along the same axes.
+        """
+        own = set(self.primal)
+        pairs = {BroadcastOp: SqueezeOp, SqueezeOp: BroadcastOp}
+        for expr in self.fusion.exprs(self.grads.values()):
+            inner = expr.tensor_inputs[0].definition() if type(expr) in pairs else None
+            if inner is None or type(inner) is not pairs[type(expr)] or list(inner.attributes["flags"]) != list(expr.attributes["flags"]):
+                continue
+            out, source = expr.tensor_outputs[0], inner.tensor_inputs[0]
+            self.fusion.replace_inputs([use for use in out.uses() if use not in own], out, source)
+            if source.definition() is not None and source.definition() not in own:
+                self.grads = {position: source if grad is out else grad for position, grad in self.grads.items()}
 
     def needed(self) -> set[TensorView]:
         """Return the tensors of the forward that the gradients read."""
