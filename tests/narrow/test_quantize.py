@@ -128,7 +128,9 @@ def test_rows_and_columns_of_nvfp4_are_quantized_by_one_kernel(layout):
             np.testing.assert_array_equal(got, wanted)
     recipe = functions._nvfp4_both_ways(torch.ones(()), layout, "nvfuser", False)
     fd = functions._definition(recipe, "", ((BF16, 3, True),), 1e-5)
-    text = fd.fec.get_cuda_kernel([random_values((3, 16, 256), BF16), torch.ones(())])
+    inputs = [random_values((3, 16, 256), BF16), torch.ones(())]
+    fd.execute(inputs)
+    text = fd.fec.get_cuda_kernel(inputs)
     assert text.count("__global__") == 1 and text.count("load_global_vector") == 1
     with pytest.raises(RuntimeError, match="no matrix of whole blocks of 16 both ways"):
         quantize.nvfp4_both_ways(x[:, :40])

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InternalError
 from ..expr import FALSE, ONE, TRUE, ceildiv, evaluate_int, floordiv, less, mul, sub
-from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, sample_of, sample_shape
+from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, sample_of, sample_shape
 from ..ir.enums import BLOCK_TYPES, ParallelType
 from ..lower.kernel_ir import Reduce, Statement
 from ..lower.kernel_sync import (
@@ -22,7 +22,9 @@ from ..lower.program import Need
 from .blocks import groups_text
 from .positions import start_scan
 
-_PADDING = {SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding"}
+_PADDING = {
+    SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding", PADDED_COLUMNS: "zero_column_padding", **dict.fromkeys(PADDED, "zero_row_padding"),
+}  # fmt: skip
 ASYNC_THREAD = "async_thread"
 """The variable that counts the threads of async warps from 0."""
 
@@ -221,9 +223,13 @@ def _zero_padding(writer: Any, s: ZeroPadding, depth: int) -> None:
         places.append(groups_text(writer, sample))
         _call(writer, depth, f"weft::zero_grouped_padding<{writer.scalars.index_ctype}>({s.buffer.name}, {', '.join(places)})")
         return
-    units = {SWIZZLED: (128, 4), COLUMNS: (4, 1)}[sample.layout]
+    units = {SWIZZLED: (128, 4), COLUMNS: (4, 1), PADDED_COLUMNS: (4, 1), **PADDED}[sample.layout]
     whole = mul(*(mul(ceildiv(extent, unit), unit) for extent, unit in zip((rows, columns), units)))
     is_padded = less(0, sub(whole, mul(rows, columns)))  # asked on the host: threads without padding do not count it
+    if sample.layout in PADDED:
+        places += [str(unit) for unit in units]
+    elif sample.layout in (COLUMNS, PADDED_COLUMNS):
+        places.append(writer.scalars.index(columns if sample.layout == PADDED_COLUMNS else sub(columns, 1)))
     call = f"weft::{_PADDING[sample.layout]}<{writer.scalars.index_ctype}>({s.buffer.name}, {', '.join(places)})"
     if is_padded is not FALSE:
         _call(writer, depth, call if is_padded is TRUE else f"if ({writer.scalars.condition(is_padded)}) {call}")

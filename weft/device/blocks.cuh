@@ -159,13 +159,26 @@ WEFT_DEVICE void zero_grouped_padding(T* scales, Index rows, Index columns, cons
   }
 }
 
-// Zeros between columns of scales whose rows are innermost: each but the last ends at a multiple of four.
-template <class Index, class T> WEFT_DEVICE void zero_column_padding(T* scales, Index rows, Index columns) {
+// Zeros behind rows of scales, and below them, up to multiples of so many rows and columns.
+template <class Index, class T> WEFT_DEVICE void zero_row_padding(T* scales, Index rows, Index columns, Index unit_rows, Index unit_columns) {
+  const Index all_rows = (rows + unit_rows - 1) / unit_rows * unit_rows, pitch = (columns + unit_columns - 1) / unit_columns * unit_columns;
+  const Index beside = rows * (pitch - columns), below = (all_rows - rows) * pitch;
+  const Index threads = (Index)gridDim.x * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
+  const Index block = ((Index)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const Index thread = (block * blockDim.z + threadIdx.z) * (blockDim.y * blockDim.x) + threadIdx.y * blockDim.x + threadIdx.x;
+  for (Index i = thread; i < beside + below; i += threads) {
+    const Index at = i < beside ? i / (pitch - columns) * pitch + columns + i % (pitch - columns) : rows * pitch + (i - beside);
+    store_global(scales + at, T{});
+  }
+}
+
+// Zeros behind the first `padded` columns of scales whose rows are innermost: each of these ends at a multiple of four.
+template <class Index, class T> WEFT_DEVICE void zero_column_padding(T* scales, Index rows, Index columns, Index padded) {
   const Index pitch = (rows + 3) / 4 * 4, gap = pitch - rows;
   const Index threads = (Index)gridDim.x * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
   const Index block = ((Index)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const Index thread = (block * blockDim.z + threadIdx.z) * (blockDim.y * blockDim.x) + threadIdx.y * blockDim.x + threadIdx.x;
-  for (Index i = thread; i < gap * (columns - 1); i += threads) store_global(scales + i / gap * pitch + rows + i % gap, T{});
+  for (Index i = thread; i < gap * padded; i += threads) store_global(scales + i / gap * pitch + rows + i % gap, T{});
 }
 
 }  // namespace weft

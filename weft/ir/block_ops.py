@@ -20,6 +20,14 @@ SWIZZLED = "128x4"
 COLUMNS = "columns"
 """Rows innermost, each column beginning at a multiple of four elements: as products with scales of 1 x 128 blocks take them, TMA-aligned."""
 
+PADDED = {"padded 128x4": (128, 4), "padded 4x128": (4, 128), "padded 1x4": (1, 4)}
+"""Rows, with zeros up to multiples of so many rows and columns: as TransformerEngine keeps scales."""
+
+
+PADDED_COLUMNS = "padded columns"
+"""COLUMNS as rows of the transposed scales, with zeros behind the last one, too: [columns, rows to a multiple of four]. As TransformerEngine keeps scales."""
+
+
 GROUPED = "grouped"
 """Tiles as SWIZZLED has them, for each group of rows: inputs say where a group's rows begin, and where its tiles do, a multiple of 128 rows."""
 
@@ -52,7 +60,7 @@ class BlockSampleOp(LoadStoreOp):
     """One element per block of the first input: the first.
 
     The output's root axes are the input's; its last logical axis is the outer part of the last root axis, split by `block`. Its loops are over the root axes.
-    attributes: op = "block_sample"; block; layout: "rows", or SWIZZLED, COLUMNS or GROUPED. inputs behind the first: those of GROUPED.
+    attributes: op = "block_sample"; block; layout: "rows", or one of the layouts above. inputs behind the first: those of GROUPED.
     """
 
     @property

@@ -9,7 +9,7 @@ from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
 from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, is_divisible, mod, mul, recombine, sub, substitute, var, variables
-from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, BlockFoldOp, BlockSampleOp, sample_shape
+from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp, sample_shape
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
 from .indexing import Indexer, linear_element
@@ -69,7 +69,11 @@ def sample_index(indexer: Indexer, output: TensorView, sample: BlockSampleOp) ->
         return tiled_index(indexer, output)
     if sample.layout == GROUPED:
         return tiled_index(indexer, output, row_variable(output))
-    if sample.layout == COLUMNS:
+    if sample.layout in PADDED:
+        r, c = _places(indexer, output)
+        unit = PADDED[sample.layout][1]
+        return add(mul(r, mul(ceildiv(sample_shape(output)[1], unit), unit)), c)
+    if sample.layout in (COLUMNS, PADDED_COLUMNS):
         r, c = _places(indexer, output)
         return add(mul(c, mul(ceildiv(sample_shape(output)[0], 4), 4)), r)
     return floordiv(_row_major(indexer, output), sample.block)

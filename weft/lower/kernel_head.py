@@ -5,13 +5,13 @@ Read first: `begin_kernel`.
 
 from __future__ import annotations
 
-from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, sample_of
+from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, sample_of
 from .kernel_ir import Kernel, Reduce, Scan, Statement, walk
 from .kernel_sync import ClusterArrive, ClusterWait, DeclareFlag, StartExchanges, StartScan, ZeroPadding
 from .state import BuildState
 from .contracts import lowering_pass
 
-PADDED_LAYOUTS = (SWIZZLED, COLUMNS, GROUPED)
+PADDED_LAYOUTS = (SWIZZLED, COLUMNS, GROUPED, PADDED_COLUMNS, *PADDED)
 
 
 @lowering_pass(needs=["workspaces", "unswitched"], gives=["kernel head"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import ceildiv, const, evaluate_int, is_divisible
-from ..ir.block_ops import COLUMNS, GROUPED, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, PointwiseOp, Split, TensorView, Val
 from .build import cast, logical_axes, pointwise
@@ -52,6 +52,7 @@ def block_amax(fusion: Fusion, arg: TensorView, block_size: int) -> TensorView:
 
 
 HADAMARD_BLOCK = 16
+LAYOUTS = ("rows", SWIZZLED, COLUMNS, *PADDED, PADDED_COLUMNS)
 
 
 def block_hadamard(fusion: Fusion, arg: TensorView, signs: Sequence[int]) -> TensorView:
@@ -91,12 +92,13 @@ def e8m0_inverse(fusion: Fusion, scale: TensorView) -> TensorView:
 def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str = "rows") -> TensorView:
     """Return the first element of each block of `block_size` neighbours along the last axis. Shapes: [..., k] -> [..., k / block_size].
 
-    layout "128x4": in tiles of 128 rows by 4 columns, padded with zeros to whole tiles; "columns": rows innermost, columns begin at multiples of four elements.
-    With these it must be an output, which has rank 2: all axes but the last are rows together.
+    layout "128x4": in tiles of 128 rows by 4 columns, padded with zeros to whole tiles; "columns": rows innermost, columns begin at multiples of four elements;
+    "padded 128x4", "padded 4x128", "padded 1x4", "padded columns": see `ir.block_ops`. With these it must be an output, which has rank 2: all axes but the last
+    are rows together.
     """
     _check_block("block_sample", arg, block_size)
-    if layout not in ("rows", SWIZZLED, COLUMNS):
-        raise BadBlock(problem=f'layout is "{layout}"', remedy=f'give "rows", "{SWIZZLED}" or "{COLUMNS}"')
+    if layout not in LAYOUTS:
+        raise BadBlock(problem=f'layout is "{layout}"', remedy=f"give one of {', '.join(LAYOUTS)}")
     if layout != "rows" and arg.ndim < 2:
         raise BadBlock(problem=f"scales in the layout {layout} have rows, and {arg} has rank {arg.ndim}", remedy="give it an axis of rows")
     return _sampled(fusion, arg, block_size, layout)

@@ -53,4 +53,6 @@ def silu_mul(fusion: Fusion, inputs: Sequence[TensorView], eps: float) -> Made:
 BEFORE: dict[str, Callable[[Fusion, Sequence[TensorView], float], Made]] = {
     "": plain, "rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "layer_norm": layer_norm, "silu_mul": silu_mul,
 }  # fmt: skip
-__all__ = ["BEFORE", "Made", "Val"]
+BY_ROWS = frozenset(["rms_norm", "add_rms_norm", "layer_norm"])
+"""Those that keep rows."""
+__all__ = ["BEFORE", "BY_ROWS", "Made", "Val"]

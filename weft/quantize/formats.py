@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from ..dtypes import DataType
+from ..ir.block_ops import COLUMNS, PADDED_COLUMNS, SWIZZLED
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView, Val
 from ..ops import blocks
@@ -22,6 +23,23 @@ from ..ops.shapes import permute, squeeze, stride_order
 FLOAT, E4M3, E5M2, FP4 = DataType.Float, DataType.Float8_e4m3fn, DataType.Float8_e5m2, DataType.Float4_e2m1fn
 SMALLEST_AMAX = 1e-4
 """Of a block of 128: DeepSeek's lower bound, below which all elements become 0."""
+
+
+LAYOUTS = {
+    "blocks": {"torch": SWIZZLED, "te": "padded 128x4"},
+    "columns of blocks": {"te": "padded 4x128"},
+    "1x128": {"torch": COLUMNS, "deepgemm": COLUMNS, "te": PADDED_COLUMNS},
+    "128x128": {"torch": "rows", "deepgemm": "rows", "te": "padded 1x4"},
+}
+"""The layout of scales that a consumer takes: torch._scaled_mm, TransformerEngine's tensors, DeepGEMM for sm_90. Other names are layouts themselves.
+
+Sources: torch's and cuBLAS's documentation of block scaling factors; TransformerEngine's quantizers; DeepGEMM's README.
+"""
+
+
+def layout_for(kind: str, name: str) -> str:
+    """Return the layout that a user's name means, of scales of this kind."""
+    return LAYOUTS[kind].get(name, name)
 
 
 @dataclass(frozen=True)
@@ -44,17 +62,25 @@ class Recipe(ABC):
 
 @dataclass(frozen=True)
 class PerTensor(Recipe):
-    """q = saturate(x * scale), and the largest magnitude of x for the scale of the next step (delayed scaling)."""
+    """q = saturate(x * scale), and the largest magnitude of x for the scale of the next step (delayed scaling). is_by_rows: see `tensor_amax`."""
 
     dtype: DataType = E4M3
+    is_by_rows: bool = False
 
     @property
     def has_scale(self) -> bool:
         return True
 
     def results(self, fusion: Fusion, x: TensorView, scale: Val | None) -> list[TensorView]:
-        amax = reduce(fusion, "max", pointwise(fusion, "abs", x), None, False, None)  # type: ignore[arg-type]
-        return [cast(fusion, pointwise(fusion, "mul", x, scale), self.dtype), amax]  # type: ignore[list-item, arg-type]
+        return [cast(fusion, pointwise(fusion, "mul", x, scale), self.dtype), tensor_amax(fusion, x, self.is_by_rows)]  # type: ignore[list-item, arg-type]
+
+
+def tensor_amax(fusion: Fusion, x: TensorView, is_by_rows: bool) -> TensorView:
+    """Return the largest magnitude of a tensor. is_by_rows: of each row first, in the kernel that has the rows; a second one folds these few numbers."""
+    amax = pointwise(fusion, "abs", x)
+    if is_by_rows:
+        amax = reduce(fusion, "max", amax, [-1], False, None)  # type: ignore[arg-type]
+    return reduce(fusion, "max", amax, None, False, None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -120,7 +146,7 @@ class MxBothWays(Recipe):
     """Mx with blocks along rows and, apart from these, with blocks of 32 rows along columns: training reads a tensor both ways. x is [m / 32, 32, k].
 
     Results: elements and scales of rows, [..., k / 32]; elements and scales of columns, [m / 32, 1, k]. Neither is quantized from the other.
-    layout: of both scales; in tiles, those of columns are the tiles of [k, m / 32].
+    layout: of both scales; in tiles, those of columns are the tiles of [k, m / 32]; "padded 128x4": of rows, and "padded 4x128" of [m / 32, k].
     """
 
     dtype: DataType = E4M3
@@ -136,7 +162,9 @@ class MxBothWays(Recipe):
         size = pointwise(fusion, "magnitude", x)  # as in blocks: NaN does not count
         amax = reduce(fusion, "max", size, [1], True, None)  # type: ignore[arg-type]
         column_elements, column_scales = blocks.mx_of_amax(fusion, x, amax, self.dtype, self.form)
-        if self.layout != "rows":
+        if self.layout == "padded 128x4":
+            column_scales = blocks.block_sample(fusion, squeeze(fusion, column_scales, [1]), 1, layout_for("columns of blocks", "te"))
+        elif self.layout != "rows":
             column_scales = blocks.block_sample(fusion, turned(fusion, column_scales), 1, self.layout)
         return [elements, blocks.block_sample(fusion, scales, 32, self.layout), column_elements, column_scales]
 

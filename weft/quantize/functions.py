@@ -14,23 +14,26 @@ import torch
 from ..api.definition import FusionDefinition
 from ..dtypes import DataType
 from ..errors import shown
-from ..ops.blocks import BlockFormat
+from ..ops.blocks import FLOAT_MAX, BlockFormat
 from ..ops.build import cast
 from ..reference.torch_types import torch_dtype_to_nvfuser_dtype
 from ..runtime.argument_kinds import check_kind, checked
-from .before import BEFORE
+from .before import BEFORE, BY_ROWS
 from .errors import WrongTensors
-from .formats import E4M3, FLOAT, FP4, Mx, MxBothWays, NvFp4, NvFp4BothWays, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe
+from .formats import E4M3, FLOAT, FP4, Mx, MxBothWays, NvFp4, NvFp4BothWays, Per1x128, PerRow, PerTensor, PerTensorCurrent, Recipe, layout_for, tensor_amax
 
 
 Results = tuple[torch.Tensor, ...]
 
 
 @checked
-def quantize(recipe: Recipe, *inputs: torch.Tensor, before: str = "", scale: torch.Tensor | None = None, eps: float = 1e-5) -> Results:
+def quantize(
+    recipe: Recipe, *inputs: torch.Tensor, before: str = "", scale: torch.Tensor | None = None, eps: float = 1e-5, has_amax: bool = False
+) -> Results:  # fmt: skip
     """Run a recipe behind what `before` names; return elements, scales, and further results.
 
-    inputs: of `before`; vectors are weights along the last axis. scale: of recipes that take one. Further results have the type of the first input.
+    inputs: of `before`; vectors are weights along the last axis. scale: of recipes that take one. has_amax: the largest magnitude of what is quantized, a Float
+    of rank 0, is a further result, too, in front of those of `before`, which have the type of the first input.
     """
     if not isinstance(recipe, Recipe) or before not in BEFORE:
         problem = f"{shown(recipe)} behind {shown(before)}"
@@ -40,12 +43,12 @@ def quantize(recipe: Recipe, *inputs: torch.Tensor, before: str = "", scale: tor
     if recipe.has_scale != (scale is not None):
         raise WrongTensors(problem=f"{recipe} {'takes a scale' if recipe.has_scale else 'takes no scale'}", remedy="see the function of the recipe")
     described = tuple((torch_dtype_to_nvfuser_dtype(x.dtype), x.dim(), x.is_contiguous()) for x in inputs)
-    fd = _definition(recipe, before, described, eps)
+    fd = _definition(recipe, before, described, eps, has_amax)
     return tuple(fd.execute([*inputs, *([] if scale is None else [scale])]))
 
 
 @functools.lru_cache(maxsize=None)
-def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, bool], ...], eps: float) -> FusionDefinition:
+def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, bool], ...], eps: float, has_amax: bool = False) -> FusionDefinition:
     with FusionDefinition() as fd:
         shape = [-1, recipe.tile_rows, -1]  # known to the kernel
         tensors = [
@@ -57,6 +60,8 @@ def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, 
         made, more = BEFORE[before](fusion, [cast(fusion, t, FLOAT) for t in tensors], eps)  # type: ignore[misc]
         for result in recipe.results(fusion, made, scale):
             fd.add_output(result)
+        if has_amax:
+            fd.add_output(tensor_amax(fusion, made, before in BY_ROWS))
         for result in more:
             fd.add_output(cast(fusion, result, inputs[0][0]))
     return fd
@@ -69,6 +74,32 @@ def per_tensor(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.
     if not x.numel():  # the largest of nothing is 0
         return torch.empty_like(x, dtype=dtype), torch.zeros((), device=x.device)
     return quantize(PerTensor(torch_dtype_to_nvfuser_dtype(dtype)), x, scale=scale)
+
+
+@checked
+def delayed_scale(
+    history: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn, *, margin: int = 0, is_most_recent: bool = False, previous: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
+    """Return the encode scale of the next step, Float of rank 0: largest value of dtype / amax / 2^margin.
+
+    history: Float, the largest magnitudes of earlier steps, the most recent first; amax: the largest of them, or the first. previous: the scale where amax is 0
+    or no number; 1 without it. Source: TransformerEngine's delayed scaling.
+    """
+    if history.dim() != 1 or not history.numel() or history.dtype is not torch.float32:
+        raise WrongTensors(problem=f"a history of {history.dtype} and sizes {tuple(history.shape)}", remedy="give one axis of float32 numbers")
+    fd = _delayed(torch_dtype_to_nvfuser_dtype(dtype), margin, previous is not None)
+    return fd.execute([history[:1] if is_most_recent else history, *([] if previous is None else [previous])])[0]
+
+
+@functools.lru_cache(maxsize=None)
+def _delayed(dtype: DataType, margin: int, has_previous: bool) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        amax = ops.max(fd.define_tensor([-1], contiguity=True, dtype=FLOAT), [0])
+        kept = fd.define_tensor([], dtype=FLOAT) if has_previous else 1.0
+        wanted = ops.minimum(ops.mul(ops.div(dtype.record.largest, amax), 2.0**-margin), FLOAT_MAX)
+        fd.add_output(ops.where(ops.logical_and(ops.gt(amax, 0.0), ops.isfinite(amax)), wanted, kept))
+    return fd
 
 
 @checked
@@ -87,38 +118,44 @@ def per_row(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Result
 
 @checked
 def per_1x128(x: torch.Tensor, layout: str = "rows", *, is_power_of_two: bool = False) -> Results:
-    """Return (elements of e4m3, decode scales [..., k / 128]). layout "columns": rows innermost, as DeepGEMM and torch._scaled_mm take them."""
-    return quantize(Per1x128(E4M3, layout, is_power_of_two), x)
+    """Return (elements of e4m3, decode scales [..., k / 128]). layout "torch", "deepgemm": rows innermost, "te": so, transposed and padded."""
+    return quantize(Per1x128(E4M3, layout_for("1x128", layout), is_power_of_two), x)
 
 
 @checked
-def blocks_128x128(w: torch.Tensor) -> Results:
-    """Return (elements of e4m3 [m, k], decode scales [m / 128, k / 128]) of weights."""
+def blocks_128x128(w: torch.Tensor, layout: str = "rows") -> Results:
+    """Return (elements of e4m3 [m, k], decode scales [m / 128, k / 128]) of weights. layout "te": rows of scales are padded to a multiple of four."""
     if w.dim() != 2:
         raise WrongTensors(problem=f"a weight of {w.dim()} axes has no tiles", remedy="give a matrix")
     m, k = w.shape
     if m % 128 or k % 128:
         raise WrongTensors(problem=f"a weight of {m} x {k} is no whole tiles of 128 x 128", remedy="pad it")
-    elements, scales = _tiles(torch_dtype_to_nvfuser_dtype(w.dtype)).execute([w.view(m // 128, 128, k // 128, 128)])
-    return elements.view(m, k), scales.view(m // 128, k // 128)
+    where = layout_for("128x128", layout)
+    elements, scales = _tiles(torch_dtype_to_nvfuser_dtype(w.dtype), where).execute([w.view(m // 128, 128, k // 128, 128)])
+    return elements.view(m, k), scales if where != "rows" else scales.view(m // 128, k // 128)
 
 
 @functools.lru_cache(maxsize=None)
-def _tiles(dtype: DataType) -> FusionDefinition:
+def _tiles(dtype: DataType, layout: str) -> FusionDefinition:
     with FusionDefinition() as fd:
         x = fd.ops.cast(fd.define_tensor([-1] * 4, contiguity=True, dtype=dtype), FLOAT)
         amax = fd.ops.maximum(fd.ops.max(fd.ops.abs(x), [1, 3], True), 1e-4)
         scale = fd.ops.div(amax, 448.0)
         fd.add_output(fd.ops.cast(fd.ops.mul(x, fd.ops.div(1.0, scale)), E4M3))
-        fd.add_output(scale)
+        fd.add_output(scale if layout == "rows" else fd.ops.block_sample(fd.ops.squeeze(scale, [1, 3]), 1, layout))
     return fd
 
 
 # ---------------------------------------------------------------- blocks with narrow scales
 @checked
-def mxfp8(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
-    """Return (elements, scales of e8m0 [..., k / 32]). layout "128x4": as scaled matrix products take them; rounding: "up", or "floor" as OCP says."""
-    return quantize(Mx(torch_dtype_to_nvfuser_dtype(dtype), layout, BlockFormat(rounding=rounding)), x)
+def mxfp8(
+    x: torch.Tensor, layout: str = "rows", *, rounding: str = "up", dtype: torch.dtype = torch.float8_e4m3fn, has_amax: bool = False
+) -> Results:  # fmt: skip
+    """Return (elements, scales of e8m0 [..., k / 32]), and the largest magnitude of x with has_amax.
+
+    layout "128x4" or "torch": tiles, as scaled matrix products take them; "te": rows, padded. rounding: "up", or "floor" as OCP says.
+    """
+    return quantize(Mx(torch_dtype_to_nvfuser_dtype(dtype), layout_for("blocks", layout), BlockFormat(rounding=rounding)), x, has_amax=has_amax)
 
 
 @checked
@@ -139,7 +176,7 @@ def silu_mul_mxfp8_both_ways(
 
 
 def _mx_both_ways(dtype: torch.dtype, rounding: str, layout: str) -> MxBothWays:
-    return MxBothWays(torch_dtype_to_nvfuser_dtype(dtype), BlockFormat(rounding=rounding), layout)
+    return MxBothWays(torch_dtype_to_nvfuser_dtype(dtype), BlockFormat(rounding=rounding), layout_for("blocks", layout))
 
 
 @checked
@@ -163,7 +200,7 @@ def silu_mul_nvfp4_both_ways(
 
 
 def _nvfp4_both_ways(global_scale: torch.Tensor | None, layout: str, scale_order: str, is_stochastic: bool) -> NvFp4BothWays:
-    return NvFp4BothWays(layout, global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order))
+    return NvFp4BothWays(layout_for("blocks", layout), global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order))
 
 
 def _both_ways(recipe: Recipe, inputs: Sequence[torch.Tensor], before: str = "", scale: torch.Tensor | None = None) -> Results:
@@ -184,20 +221,21 @@ def _both_ways(recipe: Recipe, inputs: Sequence[torch.Tensor], before: str = "",
 @checked
 def mxfp4(x: torch.Tensor, layout: str = "rows", *, rounding: str = "up") -> Results:
     """Return (elements of e2m1, two to a byte, scales of e8m0 [..., k / 32])."""
-    return quantize(Mx(FP4, layout, BlockFormat(rounding=rounding)), x)
+    return quantize(Mx(FP4, layout_for("blocks", layout), BlockFormat(rounding=rounding)), x)
 
 
 @checked
 def nvfp4(
     x: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "rows", *, scale_order: str = "nvfuser", is_stochastic: bool = False,
-    hadamard: torch.Tensor | Sequence[int] | None = None,
+    hadamard: torch.Tensor | Sequence[int] | None = None, has_amax: bool = False,
 ) -> Results:  # fmt: skip
-    """Return (elements of e2m1, two to a byte, scales of e4m3 [..., k / 16]). global_scale: the encode scale, see `nvfp4_global_scale`.
+    """Return (elements of e2m1, two to a byte, scales of e4m3 [..., k / 16]), and the largest magnitude of x with has_amax.
 
-    hadamard: 16 signs: each block is transformed first, in the same kernel, see `hadamard_transform`.
+    global_scale: the encode scale, see `nvfp4_global_scale`. layout: see `mxfp8`. hadamard: 16 signs: each block is transformed first, in the same kernel, see
+    `hadamard_transform`.
     """
     signs = None if hadamard is None else _signs(x, hadamard)
-    return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic, signs), x, scale=global_scale)
+    return quantize(_nvfp4(global_scale, layout, scale_order, is_stochastic, signs), x, scale=global_scale, has_amax=has_amax)
 
 
 @checked
@@ -230,7 +268,7 @@ def _transform(dtype: DataType, rank: int, is_contiguous: bool, signs: tuple[int
 def _nvfp4(
     global_scale: torch.Tensor | None, layout: str, scale_order: str = "nvfuser", is_stochastic: bool = False, signs: tuple[int, ...] | None = None
 ) -> NvFp4:  # fmt: skip
-    return NvFp4(layout, global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order), signs)
+    return NvFp4(layout_for("blocks", layout), global_scale is not None, is_stochastic, BlockFormat(scale_order=scale_order), signs)
 
 
 @checked
@@ -238,60 +276,3 @@ def nvfp4_global_scale(amax: torch.Tensor) -> torch.Tensor:
     """Return the encode scale of a tensor whose largest magnitude is `amax`: 448 * 6 / amax, 1 where that is no use."""
     scale = (2688.0 / amax.float()).clamp(max=torch.finfo(torch.float32).max)
     return torch.where((amax == 0) | (scale == 0), torch.ones_like(scale), scale)
-
-
-# ---------------------------------------------------------------- behind norms and activations, one kernel each
-@checked
-def rms_norm_nvfp4(x: torch.Tensor, weight: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5) -> Results:
-    """nvfp4 of rms_norm(x) * weight."""
-    return quantize(_nvfp4(global_scale, layout), x, weight, before="rms_norm", scale=global_scale, eps=eps)
-
-
-@checked
-def rms_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
-    """mxfp8 of rms_norm(x) * weight."""
-    return quantize(Mx(E4M3, layout), x, weight, before="rms_norm", eps=eps)
-
-
-@checked
-def rms_norm_per_row(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_row of rms_norm(x) * weight."""
-    return quantize(PerRow(), x, weight, before="rms_norm", eps=eps)
-
-
-@checked
-def add_rms_norm_per_row(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_row of rms_norm(x + residual) * weight, and x + residual."""
-    return quantize(PerRow(), x, residual, weight, before="add_rms_norm", eps=eps)
-
-
-@checked
-def layer_norm_nvfp4(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5
-) -> Results:  # fmt: skip
-    """nvfp4 of layer_norm(x)."""
-    return quantize(_nvfp4(global_scale, layout), x, weight, bias, before="layer_norm", scale=global_scale, eps=eps)
-
-
-@checked
-def layer_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
-    """mxfp8 of layer_norm(x)."""
-    return quantize(Mx(E4M3, layout), x, weight, bias, before="layer_norm", eps=eps)
-
-
-@checked
-def silu_mul_mxfp8(x: torch.Tensor, y: torch.Tensor, layout: str = "128x4") -> Results:
-    """mxfp8 of silu(x) * y."""
-    return quantize(Mx(E4M3, layout), x, y, before="silu_mul")
-
-
-@checked
-def silu_mul_nvfp4(x: torch.Tensor, y: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4") -> Results:
-    """nvfp4 of silu(x) * y."""
-    return quantize(_nvfp4(global_scale, layout), x, y, before="silu_mul", scale=global_scale)
-
-
-@checked
-def silu_mul_per_row(x: torch.Tensor, y: torch.Tensor) -> Results:
-    """per_row of silu(x) * y."""
-    return quantize(PerRow(), x, y, before="silu_mul")

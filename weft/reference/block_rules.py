@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..ir.block_ops import GROUPED, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
+from ..ir.block_ops import GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
 
 
 def fold(machine: Any, node: BlockFoldOp) -> torch.Tensor:
@@ -36,9 +36,24 @@ def transformed(x: torch.Tensor, signs: int) -> torch.Tensor:
 def sample(machine: Any, node: BlockSampleOp) -> torch.Tensor:
     """Return the first element of each block, in the layout of the node."""
     rows = machine.tensors[node.inputs[0]][..., :: node.block]
+    if node.layout == "rows":
+        return rows
+    matrix = rows.flatten(0, -2)
     if node.layout == GROUPED:
-        return in_grouped_tiles(rows.flatten(0, -2), *(machine.tensors[t] for t in node.read_whole))
-    return in_tiles(rows.flatten(0, -2)) if node.layout == SWIZZLED else rows if node.layout == "rows" else rows.flatten(0, -2)
+        return in_grouped_tiles(matrix, *(machine.tensors[t] for t in node.read_whole))
+    if node.layout in PADDED:
+        return padded(matrix, *PADDED[node.layout])
+    if node.layout == PADDED_COLUMNS:
+        return padded(matrix.t(), 1, 4)
+    return in_tiles(matrix) if node.layout == SWIZZLED else matrix
+
+
+def padded(matrix: torch.Tensor, unit_rows: int, unit_columns: int) -> torch.Tensor:
+    """Return a matrix with zeros up to multiples of so many rows and columns."""
+    rows, columns = matrix.shape
+    out = torch.zeros(-(-rows // unit_rows) * unit_rows, -(-columns // unit_columns) * unit_columns, dtype=matrix.dtype, device=matrix.device)
+    out[:rows, :columns] = matrix
+    return out
 
 
 def in_grouped_tiles(scales: torch.Tensor, begins: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

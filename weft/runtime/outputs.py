@@ -14,7 +14,7 @@ import torch
 
 from ..errors import Unsupported, UserError
 from ..expr import Number, Sym, evaluate_int
-from ..ir.block_ops import COLUMNS, GROUPED, sample_of, sample_shape
+from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, sample_of, sample_shape
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
@@ -87,6 +87,12 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
     sample = sample_of(tensor)
     if sample is not None and sample.layout != "rows":
         rows, columns = (evaluate_int(extent, env, memo) for extent in sample_shape(tensor))
+        if sample.layout in PADDED:
+            unit_rows, unit_columns = PADDED[sample.layout]
+            rows, columns = -(-rows // unit_rows) * unit_rows, -(-columns // unit_columns) * unit_columns
+            return Layout((rows, columns), (columns, 1), torch_dtype(tensor.dtype()))
+        if sample.layout == PADDED_COLUMNS:
+            return Layout((columns, -(-rows // 4) * 4), (-(-rows // 4) * 4, 1), torch_dtype(tensor.dtype()))
         if sample.layout == COLUMNS:
             return Layout((rows, columns), (1, -(-rows // 4) * 4), torch_dtype(tensor.dtype()))
         if sample.layout == GROUPED:
