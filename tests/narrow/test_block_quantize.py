@@ -149,6 +149,7 @@ def rms_norm(fd, x):  # noqa: ANN001, ANN201
 
 
 def layer_norm(fd, x):  # noqa: ANN001, ANN201
+    x = fd.ops.cast(x, FLOAT)  # var_mean of 16 bits is refused, as nvFuser does
     var, mean = fd.ops.var_mean(x, [-1], correction=0, keepdim=True)
     return fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(var, 1e-5)))
 
