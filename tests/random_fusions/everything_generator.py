@@ -326,7 +326,6 @@ class Everything:
     def scan(self) -> None:
         x = self.pick(lambda v: v.rank > 0 and not v.dtype.is_bool and not v.dtype.is_complex and not v.ones)
         d = self.rng.randrange(x.rank)
-        need(self.values[x.name].get_logical_domain()[d].expanded_extent is None)  # refused, as by nvFuser
         op = self.rng.choice(("cumsum", "cumsum", "cumprod", "cummax", "cummin"))
         if op == "cumprod" or x.dtype in (D.Half, D.BFloat16):
             x = self.add("tanh", [Ref(x.name)], x, bound=1.0, exact=False, keep=False)
@@ -408,11 +407,40 @@ class Everything:
             return
         self.add("broadcast", [Ref(flat.name), [d < x.rank - 1 for d in range(x.rank)]], flat, shape=(1,) * (x.rank - 1) + (n,), ones=frozenset(range(x.rank - (n > 1))), bound=200.0, exact=True)
 
+    def random(self) -> None:
+        """Numbers of a seed and an offset that the definition says, so that the reference has the same ones."""
+        x = self.pick(lambda v: v.rank > 0 and not any(n == 1 and d not in v.ones for d, n in enumerate(v.shape)))
+        kwargs = {"rng_seed": self.rng.randrange(1000), "rng_offset": self.rng.randrange(50), "dtype": self.rng.choice((D.Float, D.Float, D.Double))}
+        op, low, high = self.rng.choice((("uniform", -1.0, 1.0), ("normal", 0.0, 1.0)))
+        y = self.add(op, [low, high, list(x.shape)], x, bound=1.0, exact=False, ones=frozenset(d for d, n in enumerate(x.shape) if n == 1), kwargs=kwargs, keep=op == "uniform")
+        if op == "normal":
+            self.add("tanh", [Ref(y.name)], y, bound=1.0, exact=False)
+
+    def linear(self) -> None:
+        x = self.tamed(self.pick(lambda v: v.rank in (1, 2, 3) and v.dtype in (D.Float, D.Double) and not v.ones))
+        width = self.rng.choice((2, 5, 8))
+        weight, bias = self.input((width, x.shape[-1]), x.dtype.name, keep=False), self.input((width,), x.dtype.name, keep=False)
+        y = self.add("linear", [Ref(x.name), Ref(weight.name), Ref(bias.name)], x, shape=(*x.shape[:-1], width), ones=frozenset(), bound=99.0, exact=False)
+        self.add("tanh", [Ref(y.name)], y, bound=1.0, exact=False)
+
+    def aliases(self) -> tuple[tuple[str, str], ...]:
+        """Return values that are written into inputs of their shape and type: each input at most once, and nothing into memory that repeats elements."""
+        found: list[tuple[str, str]] = []
+        for given in self.inputs:
+            if given.below or given.expanded or not self.chance(0.35):
+                continue
+            shape = tuple(given.extents(self.sizes))
+            fitting = [v.name for v in self.made if v.name.startswith("v") and v.shape == shape and v.dtype is getattr(D, given.dtype)]
+            fitting = [name for name in fitting if name not in {taken for taken, _ in found}]
+            if fitting:
+                found.append((self.rng.choice(fitting[-4:]), given.name))
+        return tuple(found)
+
     STEPS = (
         (unary, 7), (binary, 10), (with_number, 2), (integers, 2), (compare, 2), (where, 3), (logic, 1), (cast, 3), (permute, 3), (reshape, 4), (slice, 3),
         (pad, 2), (cat, 2), (expand, 2), (squeeze, 2), (triu, 0.7), (index_select, 1), (select, 1), (gather, 1), (take_along_axis, 1), (scatter, 0.7),
         (embedding, 0.6), (scan, 1.5), (topk, 0.7), (argsort, 0.5), (arg_extremum, 1), (fold, 6), (variance, 1), (softmax, 1.5), (product, 1), (set, 0.7),
-        (full, 0.7), (iota, 1),
+        (full, 0.7), (iota, 1), (random, 0.7), (linear, 0.5),
     )  # fmt: skip
 
     def step(self) -> None:
@@ -445,7 +473,9 @@ def everything_case(seed: int, largest_elems: int, family: str, most_ops: int = 
         read = {name for node in graph.nodes for argument in node.args for name in references(argument)}
         ends = [v.name for v in graph.made if v.name.startswith("v") and (v.name not in read or rng.random() < 0.05)]
         if ends:
-            return Case(tuple(graph.inputs), tuple(graph.nodes), tuple(dict.fromkeys(ends[-rng.randint(1, 4) :])), graph.sizes, seed, family).without_unused()
+            aliases = graph.aliases() if rng.random() < 0.3 else ()
+            outputs = tuple(dict.fromkeys(ends[-rng.randint(1, 4) :]))
+            return Case(tuple(graph.inputs), tuple(graph.nodes), outputs, graph.sizes, seed, family, aliases).without_unused()
 
 
 __all__ = ["everything_case"]

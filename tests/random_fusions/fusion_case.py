@@ -151,7 +151,7 @@ def references(argument: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """A fusion with sizes. `sizes`: extent of each loop. outputs: names. seed, family: where it comes from."""
+    """A fusion with sizes. `sizes`: extent of each loop. outputs: names. seed, family: where it comes from. aliases: (value, input that it is written into)."""
 
     inputs: tuple[TensorInput | ScalarInput, ...]
     nodes: tuple[Node, ...]
@@ -159,6 +159,7 @@ class Case:
     sizes: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     family: str = ""
+    aliases: tuple[tuple[str, str], ...] = ()
 
     def replaced(self, **changes: Any) -> "Case":
         return dataclasses.replace(self, **changes)
@@ -175,6 +176,8 @@ class Case:
             call(fd, node, values, self.sizes)
         for name in self.outputs:
             fd.add_output(values[name])
+        for name, target in self.aliases:
+            fd.add_output(values[name], alias_input=values[target])
 
     def arguments(self, device: str) -> list[Any]:
         return [g.value if isinstance(g, ScalarInput) else g.values(self.sizes, device) for g in self.inputs]
@@ -194,6 +197,7 @@ class Case:
             arguments = [argument_text(a, self.sizes) for a in node.args] + [f"{k}={argument_text(v, self.sizes)}" for k, v in node.kwargs]
             lines.append(f"    {', '.join(node.targets)} = fd.ops.{node.op}({', '.join(arguments)})  # {list(node.labels)}")
         lines += [f"    fd.add_output({name})" for name in self.outputs]
+        lines += [f"    fd.add_output({name}, alias_input={target})" for name, target in self.aliases]
         lines.append("inputs = [")
         for given in self.inputs:
             lines.append(f"    {given.value!r}," if isinstance(given, ScalarInput) else f"    {given.values_text(self.sizes, device)},")
@@ -202,7 +206,7 @@ class Case:
     # -- structure
     def without_unused(self) -> "Case":
         """Return the case without ops and inputs that no output needs."""
-        needed = set(self.outputs)
+        needed = {*self.outputs, *(name for pair in self.aliases for name in pair)}
         kept = []
         for node in reversed(self.nodes):
             if needed & set(node.targets):

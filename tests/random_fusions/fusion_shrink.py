@@ -37,6 +37,8 @@ def _still_fails(case: Case, fails: Callable[[Case], bool]) -> bool:
 
 def candidates(case: Case) -> Iterator[Case]:
     """Yield simpler cases, the boldest changes first."""
+    for pair in case.aliases:
+        yield case.replaced(aliases=tuple(p for p in case.aliases if p is not pair)).without_unused()
     for name in case.outputs:
         if len(case.outputs) > 1:
             yield case.replaced(outputs=(name,)).without_unused()

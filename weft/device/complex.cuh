@@ -198,10 +198,8 @@ template <class T> WEFT_DEVICE complex<T> atanh(complex<T> z) {
 template <class T> WEFT_DEVICE complex<T> atan(complex<T> z) { return swapped<T>(atanh<T>(swapped<T>(z))); }
 template <class T> WEFT_DEVICE complex<T> sigmoid(complex<T> z) { return reciprocal_of_infinite<T>(complex<T>(T(1)) + exp<T>(-z)); }
 template <class T> WEFT_DEVICE complex<T> silu(complex<T> z) { return z * sigmoid<T>(z); }
-template <class T> WEFT_DEVICE complex<T> pow(complex<T> a, complex<T> b) {
-  if (a == complex<T>(T(0))) return b == complex<T>(T(0)) ? complex<T>(T(1)) : complex<T>(T(0));
-  return exp<T>(b * log<T>(a));
-}
+// The product in this order rounds as torch's does. What zeros give, 0^0 above all, are torch's NaNs.
+template <class T> WEFT_DEVICE complex<T> pow(complex<T> a, complex<T> b) { return exp<T>(log<T>(a) * b); }
 }  // namespace complex_math
 
 #define WEFT_COMPLEX1(name)                                                                       \
