@@ -201,6 +201,29 @@ def running_folds_along_expanded_axes(fd):
     fd.add_output(o.cumsum(y, 0))
 
 
+@case(tensor(2, 8), lambda: torch.tensor(6).expand(2, 8))
+def columns_times_a_number_that_is_expanded_beside_the_rows_variance(fd):
+    x, n, o = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1, -1], contiguity=[None, None], dtype=D.Int), fd.ops
+    y = o.abs(x)
+    fd.add_output(o.var_mean(y, [1], 0, False)[0])
+    fd.add_output(o.mul(o.max(x, [0], True), o.gcd(n, 3)))
+
+
+@case(tensor(3, 5))
+def positions_in_rows_and_columns_beside_the_least_of_all(fd):
+    x, o = fd.define_tensor([-1, -1], contiguity=True), fd.ops
+    fd.add_output(o.argmax(x, 1, True))
+    fd.add_output(o.minimum(o.min(x, [0, 1], True), o.argmin(x, 0, True)))
+
+
+@case(tensor(9, 16, 3), positions(4, below=16))
+def variance_over_an_axis_of_positions_and_one_of_memory(fd):
+    """Both passes look up, each by an index of its own: their axes are the same all the same."""
+    x, i, o = fd.define_tensor([-1, -1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True, dtype=D.Int), fd.ops
+    y = o.broadcast_in_dim(o.permute(o.segment_set(x), [1, 0, 2]), [2, 16, 9, 3], [1, 2, 3])
+    fd.add_output(o.var_mean(o.index_select(y, i, 1), [1, 2])[0])
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

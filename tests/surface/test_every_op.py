@@ -1,5 +1,6 @@
 """Every unary and binary op, every type that torch takes: torch's own numbers on the same device within 1e-3 absolute, and torch's type.
 
+In the emulator one type of a kind and two ranks; on a GPU all.
 Values: random, none, one, strided; small ones with zeros of both signs, large ones, infinities and NaN. All samples of a rank share a definition.
 Read first: `samples`, `test_op`.
 """
@@ -21,6 +22,7 @@ from weft import FusionDefinition
 KINDS = {
     torch.float32: D.Float, torch.float64: D.Double, torch.int32: D.Int32, torch.int64: D.Int, torch.complex64: D.ComplexFloat, torch.complex128: D.ComplexDouble,
 }  # fmt: skip
+TYPES = list(KINDS) if DEVICE == "cuda" else [torch.float32, torch.int32, torch.complex128]  # the emulator's compiler takes its time
 UNARY: dict[str, Callable[[Any], Any]] = {name: getattr(torch, name) for name in (
     "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac isfinite isinf isnan isneginf isposinf isreal "
     "lgamma log log10 log1p log2 logical_not neg reciprocal relu round rsqrt sigmoid sign signbit sin sinh sqrt tan tanh trunc"
@@ -36,7 +38,7 @@ LARGE = [-501.0, 501.0, -1001.2, 1001.2, -13437.7, 13437.7]
 SPECIAL = [float("inf"), float("-inf"), float("nan")]
 SMALL_INTS, LARGE_INTS = [0, -1, 1, -55, 55, -127, 127, 128], [-1113, 1113, -10701, 10701]
 DIVISORS = ("fmod", "mod", "remainder", "gcd")
-ON_CPU = {"tan-float32", "pow-complex64", "mul-complex64", "reciprocal-complex64", "truediv-complex64"}
+ON_CPU = {"tan-float32", "pow-float32", "pow-complex64", "mul-complex64", "reciprocal-complex64", "truediv-complex64"}
 """Where torch on a CPU rounds otherwise in the last place, which is more than 1e-3 of a large result: compared relatively there."""
 
 
@@ -62,7 +64,7 @@ def rand(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 def samples(dtype: torch.dtype) -> Iterator[torch.Tensor]:
     if DEVICE == "cuda":
         yield rand((), dtype)  # on the CPU it would be a CPU scalar
-    for shape in ((0,), (5,), (2, 3), (2, 0, 3), (64, 64)):
+    for shape in ((0,), (5,), (2, 3), (2, 0, 3), (64, 64)) if DEVICE == "cuda" else ((0,), (5,)):
         yield rand(shape, dtype)
     yield rand((8, 9), dtype)[::2, 1::3]
     yield torch.tensor(special_values(dtype, ("small", "large", "special")), dtype=dtype, device=DEVICE)
@@ -96,8 +98,8 @@ def check(op: str, function: Callable[..., Any], cases: list[tuple[torch.Tensor,
         torch.testing.assert_close(got, wanted, atol=1e-3, rtol=relative, equal_nan=True)
 
 
-UNARY_CASES = [(op, dtype) for op, function in UNARY.items() for dtype in KINDS if takes(function, torch.ones(2, dtype=dtype))]
-BINARY_CASES = [(op, dtype) for op, function in BINARY.items() for dtype in KINDS if takes(function, torch.ones(2, dtype=dtype), torch.ones(2, dtype=dtype))]
+UNARY_CASES = [(op, dtype) for op, function in UNARY.items() for dtype in TYPES if takes(function, torch.ones(2, dtype=dtype))]
+BINARY_CASES = [(op, dtype) for op, function in BINARY.items() for dtype in TYPES if takes(function, torch.ones(2, dtype=dtype), torch.ones(2, dtype=dtype))]
 
 
 @pytest.mark.parametrize(("op", "dtype"), UNARY_CASES, ids=lambda v: v if isinstance(v, str) else str(v)[6:])

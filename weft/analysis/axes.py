@@ -15,7 +15,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from ..expr import is_int
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import At, CatOp, LookupOp, ReshapeOp, ScatterOp, TorchOp
-from ..ir.values import BroadcastOp, Expr, IterDomain, Merge, Split, SqueezeOp, Swizzle, TensorView, no_reductions
+from ..ir.values import (
+    BroadcastOp, Expr, IterDomain, LoadStoreOp, Merge, PointwiseOp, Split, SqueezeOp, Swizzle, TensorView, Val, no_reductions,
+)  # fmt: skip
 
 
 def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tuple[IterDomain, IterDomain]]:
@@ -43,13 +45,29 @@ def siblings(first: TensorView, second: TensorView) -> list[tuple[IterDomain, It
 
 
 def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
-    """Return the results of lookups of one source at the same positions, none of which an index tensor says: their axes are the same."""
+    """Return the results of lookups of one source at the same positions: their axes are the same.
+
+    Positions that index tensors give are the same where both come from one tensor by the same copies and broadcasts, as when a row is read again.
+    """
     found: dict[tuple[Hashable, ...], list[TensorView]] = {}
     for expr in exprs:
-        if isinstance(expr, LookupOp) and not any(isinstance(place, At) for place in expr.positions):
+        if isinstance(expr, LookupOp):
             shape = tuple(axis.logical_extent for axis in expr.tensor_outputs[0].get_maybe_root_domain())
-            found.setdefault((expr.source, expr.positions, shape), []).append(expr.tensor_outputs[0])
+            indices = tuple(_copied_from(expr.inputs[p.operand]) for p in expr.positions if isinstance(p, At))
+            found.setdefault((expr.source, expr.positions, shape, indices), []).append(expr.tensor_outputs[0])
     return [group for group in found.values() if len(group) > 1]
+
+
+def _copied_from(value: Val) -> Hashable:
+    """Return what stands for a tensor's values: the tensor that it is copied from, and the broadcasts and casts on the way."""
+    definition = value.definition()
+    if isinstance(definition, LoadStoreOp) and not value.has_root():  # type: ignore[attr-defined]
+        return _copied_from(definition.inputs[0])
+    if isinstance(definition, BroadcastOp):
+        return "broadcast", tuple(definition.attributes["flags"]), _copied_from(definition.inputs[0])
+    if isinstance(definition, PointwiseOp) and definition.op_name == "cast":
+        return "cast", value.dtype(), _copied_from(definition.inputs[0])  # type: ignore[attr-defined]
+    return value
 
 
 class UnionFind:

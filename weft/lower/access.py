@@ -43,7 +43,7 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
         return value.sym
     if isinstance(expr, LookupOp) and number == 0:
         return Access(state.buffer(value), lookup_index(indexer, expr))
-    if value in expr.read_whole:
+    if value in expr.read_whole and not isinstance(expr, LookupOp):  # a tensor may be looked up at the positions that it says itself
         return Access(state.buffer(value), ZERO)
     return access(state, indexer, value, expr, writing=False)
 

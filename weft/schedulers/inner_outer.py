@@ -402,7 +402,7 @@ def inline(
                 continue  # each vector as it is needed
             if source.name in weights:
                 limits[cache] = 0 if params.weights == "registers" else limits[cache]
-            else:
+            elif cache in limits:  # what no row needs any more, as an input without axes beside columns, was left behind
                 limits[cache] = min(limits[cache], 2)
     for tensor, position in limits.items():
         if 0 < position <= 2 and tensor not in of_columns:
