@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,6 +150,10 @@ def references(argument: Any) -> list[str]:
     return []
 
 
+OTHER_SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 32, 33, 48, 64, 65, 96, 100, 127, 128, 129, 255, 256, 500, 512, 768, 1000, 1024)
+"""Sizes of the loops of one definition, from call to call."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A fusion with sizes. `sizes`: extent of each loop. outputs: names. seed, family: where it comes from. aliases: (value, input that it is written into)."""
@@ -213,6 +218,34 @@ class Case:
                 kept.append(node)
                 needed |= {name for a in (*node.args, *(v for _, v in node.kwargs)) for name in references(a)}
         return self.replaced(nodes=tuple(reversed(kept)), inputs=tuple(i for i in self.inputs if i.name in needed))
+
+    # -- one definition at many sizes
+    def with_symbolic_sizes(self) -> "Case":
+        """Return the case with no size but 1 in its definition: sizes that were numbers are those of an input."""
+        owners = {label: (i.name, d) for i in self.inputs if isinstance(i, TensorInput) for d, label in enumerate(i.labels)}
+
+        def symbolic(argument: Any) -> Any:
+            if isinstance(argument, Extent) and not argument.tensor:
+                return Extent(argument.label, *owners[argument.label]) if argument.label in owners else argument
+            return type(argument)(map(symbolic, argument)) if isinstance(argument, (list, tuple)) else argument
+
+        nodes = tuple(
+            dataclasses.replace(n, args=tuple(map(symbolic, n.args)), kwargs=tuple((k, symbolic(v)) for k, v in n.kwargs)) for n in self.nodes
+        )
+        inputs = tuple(dataclasses.replace(i, static=False) if isinstance(i, TensorInput) else i for i in self.inputs)
+        return self.replaced(nodes=nodes, inputs=inputs)
+
+    def at_other_sizes(self, largest_elems: int) -> Iterator["Case"]:
+        """Yield the case at random sizes of its loops, without end; those that no input has, and that are numbers in the definition, stay."""
+        rng = random.Random(self.seed)
+        owned = {label for i in self.inputs if isinstance(i, TensorInput) for label in i.labels} & set(self.sizes)
+        while True:
+            sizes = dict(self.sizes)
+            for label in rng.sample(sorted(owned), len(owned)):
+                rest = math.prod(n for other, n in sizes.items() if other != label)
+                fitting = [n for n in OTHER_SIZES if n * rest <= largest_elems]
+                sizes[label] = rng.choice(fitting) if fitting else 1
+            yield self.replaced(sizes=sizes)
 
     @property
     def elements(self) -> int:

@@ -6,6 +6,7 @@ Read first: `check`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,6 +73,24 @@ def check(case: Case, device: str = "cpu", seed: int | None = None, partition: s
     """Run a case and compare its outputs with the reference. partition: the setting of that name."""
     with FusionDefinition() as fd:
         case.define(fd)
+    return check_call(fd, case, device, partition)
+
+
+def check_shapes(case: Case, device: str, count: int, largest_elems: int) -> Outcome:
+    """Define a case once, with symbolic sizes, and check it at `count` sizes of its loops; return the first failure, else how it went at last."""
+    case = case.with_symbolic_sizes()
+    with FusionDefinition() as fd:
+        case.define(fd)
+    outcome = Outcome("ok")
+    for sized in itertools.islice(case.at_other_sizes(largest_elems), count):
+        outcome = check_call(fd, sized, device)
+        if outcome.is_failure:
+            return Outcome(outcome.kind, f"at {dict(sized.sizes)}: {outcome.detail}", outcome.scheduler)
+    return outcome
+
+
+def check_call(fd: FusionDefinition, case: Case, device: str = "cpu", partition: str = "best") -> Outcome:
+    """Run a case, whose definition is `fd`, and compare its outputs with the reference."""
     inputs = case.arguments(device)
     wanted = evaluate(fd.fusion, inputs, hidden=True)
     kinds = [v.dtype() for v in fd.fusion.outputs()]

@@ -345,7 +345,7 @@ class Generator:
         if op in ("max", "min") and x.dtype.is_bool:
             op = "sum"
         if op in ("var", "var_mean"):
-            x = self.floating(x)
+            x = self.up(self.floating(x)) if op == "var_mean" else self.floating(x)
         keepdim = self.chance(0.5) if keepdim is None else keepdim
         labels = [ONE if d in dims else label for d, label in enumerate(x.labels) if keepdim or d not in dims]
         exact = x.exact and (op in ("max", "min") or not x.dtype.is_float)

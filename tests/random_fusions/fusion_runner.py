@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from fusion_case import Case
-from fusion_check import Outcome, check
+from fusion_check import Outcome, check, check_shapes
 from fusion_generator import random_case
 from fusion_shrink import shrink
 
@@ -33,14 +33,15 @@ def start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def run_seed(seed: int, device: str, largest_elems: int, family: str = "", tune: bool = False) -> Found:
-    """Check the fusion of a seed; an error outside of the call under test is a failure too. tune: compute each kernel by one of its candidates, at random."""
+def run_seed(seed: int, device: str, largest_elems: int, family: str = "", tune: bool = False, shapes: int = 0) -> Found:
+    """Check the fusion of a seed; an error outside of the call under test is a failure too. tune: compute each kernel by one of its candidates, at random.
+    shapes: at how many sizes, with one definition; 0: at its own."""
     try:
         case = random_case(seed, largest_elems, family)
     except Exception as error:  # noqa: BLE001  (an op that a definition may have was refused)
         return seed, family, Outcome(f"{type(error).__name__} in the definition", f"{error}\n{traceback.format_exc(limit=-4)}")
     with any_candidate(seed) if tune else contextlib.nullcontext():
-        return seed, case.family, run_case(case, device)
+        return seed, case.family, run_case(case, device, shapes, largest_elems)
 
 
 @contextlib.contextmanager
@@ -61,19 +62,19 @@ def any_candidate(seed: int) -> Iterator[None]:
         yield
 
 
-def run_case(case: Case, device: str) -> Outcome:
+def run_case(case: Case, device: str, shapes: int = 0, largest_elems: int = 0) -> Outcome:
     try:
-        return check(case, device)
+        return check_shapes(case, device, shapes, largest_elems) if shapes else check(case, device)
     except Exception as error:  # noqa: BLE001
         return Outcome(f"{type(error).__name__} in the test", str(error))
 
 
-def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "", tune: bool = False) -> Iterator[Found]:
+def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "", tune: bool = False, shapes: int = 0) -> Iterator[Found]:
     """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them."""
     stop = time.monotonic() + seconds
     largest = largest_elems or LARGEST_ELEMS[device]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
-        waiting = [pool.submit(run_seed, seed, device, largest, family, tune) for seed in seeds]
+        waiting = [pool.submit(run_seed, seed, device, largest, family, tune, shapes) for seed in seeds]
         for future in waiting:
             if time.monotonic() > stop:
                 pool.shutdown(wait=False, cancel_futures=True)
