@@ -226,6 +226,10 @@ class Options:
         _switch, False, "kernels on a GPU report positions of index tensors that are out of range: the next call, or weft.synchronize(), raises",
         changes_code=True,
     )  # fmt: skip
+    deterministic: bool = _setting(
+        _switch, False, "what torch runs gives the same bits every time: sums of scatter_add in one order, the last of equal positions of scatter; also on under "
+        "torch.use_deterministic_algorithms",
+    )  # fmt: skip
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
     ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")
     fast_math: bool = _setting(_switch, False, "approximate division, square root and exponentials, and flush denormals", changes_code=True)

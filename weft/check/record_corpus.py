@@ -71,7 +71,7 @@ def _rms_norm(fd: Any, x: Any) -> Any:
 
 
 def _layer_norm(fd: Any, x: Any) -> Any:
-    variance, mean = fd.ops.var_mean(x, [1], 0, True)
+    variance, mean = fd.ops.var_mean(fd.ops.cast(x, DataType.Float), [1], 0, True)
     return fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5)))
 
 

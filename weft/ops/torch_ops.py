@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import UserError
 from ..ir.graph_ops import ScanOp, ScatterOp, TorchOp
 from ..ir.values import Expr
+from ..options import current
 from .registry import torch
 
 Compute = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Any, ...]]
@@ -241,9 +242,25 @@ def _scatter(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[An
     index, dim, kind = index.to(torch.int64), attributes["dim"], attributes["kind"]
     if not isinstance(source, torch.Tensor) or not source.dim():
         source = torch.as_tensor(source, dtype=base.dtype, device=base.device).expand(index.shape)
+    if base.is_cuda and kind in ("set", "sum") and (torch.are_deterministic_algorithms_enabled() or current().deterministic):
+        return (_scattered_in_order(base, index, source, dim, adds=kind == "sum"),)
     if kind == "set":
         return (torch.scatter(base, dim, index, source),)
     return (torch.scatter_reduce(base, dim, index, source, _SCATTER[kind]),)
+
+
+def _scattered_in_order(base: Any, index: Any, source: Any, dim: int, *, adds: bool) -> Any:
+    """Return a scatter that gives the same bits every time: torch sorts the positions, and adds (or keeps the last of) equal ones in one order."""
+    rank = base.dim()
+    along = [torch.arange(n, device=base.device).view([-1 if a == d else 1 for a in range(rank)]) for d, n in enumerate(index.shape)]
+    positions = tuple(index if d == dim else along[d].expand(index.shape) for d in range(rank))
+    kept = source[tuple(slice(0, n) for n in index.shape)]
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        return base.clone().index_put_(positions, kept, accumulate=adds)
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 TORCH_OPS: dict[str, Compute] = {
