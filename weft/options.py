@@ -227,8 +227,8 @@ class Options:
         changes_code=True,
     )  # fmt: skip
     deterministic: bool = _setting(
-        _switch, False, "what torch runs gives the same bits every time: sums of scatter_add in one order, the last of equal positions of scatter; also on under "
-        "torch.use_deterministic_algorithms",
+        _switch, False,
+        "scatter and scatter_add give the same bits every time: sums in one order, the last of equal positions; also under torch.use_deterministic_algorithms",
     )  # fmt: skip
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
     ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")

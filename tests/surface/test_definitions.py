@@ -138,6 +138,18 @@ def iotas(fd):
     outputs(fd, fd.ops.iota(4, 0, 3), fd.ops.iota(4, 5.0, -0.5, D.Float), fd.ops.iota(7, dtype=D.Int32))
 
 
+@pytest.mark.parametrize("kind", [D.Half, D.BFloat16, D.Float, D.Double])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3.0, 3.0078125), (-1.0, 0.1)])
+def test_uniform_numbers_stay_below_their_upper_bound(kind, low, high):
+    """Also where rounding a number to the type of the result would make it the bound: of 200,000 numbers hundreds would be."""
+    with FusionDefinition() as fd:
+        seed, offset = fd.define_scalar(1), fd.define_scalar(0)
+        fd.add_output(fd.ops.uniform(low, high, [200_000], rng_seed=seed, rng_offset=offset, dtype=kind))
+    x = fd.execute([])[0].double()
+    rounded_low = torch.tensor(low).to({D.Half: torch.float16, D.BFloat16: torch.bfloat16}.get(kind, torch.float64)).item()
+    assert rounded_low <= x.min() and x.max() < high
+
+
 @case(lambda: [5, 2, 3], lambda n, a, b: torch.arange(n, device=DEVICE) * b + a)
 def iota_of_scalar_inputs(fd):
     n, a, b = (fd.define_scalar(D.Int) for _ in range(3))

@@ -12,7 +12,7 @@ from ..dtypes import DataType
 from ..errors import UserError
 from ..ir.fusion import Fusion
 from ..ir.values import FullOp, IotaOp, IterDomain, RandomOp, Scalar, TensorView, Val
-from .build import Operand, as_val, cast, constant, logical_axes
+from .build import Operand, as_val, cast, constant, logical_axes, pointwise
 from .promotion import WrongDtype
 from .shapes import Extent, NegativeExtent, new_shape_axes, open_axis
 
@@ -85,7 +85,11 @@ def random(
     out = fusion.new_tensor(axes, DataType.Float if dtype.is_reduced_float else dtype)
     fusion.register(RandomOp(inputs, [out], op=name, distribution=distribution, index=fusion.random_op_count))
     fusion.random_op_count += 1
-    return cast(fusion, out, dtype)  # type: ignore[return-value]
+    drawn = cast(fusion, out, dtype)
+    if distribution != "uniform" or not dtype.is_reduced_float:
+        return drawn  # type: ignore[return-value]
+    is_below = pointwise(fusion, "lt", cast(fusion, drawn, DataType.Float), inputs[1])  # what is rounded up to b becomes a
+    return pointwise(fusion, "where", is_below, drawn, cast(fusion, inputs[0], dtype))  # type: ignore[return-value]
 
 
 def random_of_shape(
