@@ -178,7 +178,33 @@ def operators(mesh: DeviceMesh, device: str) -> None:
             raise AssertionError(words)
 
 
-PARTS: dict[str, Callable[[DeviceMesh, str], None]] = {f.__name__: f for f in (fsdp, data_parallel, tensor_parallel, functions, operators)}
+def compiled(mesh: DeviceMesh, device: str) -> None:
+    """torch.compile(fullgraph=True) over DTensors: functions, and the tensor-parallel model, equal one process."""
+
+    def loss(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        y, total = W.rms_norm(x, (SIZE,), w, 1e-6, residual=x * 2)
+        return W.cross_entropy(W.softmax(y, -1) * total, target, reduction="sum")
+
+    plain = [batch(device, 2).flatten(0, 1), torch.rand(SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(device)]
+    target = torch.arange(2 * TOKENS, device=device) % SIZE
+    leaves = [t.clone().requires_grad_() for t in plain]
+    want = loss(*leaves, target)
+    for dim in (None, 0, 1):
+        given = [distribute_tensor(t, mesh, [Replicate() if i or dim is None else Shard(dim)]).requires_grad_() for i, t in enumerate(plain)]
+        got = torch.compile(loss, fullgraph=True, backend="aot_eager")(*given, distribute_tensor(target, mesh, [Replicate() if dim is None else Shard(0)]))
+        pairs = zip([got, *torch.autograd.grad(whole(got), given)], [want, *torch.autograd.grad(want, leaves, retain_graph=True)])
+        for a, b in pairs:
+            torch.testing.assert_close(whole(a), b, **EXACT, msg=lambda text, dim=dim: f"cut along {dim}: {text}")
+    x, w = distribute_tensor(torch.randn(5, SIZE), mesh, [Shard(0)]), distribute_tensor(torch.rand(SIZE), mesh, [Replicate()])
+    try:
+        torch.compile(lambda x, w: W.rms_norm(x, (SIZE,), w), fullgraph=True, backend="aot_eager")(x, w)
+    except Exception as error:  # noqa: BLE001  (Dynamo wraps it)
+        assert "W156" in str(error) and "different sizes" in str(error), error
+    else:
+        raise AssertionError("shards of different sizes")
+
+
+PARTS: dict[str, Callable[[DeviceMesh, str], None]] = {f.__name__: f for f in (fsdp, data_parallel, tensor_parallel, functions, operators, compiled)}
 
 
 def main(parts: str, rank: int, world: int, file: str, device: str = "cpu") -> None:

@@ -50,6 +50,10 @@ class Family:
     def __call__(self, tensors: Sequence[Any], **static: Any) -> Any:
         """Return the result for these tensors (None where one is left out), a tuple where there are several."""
         if has_sharded(tensors):
+            if torch.compiler.is_compiling():
+                from .library import call_sharded
+
+                return call_sharded(self, tensors, static)
             forms = tuple([None if t is None else self.form_of(t) for t in tensors])
             return sharded(self.name, self._of_forms(forms, static).fusion, tensors, lambda local: self(local, **static))
         if torch.compiler.is_compiling():

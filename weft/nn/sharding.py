@@ -26,6 +26,9 @@ class NotSharded(UserError, TypeError):
     fix = "{remedy}"
 
 
+PLAIN = "write distribute_tensor(x, mesh, [Replicate()]) where each process has the same values"
+
+
 def has_sharded(tensors: Sequence[Any]) -> bool:
     """Tell whether there is a DTensor among the tensors."""
     module = sys.modules.get("torch.distributed.tensor")
@@ -44,15 +47,11 @@ def sharded(name: str, fusion: Fusion, tensors: Sequence[Any], call: Callable[[l
     given = [t for t in tensors if t is not None]
     plain = [i for i, t in enumerate(given) if not isinstance(t, DTensor)]
     if plain:
-        problem = f"input {plain[0]} is a plain tensor beside a DTensor"
-        raise NotSharded(function=name, problem=problem, remedy="write distribute_tensor(x, mesh, [Replicate()]) where each process has the same values")
+        raise NotSharded(function=name, problem=f"input {plain[0]} is a plain tensor beside a DTensor", remedy=PLAIN)
     mesh = given[0].device_mesh
     if any(t.device_mesh != mesh for t in given):
         raise NotSharded(function=name, problem="inputs are on different meshes", remedy="redistribute them to one")
-    if fusion.aliases:
-        raise NotSharded(function=name, problem="it writes into an input", remedy="give tensors of each process: x.to_local()")
-    if any(type(e).__name__ == "RandomOp" for e in fusion.exprs()):
-        raise NotSharded(function=name, problem="it draws random numbers", remedy="give tensors of each process: x.to_local()")
+    _check_can_be_cut(name, fusion)
     axes = shardable_axes(fusion)
     chosen = [_axis_for(axes, given, level) for level in range(mesh.ndim)]
     local = [_local(t, i, chosen) for i, t in enumerate(given)]
@@ -63,16 +62,95 @@ def sharded(name: str, fusion: Fusion, tensors: Sequence[Any], call: Callable[[l
     return whole if isinstance(results, tuple) else whole[0]
 
 
+# ---------------------------------------------------------------- under torch.compile
+def sharded_in_graph(name: str, text: str, tensors: Sequence[Any], call: Callable[[list[Any]], Any]) -> Any:
+    """`sharded` in words that Dynamo traces: which axes are cut is a constant of the graph, read off the definition while it is traced.
+
+    text: the call's types, ranks and arguments, as `weft.nn.library` writes them. Shards have to be of one size, since a graph holds no other.
+    Errors: NotSharded, inside of what Dynamo raises.
+    """
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    given = [t for t in tensors if t is not None]
+    mesh = given[0].device_mesh
+    cuts = []
+    for tensor in given:
+        if not isinstance(tensor, DTensor):
+            return _refuse(name, "an input is a plain tensor beside a DTensor", PLAIN)
+        placements: Sequence[Any] = tensor.placements
+        for level, placement in enumerate(placements):
+            cuts.append(f"{int(placement.dim % max(tensor.dim(), 1))}" if placement.is_shard() else "-1")  # text: Dynamo makes numbers that change symbolic
+            if placement.is_shard() and tensor.shape[placement.dim] % mesh.size(level):
+                return _refuse(name, "under torch.compile, an axis is cut into shards of different sizes", "pad it, or call the function outside of the graph")
+    chosen = _constant_axes(name, text, len(given), " ".join(cuts))
+    local = []
+    for i, tensor in enumerate(given):
+        wanted, gradient = _placements(chosen, i)
+        local.append(tensor.redistribute(mesh, wanted).to_local(grad_placements=gradient))
+    left = iter(local)
+    results = call([None if t is None else next(left) for t in tensors])
+    whole = []
+    for n, output in enumerate(results if isinstance(results, tuple) else (results,)):
+        whole.append(DTensor.from_local(output, mesh, [Replicate() if a is None else Shard(a[1][n]) for a in chosen], run_check=False))
+    return tuple(whole) if isinstance(results, tuple) else whole[0]
+
+
+def _placements(chosen: Sequence[Any], i: int) -> tuple[list[Any], list[Any]]:
+    """Return how input `i` has to lie, and how its gradient does. chosen: (axis of each input, axis of each output) or None along each axis of the mesh."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    wanted, gradient = [], []
+    for axis in chosen:
+        dim = None if axis is None else axis[0][i]
+        wanted.append(Replicate() if dim is None else Shard(dim))
+        gradient.append(Shard(dim) if dim is not None else Replicate() if axis is None else Partial())
+    return wanted, gradient
+
+
+@torch._dynamo.assume_constant_result
+def _refuse(name: str, problem: str, remedy: str) -> None:
+    raise NotSharded(function=name, problem=problem, remedy=remedy)
+
+
+@torch._dynamo.assume_constant_result
+def _constant_axes(name: str, text: str, count: int, cut_text: str) -> tuple[Any, ...]:
+    """Return (axis of each input, axis of each output) or None along each axis of the mesh. cut_text: for each input along each of these, or -1."""
+    from .library import fusion_of_text
+
+    cuts = [int(word) for word in cut_text.split()]
+    fusion = fusion_of_text(name, text)
+    _check_can_be_cut(name, fusion)
+    axes, levels = shardable_axes(fusion), len(cuts) // count
+    chosen = [_axis_of_cuts(axes, [None if cut < 0 else cut for cut in cuts[level::levels]]) for level in range(levels)]
+    return tuple([None if axis is None else (axis.inputs, axis.outputs) for axis in chosen])
+
+
+def _check_can_be_cut(name: str, fusion: Fusion) -> None:
+    """Errors: NotSharded for a definition that writes into an input or draws random numbers."""
+    if fusion.aliases:
+        raise NotSharded(function=name, problem="it writes into an input", remedy="give tensors of each process: x.to_local()")
+    if any(type(e).__name__ == "RandomOp" for e in fusion.exprs()):
+        raise NotSharded(function=name, problem="it draws random numbers", remedy="give tensors of each process: x.to_local()")
+
+
+# ---------------------------------------------------------------- which axes
 def _axis_for(axes: Sequence[ShardableAxis], given: Sequence["DTensor"], level: int) -> ShardableAxis | None:
     """Return the axis that is cut along axis `level` of the mesh, None where every process computes all."""
     from torch.distributed.tensor import Shard
 
-    for i, tensor in enumerate(given):
+    cuts = []
+    for tensor in given:
         placement = tensor.placements[level]
-        if type(placement) is Shard:
-            found = next((axis for axis in axes if axis.inputs[i] == placement.dim % max(tensor.dim(), 1)), None)
-            if found is not None:
-                return found
+        cuts.append(placement.dim % max(tensor.dim(), 1) if type(placement) is Shard else None)
+    return _axis_of_cuts(axes, cuts)
+
+
+def _axis_of_cuts(axes: Sequence[ShardableAxis], cuts: Sequence[int | None]) -> ShardableAxis | None:
+    """Return the first axis along which an input is cut that shards can have for themselves. cuts: the axis of each input that is cut, or None."""
+    for i, cut in enumerate(cuts):
+        found = next((axis for axis in axes if cut is not None and axis.inputs[i] == cut), None)
+        if found is not None:
+            return found
     return None
 
 
