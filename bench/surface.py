@@ -114,6 +114,13 @@ def host_rows() -> dict[str, float]:
         chain = chained(f, xg, wg, grad)
         found[f"{name}, forward and backward, each of {CHAIN} in a row"] = 1e6 * seconds(chain, max(1, calls // CHAIN), host=True) / CHAIN
         found[f"{name}, each of {CHAIN} in a row, until the device is done"] = 1e6 * seconds(chain, max(1, calls // CHAIN)) / CHAIN
+        with torch.autograd.set_multithreading_enabled(False):
+            found[f"{name}, each of {CHAIN} in a row, backward in the calling thread"] = 1e6 * seconds(chain, max(1, calls // CHAIN), host=True) / CHAIN
+    forward, backward = found["launches, forward that saves"], found["launches, backward"]
+    found["weft above its launches, no gradient"] = found["weft, no gradient"] - found["launches, no gradient"]
+    found["weft above its launches, forward that saves"] = found["weft, forward that saves"] - forward
+    for where in (f"forward and backward, each of {CHAIN} in a row", f"each of {CHAIN} in a row, backward in the calling thread"):
+        found[f"weft above its launches, {where}"] = found[f"weft, {where}"] - forward - backward
     return found
 
 
@@ -236,7 +243,7 @@ def main() -> None:
         if time.perf_counter() > end:
             print("the time is over before", case.name, case.rows, case.hidden)
             break
-        row = speed_row(case, compiled, 20)
+        row = speed_row(case, compiled, 40)
         results["speed"].append(row)
         print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
         save()
