@@ -28,7 +28,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
 from .family import NAMES, Family
-from .sharding import has_sharded, sharded, sharded_in_graph
+from .sharding import finds_definitions, has_sharded, sharded, sharded_in_graph
 
 KEYS = ("CPU", "CUDA")
 _LIBRARIES: dict[str, torch.library.Library] = {}
@@ -356,6 +356,7 @@ def call_sharded(family: Family, tensors: Sequence[Any], static: dict[str, Any])
     return sharded_in_graph(family.name, text, tensors, lambda local: call_op(family, local, static))
 
 
+@finds_definitions
 def fusion_of_text(name: str, text: str) -> Fusion:
     """Return the definition of a family for dense tensors of these types and sizes, -1 for all but 1."""
     shapes, static = decoded(text)

@@ -29,6 +29,16 @@ class NotSharded(UserError, TypeError):
 PLAIN = "write distribute_tensor(x, mesh, [Replicate()]) where each process has the same values"
 
 
+_find: list[Callable[[str, str], Fusion]] = []
+"""The function that finds a definition by its family and text, once `weft.nn.library` has handed it in: that file imports this one."""
+
+
+def finds_definitions(function: Callable[[str, str], Fusion]) -> Callable[[str, str], Fusion]:
+    """Let `sharded_in_graph` find definitions by `function`. A decorator."""
+    _find[:] = [function]
+    return function
+
+
 def has_sharded(tensors: Sequence[Any]) -> bool:
     """Tell whether there is a DTensor among the tensors."""
     module = sys.modules.get("torch.distributed.tensor")
@@ -115,10 +125,8 @@ def _refuse(name: str, problem: str, remedy: str) -> None:
 @torch._dynamo.assume_constant_result
 def _constant_axes(name: str, text: str, count: int, cut_text: str) -> tuple[Any, ...]:
     """Return (axis of each input, axis of each output) or None along each axis of the mesh. cut_text: for each input along each of these, or -1."""
-    from .library import fusion_of_text
-
     cuts = [int(word) for word in cut_text.split()]
-    fusion = fusion_of_text(name, text)
+    fusion = _find[0](name, text)
     _check_can_be_cut(name, fusion)
     axes, levels = shardable_axes(fusion), len(cuts) // count
     chosen = [_axis_of_cuts(axes, [None if cut < 0 else cut for cut in cuts[level::levels]]) for level in range(levels)]
