@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python tests/gpu/narrow_sweep.py [--kinds e2m1,e4m3] [--step 1]
 
-Each kernel converts in vectors and one by one. Prints how many codes differ per type; exits with 1 when any does. --step: take every so many chunks of 2^24.
+Each kernel converts in vectors and one by one. Then scales of blocks, which have formulas of their own, against divisions. Prints how many codes differ per type; exits with 1 when any does. --step: take every so many chunks of 2^24.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "ops"))
 
 from test_narrow import KINDS, WIDE, unit  # noqa: E402
 
-from weft import DataType  # noqa: E402
+from weft import DataType, FusionDefinition  # noqa: E402
 from weft.arch import arch_of_device  # noqa: E402
+from weft.ops import blocks  # noqa: E402
+from weft.ops.build import cast, pointwise  # noqa: E402
 from weft.reference import narrow  # noqa: E402
 from weft.runtime.driver import load_kernel  # noqa: E402
 from weft.runtime.nvrtc import compile_cubin  # noqa: E402
 
 TYPES = {"e4m3": DataType.Float8_e4m3fn, "e5m2": DataType.Float8_e5m2, "e8m0": DataType.Float8_e8m0fnu, "e2m1": DataType.Float4_e2m1fn}
 CHUNK = 1 << 24
+LARGEST = torch.finfo(torch.float32).max
 
 
 class Kernels:
@@ -69,6 +72,25 @@ def decoded(kernels: Kernels, kind: str, wide: str) -> int:
     return sum(int((~s).sum()) for s in same)
 
 
+def scales(step: int) -> int:
+    """Return how many scales of 4-bit floats differ from a sixth of the largest magnitude, and inverses of scales from the quotient, of all that there are."""
+    with FusionDefinition() as fd:
+        amax = fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
+        for wanted in (pointwise(fd.fusion, "e2m1_scale", amax), fd.ops.div(amax, 6.0)):
+            fd.add_output(cast(fd.fusion, wanted, DataType.Float8_e4m3fn))
+    with FusionDefinition() as inverses:
+        scale = inverses.define_tensor([-1], contiguity=True, dtype=DataType.Float8_e4m3fn)
+        inverses.add_output(blocks.e4m3_inverse(inverses.fusion, scale))
+        inverses.add_output(inverses.ops.div(1.0, inverses.ops.cast(scale, DataType.Float)))
+    found, quotient = inverses.execute([torch.arange(128, dtype=torch.uint8, device="cuda").view(torch.float8_e4m3fn)])
+    wrong = int((found != quotient.nan_to_num(nan=LARGEST).clamp(max=LARGEST)).sum())
+    offsets = torch.arange(CHUNK, dtype=torch.int32, device="cuda")
+    for first in range(0, 0x7F800001, CHUNK * step):
+        made, divided = fd.execute([(offsets + first).clamp(max=0x7F800000).view(torch.float32)])
+        wrong += int((made.view(torch.uint8) != divided.view(torch.uint8)).sum())
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", default=",".join(KINDS))
@@ -93,7 +115,9 @@ def main() -> int:
         wrong = sum(decoded(kernels, kind, wide) for wide in WIDE)
         print(f"{kind}: {wrong} values of codes differ", flush=True)
         total += wrong
-    return 1 if total else 0
+    wrong = scales(given.step)
+    print(f"scales: {wrong} differ", flush=True)
+    return 1 if total + wrong else 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from ..dtypes import DataType
 from ..expr import TRUE, add
 from ..ir.block_ops import BlockHadamardOp, BlockSampleOp
 from ..lower.blocks import row_variable
-from ..lower.kernel_ir import Access, BlockFold, Op
+from ..lower.kernel_ir import Access, BlockFold, MagnitudeFold, Op
 
 
 def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
@@ -30,6 +30,19 @@ def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
     fold = f"block_hadamard<{n}, {s.lanes}, {s.expr.signs}>" if isinstance(s.expr, BlockHadamardOp) else f"block_amax<{n}, {block}, {s.lanes}>"
     writer.emit(depth, f"weft::{fold}({places}, {is_there});")
+
+
+def fold_magnitude(writer: Any, s: MagnitudeFold, depth: int) -> None:
+    """Write the fold of one magnitude, or of a vector of them, each into its own maximum."""
+    writer.blocks["blocks"] = None
+    target, source = s.outputs[0], s.operands[0]
+    assert isinstance(source, Access)
+    if s.vector_elems == 1:
+        value = f"weft::magnitude({writer.read(source, DataType.Float)})"
+        writer.write(target, f"weft::larger({writer.read(target, DataType.Float)}, {value})", depth)
+        return
+    places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
+    writer.emit(depth, f"weft::larger_magnitudes<{s.vector_elems}>({places});")
 
 
 def sample_blocks(writer: Any, s: Op, depth: int) -> None:

@@ -21,8 +21,8 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import (
-    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Move, Op, Reduce, Repack, Scan, Statement, TensorTile,
-    ThreadGroup, Unswitched, bytes_of, walk,
+    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, Scan,
+    Statement, TensorTile, ThreadGroup, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
 from ..lower.reduction_form import reduction_form
@@ -30,7 +30,7 @@ from ..lower.state import LANE_TYPES
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
-from .blocks import fold_block, sample_blocks
+from .blocks import fold_block, fold_magnitude, sample_blocks
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan
 from .protocol import exchange_text, write_protocol
 from .scalars import ScalarPrinter, literal
@@ -127,6 +127,8 @@ class CudaWriter:
             self.reduce(s, depth)
         elif isinstance(s, BlockFold):
             fold_block(self, s, depth)
+        elif isinstance(s, MagnitudeFold):
+            fold_magnitude(self, s, depth)
         elif isinstance(s, Scan):
             scan(self, s, depth)
         elif isinstance(s, Op):
@@ -512,11 +514,14 @@ class CudaWriter:
             run = "blockDim.x" if s.thread_types == (BLOCK_TYPES[0],) else "blockDim.x * blockDim.y * blockDim.z"
             if s.thread_types == BLOCK_TYPES[:2] and self.launch[BLOCK_TYPES[2]] is not ONE:
                 run = "blockDim.x * blockDim.y"
+            alone_on_x = all(self.launch[p] is ONE for p in BLOCK_TYPES[1:])
+            if alone_on_x and self.launch[BLOCK_TYPES[0]].is_const:
+                run = f"{self.launch[BLOCK_TYPES[0]].value}u"  # warps that are not there take no instructions
             trailing = "true" if s.in_loop and s.turn is None else "false"
             if s.turn is not None:
                 half = mul(s.turn, floordiv(s.workspace.elems, 2))  # type: ignore[union-attr]
                 workspace += f" + {self.scalars.index(half)}"
-            alone = ", true" if all(self.launch[p] is ONE for p in BLOCK_TYPES[1:]) else ""
+            alone = ", true" if alone_on_x else ""
             if s.half:
                 name, more = ("hand_over_rows", workspace) if s.half == "hand over" else ("take_rows", f"{identity}, {workspace}, {run}")
                 self.call(depth, f"weft::{name}<{functor}, {n}{alone}>(value, {more});")

@@ -18,6 +18,16 @@ template <class T> WEFT_DEVICE unsigned larger_pair(unsigned a, unsigned b) {
   else asm("{\n\t.reg .b32 size;\n\tabs.f16x2 size, %1;\n\tmax.f16x2 %0, %2, size;\n\t}" : "=r"(a) : "r"(b), "r"(a));
   return a;
 }
+// The same for many that follow each other: signs of `a` do not count, and mean nothing in the result.
+template <class T> WEFT_DEVICE unsigned larger_pair_unsigned(unsigned a, unsigned b) {
+#if __CUDA_ARCH__ >= 860
+  if constexpr (SameType<T, bf16>::value) asm("max.xorsign.abs.bf16x2 %0, %2, %1;" : "=r"(a) : "r"(b), "r"(a));
+  else asm("max.xorsign.abs.f16x2 %0, %2, %1;" : "=r"(a) : "r"(b), "r"(a));
+  return a;
+#else
+  return larger_pair<T>(a, b);
+#endif
+}
 #endif
 
 // The largest magnitude of elements first .. first + N - 1, 0 where all are NaN. Floats of 16 bits are compared in pairs.
@@ -32,7 +42,12 @@ template <int N, class T, int S> WEFT_DEVICE float amax_of(const Array<T, S>& sr
   } else
 #endif
 #pragma unroll
-  for (int i = 0; i < N; i++) amax = larger(amax, magnitude(convert<float>(src.get(first + i))));
+  for (int i = 0; i < N; i += 4) {  // few that wait for each other
+    float four = magnitude(convert<float>(src.get(first + i)));
+#pragma unroll
+    for (int j = i + 1; j < i + 4 && j < N; j++) four = larger(four, magnitude(convert<float>(src.get(first + j))));
+    amax = larger(amax, four);
+  }
   return amax;
 }
 
@@ -52,7 +67,20 @@ template <int N, int Block, int Lanes, int M, class T, int S> WEFT_DEVICE void b
     for (int i = 0; i < IN_THREAD; i++) dst[dst_offset + first + i] = amax;
   }
 }
-// The same of one element of a thread, 0 where it is not there.
+// Each of N maxima takes the magnitude of one element into account, NaN apart.
+template <int N, class T, int M, class S, int K> WEFT_DEVICE void larger_magnitudes(Array<T, M>& dst, int dst_offset, const Array<S, K>& src, int src_offset) {
+#if !defined(WEFT_EMULATOR)
+  if constexpr (TypeFacts<T>::half && SameType<T, S>::value) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) dst.words[dst_offset / 2 + i] = larger_pair_unsigned<T>(dst.words[dst_offset / 2 + i], src.words[src_offset / 2 + i]);
+    return;
+  }
+#endif
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    dst[dst_offset + i] = convert<T>(larger(convert<float>(dst.get(dst_offset + i)), magnitude(convert<float>(src.get(src_offset + i)))));
+}
+// The largest magnitude of lanes, of one element of a thread, 0 where it is not there.
 template <int Lanes> WEFT_DEVICE float lanes_amax(float value) {
   float amax = larger(0.f, magnitude(value));
 #pragma unroll

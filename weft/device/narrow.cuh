@@ -198,10 +198,10 @@ template <int MANTISSA, unsigned LARGEST> WEFT_DEVICE unsigned char encode_small
 }
 WEFT_DEVICE unsigned char encode_e4m3(float f) { return encode_small<3, 0x7e>(f, 16384.f, 0.015625f, 960); }
 WEFT_DEVICE unsigned char encode_e5m2(float f) { return encode_small<2, 0x7b>(f, 128.f, 6.103515625e-5f, 448); }
+// Of finite numbers `up` is at most 255, which stands for 254 as that of infinity does; of NaN it is 256 and more.
 WEFT_DEVICE unsigned char encode_e8m0(float f) {
   const unsigned magnitude = bits_of_float(f) & 0x7fffffffu, up = (magnitude + 0x7fffffu) >> 23;
-  const unsigned code = magnitude <= 0x400000u ? 0 : up < 254 ? up : 254;
-  return (unsigned char)(magnitude > 0x7f800000u ? 255 : code);
+  return (unsigned char)(magnitude <= 0x400000u ? 0 : up - ((up + 1) >> 8));
 }
 // Where the last bit of a sum is the half unit of an octave, the adder rounds to that octave's grid; the smallest of three sums, of which two have the codes of
 // the coarser octaves built in, is that of the right octave: 0x4a800000 and the code, which is beyond 7 where the number is too large, or NaN.
@@ -212,33 +212,37 @@ WEFT_DEVICE int e2m1_sum(float x) {
   const int both = fine < middle ? fine : middle;
   return both < coarse ? both : coarse;
 }
-// Eight floats to a word of 4-bit floats.
-WEFT_DEVICE unsigned encode_e2m1_word(const float* x) {
-  unsigned codes = 0, signs = 0;
+// N floats to words of eight 4-bit floats.
+template <int N> WEFT_DEVICE void encode_e2m1_words(unsigned* words, const float* x) {
   int largest = 0;
 #pragma unroll
-  for (int i = 7; i >= 0; i--) {
-    const int sum = e2m1_sum(x[i]);
-    largest = largest > sum ? largest : sum;
-    codes = codes * 16 + (unsigned)sum;
-#if defined(WEFT_EMULATOR)
-    signs = signs << 4 | bits_of_float(x[i]) >> 28;
-#else
-    signs = __funnelshift_l(bits_of_float(x[i]), signs, 4);
-#endif
-  }
-  codes -= 0x72800000u;  // eight times 0x4a800000, each in its place
-  signs &= 0x88888888u;
-  if (largest > 0x4a800007) {  // seldom behind a scale: so the limit is no part of what is done for each element. NaN has no sign
-    codes = 0;
+  for (int w = 0; w < N / 8; w++) {
+    unsigned codes = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const unsigned code = (unsigned)(e2m1_sum(x[i]) - 0x4a800000);
-      codes |= (code < 7 ? code : 7u) << 4 * i;
-      signs &= x[i] != x[i] ? ~(8u << 4 * i) : ~0u;
+    for (int i = 8 * w + 7; i >= 8 * w; i--) {
+      const int sum = e2m1_sum(x[i]);
+      largest = largest > sum ? largest : sum;
+#if defined(WEFT_EMULATOR)
+      codes = codes << 1 | bits_of_float(x[i]) >> 31;
+#else
+      codes = __funnelshift_l(bits_of_float(x[i]), codes, 1);
+#endif
+      codes = codes * 8 + (unsigned)sum;
+    }
+    words[w] = codes - 0x72800000u;  // eight times 0x4a800000, each in its place
+  }
+  if (largest > 0x4a800007) {  // seldom behind a scale: so the limit is no part of what is done for each element. NaN has no sign
+#pragma unroll
+    for (int w = 0; w < N / 8; w++) {
+      unsigned codes = 0;
+#pragma unroll
+      for (int i = 8 * w + 7; i >= 8 * w; i--) {
+        const unsigned code = (unsigned)(e2m1_sum(x[i]) - 0x4a800000);
+        codes = codes * 16 + (x[i] != x[i] ? 7u : (code < 7 ? code : 7u) | (bits_of_float(x[i]) >> 28 & 8));
+      }
+      words[w] = codes;
     }
   }
-  return codes | signs;
 }
 WEFT_DEVICE unsigned char encode_e2m1(float f) {
   const unsigned code = (unsigned)(e2m1_sum(f) - 0x4a800000);
@@ -295,8 +299,17 @@ WEFT_DEVICE float decode(e5m2 v) { return to_float(f16{(unsigned short)(v.bits <
 WEFT_DEVICE float decode(e8m0 v) { return float_of_bits(v.bits == 255 ? 0x7fffffffu : v.bits ? (unsigned)v.bits << 23 : 0x400000u); }
 // 1 / decode(v), without a division.
 WEFT_DEVICE float inverse_scale(e8m0 v) {
-  const unsigned e = v.bits, bits = e < 254 ? (254 - e) << 23 : 0x400000u;
-  return float_of_bits(e == 255 ? 0x7fffffffu : bits);
+  const int bits = (254 - (int)v.bits) << 23;
+  return float_of_bits(v.bits == 255 ? 0x7fffffffu : (unsigned)(bits > 0x400000 ? bits : 0x400000));
+}
+// Of the largest magnitude of a block of 4-bit floats, its scale of type e4m3 before it is rounded: a sixth, at most 500, which saturates, too.
+WEFT_DEVICE float e2m1_scale(float amax) {
+#if defined(WEFT_EMULATOR)
+  return (amax < 3000.f ? amax : 3000.f) / 6.f;
+#else
+  const float a = fminf(amax, 3000.f), sixth = 0.16666667f, q = __fmul_rn(a, sixth);
+  return __fmaf_rn(__fmaf_rn(-6.f, q, a), sixth, q);  // what a division does, without its branch for what is too small or large
+#endif
 }
 WEFT_DEVICE float decode(e2m1 v) {
   const float a = float_of_bits((unsigned)(v.bits & 7) << 22) * 8.507059173023462e37f;  // 2^126
@@ -328,12 +341,35 @@ WEFT_DEVICE unsigned decode_pair(e4m3, unsigned) { return 0; }
 template <class T> struct HasDecodePair { static constexpr bool value = false; };
 #endif
 
+#if !defined(WEFT_EMULATOR)
+// Codes of 4 bits in the upper ends of both halves of a word, as floats of 16 bits: exponent and mantissa in their places, times 2^14.
+WEFT_DEVICE unsigned decode_apart(unsigned word) {
+  unsigned halves;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"((word & 0x80008000u) | (word >> 3 & 0x0e000e00u)), "r"(0x74007400u));
+  return halves;
+}
+#endif
+
 // ---- every pair ---------------------------------------------------------------------------------------------------
 
 // The float that one code stands for.
 template <class T> WEFT_DEVICE float decode_one(T v) {
   if constexpr (HasDecodePair<T>::value) return to_float(f16{(unsigned short)decode_pair(v, v.bits)});
   else return decode(v);
+}
+
+// 1 / v of a scale, at most the largest finite float, which zero and NaN give, too. A scale has no sign. No branch: what e4m3 holds has a plain reciprocal.
+WEFT_DEVICE float inverse_scale(e4m3 v) {
+  constexpr float LARGEST = 3.4028234663852886e38f;
+  const float scale = decode_one(v);
+#if defined(WEFT_EMULATOR)
+  const float inverse = 1.f / scale;
+  return inverse < LARGEST ? inverse : LARGEST;
+#else
+  float rough;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(rough) : "f"(scale));
+  return fminf(__fmaf_rn(rough, __fmaf_rn(-scale, rough, 1.f), rough), LARGEST);  // the step makes it the nearest float; NaN of zero
+#endif
 }
 
 // Between a narrow float and Float, Double, or a float of 16 bits.
@@ -351,28 +387,25 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
   To* to = dst.target(dst_offset, N);
   const From* from = src.source(src_offset, N);
   if constexpr (SameType<To, e2m1>::value && N % 8 == 0) {
-    for (int first = 0; first < N; first += 8) {
-      float values[8];
-      for (int i = 0; i < 8; i++) values[i] = convert<float>(from[first + i]);
-      const unsigned word = encode_e2m1_word(values);
-      for (int i = 0; i < 8; i++) to[first + i] = e2m1{(unsigned char)(word >> 4 * i & 15)};
-    }
+    float values[N];
+    unsigned words[N / 8];
+    for (int i = 0; i < N; i++) values[i] = convert<float>(from[i]);
+    encode_e2m1_words<N>(words, values);
+    for (int i = 0; i < N; i++) to[i] = e2m1{(unsigned char)(words[i / 8] >> i % 8 * 4 & 15)};
   } else {
     for (int i = 0; i < N; i++) to[i] = convert_narrow<To>(from[i]);
   }
 #else
   if constexpr (SameType<To, e2m1>::value && N % 8 == 0) {
+    float values[N];
 #pragma unroll
-    for (int first = 0; first < N; first += 8) {
-      float values[8];
-#pragma unroll
-      for (int i = 0; i < 8; i++) values[i] = convert<float>(src.get(src_offset + first + i));
+    for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i));
 #if WEFT_HAS_FP4
-      dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values);
+#pragma unroll
+    for (int first = 0; first < N; first += 8) dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values + first);
 #else
-      dst.words[(dst_offset + first) / 8] = encode_e2m1_word(values);
+    encode_e2m1_words<N>(dst.words + dst_offset / 8, values);
 #endif
-    }
   } else if constexpr (NarrowFacts<To>::bits == 8 && N % 4 == 0 && (WEFT_HAS_FP8 && !SameType<To, e8m0>::value || WEFT_HAS_FP4 && SameType<To, e8m0>::value)) {
 #pragma unroll
     for (int first = 0; first < N; first += 4) {
@@ -403,6 +436,16 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
       } else {
         dst[dst_offset + i] = convert<To>(to_float(low));
         dst[dst_offset + i + 1] = convert<To>(to_float(high));
+      }
+    }
+  } else if constexpr (SameType<From, e2m1>::value && SameType<To, float>::value && N % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 8) {
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const unsigned halves = decode_apart(src.words[(src_offset + i) / 8] << (12 - 4 * j));
+        dst[dst_offset + i + j] = to_float(f16{(unsigned short)halves});
+        dst[dst_offset + i + j + 4] = to_float(f16{(unsigned short)(halves >> 16)});
       }
     }
   } else if constexpr (TypeFacts<To>::half && N % 2 == 0) {

@@ -196,6 +196,11 @@ class BlockFold(Op):
 
 
 @dataclass(eq=False)
+class MagnitudeFold(Op):
+    """Maxima in registers take the magnitude of the operand into account, NaN apart: of one element, or of neighbours, each of which has its own."""
+
+
+@dataclass(eq=False)
 class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 

@@ -25,6 +25,7 @@ from .in_place import restrict_aliased_loads
 from .kernel_head import begin_kernel
 from .kernel_ir import Kernel
 from .kernel_text import body_text
+from .magnitudes import fold_magnitudes
 from .masks import split_masked_loops
 from .row_ends import add_row_ends
 from .scans import plan_scans
@@ -40,6 +41,7 @@ PIPELINE: tuple[Pass, ...] = (
     merge_reductions,  # moves statements, too, and decides how many workspaces there are
     plan_scans,  # as reductions
     compute_once_per_block,  # moves statements within loops over vectors, which hold nothing collective; predicates are still those of their ops
+    fold_magnitudes,  # the same, and loops over blocks are apart from those over elements
     passes.plan_reductions,  # workspaces are buffers, so before barriers and placement
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs

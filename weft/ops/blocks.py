@@ -82,10 +82,19 @@ def _read_as(fusion: Fusion, arg: TensorView) -> TensorView:
 
 def e8m0_inverse(fusion: Fusion, scale: TensorView) -> TensorView:
     """Return 1 / scale in Float, of scales of e8m0: exact, since their values are powers of two."""
-    if scale.dtype() is not E8M0:
-        raise BadBlock(problem=f"e8m0_inverse: {scale} is of {scale.dtype().name}", remedy="give scales of Float8_e8m0fnu")
+    return _inverse(fusion, scale, "e8m0_inverse", E8M0)
+
+
+def e4m3_inverse(fusion: Fusion, scale: TensorView) -> TensorView:
+    """Return 1 / scale in Float, of scales of e4m3 without a sign: to nearest, and the largest finite float where the scale is 0 or NaN."""
+    return _inverse(fusion, scale, "e4m3_inverse", E4M3)
+
+
+def _inverse(fusion: Fusion, scale: TensorView, op: str, dtype: DataType) -> TensorView:
+    if scale.dtype() is not dtype:
+        raise BadBlock(problem=f"{op}: {scale} is of {scale.dtype().name}", remedy=f"give scales of {dtype.name}")
     out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(scale)], DataType.Float)
-    fusion.register(PointwiseOp([scale], [out], op="e8m0_inverse", compute=E8M0))
+    fusion.register(PointwiseOp([scale], [out], op=op, compute=dtype))
     return out
 
 
@@ -156,15 +165,16 @@ def nvfp4_of_amax(
     if form.scale_order == "te":
         factor = pointwise(fusion, "div", global_scale, 6.0) if global_scale is not None else 1.0 / 6.0
         wanted = pointwise(fusion, "mul", amax, factor)
+    elif global_scale is not None:
+        wanted = _at_most(fusion, pointwise(fusion, "mul", pointwise(fusion, "div", amax, 6.0), global_scale), FLOAT_MAX)
     else:
-        wanted = pointwise(fusion, "div", amax, 6.0)
-        if global_scale is not None:
-            wanted = _at_most(fusion, pointwise(fusion, "mul", wanted, global_scale), FLOAT_MAX)
+        wanted = pointwise(fusion, "e2m1_scale", amax)
     scale: TensorView = cast(fusion, wanted, E4M3)  # type: ignore[assignment]
-    held = cast(fusion, scale, DataType.Float)
     if global_scale is not None:
-        held = pointwise(fusion, "mul", held, pointwise(fusion, "div", 1.0, global_scale))
-    multiplier = _at_most(fusion, pointwise(fusion, "div", 1.0, held), FLOAT_MAX)
+        held = pointwise(fusion, "mul", cast(fusion, scale, DataType.Float), pointwise(fusion, "div", 1.0, global_scale))
+        multiplier = _at_most(fusion, pointwise(fusion, "div", 1.0, held), FLOAT_MAX)
+    else:
+        multiplier = e4m3_inverse(fusion, scale)
     scaled = pointwise(fusion, "mul", x, multiplier)
     return cast(fusion, scaled if rounding is None else rounding(fusion, scaled), FP4), scale  # type: ignore[return-value]
 

@@ -214,6 +214,16 @@ _unary(
     "e8m0_inverse", Rule.keep, {"reduced": "weft::inverse_scale({0})"}, lambda x: 1.0 / x, lambda x: 1.0 / x, blocks=("narrow",),
     source="the exponent's complement; computed in e8m0, its result is Float",
 )  # fmt: skip
+_LARGEST = 3.4028234663852886e38
+_unary(
+    "e4m3_inverse", Rule.keep, {"reduced": "weft::inverse_scale({0})"}, lambda x: (1.0 / x).clamp(max=_LARGEST).nan_to_num(nan=_LARGEST),
+    lambda x: min(1.0 / x, _LARGEST), blocks=("narrow",), flops=13, is_mufu=True,
+    source="a reciprocal without the branches of a division; computed in e4m3, its result is Float",
+)  # fmt: skip
+_unary(
+    "e2m1_scale", Rule.full_float, {"float": "weft::e2m1_scale({0})"}, lambda x: x.clamp(max=3000.0) / 6.0, lambda x: min(x, 3000.0) / 6.0,
+    blocks=("narrow",), flops=10, is_mufu=True, source="a division without its branches, where what is too large saturates next",
+)  # fmt: skip
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
 _predicate("isposinf", lambda x: torch.isposinf(x), lambda x: x == math.inf, False, complex=False)
 _unary(

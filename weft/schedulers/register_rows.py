@@ -22,6 +22,8 @@ spill with these."""
 NARROW_REGISTERS, NARROW_CAPABILITY = 8, (9, 0)
 """For conversions to 8 and 4 bits before Hopper, which has minima of three and packs in one instruction, and for the second half of a vector of 16 beside
 exponentials."""
+BLOCKS_OF_4_BITS = 3
+"""So many times these for 4 bits with a scale per block, which are encoded together."""
 OPERAND_REGISTERS = 4
 """For the vector of each weight."""
 USUAL_TENSORS, TENSOR_REGISTERS = 2, 2
@@ -284,7 +286,8 @@ class RegisterRows(RowsOf):
         if self.facts.min_dtype_bits > 8:
             return 0
         is_old = self.arch.compute_capability < NARROW_CAPABILITY
-        return NARROW_REGISTERS * (is_old + (self.facts.has_exp and self.vector > 8))
+        are_blocks = self.facts.min_dtype_bits < 8 and self.facts.block_elems > 0
+        return NARROW_REGISTERS * (is_old + (self.facts.has_exp and self.vector > 8) + BLOCKS_OF_4_BITS * are_blocks)
 
     def sum_registers(self, kept: int) -> int:
         """Beside a row made of several inputs of 16 bits that waits at two barriers: a part of it stands in both types between them.

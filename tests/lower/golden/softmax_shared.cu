@@ -27,7 +27,7 @@ extern "C" __global__ void softmax_shared(
   {
     float value[1];
     value[0] = T14;
-    weft::reduce_rows<weft::Max, 1, false, true>(value, -weft::infinity<float>(), reinterpret_cast<float*>(shared + p2), blockDim.x);
+    weft::reduce_rows<weft::Max, 1, false, true>(value, -weft::infinity<float>(), reinterpret_cast<float*>(shared + p2), 128u);
     T2 = value[0];
   }
   float* const T13 = reinterpret_cast<float*>(shared + p3);
@@ -53,7 +53,7 @@ extern "C" __global__ void softmax_shared(
   {
     float value[1];
     value[0] = T15;
-    weft::reduce_rows<weft::Sum, 1, false, true>(value, 0.f, reinterpret_cast<float*>(shared + p4), blockDim.x);
+    weft::reduce_rows<weft::Sum, 1, false, true>(value, 0.f, reinterpret_cast<float*>(shared + p4), 128u);
     T6 = value[0];
   }
   #pragma unroll 1
