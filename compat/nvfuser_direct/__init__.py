@@ -33,4 +33,4 @@ def __getattr__(name):
     raise AttributeError(f"module 'nvfuser_direct' has no attribute {name!r}")
 
 
-__all__ = [*_C_DIRECT.__all__, "_C_DIRECT", "__version__", "idm", "multidevice", "nvf_cutlass", "ops", "schedule", "version"]
+__all__ = [*_C_DIRECT.__all__, *_LAZY, "_C_DIRECT", "__version__", "idm", "multidevice", "nvf_cutlass", "ops", "schedule", "version"]

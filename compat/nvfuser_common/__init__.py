@@ -1,0 +1,1 @@
+"""The package `nvfuser_common` of nvFuser's wheels."""
