@@ -1,11 +1,12 @@
 """Times candidates of the choice among kernels for rows and columns: many random definitions and sizes, a part of the legal params of each.
 
     python bench/candidates.py [OUT.json] [--count 200] [--kernels 24] [--seconds 150] [--first 0] [--processes 24]
+    python bench/candidates.py OUT.json --compile [...]     no GPU: compiles the same kernels into the disk cache, so that timing them is short
     python bench/candidates.py --cpu-smoke
 
 Several processes schedule, lower and compile; one at a time has the GPU, so that nobody disturbs a measurement. A kernel that dies takes its process along:
 another one goes on with the next case, and the record says which kernel it was. All kernels of a case run in turn, beside a copy of the same bytes. The fastest
-by prediction are timed as well as some at random, and the present choice always. The record holds definitions as values of `Spec`, so that facts are made anew
+by prediction are timed as well as some near them and some at random, and the present choice always. The record holds definitions as values of `Spec`, so that facts are made anew
 from them. Read first: `measure_case`.
 """
 
@@ -35,10 +36,13 @@ from two_sided_definitions import Spec, benchmark_specs, definition, fill, input
 from weft import FusionDefinition
 from weft.arch import Arch, arch_by_name, arch_of_device
 from weft.compiler import Proposal
+from weft.device.library import translation_unit
 from weft.errors import WeftError
 from weft.ir.enums import SchedulerType
 from weft.options import current
 from weft.runtime import runtimes
+from weft.runtime.nvrtc import compile_or_load
+from weft.runtime.resources import Resources
 from weft.runtime.timing import Timings
 from weft.schedulers.cost.model import time_ns
 from weft.schedulers.cost.two_sided import work_of
@@ -52,6 +56,8 @@ WRONG = 2e-2
 """Relative L2 distance to what another kernel computes: rounding makes 5e-3 at most."""
 SLACK = 1.15
 """Registers that candidates may need over what they have: some of these spill, which the model must know."""
+NEAR = 1.25
+"""Over the least predicted time: what may well be the fastest."""
 STUCK_S = 25.0
 """For one case on the GPU, from which its process is ended."""
 FIELDS = tuple(InnerOuterParams.__dataclass_fields__)
@@ -64,18 +70,18 @@ def specs_of(first: int) -> Iterator[Spec]:
 
 
 def chosen_candidates(spec: Spec, arch: Arch, count: int) -> list[InnerOuterParams]:
-    """Return the present choice, a third that is predicted to be fast, and the rest at random."""
+    """Return the present choice, a third that is predicted to be fastest, a third at random of those predicted near them, and the rest at random."""
     seen = seen_of(spec)
     choice, _ = choose_inner_outer(seen.facts, arch, seen.is_loadable)
     candidates = Candidates(seen.facts, arch, seen.is_loadable, SLACK)
     made = candidates.table()
-    order = np.argsort(time_ns(work_of(made, candidates.facts_of_rows, arch), arch), kind="stable")
-    every = [candidates.params(made, place) for place in order]
-    fast, rest = every[: count // 3], every[count // 3 :]
+    times = time_ns(work_of(made, candidates.facts_of_rows, arch), arch)
+    order, third = np.argsort(times, kind="stable"), count // 3
+    near = max(third, int(np.sum(times < NEAR * times[order[:1]])))
     drawn = random.Random(str(spec))
-    some = [varied(p, drawn) for p in drawn.sample(rest, min(len(rest), count - len(fast)))]
-    found = [choice, *fast, *some]
-    return list(dict.fromkeys(found))
+    some = [drawn.sample(part, min(len(part), third)) for part in (order[third:near].tolist(), order[near:].tolist())]
+    found = [candidates.params(made, place) for place in (*order[:third], *some[0])]
+    return list(dict.fromkeys([choice, *found, *(varied(candidates.params(made, place), drawn) for place in some[1])]))
 
 
 def varied(params: InnerOuterParams, drawn: random.Random) -> InnerOuterParams:
@@ -110,10 +116,30 @@ class Kernel:
         request = self.request(use, sizes, engine, current())
         self.runtime = self.caller.kernels.runtime(request, self.caller.kernels.program(request), Timings())
 
+    def compile(self, inputs: list[torch.Tensor], arch: Arch) -> Resources:
+        """Compile into the disk cache, without a GPU; inputs may be on the CPU. Errors: what the compiler says."""
+        sizes, engine = self.caller.sizes(inputs, None, current())
+        (use,) = sizes.kernels
+        program = self.caller.kernels.program(self.request(use, sizes, engine, current()))
+        text = translation_unit(program.text, program.blocks, shortened=True)
+        return compile_or_load(text, program.name, arch.nvrtc_target, max_registers=program.max_registers).resources
+
     def resources(self) -> list[int | None]:
         """Return registers, and bytes that a thread spills."""
         found = getattr(self.runtime.built.report, "resources", None)
         return [None, None] if found is None else [found.registers, found.spill_store_bytes]
+
+
+def compile_case(spec: Spec, count: int, arch: Arch) -> dict[str, Any]:
+    """Compile the kernels of a case; return its row, without times."""
+    inputs, rows = inputs_of(definition(spec), spec, "cpu"), []
+    for params in chosen_candidates(spec, arch, count):
+        try:
+            found = Kernel(spec, params).compile(inputs, arch)
+            rows.append([None, found.registers, found.spill_store_bytes, "", *short(params)])
+        except WeftError as error:
+            rows.append([None, None, None, type(error).__name__, *short(params)])
+    return {"spec": spec.to_json(), "kernels": rows}
 
 
 def short(params: InnerOuterParams) -> list[Any]:
@@ -190,10 +216,10 @@ def work(a: argparse.Namespace, folder: Path, device: str) -> None:
         if number >= a.count:
             return
         spec = next(itertools.islice(specs_of(a.first), number, None))
-        if device == "cpu":
+        if device == "cpu" and not a.compile:
             spec = Spec(*[*spec.to_json()[:2], min(spec.rows, 5), min(spec.columns, 136), *spec.to_json()[4:]])
         try:
-            row = measure_case(spec, a.kernels, arch, device, folder)
+            row = compile_case(spec, a.kernels, arch) if a.compile else measure_case(spec, a.kernels, arch, device, folder)
         except (WeftError, ValueError, torch.OutOfMemoryError) as error:  # a spec that the template does not take
             row = {"spec": spec.to_json(), "failed": f"{type(error).__name__}: {str(error)[:200]}"}
         with (folder / f"rows.{os.getpid()}").open("a") as file:
@@ -206,7 +232,7 @@ def supervise(a: argparse.Namespace, folder: Path) -> list[list[Any]]:
     """Keep the processes at work; return the kernels that killed one."""
     died: list[list[Any]] = []
     command = [sys.executable, __file__, "--worker", str(folder), "--until", str(a.until), "--count", str(a.count), "--first", str(a.first)]
-    command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke
+    command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke + ["--compile"] * a.compile
     running = [subprocess.Popen(command) for _ in range(a.processes)]
     while running:
         time.sleep(0.25)
@@ -248,8 +274,9 @@ def main() -> None:
     arguments.add_argument("--processes", type=int, default=24)
     arguments.add_argument("--worker", help=argparse.SUPPRESS)
     arguments.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    arguments.add_argument("--compile", action="store_true", help="compile only, for an H200, without a GPU")
     a = arguments.parse_args()
-    device = device_of(a)
+    device = "cpu" if a.compile else device_of(a)
     if a.worker:
         return work(a, Path(a.worker), device)
     if a.cpu_smoke:

@@ -21,6 +21,7 @@ from weft.runtime.driver import LoadedKernel, load_kernel
 from weft.runtime.nvrtc import compile_cubin
 
 STEPS = 256
+FEW_SMS = 4
 CHASED_BYTES = {"l2": 8 << 20, "dram": 512 << 20}
 """What a chain of loads runs through: less than half of an L2, and more than any."""
 TEXT = """
@@ -99,12 +100,34 @@ extern "C" __global__ void cluster_barrier(long long* out) {
 """
 
 
+BULK_TEXT = """
+extern "C" __global__ void bulk_chain(long long* out, const long long* next) {
+  __shared__ alignas(16) long long data[2];
+  __shared__ alignas(8) unsigned long long barrier;
+  unsigned to = (unsigned)__cvta_generic_to_shared(data), at_barrier = (unsigned)__cvta_generic_to_shared(&barrier), parity = 0;
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" :: "r"(at_barrier) : "memory");
+  long long at = out[1];
+  long long start = clock64();
+  for (int i = 0; i < STEPS; ++i, parity ^= 1) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 16;" :: "r"(at_barrier) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 16, [%2];"
+                 :: "r"(to), "l"(next + at), "r"(at_barrier) : "memory");
+    for (unsigned done = 0; !done;)
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done) : "r"(at_barrier), "r"(parity) : "memory");
+    at = *(volatile long long*)data;
+  }
+  out[0] = clock64() - start; out[1] = at;
+}
+"""
+
+
 class Bench:
     """Kernels of this file on one device."""
 
     def __init__(self) -> None:
         self.arch: Arch = arch_of_device(0)
-        text = (TEXT + CLUSTER_TEXT * (self.arch.max_cluster_blocks > 1)).replace("STEPS", str(STEPS))
+        text = (TEXT + CLUSTER_TEXT * (self.arch.max_cluster_blocks > 1) + BULK_TEXT * self.arch.has_tma).replace("STEPS", str(STEPS))
         self.text = translation_unit(text, ("grid",))
         self.loaded: dict[str, LoadedKernel] = {}
         self.out = torch.zeros(8, dtype=torch.int64, device="cuda")
@@ -181,19 +204,25 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
     for blocks in (sms // 2, sms, 2 * sms, 4 * sms):
         few, many = (bench.us(bench.run("meetings", blocks, 256, [counters], [("long long", n)], cooperative=True)) for n in (16, 116))
         meetings[blocks] = (many - few) / 100 * 1e3
-    latencies = {}
+    latencies, bulk = {}, 0.0
     for name, count in CHASED_BYTES.items():
         chain = chain_through(count)
         if name == "l2":  # brought there first
             bench.us(bench.run("read_all", sms, 512, [chain], [("long long", chain.numel() // 2), ("long long", 1)]), False)
         bench.out.zero_()
         latencies[name] = bench.clocks("memory_chain", 1, 1, [chain])
+        if name == "l2" and arch.has_tma:
+            bulk = bench.clocks("bulk_chain", 1, 1, [chain]) - latencies[name]
         del chain
+    waves = {blocks: bench.us(bench.run("empty", blocks * sms, 128)) for blocks in (200, 1200)}
     rates = {}
     for name, count in (("l2", 16 << 20), ("dram", 1 << 30)):
         source = torch.zeros(count // 8, dtype=torch.int64, device="cuda")
         once, often = (bench.us(bench.run("read_all", sms * 4, 512, [source], [("long long", count // 16), ("long long", n)]), False) for n in (1, 21))
         rates[name] = 20 * count / (often - once) * 1e6
+        if name == "dram":  # by few multiprocessors, of which each has all that it can take
+            few = bench.us(bench.run("read_all", FEW_SMS, 1024, [source], [("long long", count // 256), ("long long", 1)]), False)
+            rates["sm"] = count / 16 / FEW_SMS / (few - empty) * 1e6
         del source
     barrier_clocks, barrier_warp_clocks = line_through(barrier)
     cluster_clocks, cluster_block_clocks = line_through(clusters) if clusters else (0.0, 0.0)
@@ -203,7 +232,9 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
         "cooperative_launch_ns": together * 1e3,
         "dram_latency_ns": latencies["dram"] / clocks_per_ns,
         "l2_latency_ns": latencies["l2"] / clocks_per_ns,
+        "bulk_latency_ns": bulk / clocks_per_ns,
         "l2_bytes_per_s": rates["l2"],
+        "block_launch_ns": (waves[1200] - waves[200]) / 1000 * 1e3,
         "shared_latency_clocks": bench.clocks("shared_chain", 1, 32),
         "shuffle_latency_clocks": bench.clocks("shuffle", 1, 32) - arithmetic_latency(bench),
         "barrier_clocks": barrier_clocks,
@@ -216,7 +247,7 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
     more: dict[str, object] = {
         "arithmetic_latency_clocks": arithmetic_latency(bench),
         "fma_per_clock_and_scheduler": 4 * 1024 / 32 / 4 / bench.clocks("arithmetic", 1, 1024, (), [("float", 1.0)]),
-        "copy_bytes_per_s": (1 << 30) / copy_us(1 << 30, "cuda") * 1e6, "read_bytes_per_s": rates["dram"], "barriers": barrier, "clusters": clusters,
+        "copy_bytes_per_s": (1 << 30) / copy_us(1 << 30, "cuda") * 1e6, "read_bytes_per_s": rates["dram"], "sm_bytes_per_s": rates["sm"], "barriers": barrier, "clusters": clusters,
         "meetings": meetings,
     }  # fmt: skip
     return figures, more

@@ -18,17 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fit_ways import FREE
 from measure import RESULTS, table
 from two_sided_definitions import Spec, benchmark_specs, seen_of
 
 from weft.arch import Arch, arch_by_name
-from weft.schedulers.cost.model import FITTED, Fitted, time_ns
+from weft.runtime.resources import MOST_SPILL_BYTES
+from weft.schedulers.cost.model import time_ns
+from weft.schedulers.cost.parts import FITTED, Fitted
 from weft.schedulers.cost.two_sided import Kernels, Rows, needed_registers, work_of
 from weft.schedulers.cost.work import Work
 from weft.schedulers.inner_outer_candidates import FILLS, Candidates
 from weft.schedulers.inner_outer_params import LOADS
 
 RECORD = RESULTS / "two_sided.json"
+LEAST_CASES = 8
+"""Of a part that is left out."""
 SHARPNESS = 0.03
 """Of predicted times, for the smooth regret that the fit makes small: kernels whose predictions differ by less are taken alike."""
 STEPS = 4000
@@ -64,7 +69,10 @@ class Recorded:
 
 
 def read(paths: Sequence[Path], arch: Arch) -> Recorded:
-    """Read records; cases with fewer than three kernels say nothing of a choice."""
+    """Read records: kernels that the runtime takes, of cases that have three at least.
+
+    The runtime refuses a kernel that spills too much, and takes the next one by the model: as if the first had not been there.
+    """
     specs: list[Spec] = []
     columns: dict[str, list[Any]] = {f.name: [] for f in fields(Kernels)}
     facts: dict[str, list[Any]] = {f.name: [] for f in fields(Rows)}
@@ -72,7 +80,8 @@ def read(paths: Sequence[Path], arch: Arch) -> Recorded:
     for path in paths:
         data = json.loads(path.read_text(encoding="utf-8"))
         for found in data["cases"]:
-            good = [dict(zip(data["columns"], k)) for k in found.get("kernels", ()) if k[0] is not None]
+            timed = [dict(zip(data["columns"], k)) for k in found.get("kernels", ()) if k[0] is not None]
+            good = [k for k in timed if (k["spill_bytes"] or 0) <= (0 if k["loads"] == "tma" else MOST_SPILL_BYTES)]
             if len(good) < 3:
                 continue
             spec = Spec(*found["spec"])
@@ -120,7 +129,7 @@ def fit(recorded: Recorded, arch: Arch, cases: np.ndarray, steps: int = STEPS, s
     error of the predictions themselves, which keeps them times.
     """
     work, drawn = recorded.work(arch), np.random.default_rng(seed)
-    names = [f.name for f in fields(Fitted)]
+    names = [f.name for f in fields(Fitted) if f.name not in FREE]
     us, case, count = recorded.us, recorded.case, len(recorded.specs)
     best = recorded.best
     lost = np.minimum(2.0, us / best[case] - 1.0)
@@ -132,7 +141,7 @@ def fit(recorded: Recorded, arch: Arch, cases: np.ndarray, steps: int = STEPS, s
         low[names.index(name)], high[names.index(name)] = np.log(least), np.log(most)
 
     def loss(values: np.ndarray) -> float:
-        predicted = np.log(time_ns(work, arch, Fitted(*np.exp(values))) * 1e-3)
+        predicted = np.log(time_ns(work, arch, dataclasses.replace(start, **dict(zip(names, np.exp(values).tolist())))) * 1e-3)
         least = np.full(count, np.inf)
         np.minimum.at(least, case, predicted)
         share = np.exp((least[case] - predicted) / SHARPNESS)
@@ -150,7 +159,7 @@ def fit(recorded: Recorded, arch: Arch, cases: np.ndarray, steps: int = STEPS, s
             values, least, width = moved, found, min(0.5, width * 1.1)
         else:
             width = max(0.02, width * 0.995)
-    return Fitted(*np.exp(values).tolist())
+    return dataclasses.replace(start, **dict(zip(names, np.exp(values).tolist())))
 
 
 # ---------------------------------------------------------------- what is left out
@@ -165,7 +174,7 @@ def folds(recorded: Recorded) -> dict[str, dict[str, np.ndarray]]:
 
     return {
         "a third": {str(n): thirds == n for n in range(3)},
-        "a family": parts(lambda s: s.norm),
+        "a family": parts(lambda s: s.norm),  # with all that stands around it
         "a width class": parts(lambda s: sum(s.columns > edge for edge in WIDTHS)),
         "a row class": parts(lambda s: sum(s.rows > edge for edge in ROWS)),
         "a type": parts(lambda s: s.dtype),
@@ -176,7 +185,7 @@ def print_folds(recorded: Recorded, arch: Arch, steps: int, is_benchmark: np.nda
     lines = []
     for what, parts in folds(recorded).items():
         for name, out in parts.items():
-            if not 8 <= out.sum() <= len(out) - 8:
+            if not LEAST_CASES <= out.sum() <= len(out) - LEAST_CASES:
                 continue
             fitted = fit(recorded, arch, ~out & ~is_benchmark, steps)
             regret, _ = regrets(recorded, time_ns(recorded.work(arch), arch, fitted))

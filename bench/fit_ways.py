@@ -1,38 +1,32 @@
-"""Fits the constants of `weft/schedulers/row_model.py` to recorded times: the choice should lose little, and predictions be near. Needs no GPU.
+"""Fits the constants of `weft/schedulers/cost` that belong to rows alone to recorded times: the choice should lose little, and predictions be near. Needs no GPU.
 
-Owns the search: a few constants at a time are changed by random factors, and kept when the loss falls. The same file gives the same constants.
-Read first: `fit`.
+Owns the search over the few numbers that belong to rows alone, and the check with a family, a class of widths or of row counts left out. Read first: `fit`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-import random
 from typing import Any
 
 from forced import Seen
-from regret import MOST, times_of
+from regret import MOST, mean_regret, times_of
 
 from weft.arch import Arch
-from weft.schedulers.row_model import CONSTANTS, Constants
+from weft.schedulers.cost.parts import FITTED, Fitted
 from weft.schedulers.row_ways import Ways, find_ways
 
-BOUNDS = {
-    "roof": (0.95, 1.05),
-    "specialized_roof": (0.9, 1.0),
-    "own_transfer": (0.3, 1.0),
-    "l2": (0.7, 3.0),
-    "preference": (0.0, 0.15),
-    "weight_ns": (20.0, 1500.0),
-}
-OTHERS = (0.2, 5.0)
-"""Least and most of a constant over its present value, where BOUNDS does not name it."""
+FREE = {"random": (20.0, 35.0, 50.0, 69.0, 100.0, 140.0), "preference": (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12)}
+"""Numbers that these cases decide, and the values that are tried; others are fitted to kernels for rows and columns (`fit_cost.py`)."""
+WIDTHS, ROWS = (2048, 4096, 8192, 16384), (132, 512, 4096, 16384)
+"""Where the classes of widths and row counts meet."""
 ERROR_WEIGHT = 0.1
 """What an error of a prediction counts beside a regret of the same size."""
 ABOVE_MOST_WEIGHT = 20.0
 """What a regret counts more beyond the most that is allowed."""
-STEPS = 6000
+ALIKE = 1e-5
+"""Losses that differ by less say nothing."""
 LAUNCH_BOUND_ROWS = 4
 """Rows per multiprocessor up to which most of the time is that of the launch, for a copy too: their fractions are not compared, only the choice is."""
 
@@ -46,12 +40,12 @@ class Case:
     times: dict[str, float]
     fractions: dict[str, float]
 
-    def regret(self, constants: Constants) -> float:
+    def regret(self, constants: Fitted) -> float:
         """Regret among the ways without bulk stores; a way that was not measured cannot be compared, and counts as not lost."""
         best = self.ways.best(constants)
         return self.times[best] / min(self.times.values()) - 1.0 if best in self.times else 0.0
 
-    def error(self, constants: Constants) -> float:
+    def error(self, constants: Fitted) -> float:
         logs = [abs(math.log(self.ways.predict[way](constants) / self.fractions[way])) for way in self.fractions if way in self.ways.predict]
         return sum(logs) / max(1, len(logs))
 
@@ -67,7 +61,7 @@ def cases_of(rows: list[dict[str, Any]], arch: Arch) -> list[Case]:
     return out
 
 
-def loss(cases: list[Case], constants: Constants) -> float:
+def loss(cases: list[Case], constants: Fitted) -> float:
     """Mean of the regrets, more for each above 2 %, and a little of the errors."""
     total = 0.0
     for case in cases:
@@ -76,26 +70,30 @@ def loss(cases: list[Case], constants: Constants) -> float:
     return total / len(cases)
 
 
-def fit(cases: list[Case], steps: int = STEPS) -> Constants:
-    """Return constants with which the loss is small."""
-    chance, found = random.Random(0), CONSTANTS
-    best = loss(cases, found)
-    names = [field.name for field in dataclasses.fields(Constants)]
-    spread = dict.fromkeys(names, 0.3)
-    for _ in range(steps):
-        together = chance.sample(names, chance.choice((1, 1, 2, 3)))  # one alone may lose what several gain
-        values: dict[str, float] = {}
-        for name in together:
-            start = getattr(CONSTANTS, name)
-            low, high = BOUNDS.get(name) or (start * OTHERS[0], start * OTHERS[1])
-            value = min(high, max(low, getattr(found, name) * math.exp(chance.gauss(0.0, spread[name]))))
-            values[name] = float(f"{value:.3g}")
-        changed = dataclasses.replace(found, **values)
-        now = loss(cases, changed)
-        for name in together:
-            spread[name] = min(0.6, spread[name] * 1.5) if now < best else max(0.03, spread[name] * 0.97)
-        if now < best:
-            found, best = changed, now
+def fit(cases: list[Case]) -> Fitted:
+    """Return the numbers with which the loss is least. Of those that lose alike, the ones in the middle: cases that decide nothing lean to no side."""
+    tried = [dataclasses.replace(FITTED, **dict(zip(FREE, values))) for values in itertools.product(*FREE.values())]
+    losses = [loss(cases, fitted) for fitted in tried]
+    alike = [fitted for fitted, found in zip(tried, losses) if found <= min(losses) + ALIKE]
+    return alike[len(alike) // 2]
+
+
+# ---------------------------------------------------------------- what is left out
+def classes(case: Case) -> dict[str, str]:
+    """Return the family, the width class and the class of row counts of a case, by its label."""
+    family, _, sizes = case.label.split()
+    rows, columns = (int(n) for n in sizes.split("x"))
+    return {"family": family, "widths": f"class {sum(columns > edge for edge in WIDTHS)}", "rows": f"class {sum(rows > edge for edge in ROWS)}"}
+
+
+def left_out(cases: list[Case]) -> dict[tuple[str, str], list[float]]:
+    """Return for each class the regrets of its cases, with numbers that are fitted to all others."""
+    found = {}
+    for kind in ("family", "widths", "rows"):
+        for name in sorted({classes(case)[kind] for case in cases}):
+            inside = [case for case in cases if classes(case)[kind] == name]
+            fitted = fit([case for case in cases if classes(case)[kind] != name])
+            found[kind, name] = [case.regret(fitted) for case in inside]
     return found
 
 
@@ -103,9 +101,11 @@ def print_fit(rows: list[dict[str, Any]], arch: Arch) -> None:
     """Print the present constants, and those that lose least on these rows."""
     cases = cases_of(rows, arch)
     found = fit(cases)
-    for what, constants in (("present", CONSTANTS), ("fitted", found)):
+    for what, constants in (("present", FITTED), ("fitted", found)):
         regrets = sorted(((case.regret(constants), case.label) for case in cases), reverse=True)
         mean = math.exp(sum(math.log1p(r) for r, _ in regrets) / len(regrets)) - 1.0
         print(f"{what}: loss {loss(cases, constants):.5f}, regret at most {regrets[0][0] * 100:.1f} %, geometric mean {mean * 100:.3f} %")
         print("\n".join(f"    {label}: {regret * 100:.1f} %" for regret, label in regrets if regret > MOST))
-    print("\n".join(f"    {field.name}: float = {getattr(found, field.name)}" for field in dataclasses.fields(Constants)))
+    print("\n".join(f"    {field.name}: float = {getattr(found, field.name)}" for field in dataclasses.fields(Fitted) if field.name in FREE))
+    for (kind, name), regrets_of in left_out(cases).items():
+        print(f"without {kind} {name}: regret of these {len(regrets_of)} cases {mean_regret(regrets_of) * 100:.3f} %, at most {max(regrets_of) * 100:.1f} %")

@@ -75,17 +75,20 @@ def _round_down(value: int, step: int) -> int:
 class Latencies:
     """How long a chip's parts take, for `schedulers/cost`.
 
-    launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. dram_latency_ns, l2_latency_ns: from a load to its first use, nothing else
-    going on. l2_bytes_per_s: by all multiprocessors. shuffle_latency_clocks, shared_latency_clocks, arithmetic_latency_clocks: as of loads.
+    launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. block_launch_ns: least time between two blocks of a multiprocessor. dram_latency_ns, l2_latency_ns: from a load to its first use, nothing else
+    going on. bulk_latency_ns: what a bulk copy takes longer than a load. l2_bytes_per_s: by all multiprocessors. l1_latency_clocks, shuffle_latency_clocks, shared_latency_clocks, arithmetic_latency_clocks: as of loads.
     barrier_clocks, barrier_warp_clocks: of a barrier of a block, and for each of its warps. cluster_barrier_clocks, cluster_block_clocks: the same for a
     cluster and its blocks. grid_meeting_ns, grid_block_ns: for all blocks of a grid to meet, and for each of them.
     """
 
     launch_ns: float
     cooperative_launch_ns: float
+    block_launch_ns: float
     dram_latency_ns: float
     l2_latency_ns: float
+    bulk_latency_ns: float
     l2_bytes_per_s: float
+    l1_latency_clocks: float
     shared_latency_clocks: float
     shuffle_latency_clocks: float
     arithmetic_latency_clocks: float
@@ -98,11 +101,14 @@ class Latencies:
 
 
 HOPPER_LATENCIES = Latencies(  # measured on an H200 by bench/chip.py, driver 580, November 2026, but for what says otherwise
-    launch_ns=4350,
-    cooperative_launch_ns=4460,
-    dram_latency_ns=650,  # an estimate; 479 clocks of an H100 PCIe where translations are at hand (arXiv 2402.13499)
-    l2_latency_ns=145,
-    l2_bytes_per_s=5.5e12,  # an estimate
+    launch_ns=4320,
+    cooperative_launch_ns=4350,
+    block_launch_ns=79,
+    dram_latency_ns=338,
+    l2_latency_ns=168,
+    bulk_latency_ns=275,  # an estimate
+    l2_bytes_per_s=7.8e12,
+    l1_latency_clocks=40.7,  # of an H100 PCIe (arXiv 2402.13499)
     shared_latency_clocks=29.5,
     shuffle_latency_clocks=25,
     arithmetic_latency_clocks=4,
@@ -110,14 +116,15 @@ HOPPER_LATENCIES = Latencies(  # measured on an H200 by bench/chip.py, driver 58
     barrier_warp_clocks=2.0,
     cluster_barrier_clocks=377,
     cluster_block_clocks=0.6,
-    grid_meeting_ns=1258,
+    grid_meeting_ns=1280,
     grid_block_ns=1.1,
 )
 AMPERE_LATENCIES = replace(  # published figures; what nobody publishes is taken to be as on Hopper
     HOPPER_LATENCIES,
-    dram_latency_ns=630,  # Hopper's, by the clocks of one source: 466 and 479 (arXiv 2402.13499)
+    dram_latency_ns=330,  # 466 clocks at 1.41 GHz (arXiv 2402.13499)
     l2_latency_ns=185,  # 261 clocks at 1.41 GHz, same source
-    l2_bytes_per_s=3.2e12,  # an estimate: Hopper's, by multiprocessors and clocks
+    l2_bytes_per_s=4.5e12,  # an estimate: Hopper's, by multiprocessors and clocks
+    l1_latency_clocks=37.9,  # same source
     shared_latency_clocks=29,  # same source
     cluster_barrier_clocks=0,  # there are no clusters
     cluster_block_clocks=0,
@@ -125,7 +132,7 @@ AMPERE_LATENCIES = replace(  # published figures; what nobody publishes is taken
 BLACKWELL_LATENCIES = replace(  # published figures; what nobody publishes is taken to be as on Hopper
     HOPPER_LATENCIES,
     l2_latency_ns=150,  # chipsandcheese.com on the B200: within a partition
-    l2_bytes_per_s=6.1e12,  # an estimate: Hopper's, by multiprocessors and clocks
+    l2_bytes_per_s=8.7e12,  # an estimate: Hopper's, by multiprocessors and clocks
 )
 
 

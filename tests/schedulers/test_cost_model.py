@@ -17,14 +17,15 @@ from two_sided_definitions import Spec, random_spec, seen_of, shared_definition 
 from weft.arch import CHIPS, H200  # noqa: E402
 from weft.compiler import Proposal, schedule_clone  # noqa: E402
 from weft.ir.enums import SchedulerType  # noqa: E402
-from weft.schedulers.cost.model import FITTED, Fitted, time_ns  # noqa: E402
+from weft.schedulers.cost.model import time_ns  # noqa: E402
+from weft.schedulers.cost.parts import FITTED, Fitted  # noqa: E402
 from weft.schedulers.cost.two_sided import Kernels, work_of  # noqa: E402
 from weft.schedulers.inner_outer_candidates import Candidates  # noqa: E402
 from weft.schedulers.inner_outer_heuristic import choose_inner_outer  # noqa: E402
 from weft.schedulers.inner_outer_params import InnerOuterParams  # noqa: E402
 
-MOST_MEAN, MOST_LEFT_OUT = 0.055, 0.07
-"""Regret in the geometric mean: of the record, and of a third of its cases when the numbers are fitted to the others. The bar of the project is 0.005."""
+MOST_MEAN, MOST_LEFT_OUT = 0.05, 0.07
+"""Regret in the geometric mean: of the record, and of a part of its cases when the numbers are fitted to the others. The bar of the project is 0.005."""
 SPECS = [random_spec(seed) for seed in (*range(40), 200, 201)]
 
 
@@ -138,16 +139,19 @@ def test_ten_numbers_are_fitted() -> None:
 
 # ---------------------------------------------------------------- the record
 def test_a_choice_loses_little_on_what_was_timed(recorded: fit_cost.Recorded) -> None:
-    assert len(recorded.specs) >= 300 and len(recorded.us) >= 7000
+    assert len(recorded.specs) >= 480 and len(recorded.us) >= 9000
     regret, _ = fit_cost.regrets(recorded, time_ns(recorded.work(H200), H200, FITTED))
     assert fit_cost.geometric_mean(regret) <= MOST_MEAN
 
 
-def test_numbers_fitted_to_two_thirds_choose_well_in_the_rest(recorded: fit_cost.Recorded) -> None:
-    left_out = np.arange(len(recorded.specs)) % 3 == 0
-    fitted = fit_cost.fit(recorded, H200, ~left_out, steps=400)
-    regret, _ = fit_cost.regrets(recorded, time_ns(recorded.work(H200), H200, fitted))
-    assert fit_cost.geometric_mean(regret[left_out]) <= MOST_LEFT_OUT
+@pytest.mark.parametrize("kind", ["a third", "a family", "a width class", "a row class", "a type"])
+def test_numbers_fitted_without_a_part_of_the_cases_choose_well_in_it(recorded: fit_cost.Recorded, kind: str) -> None:
+    parts = {name: out for name, out in fit_cost.folds(recorded)[kind].items() if out.sum() >= fit_cost.LEAST_CASES}
+    assert len(parts) >= 3
+    for out in parts.values():
+        fitted = fit_cost.fit(recorded, H200, ~out, steps=250)
+        regret, _ = fit_cost.regrets(recorded, time_ns(recorded.work(H200), H200, fitted))
+        assert fit_cost.geometric_mean(regret[out]) <= MOST_LEFT_OUT
 
 
 def test_predictions_are_times(recorded: fit_cost.Recorded) -> None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from weft.arch import A100, H200
+from weft.arch import A100, H200, Arch
 from weft.compiler import prepare
 from weft.dtypes import DataType
 from weft.schedulers.async_rows_heuristic import AsyncRowsParams, choose_async_rows, needed_registers, tma_blocks_per_sm, tma_registers
+from weft.schedulers.cost.parts import FITTED
 from weft.schedulers.facts import PersistentAnalysis, PersistentFacts, analyze_persistent
 from weft.schedulers.persistent_heuristic import choose_with_trace
-from weft.schedulers.row_model import CONSTANTS, predicted_registers, predicted_specialized, predicted_tma
+from weft.schedulers.row_model import predicted_registers, predicted_specialized, predicted_tma
 from weft.schedulers.row_ways import choose_rows, find_ways
 
 from .test_rows_by_tma import normalization
@@ -26,12 +27,18 @@ def facts_of(rows: int, columns: int, dtype: DataType = DataType.Float, is_softm
     return analysis.facts(env, {})
 
 
+def chip(**latencies: float) -> Arch:
+    """Return an H200 with other latencies."""
+    return replace(H200, latencies=replace(H200.latencies, **latencies))
+
+
+SLOW_CLUSTERS = replace(FITTED, cluster=300.0)
+
+
 def test_each_way_is_taken_where_the_others_are_slow() -> None:
-    slow_clusters = replace(CONSTANTS, cluster_ns=50_000.0)
-    assert find_ways(facts_of(4096, 4096), H200, is_loadable=True).best(replace(CONSTANTS, tma_latency_ns=5_000.0)) == "registers"
-    ways = find_ways(facts_of(4096, 24576), H200, is_loadable=True)
-    assert ways.best(replace(slow_clusters, specialized_chain=50.0)) == "tma"
-    assert ways.best(replace(slow_clusters, tma_latency_ns=50_000.0)) == "specialized"
+    assert find_ways(facts_of(4096, 4096), chip(bulk_latency_ns=5_000.0), is_loadable=True).best(FITTED) == "registers"
+    assert find_ways(facts_of(4096, 24576), H200, is_loadable=True).best(SLOW_CLUSTERS) == "tma"
+    assert find_ways(facts_of(4096, 24576), chip(bulk_latency_ns=50_000.0), is_loadable=True).best(SLOW_CLUSTERS) == "specialized"
 
 
 @pytest.mark.parametrize(
@@ -66,30 +73,31 @@ def test_weights_cost_a_row_in_registers_nothing_when_they_are_loaded_first() ->
     candidate = choose_with_trace(facts, H200)[1].candidates[0]
     assert candidate.params.weights == "registers"
     later = replace(candidate, params=replace(candidate.params, weights="late"))
-    slow = replace(CONSTANTS, weight_ns=1000.0)
+    slow = replace(FITTED, l2=7.0)
     assert predicted_registers(later, facts, H200, slow) < predicted_registers(candidate, facts, H200, slow)
     assert predicted_registers(candidate, facts, H200, slow) == predicted_registers(candidate, facts, H200)
 
 
 def test_a_pipeline_must_be_faster_by_more_than_the_preference() -> None:
     ways = find_ways(facts_of(4096, 32768), H200, is_loadable=True)
-    slow_clusters = replace(CONSTANTS, cluster_ns=50_000.0)
-    assert ways.best(slow_clusters) == "tma"
-    assert ways.best(replace(slow_clusters, preference=0.99)) == "registers"
+    assert ways.best(SLOW_CLUSTERS) == "tma"
+    assert ways.best(replace(SLOW_CLUSTERS, preference=0.99)) == "registers"
 
 
 def test_what_costs_time_lowers_the_prediction() -> None:
-    """Clusters by what they wait for, a row per block by its latency, specialized warps by the part of the chain that they do not hide."""
+    """Clusters by their exchange, a row per block by the latency of its copy, every way by the clocks of a warp between two instructions."""
     facts = facts_of(4096, 24576)
     ways = find_ways(facts, H200, is_loadable=True)
     candidate = choose_with_trace(facts, H200)[1].candidates[0]
     assert candidate.params.cluster_blocks > 1
-    slower = replace(
-        CONSTANTS, cluster_ns=CONSTANTS.cluster_ns * 2, tma_latency_ns=CONSTANTS.tma_latency_ns * 4, specialized_chain=CONSTANTS.specialized_chain * 2
-    )
-    for way in ("registers", "tma", "specialized"):
-        assert ways.predict[way](slower) < ways.predict[way](CONSTANTS) < 1.0
-    assert predicted_registers(candidate, facts, H200) == ways.predict["registers"](CONSTANTS)
+    slow = {
+        "registers": ways.predict["registers"](replace(FITTED, cluster=2 * FITTED.cluster)),
+        "tma": find_ways(facts, chip(bulk_latency_ns=1000.0), is_loadable=True).predict["tma"](FITTED),
+        "specialized": ways.predict["specialized"](replace(FITTED, alone=2 * FITTED.alone)),
+    }
+    for way, slower in slow.items():
+        assert slower < ways.predict[way](FITTED) < 1.0
+    assert predicted_registers(candidate, facts, H200) == ways.predict["registers"](FITTED)
 
 
 def test_rows_that_do_not_fill_the_last_wave_lower_the_prediction() -> None:

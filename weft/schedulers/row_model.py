@@ -1,80 +1,41 @@
 """How near to the memory roof each way to keep rows gets: a model of bytes in flight, waves and registers, for the choice among them.
 
-The roof is approached as in `throughput_heuristic`: each limit is the time of a row's bytes at a multiprocessor's share of the memory, over the time of
-something else, and the fraction is near the smallest of these ratios, below it where two are alike:
+Each limit is the time of a row's bytes at a multiprocessor's share of the memory, over the time of something else, and the fraction of the roof is near the
+smallest of these ratios, below it where two are alike (`Fitted.sharpness`):
 
-    memory   rows in work * transfer / (rest + own part of the transfer)    rest: what a row waits for besides its bytes
+    memory   rows in work * transfer / rest       rest: what a row waits for besides its bytes
     issue    transfer / time to issue the row's instructions
-    L2       transfer / time in which L2 gives the row and its weights
+    launch   transfer / least time between two blocks of a multiprocessor
     flight   bytes asked for at once / bytes that must be on their way
 
-Rows in work: blocks of a multiprocessor (registers, tma), compute groups (specialized, whose rows come while others are computed). Pure arithmetic.
-Read first: `predicted`.
+Rows in work: blocks of a multiprocessor (registers, tma), compute groups (specialized, whose rows come while others are computed). What parts take is in
+`cost/parts.py`, what belongs to a chip in `arch.py`. Pure arithmetic. Read first: `predicted_registers`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from ..arch import Arch
+from ..arch import SUB_PARTITIONS, Arch
 from .async_rows_heuristic import AsyncRowsParams, registers_for_row, tma_blocks_per_sm, tma_registers
+from .cost.parts import (
+    ACCESS_INSTRUCTIONS,
+    FITTED,
+    MUFU_CLOCKS,
+    OP_INSTRUCTIONS,
+    RESULT_INSTRUCTIONS,
+    STEP_INSTRUCTIONS,
+    Fitted,
+    alone_factor,
+    barrier_clocks,
+    fold_clocks,
+)
 from .facts import PersistentFacts
 from .persistent_params import Candidate
-from .throughput_heuristic import (
-    ACCESS_INSTRUCTIONS,
-    BLOCK_REDUCTION_INSTRUCTIONS,
-    INSTRUCTIONS_PER_OP,
-    LAUNCH_NS,
-    MUFU_CLOCKS,
-    SHARPNESS,
-    WARP_INSTRUCTIONS,
-    balance,
-    bytes_in_flight_per_sm,
-    ceil_div,
-    clocks_per_ns,
-    l2_bytes_per_ns,
-    reduction_clocks,
-    share_bytes_per_ns,
-)
+from .throughput_heuristic import balance, bytes_in_flight_per_sm, ceil_div, clocks_per_ns, share_bytes_per_ns
 
-L1_NS = 20.0
-"""Latency of an access that hits L1: about 35 clocks."""
 L1_PART = 0.75
 """Of what shared memory leaves of a multiprocessor's L1, the part that can hold weights: rows go through it too. An estimate."""
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What is fitted to measurements: `python bench/ways.py --fit FILE.json` prints the values that lose least on a file of results.
-
-    latency_ns: of a row in registers; tma_latency_ns: what the barrier of a bulk copy adds. vector_clocks, element_clocks: chain of dependent operations of a
-    warp for a vector in one pass. own_transfer: of a lone block over its multiprocessor's share. cluster_ns, cluster_level_ns: what a block of a cluster
-    waits for, in all and per reduction. weight_ns: of one vector of a weight that a thread loads from L2 after its row. l2: over the estimate of L2's rate.
-    roof, specialized_roof: what the best kernels reach. specialized_chain: of the chain, the part that a compute group of a specialized block cannot hide.
-    preference: how much faster a pipeline must be to be taken instead of registers. bounds_instructions: of a warp for a batch that asks in every pass
-    whether it exists; random_bounds_instructions: more of them where it draws random numbers, whose rounds it then shares with no other.
-    Source: 230 cases on one H200 at a time, in bench/results/ways.json, November 2026.
-    """
-
-    roof: float = 1.01
-    specialized_roof: float = 0.951
-    latency_ns: float = 53.2
-    tma_latency_ns: float = 266.0
-    vector_clocks: float = 0.259
-    element_clocks: float = 8.81
-    own_transfer: float = 0.446
-    cluster_ns: float = 548.0
-    cluster_level_ns: float = 464.0
-    weight_ns: float = 62.3
-    l2: float = 1.72
-    specialized_chain: float = 1.32
-    preference: float = 0.0553
-    bounds_instructions: float = 47.1
-    random_bounds_instructions: float = 69.3
-
-
-CONSTANTS = Constants()
 
 
 @dataclass(frozen=True)
@@ -125,48 +86,47 @@ def specialized(params: AsyncRowsParams) -> Running:
     return Running(params.groups, 1.0, params.bdimx, params.batches, params.vector_elems, params.project_to_inputs, 0, has_bounds=params.fill == "partial")
 
 
-def predicted_registers(candidate: Candidate, facts: PersistentFacts, arch: Arch, c: Constants = CONSTANTS) -> float:
+def predicted_registers(candidate: Candidate, facts: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> float:
     """Return the fraction of the roof for rows in registers; rows in shared memory or read again have a model of their own."""
     if candidate.params.storage != "register":
         return candidate.score
     how = in_registers(candidate)
-    cost = _Cost(how, facts, arch)
-    cluster_ns = c.cluster_ns + c.cluster_level_ns * cost.levels if how.cluster_blocks > 1 else 0.0
-    rest = c.latency_ns + cluster_ns + cost.chain_ns(c) + cost.barriers_ns() + cost.weights_ns(c)
-    return c.roof * _fraction((*cost.block_limits(rest, c), cost.l2_limit(c))) * balance(facts.iteration_elems * how.cluster_blocks, arch)
+    cost = _Cost(how, facts, arch, c)
+    t = arch.latencies
+    exchange = c.cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * how.cluster_blocks) / cost.clock if how.cluster_blocks > 1 else 0.0
+    rest = cost.levels * exchange + cost.chain_ns() + cost.folds_ns() + cost.weights_ns()
+    return _fraction(cost.block_limits(rest), c) * balance(facts.iteration_elems * how.cluster_blocks, arch)
 
 
-def predicted_tma(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch, c: Constants = CONSTANTS) -> float:
+def predicted_tma(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> float:
     """Return the fraction of the roof for a row per block, by TMA."""
-    how = by_tma(params, facts, arch)
-    cost = _Cost(how, facts, arch)
-    rest = c.latency_ns + c.tma_latency_ns + cost.chain_ns(c) + cost.barriers_ns() + cost.weights_ns(c)
-    return c.roof * _fraction((*cost.block_limits(rest, c), cost.l2_limit(c))) * balance(facts.iteration_elems, arch)
+    cost = _Cost(by_tma(params, facts, arch), facts, arch, c)
+    rest = arch.latencies.bulk_latency_ns + cost.chain_ns() + cost.folds_ns() + cost.weights_ns()
+    return _fraction(cost.block_limits(rest), c) * balance(facts.iteration_elems, arch)
 
 
-def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch, c: Constants = CONSTANTS) -> float:
+def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> float:
     """Return the fraction of the roof for specialized warps, whose weights are read once. No params are made whose kernel must spill."""
-    how = specialized(params)
-    cost = _Cost(how, facts, arch)
-    rest = c.specialized_chain * cost.chain_ns(c) + cost.barriers_ns()
+    cost, t = _Cost(specialized(params), facts, arch, c), arch.latencies
+    rest = cost.chain_ns() + cost.folds_ns()
     in_flight = params.stages * params.groups * facts.reduction_elems * facts.input_bits / 8
     rows_per_group = ceil_div(facts.iteration_elems, params.blocks * params.groups)
     filled = facts.iteration_elems / (params.blocks * params.groups * rows_per_group)
     lasting = rows_per_group * max(cost.transfer_ns * params.groups, rest)
-    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(c), in_flight / bytes_in_flight_per_sm(arch))
-    first = c.latency_ns + c.tma_latency_ns + c.weight_ns * (facts.broadcast_operands > 0)
-    return c.specialized_roof * _fraction(limits) * filled * lasting / (lasting + first)
+    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(), in_flight / bytes_in_flight_per_sm(arch))
+    first = t.bulk_latency_ns + c.l2 * t.l2_latency_ns * (facts.broadcast_operands > 0)
+    return _fraction(limits, c) * filled * lasting / (lasting + first)
 
 
-def _fraction(ratios: tuple[float, ...]) -> float:
-    return float((1.0 + sum(r**-SHARPNESS for r in ratios)) ** (-1.0 / SHARPNESS))
+def _fraction(ratios: tuple[float, ...], c: Fitted) -> float:
+    return float((1.0 + sum(r**-c.sharpness for r in ratios)) ** (-1.0 / c.sharpness))
 
 
 class _Cost:
     """Times of a row, or of a block's share of it, in ns."""
 
-    def __init__(self, how: Running, facts: PersistentFacts, arch: Arch) -> None:
-        self.how, self.facts, self.arch = how, facts, arch
+    def __init__(self, how: Running, facts: PersistentFacts, arch: Arch, c: Fitted) -> None:
+        self.how, self.facts, self.arch, self.c = how, facts, arch, c
         self.clock = clocks_per_ns(arch)
         self.warps = how.threads / arch.warp_threads
         self.levels = max(1, facts.passes - 1)
@@ -176,13 +136,13 @@ class _Cost:
         ops = facts.instructions + (facts.recompute_instructions if again else 0)
         mufu = facts.mufu + (again and facts.recompute_has_exact_exp)
         accesses = max(1, facts.vectorizable_inputs) + facts.broadcast_operands + (facts.output_bits > 0)
-        self.slots = how.vector * max(ops * INSTRUCTIONS_PER_OP, mufu * MUFU_CLOCKS / 2) + accesses * ACCESS_INSTRUCTIONS
-        self.alone = how.vector * (ops * INSTRUCTIONS_PER_OP + mufu * MUFU_CLOCKS / 2) + accesses * ACCESS_INSTRUCTIONS
+        self.instructions = how.vector * ops * OP_INSTRUCTIONS + accesses * ACCESS_INSTRUCTIONS
+        self.bounds = (c.predicate + c.random * facts.has_rng) * how.has_bounds
+        self.mufu = how.vector * mufu * MUFU_CLOCKS / 2
 
-    def chain_ns(self, c: Constants) -> float:
+    def chain_ns(self) -> float:
         """Arithmetic of a row in a block alone: the chain of a warp, or the issue slots of its warps."""
-        chain = (c.vector_clocks + c.element_clocks * self.how.vector) * self.facts.passes
-        return self.how.batches * max(chain, (self.alone + self.bounds(c)) * self.warps / 4) / self.clock
+        return float(self.how.batches * (self.instructions + self.bounds + self.mufu) * alone_factor(self.warps, self.c.alone) / self.clock)
 
     def has_weights_in_l1(self) -> bool:
         """True when the blocks of a multiprocessor find the weights of their parts of a row in L1: the first do not."""
@@ -191,9 +151,9 @@ class _Cost:
         weights = self.facts.reduction_elems * self.facts.broadcast_operand_bits / 8 * min(1.0, self.how.share * self.how.rows)
         return weights <= L1_PART * (self.arch.shared_per_sm_bytes - self.how.shared_bytes)
 
-    def weights_ns(self, c: Constants) -> float:
+    def weights_ns(self) -> float:
         """Latency of the weights, which a thread loads after its row, as many vectors at once as its free registers take."""
-        how, facts = self.how, self.facts
+        how, facts, t = self.how, self.facts, self.arch.latencies
         if how.has_weights_first:
             return 0.0
         bits = how.vector * facts.broadcast_operand_bits / max(1, facts.broadcast_operands)
@@ -201,28 +161,19 @@ class _Cost:
         kept = ceil_div(how.batches * how.vector * kept_bits, 32 * facts.reduction_elems)
         at_once = max(1.0, (how.registers - registers_for_row(facts, kept)) * 32 / bits) if bits else 1.0
         rounds = how.batches * facts.broadcast_operands / at_once
-        return rounds * (L1_NS if self.has_weights_in_l1() else c.weight_ns)
+        return rounds * (t.l1_latency_clocks / self.clock if self.has_weights_in_l1() else self.c.l2 * t.l2_latency_ns)
 
-    def barriers_ns(self) -> float:
-        return self.levels * reduction_clocks(max(1, round(self.warps))) / self.clock
+    def folds_ns(self) -> float:
+        """Reductions of the row, with a barrier each where there are several warps."""
+        t = self.arch.latencies
+        barrier = barrier_clocks(self.warps, t) if self.warps > 1 else 0.0
+        return float(self.levels * (fold_clocks(self.how.threads, t) + barrier) / self.clock)
 
-    def bounds(self, c: Constants) -> float:
-        """Instructions of the bounds of a batch."""
-        return (c.bounds_instructions + c.random_bounds_instructions * self.facts.has_rng) * self.how.has_bounds
+    def issue_ns(self) -> float:
+        slots = self.how.batches * (max(self.instructions, self.mufu) + self.bounds) + self.levels * RESULT_INSTRUCTIONS + STEP_INSTRUCTIONS
+        return self.warps / SUB_PARTITIONS * slots / self.clock
 
-    def issue_ns(self, c: Constants) -> float:
-        slots = self.how.batches * (self.slots + self.bounds(c)) + self.levels * BLOCK_REDUCTION_INSTRUCTIONS + WARP_INSTRUCTIONS
-        return self.warps / 4 * slots / self.clock
-
-    def block_limits(self, rest_ns: float, c: Constants) -> tuple[float, float, float]:
+    def block_limits(self, rest_ns: float) -> tuple[float, float, float]:
         """Memory, issue and launch of blocks that take a row each; no more rows are in work than there are."""
         rows = min(self.how.rows, ceil_div(self.facts.iteration_elems * self.how.cluster_blocks, self.arch.sm_count))
-        memory = rows * self.transfer_ns / (rest_ns + c.own_transfer * self.transfer_ns)
-        return memory, self.transfer_ns / self.issue_ns(c), self.transfer_ns / LAUNCH_NS
-
-    def l2_limit(self, c: Constants) -> float:
-        """L2 gives the inputs of a row, and its weights where L1 does not keep them."""
-        facts = self.facts
-        weights = facts.reduction_elems * facts.broadcast_operand_bits / 8
-        read = facts.reduction_elems * facts.input_bits / 8 + (0.0 if self.has_weights_in_l1() else weights)
-        return self.transfer_ns / (self.how.share * read / (c.l2 * l2_bytes_per_ns(self.arch))) if read else math.inf
+        return rows * self.transfer_ns / rest_ns, self.transfer_ns / self.issue_ns(), self.transfer_ns / self.arch.latencies.block_launch_ns

@@ -13,10 +13,11 @@ from typing import Any
 from ..arch import Arch
 from .async_rows_heuristic import AsyncRowsParams, async_rows_candidates, choose_async_rows
 from .base import Decline
+from .cost.parts import FITTED, Fitted
 from .facts import PersistentFacts
 from .persistent_heuristic import are_at_once, choose_with_trace, every_candidate
 from .persistent_params import PersistentParams
-from .row_model import CONSTANTS, Constants, predicted_registers, predicted_specialized, predicted_tma
+from .row_model import predicted_registers, predicted_specialized, predicted_tma
 
 Params = PersistentParams | AsyncRowsParams
 
@@ -29,12 +30,12 @@ class Ways:
     """The params of every way that is possible, the model's prediction for each, and why others are not possible."""
 
     params: Mapping[str, Params]
-    predict: Mapping[str, Callable[[Constants], float]]
+    predict: Mapping[str, Callable[[Fitted], float]]
     declined: Mapping[str, str]
     trace: Any
     has_sums: bool = False
 
-    def best(self, constants: Constants) -> str:
+    def best(self, constants: Fitted) -> str:
         """Return the way that is predicted to be fastest; rows in registers where a pipeline gains little.
 
         has_sums: rows are sums of several inputs of 16 bits that wait at two barriers. In registers they take so many that few blocks fit: one H200, add + RMS
@@ -44,7 +45,7 @@ class Ways:
         return max(self.params, key=lambda way: self.predict[way](constants) * (1.0 - preference * (way != "registers")))
 
     def __str__(self) -> str:
-        lines = [f"  {way}: predicted {self.predict[way](CONSTANTS):.3f} of the roof: {params}" for way, params in self.params.items()]
+        lines = [f"  {way}: predicted {self.predict[way](FITTED):.3f} of the roof: {params}" for way, params in self.params.items()]
         return "\n".join(["ways to keep rows", *lines, *(f"  not {way}: {reason}" for way, reason in self.declined.items()), str(self.trace)])
 
 
@@ -52,7 +53,7 @@ def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
     """Return the ways to keep rows. is_loadable: rows of all inputs lie contiguously."""
     in_registers, trace = choose_with_trace(facts, arch)
     params: dict[str, Params] = {"registers": in_registers}
-    predict: dict[str, Callable[[Constants], float]] = {"registers": lambda c: predicted_registers(trace.candidates[0], facts, arch, c)}
+    predict: dict[str, Callable[[Fitted], float]] = {"registers": lambda c: predicted_registers(trace.candidates[0], facts, arch, c)}
     declined: dict[str, str] = {}
     at_once = are_at_once(trace)
     for kind, predicted in (("tma", predicted_tma), ("specialized", predicted_specialized)):
@@ -89,7 +90,7 @@ def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, varian
     """
     if variant == "auto":
         ways = find_ways(facts, arch, is_loadable=is_loadable)
-        best = ways.best(CONSTANTS)
+        best = ways.best(FITTED)
         return ways.params[best], f"{best} of the {ways}"
     in_registers, trace = choose_with_trace(facts, arch)
     if variant == "register":

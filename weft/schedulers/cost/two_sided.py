@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...arch import WARP_THREADS, Arch
+from .parts import barrier_clocks, fold_clocks
 from .work import Work
 
 NOW, AHEAD, CP_ASYNC, TMA = range(4)
@@ -92,9 +93,8 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     access_bytes = WARP_THREADS * p.vector_elems * r.input_bits / np.maximum(1, r.inputs) / 8
     # a block's waiting in a step
     phases = np.maximum(1.0, r.phases)
-    levels = np.log2(in_warp) + np.log2(row_warps)
-    fold = levels * (t.shuffle_latency_clocks + t.arithmetic_latency_clocks)
-    barrier = np.where(row_warps > 1, t.barrier_clocks + t.barrier_warp_clocks * warps + t.shared_latency_clocks, 0.0)
+    fold = fold_clocks(row_threads, t)
+    barrier = np.where(row_warps > 1, barrier_clocks(warps, t), 0.0)
     exchange = np.where(p.cluster_blocks > 1, t.cluster_barrier_clocks + t.cluster_block_clocks * p.cluster_blocks, 0.0)
     is_ring = p.loads >= CP_ASYNC
     # adding up: tiles of columns among the blocks, partial results of a tile among the threads

@@ -1,0 +1,62 @@
+"""What parts of a kernel cost, for every template: instructions of its text, folds, barriers, warps that work alone. Pure arithmetic on numbers or arrays.
+
+Counts of instructions belong to the text of our kernels; what belongs to a chip is in `arch.Latencies`. `Fitted` has all that is fitted to measurements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...arch import SUB_PARTITIONS, WARP_THREADS, Latencies
+
+OP_INSTRUCTIONS, ACCESS_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS = 0.76, 6.5, 50.0, 60.0
+"""Of a thread: for an operation that the op registry counts, an access to memory, a result of a row, a step. Source: machine code of 73 kernels (sm_90a)."""
+MUFU_CLOCKS = 8.0
+"""Of a scheduler for one special function of a warp: 16 lanes of a multiprocessor (CUDA C++ Programming Guide, throughput)."""
+FETCH_NS = 2.0
+"""Of an instruction that runs for the first time: its 16 bytes at 8 bytes per ns. An estimate; kernels that were timed tell 1 from 3 but not from 2.4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The numbers that are fitted, the same for all chips and templates. bench/fit_cost.py makes the first eight, bench/fit_ways.py the last two.
+
+    latency, l2: of memory and of L2 while they are busy, over that of a lone load. sharpness: how far the slowest of several bounds hides the others.
+    cluster: of an exchange in a cluster over a bare barrier of it. bulk: clocks of the thread that issues a bulk copy. spill: instructions for each register
+    that a thread lacks. alone: clocks of a warp between two of its instructions. predicate: instructions for a vector that asks whether it exists; random:
+    more of them where it draws random numbers, whose rounds it then shares with no other vector. preference: how much faster a pipeline must be predicted
+    to be taken instead of rows in registers.
+    """
+
+    latency: float = 2.76
+    sharpness: float = 3.08
+    l2: float = 1.57
+    cluster: float = 3.9
+    bulk: float = 27.0
+    spill: float = 20.1
+    alone: float = 3.29
+    predicate: float = 38.8
+    random: float = 69.0
+    preference: float = 0.08
+
+
+FITTED = Fitted()
+
+
+def fold_clocks(threads: Any, t: Latencies) -> Any:
+    """Clocks of a reduction over the threads of a row: a shuffle and an operation for each level, in a warp and then over warps."""
+    in_warp, warps = np.minimum(WARP_THREADS, threads), np.maximum(1.0, threads / WARP_THREADS)
+    return (np.log2(in_warp) + np.log2(warps)) * (t.shuffle_latency_clocks + t.arithmetic_latency_clocks)
+
+
+def barrier_clocks(warps: Any, t: Latencies) -> Any:
+    """Clocks of a barrier among the warps of a block, and of reading what others left in shared memory."""
+    return t.barrier_clocks + t.barrier_warp_clocks * warps + t.shared_latency_clocks
+
+
+def alone_factor(warps: Any, alone: float) -> Any:
+    """Clocks per instruction of a block that has a multiprocessor for itself: its schedulers issue in turn, and a warp waits between two instructions."""
+    return np.sqrt((warps / SUB_PARTITIONS) ** 2 + alone**2)
