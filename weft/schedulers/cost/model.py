@@ -25,6 +25,9 @@ from .parts import (
 )
 from .work import Work
 
+SECOND_PASS = 0.5
+"""Part of a step's instructions that can run while sums are exchanged: those of the second of two passes."""
+
 
 def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     """Return the time of each kernel, from event to event."""
@@ -33,7 +36,8 @@ def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     instructions = instructions + STEP_INSTRUCTIONS + c.predicate * w.predicates + c.spill * np.maximum(0.0, w.needed_registers - w.max_registers)
     issue = w.warps * np.maximum(instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock
     own = instructions * alone_factor(w.warps, c.alone) / clock
-    chain = own + (w.wait_clocks + c.cluster * w.cluster_clocks + c.bulk * w.bulk_copies) / clock
+    exchange = (w.wait_clocks + c.cluster * w.cluster_clocks) / clock
+    chain = own + exchange - w.is_behind * np.minimum(exchange, SECOND_PASS * own) + c.bulk * w.bulk_copies / clock
     chain = chain + np.where(w.depth == 0, c.latency * t.dram_latency_ns, 0.0)
     memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * arch.sm_count / w.sms
     late = np.where(w.depth > 0, np.maximum(0.0, w.steps - w.depth - 1.0) / np.maximum(w.depth, 1.0), 0.0)
