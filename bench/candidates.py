@@ -6,8 +6,8 @@
 
 Several processes schedule, lower and compile; one at a time has the GPU, so that nobody disturbs a measurement. A kernel that dies takes its process along:
 another one goes on with the next case, and the record says which kernel it was. All kernels of a case run in turn, beside a copy of the same bytes. The fastest
-by prediction are timed as well as some near them and some at random, and the present choice always. The record holds definitions as values of `Spec`, so that facts are made anew
-from them. Read first: `measure_case`.
+by prediction are timed as well as some near them and some at random, and the present choice always. The record holds definitions as values of `Spec`, so that
+facts are made anew from them. Read first: `measure_case`.
 """
 
 from __future__ import annotations

@@ -247,7 +247,8 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
     more: dict[str, object] = {
         "arithmetic_latency_clocks": arithmetic_latency(bench),
         "fma_per_clock_and_scheduler": 4 * 1024 / 32 / 4 / bench.clocks("arithmetic", 1, 1024, (), [("float", 1.0)]),
-        "copy_bytes_per_s": (1 << 30) / copy_us(1 << 30, "cuda") * 1e6, "read_bytes_per_s": rates["dram"], "sm_bytes_per_s": rates["sm"], "barriers": barrier, "clusters": clusters,
+        "copy_bytes_per_s": (1 << 30) / copy_us(1 << 30, "cuda") * 1e6, "read_bytes_per_s": rates["dram"],
+        "sm_bytes_per_s": rates["sm"], "barriers": barrier, "clusters": clusters,
         "meetings": meetings,
     }  # fmt: skip
     return figures, more

@@ -1,4 +1,4 @@
-"""Fits the constants of `weft/schedulers/cost` that belong to rows alone to recorded times: the choice should lose little, and predictions be near. Needs no GPU.
+"""Fits the numbers of `weft/schedulers/cost` that belong to rows alone to recorded times: the choice should lose little, predictions be near. Needs no GPU.
 
 Owns the search over the few numbers that belong to rows alone, and the check with a family, a class of widths or of row counts left out. Read first: `fit`.
 """

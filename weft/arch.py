@@ -75,8 +75,9 @@ def _round_down(value: int, step: int) -> int:
 class Latencies:
     """How long a chip's parts take, for `schedulers/cost`.
 
-    launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. block_launch_ns: least time between two blocks of a multiprocessor. dram_latency_ns, l2_latency_ns: from a load to its first use, nothing else
-    going on. bulk_latency_ns: what a bulk copy takes longer than a load. l2_bytes_per_s: by all multiprocessors. l1_latency_clocks, shuffle_latency_clocks, shared_latency_clocks, arithmetic_latency_clocks: as of loads.
+    launch_ns, cooperative_launch_ns: of an empty kernel, from event to event. block_launch_ns: least time between two blocks of a multiprocessor.
+    dram_latency_ns, l2_latency_ns: from a load to its first use, nothing else going on. bulk_latency_ns: what a bulk copy takes longer than a load.
+    l2_bytes_per_s: by all multiprocessors. l1_latency_clocks, shuffle_latency_clocks, shared_latency_clocks, arithmetic_latency_clocks: as of loads.
     barrier_clocks, barrier_warp_clocks: of a barrier of a block, and for each of its warps. cluster_barrier_clocks, cluster_block_clocks: the same for a
     cluster and its blocks. grid_meeting_ns, grid_block_ns: for all blocks of a grid to meet, and for each of them.
     """
