@@ -186,7 +186,7 @@ def surface_stub() -> str:
 def init_stub() -> str:
     """Return weft/__init__.pyi."""
     lines = [f"from .{module} import {', '.join(f'{name} as {name}' for name in names)}" for module, names in weft._NAMES.items()]
-    return HEADER + "\n".join(lines) + "\nfrom . import nn as nn\n\n__version__: str\n"
+    return HEADER + "\n".join(lines) + "\nfrom . import nn as nn, options as options, quantize as quantize\n\n__version__: str\n"
 
 
 def without_clashes(text: str) -> str:

@@ -52,12 +52,27 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOME)
 
 
+_MODULES = ("nn", "options", "quantize")
+"""Modules that users name without importing them."""
+
+_INSTEAD = {
+    "compile": 'torch.compile(model, backend="weft")', "jit": 'torch.compile(model, backend="weft"), or define with weft.FusionDefinition',
+    "fuse": 'torch.compile(model, backend="weft"), or define with weft.FusionDefinition',
+    "Tensor": "torch.Tensor; a value of a definition is a weft.TensorView",
+    "settings": "weft.options(...), as a with block", "config": "weft.options(...), as a with block", "functional": "weft.nn.functional",
+    "float32": "torch.float32, or weft.DataType.Float", "float16": "torch.float16, or weft.DataType.Half",
+    "bfloat16": "torch.bfloat16, or weft.DataType.BFloat16", "autograd": "fd.autograd()", "register_op": 'weft.op("namespace::name", fd)',
+}  # fmt: skip
+"""What to write for a name that one may look for here; the texts follow "write "."""
+
+
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
-    if name == "nn":
-        return importlib.import_module(".nn", __name__)
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if home is None:
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+        remedy = f": write {_INSTEAD[name]}" if name in _INSTEAD else "; dir(weft) lists what it has"
+        raise AttributeError(f"module 'weft' has no attribute {name!r}{remedy}")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     if name == "FusionDefinition":
@@ -66,4 +81,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_MODULES, "__version__"})

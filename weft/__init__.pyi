@@ -22,6 +22,6 @@ from .runtime.fec import FusionExecutorCache as FusionExecutorCache
 from .runtime.kernel_executor import KernelExecutor as KernelExecutor
 from .nn.library import op as op
 from .nn.patching import patch as patch
-from . import nn as nn
+from . import nn as nn, options as options, quantize as quantize
 
 __version__: str

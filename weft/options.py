@@ -13,6 +13,8 @@ import dataclasses
 import difflib
 import fnmatch
 import os
+import sys
+import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -421,3 +423,13 @@ def check_option_names(enable: Iterable[str] = (), disable: Iterable[str] = ()) 
     for name in disable:
         if name not in DISABLE_NAMES:
             raise UnrecognizedDisableOption(name=name, nearest=nearest(name, DISABLE_NAMES), known=", ".join(DISABLE_NAMES))
+
+
+class _Callable(types.ModuleType):
+    """This module: weft.options(check="races") is weft.options.options(check="races")."""
+
+    def __call__(self, **values: object) -> options:
+        return options(**values)
+
+
+sys.modules[__name__].__class__ = _Callable

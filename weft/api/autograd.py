@@ -19,6 +19,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..ops.gradients import flows
 from ..runtime.arguments import flattened
+from ..runtime.unusual import NoListOfArguments
 from ..runtime.warm_path import written
 from . import executors
 from .inputs import compute_tensor_descriptor
@@ -71,8 +72,10 @@ class Differentiable:
         outputs = self.execute(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def execute(self, inputs: Sequence[Any], **keywords: Any) -> list[torch.Tensor]:
+    def execute(self, inputs: Sequence[Any], *more: Any, **keywords: Any) -> list[torch.Tensor]:
         """Execute on `inputs` as FusionDefinition.execute does, recording gradients where an input requires one."""
+        if more:
+            raise NoListOfArguments(function="execute", count=1 + len(more))
         if torch.is_grad_enabled():
             try:
                 records = any([inputs[i].requires_grad for i in self._floats])

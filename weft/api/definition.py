@@ -19,6 +19,7 @@ from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
 from ..options import check_option_names, nearest
 from ..runtime.arguments import flattened
+from ..runtime.unusual import NoListOfArguments
 from . import executors, inputs as inputs_module, matmuls
 from .misuse import explained
 from .ops import OpNames
@@ -248,7 +249,7 @@ class FusionDefinition:
             raise UnknownMember(name=name, remedy=f"{nearest(name, public)}; ops are in fd.ops, kernels and their texts in fd.fec")
 
     # -- execution
-    def execute(self, inputs: Sequence[Any], **keywords: Any) -> "list[torch.Tensor]":
+    def execute(self, inputs: Sequence[Any], *more: Any, **keywords: Any) -> "list[torch.Tensor]":
         """Run the fusion on `inputs` and return its outputs; kernels are made in the first call with such inputs.
 
         Keywords: device=None, save_repro_inputs=False, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None.
@@ -257,13 +258,19 @@ class FusionDefinition:
         kernel before this call, and later calls use the fastest, too (docs/tuning.md).
         Errors: IncompleteDefinition (NotImplementedError), WrongExecutor (AssertionError), and UserErrors for wrong inputs.
         """
-        if keywords:
+        if keywords or more:
+            if more:
+                raise NoListOfArguments(function="execute", count=1 + len(more))
             return self._execute_with(inputs, **keywords)
         try:
             run = self.fec.execute
         except AttributeError:
             run = self._executor_cache().execute
         return run(inputs)
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        """Refuse: a definition is executed on a list of inputs. Errors: NoListOfArguments."""
+        raise NoListOfArguments(function="the definition", count=len(inputs) + len(keywords))
 
     def _execute_with(
         self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = NO_NAMES,

@@ -108,6 +108,8 @@ _LAYER_NORM = Family("layer_norm", _layer_norm, ["input", "weight", "bias"], fol
 
 def _normalized(name: str, x: Tensor, shape: Sequence[int] | int, *parameters: Tensor | None) -> int:
     """Return the number of normalized axes. Errors: WrongArgument where shapes do not fit."""
+    if isinstance(shape, Tensor):
+        raise WrongArgument(function=name, problem="normalized_shape is a tensor", remedy=f"write {name}(x, x.shape[-1:], weight)")
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if not sizes or tuple(x.shape[x.dim() - len(sizes) :]) != sizes:
         problem = f"normalized_shape is {list(sizes)}, the input has sizes {list(x.shape)}"
@@ -485,3 +487,20 @@ def embedding_layer_norm(indices: Tensor, table: Tensor, weight: Tensor | None, 
     """Return layer_norm(table[indices]) over the last axis; see `embedding_rms_norm`."""
     _check_indices("embedding_layer_norm", indices, table)
     return layer_norm(torch.nn.functional.embedding(indices, table), table.shape[-1:], weight, bias, eps)
+
+
+__all__ = [
+    "add_rms_norm", "apply_rotary_pos_emb", "batch_norm", "cross_entropy", "dropout_add_layer_norm", "embedding_layer_norm", "embedding_rms_norm", "geglu",
+    "gelu", "group_norm", "instance_norm", "kl_div", "layer_norm", "log_softmax", "normalize", "rms_norm", "rope", "scaled_causal_softmax",
+    "scaled_masked_softmax", "silu", "softmax", "swiglu",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    known = hasattr(torch.nn.functional, name)
+    theirs = f": use torch.nn.functional.{name}; torch.compile(model, backend=\"weft\") fuses it with what stands around it" if known else ""
+    raise AttributeError(f"module 'weft.nn.functional' has no attribute {name!r}{theirs or '; dir(weft.nn.functional) lists what it has'}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

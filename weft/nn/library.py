@@ -22,11 +22,12 @@ import torch
 from ..api.autograd import Differentiable, _layout
 from ..api.definition import FusionDefinition
 from ..autograd.part import SizeOf
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..expr import Sym
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
+from ..runtime.argument_kinds import WrongKind
 from .family import NAMES, Family
 from .sharding import finds_definitions, has_sharded, sharded, sharded_in_graph
 
@@ -385,10 +386,10 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
     Example:
         swish = weft.op("mine::swish", fd); y = torch.compile(lambda x: swish(x) + 1)(x)
     """
-    if not isinstance(definition, FusionDefinition):
-        raise WrongOpName(name=qualified, why=f": what it computes is {type(definition).__name__}", remedy="give a FusionDefinition as second argument")
     if not isinstance(qualified, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualified):
         raise WrongOpName(name=qualified, why="", remedy="write namespace::name")
+    if not isinstance(definition, FusionDefinition):
+        raise WrongKind(function="weft.op", argument="definition", value=shown(definition), wanted="FusionDefinition")
     namespace, _, name = qualified.partition("::")
     if hasattr(getattr(torch.ops, namespace), name):
         raise WrongOpName(name=qualified, why=" that is free", remedy="choose another name; an operator stays registered as long as the process lives")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..runtime.argument_kinds import checked
 from . import functional as F
 from . import modules as M
@@ -22,8 +22,8 @@ from . import modules as M
 
 class NothingToPatch(UserError):
     code = "W143"
-    what = "the model {model} has nothing that weft computes{among}"
-    fix = "see weft.nn.patching.KINDS for what is recognized"
+    what = "{model} has nothing that weft computes{among}"
+    fix = "give a torch.nn.Module with one of these in it: {known}"
 
 
 class Patched:
@@ -156,7 +156,7 @@ def patch(model: nn.Module, *, only: Iterable[str] | None = None) -> Patched:
     Errors: NothingToPatch.
     """
     if not isinstance(model, nn.Module):
-        raise NothingToPatch(model=type(model).__name__, among="")
+        raise NothingToPatch(model=f"the {type(model).__name__} {shown(model)}", among="", known=", ".join(KINDS))
     kinds = KINDS if only is None else {name: KINDS[name] for name in _known(only)}
     done = Patched()
     for name, module in model.named_modules():
@@ -167,7 +167,7 @@ def patch(model: nn.Module, *, only: Iterable[str] | None = None) -> Patched:
                 done.swapped[name or type(module).__name__] = kind
                 break
     if not done.swapped:
-        raise NothingToPatch(model=type(model).__name__, among="" if only is None else f" among {', '.join(kinds)}")
+        raise NothingToPatch(model=f"the model {type(model).__name__}", among="" if only is None else f" among {', '.join(kinds)}", known=", ".join(KINDS))
     return done
 
 

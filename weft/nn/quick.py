@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from ..errors import WeftError
-from ..runtime.argument_kinds import EXPLAINED, check_kind, explain
+from ..runtime.argument_kinds import EXPLAINED, check_call, check_kind, explain
 from ..runtime.warm_path import guard_of, written
 
 P = ParamSpec("P")
@@ -55,13 +55,18 @@ def quick(function: Callable[P, R]) -> Callable[P, R]:
     shown, bar = [], False
     for name, parameter in parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY and not bar:
-            shown.append("*")
+            shown.append("*more")
             bar = True
-        shown.append(name if parameter.default is parameter.empty else f"{name}=None")
+        shown.append(f"{name}=None")
+    shown += ["**unknown"] if bar else ["*more", "**unknown"]
+    required = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    wrong = " or ".join(["more", "unknown", *(f"{name} is miss" for name in required)])
     passed = ", ".join(f"{n}={n}" if parameters[n].kind is inspect.Parameter.KEYWORD_ONLY else n for n in names)
     text = f"""
-def make(is_compiling, attempts, plain, slow, miss):
+def make(is_compiling, attempts, plain, slow, miss, refuse):
     def {function.__name__}({", ".join(shown)}):
+        if {wrong}:
+            refuse(more, unknown, [{", ".join(names)}])
         if is_compiling():
             return plain({passed})
         for attempt in attempts[0]:
@@ -95,8 +100,17 @@ def call(plain, values):
                 attempts[0] = (attempt, *attempts[0][: MOST_ATTEMPTS - 1])
         return result
 
-    outer = made["make"](torch.compiler.is_compiling, attempts, function, slow, MISS)
-    outer.__defaults__, outer.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    def refuse(more: Sequence[Any], unknown: dict[str, Any], values: Sequence[Any]) -> None:
+        given = {name: value for name, value in zip(names, values) if value is not MISS}
+        places = [n for n in names if n in given and parameters[n].kind is not inspect.Parameter.KEYWORD_ONLY]
+        keywords = {n: v for n, v in given.items() if n not in places}
+        if more or unknown:
+            check_call(function, [*(given[n] for n in places), *more], {**keywords, **unknown})
+        check_call(function, [], {**given, **unknown})
+
+    outer = made["make"](torch.compiler.is_compiling, attempts, function, slow, MISS, refuse)
+    outer.__defaults__ = (*(MISS for _ in required), *(function.__defaults__ or ()))
+    outer.__kwdefaults__ = function.__kwdefaults__
     return functools.wraps(function)(outer)
 
 

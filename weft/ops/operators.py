@@ -43,6 +43,18 @@ class NotIterable(UserError, TypeError):
     fix = "take parts by index, x[0], or work on the whole tensor"
 
 
+class NoItemAssignment(UserError, TypeError):
+    code = "W158"
+    what = "{value}[...] = ...: values of a definition do not change"
+    fix = "make a new one with ops.where, ops.scatter or ops.cat; add_output(y, alias_input=x) writes y into the input x"
+
+
+class NotForTorch(UserError, TypeError):
+    code = "W159"
+    what = "torch's {function} was given {value}, which has no elements while it is being defined"
+    fix = "{remedy}"
+
+
 class WrongIndex(UserError, TypeError):
     code = "W134"
     what = "{value}[{index}]: {problem}"
@@ -134,6 +146,20 @@ def no_number(self: Any) -> Any:
 
 def no_iteration(self: Any) -> Any:
     raise NotIterable(value=self)
+
+
+def no_item_assignment(self: Any, index: Any, value: Any) -> None:
+    raise NoItemAssignment(value=self)
+
+
+def no_torch_function(cls: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What torch calls where one of its functions gets a value of a definition."""
+    from .names import all_names
+
+    name = getattr(function, "__name__", "function")
+    value = next((v for v in (*args, *(kwargs or {}).values()) if isinstance(v, TensorView)), "a value of a definition")
+    remedy = f"write fd.ops.{name}(...)" if name in all_names() else "write it with fd.ops, or call it on what execute returns; dir(fd.ops) lists the ops"
+    raise NotForTorch(function=name, value=value, remedy=remedy)
 
 
 # ---------------------------------------------------------------- methods
@@ -314,7 +340,8 @@ def _install() -> None:
     for name, dtype in TYPES.items():
         setattr(TensorSurface, name, _to(name, dtype))
     methods: dict[str, Any] = {
-        "__matmul__": matmul, "__getitem__": getitem, "__iter__": no_iteration, "dim": dim, "type_as": type_as, "permute": permute, "expand": expand,
+        "__matmul__": matmul, "__getitem__": getitem, "__iter__": no_iteration, "__setitem__": no_item_assignment,
+        "__torch_function__": classmethod(no_torch_function), "dim": dim, "type_as": type_as, "permute": permute, "expand": expand,
         "reshape": reshape, "view": reshape, "squeeze": squeeze, "T": property(transposed), "mT": property(transposed),
     }  # fmt: skip
     for name, method in methods.items():

@@ -39,6 +39,12 @@ class WrongKind(UserError, TypeError):
     fix = "give what the signature says: {wanted}"
 
 
+class WrongCall(UserError, TypeError):
+    code = "W157"
+    what = "{function}: {problem}"
+    fix = "its arguments are {signature}"
+
+
 class TorchRefused(UserError):
     code = "W155"
     what = "{function}: torch refuses its arguments: {said}"
@@ -97,6 +103,15 @@ def explain(function: Callable[..., Any], values: Mapping[str, Any], error: Exce
         raise TorchRefused(function=function.__name__, said=str(error).splitlines()[0] if str(error) else type(error).__name__, sizes=sizes) from error
 
 
+def check_call(function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    """Errors: WrongCall where arguments do not fit the signature: too many, too few, or of unknown names."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError as error:
+        raise WrongCall(function=function.__name__, problem=str(error), signature=f"({', '.join(signature.parameters)})") from None
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Let a call of a function of tensors fail with an error with a code. Errors: NotATensor, NotANumber, WrongKind, TorchRefused."""
     signature = inspect.signature(function)
@@ -110,9 +125,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except WeftError:
             raise
         except EXPLAINED as error:
-            values = bound(signature, args, keywords)
-            if values is not None:
-                explain(function, values, error)
+            check_call(function, args, keywords)
+            explain(function, bound(signature, args, keywords) or {}, error)
             raise
 
     return call
