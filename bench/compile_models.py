@@ -2,19 +2,25 @@
 
     PYTHONPATH=. python bench/compile_models.py                                  every model, default backends
     PYTHONPATH=. python bench/compile_models.py llama gpt --backends eager,inductor,weft,inductor-graphs,weft-graphs,inductor-autotune
+    PYTHONPATH=. python bench/compile_models.py --starts --backends inductor,weft     first steps of new processes, without and with caches
 
-Prints per model and backend: milliseconds of a step and of a forward without gradients (medians), seconds of the first step and of the first after
-`torch._dynamo.reset()`, milliseconds until a step has been queued (host), kernels of a step, milliseconds of those that are no product, convolution or
-attention, peak memory, and the largest relative error of a gradient against eager; then what weft's regions hold. Models have fewer layers than
-those that they are named after: widths and sizes of a layer are theirs.
+Prints per model and backend: milliseconds of a step and of a forward without gradients (medians of five medians), seconds of the first step and of the
+first after `torch._dynamo.reset()`, milliseconds until a step has been queued (host), kernels of a step, milliseconds of those that are no product,
+convolution or attention, peak memory, and the largest relative error of a gradient against eager; then what weft's regions hold. Models have fewer layers
+than those that they are named after: widths and sizes of a layer are theirs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
+import os
 import re
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -203,7 +209,8 @@ BACKENDS: dict[str, dict[str, Any] | None] = {
     "inductor-graphs": {"backend": "inductor", "mode": "reduce-overhead"}, "inductor-autotune": {"backend": "inductor", "mode": "max-autotune-no-cudagraphs"},
 }  # fmt: skip
 
-FOREIGN = re.compile("gemm|cutlass|nvjet|flash|fmha|xmma|cudnn|conv|splitK|implicit|wgrad|dgrad|sm90_|gemv", re.IGNORECASE)
+PRODUCTS = "triton_tem|gemm|cutlass|nvjet|flash|fmha|xmma|cudnn|conv|splitK|implicit|wgrad|dgrad|sm90_|gemv"
+FOREIGN = re.compile(f"^(?!triton_(?!tem)|weft).*({PRODUCTS})", re.IGNORECASE)
 """Names of kernels that are products, convolutions or attention."""
 
 
@@ -238,13 +245,14 @@ def host_ms(step: Callable[[], Any]) -> float:
 
 
 def kernels_of(step: Callable[[], Any]) -> tuple[int, float, float, list[tuple[str, int, float]]]:
-    """Kernels of a step, milliseconds of all and of those that are no product, convolution or attention, and the longest of these."""
+    """Kernels of a step, milliseconds of all and of those that are no product, convolution or attention, and the longest of these and of the others."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize()
     rows = [(e.key, e.count, e.self_device_time_total / 1e3) for e in profile.key_averages() if e.self_device_time_total > 0]
-    own = sorted((r for r in rows if not FOREIGN.search(r[0])), key=lambda r: -r[2])
-    return sum(r[1] for r in rows), sum(r[2] for r in rows), sum(r[2] for r in own), own[:12]
+    rows.sort(key=lambda r: -r[2])
+    own = [r for r in rows if not FOREIGN.search(r[0])]
+    return sum(r[1] for r in rows), sum(r[2] for r in rows), sum(r[2] for r in own), own[:12] + [r for r in rows if FOREIGN.search(r[0])][:8]
 
 
 def measure(name: str, which: str, model: nn.Module, inputs: tuple[torch.Tensor, ...], exact: list[torch.Tensor], details: bool) -> dict[str, float]:
@@ -276,9 +284,9 @@ def measure(name: str, which: str, model: nn.Module, inputs: tuple[torch.Tensor,
     step()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() / 2**30
-    ms = do_bench(step, warmup=50, rep=200, return_mode="median")
+    ms = statistics.median(do_bench(step, warmup=30, rep=100, return_mode="median") for _ in range(5))
     with torch.no_grad():
-        forward_ms = do_bench(lambda: function(*inputs), warmup=50, rep=100, return_mode="median")
+        forward_ms = statistics.median(do_bench(lambda: function(*inputs), warmup=30, rep=50, return_mode="median") for _ in range(5))
     count, total, own, longest = kernels_of(step)
     print(f"{name} {which}: step {ms:.2f} ms, forward {forward_ms:.2f} ms, first {first_s:.1f} s, again {again_s:.1f} s, host {host_ms(step):.1f} ms")
     print(f"  {count} kernels, {total:.2f} ms in them, {own:.2f} ms of no product, peak {peak:.2f} GiB, gradient error {error:.1e}", flush=True)
@@ -293,13 +301,46 @@ def measure(name: str, which: str, model: nn.Module, inputs: tuple[torch.Tensor,
     return {"step": ms, "own": own}
 
 
+def start_of(name: str, backends: list[str]) -> None:
+    """Print the seconds of the first step of a model through the first of `backends`, in a process that has run it eagerly."""
+    torch.manual_seed(0)
+    make_model, make_inputs = MODELS[name]
+    model, inputs = make_model().to(DEVICE, DTYPE), make_inputs()
+    seconds_of(step_of(model, model, inputs))
+    importlib.import_module("torch._dynamo")
+    settings = BACKENDS[backends[0]]
+    begun = time.process_time()
+    seconds = seconds_of(step_of(model, torch.compile(model, **settings) if settings else model, inputs))
+    print(f"{seconds:.2f} {time.process_time() - begun:.2f}")
+
+
+def starts_of(name: str, backends: list[str]) -> None:
+    """Print the seconds of a first step in a new process with empty caches (cold), and in one with those that it left (warm): time, and time of processors."""
+    for which in backends:
+        with tempfile.TemporaryDirectory() as folder:
+            caches = {"TORCHINDUCTOR_CACHE_DIR": "torch", "WEFT_CACHE_DIR": "weft", "TRITON_CACHE_DIR": "triton"}
+            environment = {**os.environ, **{variable: f"{folder}/{place}" for variable, place in caches.items()}}
+            found = []
+            for _ in range(2):
+                command = [sys.executable, __file__, name, "--backends", which, "--first"]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+                found.append(done.stdout.strip().splitlines()[-1] if done.returncode == 0 else done.stderr[-300:])
+        print(f"{name} {which}: first step cold {found[0]}, warm {found[1]} (s, s of this process's processors)", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=[])
     parser.add_argument("--backends", default="eager,inductor,weft")
     parser.add_argument("--details", action="store_true", help="the longest kernels of each backend")
+    parser.add_argument("--starts", action="store_true", help="seconds of the first step in new processes, with empty caches and with those left by the first")
+    parser.add_argument("--first", action="store_true", help="seconds of the first step in this process, after one of eager torch")
     a = parser.parse_args()
     ratios: dict[str, list[float]] = {"step": [], "own": []}
+    if a.starts or a.first:
+        for name in a.models or MODELS:
+            (start_of if a.first else starts_of)(name, a.backends.split(","))
+        return
     for name in a.models or MODELS:
         torch.manual_seed(0)
         make_model, make_inputs = MODELS[name]

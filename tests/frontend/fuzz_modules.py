@@ -24,6 +24,7 @@ import torch.nn.functional as F
 
 from sweep import spread
 
+from weft.frontend import ahead
 from weft.frontend.backend import GRAPHS, backend
 from weft.frontend.region_call import RegionCall
 from weft.reference.interpreter import evaluate
@@ -82,13 +83,15 @@ def interpreted() -> Iterator[None]:
 
     def call(self: RegionCall, *inputs: Any) -> Any:
         results = evaluate(self.translated.definition.fusion, inputs, precision="double")
-        return [_placed(n, r) for n, r in zip(self._region.outputs, results)]
+        return [_placed(n, r) for n, r in zip(self.region.outputs, results)]
 
     RegionCall.__call__ = call  # type: ignore[method-assign]
+    is_wanted, ahead.is_wanted = ahead.is_wanted, lambda: False
     try:
         yield
     finally:
         RegionCall.__call__ = plain  # type: ignore[method-assign]
+        ahead.is_wanted = is_wanted
 
 
 def _placed(node: Any, result: torch.Tensor) -> torch.Tensor:

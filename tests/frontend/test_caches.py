@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import json, sys
+import json, os, sys
 import torch, torch.nn as nn
 from torch._dynamo.utils import counters
 import weft
@@ -27,6 +28,8 @@ DiskCache.put = lambda self, key, artefact: (made.append(key), plain(self, key, 
 torch.manual_seed(0)
 model = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 24), nn.GELU(), nn.LayerNorm(24))
 x = torch.randn(5, 24)
+device = os.environ.get("DEVICE", "cpu")
+model, x = model.to(device), x.to(device)
 what, folder = sys.argv[1:3]
 found = {}
 options = {"emulate": True}
@@ -50,7 +53,8 @@ model.zero_grad()
 want = model(x)
 want.square().sum().backward()
 close = all(torch.allclose(a, p.grad, atol=1e-4, rtol=1e-4) for a, p in zip(grads, model.parameters())) and torch.allclose(out, want, atol=1e-5)
-print(json.dumps({"right": close, "kernels": len(made), "graphs": len(GRAPHS), **{k: v for k, v in counters["aot_autograd"].items()}}))
+restored = sum(call.calls.executor is None and bool(call.kernels()) for graph in GRAPHS for call in graph.calls)
+print(json.dumps({"right": close, "kernels": len(made), "graphs": len(GRAPHS), "restored": restored, "calls": sum(len(graph.calls) for graph in GRAPHS), **{k: v for k, v in counters["aot_autograd"].items()}}))
 """
 
 
@@ -67,18 +71,24 @@ def run(tmp_path: Path, what: str, folder: str = "", caches: str = "caches", **e
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def test_a_second_process_finds_graphs_and_kernels_and_other_backends_do_not(tmp_path: Path) -> None:
-    first, second, other = run(tmp_path, "train"), run(tmp_path, "train"), run(tmp_path, "other")
+GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")])
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_second_process_finds_graphs_and_kernels_and_other_backends_do_not(tmp_path: Path, device: str) -> None:
+    first, second, other = (run(tmp_path, what, DEVICE=device) for what in ("train", "train", "other"))
     assert first["right"] and first["autograd_cache_saved"] == 1 and first["kernels"]
     assert second["right"] and second["autograd_cache_hit"] == 1 and second["kernels"] == 0 and second["graphs"] == 2
+    assert second["restored"] == second["calls"] > 2 and first["restored"] == 0  # no definition, no scheduler
     assert other["right"] and other["graphs"] == 0 and "autograd_cache_hit" not in other
 
 
-def test_a_precompiled_folder_serves_without_a_compiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_precompiled_folder_serves_without_a_compiler(tmp_path: Path, device: str) -> None:
     folder = str(tmp_path / "shipped")
-    assert run(tmp_path, "precompile", folder, caches="builder")["kernels"]
-    served = run(tmp_path, "serve", folder, caches="server", WEFT_REQUIRE_CACHED="1")
-    assert served["right"] and served["autograd_cache_hit"] == 1 and served["kernels"] == 0
+    assert run(tmp_path, "precompile", folder, caches="builder", DEVICE=device)["kernels"]
+    served = run(tmp_path, "serve", folder, caches="server", WEFT_REQUIRE_CACHED="1", DEVICE=device)
+    assert served["right"] and served["autograd_cache_hit"] == 1 and served["kernels"] == 0 and served["restored"] == served["calls"]
 
 
 AHEAD = """

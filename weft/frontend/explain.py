@@ -11,33 +11,58 @@ from torch.fx import Node
 
 from .record import GRAPHS, CompiledGraph, counts
 from .region_call import RegionCall
+from .region_times import microseconds
 from .regions import Region
 from .stored import module_of
 
 
-def explain(page: str | Path | None = None) -> str:
+def explain(page: str | Path | None = None, *, times: bool = False) -> str:
     """Return a text about every graph compiled by `torch.compile(backend="weft")` since the last `torch._dynamo.reset()`.
 
     Per graph: the share of compute nodes inside regions; per region its kernels (by scheduler, once it was called); per op that torch runs, how often and why.
     page: a file that gets the same as one page of HTML that needs no other file, with each region's ops, where they stand in the program, the bytes that it
-    reads and writes at the traced sizes, and the text of its kernels.
+    reads and writes at the traced sizes, and the text of its kernels. times: regions that ran in kernels on a GPU are run again there, on random numbers, and
+    their microseconds and bytes per second told (inputs of that size are allocated for it).
     """
+    spent = _times(GRAPHS) if times else {}
     if page is not None:
-        Path(page).write_text(as_html(GRAPHS), encoding="utf-8")
+        Path(page).write_text(as_html(GRAPHS, spent), encoding="utf-8")
     if not GRAPHS:
         return 'no graph was compiled by torch.compile(backend="weft") yet: call the compiled model first'
-    return "\n\n".join(as_text(graph, number) for number, graph in enumerate(GRAPHS))
+    return "\n\n".join(as_text(graph, number, spent) for number, graph in enumerate(GRAPHS))
 
 
-def as_text(graph: CompiledGraph, number: int | str = "") -> str:
-    """Return what became of one graph, a line per region and per op of torch's."""
+def _times(graphs: list[CompiledGraph]) -> dict[str, float]:
+    """Return the microseconds of each structure of a region that ran in kernels on a GPU."""
+    found: dict[str, float] = {}
+    for call in (call for graph in graphs for call in graph.calls):
+        if _structure(call) not in found:
+            spent = microseconds(call)
+            if spent is not None:
+                found[_structure(call)] = spent
+    return found
+
+
+def _structure(call: RegionCall) -> str:
+    return call.plan.key or str(id(call.calls))
+
+
+def _time(region: Region, call: RegionCall, times: dict[str, float]) -> str:
+    """The time of a region, and how fast its bytes move, or ""."""
+    spent = times.get(_structure(call))
+    return "" if spent is None else f"{spent:.1f} us, {(bytes_of(region.inputs) + bytes_of(region.outputs)) / spent / 1e6:.2f} TB/s"
+
+
+def as_text(graph: CompiledGraph, number: int | str = "", times: dict[str, float] | None = None) -> str:
+    """Return what became of one graph, a line per region and per op of torch's. times: microseconds by structure."""
     lines = [f"graph {number} ({graph.kind}): {graph.covered_nodes} of {graph.compute_nodes} compute nodes in {len(graph.regions)} regions"]
     for region, call in graph.regions:
         kernels = ", ".join(kernel.scheduler for kernel in call.kernels()) or "not called yet"
         fallback = f"; runs in torch: {call.fallback_reason}" if call.fallback_reason else ""
-        lines.append(f"  {call.__name__}: {len(region.inputs)} inputs, {len(region.outputs)} outputs, kernels: {kernels}{fallback}")
-    for op, (times, why) in sorted(graph.torch_ops.items()):
-        lines.append(f"  torch runs {op} ({times}x): {why}")
+        spent = f"; {text}" if (text := _time(region, call, times or {})) else ""
+        lines.append(f"  {call.__name__}: {len(region.inputs)} inputs, {len(region.outputs)} outputs, kernels: {kernels}{fallback}{spent}")
+    for op, (count, why) in sorted(graph.torch_ops.items()):
+        lines.append(f"  torch runs {op} ({count}x): {why}")
     return "\n".join(lines)
 
 
@@ -49,15 +74,15 @@ th { background: #f2f2f2 } pre { background: #f7f7f7; padding: .6em; overflow-x:
 """
 
 
-def as_html(graphs: list[CompiledGraph]) -> str:
-    """Return a page about graphs."""
+def as_html(graphs: list[CompiledGraph], times: dict[str, float] | None = None) -> str:
+    """Return a page about graphs. times: microseconds by structure."""
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>weft: compiled graphs</title><style>{STYLE}</style><h1>Compiled graphs</h1>"]
     for number, graph in enumerate(graphs):
         share = graph.covered_nodes / max(1, graph.compute_nodes)
         parts.append(f"<h2>Graph {number}: {_text(graph.kind)}</h2><p>{graph.covered_nodes} of {graph.compute_nodes} compute nodes ({share:.0%}) "
                      f"in {len(graph.regions)} regions.</p>")  # fmt: skip
-        parts.append("<table><tr><th>region<th>ops<th>where in the program<th>reads<th>writes<th>kernels</tr>")
-        parts += [_region_row(region, call) for region, call in graph.regions]
+        parts.append("<table><tr><th>region<th>ops<th>where in the program<th>reads<th>writes<th>time<th>kernels</tr>")
+        parts += [_region_row(region, call, times or {}) for region, call in graph.regions]
         parts.append("</table>")
         if graph.torch_ops:
             parts.append("<table><tr><th>torch runs<th>times<th>why</tr>")
@@ -66,14 +91,14 @@ def as_html(graphs: list[CompiledGraph]) -> str:
     return "\n".join(parts) + "</html>\n"
 
 
-def _region_row(region: Region, call: RegionCall) -> str:
+def _region_row(region: Region, call: RegionCall, times: dict[str, float]) -> str:
     ops = ", ".join(dict.fromkeys(str(n.target).removeprefix("aten.") for n in region.nodes if counts(n)))
     kernels = "".join(_kernel(kernel) for kernel in call.kernels())
     if call.fallback_reason:
         kernels = f"<span class=torch>runs in torch: {_text(call.fallback_reason)}</span>"
     places = "<br>".join(_text(place) for place in places_of(region))
     return (f"<tr><td>{_text(call.__name__)}<td>{_text(ops)}<td>{places}<td class=n>{_bytes(region.inputs)}<td class=n>{_bytes(region.outputs)}"
-            f"<td>{kernels or 'not called yet'}</tr>")  # fmt: skip
+            f"<td class=n>{_text(_time(region, call, times))}<td>{kernels or 'not called yet'}</tr>")  # fmt: skip
 
 
 def _kernel(kernel: Any) -> str:
@@ -102,7 +127,7 @@ def _line(trace: str) -> str:
     return f"{Path(path).name}:{number} {lines[last + 1].strip() if last + 1 < len(lines) else ''}".strip()
 
 
-def _bytes(nodes: list[Node]) -> str:
+def bytes_of(nodes: list[Node]) -> int:
     """The bytes of tensors at the traced sizes; open sizes count as they were first seen."""
     total = 0
     for node in nodes:
@@ -112,6 +137,11 @@ def _bytes(nodes: list[Node]) -> str:
             for size in value.shape:
                 elems *= size if isinstance(size, int) else int(size.node.hint or 0)
             total += elems * value.element_size()
+    return total
+
+
+def _bytes(nodes: list[Node]) -> str:
+    total = bytes_of(nodes)
     return f"{total / 2**20:.2f} MiB" if total >= 1 << 20 else f"{total} B"
 
 

@@ -12,17 +12,22 @@ from .regions import Region, is_cheap, is_getitem
 
 @dataclass
 class CompiledGraph:
-    """What became of one aten graph. kind: forward, backward or inference. regions: with their call. torch_ops: op -> (times, why it stays with torch)."""
+    """What became of one aten graph. kind: forward, backward or inference. calls: of its regions. torch_ops: op -> (times, why it stays with torch)."""
 
     kind: str
-    regions: list[tuple[Region, RegionCall]] = field(default_factory=list)
+    calls: list[RegionCall] = field(default_factory=list)
     torch_ops: dict[str, tuple[int, str]] = field(default_factory=dict)
     compute_nodes: int = 0
 
     @property
+    def regions(self) -> list[tuple[Region, RegionCall]]:
+        """The regions with their calls; of a graph from a cache they are found again now."""
+        return [(call.region, call) for call in self.calls]
+
+    @property
     def covered_nodes(self) -> int:
         """Compute nodes inside regions."""
-        return sum(weight(region) for region, _ in self.regions)
+        return sum(call.plan.weight for call in self.calls)
 
 
 GRAPHS: list[CompiledGraph] = []

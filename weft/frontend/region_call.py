@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +13,8 @@ from torch.autograd import profiler
 from torch.fx import Node
 
 from ..errors import UserError, WeftError
+from ..runtime.call_records import RecordedCalls
+from .ahead import likenesses
 from .regions import Region
 from .translate import Translated
 
@@ -22,22 +27,57 @@ class WrongLayout(UserError):
     fix = "this is a defect of weft; please report it with the program (debug=True found it)"
 
 
-class RegionCall:
-    """Callable with the region's inputs; returns its outputs. fallback_reason: why torch runs it, once a call has found that out; "" else.
-    device: where it runs if no input decides that."""
+class RegionCalls(RecordedCalls):
+    """Calls of regions of one structure. pending: until their kernels are there, made beside the program."""
 
-    def __init__(self, region: Region, translated: Translated, *, is_emulated: bool, is_debug: bool, is_strict: bool) -> None:
-        self.translated, self.is_debug, self.is_strict = translated, is_debug, is_strict
-        self.is_emulated = is_emulated
+    pending: Future[None] | None = None
+
+
+Source = Callable[[], tuple[Region, Translated]]
+"""Returns a region and its definition, which a process that finds all of its calls on disk never asks for."""
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """What a region's calls need without the region. key: a digest of its structure. place: its number among the regions of the graph. weight: compute nodes.
+    device: where it runs if no input decides that. inputs: values like those that it was traced with, for `ahead`; None if there are others than tensors and
+    sizes."""
+
+    name: str
+    key: str
+    place: int
+    weight: int
+    device: torch.device | None
+    inputs: tuple[Any, ...] | None
+
+
+def plan_of(region: Region, key: str, place: int, weight: int, *, is_emulated: bool) -> RegionPlan:
+    """Return what the calls of a region need."""
+    names = dict.fromkeys(getattr(getattr(n.target, "overloadpacket", n.target), "__name__", "") for n in region.nodes)
+    name = "weft_" + "_".join([n.strip("_") for n in names if n and n != "getitem"][:6])
+    return RegionPlan(name, key, place, weight, _device_without_inputs(region, is_emulated), likenesses([n.meta.get("val") for n in region.inputs]))
+
+
+class RegionCall:
+    """Callable with the region's inputs; returns its outputs. fallback_reason: why torch runs it, once a call has found that out; "" else."""
+
+    def __init__(self, plan: RegionPlan, source: Source, calls: RegionCalls, *, is_debug: bool, is_strict: bool) -> None:
+        self.plan, self.calls, self.is_debug, self.is_strict = plan, calls, is_debug, is_strict
         self.fallback_reason = ""
-        self.device = _device_without_inputs(region, is_emulated)
-        self._execute = translated.definition.execute
+        self.device = plan.device
+        self._source = source
         self._eager: torch.fx.GraphModule | None = None
-        self._region = region
-        names = dict.fromkeys(getattr(getattr(n.target, "overloadpacket", n.target), "__name__", "") for n in region.nodes)
-        self.__name__ = "weft_" + "_".join([n.strip("_") for n in names if n and n != "getitem"][:6])
+        self.__name__ = plan.name
         self.__module__ = __name__
         self.__qualname__ = self.__name__
+
+    @property
+    def region(self) -> Region:
+        return self._source()[0]
+
+    @property
+    def translated(self) -> Translated:
+        return self._source()[1]
 
     def __call__(self, *inputs: Any) -> Any:
         if profiler._is_profiler_enabled:
@@ -48,8 +88,12 @@ class RegionCall:
     def _run(self, inputs: tuple[Any, ...]) -> Any:
         if self.fallback_reason:
             return self.eager(*inputs)
+        calls = self.calls
+        if calls.pending is not None:
+            calls.pending.result()
+            calls.pending = None
         try:
-            outputs = self._execute(inputs) if self.device is None else self._execute(inputs, device=self.device)
+            outputs = calls.execute(inputs) if self.device is None else calls.execute(inputs, device=self.device)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -61,6 +105,10 @@ class RegionCall:
             self._check(outputs, inputs)
         return outputs
 
+    def prepare(self, values: Sequence[Any]) -> None:
+        """Make the kernels for values like these, and launch none. Errors: those of a call."""
+        self.calls.prepare(values, self.device)
+
     def _fall_back(self, error: Exception) -> None:
         """Let torch run this region from now on, and say so. What is no WeftError is a defect of weft."""
         lines = str(error).splitlines() or [""]
@@ -70,13 +118,12 @@ class RegionCall:
 
     def kernels(self) -> tuple[Any, ...]:
         """The kernels that calls of this region's definition have used; none before the first call, or where torch runs it."""
-        cache = getattr(self.translated.definition, "fec", None)
-        return () if cache is None else tuple(cache.kernel_runtimes)
+        return self.calls.kernels
 
     def eager(self, *inputs: Any) -> Any:
         """Run the region's ops in torch."""
         if self._eager is None:
-            self._eager = eager_module(self._region)
+            self._eager = eager_module(self.region)
         return self._eager(*inputs)
 
     def _check(self, outputs: Any, inputs: tuple[Any, ...]) -> None:
@@ -113,4 +160,4 @@ def eager_module(region: Region) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-__all__ = ["RegionCall", "eager_module"]
+__all__ = ["RegionCall", "RegionCalls", "RegionPlan", "eager_module", "plan_of"]

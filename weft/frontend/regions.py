@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .aten import lookup
 from .aten.rules import SUPPORTED_DTYPES, tensor_dtypes
@@ -40,12 +41,22 @@ def reason_against(node: Node) -> str:
     return rule.claims(node)
 
 
+MOVES = "weft_moves"
+"""A mark on nodes (`meta`): a copy that arranges its elements anew for an op that torch runs. A kernel writes it at once as that op wants it."""
+
+
 def is_cheap(node: Node) -> bool:
     """True for views and factories, and for the parts of a view that has several."""
     if is_getitem(node):
         return is_cheap(node.args[0])  # type: ignore[arg-type]
     rule = lookup(node.target)
-    return rule is not None and rule.is_cheap
+    return rule is not None and rule.is_cheap and MOVES not in node.meta
+
+
+def is_factory(node: Node) -> bool:
+    """True for dense tensors that a call makes of nothing but numbers."""
+    aten = torch.ops.aten
+    return node.target in (aten.full.default, aten.zeros_like.default, aten.full_like.default, aten.ones_like.default)
 
 
 def is_host_number(node: Node) -> bool:
@@ -62,12 +73,35 @@ def is_taken_view(node: Node, reasons: dict[Node, str]) -> bool:
 def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region]:
     """Return the regions of a graph. `reasons` gets every call that stays with torch, with the reason; what stands in it already stays out."""
     nodes = list(graph.nodes)
+    _mark_moves(nodes, reasons)
     members = _members(nodes, reasons)
-    sources = {node: _sources(node, reasons) for node in nodes}
+    sources = {node: [] if is_taken_view(node, reasons) else _sources(node, reasons) for node in nodes}
     level = _levels(nodes, members, sources)
     _sink(nodes, members, sources, level)
     groups = _connected(nodes, members, sources, level)
     return [_region(group, reasons) for group in groups]
+
+
+def _mark_moves(nodes: list[Node], reasons: dict[Node, str]) -> None:
+    """Mark copies that arrange a large tensor anew and that torch's ops read, directly or through views."""
+    foreign: set[Node] = set()  # what is no op of a region, and views that such an op reads
+    for node in reversed(nodes):
+        if node.op == "call_function" and is_cheap(node):
+            is_foreign = any(user in foreign for user in node.users)
+        else:
+            is_foreign = node.op == "output" or node in reasons or not is_getitem(node) and bool(reason_against(node))
+        if is_foreign:
+            foreign.add(node)
+    for node in nodes:
+        if node.target is torch.ops.aten.clone.default and node in foreign and _is_large(node) and not reason_against(node) and _is_rearranged(node):
+            node.meta[MOVES] = True
+
+
+def _is_rearranged(node: Node) -> bool:
+    """True for a copy whose strides are not those of what it copies."""
+    given, value = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    strides = zip(given.stride(), value.stride(), value.shape)
+    return any(not statically_known_true(a == b) and not statically_known_true(size == 1) for a, b, size in strides)
 
 
 def _members(nodes: list[Node], reasons: dict[Node, str]) -> set[Node]:

@@ -1,5 +1,5 @@
-"""What a compiled graph is in torch's caches (AOTAutogradCache, mega-cache artifacts, files of `aot_compile`): the aten graph, from which its regions are
-found again. Kernels are in weft's own cache (docs/cache.md), so that a second process neither traces nor compiles.
+"""What a compiled graph is in torch's caches (AOTAutogradCache, mega-cache artifacts, files of `aot_compile`): the text of its function, and the aten graph.
+Calls of regions and kernels are in weft's own cache (docs/cache.md), so that a second process neither traces nor compiles, and reads no graph.
 
 torch's key of an entry does not say which backend made it; `caching` adds weft's version and options, so that no other backend is given such an entry.
 Read first: `StoredGraph`, `caching`.
@@ -18,10 +18,12 @@ from typing import Any
 import torch
 from torch._inductor.output_code import OutputCode
 
+from .graph_plan import Boxed, GraphPlan
+
 log = logging.getLogger(__name__)
 
 REBUILD: dict[str, Callable[..., Any]] = {}
-""""compile" -> function(graph module, kind, options as a dict) that returns a boxed function; put here by the backend, which imports this file."""
+""""compile" -> function(StoredGraph) that returns a boxed function; put here by the backend, which imports this file."""
 
 LOST_META = ("nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "from_node", "example_value")
 """Of nodes: what holds modules and code, which no file can hold; the module's name stays as `MODULE`."""
@@ -30,18 +32,20 @@ MODULE = "weft_module"
 
 @dataclass
 class StoredGraph(OutputCode):
-    """One aten graph and the function that runs it. kind: forward, backward or inference. options: fields of BackendOptions. payload: the graph as bytes."""
+    """One aten graph and the function that runs it. kind: forward, backward or inference. options: fields of BackendOptions. plan: the function as text;
+    payload: the graph as bytes, for what the plan does not say."""
 
     kind: str
     options: dict[str, Any]
     gm: torch.fx.GraphModule | None = None
-    run: Callable[[list[Any]], Any] | None = None
+    run: Any = None
+    plan: GraphPlan | None = None
     payload: bytes = field(default=b"")
     _boxed_call: bool = True
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         assert self.run is not None, "post_compile has not run"
-        return self.run(inputs)  # type: ignore[arg-type]
+        return self.run(inputs)
 
     def prepare_for_serialization(self) -> None:
         """Write the graph; what runs in this process stays as it is."""
@@ -49,23 +53,33 @@ class StoredGraph(OutputCode):
 
         if self.payload or self.gm is None:
             return
+        self.plan = self.run.plan() if isinstance(self.run, Boxed) else None
         copied = torch.fx.GraphModule(self.gm, _without_origins(self.gm.graph))
         self.payload = GraphPickler.dumps(copied, Options(ops_filter=None))
 
-    def post_compile(self, *args: Any, **keywords: Any) -> None:
-        """Find the regions of a graph that another process has written."""
-        if self.run is not None:
-            return
+    def graph(self) -> torch.fx.GraphModule:
+        """Return the graph."""
         from torch._subclasses import FakeTensorMode
         from torch.fx._graph_pickler import GraphPickler
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
         from torch.utils._python_dispatch import _disable_current_modes
 
+        if self.gm is None:
+            with _disable_current_modes():
+                self.gm = GraphPickler.loads(self.payload, FakeTensorMode(shape_env=ShapeEnv()))  # type: ignore[assignment]
+        assert self.gm is not None
+        return self.gm
+
+    def post_compile(self, *args: Any, **keywords: Any) -> None:
+        """Make the function of a graph that another process has written."""
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        if self.run is not None:
+            return
         if not REBUILD:  # a file of aot_compile, loaded by a program that never named the backend
             importlib.import_module(".backend", __package__)
         with _disable_current_modes():
-            gm: Any = GraphPickler.loads(self.payload, FakeTensorMode(shape_env=ShapeEnv()))
-            self.run = REBUILD["compile"](gm, self.kind, self.options)
+            self.run = REBUILD["compile"](self)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Weft has no Triton kernels."""

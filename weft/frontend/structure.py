@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable
 from typing import Any
 
@@ -20,6 +21,14 @@ def structure_of(region: Region) -> Hashable:
         numbers[node] = len(numbers)
     nodes = tuple((str(n.target), _argument(n.args, numbers), _argument(dict(n.kwargs), numbers), _value(n.meta.get("val"), symbols)) for n in region.nodes)
     return inputs, nodes, tuple(numbers[n] for n in region.outputs)
+
+
+def digest_of(structure: Hashable, region: Region) -> str:
+    """Return a digest of a key, with what translation takes from sizes that are open: how large they were first."""
+    values = [n.meta.get("val") for n in (*region.inputs, *region.nodes)]
+    sizes = [s for v in values if isinstance(v, torch.Tensor) for s in (*v.shape, *v.stride())] + [v for v in values if isinstance(v, torch.SymInt)]
+    hints = [s.node.hint for s in sizes if isinstance(s, torch.SymInt)]
+    return hashlib.sha256(repr((structure, hints)).encode()).hexdigest()
 
 
 def _argument(value: Any, numbers: dict[Node, int]) -> Hashable:
@@ -49,4 +58,4 @@ def _size(value: Any, symbols: dict[str, int]) -> Hashable:
     return value if isinstance(value, (int, float, bool)) else None
 
 
-__all__ = ["structure_of"]
+__all__ = ["digest_of", "structure_of"]

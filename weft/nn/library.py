@@ -33,6 +33,8 @@ from .sharding import finds_definitions, has_sharded, sharded, sharded_in_graph
 
 KEYS = ("CPU", "CUDA")
 _LIBRARIES: dict[str, torch.library.Library] = {}
+OPERATORS: dict[Any, tuple["Registered", str]] = {}
+"""Operator -> what registered it, and which of its three it is: plain, saving or backward. `torch.compile(backend="weft")` inlines them."""
 
 
 class WrongOpName(UserError, ValueError):
@@ -141,6 +143,7 @@ class Registered:
         lib.impl(name, self.with_gradient, "Autograd")
         packet = getattr(torch.ops, namespace)
         self.op, self.saving, self.back = (getattr(packet, name + suffix).default for suffix in ("", "_saving", "_backward"))
+        OPERATORS.update({self.op: (self, "plain"), self.saving: (self, "saving"), self.back: (self, "backward")})
         torch.library.register_vmap(qualified, self.batched, lib=lib)
 
     # -- forward
@@ -190,7 +193,7 @@ class Registered:
         step = plan.step(tuple(False if g is None else None if g.is_contiguous() else _layout(g) for g in grads))
         left = iter(numbers)
         kept = [shape if shape is not None else next(left) for shape in self._shapes(found, sizes)]
-        arguments = [*(saved[i] for i in step.used), *(_kept_value(found, s, kept) for s in step.scalars), *(g for g in grads if g is not None)]
+        arguments = [*(saved[i] for i in step.used), *(self.kept_value(found, s, kept) for s in step.scalars), *(g for g in grads if g is not None)]
         results = step.executor.execute(arguments)
         made = {position: results[place] for position, place in zip(step.positions, step.places)}
         shapes, first = self._shapes(found, sizes), next(g for g in grads if g is not None)
@@ -198,6 +201,14 @@ class Registered:
         zeros = {i: torch.zeros(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted if i not in made}  # type: ignore[attr-defined]
         firsts = _firsts(_places(found, requires, grads))
         return _own([made[i] if i in made else zeros[i] for i in (wanted[n] for n in firsts)], [*saved, *grads])
+
+    @staticmethod
+    def kept_value(found: Differentiable, scalar: Any, kept: Sequence[Any]) -> Any:
+        """Return a scalar of a backward: a size of an input, or one of its numbers. kept: the shape or the value of each input."""
+        inputs = found.fusion.inputs()
+        if isinstance(scalar, SizeOf):
+            return next(shape[scalar.dim] for value, shape in zip(inputs, kept) if value.name == scalar.name)
+        return next(number for value, number in zip(inputs, kept) if value is scalar)
 
     def fake_back(
         self, saved: list[Any], grads: list[Any], sizes: list[Any], numbers: list[Any], requires: list[bool], form: str
@@ -223,14 +234,6 @@ class Registered:
         parts = [self.op([t if d is None else t.select(d, i) for t, d in zip(tensors, dims)], numbers, static) for i in range(info.batch_size)]
         stacked = [torch.stack(column) for column in zip(*parts)]
         return stacked, [0] * len(stacked)
-
-
-def _kept_value(found: Differentiable, scalar: Any, kept: Sequence[Any]) -> Any:
-    """Return a scalar of a backward: a size of an input, or one of its numbers. kept: the shape or the value of each input."""
-    inputs = found.fusion.inputs()
-    if isinstance(scalar, SizeOf):
-        return next(shape[scalar.dim] for value, shape in zip(inputs, kept) if value.name == scalar.name)
-    return next(number for value, number in zip(inputs, kept) if value is scalar)
 
 
 def _own(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:

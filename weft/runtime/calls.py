@@ -71,7 +71,7 @@ class Caller(ABC):
 
     shared: what is shared with equal definitions. shown: the inputs as this definition names them. kernels: where kernels are found.
     runtimes: the kernels that calls used, in order of first use. timings, last: of the last cold call: its stages, and how it was cut. launches: of the
-    last call under a profiler. is_tuned: a call asked for tuning.
+    last call under a profiler. is_tuned: a call asked for tuning. watcher: is told of each call that was prepared, for `weft.runtime.call_records`.
     """
 
     def __init__(self, shared: SharedDefinition, shown: Sequence[Val], kernels: Kernels) -> None:
@@ -89,6 +89,7 @@ class Caller(ABC):
         self._table: dict[Hashable, tuple[Any, ...]] = {}
         self._prepared: dict[Hashable, PreparedCall] = {}
         self._last: list[tuple[Any, ...]] = [()]
+        self.watcher: Callable[..., None] | None = None
         self._kinds = [self._kind(index, value) for index, value in enumerate(shared.fusion.inputs())]
         writes = self.shared.outputs.copies or any(source is not None for source in self.shared.outputs.alias)
         self._settings: Callable[[], Any] = settings_and_gradients if writes else in_block
@@ -259,6 +260,10 @@ class Caller(ABC):
     def _pointers(self, values: Sequence[Any]) -> list[int]:
         return [v.data_ptr() for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
 
+    def prepare(self, values: Sequence[Any], device: Any) -> None:
+        """Prepare calls with values like these, which nothing reads. Errors: those of a call."""
+        self._prepare(values, device, current(), frozenset(), True)
+
     @collector.paused
     def _prepare(self, values: Sequence[Any], device: Any, options: Options, disable: frozenset[str], keep: bool) -> PreparedCall | None:
         """Prepare a call, and put it into the table; None for tensors on a GPU that are to be emulated."""
@@ -281,6 +286,8 @@ class Caller(ABC):
         self._seen, self._new = compile_log.tell(values, self._seen, self._new, timings.total_s), []
         if keep:
             self._remember(values, device, prepared)
+            if self.watcher is not None:
+                self.watcher(self, values, device, prepared, engine, options)
         return prepared
 
     def _planned(

@@ -81,6 +81,14 @@ class FusionExecutorCache:
             self.execute = self._made.execute
         return self._made
 
+    def watch(self, watcher: Callable[..., None]) -> None:
+        """Let `watcher(caller, values, device, prepared, engine, options)` know of each call that is prepared from now on."""
+        self._caller.watcher = watcher
+
+    def prepare(self, inputs: Sequence[Any], device: Any = None) -> None:
+        """Make the kernels for inputs like these, and launch none; a call with such inputs then finds them. Errors: those of a call."""
+        self._caller.prepare(flattened(inputs), device)
+
     def fusion(self) -> Fusion:
         """Return the fusion as it was defined."""
         return self._fusion

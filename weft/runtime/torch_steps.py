@@ -29,11 +29,12 @@ class WrongResult(InternalError):
 class TorchCall:
     """One op of the table, with everything known but its operands and the numbers that change from call to call."""
 
-    __slots__ = ("layouts", "name", "run")
+    __slots__ = ("attributes", "layouts", "name", "run")
 
     def __init__(self, name: str, attributes: Mapping[str, Any], layouts: Sequence[Layout]) -> None:
         self.name, self.layouts = name, tuple(layouts)
         compute, fixed = torch_ops.TORCH_OPS[name], dict(attributes)
+        self.attributes = fixed
         self.run: Callable[..., Any] = lambda operands, changing: compute(operands, {**fixed, **changing} if changing else fixed)
 
     def __call__(self, *operands: Any, **changing: Number) -> tuple[torch.Tensor, ...]:

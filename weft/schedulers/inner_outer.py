@@ -392,7 +392,7 @@ def inline(
     for tensor in template.fusion.tensors():
         loop = tensor.get_loop_domain()
         limits[tensor] = len(loop)
-        if tensor not in of_columns:
+        if loop and tensor not in of_columns:
             inner = loop[row_axes:]
             is_per_row = all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner)
             limits[tensor] = row_at if is_per_row else len(loop)

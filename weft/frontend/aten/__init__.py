@@ -7,9 +7,19 @@
     lookups.py      embedding, index, gather, running sums
     losses.py       negative log likelihood
     randoms.py      dropout and random tensors
+    own.py          weft's own operators
 """
 
+from typing import Any
+
 from . import lookups, losses, pointwise, randoms, reductions, shapes
-from .rules import RULES, Declined, Rule, lookup
+from .own import own_rule
+from .rules import RULES, Declined, Rule
+
+
+def lookup(target: Any) -> Rule | None:
+    """Return the rule of an op, or None."""
+    return RULES.get(target) or own_rule(target)
+
 
 __all__ = ["RULES", "Declined", "Rule", "lookup", "lookups", "losses", "pointwise", "randoms", "reductions", "shapes"]

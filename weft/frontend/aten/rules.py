@@ -49,10 +49,6 @@ def rule(*targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], s
     return register
 
 
-def lookup(target: Any) -> Rule | None:
-    return RULES.get(target)
-
-
 SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool})
 
 
@@ -191,4 +187,4 @@ def tensor_dtypes(node: torch.fx.Node) -> set[torch.dtype]:
     return {v.dtype for v in flat if isinstance(v, torch.Tensor)}
 
 
-__all__ = ["RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "lookup", "meta_of", "rule", "tensor_dtypes"]
+__all__ = ["RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "meta_of", "rule", "tensor_dtypes"]

@@ -1,0 +1,74 @@
+"""The code that runs: chains of views are one call where the tensor lies as it was traced; written to a file and read it is the same."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from weft.frontend.backend import GRAPHS, backend
+from weft.frontend.graph_plan import Boxed
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def chain(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A slice, a position, heads, a transposition of an input; views of a product and of a region's result."""
+    y = (x * 2)[:, 1:-1].view(3, 4, 2, 4).permute(2, 0, 1, 3)
+    return y[1].transpose(1, 2) @ w.t().unsqueeze(0).expand(3, -1, -1)[:, 2:6].squeeze(0), (x[2] @ w.t()).view(6, 2, 3)[:, 1].t()
+
+
+def test_a_plan_that_was_written_and_read_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a constant tensor of the program's, which the plan holds."""
+    made: list[Boxed] = []
+    plain: Callable[..., None] = Boxed.__init__
+
+    def seen(self: Boxed, *rest: object) -> None:
+        made.append(self)
+        plain(self, *rest)
+
+    monkeypatch.setattr(Boxed, "__init__", seen)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * torch.tensor([1.0, 2.0, 3.0]), -1) @ x.t()
+
+    x = torch.randn(4, 3)
+    want = torch.compile(f, backend=backend, options={"emulate": True})(x)
+    plan = made[0].plan()
+    assert plan is not None and len(plan.constants) == 1
+    again = pickle.loads(pickle.dumps(plan)).function(GRAPHS[0].calls)
+    for _ in range(2):
+        arguments = [x]
+        (found,) = again(arguments)
+        assert torch.equal(found, want) and not arguments
+    monkeypatch.setattr("weft.frontend.graph_plan.MOST_CONSTANT_ELEMS", 2)
+    assert made[0].plan() is None
+
+
+VIEWS = ("aten.view", "aten.t.", "aten.permute", "aten.transpose", "aten.slice", "aten.select", "aten.unsqueeze", "aten.expand")
+
+
+def test_views_are_one_call_each_where_sizes_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[str] = []
+    plain: Callable[..., None] = Boxed.__init__
+
+    def seen(self: Boxed, source: str, *rest: object) -> None:
+        sources.append(source)
+        plain(self, source, *rest)
+
+    monkeypatch.setattr(Boxed, "__init__", seen)
+    inputs = [torch.randn(3, 6, 8), torch.randn(6, 8)]
+    inputs[0] = torch.cat([inputs[0], inputs[0]])[3:]  # begins somewhere in its memory
+    fast = torch.compile(chain, backend=backend, options={"emulate": True, "strict": True, "cache": False})
+    for got, want in zip(fast(*inputs), chain(*inputs), strict=True):
+        assert got.shape == want.shape and got.stride() == want.stride()
+        torch.testing.assert_close(got, want)
+    (text,) = sources
+    assert "_reinterpret_tensor" in text and not any(view in text for view in VIEWS)

@@ -1,0 +1,144 @@
+"""Graphs that are written anew: gradients of slices, biases of convolutions, dense views, sums into rows; values stay eager's, and the ops are those meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.utils import counters
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from weft.frontend import regions
+from weft.frontend.backend import GRAPHS, backend
+from weft.frontend.rewrites import simplify
+from weft.options import options
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with options(check="races"):
+        yield
+    torch._dynamo.reset()
+
+
+def rewritten(function: Callable[..., Any], *inputs: torch.Tensor, splits_bias: bool = True) -> torch.fx.GraphModule:
+    """Trace a function of aten ops, write it anew, and check that its values did not change."""
+    gm = make_fx(function, tracing_mode="fake")(*inputs)
+    simplify(gm.graph, splits_bias=splits_bias)
+    gm.graph.lint()
+    gm.recompile()
+    for got, want in zip(gm(*inputs), function(*inputs), strict=True):
+        assert got.dtype is want.dtype and got.stride() == want.stride()
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    return gm
+
+
+def targets(gm: torch.fx.GraphModule) -> list[Any]:
+    return [node.target for node in gm.graph.nodes if node.op == "call_function"]
+
+
+def test_gradients_of_all_positions_are_one_concatenation() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = [aten.select_backward(x, [3, 4, 5], 0, index) for index, x in ((2, a), (-3, b), (1, c))]
+        return (parts[0] + parts[1] + parts[2],)
+
+    made = targets(rewritten(f, *(torch.randn(4, 5) for _ in range(3))))
+    assert aten.cat.default in made and aten.add.Tensor not in made and aten.slice_scatter.default not in made
+
+
+def test_gradients_of_slices_join_beside_another_gradient() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (aten.slice_backward(a, [4, 8], 1, 0, 3, 1) + c + aten.slice_backward(b, [4, 8], 1, 3, 2**63 - 1, 1),)
+
+    made = targets(rewritten(f, torch.randn(4, 3), torch.randn(4, 5), torch.randn(4, 8)))
+    assert made.count(aten.cat.default) == 1 and made.count(aten.add.Tensor) == 1
+
+
+@pytest.mark.parametrize("bounds", [((0, 3), (4, 8)), ((0, 4), (3, 8)), ((0, 3), (0, 3))])
+def test_slices_that_leave_a_gap_or_overlap_are_summed(bounds: tuple[tuple[int, int], ...]) -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (one, two), (three, four) = bounds
+        return (aten.slice_backward(a, [4, 8], 1, one, two, 1) + aten.slice_backward(b, [4, 8], 1, three, four, 1),)
+
+    made = targets(rewritten(f, *(torch.randn(4, end - start) for start, end in bounds)))
+    assert aten.cat.default not in made and made.count(aten.slice_scatter.default) == 2
+
+
+@pytest.mark.parametrize(("transposed", "groups"), [(False, 1), (False, 2), (True, 1)])
+def test_a_bias_is_added_after_its_convolution_and_its_gradient_summed(transposed: bool, groups: int) -> None:
+    x, w, b = torch.randn(2, 4, 7, 5), torch.randn(4, 4 // groups, 3, 3), torch.randn(4)
+    geometry = ([1, 1], [1, 1], [1, 1], transposed, [0, 0], groups)
+
+    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (aten.convolution(x, w, b, *geometry),)
+
+    def backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return aten.convolution_backward(g, x, w, [4], *geometry, [True, True, True])
+
+    node = next(n for n in rewritten(forward, x, w, b).graph.nodes if n.target is aten.convolution.default)
+    assert node.args[2] is None
+    node = next(n for n in rewritten(backward, torch.randn(2, 4, 7, 5), x, w).graph.nodes if n.target is aten.convolution_backward.default)
+    assert node.args[-1] == [True, True, False]
+    assert aten.sum.dim_IntList not in targets(rewritten(backward, torch.randn(2, 4, 7, 5), x, w, splits_bias=False))
+
+
+def test_a_dense_tensor_seen_as_dense_is_a_view_and_others_are_not() -> None:
+    def dense(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (aten.as_strided(x * 2, [2, 12], [12, 1]),)
+
+    def part(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (aten.as_strided(x * 2, [2, 5], [12, 1], 3),)
+
+    assert aten.as_strided.default not in targets(rewritten(dense, torch.randn(2, 3, 4)))
+    assert aten.as_strided.default in targets(rewritten(part, torch.randn(2, 3, 4)))
+
+
+@pytest.mark.parametrize(("rows", "skips"), [(9, True), (8, False)])
+def test_an_index_is_not_checked_again_where_the_same_rows_were_read(rows: int, skips: bool) -> None:
+    """Nor where it holds places of a tensor's largest elements; an index from elsewhere is checked."""
+    index = torch.tensor([0, 7, 3, 7])
+
+    def read(x: torch.Tensor, index: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return aten.index(x, [index]), aten.index_put(aten.new_zeros(x, [rows, 5]), [index], g, True)
+
+    def placed(x: torch.Tensor, index: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (aten.index_put(aten.new_zeros(x, [rows, 5]), [aten.topk(x, 4, 0)[1][:, 0]], g, True),)
+
+    for function in (read, placed):
+        made = targets(rewritten(function, torch.randn(9, 5), index, torch.randn(4, 5)))
+        assert (aten._index_put_impl.default in made) is (skips or function is read and rows == 9)
+
+
+def test_training_with_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Unpacked heads, a convolution, a group norm in half precision, rows chosen by topk: right, and a copy for a product is written by a kernel."""
+    monkeypatch.setattr(regions, "LARGE_ELEMS", 64)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    saved = counters["aot_autograd"]["autograd_cache_saved"]
+
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        y = F.group_norm(F.conv2d(x, w, b, padding=1), 2).flatten(2).transpose(1, 2)
+        q, k, v = (y @ m).view(2, 9, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        z = ((q * 2) @ k.transpose(-1, -2) @ (v + 1)).transpose(1, 2).reshape(18, 8)
+        chosen = z.square().sum(1).topk(7).indices
+        return torch.zeros_like(z).index_add(0, chosen, z[chosen] * 3).square().sum()
+
+    inputs = [torch.randn(*sizes) for sizes in ((2, 4, 3, 3), (4, 4, 3, 3), (4,), (4, 24))]
+    leaves, exact = ([x.detach().clone().to(dtype).requires_grad_() for x in inputs] for dtype in (torch.float32, torch.float64))
+    loss = torch.compile(f, backend=backend, options={"emulate": True, "strict": True, "debug": True})(*leaves)
+    loss.backward()
+    assert counters["aot_autograd"]["autograd_cache_saved"] == saved + 1  # what was written anew can be kept
+    want = f(*exact)
+    want.backward()
+    torch.testing.assert_close(loss.double(), want, rtol=1e-4, atol=1e-4)
+    for leaf, reference in zip(leaves, exact):
+        torch.testing.assert_close(leaf.grad.double(), reference.grad, rtol=1e-3, atol=1e-3 * float(reference.grad.abs().max()))
+    clones = [n for graph in GRAPHS if graph.kind == "backward" for region, _ in graph.regions for n in region.outputs if n.target is aten.clone.default]
+    assert clones and "aten.as_strided.default" not in {op for graph in GRAPHS for op in graph.torch_ops}

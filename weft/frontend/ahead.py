@@ -1,0 +1,109 @@
+"""Kernels of a graph's regions, made by several threads while torch goes on compiling: the first step then waits for the slowest instead of for each in turn.
+
+A call is prepared with tensors that have the traced sizes, strides and types, and no memory of their own: nothing is launched, and nothing reads them.
+What cannot be prepared is prepared by the first call, which also tells what is wrong. Read first: `start`, `likenesses`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+import functools
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..options import current
+from .aten.rules import Declined, hint
+
+log = logging.getLogger(__name__)
+
+MOST_THREADS = 16
+LONGEST_WAIT_S = 10.0
+"""How long a fork waits: a child must not begin while a thread of its parent is in the middle of a compilation."""
+
+_running: weakref.WeakSet[Future[None]] = weakref.WeakSet()
+
+
+def start(calls: Iterable[tuple[Callable[..., None], Sequence[Any]]]) -> list[Future[None]]:
+    """Prepare calls beside the program. Each is a function prepare(values) and what its values will be like; returns what ends with each."""
+    wanted = list(calls)
+    if not wanted:
+        return []
+    pool = ThreadPoolExecutor(min(len(wanted), MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="weft-ahead")
+    futures = [pool.submit(contextvars.copy_context().run, _prepare, prepare, values) for prepare, values in wanted]
+    pool.shutdown(wait=False)
+    _running.update(futures)
+    return futures
+
+
+def _prepare(prepare: Callable[..., None], likes: Sequence[Any]) -> None:
+    try:
+        with torch.no_grad():
+            prepare([like.value() if isinstance(like, Likeness) else like for like in likes])
+    except Exception as error:  # noqa: BLE001  (the first call says what is wrong)
+        log.debug("a kernel is not made ahead: %s", error)
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What a tensor was traced as; open sizes as they were first seen. Units: elements."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to the last."""
+        return 1 + sum((n - 1) * s for n, s in zip(self.sizes, self.strides)) if all(self.sizes) else 0
+
+    def value(self) -> torch.Tensor:
+        """Return a tensor like it, without memory of its own; a number on the CPU, which is read, is 0."""
+        if self.device.type == "cpu" and not self.sizes:
+            return torch.zeros((), dtype=self.dtype)
+        address = _some_memory(self.device).data_ptr()
+        storage = torch._C._construct_storage_from_data_pointer(address, self.device, max(1, self.span) * self.dtype.itemsize)
+        return torch.empty(0, dtype=self.dtype, device=self.device).set_(storage, 0, self.sizes, self.strides)
+
+
+def likenesses(fakes: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return what stands for traced values; None where one is no tensor and no whole number, or depends on data."""
+    out: list[Any] = []
+    try:
+        for fake in fakes:
+            if isinstance(fake, torch.Tensor):
+                out.append(Likeness(tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride())), fake.dtype, fake.device))
+            elif isinstance(fake, (bool, int, torch.SymInt)):
+                out.append(fake if isinstance(fake, bool) else hint(fake))
+            else:
+                return None
+    except Declined:
+        return None
+    return tuple(out)
+
+
+@functools.cache
+def _some_memory(device: torch.device) -> torch.Tensor:
+    """A few bytes, aligned for every access as torch's tensors are, whose address stands for that of any tensor."""
+    return torch.empty(512, dtype=torch.uint8, device=device)
+
+
+def is_wanted() -> bool:
+    """False where calls are tuned, timed or checked one by one: they are then prepared by themselves."""
+    options = current()
+    return not (options.tune or options.dump or options.isolate)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=lambda: concurrent.futures.wait(list(_running), LONGEST_WAIT_S))
+
+
+__all__ = ["Likeness", "is_wanted", "likenesses", "start"]

@@ -1,0 +1,51 @@
+"""The options of `torch.compile(backend="weft", options={...})`. Read first: `BackendOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError, shown
+
+
+class BadOption(UserError):
+    code = "W880"
+    what = "torch.compile(backend=\"weft\") has no {kind} {name!r}"
+    fix = "use one of {known}, or leave it out"
+
+
+class BadOptionValue(UserError):
+    code = "W887"
+    what = "torch.compile(backend=\"weft\"): {name} is {value}, not {wanted}"
+    fix = "give a value of that type, or leave it out"
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """strict: what cannot be translated raises instead of staying with torch. emulate: regions of CPU tensors run in the emulator, with its checks.
+    debug: types and strides of every region's results are compared with what was traced. min_ops: ops from which a region is worth a kernel.
+    cache: graphs are kept in torch's caches, so that a second process traces and compiles nothing."""
+
+    strict: bool = False
+    emulate: bool = False
+    debug: bool = False
+    min_ops: int = 1
+    cache: bool = True
+
+
+def chosen_options(options: Any) -> BackendOptions:
+    """Return what `options` of torch.compile say. Errors: BadOption, BadOptionValue."""
+    known = BackendOptions.__dataclass_fields__
+    if not isinstance(options, Mapping):
+        raise BadOptionValue(name="options", value=type(options).__name__, wanted="a dictionary")
+    for name, value in options.items():
+        if not isinstance(name, str) or name not in known:
+            raise BadOption(kind="option", name=name, known=", ".join(known))
+        wanted = type(known[name].default)
+        if type(value) is not wanted:
+            raise BadOptionValue(name=name, value=shown(value), wanted=f"of type {wanted.__name__}")
+    return BackendOptions(**options)
+
+
+__all__ = ["BackendOptions", "BadOption", "BadOptionValue", "chosen_options"]

@@ -1,0 +1,187 @@
+"""One aten graph: its regions, their definitions and calls, and the function that runs it, in the process that traced it and in those that find it on disk.
+
+Read first: `compile_graph`; `run_plan` for a graph from a cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..errors import WeftError
+from . import ahead
+from .aten import Declined
+from .backend_options import BackendOptions
+from .calling import shorten, with_calls
+from .cuda_graphs import CudaGraphs
+from .explain import as_text
+from .graph_plan import Boxed, GraphPlan, boxed
+from .record import GRAPHS, CompiledGraph, counts, weight
+from .region_call import RegionCall, RegionCalls, plan_of
+from .regions import Region, find_regions, is_cheap
+from .rewrites import simplify
+from .structure import digest_of, structure_of
+from .translate import Translated, translate
+
+log = logging.getLogger(__name__)
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, options: BackendOptions, graphs: CudaGraphs | None = None
+) -> Callable[[list[Any]], Any]:  # fmt: skip
+    """Return a boxed function (one list of arguments) that runs an aten graph; recorded into a CUDA graph where `graphs` is given.
+
+    Errors: those of translation when `options.strict`.
+    """
+    on_cpu = is_on_cpu(gm.graph)
+    if kind == "inference":
+        simplify(gm.graph, splits_bias=options.emulate or not on_cpu)
+    if on_cpu and not options.emulate:
+        log.info("%s graph: its tensors are on the CPU, so torch runs it eagerly (options={'emulate': True} runs weft's kernels in the emulator)", kind)
+        return _plain(gm)
+    record = CompiledGraph(kind)
+    regions, reasons = _regions_of(gm, on_cpu)
+    made: dict[Any, tuple[Translated, RegionCalls] | str] = {}
+    calls: list[tuple[Region, RegionCall]] = []
+    for place, region in enumerate(regions):
+        if _is_numbers(region):
+            continue
+        call = _call_of(region, place, made, options, on_cpu)
+        if isinstance(call, str):
+            reasons.update({n: call for n in region.nodes if counts(n)})
+        else:
+            calls.append((region, call))
+    record.calls = [call for _, call in calls]
+    record.compute_nodes = record.covered_nodes + sum(1 for n in gm.graph.nodes if n in reasons and reasons[n] != ON_CPU)
+    for node in gm.graph.nodes:
+        if node in reasons:
+            times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
+            record.torch_ops[str(node.target)] = (times + 1, why)
+    _tell(record)
+    graph = with_calls(gm, calls)
+    shorten(graph)
+    run = boxed(graph, gm, record, [call.plan for call in record.calls])
+    return run if graphs is None else graphs.recorded(run, gm, example_inputs, kind)
+
+
+def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, options: BackendOptions) -> Boxed:
+    """Return the function of a graph that another process has compiled. graph: returns it; asked for by calls that no cache has, and by `weft.explain`."""
+    known = functools.cache(lambda: _regions_of(found := graph(), is_on_cpu(found.graph))[0])
+    translated = functools.cache(lambda place: translate(known()[place]))
+    first: dict[str, RegionCalls] = {}
+    record = CompiledGraph(plan.kind, torch_ops=plan.torch_ops, compute_nodes=plan.compute_nodes)
+    for region in plan.regions:
+        place = region.place
+        if region.key not in first:
+            first[region.key] = RegionCalls(region.key, functools.partial(lambda at: translated(at).definition._executor_cache(), place))
+        source = functools.partial(lambda at, of: (known()[at], translated(of)), place, next(r.place for r in plan.regions if r.key == region.key))
+        record.calls.append(RegionCall(region, source, first[region.key], is_debug=options.debug, is_strict=options.strict))
+    _tell(record)
+    return plan.function(record.calls)
+
+
+def _tell(record: CompiledGraph) -> None:
+    """Note a graph that is ready, and let threads make its kernels."""
+    GRAPHS.append(record)
+    _make_ahead(record.calls)
+    log.info("%s graph: %d regions hold %d of %d compute nodes", record.kind, len(record.calls), record.covered_nodes, record.compute_nodes)
+    torch._logging.trace_structured(
+        "artifact", metadata_fn=lambda: {"name": f"weft_{record.kind}_regions", "encoding": "string"}, payload_fn=lambda: as_text(record)
+    )
+
+
+def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
+    """Return the regions of a graph, and of every other call why it stays with torch."""
+    reasons: dict[Node, str] = {} if on_cpu else {n: ON_CPU for n in gm.graph.nodes if n.op == "call_function" and _is_cpu_number(n)}
+    return find_regions(gm.graph, reasons), reasons
+
+
+def is_on_cpu(graph: torch.fx.Graph) -> bool:
+    return not any(_device(n) == "cuda" for n in graph.nodes)
+
+
+def _device(node: Node) -> str:
+    value = node.meta.get("val")
+    return value.device.type if isinstance(value, torch.Tensor) and value.dim() else ""
+
+
+ON_CPU = "a number on the CPU"
+
+
+def _is_cpu_number(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not is_cheap(node)
+
+
+def _plain(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """Return the function of a graph without regions."""
+    gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+    gm.recompile()
+    function = gm.forward
+
+    def run(arguments: list[Any]) -> Any:
+        return function(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _is_numbers(region: Region) -> bool:
+    """True when no tensor of a region has axes and none is on a GPU: torch computes such numbers on the host."""
+    values = [n.meta.get("val") for n in (*region.inputs, *region.nodes)]
+    return not any(isinstance(v, torch.Tensor) and (v.dim() or v.device.type != "cpu") for v in values)
+
+
+def _call_of(
+    region: Region, place: int, made: dict[Any, tuple[Translated, RegionCalls] | str], options: BackendOptions, on_cpu: bool
+) -> RegionCall | str:  # fmt: skip
+    """Return the call of a region, or why it stays with torch. Regions of equal structure share a definition."""
+    if weight(region) < options.min_ops:
+        return f"a region of fewer than {options.min_ops} ops"
+    if not region.outputs:
+        return "nothing reads it"
+    structure = structure_of(region)
+    if structure not in made:
+        made[structure] = _defined(region, digest_of(structure, region) if options.cache else "", options)
+    found = made[structure]
+    if isinstance(found, str):
+        return found
+    translated, calls = found
+    plan = plan_of(region, calls.definition, place, weight(region), is_emulated=on_cpu)
+    return RegionCall(plan, lambda: (region, translated), calls, is_debug=options.debug, is_strict=options.strict)
+
+
+def _defined(region: Region, key: str, options: BackendOptions) -> tuple[Translated, RegionCalls] | str:
+    found = _translated(region, options)
+    return found if isinstance(found, str) else (found, RegionCalls(key, lambda: found.definition._executor_cache()))
+
+
+def _make_ahead(calls: list[RegionCall]) -> None:
+    """Let threads make the kernels of definitions that are new."""
+    new: dict[int, RegionCall] = {}
+    for call in calls:
+        if call.plan.inputs is not None and call.calls.pending is None and not call.kernels():
+            new.setdefault(id(call.calls), call)
+    if len(new) < 2 or not ahead.is_wanted():
+        return
+    futures = ahead.start([(call.prepare, call.plan.inputs or ()) for call in new.values()])
+    for call, future in zip(new.values(), futures):
+        call.calls.pending = future
+
+
+def _translated(region: Region, options: BackendOptions) -> Translated | str:
+    try:
+        return translate(region)
+    except (Declined, WeftError, TypeError, ValueError, LookupError, RuntimeError) as error:
+        if options.strict:
+            raise
+        log.debug("a region stays with torch: %s", error)
+        return str(error).splitlines()[0]
+
+
+__all__ = ["compile_graph", "is_on_cpu", "run_plan"]

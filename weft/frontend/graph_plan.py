@@ -1,0 +1,110 @@
+"""A compiled graph as text: Python code with one call per region and per op of torch's, and what the code names.
+
+Another process runs it without torch's graph, which takes 5 ms per hundred nodes to unpickle. Read first: `GraphPlan`, `boxed`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import linecache
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from .record import CompiledGraph
+from .region_call import RegionCall, RegionPlan
+
+log = logging.getLogger(__name__)
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """kind: forward, backward or inference. source: the text of a function forward(self, arguments). names: what it names: ("region", its number),
+    ("module", its name), ("part", a module and the path of what is in it) or ("value", a number, a type of torch, None). constants: tensors, by their
+    attribute of `self`. torch_ops, compute_nodes: as in `CompiledGraph`."""
+
+    kind: str
+    source: str
+    names: dict[str, tuple[str, Any]]
+    regions: tuple[RegionPlan, ...]
+    compute_nodes: int
+    torch_ops: dict[str, tuple[int, str]] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def function(self, calls: Sequence[RegionCall]) -> "Boxed":
+        """Return the function, with these calls of regions."""
+        found: dict[str, Callable[[Any], Any]] = {
+            "region": lambda number: calls[number], "module": importlib.import_module, "part": lambda at: _part(*at), "value": lambda value: value,
+        }  # fmt: skip
+        names = {name: found[kind](value) for name, (kind, value) in self.names.items()}
+        return Boxed(self.source, names, SimpleNamespace(**self.constants), self.kind, lambda: self)
+
+
+def _part(module: str, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+
+
+class Boxed:
+    """A function of one list of arguments, which it empties. plan: returns its plan, or None where it names what no file can hold."""
+
+    def __init__(self, source: str, names: dict[str, Any], owner: Any, kind: str, plan: Callable[[], GraphPlan | None]) -> None:
+        file = f"<weft {kind} graph {next(_numbers)}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(True), file)  # so that tracebacks show its lines
+        namespace = dict(names)
+        exec(compile(source, file, "exec"), namespace)  # noqa: S102  (text of this package and of torch.fx)
+        self._forward, self._owner, self.plan = namespace["forward"], owner, plan
+        self._boxed_call = True  # torch copies the attributes of the object, not of its class
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        return self._forward(self._owner, arguments)
+
+
+MOST_CONSTANT_ELEMS = 1 << 16
+"""Of tensors that a graph holds itself, all together, which its plan then has, too."""
+
+
+def boxed(graph: torch.fx.Graph, gm: torch.fx.GraphModule, record: CompiledGraph, regions: Sequence[RegionPlan]) -> Boxed:
+    """Return the function of a graph with calls of regions. gm: owner of its constants."""
+    graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+    code = graph.python_code("self")
+    attributes = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+    place = {id(call): number for number, call in enumerate(record.calls)}
+
+    def plan() -> GraphPlan | None:
+        names = {name: _named(value, place) for name, value in code.globals.items()}
+        constants = {name: getattr(gm, name, None) for name in attributes}
+        strange = [name for name, found in names.items() if found is None]
+        strange += [name for name, value in constants.items() if type(value) is not torch.Tensor]
+        elems = 0 if strange else sum(value.numel() for value in constants.values())  # type: ignore[union-attr]
+        if strange or elems > MOST_CONSTANT_ELEMS or not all(region.key for region in regions):
+            why = f"it names {', '.join(strange)}" if strange else "it holds large constants, or is not to be kept"
+            log.info("%s graph: another process will cut it into regions again: %s", record.kind, why)
+            return None
+        return GraphPlan(record.kind, code.src, names, tuple(regions), record.compute_nodes, record.torch_ops, constants)  # type: ignore[arg-type]
+
+    return Boxed(code.src, code.globals, gm, record.kind, plan)
+
+
+def _named(value: Any, place: dict[int, int]) -> tuple[str, Any] | None:
+    if isinstance(value, RegionCall):
+        return "region", place[id(value)]
+    if isinstance(value, ModuleType):
+        return "module", value.__name__
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)) or value in (torch.device, type(None)):
+        return "value", value
+    at = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    try:
+        return ("part", at) if _part(*at) is value else None  # type: ignore[arg-type]
+    except (AttributeError, ImportError, TypeError, ValueError):
+        return None
+
+
+__all__ = ["Boxed", "GraphPlan", "boxed"]

@@ -1,0 +1,281 @@
+"""Aten graphs written anew before regions are found, with equal results: less for torch to run, more in one kernel.
+
+- Gradients of slices that together cover a tensor are one concatenation, not a sum of tensors that are mostly zero.
+- A convolution's bias is added, and its gradient summed, by the regions around it.
+- `as_strided` of a dense tensor to a dense one is a view.
+- Sums into rows that an index names skip torch's check of the index, which waits for the GPU, where the index is known to fit.
+
+Read first: `simplify`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+aten = torch.ops.aten
+
+KEPT = (aten.select_backward.default, aten.slice_backward.default)
+"""Ops that arrive whole, so that `simplify` sees them; it leaves none."""
+
+
+def simplify(graph: Graph, *, splits_bias: bool) -> None:
+    """Write a graph anew, in place. splits_bias: convolutions and their biases are apart."""
+    wanted = {target: rewrite for target, rewrite in _REWRITES.items() if splits_bias or target not in _CONVOLUTIONS}
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in wanted and not node._erased:
+            wanted[node.target](graph, node)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in KEPT:
+            _expand(graph, node)
+    graph.eliminate_dead_code()
+    checked = {_index_key(node.args[1]): node for node in graph.nodes if node.target in (aten.index.Tensor, aten._unsafe_index.Tensor)}
+    for node in graph.nodes:
+        if node.target is aten.index_put.default and len(node.args) == 4 and node.args[3] is True and _is_inside(node, checked):
+            node.target, node.args = aten._index_put_impl.default, (*node.args, True)
+
+
+def _emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> Node:
+    """Put a call in front of `at`, with what `at` says of its origin, and the fake result."""
+    with graph.inserting_before(at):
+        node = graph.call_function(target, args, keywords)
+    node.meta = {key: value for key, value in at.meta.items() if key != "tensor_meta"}
+    given, named = torch.fx.node.map_arg((args, keywords), lambda n: n.meta["val"])
+    mode = next(v.fake_mode for n in (*node.all_input_nodes, *at.all_input_nodes) if isinstance(v := n.meta["val"], FakeTensor))
+    with mode, torch.no_grad():
+        value = target(*given, **named)
+        if isinstance(value, torch.Tensor):  # one that remembers whose view it is could not be written to a file
+            value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    node.meta["val"] = value
+    return node
+
+
+def _replace(graph: Graph, node: Node, by: Node) -> None:
+    node.replace_all_uses_with(by)
+    graph.erase_node(node)
+
+
+# ---------------------------------------------------------------- gradients of slices
+def _join_slices(graph: Graph, node: Node) -> None:
+    """Sums of gradients of slices: those that cover a tensor without overlap become a concatenation."""
+    if _is_sum(node) and len(node.users) == 1 and _is_sum(next(iter(node.users))):
+        return  # a part of a longer sum
+    leaves = _leaves(node) if _is_sum(node) else []
+    groups: dict[Any, list[tuple[int, int, Node]]] = {}
+    for leaf in leaves:
+        place = _place(leaf)
+        if place is not None:
+            key, start, end = place
+            groups.setdefault(key, []).append((start, end, leaf))
+    for (sizes, dim), parts in groups.items():
+        parts.sort(key=lambda part: part[:2])
+        ends = [0, *(end for _, end, _ in parts)]
+        if len(parts) < 2 or [start for start, _, _ in parts] != ends[:-1] or ends[-1] != sizes[dim]:
+            continue
+        joined = {leaf for _, _, leaf in parts}
+        if len(joined) == len(leaves) and _join_side_by_side(graph, node, [leaf for _, _, leaf in parts], dim):
+            return
+        pieces: list[Node] = []
+        for _, _, leaf in parts:
+            gradient: Node = leaf.args[0]  # type: ignore[assignment]
+            pieces.append(_emit(graph, node, aten.unsqueeze.default, gradient, dim) if leaf.target is aten.select_backward.default else gradient)
+        total = _emit(graph, node, aten.cat.default, pieces, dim)
+        for leaf in (leaf for leaf in leaves if leaf not in joined):
+            total = _emit(graph, node, aten.add.Tensor, total, leaf)
+        _replace(graph, node, total)
+        return
+
+
+def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) -> bool:
+    """Gradients of all positions of an axis whose sum is only read permuted, copied and with that axis and all behind it merged, as those of packed heads are:
+    put side by side along the merged axis, where each is one row's contiguous part. Tells whether that was so."""
+    if any(leaf.target is not aten.select_backward.default for leaf in parts):
+        return False
+    chain = [node]
+    for wanted in ((aten.permute.default,), (aten.clone.default,), (aten._unsafe_view.default, aten.view.default)):
+        users = list(chain[-1].users)
+        if len(users) != 1 or users[0].target not in wanted:
+            return False
+        chain.append(users[0])
+    _, permuted, copied, merged = chain
+    order: Any = permuted.args[1]
+    order = [d % len(order) for d in order]
+    place, sizes = order.index(dim), permuted.meta["val"].shape
+    size = 1
+    for extent in sizes[place:]:
+        size = size * extent
+    value = merged.meta["val"]
+    if not copied.meta["val"].is_contiguous() or len(value.shape) != place + 1 or not all(map(_equal, value.shape, (*sizes[:place], size))):
+        return False
+    own = [d - (d > dim) for d in order if d != dim]
+    shape = [*value.shape[:-1], -1] if all(isinstance(n, int) for n in value.shape) else None
+    if shape is None:
+        return False
+    rows = [_emit(graph, merged, aten.reshape.default, _emit(graph, merged, aten.permute.default, leaf.args[0], own), shape) for leaf in parts]
+    _replace(graph, merged, _emit(graph, merged, aten.cat.default, rows, place))
+    for dead in (copied, permuted):
+        graph.erase_node(dead)
+    return True
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(statically_known_true(a == b))
+
+
+def _is_sum(node: Node) -> bool:
+    """True for a plain sum of two tensors of one type and size."""
+    if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2 or not all(isinstance(a, Node) for a in node.args):
+        return False
+    values: list[Any] = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return all(isinstance(v, torch.Tensor) and v.dtype is values[0].dtype and v.shape == values[0].shape for v in values)
+
+
+def _leaves(node: Node) -> list[Node]:
+    out: list[Node] = []
+    stack = [node]
+    while stack:
+        at = stack.pop()
+        if at is node or _is_sum(at) and len(at.users) == 1:
+            stack += reversed(at.args)  # type: ignore[arg-type]
+        else:
+            out.append(at)
+    return out
+
+
+def _place(leaf: Node) -> tuple[Any, int, int] | None:
+    """Which part of which tensor a gradient is of: ((sizes, dim), start, end); None for anything else, and for open sizes of that axis."""
+    if leaf.target not in KEPT:
+        return None
+    given: Any = leaf.args
+    _, sizes, dim, first, *rest = given
+    dim %= len(sizes)
+    size = sizes[dim]
+    if not isinstance(size, int) or not all(isinstance(v, int) for v in (first, *rest)):
+        return None
+    if leaf.target is aten.select_backward.default:
+        start = first % size
+        return (tuple(sizes), dim), start, start + 1
+    end, step = rest
+    if step != 1:
+        return None
+    start, end, _ = slice(first, end).indices(size)
+    return (tuple(sizes), dim), start, end
+
+
+def _expand(graph: Graph, node: Node) -> None:
+    """The gradient of one slice: zeros with a part replaced."""
+    gradient, sizes, dim, *place = node.args
+    value = node.meta["val"]
+    zeros = _emit(graph, node, aten.full.default, sizes, 0, dtype=value.dtype, layout=value.layout, device=value.device, pin_memory=False)
+    if node.target is aten.select_backward.default:
+        gradient = _emit(graph, node, aten.unsqueeze.default, gradient, dim)
+        index = place[0]
+        place = [index, None if isinstance(index, int) and index == -1 else _after(graph, node, index), 1]
+    _replace(graph, node, _emit(graph, node, aten.slice_scatter.default, zeros, gradient, dim, *place))
+
+
+def _after(graph: Graph, node: Node, index: Any) -> Any:
+    return _emit(graph, node, operator.add, index, 1) if isinstance(index, Node) else index + 1
+
+
+# ---------------------------------------------------------------- convolutions
+def _split_bias(graph: Graph, node: Node) -> None:
+    """A convolution without its bias, which a region adds."""
+    x, weight, bias, stride, *rest = node.args
+    value = node.meta["val"]
+    if bias is None or value.dim() != len(stride) + 2 or _is_turned(node.users):  # type: ignore[arg-type]
+        return
+    plain = _emit(graph, node, aten.convolution.default, x, weight, None, stride, *rest)
+    if plain.meta["val"].stride() != value.stride():
+        graph.erase_node(plain)
+        return
+    wide = _emit(graph, node, aten.view.default, bias, [-1, *[1] * len(stride)])  # type: ignore[arg-type]
+    _replace(graph, node, _emit(graph, node, aten.add.Tensor, plain, wide))
+
+
+def _is_turned(readers: Iterable[Node]) -> bool:
+    """True when a tensor is read with channels innermost, as patches are: what is read so and added to is read and written once more."""
+    return any(node.target in _TURNS or node.target in _MOVES and _is_turned(node.users) for node in readers)
+
+
+def _split_gradient_of_bias(graph: Graph, node: Node) -> None:
+    """The gradient of a bias is a sum, which joins the region that makes the gradient of the result."""
+    mask = list(node.args[-1])  # type: ignore[arg-type]
+    readers = [user for user in node.users if user.args[1] == 2]
+    if not mask[2] or any(user.args[1] == 2 and user.target.__name__ != "getitem" for user in node.users):  # type: ignore[union-attr]
+        return
+    gradient: Node = node.args[0]  # type: ignore[assignment]
+    rank, source = gradient.meta["val"].dim(), gradient
+    while source.target in _MOVES:
+        if source.target in _TURNS:
+            return
+        source = source.args[0]  # type: ignore[assignment]
+    for reader in readers:
+        _replace(graph, reader, _emit(graph, reader, aten.sum.dim_IntList, gradient, [0, *range(2, rank)]))
+    node.args = (*node.args[:-1], [mask[0], mask[1], False])
+    node.meta["val"] = (*node.meta["val"][:2], None)
+
+
+# ---------------------------------------------------------------- views
+def _as_view(graph: Graph, node: Node) -> None:
+    x: Node = node.args[0]  # type: ignore[assignment]
+    given, value = x.meta["val"], node.meta["val"]
+    offset = node.args[3] if len(node.args) > 3 else None
+    is_same_place = offset is None or isinstance(offset, int) and statically_known_true(given.storage_offset() == offset)
+    if is_same_place and given.is_contiguous() and value.is_contiguous() and statically_known_true(given.numel() == value.numel()):
+        _replace(graph, node, _emit(graph, node, aten.view.default, x, node.args[1]))
+
+
+# ---------------------------------------------------------------- indices
+def _index_key(indices: Any) -> Any:
+    return tuple(indices)
+
+
+def _is_inside(node: Node, checked: dict[Any, Node]) -> bool:
+    """True when every index of an index_put is known to fit: the same indices read a tensor of these sizes, or they are places of elements of one no larger."""
+    sizes, indices = node.meta["val"].shape, node.args[1]
+    places = [dim for dim, index in enumerate(indices) if index is not None]  # type: ignore[arg-type]
+    reader = checked.get(_index_key(indices))
+    if reader is not None:
+        given = reader.args[0].meta["val"].shape  # type: ignore[union-attr]
+        if len(given) > places[-1] and all(statically_known_true(given[dim] == sizes[dim]) for dim in places):
+            return True
+    return all(_is_below(indices[dim], sizes[dim]) for dim in places)  # type: ignore[index]
+
+
+_MOVES = (aten.view.default, aten._unsafe_view.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim,
+          aten.squeeze.dims, aten.select.int, aten.slice.Tensor, aten.expand.default, aten.clone.default)  # fmt: skip
+
+
+_TURNS = (aten.t.default, aten.transpose.int, aten.permute.default)
+
+
+def _is_below(index: Any, size: Any) -> bool:
+    """True when a tensor of places holds numbers from 0 to below `size`."""
+    while isinstance(index, Node) and index.target in _MOVES:
+        index = index.args[0]
+    if not isinstance(index, Node):
+        return False
+    if getattr(index.target, "__name__", "") == "getitem" and index.args[1] == 1:
+        source: Node = index.args[0]  # type: ignore[assignment]
+        dims = {aten.topk.default: 2, aten.sort.default: 1}
+        if source.target in dims:
+            at = dims[source.target]
+            dim = source.args[at] if len(source.args) > at else -1
+            return bool(statically_known_true(source.args[0].meta["val"].shape[dim] <= size))  # type: ignore[union-attr]
+    return False
+
+
+_CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
+_REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
+    aten.add.Tensor: _join_slices, aten.convolution.default: _split_bias, aten.convolution_backward.default: _split_gradient_of_bias,
+    aten.as_strided.default: _as_view,
+}  # fmt: skip
+
+__all__ = ["KEPT", "simplify"]

@@ -1,0 +1,381 @@
+"""Prepared calls on disk: another process runs them without the definition, without schedulers and without lowering.
+
+A record is what the function of one signature was written from (`weft.runtime.warm_path.RunParts`), and of each launch its kernel's text and its plan. Its
+key names the definition (by a digest that whoever keeps records chooses), sizes, strides, types, alignments, the chip, the settings, and every file of weft:
+a record that is found is right, and what is not found is prepared as ever. Kernels come from the same cache as always. Calls that write into inputs, whose
+settings check or tune, and what holds objects that no file can hold are not recorded. Read first: `RecordedCalls`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import logging
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..cache import Artefact, artefact_key, default_cache
+from ..dtypes import DataType
+from ..expr import EVALUATORS, const, var
+from ..lower.program import KernelProgram
+from ..options import Options, current, in_block
+from . import engines, philox_state, profile, warm_path, work_memory
+from .arguments import flattened
+from .binding import span_elems
+from .engines import BuiltKernel, Engine, LaunchPlan
+from .storage_check import checker
+from .torch_steps import TorchCall
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Of records: raise it when their meaning changes without a change of weft's files."""
+MOST_SIGNATURES = 16
+"""Records that one process writes for one definition: a size that changes at every call would fill the disk."""
+BLOB = "record"
+
+_DATA = re.compile(r"(size|stride|dtype)\w*|number_\d+|torch\d+_\d+")
+_WRITTEN = re.compile(r"(take|make|words|call|again|give|take_batch|make_batch|give_batch|set_stream)\d+|empty|place|stream|device")
+"""Names of constants: those that are kept as they are, and those that come with writing the function anew."""
+
+
+class Unrecordable(Exception):
+    """A call that no file can hold, with the reason."""
+
+
+# ---------------------------------------------------------------- what a record is for
+@functools.cache
+def code_version() -> str:
+    """Return a digest of weft's files. What they hold is read once; then the cache knows it by their names, sizes and times."""
+    root = Path(sys.modules["weft"].__file__ or "").parent
+    files = sorted(_files(str(root)))
+    cache = default_cache()
+    seen = artefact_key("code", FORMAT, repr(files))
+    known = None if cache is None else cache.get(seen)
+    if known is not None and isinstance(known.metadata.get("version"), str):
+        return str(known.metadata["version"])
+    version = hashlib.sha256(b"\0".join(Path(path).read_bytes() for path, *_ in files)).hexdigest()
+    if cache is not None:
+        cache.put(seen, Artefact({"kind": "code", "version": version}))
+    return version
+
+
+def _files(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yield (path, bytes, time in ns) of every file of code below a folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".cuh")):
+                status = entry.stat()
+                yield entry.path, status.st_size, status.st_mtime_ns
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _files(entry.path)
+
+
+def signature_of(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what a prepared call depends on in its values. Errors: Unrecordable for values of unusual kinds."""
+    out: list[Any] = []
+    devices: set[torch.device] = set()
+    for value in values:
+        if isinstance(value, (bool, int)):
+            out.append((type(value).__name__, value))
+        elif isinstance(value, float):
+            out.append("float")
+        elif type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided and not value.is_neg() and not value.is_conj():
+            if value.requires_grad and torch.is_grad_enabled():
+                raise Unrecordable("gradients are recorded")
+            is_number = value.is_cpu and not value.dim()
+            devices.update(() if is_number else [value.device])
+            low = 0 if is_number else value.data_ptr() & warm_path.ALIGNED
+            out.append((tuple(value.shape), value.stride(), str(value.dtype), value.device.type, low))
+        else:
+            raise Unrecordable(f"a {type(value).__name__}")
+    if len(devices) > 1:
+        raise Unrecordable("tensors of several devices")
+    return tuple(out)
+
+
+_WITHOUT_MEANING = ("cache", "cache_dir", "require_cached", "cache_limit_mib", "kept_kernels", "preload", "strict_schedules", "dump_dir")
+
+
+def _settings(options: Options) -> str:
+    return repr([(f.name, getattr(options, f.name)) for f in dataclasses.fields(options) if f.name not in _WITHOUT_MEANING])
+
+
+def _chip(engine: Engine) -> str:
+    from .nvrtc import driver_cuda_version
+
+    arch = engine.arch
+    kind = "emulator" if engine.device is None else f"gpu {driver_cuda_version()}"
+    return f"{kind} {arch.name} {arch.compute_capability} {arch.sm_count}"
+
+
+def _key(definition: str, signature: tuple[Any, ...], device: Any, engine: Engine, options: Options) -> str:
+    asked = "" if device is None else str(torch.device(device).type)
+    return artefact_key("call", FORMAT, code_version(), torch.__version__, sys.version, _chip(engine), _settings(options), definition, asked, repr(signature))
+
+
+def _is_recorded(options: Options) -> bool:
+    """False where calls do more than run kernels."""
+    return options.cache and not (options.tune or options.dump or getattr(options, "bounds", False))
+
+
+def _engine(values: Sequence[Any], device: Any, options: Options) -> Engine:
+    tensors = [v for v in values if isinstance(v, torch.Tensor) and (v.dim() or v.is_cuda)]
+    index = next((t.device.index for t in tensors if t.is_cuda), None)
+    return engines.choose(options, device=index, has_cpu_tensors=any(t.is_cpu for t in tensors), asked=device)
+
+
+# ---------------------------------------------------------------- records
+@dataclass
+class _Kernel:
+    """A kernel as it is built, and how it is launched. block: threads along each axis, None where sizes decide."""
+
+    scheduler: str
+    fields: dict[str, Any]
+    block: tuple[int | None, ...]
+    shared_names: tuple[str, ...]
+    index_type: str
+    plan: LaunchPlan
+
+    def program(self) -> KernelProgram:
+        block = tuple(var("threads") if n is None else const(n) for n in self.block)
+        shared = tuple((name, const(0)) for name in self.shared_names)
+        one = const(1)
+        return KernelProgram(
+            params=(), grid=(one, one, one), block=block, shared_bytes=one, index_type=DataType[self.index_type], shared_tensors=shared, **self.fields  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+@dataclass
+class _Record:
+    """See the module. ops: name -> scalar op. torch_calls: name -> (op, attributes, layouts). random_ops: 0 for none."""
+
+    kinds: tuple[str, ...]
+    parts: dict[str, Any]
+    data: dict[str, Any]
+    ops: dict[str, str]
+    torch_calls: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]]
+    kernels: list[_Kernel]
+    random_ops: int
+
+
+@dataclass(eq=False)
+class RecordedKernel:
+    """A kernel that came from a record."""
+
+    scheduler: str
+    program: KernelProgram
+    built: BuiltKernel
+
+
+_KEPT_FIELDS = ("name", "text", "blocks", "random_ops", "max_registers", "needs", "cluster", "origins")
+_PARTS = ("arguments", "allocations", "before", "steps", "after", "returned")
+
+
+def _record_of(caller: Any, prepared: Any) -> _Record:
+    """Return the record of a prepared call. Errors: Unrecordable."""
+    shared = caller.shared
+    if shared.outputs.copies or any(alias is not None for alias in shared.outputs.alias):
+        raise Unrecordable("it writes into an input")
+    parts = getattr(prepared.run, "parts", None)
+    if parts is None:
+        raise Unrecordable("its function is wrapped")
+    record = _Record(tuple(caller._kinds), {name: getattr(parts, name) for name in _PARTS}, {}, {}, {}, [], 0)
+    for name, value in parts.constants.items():
+        if name == "take":
+            record.random_ops = shared.random_ops
+        elif name.startswith("op_"):
+            record.ops[name] = next(op for op, function in EVALUATORS.items() if function is value)
+        elif isinstance(value, TorchCall):
+            record.torch_calls[name] = (value.name, value.attributes, value.layouts)
+        elif _DATA.fullmatch(name):
+            record.data[name] = value
+        elif not (_WRITTEN.fullmatch(name) or re.fullmatch(r"launch\d+|zeroed_memory|gpu", name)):
+            raise Unrecordable(f"the constant {name}")
+    for runtime, plan in zip(prepared.runtimes, prepared.plans, strict=True):
+        program = runtime.program
+        block = tuple(int(n.value) if n.is_const else None for n in program.block)
+        fields = {name: getattr(program, name) for name in _KEPT_FIELDS}
+        names = tuple(name for name, _ in program.shared_tensors)
+        record.kernels.append(_Kernel(runtime.scheduler, fields, block, names, program.index_type.name, plan))
+    return record
+
+
+def _rebuilt(record: _Record, engine: Engine, options: Options) -> tuple[Callable[..., Any], list[RecordedKernel]]:
+    """Return the function of a record, and its kernels. Errors: those of the compiler, where a kernel is no longer in the cache."""
+    constants: dict[str, Any] = dict(record.data)
+    constants.update(warm_path.allocator(engine.device)[1])
+    constants.update({name: EVALUATORS[op] for name, op in record.ops.items()})
+    constants.update({name: TorchCall(*call) for name, call in record.torch_calls.items()})
+    kernels: list[RecordedKernel] = []
+    built: dict[str, RecordedKernel] = {}
+    for number, one in enumerate(record.kernels):
+        found = built.get(one.fields["text"])
+        if found is None:
+            program = one.program()
+            found = built[one.fields["text"]] = RecordedKernel(one.scheduler, program, engine.build(program, options))
+        kernels.append(found)
+        constants[f"launch{number}"] = found.built.launcher(one.plan)
+    if any("zeroed_memory" in line for line in record.parts["before"]):
+        constants.update(zeroed_memory=work_memory.zeroed, gpu=engine.device)
+    if record.random_ops:
+        constants["take"] = philox_state.taker(engine.device, record.random_ops, kernels[0].program.name)
+    if engine.device is not None:
+        constants.update(stream=engines.stream_reader(engine.device), device=engine.device)
+    return warm_path.write_run(warm_path.RunParts(**record.parts, constants=constants)), list(dict.fromkeys(kernels))
+
+
+_KINDS = {k: k for k in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR, warm_path.CPU_SCALAR, warm_path.SCALAR, warm_path.SHAPE_SCALAR)}
+"""Kinds of inputs, which the writer knows by identity."""
+_CLASSES = {
+    ("weft.runtime.call_records", "_Record"), ("weft.runtime.call_records", "_Kernel"), ("weft.runtime.engines", "LaunchPlan"),
+    ("weft.runtime.engines", "Memory"), ("weft.runtime.warm_path", "LaunchText"), ("weft.runtime.outputs", "Layout"), ("weft.lower.program", "LineOrigin"),
+    ("weft.lower.program", "Need"), ("builtins", "frozenset"),
+}  # fmt: skip
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the few classes that a record has, and types of torch."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _CLASSES or module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a record")
+
+
+def _read(data: bytes) -> _Record:
+    found = _Unpickler(io.BytesIO(data)).load()
+    if not isinstance(found, _Record):
+        raise pickle.UnpicklingError("no record")
+    found.kinds = tuple(_KINDS.get(kind, kind) for kind in found.kinds)
+    return found
+
+
+# ---------------------------------------------------------------- calls
+class RecordedCalls:
+    """Calls of one definition, from records where there are any.
+
+    definition: a digest of what is computed; "" for no records. make: returns the FusionExecutorCache that computes it, asked for at the first call without a
+    record, which it then serves, with all later ones. kernels: those that calls have used.
+    """
+
+    def __init__(self, definition: str, make: Callable[[], Any]) -> None:
+        self.definition, self._make = definition, make
+        self.executor: Any = None
+        self._recorded: list[RecordedKernel] = []
+        self._written = 0
+        self._table: dict[Any, tuple[Any, ...]] = {}
+        self._last: list[tuple[Any, ...]] = [()]
+        self._kinds: tuple[str, ...] = ()
+        self._signature: Callable[..., Any] | None = None
+        self.execute: Callable[..., Any] = self._first
+
+    @property
+    def kernels(self) -> tuple[Any, ...]:
+        """The kernels that calls have used, in order of first use."""
+        return tuple(self._recorded) if self.executor is None else self.executor.kernel_runtimes
+
+    def prepare(self, values: Sequence[Any], device: Any = None) -> None:
+        """Make ready for calls with values like these, which nothing reads. Errors: those of a call."""
+        if self.executor is not None or not self._restore(values, device):
+            self._real().prepare(values, device)
+
+    def _first(self, inputs: Sequence[Any], *, device: Any = None) -> Any:
+        return self._cold(inputs, device, (), ())
+
+    def _cold(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> Any:
+        values = flattened(inputs)
+        if enable or disable or profile.active or not self._restore(values, device):
+            return self._real().execute(inputs, device=device)
+        key = self._signature(values, device)[0]  # type: ignore[misc]
+        pointers = [v.data_ptr() for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
+        return self._table[key][1](*values, *pointers)
+
+    def _checked(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str], check: Any, seed: Any, tune: Any) -> Any:
+        return self._real().execute(inputs, device=device, _enable_options=enable, _disable_options=disable, check=check, seed=seed, tune=tune)
+
+    def _real(self) -> Any:
+        """Serve all calls by the definition from now on; what it prepares is recorded."""
+        if self.executor is None:
+            executor = self._make()
+            executor.watch(self._keep)
+            self.executor, self.execute = executor, executor.execute
+        return self.executor
+
+    # -- reading
+    def _restore(self, values: Sequence[Any], device: Any) -> bool:
+        """Tell whether calls with values like these are in the table now."""
+        options = current()
+        if not (self.definition and _is_recorded(options)) or self.executor is not None:
+            return False
+        try:
+            signature = signature_of(values)
+            engine = _engine(values, device, options)
+            cache = default_cache(options)
+            artefact = None if cache is None else cache.get(_key(self.definition, signature, device, engine, options))
+            if artefact is None:
+                return False
+            record = _read(artefact.blobs[BLOB])
+            if self._kinds not in ((), record.kinds):
+                return False
+            run, kernels = _rebuilt(record, engine, options)
+            self._remember(record.kinds, values, device, run)
+        except Exception as error:  # noqa: BLE001  (a record is an offer: without it the definition serves the call, and says what is wrong)
+            log.debug("no call from a record: %s: %s", type(error).__name__, error)
+            return False
+        self._recorded += [k for k in kernels if k not in self._recorded]
+        return True
+
+    def _remember(self, kinds: tuple[str, ...], values: Sequence[Any], device: Any, run: Callable[..., Any]) -> None:
+        """Put a function into the table, as `weft.runtime.calls.Caller` does."""
+        tensors = [(n, v) for n, (v, kind) in enumerate(zip(values, kinds)) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
+        wanted: list[Any] = [(n, SimpleNamespace(name=n), span_elems(v.shape, v.stride()) * v.element_size(), v.element_size()) for n, v in tensors]
+        fits = checker(wanted)
+        fits(*(v for _, v in tensors), *(v.data_ptr() for _, v in tensors), *(None for _ in tensors))
+        if not self._kinds:
+            constants = {
+                "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": in_block, "profiling": profile.active,
+                "records_gradients": torch.is_grad_enabled,
+            }  # fmt: skip
+            execute, self._signature = warm_path.write_execute(kinds, constants)
+            self._kinds, self.execute = kinds, execute
+        guarded = [v for v, kind in zip(values, kinds) if not warm_path.is_scalar(kind)]
+        scalars: list[Any] = []
+        for value, kind in zip(values, kinds):
+            scalars += [type(value)] if warm_path.is_scalar(kind) else []
+            scalars += [value] if kind == warm_path.SHAPE_SCALAR else []
+        key, low, _ = self._signature(values, device)  # type: ignore[misc]
+        entry = (warm_path.guard_of(guarded), run, in_block(), device, *scalars, fits, *(v.data_ptr() for _, v in tensors))
+        self._table[key] = entry
+        if not low:
+            self._last[0] = entry
+
+    # -- writing
+    def _keep(self, caller: Any, values: Sequence[Any], device: Any, prepared: Any, engine: Engine, options: Options) -> None:
+        """Write the record of a call that was just prepared."""
+        if self._written >= MOST_SIGNATURES or not (self.definition and _is_recorded(options)):
+            return
+        try:
+            key = _key(self.definition, signature_of(values), device, engine, options)
+            data = pickle.dumps(_record_of(caller, prepared), protocol=5)
+            _read(data)
+        except (Unrecordable, pickle.PicklingError, pickle.UnpicklingError, AttributeError, TypeError) as error:
+            log.debug("a call is not recorded: %s", error)
+            return
+        cache = default_cache(options)
+        if cache is not None and cache.put(key, Artefact({"kind": "call"}, {BLOB: data})):
+            self._written += 1
+
+
+__all__ = ["RecordedCalls", "RecordedKernel", "code_version", "signature_of"]
