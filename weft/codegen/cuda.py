@@ -27,7 +27,7 @@ from ..lower.kernel_ir import (
 from ..lower.kernel_sync import Sync
 from ..lower.reduction_form import reduction_form
 from ..lower.state import LANE_TYPES
-from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
+from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
 from .blocks import fold_block, fold_magnitude, sample_blocks
@@ -151,11 +151,11 @@ class CudaWriter:
             self.shared_tensors[buffer.name] = bytes_of(buffer.elems, buffer.dtype)
             self.emit(depth, f"{unit}* const {buffer.name} = {self.in_shared(buffer, unit)};")
         elif is_scalar(buffer):
-            self.emit(depth, f"{ctype} {buffer.name}{' = ' + fill_text(buffer) if buffer.fill else ''};")
+            self.emit(depth, f"{ctype} {buffer.name}{' = ' + fill_text(buffer) if buffer.fill else ''};{_label(buffer)}")
             if buffer not in self._moved:
                 self.mark("scalar", ctype, (buffer.name,))
         else:
-            self.emit(depth, f"weft::Array<{ctype}, {buffer.elems.value}> {buffer.name};")
+            self.emit(depth, f"weft::Array<{ctype}, {buffer.elems.value}> {buffer.name};{_label(buffer)}")
             if buffer.fill:
                 self.emit(depth, f"{buffer.name}.fill({fill_text(buffer)});")
 
@@ -599,6 +599,15 @@ def fill_text(buffer: Buffer) -> str:
     return f"{CUDA_NAMES[dtype]}{{}}" if kind == "sum" and dtype.is_reduced_float else MONOIDS[kind].identity(dtype)
 
 
+def _label(buffer: Buffer) -> str:
+    """What a register holds: the op that computes it, or the input that is loaded."""
+    expr = buffer.tensor.definition()
+    if expr is None:
+        return ""
+    source = expr.tensor_inputs[0] if isinstance(expr, LoadStoreOp) and expr.tensor_inputs else None
+    return f"  // {expr.op_name}" if source is None else f"  // of T{source.name}"
+
+
 def _origin(first: int, last: int, s: Statement) -> LineOrigin:
     if not isinstance(s, Op):
         return LineOrigin(first, last, "barrier", (), s.why if isinstance(s, Sync) else "")
@@ -618,13 +627,13 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         (Need.dynamic_shared, kernel.shared_bytes is not ZERO),
     ) if is_there}  # fmt: skip
     first = ["  unsigned char* const shared = weft::dynamic_shared();"] if Need.dynamic_shared in needs else []
-    signature = ",\n    ".join(_declare(p, overlaps=Need.dependent_launch in needs) for p in params)
+    signature = _signature(params, overlaps=Need.dependent_launch in needs)
     if Need.random in needs:
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
     first += [f"  const {writer.scalars.index_ctype} {name} = {text};" for name, text in writer.scalars.block_values.values()]
     bounds = f"__launch_bounds__({kernel.exact_threads}, 1) " if kernel.exact_threads is not None else ""
     above = "".join(writer.texts)
-    head = above + "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', f"    {signature}) {{", *first])
+    head = above + "\n".join([f'extern "C" __global__ void {bounds}{kernel.name}(', *signature, *first])
     text = "\n".join([head, *writer.lines, "}"]) + "\n"
     lines_above = head.count("\n") + 1
     checks = tuple(
@@ -660,6 +669,16 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
     out += list(writer.maps.values())
     out += list(writer.scalars.params.values())
     return tuple(out)
+
+
+def _signature(params: tuple[Param, ...], *, overlaps: bool) -> list[str]:
+    """The lines of the parameters; what the host computes is said behind each."""
+    lines = []
+    for n, param in enumerate(params):
+        end = ") {" if n == len(params) - 1 else ","
+        what = f"  // {param.sym}" if isinstance(param, ScalarParam) else ""
+        lines.append(f"    {_declare(param, overlaps=overlaps)}{end}{what}")
+    return lines or ["    ) {"]
 
 
 def _declare(param: Param, *, overlaps: bool) -> str:

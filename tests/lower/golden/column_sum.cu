@@ -3,19 +3,19 @@ extern "C" __global__ void column_sum(
     float* __restrict__ T1,
     float* partials_T3,
     int* semaphores_T3,
-    const int p0,
-    const int p1,
-    const int p2,
-    const int p3,
-    const int p4,
-    const int p5) {
+    const int p0,  // ceildiv(ceildiv(T0.size[0], 16), 4)
+    const int p1,  // (ceildiv(ceildiv(T0.size[0], 16), 4) * 16)
+    const int p2,  // T0.size[0]
+    const int p3,  // T0.size[1]
+    const int p4,  // (T0.size[1] * ceildiv(ceildiv(T0.size[0], 16), 4) * 16)
+    const int p5) {  // (T0.size[1] * 16)
   unsigned char* const shared = weft::dynamic_shared();
   bool last_T3 = false;
-  float T4 = 0.f;
-  float T3;
+  float T4 = 0.f;  // sum
+  float T3;  // sum
   #pragma unroll 1
   for (int i5 = 0; i5 < p0; ++i5) {  // iS27{ceildiv(ceildiv(T0.size[0], 16), 4)}
-    float T2;
+    float T2;  // of T0
     if (((((int)blockIdx.y * p1) + (i5 * 16) + (int)threadIdx.y) < p2) && ((((int)blockIdx.x * 32) + (int)threadIdx.x) < p3)) {
       T2 = weft::load_global<weft::Cache::unspecified>(T0 + ((int)blockIdx.y * p4) + (i5 * p5) + ((int)threadIdx.y * p3) + ((int)blockIdx.x * 32) + (int)threadIdx.x);
       T4 = (T4 + T2);

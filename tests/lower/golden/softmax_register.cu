@@ -1,16 +1,16 @@
 extern "C" __global__ void softmax_register(
     const weft::bf16* __restrict__ T0,
     weft::bf16* __restrict__ T9,
-    const int p0,
-    const int p1,
-    const int p2,
-    const int p3,
-    const int p4) {
+    const int p0,  // ceildiv(ceildiv(T0.size[1], 8), 4)
+    const int p1,  // ceildiv(T0.size[1], 8)
+    const int p2,  // T0.size[1]
+    const int p3,  // (ceildiv(ceildiv(T0.size[1], 8), 4) * 8)
+    const int p4) {  // (ceildiv((ceildiv(ceildiv(ceildiv(T0.size[1], 8), 4), 32) * 4), 128) * 128)
   unsigned char* const shared = weft::dynamic_shared();
-  weft::Array<float, 32> T1;
+  weft::Array<float, 32> T1;  // cast
   #pragma unroll
   for (int i12 = 0; i12 < 4; ++i12) {  // iS38{4}
-    weft::Array<weft::bf16, 8> T10;
+    weft::Array<weft::bf16, 8> T10;  // of T0
     if (((int)threadIdx.x < p0) && (((i12 * p0) + (int)threadIdx.x) < p1)) {
       weft::load_global_vector<8, weft::Cache::unspecified>(T10, 0, T0 + ((int)blockIdx.x * p2) + (i12 * p3) + ((int)threadIdx.x * 8));
       #pragma unroll
@@ -19,7 +19,7 @@ extern "C" __global__ void softmax_register(
       }
     }
   }
-  float T12 = -weft::infinity<float>();
+  float T12 = -weft::infinity<float>();  // max
   #pragma unroll
   for (int i10 = 0; i10 < 4; ++i10) {  // rS76{4}rf
     if (((int)threadIdx.x < p0) && (((i10 * p0) + (int)threadIdx.x) < p1)) {
@@ -29,28 +29,26 @@ extern "C" __global__ void softmax_register(
       }
     }
   }
-  float T2;
+  float T2;  // max
   {
     float value[1];
     value[0] = (int)threadIdx.x < p0 ? T12 : -weft::infinity<float>();
     weft::reduce_rows<weft::Max, 1, false, true>(value, -weft::infinity<float>(), reinterpret_cast<float*>(shared + 0), blockDim.x);
     T2 = value[0];
   }
-  weft::Array<float, 32> T5;
+  weft::Array<float, 32> T5;  // exp
   #pragma unroll
   for (int i8 = 0; i8 < 4; ++i8) {  // iS34{4}
-    #pragma unroll
-    for (int i9 = 0; i9 < 8; ++i9) {  // iS33{8}
-      float T3;
-      float T4;
-      T3 = T2;
-      if (((int)threadIdx.x < p0) && (((i8 * p0) + (int)threadIdx.x) < p1)) {
-        T4 = (T1[(i8 * 8) + i9] - T3);
+    if (((int)threadIdx.x < p0) && (((i8 * p0) + (int)threadIdx.x) < p1)) {
+      #pragma unroll
+      for (int i9 = 0; i9 < 8; ++i9) {  // iS33{8}
+        float T4;  // sub
+        T4 = (T1[(i8 * 8) + i9] - T2);
         T5[(i8 * 8) + i9] = weft::narrow_exp(T4);
       }
     }
   }
-  float T13 = 0.f;
+  float T13 = 0.f;  // sum
   #pragma unroll
   for (int i6 = 0; i6 < 4; ++i6) {  // rS83{4}rf
     if (((int)threadIdx.x < p0) && (((i6 * p0) + (int)threadIdx.x) < p1)) {
@@ -60,7 +58,7 @@ extern "C" __global__ void softmax_register(
       }
     }
   }
-  float T6;
+  float T6;  // sum
   {
     float value[1];
     value[0] = (int)threadIdx.x < p0 ? T13 : 0.f;
@@ -69,18 +67,14 @@ extern "C" __global__ void softmax_register(
   }
   #pragma unroll
   for (int i2 = 0; i2 < 4; ++i2) {  // iS58{4}
-    weft::Array<weft::bf16, 8> T11;
-    #pragma unroll
-    for (int i5 = 0; i5 < 8; ++i5) {  // iS57{8}
-      float T7;
-      float T8;
-      T7 = T6;
-      if (((int)threadIdx.x < p0) && (((i2 * p0) + (int)threadIdx.x) < p1)) {
-        T8 = weft::narrow_div(T5[(i2 * 8) + i5], T7);
+    weft::Array<weft::bf16, 8> T11;  // cast
+    if (((int)threadIdx.x < p0) && (((i2 * p0) + (int)threadIdx.x) < p1)) {
+      #pragma unroll
+      for (int i5 = 0; i5 < 8; ++i5) {  // iS57{8}
+        float T8;  // div
+        T8 = weft::narrow_div(T5[(i2 * 8) + i5], T6);
         T11[i5] = weft::convert<weft::bf16>(T8);
       }
-    }
-    if (((int)threadIdx.x < p0) && (((i2 * p0) + (int)threadIdx.x) < p1)) {
       weft::store_global_vector<8, weft::Cache::unspecified>(T9 + ((int)blockIdx.x * p2) + (i2 * p3) + ((int)threadIdx.x * 8), T11, 0);
     }
   }

@@ -1,0 +1,114 @@
+"""Copies in registers that change nothing: what reads them reads what they were made of.
+
+Read first: `forward_copies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..expr import ONE
+from ..ir.enums import LoadStoreOpType, MemoryType
+from ..ir.values import BroadcastOp, ExpandOp, LoadStoreOp, SqueezeOp
+from .contracts import lowering_pass
+from .kernel_ir import Access, Allocate, Buffer, Kernel, Move, Nest, Op, Repack, Statement
+from .state import BuildState
+
+Path = tuple[int, ...]
+"""Where a statement stands: its number in each body around it, outermost first."""
+
+
+@dataclass
+class _Uses:
+    """Where one buffer is allocated, written and read; other: something else is done with it."""
+
+    allocated: list[Path] = field(default_factory=list)
+    written: list[Path] = field(default_factory=list)
+    read: list[tuple[Path, Op]] = field(default_factory=list)
+    other: bool = False
+
+
+@lowering_pass(before=["pipelines", "row ends", "unswitched", "grouped predicates"])
+def forward_copies(kernel: Kernel, state: BuildState) -> Kernel:
+    """Drop copies of one register to another: repeated, expanded and squeezed values.
+
+    Before: each expression has a buffer of its own.   After: a value that is the same for each element of an axis is read where it was computed.
+    Here because: each op stands once, and what it does at the end of a row is not a statement of its own yet.
+    """
+    uses = _uses(kernel.body)
+    gone: set[int] = set()
+    for path, op in list(_ops(kernel.body, ())):
+        if not _is_copy(op):
+            continue
+        source, target = op.operands[0], op.outputs[0].buffer
+        if isinstance(source, Access) and _may_go(uses[source.buffer], uses[target], path):
+            for place, reader in uses[target].read:
+                for form in (reader, reader.at_row_end):
+                    if form is not None:
+                        form.operands = [source if isinstance(o, Access) and o.buffer is target else o for o in form.operands]
+                uses[source.buffer].read.append((place, reader))
+            gone |= {id(op), id(target)}
+    kernel.body = _without(kernel.body, gone)
+    return kernel
+
+
+def _is_copy(op: Op) -> bool:
+    """True for an op that takes over one register as it is."""
+    if type(op) is not Op or op.vector_elems != 1 or not isinstance(op.operands[0], Access):
+        return False
+    if isinstance(op.expr, LoadStoreOp):
+        if op.expr.kind is not LoadStoreOpType.set:
+            return False
+    elif not isinstance(op.expr, (BroadcastOp, ExpandOp, SqueezeOp)):
+        return False
+    buffers = (op.operands[0].buffer, op.outputs[0].buffer)
+    return all(b.memory is MemoryType.local and b.elems is ONE for b in buffers) and buffers[0].dtype is buffers[1].dtype and buffers[1].fill is None
+
+
+def _may_go(source: _Uses, target: _Uses, copy: Path) -> bool:
+    """True where the source still holds the value, and is in scope, wherever the copy is read."""
+    if source.other or target.other or len(source.written) != 1 or len(source.allocated) != 1 or len(target.written) != 1:
+        return False
+    scope = source.allocated[0][:-1]
+    places = [place for place, _ in target.read]
+    return source.written[0] < copy and all(copy < place and place[: len(copy) - 1] == copy[:-1] and place[: len(scope)] == scope for place in places)
+
+
+def _uses(body: list[Statement]) -> dict[Buffer, _Uses]:
+    found: dict[Buffer, _Uses] = {}
+    for path, s in _statements(body, ()):
+        if isinstance(s, Allocate):
+            found.setdefault(s.buffer, _Uses()).allocated.append(path)
+        elif isinstance(s, Op):
+            for place in s.outputs:
+                found.setdefault(place.buffer, _Uses()).written.append(path)
+            for operand in s.operands:
+                if isinstance(operand, Access):
+                    found.setdefault(operand.buffer, _Uses()).read.append((path, s))
+        elif isinstance(s, (Move, Repack)):
+            for buffer in (s.target, s.source) if isinstance(s, Move) else (s.buffer,):
+                found.setdefault(buffer, _Uses()).other = True
+    return found
+
+
+def _statements(body: list[Statement], around: Path) -> Iterator[tuple[Path, Statement]]:
+    for number, s in enumerate(body):
+        yield (*around, number), s
+        if isinstance(s, Nest):
+            yield from _statements(s.body, (*around, number))
+
+
+def _ops(body: list[Statement], around: Path) -> Iterator[tuple[Path, Op]]:
+    return ((path, s) for path, s in _statements(body, around) if isinstance(s, Op))
+
+
+def _without(body: list[Statement], gone: set[int]) -> list[Statement]:
+    out: list[Statement] = []
+    for s in body:
+        if id(s) in gone or isinstance(s, Allocate) and id(s.buffer) in gone:
+            continue
+        if isinstance(s, Nest):
+            s.body = _without(s.body, gone)
+        out.append(s)
+    return out
