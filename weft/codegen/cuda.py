@@ -27,10 +27,11 @@ from ..lower.kernel_ir import (
 from ..lower.kernel_sync import Sync
 from ..lower.reduction_form import reduction_form
 from ..lower.state import LANE_TYPES
-from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
+from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
 from .blocks import fold_block, fold_magnitude, sample_blocks
+from .parameters import signature_lines
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan
 from .protocol import exchange_text, write_protocol
 from .scalars import ScalarPrinter, literal
@@ -627,7 +628,7 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> Kerne
         (Need.dynamic_shared, kernel.shared_bytes is not ZERO),
     ) if is_there}  # fmt: skip
     first = ["  unsigned char* const shared = weft::dynamic_shared();"] if Need.dynamic_shared in needs else []
-    signature = _signature(params, overlaps=Need.dependent_launch in needs)
+    signature = signature_lines(params, overlaps=Need.dependent_launch in needs)
     if Need.random in needs:
         first.append("  if (philox_seed_at) philox_seed = weft::load_global(philox_seed_at);  // drawn anew at each replay of a CUDA graph")
     first += [f"  const {writer.scalars.index_ctype} {name} = {text};" for name, text in writer.scalars.block_values.values()]
@@ -669,33 +670,6 @@ def _parameters(writer: CudaWriter) -> tuple[Param, ...]:
     out += list(writer.maps.values())
     out += list(writer.scalars.params.values())
     return tuple(out)
-
-
-def _signature(params: tuple[Param, ...], *, overlaps: bool) -> list[str]:
-    """The lines of the parameters; what the host computes is said behind each."""
-    lines = []
-    for n, param in enumerate(params):
-        end = ") {" if n == len(params) - 1 else ","
-        what = f"  // {param.sym}" if isinstance(param, ScalarParam) else ""
-        lines.append(f"    {_declare(param, overlaps=overlaps)}{end}{what}")
-    return lines or ["    ) {"]
-
-
-def _declare(param: Param, *, overlaps: bool) -> str:
-    """Return the declaration of a parameter. overlaps: others write while the kernel runs, until it has waited for them: no load may be moved in front."""
-    if isinstance(param, TensorParam):
-        ctype = param.dtype.record.pointer
-        if not param.written and overlaps:
-            return f"const {ctype}* {param.name}"
-        return f"{ctype}* __restrict__ {param.name}" if param.written else f"const {ctype}* __restrict__ {param.name}"
-    if isinstance(param, WorkParam):
-        return f"{CUDA_NAMES[param.dtype]}* {param.name}"
-    if isinstance(param, TensorMapParam):
-        return f"const __grid_constant__ weft::TensorMap {param.name}"
-    if isinstance(param, RandomParam):
-        ctype = {"seed": "unsigned long long", "offset": "const unsigned long long", "seed_at": "const unsigned long long* __restrict__"}[param.what]
-        return f"{ctype} {param.name}"
-    return f"const {param.ctype} {param.name}"
 
 
 __all__ = ["CudaWriter", "Scalar", "generate", "literal", "mul", "product"]
