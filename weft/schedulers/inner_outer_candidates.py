@@ -34,7 +34,7 @@ GROUPED_ROW_THREADS = 128
 MOST_BULK_GROUPS = 2
 """One thread issues a bulk copy for each row of a block."""
 ROW_UNROLLS = (1, 2, 4)
-MOST_STAGES = 4
+MOST_STAGES = 6
 MOST_STEP_BYTES = 100_000
 """Of all inputs, that a block takes at once."""
 MOST_ELEMS_IN_REGISTERS = 64

@@ -343,6 +343,8 @@ EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 val
   check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line, by, " (asynchronous store)");
   c->value = value;
   c->from = (const u8*)&c->value;
+  // Whoever waits for the bytes comes after what this thread read before: a multiprocessor issues in order, and the thread has used those values.
+  if (machine.config.check_races) release_to(barrier->arriving, f);
   start_load(c, to, barrier);
 }
 

@@ -35,9 +35,9 @@ def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     instructions = OP_INSTRUCTIONS * w.element_instructions + ACCESS_INSTRUCTIONS * w.access_instructions + RESULT_INSTRUCTIONS * w.row_results
     instructions = instructions + STEP_INSTRUCTIONS + c.predicate * w.predicates + c.spill * np.maximum(0.0, w.needed_registers - w.max_registers)
     issue = w.warps * np.maximum(instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock
-    own = instructions * alone_factor(w.warps, c.alone) / clock
-    exchange = (w.wait_clocks + c.cluster * w.cluster_clocks) / clock
-    chain = own + exchange - w.is_behind * np.minimum(exchange, SECOND_PASS * own) + c.bulk * w.bulk_copies / clock
+    own = instructions * alone_factor(w.warps, c.alone / (1.0 + w.is_behind)) / clock  # two passes that do not need each other: a warp waits for neither
+    exchange = (w.wait_clocks + c.cluster * w.cluster_clocks + c.bulk * w.bulk_copies) / clock
+    chain = own + exchange - w.is_behind * np.minimum(exchange, SECOND_PASS * own)
     chain = chain + np.where(w.depth == 0, c.latency * t.dram_latency_ns, 0.0)
     memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * arch.sm_count / w.sms
     late = np.where(w.depth > 0, np.maximum(0.0, w.steps - w.depth - 1.0) / np.maximum(w.depth, 1.0), 0.0)
