@@ -125,3 +125,9 @@ def test_a_printed_fusion_runs() -> None:
 
 def test_outcomes_that_are_no_failures() -> None:
     assert [Outcome(kind).is_failure for kind in ("ok", "declined", "ill-conditioned", "mismatch", "KernelFault")] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("seed, elems", [(5685, 4000)])
+def test_rows_and_columns_that_failed_once(seed: int, elems: int) -> None:
+    """5685: an input that rows read only before what columns need was taken out of their part."""
+    assert check(random_case(seed, elems, TWO_SIDES)).kind == "ok"

@@ -397,7 +397,7 @@ def inline(
             is_per_row = all(not a.is_iteration() for a in inner) and not any(a.is_reduction() for a in inner)
             limits[tensor] = row_at if is_per_row else len(loop)
     for source, cache in template.inputs:
-        if cache not in of_columns:
+        if cache not in of_columns and cache in limits:  # else nothing of the rows reads it any more
             if params.is_reread and cache.definition().tensor_inputs[0] in loaded:  # type: ignore[union-attr]
                 continue  # each vector as it is needed
             if source.name in weights:
