@@ -137,6 +137,21 @@ def test_fewer_rows_than_blocks_are_never_put_behind():
         norm_backward(DataType.BFloat16).execute(inputs)
 
 
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_stages_that_later_passes_read_again_without_a_weight_beside_them(cluster, monkeypatch):
+    """No tensor but the stage itself connects what the second pass reads with the first pass."""
+    monkeypatch.setitem(WAYS, "again", {**WAYS["rows read from their stage in each pass"], "cluster_blocks": cluster, "fill": "partial"})
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
+        fd.add_output(fd.ops.cast(y, DataType.BFloat16))
+        fd.add_output(fd.ops.sum(y, [0]))
+    x = numbers(9, 512 * cluster, dtype=DataType.BFloat16)
+    y = x.double() * x.double().sum(1, keepdim=True)
+    with forced("again"):
+        run(fd, [x], [y, y.sum(0)], TOLERANCE[DataType.BFloat16])
+
+
 ANYWHERE = {
     "one element a thread": (497, dict(vector_elems=1, threads_y=32, batches=2, stages=3)),
     "pairs, read again in each pass": (498, dict(vector_elems=2, threads_y=32, is_reread=True, stages=2)),

@@ -291,6 +291,11 @@ def two_sides_cluster() -> tuple[Fusion, Launch]:
     return two_sides(blocks=2, cluster_blocks=2, loads="cp_async")
 
 
+def two_sides_behind() -> tuple[Fusion, Launch]:
+    """The same in a cluster by bulk copies, the second pass over a row behind the first one of the next."""
+    return two_sides(blocks=2, cluster_blocks=2, is_reread=True, is_behind=True, fill="partial")
+
+
 def _pointwise_scheduled(fd: FusionDefinition, **changes: Any) -> tuple[Fusion, Launch]:
     """Schedule as `PointWise` does, with these params: rows on BIDy, [BIDx, TIDx, vector] along them."""
     defined = fd.fusion
@@ -366,6 +371,7 @@ KERNELS = {
     "transpose": Generated(transpose, _floats((70, 130))),
     "two_sides": Generated(two_sides, _bf16((31, 512))),
     "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),
+    "two_sides_behind": Generated(two_sides_behind, _bf16((11, 1000))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
     "mxfp8_lanes": Generated(mxfp8_lanes, _bf16((5, 160))),
     "fp4_halves": Generated(fp4_halves, _fp4((7, 136))),

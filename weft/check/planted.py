@@ -187,7 +187,7 @@ GENERATED_PIPELINES = (
     generated(RING, "setmaxnreg in a kernel without launch bounds", r" __launch_bounds__\(384, 1\)", "", "bad-setmaxnreg", "setmaxnreg"),
 )
 
-SIDES, SIDES_CLUSTER, READ_PARTIAL, MEET = "two_sides", "two_sides_cluster", "load_global_vector<4, weft::Cache::global>", "weft::meet_grid"
+SIDES, SIDES_CLUSTER, SIDES_BEHIND, READ_PARTIAL, MEET = "two_sides", "two_sides_cluster", "two_sides_behind", "load_global_vector<4, weft::Cache::global>", "weft::meet_grid"
 TWO_SIDES = (
     generated(SIDES, "partial sums read before the blocks have met", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read", READ_PARTIAL),
     generated(SIDES, "no barrier of the block before the meeting", r"weft::block_sync\(\);(  // T\d+: written for)", r";\1", "data-race", READ_PARTIAL),
@@ -201,11 +201,15 @@ TWO_SIDES = (
     generated(SIDES, "both iterations in one workspace", r"\+ \(i\d+ % 2\) \* 2, ", "+ 0, ", "data-race", "weft::reduce_rows", of=2),
     generated(SIDES, "a stage refilled while it is read", r"(const int stage_0 =) (i\d+) % 3;(\n\s*weft::fence)", r"\1 (\2 + 1) % 3;\3", "data-race|too-many-arrivals|wrong-phase|deadlock", "bulk_load|full_0", of=2),
     generated(SIDES, "missing proxy fence between reading a stage and loading over it", r"weft::fence_proxy_async_shared\(\);(  // after)", r";\1", "missing-proxy-fence", "bulk_load", nth=1, of=3),
-    library(SIDES_CLUSTER, "exchanges not in turn", r"exchange \+= use % 2 \* half;", ";", "data-race|wrong-phase|too-many-arrivals|deadlock", "weft::reduce_cluster_turn", of=2),
-    library(SIDES_CLUSTER, "arrival before the values of a warp's other lanes", r"warp_sync\(0xffffffffu\);(\n  if \(lane < blocks\) mbarrier_arrive_remote)", r";\1", "data-race", "weft::reduce_cluster_turn"),
-    library(SIDES_CLUSTER, "a block left out of an exchange", r"if \(lane < blocks\) (mbarrier_arrive_remote\()", r"if (lane && lane < blocks) \1", "deadlock", "mbarrier"),
+    library(SIDES_CLUSTER, "exchanges not in turn", r"return exchange \+ use % 2 \* half;", "return exchange;", "data-race|wrong-phase|too-many-arrivals|phase-completes-early|deadlock|tx-count", "weft::reduce_cluster_turn"),
+    library(SIDES_CLUSTER, "a warp sends before its lanes have read the values before", r"warp_sync\(0xffffffffu\);(  // all lanes)", r";\1", "data-race", "weft::reduce_cluster_turn"),
+    library(SIDES_CLUSTER, "one warp too few announced in a turn", r"blocks \* warps \* N \*", "(blocks * warps - 1) * N *", "phase-completes-early|data-race|uninitialised-read|tx-count|deadlock", "weft::reduce_cluster_turn"),
+    library(SIDES_CLUSTER, "a block left out of an exchange", r"if \(lane < blocks\) \{(\n    if constexpr \(sizeof)", r"if (lane && lane < blocks) {\1", "deadlock", "mbarrier"),
     generated(SIDES_CLUSTER, "no barrier before exit: a block leaves while others still read and write", r"weft::meet_grid\(grid_barrier\);", ";", "data-race|uninitialised-read|remote-access", "load_global|store_global|cluster"),
     generated(SIDES_CLUSTER, "blocks of a cluster do not wait for each other's start", r"weft::cluster_wait\(\);", ";", "bad-cluster-barrier|remote-access-before-start|data-race|mbarrier-not-initialised", "weft::reduce_cluster|cluster"),
+    generated(SIDES_BEHIND, "a stage refilled before the row before has left it", r"weft::block_sync\(\);(  // a stage has been read)", r";\1", "data-race|missing-proxy-fence", "bulk_load|load_shared", nth=1, of=2),
+    generated(SIDES_BEHIND, "the second pass reads the stage of the row that is in its first", r"(const int stage_0_before =) \((i\d+) \+ -1\) % 3;", r"\1 (\2 + 1) % 3;", "data-race|uninitialised-read|missing-wait", "load_shared|bulk_load"),
+    library(SIDES_BEHIND, "results taken before they have come", r"  mbarrier_wait_phase\((reinterpret_cast<unsigned long long\*>\(exchange\), use / 2)\);", "  ;", "data-race|uninitialised-read|exit-with-pending-load", "weft::take_cluster_turn|weft::reduce_cluster_turn|hand_over"),
 )
 
 TILES = "tiles"

@@ -313,6 +313,7 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&val
 // another block would first wait for all that the thread has stored to global memory. Nobody overtakes: a block that sends for use + 2 has what all warps
 // sent for use + 1, and every warp sends that after it has folded the values of `use`.
 // hand_over_cluster_turn and take_cluster_turn are its two halves: what stands between them is done while values are on their way.
+template <class T> WEFT_DEVICE T* place_of_turn(T* exchange, unsigned half, int use) { return exchange + use % 2 * half; }
 template <class T> WEFT_DEVICE void start_turns(T* exchange, unsigned half, unsigned warps) {
   for (int turn = 0; turn < 2; turn++)
     mbarrier_init(reinterpret_cast<unsigned long long*>(exchange + turn * half), is_sent_async<T>() ? 1 : cluster_size() * warps);
@@ -320,7 +321,7 @@ template <class T> WEFT_DEVICE void start_turns(T* exchange, unsigned half, unsi
 template <class Op, int N, class T> WEFT_DEVICE void hand_over_cluster_turn(T (&values)[N], T* exchange, unsigned half, int use) {
   const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
   const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
-  exchange += use % 2 * half;
+  exchange = place_of_turn(exchange, half, use);
   unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
   if constexpr (is_sent_async<T>()) {
     if (thread == 0) mbarrier_arrive_expect_tx(arrived, blocks * warps * N * (unsigned)sizeof(T));
@@ -348,7 +349,7 @@ template <class Op, int N, class T> WEFT_DEVICE void hand_over_cluster_turn(T (&
 }
 template <class Op, int N, class T> WEFT_DEVICE void take_cluster_turn(T (&values)[N], T identity, T* exchange, unsigned half, int use) {
   const unsigned lane = linear_thread() % 32, count = cluster_size() * (blockDim.x * blockDim.y * blockDim.z / 32);
-  exchange += use % 2 * half;
+  exchange = place_of_turn(exchange, half, use);
   mbarrier_wait_phase(reinterpret_cast<unsigned long long*>(exchange), use / 2);
   const T* const all = exchange_values(exchange);
 #pragma unroll

@@ -119,11 +119,11 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     of_columns = column_side(fusion, read)
     rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
     share_rows(reference, params, rows)
-    if params.loads == "tma":
-        rows = [t for t in rows if t not in loaded]
-        for tensor in loaded:
-            bind_bulk_load(tensor, params)
-    schedule_rows(template, params, reference, rows, row_axes)
+    whole = {t: list(t.get_loop_domain()) for t in loaded if params.loads == "tma"}
+    schedule_rows(template, params, reference, [t for t in rows if t not in whole], row_axes, list(whole) if params.is_reread else [])
+    for tensor, loop in whole.items():  # a bulk copy brings a whole row, whatever its readers split
+        tensor.domain().loop = loop
+        bind_bulk_load(tensor, params)
     partials = [schedule_columns(total, params, of_columns) for total in totals]
     parallel_columns(totals, partials, read, places, of_columns, params)
     vectorize(template, analysis, params, read, loaded, again)
@@ -270,8 +270,10 @@ def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
         tensor.axis(-2).parallelize(ParallelType.grid_x)
 
 
-def schedule_rows(template: Template, params: InnerOuterParams, reference: TensorView, rows: list[TensorView], row_axes: int) -> None:
-    """Transform and bind `rows`, what is computed before the blocks meet."""
+def schedule_rows(
+    template: Template, params: InnerOuterParams, reference: TensorView, rows: list[TensorView], row_axes: int, stages: list[TensorView]
+) -> None:  # fmt: skip
+    """Transform and bind `rows`, what is computed before the blocks meet. stages: transformed too, and not bound: what reads them again is found through them."""
     split(reference, -1, params.vector_elems)
     if params.cluster_blocks > 1:
         reference.axis(-3).parallelize(ParallelType.grid_x)
@@ -291,7 +293,7 @@ def schedule_rows(template: Template, params: InnerOuterParams, reference: Tenso
     shares = params.cluster_blocks > 1
     partial = rfactor(reference, [row_axes + shares, len(reference.get_loop_domain()) - 1])
     rows = [*rows, partial]
-    transform_like(partial, rows)
+    transform_like(partial, [*rows, *stages])
     parallelize_like(partial, selected_tensors=rows, selected_parallel_types={*BOUND, ParallelType.unswitch})
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
