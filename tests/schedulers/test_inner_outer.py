@@ -140,7 +140,7 @@ def test_fewer_rows_than_blocks_are_never_put_behind():
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_stages_that_later_passes_read_again_without_a_weight_beside_them(cluster, monkeypatch):
     """No tensor but the stage itself connects what the second pass reads with the first pass."""
-    monkeypatch.setitem(WAYS, "again", {**WAYS["rows read from their stage in each pass"], "cluster_blocks": cluster, "fill": "partial"})
+    monkeypatch.setitem(WAYS, "again", {**WAYS["rows read from their stage in each pass"], "cluster_blocks": cluster, "threads_y": 4 * cluster, "fill": "partial"})
     with FusionDefinition() as fd:
         x = fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
         y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
