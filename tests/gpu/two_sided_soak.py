@@ -67,7 +67,8 @@ def main() -> int:
     parser.add_argument("--ways", default="", help="those whose name has this text")
     a = parser.parse_args()
     wrong = 0
-    cases = [(way, rows, columns, DataType.BFloat16) for way in WAYS for rows, columns in SHAPES]
+    few = min(rows for rows, _ in SHAPES)  # a block has no row then, which second passes behind are never chosen for
+    cases = [(way, rows, columns, DataType.BFloat16) for way in WAYS for rows, columns in SHAPES if rows > few or not WAYS[way].get("is_behind")]
     cases += [("", rows, columns, dtype) for dtype in (DataType.BFloat16, DataType.Float) for rows, columns in AUTOMATIC]
     for way, rows, columns, dtype in cases:
         if a.ways not in way:
