@@ -311,7 +311,7 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&val
 // The same in a loop of whole blocks. use: how many exchanges went before; these take turns between two places of `half` elements, each with a header whose
 // barrier `start_turns` has initialised. Values of 4 and 8 bytes are sent by asynchronous stores, whose bytes complete the barrier: an arrival at a barrier of
 // another block would first wait for all that the thread has stored to global memory. Nobody overtakes: a block that sends for use + 2 has what all warps
-// sent for use + 1, and every warp sends that after it has folded the values of `use`.
+// sent for use + 1, and every warp sends that after it has folded the values of `use` (store_async_after_reads).
 // hand_over_cluster_turn and take_cluster_turn are its two halves: what stands between them is done while values are on their way.
 template <class T> WEFT_DEVICE T* place_of_turn(T* exchange, unsigned half, int use) { return exchange + use % 2 * half; }
 template <class T> WEFT_DEVICE void start_turns(T* exchange, unsigned half, unsigned warps) {
@@ -331,15 +331,19 @@ template <class Op, int N, class T> WEFT_DEVICE void hand_over_cluster_turn(T (&
   for (int n = 0; n < N; n++) values[n] = reduce_lanes<Op, 32>(values[n]);
   const unsigned place = (rank * warps + warp) * N;
   if (lane < blocks) {
-    if constexpr (sizeof(T) == 4 && N % 2 == 0) {  // in pairs
+    T* const to = exchange_values(exchange) + place;
+    if constexpr (!is_sent_async<T>()) {
+#pragma unroll
+      for (int n = 0; n < N; n++) store_shared_remote(to + n, lane, values[n]);
+    } else if constexpr (sizeof(T) == 4 && N % 2 == 0) {  // in pairs
 #pragma unroll
       for (int n = 0; n < N; n += 2) {
         const unsigned long long pair = (unsigned long long)bit_cast<unsigned>(values[n + 1]) << 32 | bit_cast<unsigned>(values[n]);
-        store_async_remote(reinterpret_cast<unsigned long long*>(exchange_values(exchange) + place + n), lane, pair, arrived);
+        store_async_after_reads(reinterpret_cast<unsigned long long*>(to + n), lane, pair, arrived);
       }
     } else {
 #pragma unroll
-      for (int n = 0; n < N; n++) send_to_block(exchange, place + n, lane, values[n]);
+      for (int n = 0; n < N; n++) store_async_after_reads(to + n, lane, values[n], arrived);
     }
   }
   if constexpr (!is_sent_async<T>()) {

@@ -343,9 +343,14 @@ EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 val
   check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line, by, " (asynchronous store)");
   c->value = value;
   c->from = (const u8*)&c->value;
-  // Whoever waits for the bytes comes after what this thread read before: a multiprocessor issues in order, and the thread has used those values.
-  if (machine.config.check_races) release_to(barrier->arriving, f);
   start_load(c, to, barrier);
+}
+
+// Whoever waits for what this thread sends next to that block comes after what it read before; see `store_async_after_reads` of the device library.
+EXPORT void weft_emu_reads_before_send(unsigned rank, void* local_barrier, int line) {
+  Fiber* f = machine.current;
+  Mbarrier* barrier = use_mbarrier_by_copy(f->block->unit->blocks[rank], weft_emu_remote_address(local_barrier, rank, line), "store_async_after_reads", line);
+  if (machine.config.check_races) release_to(barrier->arriving, f);
 }
 
 EXPORT void weft_emu_bulk_store(void* to, const void* from, unsigned bytes, int line) {
