@@ -273,7 +273,7 @@ def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
 def schedule_rows(
     template: Template, params: InnerOuterParams, reference: TensorView, rows: list[TensorView], row_axes: int, stages: list[TensorView]
 ) -> None:  # fmt: skip
-    """Transform and bind `rows`, what is computed before the blocks meet. stages: transformed too, and not bound: what reads them again is found through them."""
+    """Transform and bind `rows`, what is computed before the blocks meet. stages: transformed too, not bound: their readers are found through them."""
     split(reference, -1, params.vector_elems)
     if params.cluster_blocks > 1:
         reference.axis(-3).parallelize(ParallelType.grid_x)

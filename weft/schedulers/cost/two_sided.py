@@ -112,7 +112,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
         wait_clocks=phases * (fold + barrier) + np.where(is_ring, t.shared_latency_clocks * walks, 0.0),
         cluster_clocks=phases * exchange,
         is_behind=p.is_behind,
-        depth=np.where(is_ring, p.stages - 1.0, 1.0 * (p.loads == AHEAD)),
+        depth=np.where(is_ring, p.stages - 1.0 - p.is_behind, 1.0 * (p.loads == AHEAD)),
         bulk_copies=np.where(p.loads == TMA, in_step * r.inputs, 0.0),
         partial_bytes=p.blocks * r.columns * r.column_accumulator_bits / 8,
         column_waits=turns * np.ceil(p.blocks / (sharing * p.slots_unroll)),
