@@ -389,11 +389,6 @@ template <class T> WEFT_DEVICE void store_async_remote(T* local_address, unsigne
   else
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(p), "r"(to_bits(v)), "r"(bar) : "memory");
 }
-// The same from a thread that has used all it read from shared memory: whoever waits for these bytes may write there. The memory model does not say so of
-// asynchronous stores; a multiprocessor issues in order, and a store behind an instruction that waited for a load leaves after that load has returned.
-template <class T> WEFT_DEVICE void store_async_after_reads(T* local_address, unsigned rank, same<T> v, unsigned long long* local_barrier) {
-  store_async_remote(local_address, rank, v, local_barrier);
-}
 template <class T> WEFT_DEVICE T load_shared_remote(const T* local_address, unsigned rank) {
   const unsigned p = remote_address(local_address, rank);
   if constexpr (sizeof(T) == 8) {

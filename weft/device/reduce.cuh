@@ -309,51 +309,24 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&val
 }
 
 // The same in a loop of whole blocks. use: how many exchanges went before; these take turns between two places of `half` elements, each with a header whose
-// barrier `start_turns` has initialised. Values of 4 and 8 bytes are sent by asynchronous stores, whose bytes complete the barrier: an arrival at a barrier of
-// another block would first wait for all that the thread has stored to global memory. Nobody overtakes: a block that sends for use + 2 has what all warps
-// sent for use + 1, and every warp sends that after it has folded the values of `use` (store_async_after_reads).
+// barrier one thread has initialised for one arrival of each warp of each block. Nobody overtakes: a block that stores for use + 2 has had all arrivals of
+// use + 1, and every warp arrives there after it has read the values of `use`. What a thread read before is ordered before what others do behind.
 // hand_over_cluster_turn and take_cluster_turn are its two halves: what stands between them is done while values are on their way.
-template <class T> WEFT_DEVICE T* place_of_turn(T* exchange, unsigned half, int use) { return exchange + use % 2 * half; }
-template <class T> WEFT_DEVICE void start_turns(T* exchange, unsigned half, unsigned warps) {
-  for (int turn = 0; turn < 2; turn++)
-    mbarrier_init(reinterpret_cast<unsigned long long*>(exchange + turn * half), is_sent_async<T>() ? 1 : cluster_size() * warps);
-}
 template <class Op, int N, class T> WEFT_DEVICE void hand_over_cluster_turn(T (&values)[N], T* exchange, unsigned half, int use) {
   const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
   const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
-  exchange = place_of_turn(exchange, half, use);
-  unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
-  if constexpr (is_sent_async<T>()) {
-    if (thread == 0) mbarrier_arrive_expect_tx(arrived, blocks * warps * N * (unsigned)sizeof(T));
-    warp_sync(0xffffffffu);  // all lanes have read the values of use - 1
+  exchange += use % 2 * half;
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    values[n] = reduce_lanes<Op, 32>(values[n]);
+    if (lane < blocks) store_shared_remote(exchange_values(exchange) + (rank * warps + warp) * N + n, lane, values[n]);
   }
-#pragma unroll
-  for (int n = 0; n < N; n++) values[n] = reduce_lanes<Op, 32>(values[n]);
-  const unsigned place = (rank * warps + warp) * N;
-  if (lane < blocks) {
-    T* const to = exchange_values(exchange) + place;
-    if constexpr (!is_sent_async<T>()) {
-#pragma unroll
-      for (int n = 0; n < N; n++) store_shared_remote(to + n, lane, values[n]);
-    } else if constexpr (sizeof(T) == 4 && N % 2 == 0) {  // in pairs
-#pragma unroll
-      for (int n = 0; n < N; n += 2) {
-        const unsigned long long pair = (unsigned long long)bit_cast<unsigned>(values[n + 1]) << 32 | bit_cast<unsigned>(values[n]);
-        store_async_after_reads(reinterpret_cast<unsigned long long*>(to + n), lane, pair, arrived);
-      }
-    } else {
-#pragma unroll
-      for (int n = 0; n < N; n++) store_async_after_reads(to + n, lane, values[n], arrived);
-    }
-  }
-  if constexpr (!is_sent_async<T>()) {
-    warp_sync(0xffffffffu);
-    if (lane < blocks) mbarrier_arrive_remote(arrived, lane);
-  }
+  warp_sync(0xffffffffu);
+  if (lane < blocks) mbarrier_arrive_remote(reinterpret_cast<unsigned long long*>(exchange), lane);
 }
 template <class Op, int N, class T> WEFT_DEVICE void take_cluster_turn(T (&values)[N], T identity, T* exchange, unsigned half, int use) {
   const unsigned lane = linear_thread() % 32, count = cluster_size() * (blockDim.x * blockDim.y * blockDim.z / 32);
-  exchange = place_of_turn(exchange, half, use);
+  exchange += use % 2 * half;
   mbarrier_wait_phase(reinterpret_cast<unsigned long long*>(exchange), use / 2);
   const T* const all = exchange_values(exchange);
 #pragma unroll

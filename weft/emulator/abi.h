@@ -106,7 +106,6 @@ void weft_emu_cluster_arrive_relaxed(int line);
 void weft_emu_cluster_wait(int line);
 void* weft_emu_remote_address(const void* local, unsigned rank, int line);
 void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 value, unsigned bytes, void* local_barrier, int line);
-void weft_emu_reads_before_send(unsigned rank, void* local_barrier, int line);
 
 // Barriers in shared memory and asynchronous copies
 void weft_emu_mbarrier_init(void* barrier, unsigned count, int line);

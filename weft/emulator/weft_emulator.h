@@ -342,10 +342,6 @@ template <class T> WEFT_DEVICE void store_async_remote(T* local_address, unsigne
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "store_async_remote stores 4 or 8 bytes");
   weft_emu_store_async_remote(local_address, rank, to_bits(v), sizeof(T), local_barrier, line);
 }
-template <class T> WEFT_DEVICE void store_async_after_reads(T* local_address, unsigned rank, same<T> v, weft_u64* local_barrier, WEFT_LINE) {
-  weft_emu_reads_before_send(rank, local_barrier, line);
-  store_async_remote(local_address, rank, v, local_barrier, line);
-}
 template <class T> WEFT_DEVICE T load_shared_remote(const T* local_address, unsigned rank, WEFT_LINE) {
   const T* p = (const T*)weft_emu_remote_address(local_address, rank, line);
   weft_emu_access(p, sizeof(T), WEFT_READ | WEFT_SHARED | WEFT_REMOTE, line);

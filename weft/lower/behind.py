@@ -69,7 +69,7 @@ class _Rows:
     """The parts of a loop over rows.
 
     around: the loop of one iteration that is unswitched, and has the nest in it. head: what stands in front of it: values of the row, the wait for it.
-    first, second: the passes. loads: of rows to come, behind the reduction, and the barriers in front of them.
+    first, second: the passes. loads: of rows to come, behind the reduction.
     """
 
     def __init__(self, kernel: Kernel, loop: Loop) -> None:
@@ -83,7 +83,7 @@ class _Rows:
         assert isinstance(reduce, Reduce)
         self.reduce = reduce
         behind = nest[at + 1 :]
-        self.loads = [s for s in behind if isinstance(s, Sync) or isinstance(s, Block) and s.keeps_bounds]
+        self.loads = [s for s in behind if isinstance(s, Block) and s.keeps_bounds]
         self.repacks = [s for s in behind if isinstance(s, Repack)]
         self.results = {o.buffer for o in reduce.outputs}
         own = [s for s in nest if isinstance(s, Allocate)]
@@ -134,6 +134,8 @@ class _Rows:
         begin = [*self._copies([*self.head, *self._declared(self.first), *self.first]), whole, *self.repacks, *self._moves(), *self._copies(self.loads)]
         hand_over, take = replace(self.reduce, half="hand over"), replace(self.reduce, half="take")
         body = [*self.declared, *self.first, hand_over, *self.repacks, *self._second(sub(self.index, 1)), take, *self.repacks, *self._moves()]
+        if self.reduce.is_fused_cluster:  # warps of other blocks have come, and these have not read their stage to its end
+            body.append(Sync("the stage of the row before has been read"))
         body += self.loads
         if self.around is not None:  # of rows at once some may not exist
             body = [*self.head, replace(self.around, body=body)]

@@ -238,9 +238,6 @@ def _place_staying_rings(kernel: Kernel, state: BuildState, rings: list[Feed], b
         elif meeting is None:
             head += [Sync("another stage is free", tensors=tuple(feed.tensors)), *ahead]
         else:
-            reduce = inner[meeting]
-            if isinstance(reduce, Reduce) and reduce.is_fused_cluster:  # whose warps wait for values, which do not order what other warps read before
-                ahead.insert(0, Sync("a stage has been read", tensors=tuple(feed.tensors)))
             inner[meeting + 1 : meeting + 1] = ahead
         if feed.style == "tma":
             first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))

@@ -346,13 +346,6 @@ EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 val
   start_load(c, to, barrier);
 }
 
-// Whoever waits for what this thread sends next to that block comes after what it read before; see `store_async_after_reads` of the device library.
-EXPORT void weft_emu_reads_before_send(unsigned rank, void* local_barrier, int line) {
-  Fiber* f = machine.current;
-  Mbarrier* barrier = use_mbarrier_by_copy(f->block->unit->blocks[rank], weft_emu_remote_address(local_barrier, rank, line), "store_async_after_reads", line);
-  if (machine.config.check_races) release_to(barrier->arriving, f);
-}
-
 EXPORT void weft_emu_bulk_store(void* to, const void* from, unsigned bytes, int line) {
   Fiber* f = machine.current;
   check_alignment(from, to, bytes, BULK_ALIGNMENT, line);
