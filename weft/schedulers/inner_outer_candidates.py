@@ -60,8 +60,8 @@ BEHIND_PAIR_BATCHES = 6
 backward of float32 16384 columns 0.926 with eight in two blocks (0.79 in four, nothing behind), RMS norm of 32768 bf16 0.84 with eight in two, 0.76 with four
 in four (0.79 with nothing behind), layer norm of 24576 0.73 with six in two, 0.66 with four in four."""
 BEHIND_RESIDENT = (1, 2, 4)
-"""Blocks of a multiprocessor with second passes behind: more blocks hide nothing more. One H200, of a copy: layer norm backward 16384 x 4096 bf16 0.89 with two,
-0.83 with three; RMS norm 0.91 and 0.88, of 1024 columns 0.885 with four, 0.84 with six; float32 layer norm 4096 0.98 with one of 6 stages, 0.93 with two of 3."""
+"""Blocks of a multiprocessor with second passes behind: more blocks hide nothing more. One H200, of a copy: layer norm backward 16384 x 4096 bf16 0.89 with
+two, 0.83 with three; RMS norm 0.91 and 0.88, of 1024 columns 0.885 with four, 0.84 with six; float32 layer norm 4096 0.98 with one, 0.93 with two."""
 MOST_PASSES_OVER_BULK = 2
 """Over a row in a ring of bulk copies, that read it again: schedules of more are not implemented (`Template.rfactor_others` finds axes cut in other ways)."""
 FILLS = ("whole", "leading", "partial")
@@ -178,7 +178,8 @@ class Candidates:
         ways = []
         is_whole = (fill == FILLS.index("whole")) & (groups == 1) & (lanes * threads_y > arch.warp_threads)
         hides_exchange = (cluster == 1) | (cluster == 2) & (resident == 1) & (batches >= BEHIND_PAIR_BATCHES)
-        can_be_behind = is_whole & hides_exchange & np.isin(resident, BEHIND_RESIDENT) & (stages >= BEHIND_STAGES) & (blocks * unroll * BEHIND_STEPS <= rows.iteration_elems) & (rows.passes == 2)
+        can_be_behind = is_whole & hides_exchange & np.isin(resident, BEHIND_RESIDENT) & (stages >= BEHIND_STAGES) & (rows.passes == 2)
+        can_be_behind &= blocks * unroll * BEHIND_STEPS <= rows.iteration_elems
         for way, is_reread in WAYS:
             loads, _, behind = way.partition(" ")
             if loads == "cp_async" and not self.has_cp_async or loads == "tma" and not self.has_tma:
