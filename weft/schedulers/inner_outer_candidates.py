@@ -34,7 +34,8 @@ GROUPED_ROW_THREADS = 128
 MOST_BULK_GROUPS = 2
 """One thread issues a bulk copy for each row of a block."""
 ROW_UNROLLS = (1, 2, 4)
-MOST_STAGES = 6
+MOST_STAGES, BEHIND_MOST_STAGES = 4, 6
+"""The second with second passes behind, where one has the row before, and a single block of a multiprocessor does well."""
 MOST_STEP_BYTES = 100_000
 """Of all inputs, that a block takes at once."""
 MOST_ELEMS_IN_REGISTERS = 64
@@ -164,7 +165,7 @@ class Candidates:
         fixed = SMALL_SHARED_BYTES + tree_bytes(block, self.column_vector * facts.column_results, 32) * (threads_y > 1)
         fixed = fixed + tree_bytes(block, self.vector, 64) * (groups > 1)
         room = arch.shared_per_sm_bytes // resident - fixed - 1024
-        stages = np.minimum(MOST_STAGES, np.maximum(0, room) // np.maximum(1, step_bytes))
+        stages = np.minimum(BEHIND_MOST_STAGES, np.maximum(0, room) // np.maximum(1, step_bytes))
         has_ring = (stages >= 2) & ((step_bytes <= MOST_STEP_BYTES) | (unroll * groups == 1))
         is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
         # blocks
@@ -190,8 +191,9 @@ class Candidates:
             ways.append((np.flatnonzero(is_there & can_be_behind if behind else is_there), LOADS.index(loads), is_reread, bool(behind)))
         at = np.concatenate([found for found, *_ in ways])
         load, again, is_behind = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3))
+        most = np.minimum(stages[at], np.where(is_behind, BEHIND_MOST_STAGES, MOST_STAGES))
         made = Kernels(
-            self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, stages[at], 1),
+            self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, most, 1),
             again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind,
         )  # fmt: skip
         return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * self.slack)
