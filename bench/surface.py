@@ -1,7 +1,7 @@
 """Functions of weft.nn on this machine: host time of a call, and forward and backward through autograd beside eager torch, torch.compile and, where they are
 installed, Liger and quack.
 
-    python bench/surface.py [OUT.json] [--seconds N] [--warm K/N] [--host]
+    python bench/surface.py [OUT.json] [--seconds N] [--warm K/N] [--host] [--only FUNCTION,...]
 
 --warm K/N: compile what the Kth of N parts of the cases needs, without measuring (several processes fill the caches side by side). --host: only host times.
 Without a GPU only the host times, in the emulator (they show ratios, not speed). The cases are in `surface_cases.py`.
@@ -216,13 +216,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--warm")
     parser.add_argument("--host", action="store_true")
+    parser.add_argument("--only", help="functions to measure, and no host times")
     given = parser.parse_args()
+    cases = [case for case in CASES if given.only is None or case.name in given.only.split(",")]
     chip = torch.cuda.get_device_name() if HAS_GPU else "emulator"
     results: dict[str, Any] = {"chip": chip, "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__, "speed": []}
     compiled: dict[str, Callable[..., Any]] = {}
     if given.warm:
         part, parts = map(int, given.warm.split("/"))
-        for case in CASES[part * len(CASES) // parts : (part + 1) * len(CASES) // parts]:
+        for case in cases[part::parts]:
             print({k: v for k, v in speed_row(case, compiled, 1, 1).items() if k.endswith("_error") or k in ("name", "rows", "hidden")}, flush=True)
         return
     end = time.perf_counter() + given.seconds
@@ -233,17 +235,18 @@ def main() -> None:
             with open(given.out, "w", encoding="utf-8") as out:
                 json.dump(results, out, indent=1)
 
-    results["host_us"] = host_rows()
-    for name, value in results["host_us"].items():
-        print(f"{value:8.2f} us  {name}", flush=True)
-    results["kernels"] = kernel_rows()
-    print(results["kernels"], flush=True)
-    save()
-    for case in CASES if HAS_GPU and not given.host else []:
+    if given.only is None:
+        results["host_us"] = host_rows()
+        for name, value in results["host_us"].items():
+            print(f"{value:8.2f} us  {name}", flush=True)
+        results["kernels"] = kernel_rows()
+        print(results["kernels"], flush=True)
+        save()
+    for case in cases if HAS_GPU and not given.host else []:
         if time.perf_counter() > end:
             print("the time is over before", case.name, case.rows, case.hidden)
             break
-        row = speed_row(case, compiled, 40)
+        row = speed_row(case, compiled, 25)
         results["speed"].append(row)
         print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
         save()
