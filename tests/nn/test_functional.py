@@ -105,3 +105,14 @@ def test_a_mistake_has_a_code_and_a_remedy(call: Callable[[], Any], message: str
     with pytest.raises(UserError, match=message) as caught:
         call()
     assert "\n  fix: " in str(caught.value) and "test_functional.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_target_that_is_no_class_has_the_loss_nan(reduction: str) -> None:
+    """torch stops; a kernel cannot, and a loss that looks right would hide it. What ignore_index says is no mistake."""
+    x = torch.randn(4, 8, requires_grad=True)
+    for target, wrong in (([0, 1, 2, 8], 3), ([0, -1, 2, 3], 1), ([0, -100, 7, 3], None)):
+        loss = W.cross_entropy(x, torch.tensor(target), reduction=reduction)
+        assert loss.isnan().any() == (wrong is not None)
+        if reduction == "none":
+            assert loss.isnan().tolist() == [row == wrong for row in range(4)]

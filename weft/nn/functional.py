@@ -434,6 +434,7 @@ def cross_entropy(
     """torch.nn.functional.cross_entropy for class numbers. z_loss: adds z_loss * logsumexp**2 per row; softcap: logits become softcap * tanh(x / softcap).
 
     out_dtype: type of the loss, the input's unless given; it is computed in float32 from logits of 16 bits as they are.
+    The loss is NaN where a target is neither a class nor ignore_index.
     """
     reduction = _reduction("cross_entropy", size_average, reduce, reduction)
     if target.is_floating_point():
