@@ -146,3 +146,10 @@ def test_dropout_keeps_its_mask_in_gradients_of_gradients() -> None:
         (second,) = torch.autograd.grad(first.sum(), x)
         mask = first != 0
         assert torch.equal(second != 0, mask) and 0 < int(mask.sum()) < mask.numel()
+
+
+def test_graphs_and_profilers_name_the_function() -> None:
+    x = leaf(2, 7)
+    for _ in range(3):
+        node = W.rms_norm(x, (7,)).grad_fn
+        assert node is not None and node.name() == "RmsNormBackward"

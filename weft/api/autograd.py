@@ -61,6 +61,8 @@ class Differentiable:
         self._floats = [i for i, v in enumerate(self._inputs) if isinstance(v, TensorView) and v.dtype().is_float]
         self._outputs = [v for v in fusion.outputs() if v not in fusion.hidden_outputs]
         self._plans: dict[tuple[bool, ...], Plan] = {}
+        self.name = "Recorded"
+        """What graphs and profilers call its calls."""
 
     def __reduce__(self) -> Any:
         from .translate import translate_fusion
@@ -106,7 +108,7 @@ class Differentiable:
         found = self._plans.get(requires)
         if found is None:
             wrt = [i for i, wanted in zip(self._floats, requires) if wanted]
-            found = self._plans[requires] = Plan(self.fusion, wrt)
+            found = self._plans[requires] = Plan(self.fusion, wrt, self.name)
         return found
 
     def definition_of_backward(self, *inputs: Any) -> str:
@@ -139,7 +141,8 @@ class _Step:
 class Plan:
     """A definition with some inputs that require gradients: its forward with what it saves, its backwards by the layouts of gradients."""
 
-    def __init__(self, fusion: Fusion, wrt: Sequence[int]) -> None:
+    def __init__(self, fusion: Fusion, wrt: Sequence[int], name: str = "Recorded") -> None:
+        self.name = name
         inputs = fusion.inputs()
         for target in fusion.aliases.values():
             if any(inputs[i] is target for i in wrt):
@@ -263,7 +266,7 @@ def backward(ctx, {", ".join(grads)}):
         "is_grad_enabled": torch.is_grad_enabled,
     }  # fmt: skip
     methods = written(text, constants)
-    return type("Recorded", (torch.autograd.Function,), {name: staticmethod(methods[name]) for name in ("forward", "backward")})
+    return type(plan.name, (torch.autograd.Function,), {name: staticmethod(methods[name]) for name in ("forward", "backward")})
 
 
 def _layout(grad: torch.Tensor) -> tuple[tuple[bool | None, ...], tuple[int, ...], tuple[int, ...]]:

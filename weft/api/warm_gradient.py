@@ -72,7 +72,7 @@ def forward(ctx, {", ".join(names)}):
         "profiling": profile.active, "is_grad_enabled": torch.is_grad_enabled, "way": kept.way, "general": kept.general,
     }  # fmt: skip
     methods = written(text, constants)
-    function = type("Recorded", (torch.autograd.Function,), {name: staticmethod(methods[name]) for name in ("forward", "backward")})
+    function = type(plan.name, (torch.autograd.Function,), {name: staticmethod(methods[name]) for name in ("forward", "backward")})
     node = getattr(function, "_backward_cls", None)
     if node is not None:
         node.apply = methods["backward"]

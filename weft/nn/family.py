@@ -116,6 +116,7 @@ class Family:
         found = self._by_form.get(key)
         if found is None:
             found = self._by_form[key] = self.definition(forms, static).autograd()
+            found.name = "".join(word.capitalize() for word in self.name.split("_"))
         return found
 
     def definition(self, forms: Sequence[Any], static: dict[str, Any]) -> FusionDefinition:
