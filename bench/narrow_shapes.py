@@ -87,11 +87,10 @@ OPS: dict[str, tuple[Callable[[FusionDefinition, DataType, DataType], None], tup
 
 def inputs_of(dtype: DataType, more: str, rows: int, columns: int, device: str) -> list[torch.Tensor]:
     """Return a matrix of the type and what `more` names."""
-    if dtype is BF16:
-        x = torch.randn(rows, columns, device=device).bfloat16()
+    if dtype is FP4:
+        x = torch.randint(0, 256, (rows, columns // 2), device=device, dtype=torch.uint8).view(TORCH[dtype])
     else:
-        codes = torch.randint(0, 120, (rows, columns // (2 if dtype is FP4 else 1)), device=device, dtype=torch.uint8)
-        x = codes.view(TORCH[dtype])
+        x = torch.randn(rows, columns, device=device).to(TORCH[dtype])
     made = {"g": lambda: torch.randn(rows, columns, device=device).bfloat16(), "s": lambda: torch.rand(rows, 1, device=device)}
     return [x, *(made.get(m, lambda: torch.randn(columns, device=device).bfloat16())() for m in more)]
 

@@ -164,6 +164,15 @@ def test_stochastic_rounding_both_ways_is_one_kernel():
         assert set(drawn.unique().tolist()) == {1.0, 1.5} and abs(float(drawn.mean()) - 1.2) < 0.02
 
 
+def test_what_is_computed_of_two_inputs_is_computed_once_for_rows_and_columns():
+    """The product takes the registers of its two inputs of 16 bits: it is kept, and the activation is not computed again for columns."""
+    fd = functions._definition(functions.MxBothWays(), "silu_mul", ((BF16, 3, True),) * 2, 1e-5)
+    given = [random_values((2, 32, 256), BF16) for _ in range(2)]
+    fd.execute(given)
+    text = fd.fec.get_cuda_kernel(given)
+    assert text.count("silu(") == 1 and text.count("load_global") == 2
+
+
 def test_stochastic_rounding_keeps_the_mean():
     x = torch.full((64, 256), 1.2)
     x[:, ::16] = 6.0

@@ -1,4 +1,4 @@
-"""What a kernel does first: flags of reductions across blocks, barriers of exchanges in a cluster, carries of running folds, zeros around block scales.
+"""What a kernel does first: flags of reductions across blocks, barriers of exchanges in a cluster, carries of running folds; and last: zeros around scales.
 
 Read first: `begin_kernel`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, sample_of
 from .kernel_ir import Kernel, Reduce, Scan, Statement, walk
-from .kernel_sync import ClusterArrive, ClusterWait, DeclareFlag, StartExchanges, StartScan, ZeroPadding
+from .kernel_sync import ClusterArrive, ClusterWait, DeclareFlag, Roles, StartExchanges, StartScan, ZeroPadding
 from .state import BuildState
 from .contracts import lowering_pass
 
@@ -16,11 +16,12 @@ PADDED_LAYOUTS = (SWIZZLED, COLUMNS, GROUPED, PADDED_COLUMNS, *PADDED)
 
 @lowering_pass(needs=["workspaces", "unswitched"], gives=["kernel head"])
 def begin_kernel(kernel: Kernel, state: BuildState) -> Kernel:
-    """Put in front what later statements rely on.
+    """Put in front what later statements rely on, and behind all what fills the places between scales.
 
     Before: the body is final but for that.   After: every flag, exchange and carry that a statement uses is declared and started at the top; the first
     reduction in a cluster waits until all of its blocks have started.
-    Here because: which reductions are left, and how often, is known.
+    Here because: which reductions are left, and how often, is known. Zeros stand behind all else where every thread comes there with its registers, which
+    async warps do not: in front, loads wait for code that few kernels run.
     """
     reductions = [s for s in walk(kernel.body) if isinstance(s, Reduce)]
     head: list[Statement] = [DeclareFlag(flag) for flag in dict.fromkeys(s.last_flag for s in reductions if s.last_flag)]
@@ -34,9 +35,11 @@ def begin_kernel(kernel: Kernel, state: BuildState) -> Kernel:
         head.append(ClusterArrive("every block of the cluster has started; waited for before the first exchange"))
         next(s for s in reductions if s.is_cluster).awaits_cluster = True
     head += [StartScan(scan) for scan in {s.carry: s for s in walk(kernel.body) if isinstance(s, Scan)}.values()]
+    tail: list[Statement] = []
+    has_roles = any(isinstance(s, Roles) for s in walk(kernel.body))
     for tensor, buffer in kernel.buffers.items():
         sample = sample_of(tensor)
         if sample is not None and sample.layout in PADDED_LAYOUTS:
-            head.append(ZeroPadding(buffer))
-    kernel.body = [*head, *kernel.body]
+            (head if has_roles else tail).append(ZeroPadding(buffer))
+    kernel.body = [*head, *kernel.body, *tail]
     return kernel

@@ -86,9 +86,10 @@ def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     if rows > MOST_TILE_ROWS or lanes > arch.warp_threads or facts.projected_bits is None:
         return None
     batches = min(TILE_BATCHES, next_power_of_two(rows))
-    bits = max(facts.projected_bits / rows, facts.input_bits)
-    registers = round_up(ceil_div(int(vector * bits), 32) * batches + KEPT_REGISTERS, 8)
-    return OuterParams(vector, 1, arch.warp_threads, ceil_div(rows, batches), registers, "register", batches, is_tile=True)
+    is_projected = facts.projected_bits < facts.persistent_bits  # equal: nothing is won by computing what is kept twice
+    kept_bits = facts.projected_bits if is_projected else facts.persistent_bits
+    registers = round_up(ceil_div(int(vector * max(kept_bits / rows, facts.input_bits)), 32) * batches + KEPT_REGISTERS, 8)
+    return OuterParams(vector, 1, arch.warp_threads, ceil_div(rows, batches), registers, "register", batches, 1, is_projected, is_tile=True)
 
 
 def turned_tile(facts: PersistentFacts, arch: Arch) -> OuterParams | None:

@@ -183,6 +183,10 @@ def _nice(value: int) -> int:
     return max(1, value // step * step)
 
 
+MOST_NARROW_COLUMNS = 8
+"""Of a thread, for columns of 4 bits: each has a sum of its own, which the block and the grid fold."""
+
+
 class _Model:
     """Candidates of one set of facts."""
 
@@ -191,6 +195,8 @@ class _Model:
         self.is_phased = facts.is_inner and has_phase(facts)
         limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
         self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
+        if not facts.is_inner and facts.max_dtype_bits < 8:
+            self.vector = min(self.vector, MOST_NARROW_COLUMNS)
         self.overlaps = facts.can_begin_anywhere and self.vector == 1 and facts.inner_run_elems >= SHIFTED_ELEMS and facts.min_vector_elems == 1
         if self.overlaps:
             self.vector = SHIFTED_ELEMS

@@ -33,15 +33,16 @@ class Ways:
     predict: Mapping[str, Callable[[Fitted], float]]
     declined: Mapping[str, str]
     trace: Any
-    has_sums: bool = False
+    is_crowded: bool = False
 
     def best(self, constants: Fitted) -> str:
         """Return the way that is predicted to be fastest; rows in registers where a pipeline gains little.
 
-        has_sums: rows are sums of several inputs of 16 bits that wait at two barriers. In registers they take so many that few blocks fit: one H200, add + RMS
-        norm + FP8 per row of 16384 x 4096 is 0.89 of a copy in registers and 0.98 by TMA, and the same with dropout and layer norm 0.87 and 0.97.
+        is_crowded: rows are sums of several inputs of 16 bits that wait at two barriers, or become 4 bits in blocks. In registers they take so many that few
+        blocks fit: one H200, add + RMS norm + FP8 per row of 16384 x 4096 is 0.89 of a copy in registers and 0.98 by TMA, the same with dropout and layer norm
+        0.87 and 0.97, RMS norm + NVFP4 0.70 and 0.79.
         """
-        preference = 0.0 if self.has_sums else constants.preference
+        preference = 0.0 if self.is_crowded else constants.preference
         return max(self.params, key=lambda way: self.predict[way](constants) * (1.0 - preference * (way != "registers")))
 
     def __str__(self) -> str:
@@ -64,7 +65,7 @@ def find_ways(facts: PersistentFacts, arch: Arch, *, is_loadable: bool) -> Ways:
             params[kind] = found
             predict[kind] = lambda c, found=found, predicted=predicted: predicted(found, facts, arch, c)  # type: ignore[misc]
     has_sums = facts.passes > 2 and facts.vectorizable_inputs > 1 and facts.max_dtype_bits == 16 and facts.broadcast_operands > 0
-    return Ways(params, predict, declined, trace, has_sums)
+    return Ways(params, predict, declined, trace, has_sums or facts.block_elems > 0 and facts.min_dtype_bits < 8)
 
 
 def pipeline(facts: PersistentFacts, arch: Arch, kind: str, in_registers: PersistentParams, *, at_once: bool) -> AsyncRowsParams | Decline:
