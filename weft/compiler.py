@@ -27,6 +27,7 @@ from .ir.structure import known_key
 from .ir.values import Expr
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
+from .schedule.bulk_copies import settle_bulk_copies
 from .schedule.online_softmax import exp_sums, fold_online
 from .schedule.welford import translate_welford
 from .schedulers import SCHEDULERS
@@ -274,6 +275,7 @@ def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, lau
     clone, _ = fusion.clone()
     settle_as_iteration(clone)
     canonicalize_extents(clone)
+    settle_bulk_copies(clone)
     return _finish(clone, launch or Launch(), index_type, name, 0.0, overlaps)
 
 

@@ -10,7 +10,7 @@ from ..errors import Unsupported, shown
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, Scalar, TensorView, Val
 from .translate_ops import expr_call
-from .translate_values import Names, dtype_text, list_text, stride_order
+from .translate_values import Names, dtype_text, is_ordered, list_text, stride_order
 
 HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
 
@@ -89,6 +89,6 @@ def tensor_arguments(tensor: TensorView) -> str:
         f"shape={list_text(map(str, shape))}", f"contiguity={list_text(map(str, domain.contiguity))}",
         f"dtype={dtype_text(tensor.dtype())}", f"is_cpu={tensor.is_cpu_scalar}",
     ]  # fmt: skip
-    if domain.allocation is not None:
+    if is_ordered(tensor):
         parts.append(f"stride_order={stride_order(tensor)}")
     return ", ".join(parts)

@@ -16,7 +16,7 @@ from ..ir.values import (
 )  # fmt: skip
 from . import translate_index, translate_torch
 from . import translate_views as views
-from .translate_values import Names, dtype_text, list_text, stride_order
+from .translate_values import Names, dtype_text, is_ordered, list_text, stride_order
 
 
 def expr_call(expr: Expr, names: Names) -> str:
@@ -48,7 +48,7 @@ def _load_store(expr: Expr, names: Names) -> str:
     if out.has_root():
         root = {axis: position for position, axis in enumerate(out.get_root_domain())}
         return f"permute({source}, dims={[root[axis] for axis in out.get_logical_domain()]})"
-    if out.domain().allocation is not None:
+    if is_ordered(out):
         return f"stride_order({source}, stride_order={stride_order(out)})"
     return copy
 

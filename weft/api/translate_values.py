@@ -113,6 +113,12 @@ class Names:
         raise Unsupported(f"translation of the scalar {name}", detail="it is no size of an input and no input scalar")
 
 
+def is_ordered(tensor: TensorView) -> bool:
+    """Tell whether a tensor has an order in memory that a definition can ask for; a schedule may lay it out along other axes."""
+    allocation = tensor.domain().allocation
+    return allocation is not None and set(allocation) == set(tensor.get_logical_domain())
+
+
 def stride_order(tensor: TensorView) -> list[int]:
     """Return for each logical axis its place in memory, 0 the innermost."""
     allocation = tensor.domain().maybe_allocation
