@@ -92,9 +92,9 @@ def check_shapes(case: Case, device: str, count: int, largest_elems: int) -> Out
 def check_call(fd: FusionDefinition, case: Case, device: str = "cpu", partition: str = "best") -> Outcome:
     """Run a case, whose definition is `fd`, and compare its outputs with the reference."""
     inputs = case.arguments(device)
-    wanted = evaluate(fd.fusion, inputs, hidden=True)
+    wanted = [t.clone() for t in evaluate(fd.fusion, inputs, hidden=True)]  # a view of an input changes with it
     kinds = [v.dtype() for v in fd.fusion.outputs()]
-    native = [unpacked(t, kind) for t, kind in zip(evaluate(fd.fusion, inputs, precision="native", hidden=True), kinds)]
+    native = [unpacked(t, kind).clone() for t, kind in zip(evaluate(fd.fusion, inputs, precision="native", hidden=True), kinds)]
     allowed = [tolerance(a, w, n) for a, w, n in zip(get_val_tolerances(fd.fusion, inputs), wanted, native, strict=True)]
     if any(a is None for a in allowed):
         return Outcome("ill-conditioned")
