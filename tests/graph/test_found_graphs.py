@@ -224,6 +224,15 @@ def variance_over_an_axis_of_positions_and_one_of_memory(fd):
     fd.add_output(o.var_mean(o.index_select(y, i, 1), [1, 2])[0])
 
 
+@case(tensor(1, 6))
+def a_pad_of_a_row_turned_into_a_column_beside_its_least(fd):
+    """The result of a lookup that is an output: along the source's neighbours the output's lie two apart."""
+    x, o = fd.define_tensor([1, -1], contiguity=[None, True]), fd.ops
+    y = o.pad(o.permute(x, [1, 0]), [2, -1, 2, 2])
+    fd.add_output(o.min(y, [0, 1], True))
+    fd.add_output(y)
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])
