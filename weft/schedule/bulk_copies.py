@@ -73,7 +73,7 @@ def _settle_swizzle(copy: LoadStoreOp, near: TensorView) -> None:
     bits = near.dtype().bits
     row_bytes = int(row.source().sym.value) * bits // 8  # type: ignore[arg-type]
     inner = row.inner().sym
-    if row_bytes not in SWIZZLES_BYTES or not inner.is_const or inner.value * bits != CHUNK_BITS:  # type: ignore[operator]
+    if row_bytes not in SWIZZLES_BYTES or not inner.is_const or inner.value * bits != CHUNK_BITS:
         return
     copy.attributes["swizzle_bytes"] = row_bytes
     domain.allocation = None
@@ -89,8 +89,8 @@ def _undo(loop: list[IterDomain], swizzle: Swizzle) -> None:
     for before, after in zip(swizzle.inputs, swizzle.outputs):
         if after in loop:
             before.parallel = after.parallel  # type: ignore[attr-defined]
-            loop[loop.index(after)] = before  # type: ignore[call-overload, arg-type]
-        before._uses = [use for use in before._uses if use is not swizzle]  # type: ignore[attr-defined]
+            loop[loop.index(after)] = before  # type: ignore[call-overload]
+        before._uses = [use for use in before._uses if use is not swizzle]
 
 
 def _join(loop: list[IterDomain], split: Split) -> None:
