@@ -19,10 +19,10 @@ from weft.runtime.call_records import RecordedCalls, code_version
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path):
-    code_version.cache_clear()
+    call_records._code_version.cache_clear()
     with options(cache_dir=str(tmp_path / "cache"), check="races"):
         yield tmp_path / "cache"
-    code_version.cache_clear()
+    call_records._code_version.cache_clear()
 
 
 def softmax(fd: FusionDefinition) -> None:
@@ -188,10 +188,10 @@ def test_each_process_writes_few_records_of_one_definition(monkeypatch: pytest.M
 
 def test_the_version_follows_the_files(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     known = code_version()
-    code_version.cache_clear()
+    call_records._code_version.cache_clear()
     assert code_version() == known  # by names, sizes and times
     found = list(call_records._files(str(Path(call_records.__file__).parents[1])))
-    code_version.cache_clear()
+    call_records._code_version.cache_clear()
     (tmp_path / "a.py").write_text("1")
     monkeypatch.setattr(call_records, "_files", lambda root: [(str(tmp_path / "a.py"), 1, 1), *found[:3]])
     assert code_version() != known

@@ -31,12 +31,15 @@ LONGEST_WAIT_S = 10.0
 _running: weakref.WeakSet[Future[None]] = weakref.WeakSet()
 
 
-def start(calls: Iterable[tuple[Callable[..., None], Sequence[Any]]]) -> list[Future[None]]:
-    """Prepare calls beside the program. Each is a function prepare(values) and what its values will be like; returns what ends with each."""
+def start(calls: Iterable[tuple[Callable[..., None], Sequence[Any]]], most_threads: int = MOST_THREADS) -> list[Future[None]]:
+    """Prepare calls beside the program. Each is a function prepare(values) and what its values will be like; returns what ends with each.
+
+    most_threads: compilers do not hold the interpreter's lock; what reads records does, and more than two threads would only find out the same things.
+    """
     wanted = list(calls)
     if not wanted:
         return []
-    pool = ThreadPoolExecutor(min(len(wanted), MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="weft-ahead")
+    pool = ThreadPoolExecutor(min(len(wanted), most_threads, os.cpu_count() or 1), thread_name_prefix="weft-ahead")
     futures = [pool.submit(contextvars.copy_context().run, _prepare, prepare, values) for prepare, values in wanted]
     pool.shutdown(wait=False)
     _running.update(futures)
@@ -106,4 +109,4 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=lambda: concurrent.futures.wait(list(_running), LONGEST_WAIT_S))
 
 
-__all__ = ["Likeness", "is_wanted", "likenesses", "start"]
+__all__ = ["MOST_THREADS", "Likeness", "is_wanted", "likenesses", "start"]

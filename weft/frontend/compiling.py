@@ -81,14 +81,17 @@ def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, opti
             first[region.key] = RegionCalls(region.key, functools.partial(lambda at: translated(at).definition._executor_cache(), place))
         source = functools.partial(lambda at, of: (known()[at], translated(of)), place, next(r.place for r in plan.regions if r.key == region.key))
         record.calls.append(RegionCall(region, source, first[region.key], is_debug=options.debug, is_strict=options.strict))
-    _tell(record)
+    _tell(record, THREADS_FOR_RECORDS)
     return plan.function(record.calls)
 
 
-def _tell(record: CompiledGraph) -> None:
+THREADS_FOR_RECORDS = 2
+
+
+def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
     """Note a graph that is ready, and let threads make its kernels."""
     GRAPHS.append(record)
-    _make_ahead(record.calls)
+    _make_ahead(record.calls, threads)
     log.info("%s graph: %d regions hold %d of %d compute nodes", record.kind, len(record.calls), record.covered_nodes, record.compute_nodes)
     torch._logging.trace_structured(
         "artifact", metadata_fn=lambda: {"name": f"weft_{record.kind}_regions", "encoding": "string"}, payload_fn=lambda: as_text(record)
@@ -161,7 +164,7 @@ def _defined(region: Region, key: str, options: BackendOptions) -> tuple[Transla
     return found if isinstance(found, str) else (found, RegionCalls(key, lambda: found.definition._executor_cache()))
 
 
-def _make_ahead(calls: list[RegionCall]) -> None:
+def _make_ahead(calls: list[RegionCall], threads: int) -> None:
     """Let threads make the kernels of definitions that are new."""
     new: dict[int, RegionCall] = {}
     for call in calls:
@@ -169,7 +172,7 @@ def _make_ahead(calls: list[RegionCall]) -> None:
             new.setdefault(id(call.calls), call)
     if len(new) < 2 or not ahead.is_wanted():
         return
-    futures = ahead.start([(call.prepare, call.plan.inputs or ()) for call in new.values()])
+    futures = ahead.start([(call.prepare, call.plan.inputs or ()) for call in new.values()], threads)
     for call, future in zip(new.values(), futures):
         call.calls.pending = future
 

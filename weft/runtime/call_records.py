@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from .. import forking
 from ..cache import Artefact, artefact_key, default_cache
 from ..dtypes import DataType
 from ..expr import EVALUATORS, const, var
@@ -55,9 +56,17 @@ class Unrecordable(Exception):
 
 
 # ---------------------------------------------------------------- what a record is for
-@functools.cache
 def code_version() -> str:
     """Return a digest of weft's files. What they hold is read once; then the cache knows it by their names, sizes and times."""
+    with _version_lock:  # threads that want it at the same time wait for the first
+        return _code_version()
+
+
+_version_lock = forking.lock()
+
+
+@functools.cache
+def _code_version() -> str:
     root = Path(sys.modules["weft"].__file__ or "").parent
     files = sorted(_files(str(root)))
     cache = default_cache()
