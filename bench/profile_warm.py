@@ -10,7 +10,8 @@ Parts are switched off one after the other, and the differences are what they co
     launch   run over run without the call into the driver; `launch alone` is that call by itself
     allocate one allocation of the outputs each; rest: what is left of run (stream, random state, arguments of the launch, the list)
 
-A second table has definitions of several kernels: a chain of sums with a bias, cut after each (`segment_set`), and what each kernel after the first adds.
+A second table has definitions of several kernels: a chain of sums with a bias, cut after each (`segment_set`), and what each kernel after the first adds. From the third call on such
+a call launches a CUDA graph, whose kernels get new arguments where addresses have changed: "new addresses" has all inputs elsewhere in each call.
 
 Each figure is the smallest of 9 rounds of 200 calls, with the GPU idle before each round, on tensors so small that kernels end quickly.
 --profile also prints cProfile's view of 20,000 calls.
@@ -19,6 +20,7 @@ Each figure is the smallest of 9 rounds of 200 calls, with the GPU idle before e
 from __future__ import annotations
 
 import cProfile
+import itertools
 import pstats
 import time
 from collections.abc import Callable
@@ -109,6 +111,9 @@ def several(kernels: int, device: str, calls: int) -> dict[str, Any]:
     arguments = [*inputs, *fd.fec._caller._pointers(inputs)]
     row: dict[str, Any] = {"kernels": len(prepared.plans), "call": smallest_us(lambda: fd.execute(inputs), device, max(1, calls // kernels))}
     row["run"] = smallest_us(lambda: prepared.run(*arguments), device, max(1, calls // kernels))
+    others = [t.clone() for t in inputs]
+    turns = itertools.cycle([arguments, [*others, *fd.fec._caller._pointers(others)]])
+    row["run, new addresses"] = smallest_us(lambda: prepared.run(*next(turns)), device, max(1, calls // kernels))
     return row
 
 
@@ -116,6 +121,7 @@ def further(rows: list[dict[str, Any]]) -> None:
     """Add what each kernel after the first costs, the finding of more inputs left out."""
     for row in rows:
         row["each further kernel"] = (row["run"] - rows[0]["run"]) / max(1, row["kernels"] - 1)
+        row["each, new addresses"] = (row["run, new addresses"] - rows[0]["run"]) / max(1, row["kernels"] - 1)
         row.update({key: round(value, 2) for key, value in row.items() if isinstance(value, float)})
 
 

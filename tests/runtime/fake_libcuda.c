@@ -48,7 +48,35 @@ int cuTensorMapEncodeTiled(void *map, int type, u32 rank, void *address, const u
   if ((u64)map & 63 || box[0] > 256) return 1;
   memset(map, 0, 128); memcpy(map, &address, 8); ((u64 *)map)[1] = dims[0]; ((u64 *)map)[2] = rank > 1 ? strides[0] : 0; ((u64 *)map)[3] = box[0];
   ((u64 *)map)[4] = type; ((u64 *)map)[5] = swizzle; return 0; }
+/* Graphs: what is launched while capturing becomes a node, whose arguments are copied then, and when its parameters are set. */
+struct node { struct config c; u64 f, args[32]; };
+struct node_params { u64 function; u32 grid[3], block[3], shared; void **params; void **extra; u64 kernel, context; };
+static struct node fake_nodes[64];
+int fake_node_count, fake_is_capturing, fake_graph_launches, fake_node_updates, fake_graph_status, fake_graphs_destroyed;
+static void copy_args(struct node *n, void **params) { for (int i = 0; i < fake_arg_count && i < 32; i++) memcpy(&n->args[i], params[i], 8); }
+int cuStreamCreate(u64 *s, u32 flags) { *s = 0x5757; return 0; }
+int cuStreamBeginCapture_v2(u64 s, int mode) { fake_is_capturing = 1; fake_node_count = 0; return 0; }
+int cuStreamEndCapture(u64 s, u64 *graph) { fake_is_capturing = 0; *graph = 0x6a; return 0; }
+int cuStreamGetCaptureInfo_v3(u64 s, int *status, u64 *id, u64 *graph, u64 **nodes, void **edges, size_t *n) {
+  static u64 last; last = fake_node_count; *nodes = &last; *n = 1; return 0; }
+int cuGraphInstantiateWithFlags(u64 *exec, u64 graph, u64 flags) { *exec = 0x6e; return 0; }
+int cuGraphDestroy(u64 graph) { return 0; }
+int cuGraphExecDestroy(u64 exec) { fake_graphs_destroyed++; return 0; }
+int cuGraphExecKernelNodeSetParams_v2(u64 exec, u64 node, const struct node_params *p) { fake_node_updates++; copy_args(&fake_nodes[node - 1], p->params); return 0; }
+static void log_launch(const struct config *c, u64 f, u64 stream) {
+  struct launch *to = &fake_launches[fake_launch_count++ % 64];
+  memset(to, 0, sizeof *to);
+  memcpy(to->grid, c->grid, 12); memcpy(to->block, c->block, 12);
+  to->shared = c->shared; to->count = c->count; to->stream = stream; to->function = f; }
+int cuGraphLaunch(u64 exec, u64 stream) {
+  if (fake_graph_status) return fake_graph_status;
+  fake_graph_launches++;
+  for (int i = 0; i < fake_node_count; i++) {
+    log_launch(&fake_nodes[i].c, fake_nodes[i].f, stream);
+    memcpy(fake_launches[(fake_launch_count - 1) % 64].args, fake_nodes[i].args, 8 * 32); }
+  return 0; }
 int cuLaunchKernelEx(const struct config *c, u64 f, void **params, void **extra) {
+  if (fake_is_capturing) { struct node *n = &fake_nodes[fake_node_count++]; n->c = *c; n->f = f; copy_args(n, params); return 0; }
   if (fake_fail_next) { int status = fake_fail_next; fake_fail_next = 0; return status; }
   if (fake_needs_context && !fake_context_depth) return 201;
   struct launch *to = &fake_launches[fake_launch_count++ % 64];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -84,3 +85,57 @@ def test_gpu_results_are_those_of_float64_on_any_stream(matmul: bool) -> None:
         torch.cuda.current_stream().wait_stream(stream)
         for one, other in zip(given, wanted, strict=True):
             torch.testing.assert_close(one.to(other.dtype), other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_gpu_calls_that_launch_a_graph_see_every_new_value_and_address() -> None:
+    fd, kept = chain(outputs=True), []
+    streams = [torch.cuda.current_stream(), torch.cuda.Stream()]
+    for call in range(12):
+        x = torch.randn(65, 300, device="cuda")
+        stream = streams[call // 3 % 2]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            results = fd.execute([x])
+        torch.cuda.current_stream().wait_stream(stream)
+        kept.append((x, results))  # so that the next results lie elsewhere
+    for x, results in kept:
+        for given, wanted in zip(results, evaluate(fd.fusion, [x]), strict=True):
+            torch.testing.assert_close(given.to(wanted.dtype), wanted, rtol=1e-3, atol=1e-3)
+    batches = [v for v in _functions(fd) if getattr(v, "__self__", None).__class__.__name__ == "LaunchBatch"]
+    assert batches and any(prepared.start is not None for batch in batches for idle in batch.__self__._idle.values() for prepared in idle)
+
+
+def _functions(fd: Any) -> list[Any]:
+    (prepared,) = fd.fec._caller._prepared.values()
+    return list(prepared.run.__globals__.values())
+
+
+@pytest.mark.gpu
+def test_gpu_calls_that_launch_a_graph_are_captured_and_run_in_threads() -> None:
+    fd, x = chain(), torch.randn(65, 300, device="cuda")
+    for _ in range(4):
+        fd.execute([x])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (held,) = fd.execute([x])
+    fd.execute([torch.randn_like(x)])
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    (wanted,) = evaluate(fd.fusion, [x])
+    torch.testing.assert_close(held.to(wanted.dtype), wanted, rtol=1e-3, atol=1e-3)
+    errors: list[float] = []
+
+    def work(seed: int) -> None:
+        draw = torch.Generator("cuda").manual_seed(seed)
+        for _ in range(50):
+            y = torch.randn(65, 300, device="cuda", generator=draw)
+            (out,), (right,) = fd.execute([y]), evaluate(fd.fusion, [y])
+            errors.append(float((out - right).abs().max() / right.abs().max()))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 200 and max(errors) < 1e-4

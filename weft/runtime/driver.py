@@ -124,7 +124,7 @@ def current_context(device: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _allowed_while_capturing() -> Iterator[None]:
+def allowed_while_capturing() -> Iterator[None]:
     """Let calls that a graph capture of any thread would forbid, such as loading code, go on in this thread."""
     library = chips.driver_library()
     mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
@@ -147,7 +147,7 @@ def load_kernel(cubin: bytes, entry: str, device: int, resources: Resources | No
     """
     library = chips.driver_library()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    with current_context(device), _allowed_while_capturing():
+    with current_context(device), allowed_while_capturing():
         unload_retired(device)
         status = library.cuModuleLoadData(ctypes.byref(module), cubin)
         if status:
@@ -198,7 +198,7 @@ class LoadedKernel:
         """Let the pointer `name` of the machine code, a variable in the GPU's memory, be `address`. Errors: DriverCallFailed."""
         library, place, size = chips.driver_library(), ctypes.c_uint64(), ctypes.c_size_t()
         assert self._module is not None
-        with current_context(self.device), _allowed_while_capturing():
+        with current_context(self.device), allowed_while_capturing():
             module = ctypes.c_void_p(self._module.handle)
             check(library, "cuModuleGetGlobal", library.cuModuleGetGlobal_v2(ctypes.byref(place), ctypes.byref(size), module, name.encode()))
             value = ctypes.c_uint64(address)
@@ -276,7 +276,7 @@ class LoadedKernel:
         # Subscripting makes a function object of its own, which nobody gives argtypes: see weft.runtime.launch
         call = library["cuLaunchKernelEx"]
         replace_address = library["cuTensorMapReplaceAddress"] if any(slot[0] == "tensor_map" for slot in params) else None
-        return LaunchRecord(self.name, call, self._function, config, params, self._retry, replace_address)
+        return LaunchRecord(self.name, call, self._function, config, params, self._retry, replace_address, self.device)
 
     def check_residency(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int, cluster: Sequence[int] | None) -> None:
         """Check that all blocks of a cooperative launch run at once. Errors: CooperativeGridTooLarge, LaunchBeyondLimit."""

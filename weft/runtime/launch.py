@@ -174,7 +174,7 @@ class LaunchRecord:
     more when the list is empty, so nobody waits and an interrupted launch costs one piece of memory.
     """
 
-    __slots__ = ("_config", "_function", "_idle", "_params", "_pointer_words", "_prepared", "_replace_address", "_retry", "call", "name")
+    __slots__ = ("_config", "_function", "_idle", "_params", "_pointer_words", "_prepared", "_replace_address", "_retry", "call", "device", "name")
 
     def __init__(
         self,
@@ -185,9 +185,10 @@ class LaunchRecord:
         params: Sequence[ParamSlot],
         retry: Callable[[int, Callable[[], int]], None],
         replace_address: Callable[..., int] | None = None,
+        device: int | None = None,
     ) -> None:
-        """`call` is cuLaunchKernelEx without argtypes; `retry(status, again)` launches in the device's context, or raises."""
-        self.name = name
+        """`call` is cuLaunchKernelEx without argtypes; `retry(status, again)` launches in the device's context, or raises. device: for CUDA graphs."""
+        self.name, self.device = name, device
         self.call = call if all((*config.grid, *config.block)) else _launch_nothing
         self._function = function
         self._config = config
@@ -209,6 +210,11 @@ class LaunchRecord:
         cooperative = " cooperative" if ATTRIBUTE_COOPERATIVE in attributes else ""
         shape = f"grid {tuple(config.grid)} block {tuple(config.block)} shared {config.shared_bytes} B"
         return f"<launch {self.name}: {shape}{cluster}{cooperative}; {params}>"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the grid has no blocks, so that nothing is launched."""
+        return self.call is _launch_nothing
 
     @property
     def has_maps(self) -> bool:

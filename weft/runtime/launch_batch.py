@@ -1,72 +1,133 @@
-"""The launches of one call that follow one another, as one object: all addresses are written at once, then the driver is called for each.
+"""The launches of one call that follow one another, as one object: all addresses are written at once, and from the third call on a CUDA graph starts all.
 
 Owns the memory that such launches share. A launch of its own costs Python about 0.6 us beside the driver: taking and giving back prepared memory,
-addresses, the stream. Here a further launch costs the call alone. Read first: `LaunchBatch.written`.
+addresses, the stream. Here a further launch costs the driver's call alone, or what `weft.runtime.launch_graph` says. Read first: `LaunchBatch`.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
+import torch
+
 from .launch import STREAM_WORD, LaunchRecord
+from .launch_graph import capture
+
+CALLS_BEFORE_GRAPH = 2
+"""A graph takes as long to make as 50 launches: most signatures that come twice come often."""
+
+_is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
 
 class LaunchBatch:
     """Launches that one function makes one after the other, on one stream.
 
     pointers: for each launch the expressions of its addresses; equal expressions share a word of memory.
-    Threads may run the function at the same time: each takes memory of its own from a list of idle ones, as in `LaunchRecord`.
+    Threads may run the function at the same time: each takes memory of its own from a list of idle ones, as in `LaunchRecord`; so does each stream, for
+    a graph does not run beside itself.
     """
 
     def __init__(self, records: Sequence[LaunchRecord], pointers: Sequence[Sequence[str]]) -> None:
-        self._records = list(records)
+        self.records = list(records)
         self.expressions = list(dict.fromkeys(text for own in pointers for text in own))
         place = {text: n for n, text in enumerate(self.expressions)}
-        self._words = [[place[text] for text in own] for own in pointers]
-        self._idle: list[tuple[Any, ...]] = []
-        self._idle.append(self._prepare())
+        self.words = [[place[text] for text in own] for own in pointers]
+        self._idle: dict[int, list[_Prepared]] = {}
 
     def written(self, number: int, stream: str, scalars: Sequence[tuple[int, int, str]]) -> tuple[list[str], dict[str, Any]]:
         """Return the statements that launch, and what they name; `number` tells the batches of one function apart.
 
         scalars: (which launch, slot, expression) of parameters that change from call to call.
         """
-        names = {"take_batch": self._idle.pop, "make_batch": self._prepare, "give_batch": self._idle.append, "set_stream": set_stream}
-        lines = [
-            f"try: prepared = take_batch{number}()",
-            f"except IndexError: prepared = make_batch{number}()",
-            "try:",
-            "    values, streams, slots, launches = prepared",
-            *([f"    values[:] = {', '.join(self.expressions)},"] if self.expressions else []),
-            f"    if streams[0][{STREAM_WORD}] != {stream}: set_stream{number}(streams, {stream})",
-            *(f"    slots[{launch}][{slot}].value = {text}" for launch, slot, text in scalars),
-            "    for call, arguments, again in launches:",
-            "        status = call(*arguments)",
-            "        if status: again(status, arguments)",
-            f"finally: give_batch{number}(prepared)",
-        ]
-        return lines, {f"{name}{number}": value for name, value in names.items()}
+        changing = "".join(f"({launch}, {slot}, {text}), " for launch, slot, text in scalars)
+        line = f"batch{number}({stream}, ({''.join(f'{text}, ' for text in self.expressions)}){f', ({changing})' if changing else ''})"
+        return [line], {f"batch{number}": self.launch}
 
-    def _prepare(self) -> tuple[Any, ...]:
-        """Return (words of the addresses, configurations as words, scalars of each launch, (call, arguments, again) of each). The records keep the rest."""
-        values = (ctypes.c_uint64 * len(self.expressions))()
-        base = ctypes.addressof(values)
-        streams, slots, launches = [], [], []
-        for record, words in zip(self._records, self._words):
+    def launch(self, stream: int, pointers: tuple[int, ...], scalars: Sequence[tuple[int, int, Any]] = ()) -> None:
+        """Launch all on a stream. pointers: the values of `expressions`. scalars: (which launch, slot, value). Errors: DriverCallFailed."""
+        try:
+            prepared = self._idle[stream].pop()
+        except (KeyError, IndexError):
+            prepared = _Prepared(self, stream)
+        try:
+            if prepared.start is None or _is_capturing() or not prepared.launch_graph(pointers, scalars):
+                prepared.launch_each(pointers, scalars)
+        finally:
+            self._idle.setdefault(stream, []).append(prepared)
+
+
+class _Prepared:
+    """The memory of one run of a batch at a time, for one stream.
+
+    start: what launches its graph, once there is one. held: the addresses that the graph has.
+    """
+
+    __slots__ = ("_configs", "_graph", "_launches", "_pick", "_slots", "_stream", "_uses", "_values", "device", "held", "start")
+
+    def __init__(self, batch: LaunchBatch, stream: int) -> None:
+        self._values = (ctypes.c_uint64 * len(batch.expressions))()
+        base = ctypes.addressof(self._values)
+        self._configs, self._slots, self._launches = [], [], []
+        self._pick = [itemgetter(*words) if words else _nothing for words in batch.words]
+        for record, words in zip(batch.records, batch.words):
             _, config, arguments, scalars, _ = record.prepare_at([base + 8 * word for word in words])
-            streams.append(config)
-            slots.append(scalars)
-            launches.append((record.call, arguments, record.again))
-        return values, streams, slots, launches
+            config[STREAM_WORD] = stream
+            self._configs.append(config)
+            self._slots.append(scalars)
+            self._launches.append((record.call, arguments, record.again))
+        devices = {record.device for record in batch.records if not record.is_empty} if all(not r.is_empty for r in batch.records) else set()
+        self.device = devices.pop() if len(devices) == 1 else None
+        self._stream, self._uses, self._graph = stream, 0, None
+        self.start: Any = None
+        self.held: tuple[int, ...] = ()
+
+    def launch_each(self, pointers: tuple[int, ...], scalars: Sequence[tuple[int, int, Any]]) -> None:
+        """Launch one by one; the second time make a graph for those to come."""
+        self._values[:] = pointers
+        for launch, slot, value in scalars:
+            self._slots[launch][slot].value = value
+        for call, arguments, again in self._launches:
+            status = call(*arguments)
+            if status:
+                again(status, arguments)
+        self._uses += 1
+        if self._uses == CALLS_BEFORE_GRAPH and self.device is not None and not _is_capturing():
+            self._make_graph(pointers)
+
+    def launch_graph(self, pointers: tuple[int, ...], scalars: Sequence[tuple[int, int, Any]]) -> bool:
+        """Launch the graph; tell whether the driver did. What it refuses is launched one by one, now and from then on: that says what is wrong."""
+        updates, status = self._graph.updates, 0
+        if pointers != self.held:
+            self._values[:] = pointers
+            held, self.held = self.held, pointers
+            for pick, (update, arguments) in zip(self._pick, updates):
+                if pick(pointers) != pick(held):
+                    status |= update(*arguments)
+        if scalars:
+            for launch, slot, value in scalars:
+                self._slots[launch][slot].value = value
+            for launch in {launch for launch, _, _ in scalars}:
+                update, arguments = updates[launch]
+                status |= update(*arguments)
+        call, arguments = self.start
+        if status or call(*arguments):
+            self.start = self._graph = None
+            return False
+        return True
+
+    def _make_graph(self, pointers: tuple[int, ...]) -> None:
+        graph = capture(self.device, [launch[:2] for launch in self._launches], self._configs, STREAM_WORD)  # type: ignore[arg-type]
+        for config in self._configs:
+            config[STREAM_WORD] = self._stream
+        if graph is not None:
+            self._graph, self.held, self.start = graph, pointers, graph.launcher(self._stream)
 
 
-def set_stream(configs: Sequence[Any], stream: int) -> None:
-    """Write a stream into launch configurations."""
-    for config in configs:
-        config[STREAM_WORD] = stream
+def _nothing(pointers: Sequence[int]) -> None:
+    """The addresses of a launch that has none."""
 
 
-__all__ = ["LaunchBatch", "set_stream"]
-
+__all__ = ["LaunchBatch"]
