@@ -139,6 +139,12 @@ def recorded(caller: Any, sizes: Any, *others: Any) -> Any:
 calls.prepare_call = recorded
 
 
+def _backend(name: str, device: str) -> dict[str, Any]:
+    if name != "weft":
+        return {"backend": "inductor"}
+    return {"backend": backend, "options": {"emulate": True}} if device == "cpu" else {"backend": backend}
+
+
 def through(name: str, function: Callable[..., Outputs], inputs: list[Tensor], backward: bool, exact: list[Tensor], device: str) -> dict[str, Any]:
     """Return what one backend needs for a step."""
     from torch._inductor import metrics
@@ -146,7 +152,7 @@ def through(name: str, function: Callable[..., Outputs], inputs: list[Tensor], b
     torch._dynamo.reset()
     metrics.reset()
     MOVED.clear()
-    step = Step(torch.compile(function, backend=backend if name == "weft" else "inductor", dynamic=False), inputs, backward=backward)
+    step = Step(torch.compile(function, dynamic=False, **_backend(name, device)), inputs, backward=backward)
     results = step()
     synchronize(device)
     row: dict[str, Any] = {f"{name} MB": round((sum(MOVED) if name == "weft" else metrics.num_bytes_accessed) / 1e6, 1)}
