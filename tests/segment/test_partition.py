@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from weft import DataType, FusionDefinition, compiler
 from weft.arch import arch_by_name
-from weft.ir.values import TensorView
+from weft.ir.values import ReductionOp, TensorView
 from weft.runtime.runtimes import SharedDefinition
 from weft.segment.partition import make_plan
 from weft.segment.plan import KernelStep, Plan
@@ -154,3 +156,42 @@ def test_the_search_is_linear() -> None:
     seconds(2)
     few = min(seconds(16) for _ in range(3))
     assert min(seconds(64) for _ in range(2)) < 8 * few
+
+
+def asked_about(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note of each question to the schedulers how many sets of axes its reductions fold."""
+    asked: list[int] = []
+    plain = compiler.declines
+
+    def declines(fusion: Any, *arguments: Any) -> Any:
+        folds = [e.outputs[0].get_logical_domain() for e in fusion.exprs() if isinstance(e, ReductionOp)]
+        asked.append(len({tuple(n for n, axis in enumerate(domain) if axis.is_reduction()) for domain in folds}))
+        return plain(fusion, *arguments)
+
+    monkeypatch.setattr(compiler, "declines", declines)
+    return asked
+
+
+def test_schedulers_are_asked_about_a_growing_group_by_its_doublings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of one input along rows and along columns: whether one kernel takes both is asked of schedulers, but not anew for every sum that joins."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = matrix(fd)
+        for number in range(60):
+            fd.add_output(fd.ops.sum(fd.ops.mul(fd.ops.exp(x), float(number + 2)), [number % 2]))
+
+    asked = asked_about(monkeypatch)
+    assert len(plan_of(build).steps) == 1 and len(asked) <= 20
+
+
+def test_folds_over_rows_and_columns_that_are_both_spread_again_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would wait for all of the first: no scheduler takes that, and analyzing it costs more than the search."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = matrix(fd)
+        for number in range(40):
+            x = fd.ops.sub(x, columns(fd, x) if number % 2 else rows(fd, x))
+        fd.add_output(x)
+
+    asked = asked_about(monkeypatch)
+    assert len(plan_of(build).steps) == 40 and max(asked) == 1
