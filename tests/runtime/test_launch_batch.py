@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 import timeit
@@ -90,8 +91,6 @@ def test_a_failing_launch_says_which_kernel_and_gives_its_memory_back(fake_drive
 
 def test_threads_do_not_mix_their_addresses(fake_driver: Any, kernel: LoadedKernel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """The interpreter's lock is released during a launch, so another thread may run the same function meanwhile."""
-    import ctypes
-
     mixed: list[Any] = []
     barrier = threading.Barrier(4)
 
@@ -205,3 +204,17 @@ def test_a_graph_goes_with_its_function(fake_driver: Any, kernel: LoadedKernel) 
     del run
     gc.collect()
     assert fake_driver.get("graphs_destroyed") == 1
+
+
+def test_tensor_maps_move_with_their_tensors(fake_driver: Any, kernel: LoadedKernel) -> None:  # noqa: F811
+    fake_driver.set(arg_count=1, map_slot=1)
+    records = [kernel.record((1,), (32,), 0, [("pointer", 0), ("tensor_map", 0, bytes(128))]), kernel.record((1,), (32,), 0, [("pointer", 0), ("pointer", 1)])]
+    run = written(records, [["p0"], ["p1", "p2"]])
+    for _ in range(2):
+        run(0x1000, 8, 9, 0)
+        assert bytes(fake_driver.launch(1).map)[:8] == (0x1000).to_bytes(8, "little")
+    run(0x1000, 8, 9, 0)
+    run(0x2000, 8, 9, 0)
+    assert fake_driver.get("graph_launches") == 2 and fake_driver.get("node_updates") == 1
+    moved = [prepared._launches[0][1][2]._obj[1] for idle in run.__globals__["batch0"].__self__._idle.values() for prepared in idle]
+    assert [ctypes.string_at(address, 8) for address in moved] == [(0x2000).to_bytes(8, "little")]

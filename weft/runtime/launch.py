@@ -244,7 +244,7 @@ class LaunchRecord:
             for slot, value in scalars:
                 scalar_slots[slot].value = value
             if maps:
-                self._move_maps(maps, pointers)
+                self.move_maps(maps, pointers)
             status = self.call(*arguments)
             if status:
                 self.again(status, arguments)
@@ -301,7 +301,7 @@ class LaunchRecord:
         self._prepared.append(prepared)
         return prepared.fields
 
-    def _move_maps(self, maps: list[list[Any]], pointers: Sequence[int]) -> None:
+    def move_maps(self, maps: list[list[Any]], pointers: Sequence[int]) -> None:
         """Put the tensors' addresses into the tensor maps that hold others; encoding them anew would cost much more."""
         for entry in maps:
             address, index, held = entry

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -65,19 +66,20 @@ class _Prepared:
     start: what launches its graph, once there is one. held: the addresses that the graph has.
     """
 
-    __slots__ = ("_configs", "_graph", "_launches", "_pick", "_slots", "_stream", "_uses", "_values", "device", "held", "start")
+    __slots__ = ("_configs", "_graph", "_launches", "_moves", "_pick", "_slots", "_stream", "_uses", "_values", "device", "held", "start")
 
     def __init__(self, batch: LaunchBatch, stream: int) -> None:
         self._values = (ctypes.c_uint64 * len(batch.expressions))()
         base = ctypes.addressof(self._values)
-        self._configs, self._slots, self._launches = [], [], []
+        self._configs, self._slots, self._launches, self._moves = [], [], [], []
         self._pick = [itemgetter(*words) if words else _nothing for words in batch.words]
         for record, words in zip(batch.records, batch.words):
-            _, config, arguments, scalars, _ = record.prepare_at([base + 8 * word for word in words])
+            _, config, arguments, scalars, maps = record.prepare_at([base + 8 * word for word in words])
             config[STREAM_WORD] = stream
             self._configs.append(config)
             self._slots.append(scalars)
             self._launches.append((record.call, arguments, record.again))
+            self._moves.append(partial(_move, record, maps, words) if maps else None)
         devices = {record.device for record in batch.records if not record.is_empty} if all(not r.is_empty for r in batch.records) else set()
         self.device = devices.pop() if len(devices) == 1 else None
         self._stream, self._uses, self._graph = stream, 0, None
@@ -89,6 +91,9 @@ class _Prepared:
         self._values[:] = pointers
         for launch, slot, value in scalars:
             self._slots[launch][slot].value = value
+        for move in self._moves:
+            if move is not None:
+                move(pointers)
         for call, arguments, again in self._launches:
             status = call(*arguments)
             if status:
@@ -99,23 +104,26 @@ class _Prepared:
 
     def launch_graph(self, pointers: tuple[int, ...], scalars: Sequence[tuple[int, int, Any]]) -> bool:
         """Launch the graph; tell whether the driver did. What it refuses is launched one by one, now and from then on: that says what is wrong."""
+        start, self.start = self.start, None  # an error on the way leaves no graph, of which nobody knows what it holds
         updates, status = self._graph.updates, 0
         if pointers != self.held:
             self._values[:] = pointers
-            held, self.held = self.held, pointers
-            for pick, (update, arguments) in zip(self._pick, updates):
-                if pick(pointers) != pick(held):
+            for pick, move, (update, arguments) in zip(self._pick, self._moves, updates):
+                if pick(pointers) != pick(self.held):
+                    if move is not None:
+                        move(pointers)
                     status |= update(*arguments)
+            self.held = pointers
         if scalars:
             for launch, slot, value in scalars:
                 self._slots[launch][slot].value = value
             for launch in {launch for launch, _, _ in scalars}:
                 update, arguments = updates[launch]
                 status |= update(*arguments)
-        call, arguments = self.start
+        call, arguments = start
         if status or call(*arguments):
-            self.start = self._graph = None
             return False
+        self.start = start
         return True
 
     def _make_graph(self, pointers: tuple[int, ...]) -> None:
@@ -124,6 +132,11 @@ class _Prepared:
             config[STREAM_WORD] = self._stream
         if graph is not None:
             self._graph, self.held, self.start = graph, pointers, graph.launcher(self._stream)
+
+
+def _move(record: LaunchRecord, maps: list[list[Any]], words: Sequence[int], pointers: Sequence[int]) -> None:
+    """Put addresses into the tensor maps of a launch."""
+    record.move_maps(maps, [pointers[word] for word in words])
 
 
 def _nothing(pointers: Sequence[int]) -> None:

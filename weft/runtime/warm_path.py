@@ -259,9 +259,9 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
 
 
 def _record(step: LaunchText, constants: dict[str, Any]) -> LaunchRecord | None:
-    """Return the record that a step launches, if it is one whose launch can be written out."""
+    """Return the record that a step launches, if it is one."""
     record = None if step.call else getattr(constants[f"launch{step.number}"], "__self__", None)
-    return record if isinstance(record, LaunchRecord) and not record.has_maps else None
+    return record if isinstance(record, LaunchRecord) else None
 
 
 def _batches(parts: RunParts) -> list[list[LaunchText]]:
@@ -291,7 +291,7 @@ def _batch_lines(number: int, steps: Sequence[LaunchText], stream: str, constant
 def _launch_lines(number: int, launch: LaunchText, stream: str, constants: dict[str, Any]) -> list[str]:
     """The statements of one launch: a call, or what a LaunchRecord does, whose call alone costs 0.1 us, written out."""
     record = _record(launch, constants)
-    if record is None:
+    if record is None or record.has_maps:
         scalars = f", {_tuple([f'({slot}, {text})' for slot, text in launch.scalars])}" if launch.scalars else ""
         return [f"launch{number}({_tuple(launch.pointers)}, {stream}{scalars})"]
     lines, names = record.written(number, launch.pointers, stream, launch.scalars)
