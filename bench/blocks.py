@@ -9,6 +9,7 @@ microseconds of a step (median, L2 flushed), and the largest relative error of a
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -147,8 +148,9 @@ def _backend(name: str, device: str) -> dict[str, Any]:
 
 def through(name: str, function: Callable[..., Outputs], inputs: list[Tensor], backward: bool, exact: list[Tensor], device: str) -> dict[str, Any]:
     """Return what one backend needs for a step."""
-    from torch._inductor import metrics
+    from torch._inductor import compile_fx, metrics
 
+    compile_fx.inductor_metrics_log.setLevel(logging.INFO)  # else it does not count bytes
     torch._dynamo.reset()
     metrics.reset()
     MOVED.clear()

@@ -245,6 +245,9 @@ class Options:
         "a kernel may start before the one in front of it has ended, and waits for that by itself (sm_90 and later): auto = where it was measured to pay",
         changes_code=True,
     )  # fmt: skip
+    launch_graphs: bool = _setting(
+        _switch, False, "several kernels of a call are launched as one CUDA graph from the third call on, with new arguments where these have changed"
+    )
     tune: bool = _setting(
         _switch, False, "time the best candidates of each kernel on the device that it is for, and keep the fastest: docs/tuning.md; off: choose by prediction"
     )

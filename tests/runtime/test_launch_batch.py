@@ -6,12 +6,14 @@ import ctypes
 import gc
 import threading
 import timeit
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.runtime.test_driver import compiled, first_line, kernel  # noqa: F401  (fixtures)
 from weft.arch import DriverCallFailed
+from weft.options import options
 from weft.runtime import launch_batch, launch_graph
 from weft.runtime.driver import LoadedKernel
 from weft.runtime.launch import LaunchRecord
@@ -21,9 +23,11 @@ STREAMS = [0x55]
 
 
 @pytest.fixture(autouse=True)
-def streams_of_this_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def graphs_of_this_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch_graph, "_streams", {})
     monkeypatch.setattr(launch_batch, "_is_capturing", lambda: False)
+    with options(launch_graphs=True):
+        yield
 
 
 def written(records: list[LaunchRecord], pointers: list[list[str]], **of_step: Any) -> Any:
@@ -143,7 +147,9 @@ def test_from_the_third_call_on_a_graph_launches_all(fake_driver: Any, kernel: L
     run(7, 8, 10, 0)
     assert last_two(fake_driver) == [(0x55, [8, 7, 0]), (0x55, [8, 9, 10])] and fake_driver.get("node_updates") == 1, "only what has changed"
     run(17, 18, 10, 0)
-    assert last_two(fake_driver) == [(0x55, [18, 17, 0]), (0x55, [18, 9, 10])] and fake_driver.get("node_updates") == 3
+    assert last_two(fake_driver) == [(0x55, [18, 17, 0]), (0x55, [18, 9, 10])] and fake_driver.get("node_updates") == 1, "all have: one by one"
+    run(7, 8, 9, 0)
+    assert last_two(fake_driver) == [(0x55, [8, 7, 0]), (0x55, [8, 9, 9])] and fake_driver.get("node_updates") == 2
     assert fake_driver.get("graph_launches") == 6
 
 

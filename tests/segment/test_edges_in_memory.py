@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from weft import FusionDefinition
 from weft.reference.interpreter import evaluate
+from weft.options import options
 from weft.runtime import edge_memory
 
 
@@ -90,13 +92,15 @@ def test_gpu_results_are_those_of_float64_on_any_stream(matmul: bool) -> None:
 @pytest.mark.gpu
 def test_gpu_calls_that_launch_a_graph_see_every_new_value_and_address() -> None:
     fd, kept = chain(outputs=True), []
+    same = torch.randn(65, 300, device="cuda")
     streams = [torch.cuda.current_stream(), torch.cuda.Stream()]
     for call in range(12):
-        x = torch.randn(65, 300, device="cuda")
+        x = torch.randn(65, 300, device="cuda") if call % 3 == 1 else same
         stream = streams[call // 3 % 2]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            results = fd.execute([x])
+            with options(launch_graphs=True):
+                results = fd.execute([x])
         torch.cuda.current_stream().wait_stream(stream)
         kept.append((x, results))  # so that the next results lie elsewhere
     for x, results in kept:
@@ -114,8 +118,13 @@ def _functions(fd: Any) -> list[Any]:
 @pytest.mark.gpu
 def test_gpu_calls_that_launch_a_graph_are_captured_and_run_in_threads() -> None:
     fd, x = chain(), torch.randn(65, 300, device="cuda")
-    for _ in range(4):
-        fd.execute([x])
+    with options(launch_graphs=True):
+        for _ in range(4):
+            fd.execute([x])
+        _in_a_graph_and_in_threads(fd, x)
+
+
+def _in_a_graph_and_in_threads(fd: Any, x: torch.Tensor) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         (held,) = fd.execute([x])
@@ -133,7 +142,7 @@ def test_gpu_calls_that_launch_a_graph_are_captured_and_run_in_threads() -> None
             (out,), (right,) = fd.execute([y]), evaluate(fd.fusion, [y])
             errors.append(float((out - right).abs().max() / right.abs().max()))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    threads = [threading.Thread(target=contextvars.copy_context().run, args=(work, n)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..options import current
 from .launch import STREAM_WORD, LaunchRecord
 from .launch_graph import capture
 
@@ -99,20 +100,28 @@ class _Prepared:
             if status:
                 again(status, arguments)
         self._uses += 1
-        if self._uses == CALLS_BEFORE_GRAPH and self.device is not None and not _is_capturing():
+        if self._uses == CALLS_BEFORE_GRAPH and self.device is not None and current().launch_graphs and not _is_capturing():
             self._make_graph(pointers)
 
     def launch_graph(self, pointers: tuple[int, ...], scalars: Sequence[tuple[int, int, Any]]) -> bool:
-        """Launch the graph; tell whether the driver did. What it refuses is launched one by one, now and from then on: that says what is wrong."""
+        """Launch the graph; tell whether that was done, and is not left to `launch_each`: where every kernel has new addresses, and what the driver refuses.
+
+        What it refuses is launched one by one from then on: that says what is wrong.
+        """
+        held, changed = self.held, []
+        if pointers != held:
+            changed = [n for n, pick in enumerate(self._pick) if pick(pointers) != pick(held)]
+            if len(changed) == len(self._pick):
+                return False  # an update takes as long as a launch
         start, self.start = self.start, None  # an error on the way leaves no graph, of which nobody knows what it holds
         updates, status = self._graph.updates, 0
-        if pointers != self.held:
+        if changed:
             self._values[:] = pointers
-            for pick, move, (update, arguments) in zip(self._pick, self._moves, updates):
-                if pick(pointers) != pick(self.held):
-                    if move is not None:
-                        move(pointers)
-                    status |= update(*arguments)
+            for n in changed:
+                move, (update, arguments) = self._moves[n], updates[n]
+                if move is not None:
+                    move(pointers)
+                status |= update(*arguments)
             self.held = pointers
         if scalars:
             for launch, slot, value in scalars:
