@@ -10,8 +10,9 @@ Parts are switched off one after the other, and the differences are what they co
     launch   run over run without the call into the driver; `launch alone` is that call by itself
     allocate one allocation of the outputs each; rest: what is left of run (stream, random state, arguments of the launch, the list)
 
-A second table has definitions of several kernels: a chain of sums with a bias, cut after each (`segment_set`), and what each kernel after the first adds. From the third call on such
-a call launches a CUDA graph, whose kernels get new arguments where addresses have changed: "new addresses" has all inputs elsewhere in each call.
+A second table has definitions of several kernels: a chain of sums with a bias, cut after each (`segment_set`), and what each kernel after the first adds.
+With the setting launch_graphs such a call launches a CUDA graph from the third time on, whose kernels get new arguments where addresses have changed:
+"new addresses" has all inputs elsewhere in each call.
 
 Each figure is the smallest of 9 rounds of 200 calls, with the GPU idle before each round, on tensors so small that kernels end quickly.
 --profile also prints cProfile's view of 20,000 calls.
