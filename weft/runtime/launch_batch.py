@@ -70,7 +70,7 @@ class _Prepared:
     __slots__ = ("_configs", "_graph", "_launches", "_moves", "_pick", "_slots", "_stream", "_uses", "_values", "device", "held", "start")
 
     def __init__(self, batch: LaunchBatch, stream: int) -> None:
-        self._values = (ctypes.c_uint64 * len(batch.expressions))()
+        self._values: Any = (ctypes.c_uint64 * len(batch.expressions))()  # takes any sequence as a slice
         base = ctypes.addressof(self._values)
         self._configs, self._slots, self._launches, self._moves = [], [], [], []
         self._pick = [itemgetter(*words) if words else _nothing for words in batch.words]
@@ -83,7 +83,8 @@ class _Prepared:
             self._moves.append(partial(_move, record, maps, words) if maps else None)
         devices = {record.device for record in batch.records if not record.is_empty} if all(not r.is_empty for r in batch.records) else set()
         self.device = devices.pop() if len(devices) == 1 else None
-        self._stream, self._uses, self._graph = stream, 0, None
+        self._stream, self._uses = stream, 0
+        self._graph: Any = None
         self.start: Any = None
         self.held: tuple[int, ...] = ()
 

@@ -120,7 +120,7 @@ def _last_node(library: ctypes.CDLL, stream: ctypes.c_void_p) -> int:
     )
     if count.value != 1:
         raise _Refused(f"{count.value} nodes are last")
-    return int(nodes[0])  # type: ignore[arg-type]
+    return int(nodes[0])
 
 
 def _params(arguments: tuple[Any, ...]) -> KernelNodeParams:
