@@ -14,6 +14,7 @@ import numpy as np
 
 from ..arch import BULK_BYTES, CP_ASYNC_BYTES, Arch
 from ..schedule.full_rows import fill_of_parts
+from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE
@@ -134,13 +135,6 @@ class Candidates:
                     out.append((cluster, piece, batches, lanes, threads_y, fill))
         return out
 
-    def resident_clusters(self, cluster: int) -> int:
-        """Clusters of this size that run at once for certain, each block with a multiprocessor of its own.
-
-        A cluster lies within a group of multiprocessors, whose numbers the driver does not tell: pairs always fit, and larger ones leave up to an eighth idle.
-        """
-        return self.arch.sm_count // cluster if cluster <= 2 else max(1, (self.arch.sm_count - self.arch.sm_count // 8) // cluster)
-
     # ---- arrays
     def table(self) -> Kernels:
         """Return every candidate whose registers and shared memory the chip has."""
@@ -169,7 +163,7 @@ class Candidates:
         has_ring = (stages >= 2) & ((step_bytes <= MOST_STEP_BYTES) | (unroll * groups == 1))
         is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
         # blocks
-        seats = _looked_up(self.resident_clusters, cluster) * resident
+        seats = clusters_at_once(cluster, arch) * resident
         tiles = -(-piece * self.vector // (lanes * self.column_vector))
         wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS, tiles), -(-rows.iteration_elems // (unroll * groups)))
         blocks = np.minimum(seats, np.maximum(2, _looked_up(next_power_of_two, wanted)))
@@ -223,7 +217,7 @@ class Candidates:
         batches = ceil_div(piece, FULL_BLOCK_THREADS)
         lanes, threads_y = self.shape(ceil_div(piece, batches))
         groups = max(1, 32 // (lanes * threads_y))
-        blocks = min(self.resident_clusters(cluster), max(2, next_power_of_two(ceil_div(self.rows.iteration_elems, groups))))
+        blocks = min(int(clusters_at_once(cluster, self.arch)), max(2, next_power_of_two(ceil_div(self.rows.iteration_elems, groups))))
         rounds = ceil_div(blocks, threads_y * groups)
         return InnerOuterParams(
             self.is_projected, self.vector, batches, lanes, threads_y, groups, 1, blocks, "now", 1, False, "late", self.column_vector,

@@ -26,7 +26,8 @@ from .parts import (
 from .work import Work
 
 SECOND_PASS = 0.5
-"""Part of a step's instructions that can run while sums are exchanged: those of the second of two passes."""
+"""Part of a step's instructions that can run while sums are exchanged in a block: those of the second of two passes. Exchanges of a cluster are not hidden by
+them: of 14 such kernels that were timed, 13 take 1.0 to 1.3 times as long as they would if they were."""
 
 
 def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
@@ -36,8 +37,9 @@ def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     instructions = instructions + STEP_INSTRUCTIONS + c.predicate * w.predicates + c.spill * np.maximum(0.0, w.needed_registers - w.max_registers)
     issue = w.warps * np.maximum(instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock
     own = instructions * alone_factor(w.warps, c.alone / (1.0 + w.is_behind)) / clock  # two passes that do not need each other: a warp waits for neither
-    exchange = (w.wait_clocks + c.cluster * w.cluster_clocks + c.bulk * w.bulk_copies) / clock
-    chain = own + exchange - w.is_behind * np.minimum(exchange, SECOND_PASS * own)
+    wait = w.wait_clocks / clock
+    hidden = w.is_behind * np.minimum(wait, SECOND_PASS * own)
+    chain = own + wait - hidden + (c.cluster * w.cluster_clocks + c.bulk * w.bulk_copies) / clock
     chain = chain + np.where(w.depth == 0, c.latency * t.dram_latency_ns, 0.0)
     memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * arch.sm_count / w.sms
     late = np.where(w.depth > 0, np.maximum(0.0, w.steps - w.depth - 1.0) / np.maximum(w.depth, 1.0), 0.0)

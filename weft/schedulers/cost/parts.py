@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch import SUB_PARTITIONS, WARP_THREADS, Latencies
+from ...arch import SUB_PARTITIONS, WARP_THREADS, Arch, Latencies
 
 OP_INSTRUCTIONS, ACCESS_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS = 0.76, 6.5, 50.0, 60.0
 """Of a thread: for an operation that the op registry counts, an access to memory, a result of a row, a step. Source: machine code of 73 kernels (sm_90a)."""
@@ -39,8 +39,8 @@ class Fitted:
     spill: float = 20.1
     alone: float = 3.29
     predicate: float = 38.8
-    random: float = 69.0
-    preference: float = 0.08
+    random: float = 85.0
+    preference: float = 0.1
 
 
 FITTED = Fitted()
@@ -60,3 +60,12 @@ def barrier_clocks(warps: Any, t: Latencies) -> Any:
 def alone_factor(warps: Any, alone: float) -> Any:
     """Clocks per instruction of a block that has a multiprocessor for itself: its schedulers issue in turn, and a warp waits between two instructions."""
     return np.sqrt((warps / SUB_PARTITIONS) ** 2 + alone**2)
+
+
+def clusters_at_once(blocks: Any, arch: Arch) -> Any:
+    """Clusters of so many blocks that run at once for certain, each block with a multiprocessor of its own.
+
+    A cluster lies within a group of multiprocessors, whose numbers the driver does not tell: pairs always fit, and larger ones leave up to an eighth idle.
+    """
+    usable = np.where(blocks <= 2, arch.sm_count, arch.sm_count - arch.sm_count // 8)
+    return np.maximum(1, usable // blocks)

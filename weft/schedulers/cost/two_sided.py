@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...arch import WARP_THREADS, Arch
-from .parts import barrier_clocks, fold_clocks
+from .parts import barrier_clocks, clusters_at_once, fold_clocks
 from .work import Work
 
 NOW, AHEAD, CP_ASYNC, TMA = range(4)
@@ -81,6 +81,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     row_threads = p.lanes * p.threads_y
     warps, row_warps = row_threads * p.groups / WARP_THREADS, np.maximum(1.0, row_threads / WARP_THREADS)
     blocks, in_step = p.blocks * p.cluster_blocks, p.row_unroll * p.groups
+    seats = clusters_at_once(p.cluster_blocks, arch) * p.cluster_blocks
     steps = np.ceil(r.rows / (p.blocks * in_step))
     piece = np.ceil(r.columns / p.cluster_blocks)
     # a thread's share of a step; warps without elements do nothing
@@ -102,7 +103,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     sharing = p.threads_y * p.groups
     return Work(
         dram_bytes=r.rows * r.columns * (r.input_bits + r.output_bits) / 8,
-        sms=np.minimum(arch.sm_count, blocks), resident=np.ceil(blocks / arch.sm_count), blocks=blocks, warps=warps, steps=steps,
+        sms=np.minimum(seats, blocks), resident=np.ceil(blocks / seats), blocks=blocks, warps=warps, steps=steps,
         element_instructions=vectors * p.vector_elems * operations,
         access_instructions=accesses,
         row_results=p.row_unroll * r.reductions,
