@@ -18,8 +18,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from ..errors import WeftError
+from ..errors import UserError, WeftError
 from ..runtime.argument_kinds import EXPLAINED, check_call, check_kind, explain
+from ..runtime.binding import SizesDiffer
 from ..runtime.warm_path import guard_of, written
 
 P = ParamSpec("P")
@@ -30,6 +31,12 @@ MOST_ATTEMPTS = 8
 
 MISS = object()
 COMPARED = (bool, int, float, str, torch.dtype, tuple, list)
+
+
+class SizesDoNotFit(UserError, ValueError):
+    code = "W161"
+    what = "{function}: the sizes of its tensors do not fit together: {sizes}"
+    fix = "give sizes that are equal, or 1, where the tensors meet, counted from the last axis"
 
 
 CHECKED = ("Tensor", "Tensor | None", "int", "float", "float | None")
@@ -88,6 +95,9 @@ def call(plain, values):
         TOLD.call = None
         try:
             result = made["call"](function, values)
+        except SizesDiffer as error:
+            sizes = ", ".join(f"{name} {list(v.shape)}" for name, v in zip(names, values) if isinstance(v, torch.Tensor))
+            raise SizesDoNotFit(function=function.__name__, sizes=sizes) from error
         except WeftError:
             raise
         except EXPLAINED as error:
