@@ -257,3 +257,45 @@ def test_a_transposed_input_whose_neighbours_lie_apart_is_read_one_by_one():
     with options(strict_schedules=True):
         fd.validate([x, y, wide[:, ::2].t()])
     assert "transpose" in {runtime.scheduler for runtime in fd.fec.kernel_runtimes}
+
+
+def test_a_cast_down_and_up_again_is_kept_and_one_up_and_down_is_a_copy():
+    """float -> FP4 -> float rounds; FP4 -> float -> FP4 gives the same codes."""
+    with FusionDefinition() as fd:
+        x, codes = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT), fd.define_tensor([-1, -1], contiguity=True, dtype=FP4)
+        fd.add_output(fd.ops.cast(fd.ops.cast(x, FP4), FLOAT))
+        fd.add_output(fd.ops.cast(fd.ops.cast(codes, FLOAT), FP4))
+    x, codes = random_values((6, 64), FLOAT), random_codes((6, 64), FP4)
+    rounded, same = fd.execute([x, codes])
+    assert same_bytes(same, codes) and not torch.equal(rounded, x)
+    torch.testing.assert_close(rounded.double(), narrow.values_of(narrow.packed(x, FP4), FP4), atol=0, rtol=0)
+
+
+def test_bytes_and_packed_codes_of_one_shape_are_not_taken_for_each_other():
+    """Same torch sizes, same bytes: the type is part of the key of a call, and of what a definition takes."""
+    codes = random_codes((4, 64), FP4)
+    bytes_ = codes.view(torch.uint8)
+    packed = defined(FP4, 2, lambda fd, x: fd.ops.cast(x, FLOAT))
+    plain = defined(DataType.Byte, 2, lambda fd, x: fd.ops.cast(x, FLOAT))
+    assert packed.execute([codes])[0].shape == (4, 64) and plain.execute([bytes_])[0].shape == (4, 32)
+    for fd, wrong in ((packed, bytes_), (plain, codes)):
+        with pytest.raises(RuntimeError):
+            fd.execute([wrong])
+
+
+@pytest.mark.parametrize("kind", [E4M3, FP4], ids=lambda d: d.name)
+def test_norm_backward_takes_narrow_types(kind):
+    """Rows and columns from one read: the gradient of an RMS norm from a narrow one, into a narrow one, and the weight's."""
+    with FusionDefinition() as fd:
+        g, x = (fd.define_tensor([-1, -1], contiguity=True, dtype=d) for d in (kind, BF16))
+        w = fd.define_tensor([-1], contiguity=True, dtype=BF16)
+        g, x, w = (fd.ops.cast(t, FLOAT) for t in (g, x, w))
+        r = fd.ops.rsqrt(fd.ops.add(fd.ops.mean(fd.ops.mul(x, x), [1], True), 1e-5))
+        hat, scaled = fd.ops.mul(x, r), fd.ops.mul(g, fd.ops.broadcast(w, [True, False]))
+        inner = fd.ops.mean(fd.ops.mul(scaled, hat), [1], True)
+        fd.add_output(fd.ops.cast(fd.ops.mul(r, fd.ops.sub(scaled, fd.ops.mul(hat, inner))), kind))
+        fd.add_output(fd.ops.sum(fd.ops.mul(g, hat), [0]))
+    for shape in ((33, 256), (5, 1056)):
+        with options(strict_schedules=True):
+            fd.validate([random_codes(shape, kind), random_values(shape, BF16), random_values(shape[1:], BF16)])
+    assert "inner_outer_persistent" in {runtime.scheduler for runtime in fd.fec.kernel_runtimes}

@@ -59,6 +59,8 @@ def test_scales_of_squares():
         w = random_values(shape, BF16)
         elements, scales = quantize.blocks_128x128(w)
         assert torch.equal(quantize.blocks_128x128(w, "deepgemm")[1], scales)
+        begins = quantize.blocks_128x128(w, "torch")[1]
+        assert torch.equal(begins, scales) and begins.stride() == (4, 1)
         with poisoned_outputs():
             again, te = quantize.blocks_128x128(w, "te")
         np.testing.assert_array_equal(te.numpy(), padded(scales.numpy(), 1, 4))

@@ -324,6 +324,54 @@ def mxfp8_lanes() -> tuple[Fusion, Launch]:
     return _pointwise_scheduled(fd, break_point=0, vector_elems=8, bdimx=64, bdimy=1)
 
 
+def nvfp4_groups() -> tuple[Fusion, Launch]:
+    """Blocks of 16 to 4 bits, rows in groups whose scales have tiles of their own."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        begins, places = (fd.define_tensor([-1], contiguity=True, dtype=DataType.Int32) for _ in range(2))
+        for result in fd.ops.nv_grouped_block_quantize(x, begins, places):
+            fd.add_output(result)
+    return _pointwise_scheduled(fd)
+
+
+def _groups() -> Sequence[Any]:
+    """Rows of three groups, of which one has none, and where their tiles begin."""
+    import torch
+
+    return [*_bf16((33, 96))(), torch.tensor([0, 12, 12], dtype=torch.int32), torch.tensor([0, 128, 128], dtype=torch.int32)]
+
+
+def nvfp4_hadamard() -> tuple[Fusion, Launch]:
+    """Blocks of 16 transformed and quantized to 4 bits: four lanes share a block."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        for result in fd.ops.nv_block_quantize(fd.ops.block_hadamard(x, [1, -1] * 8)):
+            fd.add_output(result)
+    return _pointwise_scheduled(fd, break_point=0, vector_elems=4, bdimx=64, bdimy=1)
+
+
+def nvfp4_both_ways() -> tuple[Fusion, Launch]:
+    """Blocks of 16 rows along columns, which a thread stores one by one, beside rows: a tile of `schedulers.turned`."""
+    from ..ops.blocks import BlockFormat, nvfp4, nvfp4_of_amax
+    from ..schedulers.facts import analyze_persistent
+    from ..schedulers.outer_persistent import OuterParams, OuterPersistent
+
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1, 16, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        elements, scales = nvfp4(fd.fusion, x, None, BlockFormat())  # type: ignore[arg-type]
+        amax = fd.ops.max(fd.ops.magnitude(x), [1], True)
+        columns, column_scales = nvfp4_of_amax(fd.fusion, x, amax, None, BlockFormat())  # type: ignore[arg-type]
+        taken = fd.ops.block_sample(fd.ops.permute(fd.ops.squeeze(column_scales, [1]), [1, 0]), 1)
+        for result in (elements, fd.ops.block_sample(scales, 16), fd.ops.stride_order(columns, [1, 0, 2]), taken):
+            fd.add_output(result)
+    defined = fd.fusion
+    assert defined is not None
+    fusion, _ = defined.clone()
+    analysis = analyze_persistent(fusion)
+    params = OuterParams(4, 1, 8, 4, 128, "register", 16, is_tile=True, is_turned=True)
+    return fusion, OuterPersistent().apply(fusion, analysis, params)  # type: ignore[arg-type]
+
+
 def fp4_halves() -> tuple[Fusion, Launch]:
     """4 bits to 4 bits by way of Float, with a factor: bytes are read and written whole."""
     with FusionDefinition() as fd:
@@ -373,6 +421,9 @@ KERNELS = {
     "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),
     "two_sides_behind": Generated(two_sides_behind, _bf16((11, 1000))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
+    "nvfp4_groups": Generated(nvfp4_groups, _groups),
+    "nvfp4_hadamard": Generated(nvfp4_hadamard, _bf16((5, 160))),
+    "nvfp4_both_ways": Generated(nvfp4_both_ways, _bf16((3, 16, 48))),
     "mxfp8_lanes": Generated(mxfp8_lanes, _bf16((5, 160))),
     "fp4_halves": Generated(fp4_halves, _fp4((7, 136))),
 }

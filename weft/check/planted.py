@@ -228,7 +228,7 @@ TENSOR_MAPS = (
 )
 
 # ---- types of which two share a byte, blocks in neighbouring lanes, scales in tiles: docs/narrow_types.md
-NV, MX, FP4 = "nvfp4_tiles", "mxfp8_lanes", "fp4_halves"
+NV, MX, FP4, GROUPS, HADAMARD, BOTH = "nvfp4_tiles", "mxfp8_lanes", "fp4_halves", "nvfp4_groups", "nvfp4_hadamard", "nvfp4_both_ways"
 NARROW_TYPES = (
     generated(FP4, "elements counted where bytes are addressed", r"(T3 \+ \(\(int\)blockIdx\.x \*) 256", r"\1 512", "out-of-bounds|output-not-written", VECTOR_STORE),
     generated(FP4, "a vector that begins at any byte", r"(T0 \+ \(\(int\)blockIdx\.x \* 256\) \+) \(\(int\)threadIdx\.x \* 4\)", r"\1 ((int)threadIdx.x * 4) + 1", "misaligned|out-of-bounds", VECTOR_LOAD),
@@ -243,6 +243,14 @@ NARROW_TYPES = (
     library(NV, "padding of columns forgotten", r"rows \* \(all_columns - columns\)", "0 * (all_columns - columns)", "output-not-written", "store_global"),
     generated(NV, "scales of neighbours in one place of a tile", r"\(int\)threadIdx\.x % 4\), T4", "(int)threadIdx.x % 2), T4", "data-race", "store_global"),
     generated(NV, "scales one tile too far", r"\(\(int\)threadIdx\.x / 4\) \* 512", "(((int)threadIdx.x / 4) + 1) * 512", "out-of-bounds|output-not-written", "store_global"),
+    generated(GROUPS, "what lies between tiles of groups not filled", r"weft::zero_grouped_padding", "if (p0 < 0) weft::zero_grouped_padding", "output-not-written", r"store_global|^\}$"),
+    library(GROUPS, "groups found by where they end", r"load_global\(begins \+ middle\) <= row", "load_global(begins + middle) < row", "out-of-bounds|data-race|output-not-written", "load_global|store_global"),
+    library(GROUPS, "scales of a group behind its own tiles", r"\+ \(Index\)load_global\(places \+ group\)", "+ (Index)load_global(places + group) + 128", "data-race|out-of-bounds|output-not-written", "store_global"),
+    library(GROUPS, "zeros over scales of the last columns", r"r < last \? columns - c : 0", "r < last ? columns - c - 1 : 0", "data-race", "store_global"),
+    generated(HADAMARD, "lanes of a transform where some of them are not", r"(\n *)(weft::block_hadamard<4, 4, )", r"\1if ((((int)blockIdx.x * 64) + (int)threadIdx.x) < p0) \2", "exited-lanes-in-mask|divergent-collective", "hadamard|shuffle_xor"),
+    generated(BOTH, "columns that begin at every other byte of their own", r"\(\(int\)threadIdx\.y \* 8\), (T\d+), 0\)", r"((int)threadIdx.y * 4), \1, 0)", "data-race|misaligned|output-not-written", VECTOR_STORE),
+    generated(BOTH, "a tile's columns stored where the next tile's are", r"\(i8 \* p9\)", "((i8 + 1) * p9)", "out-of-bounds|data-race|output-not-written", VECTOR_STORE),
+    generated(BOTH, "half of a column converted", r"convert_narrow_vector<16>\(", "convert_narrow_vector<8>(", "uninitialised-register", VECTOR_STORE),
     generated(MX, "lanes of a block folded where some of them are not", r"(\n *)(weft::block_amax<8, 32, 4>)", r"\1if ((((int)blockIdx.x * 64) + (int)threadIdx.x) < p0) \2", "exited-lanes-in-mask", "amax"),
     generated(MX, "every lane of a block stores its scale", r"if \(\(\(\(int\)threadIdx\.x \* 8\) % 32\) == 0\)", "if (true)", "data-race", "store_global"),
     generated(MX, "scales indexed by element instead of block", r"\(\(\(int\)threadIdx\.x \* 8\) / 32\) \+ \(\(int\)blockIdx\.x \* 16\)", "((int)threadIdx.x * 8) + ((int)blockIdx.x * 512)", "out-of-bounds|output-not-written", "store_global"),

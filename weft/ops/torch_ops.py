@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import UserError
+from ..errors import Unsupported, UserError, WeftError
 from ..ir.graph_ops import ScanOp, ScatterOp, TorchOp
 from ..ir.values import Expr
 from ..options import current
@@ -89,14 +89,75 @@ def _named(operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, 
     return dict(zip(attributes["given"], operands))
 
 
+class MissingHardware(Unsupported):
+    """A product that torch has, on another chip."""
+
+    code = "W870"
+    what = "{op} of {elements} with scales of {scales} needs {needed}; this is {given}"
+    fix = "{remedy}"
+
+    def __init__(self, op: str, elements: object, scales: object, needed: str, given: str) -> None:
+        remedy = "dequantize the operands (weft.quantize.dequantize) and use matmul, or run it there"
+        WeftError.__init__(self, None, op=op, elements=elements, scales=scales, needed=needed, given=given, remedy=remedy)
+
+
+NEEDED = {
+    (8, 9): "a GPU of compute capability 8.9 (Ada) or later", (9, 0): "a GPU of compute capability 9.0 (Hopper)",
+    (10, 0): "a GPU of compute capability 10.0 (Blackwell) or later",
+}  # fmt: skip
+
+
+def needed_capability(elements: Any, scales: Any) -> tuple[int, int]:
+    """Return the least compute capability with products of these elements and scales. Source: cuBLAS's tables of data types and of scaling modes."""
+    if elements == torch.float4_e2m1fn_x2 or scales.dtype in (torch.float8_e8m0fnu, torch.float8_e4m3fn):
+        return 10, 0
+    is_blocks = scales.dim() == 2 and min(scales.shape) > 1
+    return (9, 0) if is_blocks else (8, 9)
+
+
+def check_hardware(op: str, elements: Any, scales: Any, capability: tuple[int, int], name: str) -> None:
+    """Raise MissingHardware where a chip of this capability has no such products. Blocks of 128 are Hopper's alone."""
+    needed = needed_capability(elements, scales)
+    if capability < needed or needed == (9, 0) and capability[0] != 9:
+        found = f"{name}, of compute capability {capability[0]}.{capability[1]}"
+        raise MissingHardware(op, str(elements).removeprefix("torch."), str(scales.dtype).removeprefix("torch."), NEEDED[needed], found)
+
+
+def _check_chip(op: str, a: Any, scales: Any) -> None:
+    if a.element_size() == 1:
+        check_hardware(op, a.dtype, scales, torch.cuda.get_device_capability(a.device), torch.cuda.get_device_name(a.device))
+
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def _wide(x: Any, scale: Any, along: int) -> Any:
+    """Return narrow elements times their scales in float64, where axis `along` is summed over: what a product without hardware for them computes."""
+    rows = x if along == -1 else x.t()
+    if rows.dtype == torch.float4_e2m1fn_x2:
+        pairs = rows.contiguous().view(torch.uint8).long()
+        rows = torch.tensor(E2M1, dtype=torch.float64)[torch.stack([pairs % 16, pairs // 16], -1).flatten(-2)]
+    block = {torch.float8_e8m0fnu: 32, torch.float8_e4m3fn: 16}.get(scale.dtype, 0)
+    if block:  # in tiles of 128 x 4, as torch takes them
+        m, columns = rows.shape[0], rows.shape[1] // block
+        row_tiles, column_tiles = -(-m // 128), -(-columns // 4)
+        tiles = scale.float().reshape(row_tiles, column_tiles, 32, 4, 4).permute(0, 3, 2, 1, 4).reshape(row_tiles * 128, column_tiles * 4)
+        spread = tiles[:m, :columns].double().repeat_interleave(block, 1)
+    else:
+        spread = _spread(scale if along == -1 or scale.dim() < 2 else scale.t(), rows, -1)
+    wide = rows.double() * spread
+    return wide if along == -1 else wide.t()
+
+
 def _scaled_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     given, dtype = _named(operands, attributes), attributes["dtype"]
     a, b, scale_a, scale_b = (given[n] for n in ("mat1", "mat2", "scale1", "scale2"))
     if not a.is_cuda:
-        out = (a.double() * _spread(scale_a, a, -1)) @ (b.double() * _spread(scale_b, b, -2))
+        out = _wide(a, scale_a, -1) @ _wide(b, scale_b, -2)
         if "bias" in given:
             out = out + given["bias"].double()
     else:
+        _check_chip("scaled_mm", a, scale_a)
         out = torch._scaled_mm(a, b, scale_a, scale_b, bias=given.get("bias"), out_dtype=dtype)
     return ((out * given["alpha"] if "alpha" in given else out).to(dtype),)
 
@@ -106,13 +167,17 @@ def _spread(scale: Any, tensor: Any, along: int) -> Any:
     scale = scale.double()
     if scale.dim() != tensor.dim() or scale.numel() == 1:
         return scale
-    return scale.repeat_interleave(max(1, tensor.shape[along] // max(1, scale.shape[along])), along)
+    for axis in (along, -3 - along):  # scales of squares are fewer than the rows, too
+        if 1 < scale.shape[axis] < tensor.shape[axis] or axis == along:
+            scale = scale.repeat_interleave(max(1, tensor.shape[axis] // max(1, scale.shape[axis])), axis)
+    return scale
 
 
 def _scaled_grouped_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     given, dtype = _named(operands, attributes), attributes["dtype"]
     a, b, offsets, scale_a, scale_b = (given[n] for n in ("mat1", "mat2", "offsets", "scale1", "scale2"))
     if a.is_cuda:
+        _check_chip("grouped_mm", a, scale_a)
         # torch wants one scale per row of each operand, without the axis of extent 1
         rows, columns = (s.squeeze(d).contiguous() if s.dim() > 1 and s.shape[d] == 1 else s for s, d in ((scale_a, -1), (scale_b, -2)))
         return (torch._scaled_grouped_mm(a, b, rows, columns, offs=offsets, out_dtype=torch.bfloat16).to(dtype),)

@@ -29,7 +29,7 @@ LAYOUTS = {
     "blocks": {"torch": SWIZZLED, "te": "padded 128x4"},
     "columns of blocks": {"te": "padded 4x128"},
     "1x128": {"torch": COLUMNS, "deepgemm": COLUMNS, "te": PADDED_COLUMNS},
-    "128x128": {"torch": "rows", "deepgemm": "rows", "te": "padded 1x4"},
+    "128x128": {"deepgemm": "rows", "te": "padded 1x4"},
 }
 """The layout of scales that a consumer takes: torch._scaled_mm, TransformerEngine's tensors, DeepGEMM for sm_90. Other names are layouts themselves.
 

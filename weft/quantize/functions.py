@@ -124,14 +124,19 @@ def per_1x128(x: torch.Tensor, layout: str = "rows", *, is_power_of_two: bool = 
 
 @checked
 def blocks_128x128(w: torch.Tensor, layout: str = "rows") -> Results:
-    """Return (elements of e4m3 [m, k], decode scales [m / 128, k / 128]) of weights. layout "te": rows of scales are padded to a multiple of four."""
+    """Return (elements of e4m3 [m, k], decode scales [m / 128, k / 128]) of weights.
+
+    layout "te": rows of scales are padded to a multiple of four; "torch": they begin at such multiples, as torch._scaled_mm asks.
+    """
     if w.dim() != 2:
         raise WrongTensors(problem=f"a weight of {w.dim()} axes has no tiles", remedy="give a matrix")
     m, k = w.shape
     if m % 128 or k % 128:
         raise WrongTensors(problem=f"a weight of {m} x {k} is no whole tiles of 128 x 128", remedy="pad it")
-    where = layout_for("128x128", layout)
+    where = "padded 1x4" if layout == "torch" else layout_for("128x128", layout)
     elements, scales = _tiles(torch_dtype_to_nvfuser_dtype(w.dtype), where).execute([w.view(m // 128, 128, k // 128, 128)])
+    if layout == "torch":
+        scales = scales[:, : k // 128]
     return elements.view(m, k), scales if where != "rows" else scales.view(m // 128, k // 128)
 
 

@@ -1,0 +1,88 @@
+"""scaled_mm and grouped_mm of narrow elements: what torch computes where the chip has it, and the missing hardware by name where it has not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from narrow_tensors import random_values
+
+from weft import DataType, FusionDefinition, quantize
+from weft.ops.torch_ops import MissingHardware, check_hardware
+
+BF16, E4M3, E8M0 = DataType.BFloat16, DataType.Float8_e4m3fn, DataType.Float8_e8m0fnu
+FP4 = DataType.Float4_e2m1fn_x2
+
+
+def product(elements: DataType, scales: DataType, rank: int = 2) -> FusionDefinition:
+    """a [m, k] and b [k, n], which lies as [n, k]; scales of rank `rank`."""
+    with FusionDefinition() as fd:
+        a = fd.define_tensor([-1, -1], contiguity=True, dtype=elements)
+        b = fd.define_tensor([-1, -1], contiguity=True, dtype=elements, stride_order=[0, 1])
+        pair = [fd.define_tensor([-1] * rank, contiguity=False, dtype=scales) for _ in range(2)]
+        fd.add_output(fd.ops.scaled_mm(a, b, *pair, dtype=DataType.Float)[0])
+    return fd
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    return random_values((128, 256), BF16), random_values((256, 256), BF16)
+
+
+CASES = {
+    "per row": (lambda a, b: (*quantize.per_row(a), *quantize.per_row(b)), "rows", E4M3, DataType.Float),
+    "1x128": (lambda a, b: (*quantize.per_1x128(a, "torch"), *quantize.blocks_128x128(b, "torch")), "rows", E4M3, DataType.Float),
+    "mxfp8": (lambda a, b: (*quantize.mxfp8(a, "torch"), *quantize.mxfp8(b, "torch")), "128x4", E4M3, E8M0),
+    "nvfp4": (lambda a, b: (*quantize.nvfp4(a, None, "torch"), *quantize.nvfp4(b, None, "torch")), "128x4", FP4, E4M3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_product_is_that_of_what_dequantize_gives(name):
+    """In the emulator, where no chip is asked: sums in float64, rounded to Float at the end; what dequantize gives is rounded to Float, too, element by element."""
+    made, layout, elements, scales = CASES[name]
+    qa, sa, qb, sb = made(*operands())
+    (found,) = product(elements, scales).execute([qa, qb.t(), sa, sb if layout == "128x4" else sb.t()])
+    wide = [quantize.dequantize(q, s, dtype=torch.float32, layout=layout).double() for q, s in ((qa, sa), (qb, sb))]
+    bound = 2.0**-22 * (wide[0].abs() @ wide[1].abs().t())
+    assert ((found.double() - wide[0] @ wide[1].t()).abs() <= bound).all()
+
+
+F8, F4 = torch.float8_e4m3fn, torch.float4_e2m1fn_x2
+
+
+@pytest.mark.parametrize(
+    "elements, scales, capability, needed",
+    [
+        (F8, torch.ones(()), (8, 6), "8.9 (Ada) or later"), (F8, torch.ones(4, 1), (8, 0), "8.9 (Ada) or later"), (F8, torch.ones(()), (8, 9), ""),
+        (F8, torch.ones(4, 1), (9, 0), ""), (F8, torch.ones(4, 2), (8, 9), "9.0 (Hopper)"), (F8, torch.ones(4, 2), (9, 0), ""),
+        (F8, torch.ones(4, 2), (10, 0), "9.0 (Hopper)"), (F8, torch.ones(128, 4, dtype=torch.uint8).view(torch.float8_e8m0fnu), (9, 0), "10.0 (Blackwell) or later"),
+        (F8, torch.ones(128, 4, dtype=torch.uint8).view(torch.float8_e8m0fnu), (10, 0), ""), (F4, torch.ones(128, 4).to(F8), (9, 0), "10.0 (Blackwell) or later"),
+        (F4, torch.ones(128, 4).to(F8), (12, 0), ""),
+    ],
+    ids=str,
+)
+def test_the_missing_hardware_is_named(elements, scales, capability, needed):
+    if not needed:
+        check_hardware("scaled_mm", elements, scales, capability, "a GPU")
+        return
+    with pytest.raises(MissingHardware) as refused:
+        check_hardware("scaled_mm", elements, scales, capability, "NVIDIA X")
+    text = str(refused.value)
+    assert f"needs a GPU of compute capability {needed}; this is NVIDIA X, of compute capability {capability[0]}.{capability[1]}" in text
+    assert "weft.quantize.dequantize" in text and str(elements).removeprefix("torch.") in text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_a_gpu_computes_it_or_says_what_is_missing(name):
+    made, layout, elements, scales = CASES[name]
+    qa, sa, qb, sb = made(*(t.cuda() for t in operands()))
+    given = [qa, qb.t(), sa, sb if layout == "128x4" else sb.t()]
+    major = torch.cuda.get_device_capability()[0]
+    if layout == "128x4" and major < 10 or name == "1x128" and major != 9:
+        with pytest.raises(MissingHardware, match="needs a GPU of compute capability"):
+            product(elements, scales).execute(given)
+        return
+    (found,) = product(elements, scales).execute(given)
+    wide = [quantize.dequantize(q, s, dtype=torch.float32, layout=layout).double() for q, s in ((qa, sa), (qb, sb))]
+    wanted = wide[0] @ wide[1].t()
+    torch.testing.assert_close(found.double(), wanted, rtol=0.02, atol=0.01 * float(wanted.abs().max()))
