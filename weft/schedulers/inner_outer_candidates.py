@@ -190,7 +190,8 @@ class Candidates:
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, most, 1),
             again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind,
         )  # fmt: skip
-        return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * self.slack)
+        slack = np.where(is_behind, 1.0, self.slack)  # those that lack some spill, and each costs a first call a compilation
+        return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * slack)
 
     @functools.cached_property
     def facts_of_rows(self) -> Rows:
