@@ -99,6 +99,7 @@ def uniform(shape: list[int]) -> FusionDefinition:
 
 
 def test_gpu_random_numbers_follow_torchs_generator() -> None:
+    torch.cuda.init()  # there are no generators before
     fd, generator = uniform([1000]), torch.cuda.default_generators[0]
     torch.manual_seed(11)
     first, second = fd.execute([])[0], fd.execute([])[0]
