@@ -233,6 +233,13 @@ def a_pad_of_a_row_turned_into_a_column_beside_its_least(fd):
     fd.add_output(y)
 
 
+@case(tensor(8, 64))
+def one_element_as_an_output_beside_sums_of_rows(fd):
+    x, o = fd.define_tensor([-1, -1], contiguity=True), fd.ops
+    fd.add_output(o.select(o.select(x, 3, 0), 5, 0))
+    fd.add_output(o.sum(x, [1]))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

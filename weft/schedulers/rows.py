@@ -112,7 +112,7 @@ class Template:
             if name in wanted:
                 set_lanes(result)
         for local, output in self.outputs:
-            if isinstance(local.definition(), LookupOp) and not is_row_major(output, output.axis(-1)):
+            if isinstance(local.definition(), LookupOp) and not (output.get_loop_domain() and is_row_major(output, output.axis(-1))):
                 continue  # the name says how the source of the lookup lies
             if sample_of(output) is None and (output.name in of_stores or local.name in of_stores):  # a forked output leaves its name to the local tensor
                 set_lanes(output)
