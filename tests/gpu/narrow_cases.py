@@ -54,7 +54,7 @@ RECIPES: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "nvfp4": quantize.nvfp4, "nvfp4 in tiles": lambda x: quantize.nvfp4(x, None, "128x4"), "mxfp8": quantize.mxfp8, "mxfp4": quantize.mxfp4,
     "mxfp8 in tiles": lambda x: quantize.mxfp8(x, "128x4"), "1x128": quantize.per_1x128, "1x128 in columns": lambda x: quantize.per_1x128(x, "columns"),
     "mxfp8 padded": lambda x: quantize.mxfp8(x, "te"), "1x128 padded": lambda x: quantize.per_1x128(x, "te"),
-    "nvfp4 and the largest": lambda x: quantize.nvfp4(x, has_amax=True) if x.numel() else quantize.nvfp4(x),
+    "nvfp4 and the largest": lambda x: quantize.nvfp4(x, has_amax=x.numel() > 0 and x.data_ptr() % 16 == 0),
     "back from tiles": lambda x: (quantize.dequantize(*quantize.nvfp4(x, None, "128x4"), dtype=torch.float32, layout="128x4"),),
     "back": lambda x: (quantize.dequantize(*quantize.mxfp8(x), dtype=torch.float32),),
     "nvfp4 hadamard": lambda x: quantize.nvfp4(x, None, "128x4", hadamard=(1, -1, -1, 1) * 4), "nvfp4 in groups": lambda x: in_groups(x),

@@ -24,7 +24,7 @@ def product(elements: DataType, scales: DataType, rank: int = 2) -> FusionDefini
 
 
 def operands() -> tuple[torch.Tensor, torch.Tensor]:
-    return random_values((128, 256), BF16), random_values((256, 256), BF16)
+    return random_values((128, 512), BF16), random_values((256, 512), BF16)  # torch 2.11 refuses squares of which a row has fewer than four, padded too
 
 
 CASES = {
