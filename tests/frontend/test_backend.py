@@ -139,6 +139,16 @@ def test_a_loss_behind_a_bias_has_its_gradient_in_one_kernel() -> None:
     assert "inner_outer_persistent" in schedulers("backward")
 
 
+def test_what_a_maximum_is_taken_of_is_not_computed_again_behind_a_view() -> None:
+    """Else no element would equal the saved maximum, and its gradient be 0 / 0."""
+
+    def f(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        y = (F.hardsigmoid(torch.cos(x).clamp(-1, 2)).reshape(-1) * 2).view(x.shape)
+        return torch.sin(F.celu((y - y.amax(-1, keepdim=True)) @ m))
+
+    compare(f, torch.randn(6, 9), torch.randn(9, 9), tolerance=1e-4)
+
+
 def test_numbers_on_the_cpu_and_their_lookups() -> None:
     """A number that a kernel gets by value is read where a lookup of its product would read it from memory."""
 

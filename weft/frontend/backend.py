@@ -111,9 +111,11 @@ def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if node.target in (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim, aten.min.dim):
             source = node.args[0]
+            is_compared = any(user.target is aten.eq.Tensor for user in source.users)
             while source.op == "call_function" and is_cheap(source) and source.all_input_nodes:
                 source = source.all_input_nodes[0]
-            if source.op == "call_function" and any(user.target is aten.eq.Tensor for user in source.users):
+                is_compared |= any(user.target is aten.eq.Tensor for user in source.users)
+            if source.op == "call_function" and is_compared:
                 source.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
