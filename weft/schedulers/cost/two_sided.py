@@ -131,8 +131,8 @@ which of 3,300 kernels spilled, and how much (H200, NVRTC 13.0)."""
 
 
 ROW_BEHIND = 5.5
-"""Registers for each element of a vector of each row of a thread after the first, where a second pass runs behind. Source: 11 kernels on an H200 took 37 to 71
-more than they were expected to."""
+"""Registers for each element of a vector of each row of a thread after the first, where a second pass runs behind. Not fitted: read off
+some ten kernels for an H200 that took 37 to 71 more than they were expected to."""
 
 
 def needed_registers(p: Kernels, r: Rows) -> Any:
