@@ -1,4 +1,4 @@
-"""The text of one kernel with two roles, as it is generated. After a change that is meant: GOLDEN=write, and read the difference."""
+"""The text of one kernel with two roles, as it is generated. After a change that is meant: `UPDATE_GOLDEN=1`, and read the difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOLDEN = Path(__file__).parent / "golden" / "two_roles.cu"
 def test_two_roles_feed_two_groups() -> None:
     """(x + z) / 2 times its sum of squares, by row: warp 0 loads x, warp 1 loads z; two compute groups with three stages each; results leave in bulk."""
     text = program(Rows(own=True, registers=(40, 232), store=True).define(), (128,)).text
-    if os.environ.get("GOLDEN") == "write":
+    if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.parent.mkdir(exist_ok=True)
         GOLDEN.write_text(text, encoding="utf-8")
     assert text == GOLDEN.read_text(encoding="utf-8")

@@ -19,9 +19,9 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..ops.gradients import flows
 from ..runtime.arguments import flattened
-from ..runtime.unusual import NoListOfArguments
 from ..runtime.warm_path import written
 from . import executors
+from .misuse import NoListOfArguments
 from .inputs import compute_tensor_descriptor
 from .warm_gradient import function_of_signature
 

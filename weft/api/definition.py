@@ -19,9 +19,8 @@ from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
 from ..options import check_option_names, nearest
 from ..runtime.arguments import flattened
-from ..runtime.unusual import NoListOfArguments
 from . import executors, inputs as inputs_module, matmuls
-from .misuse import explained
+from .misuse import NoListOfArguments, explained
 from .ops import OpNames
 from .streams import take_streams
 

@@ -18,6 +18,12 @@ RAW = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, Runt
 """What Python and torch raise for values of the wrong kind, and weft for none."""
 
 
+class NoListOfArguments(UserError, TypeError):
+    code = "W160"
+    what = "{function} was given {count} inputs one by one"
+    fix = "give one list: fd.execute([a, b])"
+
+
 class CannotTake(UserError, TypeError):
     code = "W111"
     what = "{function}({given}) cannot be done: {problem}"

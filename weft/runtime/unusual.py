@@ -26,12 +26,6 @@ class NoListOfInputs(UserError, TypeError):
     fix = "write execute([tensor])"
 
 
-class NoListOfArguments(UserError, TypeError):
-    code = "W160"
-    what = "{function} was given {count} inputs one by one"
-    fix = "give one list: fd.execute([a, b])"
-
-
 def unusual(tensor: torch.Tensor) -> tuple[str, str] | None:
     """Return (kind, remedy) for a tensor that kernels cannot read, else None."""
     if _is_fake(tensor):

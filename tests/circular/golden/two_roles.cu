@@ -2,20 +2,20 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
     const weft::bf16* __restrict__ T0,
     const weft::bf16* __restrict__ T1,
     weft::bf16* __restrict__ T10,
-    const int p0,
-    const int p1,
-    const int p2,
-    const int p3,
-    const int p4,
-    const int p5,
-    const int p6,
-    const int p7,
-    const int p8,
-    const int p9,
-    const int p10,
-    const int p11,
-    const int p12,
-    const int p13) {
+    const int p0,  // (ceildiv((T0.size[1] * 12), 128) * 128)
+    const int p1,  // (ceildiv((T0.size[1] * 12), 128) * 256)
+    const int p2,  // ((ceildiv((T0.size[1] * 12), 128) * 256) + (ceildiv((ceildiv(T0.size[1], 8) * 32), 128) * 128) + 128)
+    const int p3,  // ((ceildiv((T0.size[1] * 12), 128) * 256) + (ceildiv((ceildiv(T0.size[1], 8) * 32), 128) * 128) + 256)
+    const int p4,  // ((ceildiv((T0.size[1] * 12), 128) * 256) + (ceildiv((ceildiv(T0.size[1], 8) * 32), 128) * 128) + 384)
+    const int p5,  // ((ceildiv((T0.size[1] * 12), 128) * 256) + (ceildiv((ceildiv(T0.size[1], 8) * 32), 128) * 128) + 512)
+    const int p6,  // ceildiv(ceildiv(T0.size[0], 2), 2)
+    const int p7,  // T0.size[0]
+    const int p8,  // (T0.size[1] * 2)
+    const int p9,  // T0.size[1]
+    const int p10,  // (T0.size[1] * 4)
+    const int p11,  // ceildiv(T0.size[1], 8)
+    const int p12,  // ((ceildiv((T0.size[1] * 12), 128) * 256) + (ceildiv((ceildiv(T0.size[1], 8) * 32), 128) * 128))
+    const int p13) {  // (ceildiv(T0.size[1], 8) * 8)
   unsigned char* const shared = weft::dynamic_shared();
   weft::bf16* const T11 = reinterpret_cast<weft::bf16*>(shared + 0);
   weft::bf16* const T12 = reinterpret_cast<weft::bf16*>(shared + p0);
@@ -85,12 +85,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
     weft::setmaxnreg_inc<232>();
     #pragma unroll 1
     for (int i1 = 0; i1 < p6; ++i1) {  // iS88{ceildiv(ceildiv(T0.size[0], 2), 2)}
-      weft::Array<weft::bf16, 8> T13;
-      weft::Array<weft::bf16, 8> T14;
-      weft::Array<float, 8> T5;
-      float T17 = 0.f;
-      float T7;
-      weft::Array<weft::bf16, 8> T16;
+      weft::Array<weft::bf16, 8> T13;  // of T11
+      weft::Array<weft::bf16, 8> T14;  // of T12
+      weft::Array<float, 8> T5;  // mul
+      float T17 = 0.f;  // sum
+      float T7;  // sum
+      weft::Array<weft::bf16, 8> T16;  // cast
       const int stage_0 = ((i1 % 3) * 2) + (int)threadIdx.y;
       weft::mbarrier_wait_phase(full_0 + stage_0, i1 / 3);  // T11 loaded
       if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
@@ -106,9 +106,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
       if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
         #pragma unroll
         for (int i13 = 0; i13 < 8; ++i13) {  // iS134{8}
-          float T2;
-          float T3;
-          float T4;
+          float T2;  // cast
+          float T3;  // cast
+          float T4;  // add
           T2 = weft::convert<float>(T13[i13]);
           T3 = weft::convert<float>(T14[i13]);
           T4 = (T2 + T3);
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
         }
         #pragma unroll
         for (int i11 = 0; i11 < 8; ++i11) {  // iS118{8}
-          float T6;
+          float T6;  // mul
           T6 = (T5[i11] * T5[i11]);
           T17 = (T17 + T6);
         }
@@ -128,19 +128,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) pipeline(
         weft::reduce_group<weft::Sum, 1, 128>(value, reinterpret_cast<float*>(shared + p12) + ((i1 % 2) * 8) + ((int)threadIdx.y * 4), (int)threadIdx.x, 1 + (int)threadIdx.y);
         T7 = value[0];
       }
-      #pragma unroll
-      for (int i9 = 0; i9 < 8; ++i9) {  // iS130{8}
-        float T8;
-        float T9;
-        if ((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) {
-          T8 = T7;
-        }
-        if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
-          T9 = (T5[i9] * T8);
+      if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
+        #pragma unroll
+        for (int i9 = 0; i9 < 8; ++i9) {  // iS130{8}
+          float T9;  // mul
+          T9 = (T5[i9] * T7);
           T16[i9] = weft::convert<weft::bf16>(T9);
         }
-      }
-      if (((((int)blockIdx.x * 2) + (i1 * 4) + (int)threadIdx.y) < p7) && ((int)threadIdx.x < p11)) {
         weft::store_shared_vector<8>(T15 + ((int)threadIdx.y * p13) + ((int)threadIdx.x * 8), T16, 0);
       }
       weft::fence_proxy_async_shared();
