@@ -4,7 +4,23 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="weft-graphs-")
 atexit.register(shutil.rmtree, os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from weft.options import options  # noqa: E402
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing compiled before, and kernels in the emulator with all checks."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with options(check="races"):
+        yield
+    torch._dynamo.reset()

@@ -19,13 +19,7 @@ from weft.options import options
 EMULATE = {"emulate": True, "debug": True, "strict": True}
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with options(check="races"):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def compiled(function: Callable[..., Any], **changed: Any) -> Callable[..., Any]:

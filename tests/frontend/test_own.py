@@ -12,16 +12,9 @@ import weft
 import weft.nn.functional as W
 from weft import FusionDefinition
 from weft.frontend.backend import GRAPHS, backend
-from weft.options import options
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with options(check="races"):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {

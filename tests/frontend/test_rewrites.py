@@ -15,18 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from weft.frontend import regions
 from weft.frontend.backend import GRAPHS, backend
 from weft.frontend.rewrites import simplify
-from weft.options import options
 
 aten = torch.ops.aten
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with options(check="races"):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def rewritten(function: Callable[..., Any], *inputs: torch.Tensor, splits_bias: bool = True) -> torch.fx.GraphModule:

@@ -16,8 +16,10 @@ from ..api.inputs import compute_tensor_descriptor
 from ..errors import UserError
 from ..ir.values import TensorView
 from ..runtime.argument_kinds import check_tensor
+from .operator_calls import call_op, call_sharded
 from .quick import TOLD
 from .sharding import has_sharded, sharded
+from .transforms import apply
 
 LARGEST_TABLE = 4096
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
@@ -51,19 +53,13 @@ class Family:
         """Return the result for these tensors (None where one is left out), a tuple where there are several."""
         if has_sharded(tensors):
             if torch.compiler.is_compiling():
-                from .library import call_sharded
-
-                return call_sharded(self, tensors, static)
+                return call_sharded(self.name, tensors, static)
             forms = tuple([None if t is None else self.form_of(t) for t in tensors])
             return sharded(self.name, self._of_forms(forms, static).fusion, tensors, lambda local: self(local, **static))
         if torch.compiler.is_compiling():
-            from .library import call_op
-
-            return call_op(self, tensors, static)
+            return call_op(self.name, tensors, static)
         given = [t for t in tensors if t is not None]
         if torch._C._are_functorch_transforms_active():
-            from .transforms import apply
-
             return apply(self, list(tensors), static)
         found = self.differentiable(tensors, static)
         outputs = found.execute(given)

@@ -28,8 +28,8 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
 from ..runtime.argument_kinds import WrongKind
-from .family import NAMES, Family
-from .sharding import finds_definitions, has_sharded, sharded, sharded_in_graph
+from .family import NAMES
+from .sharding import finds_definitions, has_sharded, sharded
 
 KEYS = ("CPU", "CUDA")
 _LIBRARIES: dict[str, torch.library.Library] = {}
@@ -325,41 +325,6 @@ def register_all() -> None:
         registered_family(name)
 
 
-_DTYPE_TEXTS = {
-    torch.float64: "'torch.float64'", torch.float32: "'torch.float32'", torch.bfloat16: "'torch.bfloat16'", torch.float16: "'torch.float16'",
-    torch.int64: "'torch.int64'", torch.int32: "'torch.int32'", torch.bool: "'torch.bool'", torch.uint8: "'torch.uint8'",
-}  # fmt: skip
-
-
-def _traced_text(value: Any) -> str:
-    """`encoded` of one argument in words that Dynamo traces; a number that it made symbolic becomes a constant again."""
-    if value is None:
-        return "None"
-    if isinstance(value, bool):
-        return "True" if value else "False"
-    if isinstance(value, int):
-        return f"{int(value)}"
-    if isinstance(value, float):
-        return f"{float(value)!r}"
-    if isinstance(value, str):
-        return f"'{value}'"
-    return _DTYPE_TEXTS[value]
-
-
-def _static_text(static: dict[str, Any]) -> str:
-    return ", ".join([f"'{key}': {_traced_text(value)}" for key, value in static.items()])
-
-
-def call_sharded(family: Family, tensors: Sequence[Any], static: dict[str, Any]) -> Any:
-    """Call a family over DTensors as an operator over this process's shards."""
-    forms = []
-    for t in tensors:
-        sizes = "" if t is None else "".join(["1, " if n == 1 else "-1, " for n in t.shape])
-        forms.append("None" if t is None else f"({_DTYPE_TEXTS[t.dtype]}, ({sizes}))")
-    text = f"(({', '.join(forms)},), {{{_static_text(static)}}})"
-    return sharded_in_graph(family.name, text, tensors, lambda local: call_op(family, local, static))
-
-
 @finds_definitions
 def fusion_of_text(name: str, text: str) -> Fusion:
     """Return the definition of a family for dense tensors of these types and sizes, -1 for all but 1."""
@@ -370,14 +335,6 @@ def fusion_of_text(name: str, text: str) -> Fusion:
         contiguity = tuple([None if n == 1 else True for n in sizes])
         forms.append(None if shape is None else (dtype, sizes, contiguity, tuple(range(len(sizes) - 1, -1, -1))))
     return NAMES[name]._of_forms(tuple(forms), static).fusion
-
-
-def call_op(family: Family, tensors: Sequence[Any], static: dict[str, Any]) -> Any:
-    """Call a family as an operator: what torch.compile and torch.export record."""
-    present = ", ".join(["True" if t is not None else "False" for t in tensors])
-    text = f"(({present},), {{{_static_text(static)}}})"
-    outputs = getattr(torch.ops.weft, family.name).default([t for t in tensors if t is not None], [], text)
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 # ---------------------------------------------------------------- weft.op

@@ -5,15 +5,27 @@ Owns the autograd.Function in the form that functorch asks for (setup_context ap
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from .family import Family
+from ..api.autograd import Differentiable
+from ..runtime.argument_kinds import NotATensor
 
 
-def apply(family: "Family", tensors: list[Any], static: dict[str, Any]) -> Any:
+class Family(Protocol):
+    """What is asked of a `weft.nn.family.Family`."""
+
+    name: str
+    folds: bool
+
+    def differentiable(self, tensors: Sequence[Any], static: dict[str, Any]) -> Differentiable:
+        """Return the definition that serves such tensors."""
+        ...
+
+
+def apply(family: Family, tensors: list[Any], static: dict[str, Any]) -> Any:
     """Return the result under transforms of torch.func."""
     outputs = _Transformed.apply(family, static, *tensors)
     return outputs[0] if len(outputs) == 1 else outputs
@@ -23,7 +35,7 @@ class _Transformed(torch.autograd.Function):
     """forward(family, static, *tensors) -> a tuple of outputs; the backward is another function of the same kind, so that it can be transformed, too."""
 
     @staticmethod
-    def forward(family: "Family", static: dict[str, Any], *tensors: Any) -> tuple[torch.Tensor, ...]:
+    def forward(family: Family, static: dict[str, Any], *tensors: Any) -> tuple[torch.Tensor, ...]:
         differentiable = family.differentiable(tensors, static)
         with torch.no_grad():
             return tuple(differentiable.execute([t for t in tensors if t is not None]))
@@ -48,7 +60,7 @@ class _Transformed(torch.autograd.Function):
         return (None, None, *[next(left) if t is not None and t.is_floating_point() else None for t in tensors])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], family: "Family", static: dict[str, Any], *tensors: Any) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], family: Family, static: dict[str, Any], *tensors: Any) -> Any:
         dims = in_dims[2:]
         batched = [i for i, d in enumerate(dims) if d is not None]
         if family.folds and batched == [0]:
@@ -61,7 +73,7 @@ class _Gradient(torch.autograd.Function):
     """forward(family, static, count, *tensors, *grads) -> gradients of the tensors of floats."""
 
     @staticmethod
-    def forward(family: "Family", static: dict[str, Any], count: int, *values: Any) -> tuple[torch.Tensor, ...]:
+    def forward(family: Family, static: dict[str, Any], count: int, *values: Any) -> tuple[torch.Tensor, ...]:
         tensors, grads = values[:count], values[count:]
         leaves = [t.detach().requires_grad_() if t is not None and t.is_floating_point() else t for t in tensors]
         with torch.enable_grad():
@@ -77,15 +89,13 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        from ..runtime.argument_kinds import NotATensor
-
         raise NotATensor(
             function=ctx.family.name, argument="its gradient", kind="differentiated again under torch.func",
             remedy="use torch.autograd.grad(create_graph=True), which has gradients of gradients, or torch's own function",
         )  # fmt: skip
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], family: "Family", static: dict[str, Any], count: int, *values: Any) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], family: Family, static: dict[str, Any], count: int, *values: Any) -> Any:
         return looped(lambda *part: _Gradient.apply(family, static, count, *part), info.batch_size, in_dims[3:], values)
 
 

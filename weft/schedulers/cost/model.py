@@ -27,7 +27,7 @@ from .work import Work
 
 SECOND_PASS = 0.5
 """Part of a step's instructions that can run while sums are exchanged in a block: those of the second of two passes. Exchanges of a cluster are not hidden by
-them: of 14 such kernels that were timed, 13 take 1.0 to 1.3 times as long as they would if they were."""
+them: 13 of 14 such kernels took 1.0 to 1.3 times as long as they would if they were, in runs of an earlier form of these exchanges."""
 
 
 def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
