@@ -29,7 +29,7 @@ from .. import forking
 from ..cache import Artefact, artefact_key, default_cache
 from ..dtypes import DataType
 from ..expr import EVALUATORS, const, var
-from ..lower.program import KernelProgram
+from ..lower.program import KernelProgram, Need
 from ..options import Options, current, in_block
 from . import engines, philox_state, profile, warm_path, work_memory
 from .arguments import flattened
@@ -40,7 +40,7 @@ from .torch_steps import TorchCall
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Of records: raise it when their meaning changes without a change of weft's files."""
 MOST_SIGNATURES = 16
 """Records that one process writes for one definition: a size that changes at every call would fill the disk."""
@@ -148,10 +148,11 @@ def _engine(values: Sequence[Any], device: Any, options: Options) -> Engine:
 # ---------------------------------------------------------------- records
 @dataclass
 class _Kernel:
-    """A kernel as it is built, and how it is launched. block: threads along each axis, None where sizes decide."""
+    """A kernel as it is built, and how it is launched. needs: by name. block: threads along each axis, None where sizes decide."""
 
     scheduler: str
     fields: dict[str, Any]
+    needs: tuple[str, ...]
     block: tuple[int | None, ...]
     shared_names: tuple[str, ...]
     index_type: str
@@ -162,7 +163,8 @@ class _Kernel:
         shared = tuple((name, const(0)) for name in self.shared_names)
         one = const(1)
         return KernelProgram(
-            params=(), grid=(one, one, one), block=block, shared_bytes=one, index_type=DataType[self.index_type], shared_tensors=shared, **self.fields  # type: ignore[arg-type]
+            params=(), grid=(one, one, one), block=block, shared_bytes=one, index_type=DataType[self.index_type], shared_tensors=shared,
+            needs=frozenset(Need[name] for name in self.needs), **self.fields,  # type: ignore[arg-type]
         )  # fmt: skip
 
 
@@ -188,7 +190,7 @@ class RecordedKernel:
     built: BuiltKernel
 
 
-_KEPT_FIELDS = ("name", "text", "blocks", "random_ops", "max_registers", "needs", "cluster", "origins")
+_KEPT_FIELDS = ("name", "text", "blocks", "random_ops", "max_registers", "cluster", "origins")
 _PARTS = ("arguments", "allocations", "before", "steps", "after", "returned")
 
 
@@ -217,7 +219,8 @@ def _record_of(caller: Any, prepared: Any) -> _Record:
         block = tuple(int(n.value) if n.is_const else None for n in program.block)
         fields = {name: getattr(program, name) for name in _KEPT_FIELDS}
         names = tuple(name for name, _ in program.shared_tensors)
-        record.kernels.append(_Kernel(runtime.scheduler, fields, block, names, program.index_type.name, plan))
+        needs = tuple(sorted(need.name for need in program.needs))
+        record.kernels.append(_Kernel(runtime.scheduler, fields, needs, block, names, program.index_type.name, plan))
     return record
 
 
@@ -250,7 +253,6 @@ _KINDS = {k: k for k in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR, warm_path.C
 _CLASSES = {
     ("weft.runtime.call_records", "_Record"), ("weft.runtime.call_records", "_Kernel"), ("weft.runtime.engines", "LaunchPlan"),
     ("weft.runtime.engines", "Memory"), ("weft.runtime.warm_path", "LaunchText"), ("weft.runtime.outputs", "Layout"), ("weft.lower.program", "LineOrigin"),
-    ("weft.lower.program", "Need"), ("builtins", "frozenset"),
 }  # fmt: skip
 
 
