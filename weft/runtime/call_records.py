@@ -163,8 +163,8 @@ class _Kernel:
         shared = tuple((name, const(0)) for name in self.shared_names)
         one = const(1)
         return KernelProgram(
-            params=(), grid=(one, one, one), block=block, shared_bytes=one, index_type=DataType[self.index_type], shared_tensors=shared,
-            needs=frozenset(Need[name] for name in self.needs), **self.fields,  # type: ignore[arg-type]
+            params=(), grid=(one, one, one), block=block, shared_bytes=one, index_type=DataType[self.index_type], shared_tensors=shared,  # type: ignore[arg-type]
+            needs=frozenset(Need[name] for name in self.needs), **self.fields,
         )  # fmt: skip
 
 
