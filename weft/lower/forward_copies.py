@@ -38,8 +38,8 @@ def forward_copies(kernel: Kernel, state: BuildState) -> Kernel:
     """
     uses = _uses(kernel.body)
     gone: set[int] = set()
-    for path, op in list(_ops(kernel.body, ())):
-        if not _is_copy(op):
+    for path, op in _statements(kernel.body, ()):
+        if not isinstance(op, Op) or not _is_copy(op):
             continue
         source, target = op.operands[0], op.outputs[0].buffer
         if isinstance(source, Access) and _may_go(uses[source.buffer], uses[target], path):
@@ -97,10 +97,6 @@ def _statements(body: list[Statement], around: Path) -> Iterator[tuple[Path, Sta
         yield (*around, number), s
         if isinstance(s, Nest):
             yield from _statements(s.body, (*around, number))
-
-
-def _ops(body: list[Statement], around: Path) -> Iterator[tuple[Path, Op]]:
-    return ((path, s) for path, s in _statements(body, around) if isinstance(s, Op))
 
 
 def _without(body: list[Statement], gone: set[int]) -> list[Statement]:

@@ -1,4 +1,4 @@
-"""The launches of one call that follow one another, as one object: all addresses are written at once, and from the third call on a CUDA graph starts all.
+"""The launches of one call that follow one another, as one object: addresses are written at once; with the setting `launch_graphs`, a CUDA graph starts all.
 
 Owns the memory that such launches share. A launch of its own costs Python about 0.6 us beside the driver: taking and giving back prepared memory,
 addresses, the stream. Here a further launch costs the driver's call alone, or what `weft.runtime.launch_graph` says. Read first: `LaunchBatch`.
