@@ -2,6 +2,7 @@
 
     python bench/candidates.py [OUT.json] [--count 200] [--kernels 24] [--seconds 150] [--first 0] [--processes 24]
     python bench/candidates.py OUT.json --compile [...]     no GPU: compiles the same kernels into the disk cache, so that timing them is short
+    python bench/candidates.py --plain [...]                pointwise kernels, plain reductions and transposes
     python bench/candidates.py --cpu-smoke
 
 Several processes schedule, lower and compile; one at a time has the GPU, so that nobody disturbs a measurement. A kernel that dies takes its process along:
@@ -29,8 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plain_definitions
 import torch
 from measure import RESULTS, about, device_of, medians_in_turn, moved_bytes, parser
+from plain_definitions import PlainSpec
 from two_sided_definitions import Spec, benchmark_specs, definition, fill, inputs_of, random_spec, seen_of
 
 from weft import FusionDefinition
@@ -50,6 +53,7 @@ from weft.schedulers.inner_outer_candidates import Candidates
 from weft.schedulers.inner_outer_heuristic import choose_inner_outer
 from weft.schedulers.inner_outer_params import InnerOuterParams
 
+AnySpec = Spec | PlainSpec
 SAMPLES, LONG_SAMPLES, LONG_US = 25, 12, 300.0
 """Of each kernel; the second where a copy takes longer than the third."""
 WRONG = 2e-2
@@ -64,13 +68,17 @@ FIELDS = tuple(InnerOuterParams.__dataclass_fields__)
 
 
 # ---------------------------------------------------------------- which kernels
-def specs_of(first: int) -> Iterator[Spec]:
-    """Return the benchmark's cases, then random ones."""
+def specs_of(first: int, is_plain: bool) -> Iterator[AnySpec]:
+    """Return the benchmark's cases, then random ones; of the templates without kept rows random ones."""
+    if is_plain:
+        return (plain_definitions.random_spec(seed) for seed in itertools.count(first))
     return itertools.chain(benchmark_specs(), (random_spec(seed) for seed in itertools.count(first)))
 
 
-def chosen_candidates(spec: Spec, arch: Arch, count: int) -> list[InnerOuterParams]:
+def chosen_candidates(spec: AnySpec, arch: Arch, count: int) -> list[Any]:
     """Return the present choice, a third that is predicted to be fastest, a third at random of those predicted near them, and the rest at random."""
+    if isinstance(spec, PlainSpec):
+        return plain_definitions.tried(spec, arch, count)
     seen = seen_of(spec)
     choice, _ = choose_inner_outer(seen.facts, arch, seen.is_loadable)
     candidates = Candidates(seen.facts, arch, seen.is_loadable, SLACK)
@@ -95,18 +103,29 @@ def varied(params: InnerOuterParams, drawn: random.Random) -> InnerOuterParams:
 
 
 # ---------------------------------------------------------------- one kernel
+def new_definition(spec: AnySpec) -> FusionDefinition:
+    return plain_definitions.definition(spec) if isinstance(spec, PlainSpec) else definition(spec)
+
+
+def new_inputs(spec: AnySpec, device: str) -> list[torch.Tensor]:
+    """Return inputs in memory that nobody has written yet."""
+    fd = new_definition(spec)
+    return plain_definitions.inputs_of(fd, spec, device) if isinstance(spec, PlainSpec) else inputs_of(fd, spec, device)
+
+
 class Kernel:
     """A definition whose kernel has given params."""
 
-    def __init__(self, spec: Spec, params: InnerOuterParams) -> None:
-        self.fd: FusionDefinition = definition(spec)
+    def __init__(self, spec: AnySpec, params: Any) -> None:
+        self.fd: FusionDefinition = new_definition(spec)
         self.params = params
+        self.template = SchedulerType[spec.template] if isinstance(spec, PlainSpec) else SchedulerType.inner_outer_persistent
         self.caller = self.fd._executor_cache()._caller
         self.caller.request = self.request  # type: ignore[method-assign]
         self.runtime: Any = None
 
     def request(self, use: Any, sizes: Any, engine: Any, options: Any, disable: frozenset[str] = frozenset()) -> Any:
-        proposal = Proposal(SchedulerType.inner_outer_persistent, self.params)
+        proposal = Proposal(self.template, self.params)
         return runtimes.request_for(proposal, use.part, runtimes.index_type_for(use, sizes), engine, options)
 
     def build(self, inputs: list[torch.Tensor]) -> None:
@@ -130,9 +149,9 @@ class Kernel:
         return [None, None] if found is None else [found.registers, found.spill_store_bytes]
 
 
-def compile_case(spec: Spec, count: int, arch: Arch) -> dict[str, Any]:
+def compile_case(spec: AnySpec, count: int, arch: Arch) -> dict[str, Any]:
     """Compile the kernels of a case; return its row, without times."""
-    inputs, rows = inputs_of(definition(spec), spec, "cpu"), []
+    inputs, rows = new_inputs(spec, "cpu"), []
     for params in chosen_candidates(spec, arch, count):
         try:
             found = Kernel(spec, params).compile(inputs, arch)
@@ -142,14 +161,15 @@ def compile_case(spec: Spec, count: int, arch: Arch) -> dict[str, Any]:
     return {"spec": spec.to_json(), "kernels": rows}
 
 
-def short(params: InnerOuterParams) -> list[Any]:
-    return [getattr(params, name) for name in FIELDS]
+def short(params: Any) -> list[Any]:
+    """The values of params, in the order of their fields."""
+    return [getattr(params, name) for name in type(params).__dataclass_fields__]
 
 
 # ---------------------------------------------------------------- one case
-def measure_case(spec: Spec, count: int, arch: Arch, device: str, folder: Path) -> dict[str, Any]:
+def measure_case(spec: AnySpec, count: int, arch: Arch, device: str, folder: Path) -> dict[str, Any]:
     """Build the kernels of a case and time them in turn; return its row. us: None for kernels that cannot be used or compute something else."""
-    inputs = inputs_of(definition(spec), spec, device)
+    inputs = new_inputs(spec, device)
     kernels, rows = [], []
     for params in chosen_candidates(spec, arch, count):
         kernel = Kernel(spec, params)
@@ -215,9 +235,9 @@ def work(a: argparse.Namespace, folder: Path, device: str) -> None:
         number = next_number(folder)
         if number >= a.count:
             return
-        spec = next(itertools.islice(specs_of(a.first), number, None))
+        spec = next(itertools.islice(specs_of(a.first, a.plain), number, None))
         if device == "cpu" and not a.compile:
-            spec = Spec(*[*spec.to_json()[:2], min(spec.rows, 5), min(spec.columns, 136), *spec.to_json()[4:]])
+            spec = dataclasses.replace(spec, shape=tuple(min(n, 72) for n in spec.shape)) if isinstance(spec, PlainSpec) else Spec(*[*spec.to_json()[:2], min(spec.rows, 5), min(spec.columns, 136), *spec.to_json()[4:]])
         try:
             row = compile_case(spec, a.kernels, arch) if a.compile else measure_case(spec, a.kernels, arch, device, folder)
         except (WeftError, ValueError, torch.OutOfMemoryError) as error:  # a spec that the template does not take
@@ -232,7 +252,7 @@ def supervise(a: argparse.Namespace, folder: Path) -> list[list[Any]]:
     """Keep the processes at work; return the kernels that killed one."""
     died: list[list[Any]] = []
     command = [sys.executable, __file__, "--worker", str(folder), "--until", str(a.until), "--count", str(a.count), "--first", str(a.first)]
-    command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke + ["--compile"] * a.compile
+    command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke + ["--compile"] * a.compile + ["--plain"] * a.plain
     running = [subprocess.Popen(command) for _ in range(a.processes)]
     while running:
         time.sleep(0.25)
@@ -275,13 +295,14 @@ def main() -> None:
     arguments.add_argument("--worker", help=argparse.SUPPRESS)
     arguments.add_argument("--until", type=float, help=argparse.SUPPRESS)
     arguments.add_argument("--compile", action="store_true", help="compile only, for an H200, without a GPU")
+    arguments.add_argument("--plain", action="store_true", help="pointwise kernels, plain reductions and transposes instead")
     a = arguments.parse_args()
     device = "cpu" if a.compile else device_of(a)
     if a.worker:
         return work(a, Path(a.worker), device)
     if a.cpu_smoke:
         a.count, a.kernels, a.processes = min(a.count, 3), 2, 2
-    out = Path(a.out) if a.out else RESULTS / "two_sided.json"
+    out = Path(a.out) if a.out else RESULTS / ("plain.json" if a.plain else "two_sided.json")
     folder = out.with_suffix(".parts")
     folder.mkdir(parents=True, exist_ok=True)
     a.until = time.time() + a.seconds
@@ -290,14 +311,18 @@ def main() -> None:
     kernels = sum(len(row.get("kernels", ())) for row in rows)
     print(f"{len(rows)} cases, {kernels} kernels, {len(died)} that killed a process")
     if a.out or not a.cpu_smoke:
-        write_record(out, device, rows, died)
+        write_record(out, device, rows, died, a.plain)
     return None
 
 
-def write_record(out: Path, device: str, rows: list[dict[str, Any]], died: list[list[Any]]) -> None:
+def write_record(out: Path, device: str, rows: list[dict[str, Any]], died: list[list[Any]], is_plain: bool) -> None:
     """Write cases one a line. columns: of the rows of `kernels`."""
-    columns = ["us", "registers", "spill_bytes", "failed", *FIELDS]
-    head = {"what": "kernels for rows and columns, timed by bench/candidates.py", **about(device), "columns": columns}
+    columns = ["us", "registers", "spill_bytes", "failed"]
+    if is_plain:
+        fields = {name: [*columns, *params.__dataclass_fields__] for name, params in plain_definitions.PARAMS.items()}
+        head = {"what": "kernels without kept rows, timed by bench/candidates.py --plain", **about(device), "columns": fields}
+    else:
+        head = {"what": "kernels for rows and columns, timed by bench/candidates.py", **about(device), "columns": [*columns, *FIELDS]}
     lines = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in rows)
     text = json.dumps({**head, "died": died, "cases": []}, indent=1).replace('"cases": []', f'"cases": [\n{lines}\n ]')
     out.write_text(text + "\n", encoding="utf-8")
