@@ -237,7 +237,7 @@ def work(a: argparse.Namespace, folder: Path, device: str) -> None:
             return
         spec = next(itertools.islice(specs_of(a.first, a.plain), number, None))
         if device == "cpu" and not a.compile:
-            spec = dataclasses.replace(spec, shape=tuple(min(n, 72) for n in spec.shape)) if isinstance(spec, PlainSpec) else Spec(*[*spec.to_json()[:2], min(spec.rows, 5), min(spec.columns, 136), *spec.to_json()[4:]])
+            spec = spec.small()
         try:
             row = compile_case(spec, a.kernels, arch) if a.compile else measure_case(spec, a.kernels, arch, device, folder)
         except (WeftError, ValueError, torch.OutOfMemoryError) as error:  # a spec that the template does not take

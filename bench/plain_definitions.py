@@ -1,6 +1,7 @@
 """Random definitions for the templates without kept rows: pointwise, reductions along and across memory, transposes.
 
-Owns the definitions and their sizes, each from a seed, and which params are tried; `candidates.py --plain` times their kernels. Read first: `PlainSpec`, `random_spec`.
+Owns the definitions and their sizes, each from a seed, and which params are tried; `candidates.py --plain` times their kernels.
+Read first: `PlainSpec`, `random_spec`.
 """
 
 from __future__ import annotations
@@ -73,6 +74,10 @@ class PlainSpec:
     def to_json(self) -> list[Any]:
         return list(dataclasses.astuple(self))
 
+    def small(self) -> PlainSpec:
+        """Return the same with sizes for the emulator."""
+        return dataclasses.replace(self, shape=tuple(min(size, 72) for size in self.shape))
+
     @classmethod
     def from_json(cls, values: list[Any]) -> PlainSpec:
         return cls(*(tuple(v) if isinstance(v, list) else v for v in values))
@@ -140,7 +145,10 @@ def inputs_of(fd: FusionDefinition, spec: PlainSpec, device: str) -> list[torch.
 
 
 def facts_of(spec: PlainSpec) -> tuple[Any, Any, dict[Any, int]]:
-    """Return the analysis, the facts (None for transposes) and the sizes of a spec; tensors are aligned as torch's are. Errors: ValueError where it is declined."""
+    """Return the analysis, the facts (None for transposes) and the sizes of a spec; tensors are aligned as torch's are.
+
+    Errors: ValueError where the template declines it.
+    """
     scheduler = TEMPLATES[spec.template]
     prepared = prepare(shared_definition(spec.definition_key).fusion)
     analysis = prepared.analysis(scheduler)

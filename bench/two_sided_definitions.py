@@ -70,6 +70,10 @@ class Spec:
         """Of the tensors that are matrices."""
         return self.rows * self.columns * ((self.matrices + 1) * DTYPES[self.dtype].itemsize + self.mask)
 
+    def small(self) -> Spec:
+        """Return the same with sizes for the emulator."""
+        return dataclasses.replace(self, rows=min(self.rows, 5), columns=min(self.columns, 136))
+
     def to_json(self) -> list[Any]:
         return list(dataclasses.astuple(self))
 

@@ -30,7 +30,7 @@ def pairwise(producer: TensorView, consumer: TensorView, expr: Expr) -> list[tup
     if isinstance(expr, SqueezeOp):
         kept = [axis for axis, dropped in zip(sources, expr.attributes["flags"]) if not dropped]
         return list(zip(kept, targets))
-    if producer in expr.read_whole:
+    if producer not in expr.read_by_loops:
         return []  # read where it lies: its axes are no loops
     if isinstance(expr, CatOp):
         return [pair for dim, pair in enumerate(zip(sources, targets)) if dim != expr.attributes["dim"]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..expr import ZERO, Sym
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, At, LookupOp
-from ..ir.values import Expr, IterDomain, TensorView, no_reductions
+from ..ir.values import IterDomain, TensorView, no_reductions
 
 
 def lookup_of(tensor: TensorView) -> LookupOp | None:
@@ -22,18 +22,11 @@ def lookup_of(tensor: TensorView) -> LookupOp | None:
     return definition if isinstance(definition, LookupOp) else None
 
 
-def read_in_place(expr: Expr) -> list[TensorView]:
-    """Return the tensors that `expr` reads at its loops' own positions: all but the source of a lookup, and where groups begin."""
-    if isinstance(expr, LookupOp):
-        return [v for v in expr.inputs[1:] if isinstance(v, TensorView)]
-    return [t for t in expr.tensor_inputs if t not in expr.read_whole]
-
-
 def looked_up_only(fusion: Fusion) -> set[TensorView]:
     """Return the inputs that are read by lookups, or to find groups of rows, and by nothing else."""
     exprs = fusion.tensor_exprs()
     sources = {t for e in exprs for t in e.read_whole}
-    return sources - {t for e in exprs for t in read_in_place(e)} - {v for v in fusion.outputs() if isinstance(v, TensorView)}
+    return sources - {t for e in exprs for t in e.read_by_loops} - {v for v in fusion.outputs() if isinstance(v, TensorView)}
 
 
 def loads(fusion: Fusion) -> list[TensorView]:
@@ -124,5 +117,5 @@ def varying_over(lookup: LookupOp, axes: Iterable[IterDomain]) -> bool:
 
 
 __all__ = [
-    "Piece", "bad_source", "in_memory", "loads", "looked_up_only", "lookup_of", "lookup_run", "memory_axes", "memory_order", "read_in_place", "varying_over",
+    "Piece", "bad_source", "in_memory", "loads", "looked_up_only", "lookup_of", "lookup_run", "memory_axes", "memory_order", "varying_over",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from ..ir.block_ops import loop_sources, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from .axes import AxisMaps, axis_maps
-from .lookups import lookup_of, memory_order, read_in_place
+from .lookups import lookup_of, memory_order
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
     outputs = [v for v in fusion.outputs() if isinstance(v, TensorView) and not any(v is i for i in fusion.inputs())]
     if not outputs:
         return Obstacle("there is no output tensor that is computed")
-    read = {t for e in fusion.tensor_exprs() for t in read_in_place(e)}
+    read = {t for e in fusion.tensor_exprs() for t in e.read_by_loops}
     needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))
     covering = [t for t in outputs if needed <= axes.stored(t) and ((sample := sample_of(t)) is None or sample.block == 1)]
     if not covering:

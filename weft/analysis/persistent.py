@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, PointwiseOp, TensorView
-from .lookups import lookup_of, read_in_place
+from .lookups import lookup_of
 from .loop_axes import LoopAxes, Obstacle
 from .op_cost import OpCost, cost_of
 from .precision import wide_tensors
@@ -110,7 +110,7 @@ def persistent_buffers(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) ->
     for tensor in axes.tensors:
         if tensor not in first or not axes.stored(tensor) & reduced:
             continue
-        uses = [u for u in tensor.uses() if id(u) not in members and tensor in read_in_place(u)]
+        uses = [u for u in tensor.uses() if id(u) not in members and tensor in u.read_by_loops]
         readers = [first[o] for u in uses for o in u.outputs if o in first]
         end = max(readers, default=first[tensor])
         if end > first[tensor]:
@@ -150,7 +150,7 @@ def _passes_of_uses(
         if not needed:
             continue
         is_member = id(expr) in members
-        for tensor in read_in_place(expr):
+        for tensor in expr.read_by_loops:
             if is_member:
                 need(tensor, available.get(tensor, 0))
             else:

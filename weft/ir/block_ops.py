@@ -64,8 +64,8 @@ class BlockSampleOp(LoadStoreOp):
     """
 
     @property
-    def read_whole(self) -> list[TensorView]:
-        return self.tensor_inputs[1:]
+    def whole_places(self) -> frozenset[int]:
+        return frozenset(range(1, len(self.inputs)))
 
     @property
     def block(self) -> int:

@@ -62,8 +62,8 @@ class LookupOp(Expr):
         return self.inputs[0]  # type: ignore[return-value]
 
     @property
-    def read_whole(self) -> list[TensorView]:
-        return [self.source]
+    def whole_places(self) -> frozenset[int]:
+        return frozenset({0})
 
     @property
     def positions(self) -> tuple[Position, ...]:

@@ -195,9 +195,22 @@ class Expr(Statement):
         return [v for v in self.outputs if isinstance(v, IterDomain)]
 
     @property
+    def whole_places(self) -> "frozenset[int]":
+        """Which of the inputs are read where they lie, anywhere: their axes are no loops, and they must be in memory before the kernel runs.
+
+        A tensor may stand at such a place and at another one, too.
+        """
+        return frozenset()
+
+    @property
     def read_whole(self) -> "list[TensorView]":
-        """The tensors that are read where they lie, anywhere: their axes are no loops, and they must be in memory before the kernel runs."""
-        return []
+        """The tensors at `whole_places`."""
+        return [v for n, v in enumerate(self.inputs) if n in self.whole_places and isinstance(v, TensorView)]
+
+    @property
+    def read_by_loops(self) -> "list[TensorView]":
+        """The tensors at all other places: read at the positions of the loops."""
+        return [v for n, v in enumerate(self.inputs) if n not in self.whole_places and isinstance(v, TensorView)]
 
     @property
     def op_name(self) -> str:

@@ -41,10 +41,8 @@ def operand(state: BuildState, indexer: Indexer, expr: Expr, number: int) -> Acc
     if not isinstance(value, TensorView):
         assert isinstance(value, Scalar)
         return value.sym
-    if isinstance(expr, LookupOp) and number == 0:
-        return Access(state.buffer(value), lookup_index(indexer, expr))
-    if value in expr.read_whole and not isinstance(expr, LookupOp):  # a tensor may be looked up at the positions that it says itself
-        return Access(state.buffer(value), ZERO)
+    if number in expr.whole_places:
+        return Access(state.buffer(value), lookup_index(indexer, expr) if isinstance(expr, LookupOp) else ZERO)
     return access(state, indexer, value, expr, writing=False)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..analysis.lookups import read_in_place
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
@@ -178,7 +177,7 @@ def look_up_again(result: TensorView, lookup: LookupOp, at: int, uses: list[Expr
     for use in uses:
         template.fusion.replace_input(use, result, copy)
     memo: dict[TensorView, TensorView] = {}
-    for index in [t for t in read_in_place(again) if t.name in passes.varying]:
+    for index in [t for t in again.read_by_loops if t.name in passes.varying]:
         recompute_chain(index, again, memo)
     for made in (copy, *memo.values()):
         passes.first.setdefault(made.name, at)
