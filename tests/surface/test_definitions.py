@@ -348,6 +348,14 @@ def takes_along_an_axis(fd):
     outputs(fd, fd.ops.take_along_axis(x, i, 1), fd.ops.sum(fd.ops.take_along_axis(fd.ops.exp(x), i, 1)))
 
 
+@case(lambda: [rand(5, 6), torch.tensor([3, -100, 0, 5, -100], device=DEVICE)], lambda x, t: [x.gather(1, t.clamp(min=0)[:, None])])
+def takes_at_integers_that_where_made_floats(fd):
+    """nvFuser takes the Float that `where` makes of an Int and a float scalar as an index; lightning-thunder's cross entropy has one."""
+    x, t = fd.from_pytorch(rand(5, 6)), fd.define_tensor([-1], contiguity=True, dtype=D.Int)
+    index = fd.ops.where(fd.ops.ne(t, -100), t, fd.define_scalar(0.0, dtype=D.Float))
+    outputs(fd, fd.ops.take_along_axis(x, fd.ops.broadcast_in_dim(index, shape=[t.size(0), 1], broadcast_dims=[0]), 1))
+
+
 @case(lambda: [rand(5, 6), 2], lambda x, i: [x.select(0, i), x.select(1, 3) * 2])
 def selects(fd):
     x, i = fd.from_pytorch(rand(5, 6)), fd.define_scalar(D.Int)

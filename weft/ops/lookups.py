@@ -17,6 +17,7 @@ from ..ir.graph_ops import Along, At, Fixed, LookupOp, Position, ScatterOp, Torc
 from ..ir.values import IterDomain, Scalar, TensorView
 from .build import Operand, as_val, broadcast, cast, logical_axes, own_axis
 from .shapes import normalize_dim
+from .whole_numbers import as_integers
 
 
 class BadIndex(UserError):
@@ -24,8 +25,6 @@ class BadIndex(UserError):
     what = "{op}: {reason}"
     fix = "{remedy}"
 
-
-INDEX_TYPES = (DataType.Int, DataType.Int32)
 
 
 def add_lookup(
@@ -43,9 +42,12 @@ def add_lookup(
     return out
 
 
-def _require_index(op: str, index: TensorView) -> None:
-    if index.dtype() not in INDEX_TYPES:
+def _index(fusion: Fusion, op: str, index: TensorView) -> TensorView:
+    """Return an index of integers: the given one, or those that a `where` with a float scalar turned into floats. Errors: BadIndex."""
+    whole = as_integers(fusion, index)
+    if not isinstance(whole, TensorView):
         raise BadIndex(op=op, reason=f"index must have type Int or Int32, but {index} has {index.dtype()}", remedy="cast the index to DataType.Int")
+    return whole
 
 
 def _wider(fusion: Fusion, op: str, a: IterDomain, b: IterDomain, position: int) -> IterDomain:
@@ -65,7 +67,7 @@ def _same_rank(op: str, arg: TensorView, index: TensorView) -> None:
 
 def gather(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> TensorView:
     """out[i, j, k] = arg[i, index[i, j, k], k] for dim 1; the shape is the index's, which may be smaller than arg outside of dim. As torch.gather."""
-    _require_index("gather", index)
+    index = _index(fusion, "gather", index)
     _same_rank("gather", arg, index)
     dim = normalize_dim(dim, arg.ndim, "gather", arg)
     axes = [own_axis(fusion, a) for a in logical_axes(index)]
@@ -75,7 +77,7 @@ def gather(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> Tens
 
 def take_along_axis(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> TensorView:
     """As gather, with axes other than dim broadcast to each other (NumPy's take_along_axis)."""
-    _require_index("take_along_axis", index)
+    index = _index(fusion, "take_along_axis", index)
     _same_rank("take_along_axis", arg, index)
     dim = normalize_dim(dim, arg.ndim, "take_along_axis", arg)
     axes: list[IterDomain] = []
@@ -88,7 +90,7 @@ def take_along_axis(fusion: Fusion, arg: TensorView, index: TensorView, dim: int
 
 def index_select(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> TensorView:
     """out[i, j, k] = arg[i, index[j], k] for dim 1. The index has one axis, or none (then dim has extent 1), or arg's rank with one axis that is not 1."""
-    _require_index("index_select", index)
+    index = _index(fusion, "index_select", index)
     if arg.ndim == 0:
         raise BadIndex(op="index_select", reason="arg cannot be a 0-D tensor", remedy="index a tensor with axes")
     dim = normalize_dim(dim, arg.ndim, "index_select", arg)
@@ -126,7 +128,7 @@ def wrapped(index: Sym, extent: Sym) -> Sym:
 
 def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorView:
     """out[..., e] = weight[index[...], e]."""
-    _require_index("embedding_fwd", index)
+    index = _index(fusion, "embedding_fwd", index)
     if index.ndim < 1:
         raise BadIndex(op="embedding_fwd", reason=f"Expected input to be atleast 1D, not {index}", remedy="give the index at least one axis")
     if weight.ndim != 2:
@@ -138,7 +140,7 @@ def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorVi
 
 def embedding_backward(fusion: Fusion, grad: TensorView, index: TensorView, entries: Sym) -> TensorView:
     """Return out[n, e]: the sum of grad[..., e] over all positions where index is n, for n in 0 .. entries - 1. Torch runs it, in one order."""
-    _require_index("embedding_bwd", index)
+    index = _index(fusion, "embedding_bwd", index)
     if grad.ndim != index.ndim + 1:
         reason = f"grad has {grad.ndim} axes and index {index.ndim}"
         raise BadIndex(op="embedding_bwd", reason=reason, remedy="give grad one more axis than the index")
@@ -157,7 +159,7 @@ def renormed_embedding(fusion: Fusion, index: TensorView, weight: TensorView, **
 
 def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, dim: int, kind: str = "set") -> TensorView:
     """Return a copy of arg with out[i, index[i, j, k], k] = src[i, j, k] for dim 1 (or combined by the monoid `kind`). As torch.scatter."""
-    _require_index("scatter", index)
+    index = _index(fusion, "scatter", index)
     if arg.ndim == 0:
         raise BadIndex(op="scatter", reason="scatter can not be applied to 0d tensor", remedy="scatter into a tensor with axes")
     _same_rank("scatter", arg, index)
