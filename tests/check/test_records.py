@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from weft.check.record_corpus import suite
 from weft.check.record_page import page
 from weft.check.records import compare, make_record
 from weft.cli.main import main
+from weft.runtime import resources
 
 SCRIPT = """
 from weft import FusionDefinition
@@ -47,7 +51,7 @@ def test_a_changed_kernel_is_shown_and_the_exit_status_is_1(tmp_path, capsys):
 
 def test_spills_come_first_and_errors_before_them():
     kernel = {"scheduler": "pointwise", "params": "p", "text": "t", "max_registers": 32, "machine": {"sm_90a": {"registers": 32, "spill_store_bytes": 0}}}
-    before = {"cases": {name: {"kernels": [copy.deepcopy(kernel)]} for name in ("registers", "spills", "error", "same")}}
+    before = {"targets": ["sm_90a"], "cases": {name: {"kernels": [copy.deepcopy(kernel)]} for name in ("registers", "spills", "error", "same")}}
     after = copy.deepcopy(before)
     after["cases"]["registers"]["kernels"][0]["machine"]["sm_90a"]["registers"] = 40
     after["cases"]["spills"]["kernels"][0]["machine"]["sm_90a"]["spill_store_bytes"] = 8
@@ -72,3 +76,46 @@ def test_what_is_no_record_is_refused(tmp_path, capsys):
     (tmp_path / "x.py").write_text("")
     assert main(["record", str(tmp_path / "o.json"), "--corpus", str(tmp_path / "x.py")]) == 1
     assert "has no CASES" in capsys.readouterr().err
+
+
+def test_two_records_of_the_same_code_are_equal_byte_by_byte(tmp_path):
+    """Of two processes with other hashes of strings, machine code and all."""
+    script = tmp_path / "corpus.py"
+    script.write_text("from weft.check.record_corpus import suite\nCASES = {n: c for n, c in suite().items() if n in ('softmax Half 37x129', 'nvfp4 in tiles BFloat16 33x160')}")
+    found = []
+    for seed in ("1", "2"):
+        out = tmp_path / f"{seed}.json"
+        command = [sys.executable, "-m", "weft", "record", str(out), "--corpus", str(script), "--targets", "sm_90a,sm_100a"]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+    kernels = [kernel for case in json.loads(found[0])["cases"].values() for kernel in case["kernels"]]
+    assert len(kernels) == 2
+    for kernel in kernels:
+        machine = kernel["machine"]["sm_90a"]
+        assert machine["registers"] > 8 and machine["constant_bytes"] > 500 and machine["spill_store_bytes"] == machine["stack_bytes"] == 0
+        if resources.disassembler():
+            assert machine["sass_memory"] > 1 and 16 * sum(count for key, count in machine.items() if key.startswith("sass_")) <= machine["code_bytes"]
+
+
+def test_machine_code_that_cannot_be_compared_is_said(tmp_path, capsys):
+    kernel = {"scheduler": "pointwise", "params": "p", "text": "t", "machine": {"sm_90a": {"registers": 32}}}
+    before = {"targets": ["sm_90a"], "tools": {"NVRTC": "13.0"}, "cases": {"a": {"kernels": [kernel]}}}
+    other_tool, other_chip, text_only = (copy.deepcopy(before) for _ in range(3))
+    other_tool["tools"]["NVRTC"], other_tool["cases"]["a"]["kernels"][0]["machine"]["sm_90a"]["registers"] = "13.5", 40
+    other_chip["targets"], other_chip["cases"]["a"]["kernels"][0]["machine"] = ["sm_80"], {"sm_80": {"registers": 99}}
+    text_only["targets"], text_only["cases"]["a"]["kernels"][0]["machine"] = [], {}
+    for after, said in ((other_tool, "made by {'NVRTC': '13.0'} before, by {'NVRTC': '13.5'} after"), (other_chip, "only one record has machine code of sm_80"), (text_only, "only one record has machine code of sm_90a")):
+        for name, record in (("a", before), ("b", after)):
+            (tmp_path / name).write_text(json.dumps(record))
+        assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+        assert said in capsys.readouterr().out
+        assert said in page(compare(before, after), before, after).replace("&#x27;", "'")
+
+
+def test_a_disassembler_that_reads_nothing_is_named(monkeypatch):
+    monkeypatch.setattr("weft.check.records.disassembler", lambda: "/bin/false")
+    monkeypatch.setattr("weft.check.records.disassemble", lambda cubin: None)
+    case = {"neg Float 37x129": suite()["neg Float 37x129"]}
+    (found,) = make_record(case, ["sm_90a"])["cases"].values()
+    assert "W871: /bin/false does not read a kernel's machine code" in found["error"]

@@ -55,8 +55,8 @@ def kernel_of(name: str, target: str):  # noqa: ANN201
         shapes = [SIZES, (8,), (8,)]
     else:
         fd, shapes = suite()[name]
-    ((_, _, program),) = programs(fd, shapes, CHIPS[target])
-    return program
+    (made,) = programs(fd, shapes, CHIPS[target])
+    return made.program
 
 
 def compiled(text: str, blocks: object, name: str, target: str, registers: int | None = None) -> Compiled:

@@ -81,8 +81,8 @@ def test_rows_read_again_by_a_cluster(cluster: int, sizes: tuple[int, ...]) -> N
 def test_blocks_share_rows_that_are_read_again_where_rows_are_few(rows: int, cluster: int) -> None:
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.cast(softmax(fd, DataType.BFloat16), DataType.BFloat16))
-    ((scheduler, params, program),) = programs(fd, [(rows, 3_000_000)])
-    assert "storage='reread'" in params and program.cluster == (cluster, 1, 1)
+    (made,) = programs(fd, [(rows, 3_000_000)])
+    assert "storage='reread'" in made.params and made.program.cluster == (cluster, 1, 1)
 
 
 @pytest.mark.parametrize("long", [230, 301])

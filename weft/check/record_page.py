@@ -31,6 +31,7 @@ def page(found: Comparison, before: Mapping[str, Any], after: Mapping[str, Any])
     """Return the page of a comparison of the two records."""
     parts = [f"<p>{summary(found)}</p>"]
     parts += [f"<p>{label}: {html.escape(', '.join(names))}</p>" for label, names in (("New", found.new), ("Removed", found.removed)) if names]
+    parts += [f"<p>{html.escape(note)}</p>" for note in found.notes]
     parts.append('<input id="filter" placeholder="filter by name or by what changed">')
     for change in found.changed:
         figures = "".join(f"<li>{html.escape(line)}</li>" for line in change.figures)

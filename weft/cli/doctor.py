@@ -185,7 +185,7 @@ def _disassembler() -> Iterator[Finding]:
     if path:
         yield Finding("nvdisasm", Status.OK, path)
     else:
-        yield Finding("nvdisasm", Status.OPTIONAL, "not found", "pip install triton, or a CUDA toolkit, to dump SASS")
+        yield Finding("nvdisasm", Status.OPTIONAL, "not found", "pip install nvidia-cuda-nvdisasm, or a CUDA toolkit, to dump SASS")
 
 
 def _cache() -> Iterator[Finding]:

@@ -57,7 +57,7 @@ def diff(given: argparse.Namespace) -> int:
 
     before, after = _read(given.before), _read(given.after)
     found = compare(before, after)
-    print(summary(found))
+    print("\n".join((summary(found), *found.notes)))
     for label, names in (("new", found.new), ("removed", found.removed)):
         for name in names:
             print(f"{label}: {name}")

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from weft.errors import InternalError, UserError
 
@@ -50,7 +50,8 @@ class Resources:
     """Resources of one kernel; None where nothing says so (spills and barriers need ptxas's report).
 
     Units: registers per thread; `static_shared_bytes` per block without the 1 KiB that CUDA adds; `stack_bytes`,
-    `spill_store_bytes` and `spill_load_bytes` per thread; `code_bytes` is the length of the machine code.
+    `spill_store_bytes` and `spill_load_bytes` per thread; `code_bytes` is the length of the machine code; `constant_bytes` is
+    what the kernel has of all banks of constant memory, parameters of the launch included.
     """
 
     registers: int
@@ -60,6 +61,7 @@ class Resources:
     spill_store_bytes: int | None = None
     spill_load_bytes: int | None = None
     barriers: int | None = None
+    constant_bytes: int | None = None
 
     @property
     def has_spills(self) -> bool:
@@ -161,7 +163,14 @@ def cubin_resources(cubin: bytes, entry: str) -> Resources:
         static_shared_bytes=shared_bytes,
         stack_bytes=values[_ATTRIBUTE_FRAME_BYTES],
         code_bytes=text.bytes,
+        constant_bytes=sum(section.bytes for section in sections if _is_constant_bank(section.name, entry)),
     )
+
+
+def _is_constant_bank(section: str, entry: str) -> bool:
+    """True for constants of this kernel, and for those of the whole file, which it may read."""
+    bank, _, kernel = section.removeprefix(".nv.constant").partition(".")
+    return section.startswith(".nv.constant") and bank.isdigit() and kernel in ("", entry)
 
 
 def _symbol_index(cubin: bytes, sections: list[_Section], entry: str) -> int:
@@ -189,26 +198,22 @@ def resources_of(cubin: bytes, entry: str, report: str = "") -> Resources:
     for match in _PROPERTIES.finditer(report):
         if match["entry"] == entry:
             barriers = re.search(r"used (\d+) barriers", match["used"] or "")
-            return Resources(
-                registers=found.registers,
-                static_shared_bytes=found.static_shared_bytes,
-                stack_bytes=found.stack_bytes,
-                code_bytes=found.code_bytes,
-                spill_store_bytes=int(match["stores"]),
-                spill_load_bytes=int(match["loads"]),
-                barriers=int(barriers[1]) if barriers else 0,
-            )
+            spills = {"spill_store_bytes": int(match["stores"]), "spill_load_bytes": int(match["loads"])}
+            return replace(found, **spills, barriers=int(barriers[1]) if barriers else 0)
     return found
 
 
 @functools.cache
 def disassembler() -> str | None:
-    """Path of nvdisasm: on PATH, in a CUDA toolkit, or in Triton's package; None when there is none."""
+    """Path of nvdisasm: on PATH, in a CUDA toolkit, in NVIDIA's package of it or in Triton's; None when there is none."""
     on_path = shutil.which("nvdisasm")
     if on_path:
         return on_path
     folders = [os.path.join(os.environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
     folders += sorted(glob.glob("/usr/local/cuda*/bin"), reverse=True)
+    nvidia = importlib.util.find_spec("nvidia")
+    for root in (nvidia.submodule_search_locations or []) if nvidia else []:
+        folders += sorted(glob.glob(os.path.join(root, "*", "bin")), reverse=True)
     triton = importlib.util.find_spec("triton")
     if triton and triton.origin:
         folders.append(os.path.join(os.path.dirname(triton.origin), "backends", "nvidia", "bin"))
