@@ -1,6 +1,6 @@
 """Write the stubs for editors and type checkers from the registry of ops: `python docs/make_stubs.py`; `--check` only compares.
 
-Owns weft/__init__.pyi, weft/api/ops.pyi and weft/ir/surface.pyi. Read first: `main`.
+Owns weft/__init__.pyi, weft/api/ops.pyi, weft/ir/surface.pyi and weft/quantize/behind.pyi. Read first: `main`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from weft.ops.functions import UNSUPPORTED
 from weft.ops.names import function_of, all_names
 from weft.ops.operators import BINARY, COMPARISONS, TYPES, UNARY
 from weft.ops.registry import OPS
+from weft.quantize.behind import FUNCTIONS as RECIPES_BEHIND
 
 ROOT = Path(__file__).parents[1] / "weft"
 HEADER = '"""Made by docs/make_stubs.py from the registry of ops."""\n\n'
@@ -189,6 +190,17 @@ def init_stub() -> str:
     return HEADER + "\n".join(lines) + "\nfrom . import nn as nn, options as options, quantize as quantize\n\n__version__: str\n"
 
 
+def behind_stub() -> str:
+    """Return weft/quantize/behind.pyi."""
+    imports = ["from collections.abc import Callable\n", "import torch\n", "from .functions import Results\n"]
+    lines = ['"""Made by docs/make_stubs.py from the tables of behind.py."""\n', *imports]
+    lines += ["FUNCTIONS: dict[str, Callable[..., Results]]\n", "def behind(before: str, recipe: str) -> Callable[..., Results]: ..."]
+    for name, function in RECIPES_BEHIND.items():
+        arguments = ", ".join(str(a).replace("'", "", 2) for a in inspect.signature(function).parameters.values())
+        lines.append(f'def {name}({arguments}) -> Results:\n    """{function.__doc__}"""')
+    return "\n".join(lines) + "\n"
+
+
 def without_clashes(text: str) -> str:
     """Let annotations name types by aliases, since methods of the classes are called float, int, bool and complex."""
 
@@ -205,6 +217,7 @@ def main() -> int:
     """Write the stubs, or say which are old."""
     stubs = {ROOT / "__init__.pyi": init_stub(), ROOT / "api" / "ops.pyi": without_clashes(ops_stub())}
     stubs[ROOT / "ir" / "surface.pyi"] = without_clashes(surface_stub())
+    stubs[ROOT / "quantize" / "behind.pyi"] = behind_stub()
     old = [path for path, text in stubs.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv:
         print("\n".join(f"{path.relative_to(ROOT.parent)} is old: run docs/make_stubs.py" for path in old), end="")

@@ -9,8 +9,8 @@ import torch
 from fusion_check import poisoned_outputs
 from narrow_tensors import random_values
 
-from weft import DataType, quantize
-from weft.quantize import functions
+from weft import DataType, FusionDefinition, quantize
+from weft.quantize import behind, functions
 from weft.reference import narrow
 
 BF16 = DataType.BFloat16
@@ -182,30 +182,50 @@ def test_stochastic_rounding_keeps_the_mean():
     assert set(drawn.unique().tolist()) == {1.0, 1.5} and abs(float(drawn.mean()) - 1.2) < 0.02  # 1920 draws of 0.25 standard deviation: 0.006
 
 
-def test_norms_and_activations_stand_before():
-    """Each is one kernel; the bytes are those of the recipe on what torch computes, but where an element is within rounding of a threshold."""
+ALONE = {
+    "nvfp4": lambda t: quantize.nvfp4(t, layout="128x4"), "mxfp8": lambda t: quantize.mxfp8(t, "128x4"), "mxfp4": lambda t: quantize.mxfp4(t, "128x4"),
+    "per_row": quantize.per_row, "per_1x128": quantize.per_1x128, "per_tensor": lambda t: quantize.per_tensor(t, torch.tensor(20.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", behind.FUNCTIONS)
+def test_every_recipe_stands_behind_every_norm_and_activation(name, monkeypatch):
+    """In one kernel; two where the largest magnitude of rows is folded. Bytes are the recipe's of what torch computes, but where an element is within rounding of a threshold."""
+    made: list[FusionDefinition] = []
+    monkeypatch.setattr(functions, "FusionDefinition", lambda: made.append(FusionDefinition()) or made[-1])
+    functions._definition.cache_clear()
+    before, recipe = next((name.removesuffix(f"_{recipe}"), recipe) for recipe in ALONE if name.endswith(f"_{recipe}"))
     x, y, w, b = (random_values(shape, BF16) for shape in ((6, 256), (7, 256), (256,), (256,)))
     y = y[:6]
     v, wf = x.float(), w.float()
-    normed = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-5) * wf
     total = v + y.float()
-    cases = {
-        "rms_norm_nvfp4": ((x, w), normed), "rms_norm_mxfp8": ((x, w), normed), "rms_norm_per_row": ((x, w), normed),
-        "add_rms_norm_per_row": ((x, y, w), total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-5) * wf),
-        "layer_norm_mxfp8": ((x, w, b), torch.nn.functional.layer_norm(v, (256,), wf, b.float())),
-        "silu_mul_mxfp8": ((x, y), torch.nn.functional.silu(v) * y.float()), "silu_mul_per_row": ((x, y), torch.nn.functional.silu(v) * y.float()),
-    }  # fmt: skip
-    for name, (inputs, wanted) in cases.items():
-        elements, scales, *more = getattr(quantize, name)(*inputs)
-        alone = {"nvfp4": lambda t: quantize.nvfp4(t, layout="128x4"), "mxfp8": lambda t: quantize.mxfp8(t, "128x4"), "row": quantize.per_row}[name.rsplit("_")[-1]]
-        expected = alone(wanted.contiguous())
-        for got, want in zip((elements, scales), expected):
-            if got.dtype.itemsize == 1:
-                assert (codes(got) != codes(want)).mean() < 0.01, name
-            else:
-                torch.testing.assert_close(got, want, rtol=1e-5, atol=0)
-        for got in more:
-            torch.testing.assert_close(got, total.bfloat16(), atol=0, rtol=0)
+    inputs, wanted = {
+        "rms_norm": ((x, w), v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-5) * wf),
+        "add_rms_norm": ((x, y, w), total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-5) * wf),
+        "layer_norm": ((x, w, b), torch.nn.functional.layer_norm(v, (256,), wf, b.float())),
+        "silu_mul": ((x, y), torch.nn.functional.silu(v) * y.float()),
+    }[before]  # fmt: skip
+    elements, scales, *more = getattr(quantize, name)(*inputs, *([torch.tensor(20.0)] if recipe == "per_tensor" else []))
+    (fd,) = made
+    assert len(fd.fec.kernel_runtimes) == (2 if recipe == "per_tensor" and "norm" in before else 1)
+    for got, want in zip((elements, scales), ALONE[recipe](wanted.contiguous()), strict=True):
+        if got.dtype.itemsize == 1:
+            assert (codes(got) != codes(want)).mean() < 0.01
+        else:
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=0)
+    assert len(more) == (before == "add_rms_norm")
+    for got in more:
+        torch.testing.assert_close(got, total.bfloat16(), atol=0, rtol=0)
+
+
+def test_arguments_behind_norms_go_by_name_and_are_checked_by_name():
+    x, w = random_values((4, 64), BF16), random_values((64,), BF16)
+    for given in ({}, {"layout": "rows"}, {"layout": "rows", "eps": 1e-3}):
+        for a, c in zip(quantize.rms_norm_mxfp8(weight=w, x=x, **given), quantize.rms_norm_mxfp8(x, w, *given.values())):
+            np.testing.assert_array_equal(codes(a), codes(c))
+    for call, said in ((lambda: quantize.rms_norm_mxfp8(x), "missing a required argument: 'weight'"), (lambda: quantize.silu_mul_mxfp8(x, x, "rows", 1e-5), "too many positional arguments"), (lambda: quantize.rms_norm_mxfp8(x, 3), "rms_norm_mxfp8: weight is int")):
+        with pytest.raises(TypeError, match=said):
+            call()
 
 
 def sylvester() -> torch.Tensor:

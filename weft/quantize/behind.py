@@ -1,141 +1,82 @@
-"""Recipes behind norms and activations, one kernel each: definitions of a few lines, of which anybody may write more with `quantize`.
+"""Recipes behind norms and activations, one kernel each: `rms_norm_nvfp4` and so on. Each is a row of `_BEFORE` with a row of `_RECIPES`, of which anybody may
+write more with `quantize`.
 
-Those per tensor also return the largest magnitude; behind a norm, a second kernel folds one number per row to it.
-Read first: `rms_norm_nvfp4`.
+Those per tensor also return the largest magnitude; behind a norm, a second kernel folds one number per row to it. Signatures for editors are in `behind.pyi`,
+made by docs/make_stubs.py. Read first: `behind`.
 """
 
 from __future__ import annotations
 
-import torch
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from ..runtime.argument_kinds import checked
-from .formats import E4M3, Mx, Per1x128, PerRow, PerTensor, layout_for
+from .before import BY_ROWS
+from .formats import E4M3, FP4, Mx, Per1x128, PerRow, PerTensor, Recipe, layout_for
 from .functions import Results, _nvfp4, quantize
 
-
-def _mx(layout: str) -> Mx:
-    return Mx(E4M3, layout_for("blocks", layout))
-
-
-@checked
-def rms_norm_nvfp4(x: torch.Tensor, weight: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5) -> Results:
-    """nvfp4 of rms_norm(x) * weight."""
-    return quantize(_nvfp4(global_scale, layout), x, weight, before="rms_norm", scale=global_scale, eps=eps)
+_BEFORE = {  # what stands before -> names of its tensors, and what it computes
+    "rms_norm": (("x", "weight"), "rms_norm(x) * weight"),
+    "add_rms_norm": (("x", "residual", "weight"), "rms_norm(x + residual) * weight, and x + residual"),
+    "layer_norm": (("x", "weight", "bias"), "layer_norm(x)"),
+    "silu_mul": (("x", "y"), "silu(x) * y"),
+}
 
 
-@checked
-def rms_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
-    """mxfp8 of rms_norm(x) * weight."""
-    return quantize(_mx(layout), x, weight, before="rms_norm", eps=eps)
+def _argument(name: str, annotation: str, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=default)
 
 
-@checked
-def rms_norm_per_row(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_row of rms_norm(x) * weight."""
-    return quantize(PerRow(), x, weight, before="rms_norm", eps=eps)
+_TILES, _ROWS = (_argument("layout", "str", default) for default in ("128x4", "rows"))
+_EPS = _argument("eps", "float", 1e-5)
 
 
-@checked
-def rms_norm_per_tensor(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_tensor of rms_norm(x) * weight."""
-    return quantize(PerTensor(is_by_rows=True), x, weight, before="rms_norm", scale=scale, eps=eps)
+@dataclass(frozen=True)
+class _Form:
+    """A recipe. make: (whether rows are kept before, its own arguments) -> recipe. The first argument is a scale where one is given to the kernel."""
+
+    make: Callable[..., Recipe]
+    arguments: tuple[inspect.Parameter, ...] = ()
+    has_scale: bool = False
 
 
-@checked
-def rms_norm_per_1x128(x: torch.Tensor, weight: torch.Tensor, layout: str = "rows", eps: float = 1e-5) -> Results:
-    """per_1x128 of rms_norm(x) * weight."""
-    return quantize(Per1x128(E4M3, layout_for("1x128", layout)), x, weight, before="rms_norm", eps=eps)
+_RECIPES = {
+    "nvfp4": _Form(lambda _, scale, layout: _nvfp4(scale, layout), (_argument("global_scale", "torch.Tensor | None", None), _TILES), has_scale=True),
+    "mxfp8": _Form(lambda _, layout: Mx(E4M3, layout_for("blocks", layout)), (_TILES,)),
+    "mxfp4": _Form(lambda _, layout: Mx(FP4, layout_for("blocks", layout)), (_TILES,)),
+    "per_row": _Form(lambda _: PerRow()),
+    "per_tensor": _Form(lambda is_by_rows, _: PerTensor(is_by_rows=is_by_rows), (_argument("scale", "torch.Tensor"),), has_scale=True),
+    "per_1x128": _Form(lambda _, layout: Per1x128(E4M3, layout_for("1x128", layout)), (_ROWS,)),
+}
 
 
-@checked
-def add_rms_norm_nvfp4(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5
-) -> Results:  # fmt: skip
-    """nvfp4 of rms_norm(x + residual) * weight, and x + residual."""
-    return quantize(_nvfp4(global_scale, layout), x, residual, weight, before="add_rms_norm", scale=global_scale, eps=eps)
+def behind(before: str, recipe: str) -> Callable[..., Results]:
+    """Return the function that puts a recipe behind an op: its arguments are the op's tensors, then the recipe's own, then eps behind a norm."""
+    tensors, computed = _BEFORE[before]
+    form, is_by_rows = _RECIPES[recipe], before in BY_ROWS
+    arguments = [*(_argument(name, "torch.Tensor") for name in tensors), *form.arguments, *([_EPS] if is_by_rows else [])]
+    signature = inspect.Signature(arguments, return_annotation="Results")
+    defaults = tuple(argument.default for argument in arguments if argument.default is not argument.empty)
+    own, last, needed = len(tensors), len(tensors) + len(form.arguments), len(arguments) - len(defaults)
+
+    def run(*args: Any, **keywords: Any) -> Results:
+        if keywords or not needed <= len(args) <= len(arguments):  # binding to a signature takes as long as all the rest
+            bound = signature.bind(*args, **keywords)
+            bound.apply_defaults()
+            values = bound.args
+        else:
+            values = args + defaults[len(args) - needed :]
+        scale = values[own] if form.has_scale else None
+        eps = values[last] if is_by_rows else _EPS.default
+        return quantize(form.make(is_by_rows, *values[own:last]), *values[:own], before=before, scale=scale, eps=eps)
+
+    run.__name__ = run.__qualname__ = f"{before}_{recipe}"
+    run.__doc__ = f"{recipe} of {computed}."
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    return checked(run)
 
 
-@checked
-def add_rms_norm_mxfp8(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
-    """mxfp8 of rms_norm(x + residual) * weight, and x + residual."""
-    return quantize(_mx(layout), x, residual, weight, before="add_rms_norm", eps=eps)
-
-
-@checked
-def add_rms_norm_per_row(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_row of rms_norm(x + residual) * weight, and x + residual."""
-    return quantize(PerRow(), x, residual, weight, before="add_rms_norm", eps=eps)
-
-
-@checked
-def add_rms_norm_per_tensor(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_tensor of rms_norm(x + residual) * weight, and x + residual."""
-    return quantize(PerTensor(is_by_rows=True), x, residual, weight, before="add_rms_norm", scale=scale, eps=eps)
-
-
-@checked
-def add_rms_norm_per_1x128(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, layout: str = "rows", eps: float = 1e-5) -> Results:
-    """per_1x128 of rms_norm(x + residual) * weight, and x + residual."""
-    return quantize(Per1x128(E4M3, layout_for("1x128", layout)), x, residual, weight, before="add_rms_norm", eps=eps)
-
-
-@checked
-def layer_norm_nvfp4(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4", eps: float = 1e-5
-) -> Results:  # fmt: skip
-    """nvfp4 of layer_norm(x)."""
-    return quantize(_nvfp4(global_scale, layout), x, weight, bias, before="layer_norm", scale=global_scale, eps=eps)
-
-
-@checked
-def layer_norm_mxfp8(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layout: str = "128x4", eps: float = 1e-5) -> Results:
-    """mxfp8 of layer_norm(x)."""
-    return quantize(_mx(layout), x, weight, bias, before="layer_norm", eps=eps)
-
-
-@checked
-def layer_norm_per_row(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_row of layer_norm(x)."""
-    return quantize(PerRow(), x, weight, bias, before="layer_norm", eps=eps)
-
-
-@checked
-def layer_norm_per_tensor(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, scale: torch.Tensor, eps: float = 1e-5) -> Results:
-    """per_tensor of layer_norm(x)."""
-    return quantize(PerTensor(is_by_rows=True), x, weight, bias, before="layer_norm", scale=scale, eps=eps)
-
-
-@checked
-def layer_norm_per_1x128(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layout: str = "rows", eps: float = 1e-5) -> Results:
-    """per_1x128 of layer_norm(x)."""
-    return quantize(Per1x128(E4M3, layout_for("1x128", layout)), x, weight, bias, before="layer_norm", eps=eps)
-
-
-@checked
-def silu_mul_nvfp4(x: torch.Tensor, y: torch.Tensor, global_scale: torch.Tensor | None = None, layout: str = "128x4") -> Results:
-    """nvfp4 of silu(x) * y."""
-    return quantize(_nvfp4(global_scale, layout), x, y, before="silu_mul", scale=global_scale)
-
-
-@checked
-def silu_mul_mxfp8(x: torch.Tensor, y: torch.Tensor, layout: str = "128x4") -> Results:
-    """mxfp8 of silu(x) * y."""
-    return quantize(_mx(layout), x, y, before="silu_mul")
-
-
-@checked
-def silu_mul_per_row(x: torch.Tensor, y: torch.Tensor) -> Results:
-    """per_row of silu(x) * y."""
-    return quantize(PerRow(), x, y, before="silu_mul")
-
-
-@checked
-def silu_mul_per_tensor(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> Results:
-    """per_tensor of silu(x) * y."""
-    return quantize(PerTensor(), x, y, before="silu_mul", scale=scale)
-
-
-@checked
-def silu_mul_per_1x128(x: torch.Tensor, y: torch.Tensor, layout: str = "rows") -> Results:
-    """per_1x128 of silu(x) * y."""
-    return quantize(Per1x128(E4M3, layout_for("1x128", layout)), x, y, before="silu_mul")
+FUNCTIONS = {f"{before}_{recipe}": behind(before, recipe) for before in _BEFORE for recipe in _RECIPES}
+globals().update(FUNCTIONS)
