@@ -120,3 +120,103 @@ def test_no_gradient_is_recorded() -> None:
     with torch.no_grad():
         (out,) = fd.execute([torch.nn.Parameter(torch.randn(3, 4))])
     assert not out.requires_grad and type(out) is torch.Tensor
+
+
+# ---------------------------------------------------------------- views of results
+def _rows_and(*views: Callable[..., Any], keeps_base: bool = False) -> FusionDefinition:
+    """exp of a 6x8x10 tensor, and views of it."""
+
+    def build(fd: FusionDefinition) -> None:
+        y = fd.ops.exp(strided(fd, 3))
+        for view in views:
+            fd.add_output(view(fd.ops, y))
+        if keeps_base:
+            fd.add_output(y)
+
+    return define(build)
+
+
+def _is_view(view: torch.Tensor, wanted: torch.Tensor, base: torch.Tensor) -> bool:
+    same_strides = all(n == 1 or a == b for n, a, b in zip(wanted.shape, view.stride(), wanted.stride()))
+    return view.data_ptr() - base.data_ptr() == 4 * wanted.storage_offset() and view.shape == wanted.shape and same_strides
+
+
+@pytest.mark.parametrize(("build", "expected"), [case[1:] for case in VIEWS], ids=[case[0] for case in VIEWS])
+def test_a_renamed_result_that_is_returned_is_a_view(build: Callable[..., Any], expected: Callable[..., torch.Tensor]) -> None:
+    fd = _rows_and(build, keeps_base=True)
+    for x in (X, torch.randn(12, 8, 20)[::2, :, 5:15], X):
+        view, base = fd.execute([x])
+        assert base.is_contiguous() and _is_view(view, expected(base), base)
+        torch.testing.assert_close(view, expected(x.exp()))
+    assert len(fd.fec.kernel_runtimes) <= 2  # of dense inputs, and of others
+
+
+def test_views_that_show_all_of_a_result_share_its_memory() -> None:
+    parts = [lambda ops, y, n=n: ops.permute(ops.slice(y, [0, 4 * n, 0], [6, 4 * n + 4, 10]), [1, 0, 2]) for n in (0, 1)]
+    first, second = _rows_and(*parts).execute([X])
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr() and first.stride() == (10, 80, 1)
+    torch.testing.assert_close(torch.cat([first, second]), X.exp().transpose(0, 1))
+
+
+def test_a_part_of_a_result_is_computed_alone() -> None:
+    (part,) = _rows_and(lambda ops, y: ops.slice(y, [0, 2, 0], [6, 4, 10])).execute([X])
+    assert part.is_contiguous() and part.untyped_storage().nbytes() == 6 * 2 * 10 * 4
+    torch.testing.assert_close(part, X.exp()[:, 2:4])
+
+
+def test_a_permuted_result_is_not_arranged_anew() -> None:
+    (out,) = _rows_and(lambda ops, y: ops.permute(y, [2, 0, 1])).execute([X])
+    assert out.stride() == (1, 80, 10)
+    torch.testing.assert_close(out, X.exp().permute(2, 0, 1))
+
+
+def test_an_order_that_was_asked_for_is_made_of_a_result() -> None:
+    view, base = _rows_and(lambda ops, y: ops.stride_order(ops.permute(y, [2, 0, 1]), [2, 1, 0]), keeps_base=True).execute([X])
+    assert view.is_contiguous() and torch.equal(view, base.permute(2, 0, 1))
+
+
+def test_a_permuted_product_needs_no_kernel() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x, w = strided(fd, 2), strided(fd, 2)
+        heads = fd.ops.reshape(fd.ops.matmul(x, w), [2, 3, 4, 5])
+        for n in range(2):
+            fd.add_output(fd.ops.permute(fd.ops.slice(heads, [0, 0, 2 * n, 0], [2, 3, 2 * n + 2, 5]), [0, 2, 1, 3]))
+
+    x, w = torch.randn(6, 7), torch.randn(7, 20)
+    fd = define(build)
+    outs = fd.execute([x, w])
+    wanted = (x @ w).view(2, 3, 4, 5).permute(0, 2, 1, 3)
+    torch.testing.assert_close(torch.cat(outs, 1), wanted)
+    assert not fd.fec.kernel_runtimes and {out.stride() for out in outs} == {wanted.stride()}
+    assert outs[0].untyped_storage().data_ptr() == outs[1].untyped_storage().data_ptr()
+
+
+def test_a_view_of_what_is_written_into_an_input_is_a_copy() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        y = fd.ops.add(x, 1.0)
+        fd.add_output(y, x)
+        fd.add_output(fd.ops.permute(y, [1, 0]))
+
+    x = torch.randn(5, 7)
+    old = x.clone()
+    (out,) = define(build).execute([x])
+    assert torch.equal(x, old + 1) and torch.equal(out, x.t()) and out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def test_channels_last_results_keep_their_order_behind_a_view() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[-1] * 4, contiguity=True, stride_order=[3, 0, 2, 1])
+        y = fd.ops.relu(x)
+        fd.add_output(fd.ops.permute(y, [0, 2, 3, 1]))
+        fd.add_output(y)
+
+    x = torch.randn(2, 5, 3, 4).to(memory_format=torch.channels_last)
+    view, y = define(build).execute([x])
+    assert y.is_contiguous(memory_format=torch.channels_last) and view.is_contiguous() and view.data_ptr() == y.data_ptr()
+    assert torch.equal(y, x.relu())
+
+
+def test_views_of_an_empty_result() -> None:
+    view, base = _rows_and(lambda ops, y: ops.permute(y, [2, 0, 1]), keeps_base=True).execute([torch.randn(6, 0, 10)])
+    assert view.shape == (10, 6, 0) and base.shape == (6, 0, 10)

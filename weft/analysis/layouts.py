@@ -24,9 +24,9 @@ def _is_row_major(tensor: TensorView) -> bool:
     return order == [a for a in domain.logical if _is_real(a)]
 
 
-def keep_memory_formats(fusion: Fusion) -> None:
-    """Give every computed output the allocation order that it takes over from an input that is not row-major, in place; see `memory_formats`."""
-    for output, order in memory_formats(fusion, fusion.outputs()).items():
+def keep_memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> None:
+    """Give each of `outputs` the allocation order that it takes over from an input that is not row-major, in place; see `memory_formats`."""
+    for output, order in memory_formats(fusion, outputs).items():
         domain = output.domain()
         domain.allocation = [a for a in domain.logical if a.is_reduction()] + order
         domain.contiguity = [None if not _is_real(a) else True for a in domain.allocation]

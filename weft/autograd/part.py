@@ -45,7 +45,7 @@ def cut_out(
     Inputs of the original stay as they are, or as `contiguity` says; other tensors are dense, with their axes in the order of `orders`, outermost first.
     """
     part, image = fusion.clone()
-    part.aliases, part.hidden_outputs, part._inputs = {}, set(), []
+    part.aliases, part.hidden_outputs, part._inputs, part.shares_results = {}, set(), [], False
     part._outputs = [image[t] for t in outputs]
     sizes: dict[Sym, Sym] = {}
     for tensor in inputs:

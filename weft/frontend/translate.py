@@ -31,6 +31,8 @@ class Translated:
 def translate(region: Region) -> Translated:
     """Return the definition of a region. Errors: Declined, and weft's own for what no definition can say."""
     with FusionDefinition() as fd:
+        # outputs lie in memory as they were traced
+        fd.fusion.shares_results = False  # type: ignore[union-attr]
         t = Translation(fd)
         values: dict[Node, Any] = {}
         for node in region.inputs:

@@ -118,6 +118,7 @@ class Family:
     def definition(self, forms: Sequence[Any], static: dict[str, Any]) -> FusionDefinition:
         """Return a new definition for tensors of these forms."""
         with FusionDefinition() as fd:
+            fd.fusion.shares_results = False  # type: ignore[union-attr]
             values = [None if form is None else _input(fd, form) for form in forms]
             results = self.define(fd.ops, *values, **static)
             for result in results if isinstance(results, tuple) else (results,):

@@ -57,6 +57,7 @@ def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, 
         scale = fd.define_tensor([], dtype=FLOAT) if recipe.has_scale else None
         fusion = fd.fusion
         assert fusion is not None
+        fusion.shares_results = False
         made, more = BEFORE[before](fusion, [cast(fusion, t, FLOAT) for t in tensors], eps)  # type: ignore[misc]
         for result in recipe.results(fusion, made, scale):
             fd.add_output(result)

@@ -29,6 +29,7 @@ from ..segment.plan import KernelStep, TorchStep, ViewStep
 from .runtimes import Runtime, Sizes, SharedDefinition, input_name
 from .steps import KernelUse
 from .torch_steps import call_text
+from .view_outputs import View
 
 
 NO_ADDRESS = 1 << 20
@@ -66,7 +67,9 @@ def prepare_call(caller: CallerFacts, sizes: Sizes, kernels: list[Runtime], engi
     if current().bounds and engine.device is not None:
         run = _after_reports(run)
     input_bytes = sum(call.input_bytes(index) for index in sizes.bound.tensors)
-    output_bytes = sum(layout.storage_bytes for layout in sizes.layouts[: len(caller.shared.outputs.computed)])
+    not_written = {n for n, view in sizes.views.items() if view.of_result} | sizes.left_out
+    written = [n for n in range(len(caller.shared.outputs.computed)) if n not in not_written]
+    output_bytes = sum(sizes.layouts[n].storage_bytes for n in written)
     return PreparedCall(run, kernels, call.plans, input_bytes, output_bytes)
 
 
@@ -173,8 +176,11 @@ class _CallWriter:
         steps = self.sizes.plan.steps
         written = {self._buffers[input_name(t)] for step in steps for t in step.outputs}
         for n in range(len(self.outputs.computed)):
-            if n in self.sizes.views:
-                parts.allocations.append(self._view_of_input(n))
+            view = self.sizes.views.get(n)
+            if view is not None:
+                (parts.after if view.of_result else parts.allocations).append(self._view_of(n, view))
+            elif n in self.sizes.left_out:
+                continue
             elif n not in written and not in_place[n]:
                 parts.allocations.append(self._allocate(parts, n))
         dead_after, own_tensors = self._dead_after(), self._tensors_of_torch()
@@ -226,11 +232,11 @@ class _CallWriter:
         steps = [step for step in self.sizes.plan.steps if not isinstance(step, KernelStep)]
         return {self._buffers[name] for step in steps for value in (*step.outputs, *step.reads) if (name := input_name(value)) in self._buffers}
 
-    def _view_of_input(self, n: int) -> str:
-        """Return the statement that makes an output which has the bytes of an input."""
-        view = self.sizes.views[n]
-        a = f"a{view.source}"
-        return f"o{n} = {a}.detach().as_strided({view.sizes}, {view.strides}, {a}.storage_offset(){f' + {view.offset}' if view.offset else ''})"
+    def _view_of(self, n: int, view: View) -> str:
+        """Return the statement that makes an output which has the bytes of an input or of another output."""
+        a = f"{'o' if view.of_result else 'a'}{view.source}"
+        whole = a if view.of_result else f"{a}.detach()"
+        return f"o{n} = {whole}.as_strided({view.sizes}, {view.strides}, {a}.storage_offset(){f' + {view.offset}' if view.offset else ''})"
 
     def _allocate(self, parts: warm_path.RunParts, n: int) -> str:
         """Return the statement that allocates a buffer."""

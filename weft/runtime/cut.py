@@ -54,7 +54,8 @@ class Cut:
                 for reader in readers_of.get(tensor, ()):
                     lines.append(f"        for step {reader}: {plan.reasons.get((tensor, plan.steps[reader - 1]), '')}")
         for n, view in self.sizes.views.items():
-            lines.append(f"T{self.sizes.buffers[n].name} is a view of input {view.source}")
+            shown = f"T{self.sizes.buffers[view.source].name}" if view.of_result else f"input {view.source}"
+            lines.append(f"T{self.sizes.buffers[n].name} is a view of {shown}")
         return "\n".join(lines)
 
     def _summary(self) -> str:

@@ -16,7 +16,7 @@ import hashlib
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -43,7 +43,7 @@ from .engines import BuiltKernel, Engine
 from .outputs import Layout, OutputPlan, layout_of, stride_values
 from .steps import KernelUse, Part, PlanTable, uses_of
 from .timing import Timings
-from .view_outputs import View, chains, view_of
+from .view_outputs import Chain, View, chains, chains_of_results, view_of, views_of_results
 
 Value = TypeVar("Value")
 
@@ -113,7 +113,7 @@ def _nothing_is_being_made() -> None:
 
 # ---------------------------------------------------------------- definitions
 class Variant:
-    """A definition for one set of axes that are empty, one set of outputs that are views of inputs, and one set of answers to what it leaves open.
+    """A definition for one set of axes that are empty, one set of outputs that are views, and one set of answers to what it leaves open.
 
     images: what computes each computed output, None for an empty one. equalities: sizes that the host must find equal. plans: how it is cut into steps.
     """
@@ -153,14 +153,18 @@ class SharedDefinition:
 
     def __init__(self, fusion: Fusion, *, is_scheduled: bool = False) -> None:
         self.fusion, self.is_scheduled = fusion.clone()[0], is_scheduled
-        if not is_scheduled:
-            keep_memory_formats(self.fusion)
         drawing = drawing_ops(self.fusion)
         self.random_ops = len(drawing)
         for number, expr in enumerate(drawing):
             expr.attributes["index"] = number
         self.outputs = OutputPlan(self.fusion)
-        self.chains = {} if is_scheduled else chains(self.fusion, self.outputs.computed, self.outputs.alias)
+        self.own_outputs = len(self.outputs.computed)
+        self.chains: dict[int, Chain] = {}
+        self.result_chains: dict[int, Chain] = {}
+        if not is_scheduled:
+            self.chains = chains(self.fusion, self.outputs.computed, self.outputs.alias)
+            self.result_chains = chains_of_results(self.fusion, self.outputs.computed, self.outputs.alias)
+            keep_memory_formats(self.fusion, self.outputs.computed)
         self.places = {input_name(value): index for index, value in enumerate(self.fusion.inputs())}
         self.tensors = {t.name: t for t in self.fusion.tensors()}
         self.extents = zero_size.extents(self.fusion)
@@ -178,20 +182,20 @@ class SharedDefinition:
     def _made(self, zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> Variant:
         return self._variants.get_or_make((zero, viewed, ()), lambda: Variant(self, zero, viewed, questions))
 
-    def views(self, bound: Bound) -> dict[int, View]:
-        """Return which computed outputs are views of inputs at these sizes and strides."""
-        out: dict[int, View] = {}
+    def views(self, bound: Bound) -> tuple[dict[int, View], set[int]]:
+        """Return which computed outputs are views at these sizes and strides, and which of the others nothing needs."""
+        out, left_out = views_of_results(self.result_chains, self.outputs.computed, self.own_outputs, bound.env)
         for number, chain in self.chains.items():
             tensor = bound.tensors[chain.source]
             view = view_of(chain, tensor.sizes, tensor.strides, bound.env)
             if view is not None:
                 out[number] = view
-        return out
+        return out, left_out
 
     def variant_for(self, env: Mapping[Sym, Number], viewed: frozenset[int] = frozenset()) -> Variant:
         """Return the variant for sizes: by which of the extents are 0, and by what else it has to know of them (`weft.graph.questions`).
 
-        viewed: the computed outputs that are views of inputs.
+        viewed: the computed outputs that are views, or that nothing needs.
         Errors: those of open sizes that do not fit (`weft.graph.concretize`).
         """
         memo: dict[Sym, Number] = {}
@@ -251,8 +255,8 @@ class Sizes:
     """A call's values and what follows from them without a kernel.
 
     env: the values of all variables, strides of outputs too. plan: the steps. buffers: the tensors that steps write, the computed outputs first;
-    layouts: of each. views: the computed outputs that are views of inputs. kernels: the plan's, in order. places: positions of the definition's inputs,
-    by name.
+    layouts: of each. views: the computed outputs that are views of inputs or of other outputs. left_out: those that nothing needs at these sizes.
+    kernels: the plan's, in order. places: positions of the definition's inputs, by name.
     """
 
     bound: Bound
@@ -264,6 +268,7 @@ class Sizes:
     views: Mapping[int, View]
     kernels: tuple[KernelUse, ...]
     places: Mapping[str, int]
+    left_out: Set[int] = frozenset()
 
     def moved_bytes(self, use: KernelUse) -> int:
         """Return the bytes of the tensors that a kernel reads and writes."""
@@ -287,8 +292,8 @@ def input_name(value: Val) -> str:
 
 def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
     """Return what follows from a call's values: the variant, its steps, the layouts of what they write."""
-    views = shared.views(bound)
-    variant = shared.variant_for(bound.env, frozenset(views))
+    views, left_out = shared.views(bound)
+    variant = shared.variant_for(bound.env, frozenset(views) | left_out)
     computed = shared.outputs.computed
     images = [t if image is None else image for t, image in zip(computed, variant.images)]
     layouts = [layout_of(t, bound.env) for t in images]
@@ -300,7 +305,7 @@ def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
         layouts.append(layout_of(tensor, env))
         env.update(stride_values(tensor, layouts[-1]))
     buffers = (*images, *plan.edges)
-    return Sizes(bound, variant, env, plan, buffers, layouts, views, uses_of(variant.plans, plan, env, buffers), shared.places)
+    return Sizes(bound, variant, env, plan, buffers, layouts, views, uses_of(variant.plans, plan, env, buffers), shared.places, left_out)
 
 
 def alignments_bits(shared: SharedDefinition, use: KernelUse, sizes: Sizes) -> dict[str, int]:

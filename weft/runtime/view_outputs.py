@@ -1,18 +1,21 @@
-"""Outputs that have the bytes of an input: the same memory under other sizes and strides, for which nothing is computed.
+"""Outputs that have the bytes of an input, or of a result: the same memory under other sizes and strides, for which nothing is computed.
 
 Owns which ops only rename memory, and their arithmetic of sizes and strides. An output is such a view when a chain of these ops leads to it from an input
-that the call does not write, and when the input's strides allow each step; else a kernel computes it.
-Read first: `chains`, `view_of`.
+that the call does not write, and when the input's strides allow each step. A chain can also begin at a result (its base), which is an output itself or
+is written for the views alone. Where no view is possible, or gains nothing, a kernel computes the output.
+Read first: `chains`, `view_of`, `views_of_results`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ..expr import Number, Sym, evaluate_int
+from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp, ReshapeOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, SqueezeOp, TensorView, no_reductions
@@ -21,20 +24,25 @@ from .outputs import layout_of
 
 @dataclass(frozen=True)
 class Chain:
-    """The expressions that lead from input `source` to an output, first to last."""
+    """The expressions that lead to an output, first to last: from input `source`, or with `of_result` from the computed output `source`."""
 
     source: int
     exprs: tuple[Expr, ...]
+    of_result: bool = False
 
 
 @dataclass(frozen=True)
 class View:
-    """Where the elements of an output lie in input `source`. Units: elements; offset: from the input's first element."""
+    """Where the elements of an output lie in input `source`, or with `of_result` in the computed output `source`.
+
+    Units: elements; offset: from the first element of the source.
+    """
 
     source: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    of_result: bool = False
 
 
 def chains(fusion: Fusion, computed: Sequence[TensorView], alias: Sequence[int | None]) -> dict[int, Chain]:
@@ -43,15 +51,70 @@ def chains(fusion: Fusion, computed: Sequence[TensorView], alias: Sequence[int |
     written = set(fusion.aliases.values())
     out: dict[int, Chain] = {}
     for number, tensor in enumerate(computed):
-        exprs: list[Expr] = []
-        current = tensor
-        while current not in inputs and (definition := current.definition()) is not None and _renames(definition):
-            exprs.append(definition)
-            current = definition.tensor_inputs[0]
-        is_packed = tensor.dtype().bits < 8  # torch counts bytes, where the chain counts elements
-        if current in inputs and current not in written and alias[number] is None and exprs and not is_packed:
-            out[number] = Chain(inputs[current], tuple(reversed(exprs)))
+        current, exprs = _behind_renames(tensor)
+        if current in inputs and current not in written and alias[number] is None and exprs and not _is_packed(tensor):
+            out[number] = Chain(inputs[current], exprs)
     return out
+
+
+def chains_of_results(fusion: Fusion, computed: list[TensorView], alias: list[int | None]) -> dict[int, Chain]:
+    """Return the chains of those of the outputs `computed` that may be views of results. Bases that are no outputs are appended to both lists."""
+    places = {t: n for n, t in enumerate(computed)}
+    out: dict[int, Chain] = {}
+    for number, tensor in enumerate(list(computed)) if fusion.shares_results else ():
+        base, exprs = _behind_renames(tensor)
+        is_result = base.definition() is not None and base.definition().tensor_inputs and sample_of(base) is None  # type: ignore[union-attr]
+        if not exprs or not is_result or alias[number] is not None or _is_packed(tensor):
+            continue
+        if base not in places:
+            places[base] = len(computed)
+            computed.append(base)
+            alias.append(None)
+        if alias[places[base]] is None:
+            out[number] = Chain(places[base], exprs, of_result=True)
+    return out
+
+
+def _behind_renames(tensor: TensorView) -> tuple[TensorView, tuple[Expr, ...]]:
+    """Return the tensor that a chain of renaming ops leads from to `tensor`, and the chain."""
+    exprs: list[Expr] = []
+    while (definition := tensor.definition()) is not None and _renames(definition):
+        exprs.append(definition)
+        tensor = definition.tensor_inputs[0]
+    return tensor, tuple(reversed(exprs))
+
+
+def _is_packed(tensor: TensorView) -> bool:
+    """True where torch counts bytes, and a chain elements."""
+    return tensor.dtype().bits < 8
+
+
+def views_of_results(
+    found: Mapping[int, Chain], computed: Sequence[TensorView], own: int, env: Mapping[Sym, Number]
+) -> tuple[dict[int, View], set[int]]:
+    """Return which computed outputs are views of others at these sizes, and which bases nothing needs. own: how many of `computed` are the user's.
+
+    A base that is no output is written where the views then cost nothing: where they have as many elements as it has, and either there are several or
+    the kernel would have to arrange the only one anew. Of what is not returned no more than the views is written otherwise.
+    """
+    of_base: dict[int, dict[int, View]] = {n: {} for n in range(own, len(computed))}
+    for number, chain in found.items():
+        layout = layout_of(computed[chain.source], env)
+        view = view_of(chain, layout.sizes, layout.strides, env)
+        if view is not None:
+            of_base.setdefault(chain.source, {})[number] = view
+    out: dict[int, View] = {}
+    for base, shown in of_base.items():
+        if base < own or _is_worth_a_base(shown, computed, base, env):
+            out.update(shown)
+    return out, set(range(own, len(computed))) - {view.source for view in out.values()}
+
+
+def _is_worth_a_base(shown: Mapping[int, View], computed: Sequence[TensorView], base: int, env: Mapping[Sym, Number]) -> bool:
+    real = sum(math.prod(n for n, stride in zip(view.sizes, view.strides) if stride) for view in shown.values())
+    if real < math.prod(layout_of(computed[base], env).sizes):
+        return False
+    return len(shown) > 1 or any(not layout_of(computed[n], env).is_like(view.sizes, view.strides) for n, view in shown.items())
 
 
 def _renames(expr: Expr) -> bool:
@@ -71,7 +134,7 @@ def view_of(chain: Chain, sizes: Sequence[int], strides: Sequence[int], env: Map
             return None
         axes, offset = moved[0], offset + moved[1]
     output: TensorView = chain.exprs[-1].outputs[0]  # type: ignore[assignment]
-    view = View(chain.source, tuple(n for n, _ in axes), tuple(s for _, s in axes), offset)
+    view = View(chain.source, tuple(n for n, _ in axes), tuple(s for _, s in axes), offset, chain.of_result)
     if output.domain().allocation is not None and not layout_of(output, env).is_like(view.sizes, view.strides):
         return None  # the user asked for another order
     return view
@@ -114,4 +177,4 @@ def _step(expr: Expr, axes: Axes, env: Mapping[Sym, Number]) -> tuple[Axes, int]
     return [axes[place[axis]] for axis in logical], 0
 
 
-__all__ = ["Chain", "View", "chains", "view_of"]
+__all__ = ["Chain", "View", "chains", "chains_of_results", "view_of", "views_of_results"]
