@@ -102,9 +102,14 @@ def _values(dtype: DataType, count_of_operands: int) -> torch.Tensor:
     return floats
 
 
+OF_MAGNITUDES = {"e2m1_scale"}  # ops whose operand is the largest magnitude of a block: negative values have no meaning
+
+
 def operands(case: Case) -> list[torch.Tensor]:
     """Return operands that hold all combinations of the special values, in the storage types of the kernel."""
     columns = [_values(case.operand_type(i), case.op.arity) for i in range(case.op.arity)]
+    if case.op.name in OF_MAGNITUDES:
+        columns = [column.abs() for column in columns]
     grid = torch.meshgrid(*(torch.arange(len(c)) for c in columns), indexing="ij")
     return [column[index.reshape(-1)].to(STORAGE[case.operand_type(i)]) for i, (column, index) in enumerate(zip(columns, grid))]
 
