@@ -145,12 +145,12 @@ def stages(define: Callable[[FusionDefinition, int], None], size: int) -> dict[s
             env |= zip((axis.sym for axis in tensor.get_logical_domain()), (ROWS, COLUMNS))
     proposal = compiler.propose(step, env, {}, arch_by_name("H100"))
     marks.append(clock())
-    scheduled, launch = compiler.schedule_clone(step, proposal)
+    scheduled, result = compiler.schedule_clone(step, proposal)
     marks.append(clock())
-    fixed = {"static_block": dict(launch.static_block), "cluster_blocks": launch.cluster_blocks, "full_rows": launch.full_rows, "phased": launch.phased}
+    fixed = {"static_block": dict(result.static_block), "cluster_blocks": result.cluster_blocks, "full_rows": result.full_rows, "phased": result.phased}
     kernel = lower(scheduled, name="kernel", index_type=DataType.Int32, **fixed)
     marks.append(clock())
-    generate(scheduled, kernel, launch.max_registers)
+    generate(scheduled, kernel, result.max_registers)
     marks.append(clock())
     return {name: after - before for name, before, after in zip(STAGES, marks, marks[1:])}
 

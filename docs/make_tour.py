@@ -36,7 +36,7 @@ from weft.options import options
 from weft.runtime import nvrtc
 from weft.runtime.binding import Bound, InputPlan
 from weft.schedulers import SCHEDULERS
-from weft.schedulers.base import Launch
+from weft.schedulers.base import ScheduleResult
 
 TARGET = Path(__file__).with_name("tour.md")
 CHIP = "H100"
@@ -91,7 +91,7 @@ def stops() -> Iterator[Stop]:
     alignments = {f"T{fusion.inputs()[index].name}": tensor.alignment_bytes * 8 for index, tensor in bound.tensors.items()}
     proposal = propose(fusion, bound.env, alignments, chip)  # type: ignore[arg-type]
     yield from scheduling(fusion, bound, proposal, chip)
-    scheduled, launch = schedule_clone(fusion, proposal)
+    scheduled, result = schedule_clone(fusion, proposal)
     yield Stop(
         "The schedule, applied",
         """A clone of the fusion, transformed in place by the primitives of `weft/schedule`: inputs and outputs get caches in registers, one reference
@@ -100,7 +100,7 @@ def stops() -> Iterator[Stop]:
         how many of them it shares with its consumers.""",
         [("text", loops_text(scheduled))],
     )
-    yield from lowering(scheduled, launch, bound)
+    yield from lowering(scheduled, result, bound)
     with options(chip=CHIP, emulate="on"):
         (output,) = fd.execute(inputs)
     exact = case.reference(inputs[0].double())
@@ -134,14 +134,14 @@ def scheduling(fusion: Fusion, bound: Bound, proposal: Proposal, chip: Arch) -> 
     )
 
 
-def lowering(scheduled: Fusion, launch: Launch, bound: Bound) -> Iterator[Stop]:
+def lowering(scheduled: Fusion, result: ScheduleResult, bound: Bound) -> Iterator[Stop]:
     """Yield the kernel IR after each pass, the text, the launch and the machine code."""
     dumps: list[tuple[str, str]] = []
     kernel = lower(
-        scheduled, name=NAME, index_type=DataType.Int32, static_block=dict(launch.static_block), cluster_blocks=launch.cluster_blocks,
-        full_rows=launch.full_rows, dump=lambda step, text: dumps.append((step, text)),
+        scheduled, name=NAME, index_type=DataType.Int32, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks,
+        full_rows=result.full_rows, dump=lambda step, text: dumps.append((step, text)),
     )  # fmt: skip
-    program = generate(scheduled, kernel, launch.max_registers)
+    program = generate(scheduled, kernel, result.max_registers)
     dumps = [(step, with_parameters(text, program)) for step, text in dumps]
     yield Stop(
         "Kernel IR",

@@ -31,7 +31,7 @@ from .schedule.bulk_copies import settle_bulk_copies
 from .schedule.online_softmax import exp_sums, fold_online
 from .schedule.welford import translate_welford
 from .schedulers import SCHEDULERS
-from .schedulers.base import Decline, Launch, Scheduler
+from .schedulers.base import Decline, ScheduleResult, Scheduler
 
 
 class NoScheduler(Unsupported):
@@ -255,7 +255,7 @@ def give_up(failed: ScheduleFailed) -> None:
     LOGGER.warning("%s took a fusion and failed; others compute it. This is a defect of weft, please report it: %s", failed.scheduler.name, failed.error)
 
 
-def schedule_clone(fusion: Fusion, proposal: Proposal) -> tuple[Fusion, Launch]:
+def schedule_clone(fusion: Fusion, proposal: Proposal) -> tuple[Fusion, ScheduleResult]:
     """Return a scheduled clone of the prepared fusion, and what the schedule fixes at launch."""
     prepared = prepare(fusion)
     scheduler = _BY_NAME[proposal.scheduler]
@@ -266,27 +266,27 @@ def schedule_clone(fusion: Fusion, proposal: Proposal) -> tuple[Fusion, Launch]:
 def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *, name: str, overlaps: bool = False) -> KernelProgram:
     """Return the program of the kernel that `proposal` describes, with the time of each stage in seconds. overlaps: see `lower`."""
     start = time.perf_counter()
-    scheduled, launch = schedule_clone(fusion, proposal)
-    return _finish(scheduled, launch, index_type, name, time.perf_counter() - start, overlaps)
+    scheduled, result = schedule_clone(fusion, proposal)
+    return _finish(scheduled, result, index_type, name, time.perf_counter() - start, overlaps)
 
 
-def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, launch: Launch | None = None, overlaps: bool = False) -> KernelProgram:
+def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, result: ScheduleResult | None = None, overlaps: bool = False) -> KernelProgram:
     """Return the program of a fusion scheduled by hand, which is left as it is. overlaps: see `lower`."""
     clone, _ = fusion.clone()
     settle_as_iteration(clone)
     canonicalize_extents(clone)
     settle_bulk_copies(clone)
-    return _finish(clone, launch or Launch(), index_type, name, 0.0, overlaps)
+    return _finish(clone, result or ScheduleResult(), index_type, name, 0.0, overlaps)
 
 
-def _finish(scheduled: Fusion, launch: Launch, index_type: DataType, name: str, schedule_s: float, overlaps: bool) -> KernelProgram:
+def _finish(scheduled: Fusion, result: ScheduleResult, index_type: DataType, name: str, schedule_s: float, overlaps: bool) -> KernelProgram:
     start = time.perf_counter()
     dump = Dump.passes(name)
     kernel = lower(
-        scheduled, name=name, index_type=index_type, static_block=dict(launch.static_block), cluster_blocks=launch.cluster_blocks, full_rows=launch.full_rows,
-        phased=launch.phased, staying=launch.staying, overlaps=overlaps, dump=dump,
+        scheduled, name=name, index_type=index_type, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks, full_rows=result.full_rows,
+        phased=result.phased, staying=result.staying, overlaps=overlaps, dump=dump,
     )  # fmt: skip
-    program = generate(scheduled, kernel, launch.max_registers)
+    program = generate(scheduled, kernel, result.max_registers)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}
     program.scheduled_text = str(scheduled) if dump else ""
     Dump.text(name, program.text)

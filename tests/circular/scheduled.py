@@ -21,7 +21,7 @@ from weft.options import options
 from weft.runtime.nvrtc import compile_cubin
 from weft.schedule.circular import Pipelined, circular_buffer, warp_specialize
 from weft.schedule.inline import inline_to
-from weft.schedulers.base import Launch
+from weft.schedulers.base import ScheduleResult
 
 P, L = ParallelType, LoadStoreOpType
 TORCH = {DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16, DataType.Half: torch.float16}
@@ -30,7 +30,7 @@ TORCH = {DataType.Float: torch.float32, DataType.BFloat16: torch.bfloat16, DataT
 def program(fd: FusionDefinition, block: Sequence[int] = ()) -> KernelProgram:
     """The program of a scheduled definition; block: static dimensions of the compute threads, 0 where free."""
     static = tuple((kind, n) for kind, n in zip(BLOCK_TYPES, block) if n)
-    return program_of_scheduled(fd.fusion, DataType.Int32, name="pipeline", launch=Launch(static))  # type: ignore[arg-type]
+    return program_of_scheduled(fd.fusion, DataType.Int32, name="pipeline", result=ScheduleResult(static))  # type: ignore[arg-type]
 
 
 def run(fd: FusionDefinition, inputs: list[torch.Tensor], block: Sequence[int] = ()) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ import torch
 from weft import DataType, FusionDefinition, KernelExecutor, LaunchParams, ParallelType
 from weft.compiler import program_of_scheduled
 from weft.ir.enums import BLOCK_TYPES
-from weft.schedulers.base import Launch
+from weft.schedulers.base import ScheduleResult
 
 P = ParallelType
 
@@ -35,7 +35,7 @@ FORMS = [
 def test_the_form_follows_from_the_block(x: int, y: int, folded: str, form: str) -> None:
     fd = sums(x, y, folded)
     block = ((BLOCK_TYPES[0], x), (BLOCK_TYPES[1], y))
-    program = program_of_scheduled(fd.fusion, DataType.Int32, name="sums", launch=Launch(block))  # type: ignore[arg-type]
+    program = program_of_scheduled(fd.fusion, DataType.Int32, name="sums", result=ScheduleResult(block))  # type: ignore[arg-type]
     assert form in program.text, program.text
     executor, given = KernelExecutor(), torch.randn(3, y, x)
     executor.compile(fd.fusion, [given], LaunchParams(bdimx=x, bdimy=y))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from ..ops.torch_ops import entry_of
 from ..options import current
 from ..schedule.welford import translate_welford
 from ..schedulers import SCHEDULERS
-from ..schedulers.base import Launch
+from ..schedulers.base import ScheduleResult
 from ..runtime.arguments import flattened
 from .arguments import check_arguments
 from .params import CompileParams, HeuristicParams, LaunchParams
@@ -82,8 +82,8 @@ def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs_or_params: An
     if analysis is None:
         raise Rejected(reason=_sentence(scheduler_type, prepared.declines[scheduler_type]))
     translate_welford(fusion)  # as in the prepared clone, so the names of the analysis are those of this fusion
-    launch = scheduler.apply(fusion, analysis, chosen.params)
-    chosen.lparams, chosen.cparams = _launch_params(launch), CompileParams(maxrregcount=launch.max_registers or 255)
+    result = scheduler.apply(fusion, analysis, chosen.params)
+    chosen.lparams, chosen.cparams = _launch_params(result), CompileParams(maxrregcount=result.max_registers or 255)
     return chosen
 
 
@@ -99,9 +99,9 @@ def _is_one_op_of_torch(fusion: Fusion) -> bool:
     return len(exprs) == 1 and entry_of(exprs[0]) is not None
 
 
-def _launch_params(launch: Launch) -> LaunchParams:
+def _launch_params(result: ScheduleResult) -> LaunchParams:
     names = {ParallelType.block_x: "bdimx", ParallelType.block_y: "bdimy", ParallelType.block_z: "bdimz"}
-    return LaunchParams(**{names[kind]: threads for kind, threads in launch.static_block})
+    return LaunchParams(**{names[kind]: threads for kind, threads in result.static_block})
 
 
 def _propose(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> Proposal | str:

@@ -30,7 +30,7 @@ from weft.schedule.inline import inline_to
 from weft.schedule.primitives import merge, reorder, rfactor, set_memory_type, split
 from weft.schedule.propagate import parallelize_like, transform_like
 from weft.schedule.recompute import recompute_chain
-from weft.schedulers.base import Launch
+from weft.schedulers.base import ScheduleResult
 from weft.schedulers.facts import PointwiseAnalysis
 from weft.schedulers.inner_outer import apply_inner_outer
 from weft.schedulers.inner_outer_params import InnerOuterParams
@@ -45,7 +45,7 @@ P = ParallelType
 class Generated:
     """A scheduled fusion: `define()` returns it with what its schedule fixes at launch; `inputs()` returns CPU tensors."""
 
-    define: Callable[[], tuple[Fusion, Launch]]
+    define: Callable[[], tuple[Fusion, ScheduleResult]]
     inputs: Callable[[], Sequence[Any]]
 
 
@@ -56,14 +56,16 @@ def _parts(fd: FusionDefinition) -> tuple[Fusion, Any, Any, list[TensorView]]:
     return fusion, inputs, outputs, [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]  # type: ignore[misc]
 
 
-def _finish(fusion: Fusion, reference: TensorView, *vectors: TensorView, inlined: int | None = None, launch: Launch = Launch()) -> tuple[Fusion, Launch]:
+def _finish(
+    fusion: Fusion, reference: TensorView, *vectors: TensorView, inlined: int | None = None, result: ScheduleResult = ScheduleResult()
+) -> tuple[Fusion, ScheduleResult]:  # fmt: skip
     """Let all tensors follow `reference`; those in shared memory, or all when `inlined` says so, are computed at that position."""
     transform_like(reference)
     parallelize_like(reference)
     for tensor in vectors:
         tensor.axis(-1).parallelize(P.vectorize)
     inline_to(fusion, {t: (inlined or 1) if t.memory_type is MemoryType.shared else len(t.get_loop_domain()) for t in fusion.tensors()})
-    return fusion, launch
+    return fusion, result
 
 
 def softmax(fd: FusionDefinition, columns: int = -1) -> None:
@@ -73,7 +75,7 @@ def softmax(fd: FusionDefinition, columns: int = -1) -> None:
     fd.add_output(fd.ops.cast(fd.ops.div(e, fd.ops.sum(e, [1], True)), DataType.BFloat16))
 
 
-def pointwise() -> tuple[Fusion, Launch]:
+def pointwise() -> tuple[Fusion, ScheduleResult]:
     """relu(x + bias): [BIDx, TIDx, vector of 4], with a guard on the last block."""
     with FusionDefinition() as fd:
         x, bias = fd.define_tensor([-1, 64], contiguity=True), fd.define_tensor([64], contiguity=True)
@@ -87,7 +89,7 @@ def pointwise() -> tuple[Fusion, Launch]:
     return _finish(fusion, reference, inputs[0][1], reference)
 
 
-def softmax_registers() -> tuple[Fusion, Launch]:
+def softmax_registers() -> tuple[Fusion, ScheduleResult]:
     """[BIDx | batches, TIDx, vector]: a row per block, in registers."""
     with FusionDefinition() as fd:
         softmax(fd)
@@ -102,7 +104,7 @@ def softmax_registers() -> tuple[Fusion, Launch]:
     return _finish(fusion, partial, inputs[0][1], outputs[0][1])
 
 
-def softmax_shared() -> tuple[Fusion, Launch]:
+def softmax_shared() -> tuple[Fusion, ScheduleResult]:
     """[BIDx | serial, TIDx]: a row per block, kept in shared memory."""
     with FusionDefinition() as fd:
         softmax(fd)
@@ -122,7 +124,7 @@ def softmax_shared() -> tuple[Fusion, Launch]:
     return _finish(fusion, partial)
 
 
-def softmax_cluster() -> tuple[Fusion, Launch]:
+def softmax_cluster() -> tuple[Fusion, ScheduleResult]:
     """[BIDy | BIDx, serial, TIDx]: a row per cluster of 4 blocks."""
     with FusionDefinition() as fd:
         softmax(fd, 2000)
@@ -134,10 +136,10 @@ def softmax_cluster() -> tuple[Fusion, Launch]:
     partial.axis(0).parallelize(P.grid_y)
     partial.axis(1).parallelize(P.grid_x)
     partial.axis(3).parallelize(P.block_x)
-    return _finish(fusion, partial, launch=Launch(cluster_blocks=4))
+    return _finish(fusion, partial, result=ScheduleResult(cluster_blocks=4))
 
 
-def _columns(rows_on: P, columns_on: P, launch: Launch = Launch()) -> tuple[Fusion, Launch]:
+def _columns(rows_on: P, columns_on: P, result: ScheduleResult = ScheduleResult()) -> tuple[Fusion, ScheduleResult]:
     """Sums over rows [`rows_on`, serial, TIDy] of columns [`columns_on`, TIDx]: 4 blocks share the rows of a column."""
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [0]))
@@ -148,20 +150,20 @@ def _columns(rows_on: P, columns_on: P, launch: Launch = Launch()) -> tuple[Fusi
     partial = rfactor(total, [1])
     for position, kind in ((0, rows_on), (2, P.block_y), (3, columns_on), (4, P.block_x)):
         partial.axis(position).parallelize(kind)
-    return _finish(fusion, partial, launch=launch)
+    return _finish(fusion, partial, result=result)
 
 
-def column_sum() -> tuple[Fusion, Launch]:
+def column_sum() -> tuple[Fusion, ScheduleResult]:
     """columns [BIDx, TIDx], rows [BIDy, serial, TIDy]: the last block of a column adds what all found."""
     return _columns(P.grid_y, P.grid_x)
 
 
-def column_sum_cluster() -> tuple[Fusion, Launch]:
+def column_sum_cluster() -> tuple[Fusion, ScheduleResult]:
     """columns [BIDy, TIDx], rows [BIDx, serial, TIDy]: the 4 blocks of a cluster share the rows."""
-    return _columns(P.grid_x, P.grid_y, Launch(cluster_blocks=4))
+    return _columns(P.grid_x, P.grid_y, ScheduleResult(cluster_blocks=4))
 
 
-def row_sums() -> tuple[Fusion, Launch]:
+def row_sums() -> tuple[Fusion, ScheduleResult]:
     """[BIDx, serial | TIDx]: a block folds several rows, one after another, with one workspace."""
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [1]))
@@ -174,7 +176,7 @@ def row_sums() -> tuple[Fusion, Launch]:
     return _finish(fusion, partial)
 
 
-def transpose() -> tuple[Fusion, Launch]:
+def transpose() -> tuple[Fusion, ScheduleResult]:
     """[BIDx | serial, TIDx]: tiles pass through shared memory; a thread reads what others wrote."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True)
@@ -196,10 +198,10 @@ def transpose() -> tuple[Fusion, Launch]:
         inner = 2 if t is tile else 3
         t.axis(inner).parallelize(P.block_x)
     inline_to(fusion, {t: 2 if t is tile else len(t.get_loop_domain()) for t in fusion.tensors()})
-    return fusion, Launch()
+    return fusion, ScheduleResult()
 
 
-def pipeline_rows() -> tuple[Fusion, Launch]:
+def pipeline_rows() -> tuple[Fusion, ScheduleResult]:
     """[steps, BIDx, TIDy | TIDx, vector]: two roles bring rows by bulk copies through rings of 3 stages, two groups compute, the result leaves in bulk."""
     with FusionDefinition() as fd:
         xs = [fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16) for _ in range(2)]
@@ -238,10 +240,10 @@ def pipeline_rows() -> tuple[Fusion, Launch]:
     inline_to(fusion, {t: 2 if t in shallow else 3 if t in copies else len(t.get_loop_domain()) for t in fusion.tensors()})
     for warp, t in enumerate(loaded):
         warp_specialize(t, 3, 2, P.block_y, (40, 232), warp, None)
-    return fusion, Launch(((P.block_x, 128),))
+    return fusion, ScheduleResult(((P.block_x, 128),))
 
 
-def tiles() -> tuple[Fusion, Launch]:
+def tiles() -> tuple[Fusion, ScheduleResult]:
     """[steps, BIDx | tile]: tiles of 8 x 16 come by tensor maps through a ring of 3 stages that a warp of its own fills, and leave by tensor maps."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True)
@@ -268,10 +270,10 @@ def tiles() -> tuple[Fusion, Launch]:
             t.axis(3).parallelize(P.block_x)
     inline_to(fusion, {t: 2 if t in (loaded, stored) else len(t.get_loop_domain()) for t in fusion.tensors()})
     warp_specialize(loaded, 3, 2, P.block_x, None, 0, None)
-    return fusion, Launch()
+    return fusion, ScheduleResult()
 
 
-def two_sides(**changes: Any) -> tuple[Fusion, Launch]:
+def two_sides(**changes: Any) -> tuple[Fusion, ScheduleResult]:
     """Row sums used over the rows, and column sums: blocks that stay, a ring of bulk copies, partial sums in global memory, a meeting of all blocks."""
     with FusionDefinition() as fd:
         x = fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
@@ -286,17 +288,17 @@ def two_sides(**changes: Any) -> tuple[Fusion, Launch]:
     return fusion, apply_inner_outer(fusion, analysis, replace(params, **changes))  # type: ignore[arg-type]
 
 
-def two_sides_cluster() -> tuple[Fusion, Launch]:
+def two_sides_cluster() -> tuple[Fusion, ScheduleResult]:
     """The same with a row over two blocks, whose sums they exchange in every step, and rows loaded by cp.async."""
     return two_sides(blocks=2, cluster_blocks=2, loads="cp_async")
 
 
-def two_sides_behind() -> tuple[Fusion, Launch]:
+def two_sides_behind() -> tuple[Fusion, ScheduleResult]:
     """The same in a cluster by bulk copies, the second pass over a row behind the first one of the next."""
     return two_sides(blocks=2, cluster_blocks=2, is_reread=True, is_behind=True, fill="partial")
 
 
-def _pointwise_scheduled(fd: FusionDefinition, **changes: Any) -> tuple[Fusion, Launch]:
+def _pointwise_scheduled(fd: FusionDefinition, **changes: Any) -> tuple[Fusion, ScheduleResult]:
     """Schedule as `PointWise` does, with these params: rows on BIDy, [BIDx, TIDx, vector] along them."""
     defined = fd.fusion
     assert defined is not None
@@ -307,7 +309,7 @@ def _pointwise_scheduled(fd: FusionDefinition, **changes: Any) -> tuple[Fusion, 
     return fusion, PointWise().apply(fusion, analysis, replace(params, **changes))
 
 
-def nvfp4_tiles() -> tuple[Fusion, Launch]:
+def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 to 4 bits, scales in tiles of 128 x 4 whose padding the kernel fills: a block per thread."""
     with FusionDefinition() as fd:
         for result in fd.ops.nv_block_quantize(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), None, True):
@@ -315,7 +317,7 @@ def nvfp4_tiles() -> tuple[Fusion, Launch]:
     return _pointwise_scheduled(fd)
 
 
-def mxfp8_lanes() -> tuple[Fusion, Launch]:
+def mxfp8_lanes() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 32 to 8 bits: four lanes share a block."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
@@ -324,7 +326,7 @@ def mxfp8_lanes() -> tuple[Fusion, Launch]:
     return _pointwise_scheduled(fd, break_point=0, vector_elems=8, bdimx=64, bdimy=1)
 
 
-def nvfp4_groups() -> tuple[Fusion, Launch]:
+def nvfp4_groups() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 to 4 bits, rows in groups whose scales have tiles of their own."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
@@ -341,7 +343,7 @@ def _groups() -> Sequence[Any]:
     return [*_bf16((33, 96))(), torch.tensor([0, 12, 12], dtype=torch.int32), torch.tensor([0, 128, 128], dtype=torch.int32)]
 
 
-def nvfp4_hadamard() -> tuple[Fusion, Launch]:
+def nvfp4_hadamard() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 transformed and quantized to 4 bits: four lanes share a block."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
@@ -350,7 +352,7 @@ def nvfp4_hadamard() -> tuple[Fusion, Launch]:
     return _pointwise_scheduled(fd, break_point=0, vector_elems=4, bdimx=64, bdimy=1)
 
 
-def nvfp4_both_ways() -> tuple[Fusion, Launch]:
+def nvfp4_both_ways() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 rows along columns, which a thread stores one by one, beside rows: a tile of `schedulers.turned`."""
     from ..ops.blocks import BlockFormat, nvfp4, nvfp4_of_amax
     from ..schedulers.facts import analyze_persistent
@@ -372,7 +374,7 @@ def nvfp4_both_ways() -> tuple[Fusion, Launch]:
     return fusion, OuterPersistent().apply(fusion, analysis, params)  # type: ignore[arg-type]
 
 
-def fp4_halves() -> tuple[Fusion, Launch]:
+def fp4_halves() -> tuple[Fusion, ScheduleResult]:
     """4 bits to 4 bits by way of Float, with a factor: bytes are read and written whole."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float4_e2m1fn)
@@ -450,12 +452,12 @@ def captured(name: str) -> Captured:
     def keep(call: EmulatedCall) -> None:
         launches.append(Captured(call, own_copies(call.arguments)))
 
-    fusion, launch = KERNELS[name].define()
+    fusion, result = KERNELS[name].define()
     inputs = KERNELS[name].inputs()
     engines.watchers.append(keep)
     try:
         with options(check="races", seed=None):
-            _PlannedCaller(name, fusion, launch).execute(inputs, device="cpu")
+            _PlannedCaller(name, fusion, result).execute(inputs, device="cpu")
     finally:
         engines.watchers.remove(keep)
     (launch_found,) = launches
@@ -463,16 +465,16 @@ def captured(name: str) -> Captured:
 
 
 class _PlannedCaller(Caller):
-    """Calls of a fusion whose schedule also fixes what `Launch` holds."""
+    """Calls of a fusion whose schedule also fixes what `ScheduleResult` holds."""
 
-    def __init__(self, name: str, fusion: Fusion, launch: Launch) -> None:
+    def __init__(self, name: str, fusion: Fusion, result: ScheduleResult) -> None:
         super().__init__(SharedDefinition(fusion, is_scheduled=True), fusion.inputs(), Kernels())
-        self.name, self.launch = name, launch
+        self.name, self.result = name, result
 
     def request(self, use: KernelUse, sizes: Sizes, engine: engines.Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
         index_type = index_type_for(use, sizes)
 
         def make() -> KernelProgram:
-            return compiler.program_of_scheduled(self.shared.fusion, index_type, name=self.name, launch=self.launch, overlaps=True)
+            return compiler.program_of_scheduled(self.shared.fusion, index_type, name=self.name, result=self.result, overlaps=True)
 
         return Request(use.part, None, index_type, engine, options, index_type, make)

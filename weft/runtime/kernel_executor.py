@@ -19,7 +19,7 @@ from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..lower.program import KernelProgram, Need
 from ..options import Options, current
-from ..schedulers.base import Launch
+from ..schedulers.base import ScheduleResult
 from .argument_kinds import WrongKind
 from .arguments import flattened
 from .calls import Caller
@@ -59,10 +59,10 @@ class _Fixed:
         return self.grid, self.block, self.compute, self.index_type, self.max_registers
 
     @property
-    def launch(self) -> Launch:
+    def schedule_result(self) -> ScheduleResult:
         wanted = [n if compute == UNSET else compute for n, compute in zip(self.block, self.compute)]
         block: tuple[tuple[ParallelType, int], ...] = tuple((kind, n) for kind, n in zip(BLOCK_TYPES, wanted) if n != UNSET)
-        return Launch(block, self.max_registers)
+        return ScheduleResult(block, self.max_registers)
 
 
 class _ScheduledCaller(Caller):
@@ -80,7 +80,7 @@ class _ScheduledCaller(Caller):
 
     def program(self, index_type: DataType, *, overlaps: bool = False) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
-        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", launch=self.fixed.launch, overlaps=overlaps)
+        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", result=self.fixed.schedule_result, overlaps=overlaps)
         self.has_async_warps = Need.async_warps in program.needs
         return replace(named(program), max_registers=self.fixed.max_registers)
 

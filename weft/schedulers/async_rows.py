@@ -24,13 +24,13 @@ from ..schedule.primitives import set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.rfactor import rfactor
 from .async_rows_heuristic import AsyncRowsParams
-from .base import Launch
+from .base import ScheduleResult
 from .facts import PersistentAnalysis
 from .row_passes import Passes
 from .rows import BOUND, Template, arrange, class_order, full_rows, merge_axes_at
 
 
-def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> Launch:
+def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> ScheduleResult:
     """Schedule `fusion` in place."""
     template = Template(fusion)
     Passes(template, analysis, is_projected=params.project_to_inputs).separate()
@@ -70,7 +70,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
         for number, tensor in enumerate(loaded):
             warp_specialize(tensor, params.stages, params.stages - 1, axis, params.registers, number % params.async_warps, position)
     static = [(ParallelType.block_x, params.bdimx)]
-    return Launch(tuple(static), params.max_registers, full_rows=full_rows(analysis.shape, analysis.axes, params.fill, params.batches))
+    return ScheduleResult(tuple(static), params.max_registers, full_rows=full_rows(analysis.shape, analysis.axes, params.fill, params.batches))
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:

@@ -30,7 +30,7 @@ class Decline:
 
 
 @dataclass(frozen=True)
-class Launch:
+class ScheduleResult:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
     what it knows of the length of rows and of where they begin, and how blocks go from row to row."""
 
@@ -73,5 +73,5 @@ class Scheduler(ABC):
         return [("", self.choose_variant(analysis, sizes, alignment_bits, arch, "auto")[0])]
 
     @abstractmethod
-    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
+    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> ScheduleResult:
         """Schedule `fusion`, a clone of the analysed one, in place."""

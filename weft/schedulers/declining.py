@@ -9,7 +9,7 @@ from ..arch import Arch
 from ..ir.enums import SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 
 
 class Declining(Scheduler):
@@ -24,7 +24,7 @@ class Declining(Scheduler):
     def choose(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
         raise TypeError(f"{self.name.name} declines every fusion")
 
-    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> Launch:
+    def apply(self, fusion: Fusion, analysis: Any, params: Any) -> ScheduleResult:
         raise TypeError(f"{self.name.name} declines every fusion")
 
 
@@ -47,8 +47,8 @@ class NoOp(Scheduler):
     def choose(self, analysis: NoParams, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[NoParams, str]:
         return analysis, "no_op: every output is an input"
 
-    def apply(self, fusion: Fusion, analysis: NoParams, params: NoParams) -> Launch:
-        return Launch()
+    def apply(self, fusion: Fusion, analysis: NoParams, params: NoParams) -> ScheduleResult:
+        return ScheduleResult()
 
 
 EXPR_EVAL = Declining(SchedulerType.expr_eval, "matrix products, attention and sorting are steps that torch runs, cut off before schedulers are asked")

@@ -25,7 +25,7 @@ from ..schedule.recompute import recompute_chain
 from ..schedule.rfactor import rfactor
 from ..schedule.staying_blocks import StayingBlocks
 from .async_rows import can_load, row_of
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .inner_outer_candidates import Candidates
 from .inner_outer_heuristic import choose_inner_outer
 from .inner_outer_params import LOADS, InnerOuterParams
@@ -97,11 +97,11 @@ class InnerOuterPersistent(Scheduler):
                 out.append(params)
         return [(params.loads, params) for params in dict.fromkeys(out)]
 
-    def apply(self, fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
+    def apply(self, fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> ScheduleResult:
         return apply_inner_outer(fusion, analysis, params)
 
 
-def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> Launch:
+def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> ScheduleResult:
     """Schedule `fusion` in place."""
     template = Template(fusion)
     totals = [template.reduction_behind(e.outputs[0].name) for e in analysis.columns.reductions]
@@ -137,7 +137,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
     rows_end = FullRows(row_sizes(analysis.shape), params.batches if params.fill == "leading" else 1, False, True) if params.fill != "whole" else None
     behind = FullRows(row_sizes(analysis.shape), 1, params.fill == "whole", keeps_guards=True) if params.is_behind else None
-    return Launch(static, params.max_registers, params.cluster_blocks, rows_end, staying=StayingBlocks(frozenset(ahead), behind))
+    return ScheduleResult(static, params.max_registers, params.cluster_blocks, rows_end, staying=StayingBlocks(frozenset(ahead), behind))
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:

@@ -25,7 +25,7 @@ from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, analyze_persistent
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, keep_elsewhere
@@ -76,7 +76,7 @@ class InnerPersistent(Scheduler):
             found = [pair for way, params in found for pair in ((way, keep_what_a_mask_left(params)), (way, params))]
         return list(dict.fromkeys([(way_of(chosen), chosen), *found]))
 
-    def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> Launch:
+    def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: Any) -> ScheduleResult:
         if isinstance(params, AsyncRowsParams):
             return apply_async_rows(fusion, analysis, params)
         return apply_persistent(fusion, analysis, params)
@@ -100,7 +100,7 @@ def keep_what_a_mask_left(params: Any) -> Any:
     return replace(params, project_to_inputs=False, max_registers=max(params.max_registers, MASKED_REGISTERS))
 
 
-def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) -> Launch:
+def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) -> ScheduleResult:
     """Schedule `fusion` in place."""
     template = Template(fusion)
     passes = Passes(template, analysis, is_projected=params.project_to_inputs)
@@ -134,7 +134,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1) - (params.cluster_blocks > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
-    return Launch(tuple(static), params.max_registers, params.cluster_blocks, full_rows(analysis.shape, analysis.axes, params.fill, params.batches), phased)
+    full = full_rows(analysis.shape, analysis.axes, params.fill, params.batches)
+    return ScheduleResult(tuple(static), params.max_registers, params.cluster_blocks, full, phased)
 
 
 def copy_to_shared(template: Template, names: set[int], vector_elems: int) -> dict[TensorView, TensorView]:

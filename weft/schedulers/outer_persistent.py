@@ -17,7 +17,7 @@ from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.rfactor import rfactor
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
@@ -192,7 +192,7 @@ class OuterPersistent(Scheduler):
             out += [replace(read, bdimx=bdimx, bdimy=bdimy, unroll=unroll) for unroll in (4, 2, 8)]
         return [(params.storage, params) for params in dict.fromkeys(out)]
 
-    def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> Launch:
+    def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> ScheduleResult:
         template = Template(fusion)
         passes = Passes(template, analysis, is_projected=params.project_to_inputs)
         kept = passes.separate()
@@ -217,10 +217,10 @@ class OuterPersistent(Scheduler):
         row_axes = loads_at - is_reread
         template.inline_fixed(dict.fromkeys([*template.loads, *copies], loads_at), row_axes, is_across=True)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
-        return Launch(static, params.max_registers, params.cluster_blocks)
+        return ScheduleResult(static, params.max_registers, params.cluster_blocks)
 
 
-    def apply_turned(self, template: Template, passes: Passes, analysis: PersistentAnalysis, params: OuterParams) -> Launch:
+    def apply_turned(self, template: Template, passes: Passes, analysis: PersistentAnalysis, params: OuterParams) -> ScheduleResult:
         """Schedule a tile with turned outputs: the reduction is in a thread."""
         reference = template.reduction_behind(analysis.shape.reference.name)
         names = {t.name for t in turned_outputs(analysis.row_outputs, analysis.axes, analysis.shape)}
@@ -230,7 +230,7 @@ class OuterPersistent(Scheduler):
         template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
         turn([(local, output) for local, output in template.outputs if output.name in names or local.name in names], passes, row_axes)
         template.inline_fixed(dict.fromkeys(template.loads, row_axes), row_axes, is_across=True)
-        return Launch(((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy)), params.max_registers)
+        return ScheduleResult(((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy)), params.max_registers)
 
 
 def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:

@@ -14,7 +14,7 @@ from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.phased_rows import PhasedRows
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
 from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vectors, split_axis
@@ -41,7 +41,7 @@ class PointWise(Scheduler):
         found = variants(analysis.facts(sizes, alignment_bits), arch)
         return [(way, p) for way, p in found if p.vector_elems == found[0][1].vector_elems] if analysis.needs_vectors else found
 
-    def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> Launch:
+    def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> ScheduleResult:
         template = Template(fusion)
         reference = template.tensor(analysis.reference.name)
         static, loads_at, phased = schedule_reference(reference, analysis, params)
@@ -50,7 +50,7 @@ class PointWise(Scheduler):
         names = names_in_vectors(analysis.limits, params.break_point, params.is_phased)
         template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
-        return Launch(tuple(static), params.max_registers, phased=phased)
+        return ScheduleResult(tuple(static), params.max_registers, phased=phased)
 
 
 def schedule_reference(

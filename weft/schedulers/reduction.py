@@ -21,7 +21,7 @@ from ..ir.values import IterDomain, ReductionOp, TensorView
 from ..schedule.phased_rows import PhasedRows
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction
 from .reduction_heuristic import ReductionParams, choose_with_trace, variants
 from .rows import (
@@ -53,7 +53,7 @@ class Reduction(Scheduler):
     def candidates(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, ReductionParams]]:
         return variants(analysis.facts(sizes, alignment_bits), arch)
 
-    def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> Launch:
+    def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> ScheduleResult:
         template = Template(fusion)
         template.stream(analysis.axes, analysis.shape.order)
         reference = template.reduction_behind(analysis.shape.reference.name)
@@ -83,7 +83,7 @@ class Reduction(Scheduler):
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), first, apart)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        return Launch(static, params.max_registers, params.grid_split if params.is_cluster else 1, phased=phased)
+        return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, phased=phased)
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:

@@ -24,7 +24,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import At, LookupOp, ScanOp
 from ..ir.values import Expr, TensorView
 from ..schedule.staying_blocks import StayingBlocks
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 from .throughput_heuristic import ceil_div, next_power_of_two
 
@@ -138,7 +138,7 @@ class Scans(Scheduler):
         others = math.prod(extents[n] for n in analysis.order if n != analysis.along)
         return Decline(f"{others} running folds are more than there are blocks") if others > MAX_GRID[0] else None
 
-    def apply(self, fusion: Fusion, analysis: ScanAnalysis, params: ScanParams) -> Launch:
+    def apply(self, fusion: Fusion, analysis: ScanAnalysis, params: ScanParams) -> ScheduleResult:
         template = Template(fusion)
         reference = template.tensor(analysis.reference.name)
         names = {t.name for t in fusion.tensors()}
@@ -155,7 +155,7 @@ class Scans(Scheduler):
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
         ahead = frozenset(t.name for t in template.loads if not is_indirect(t.definition()))  # an index would have to come two pieces ahead
         staying = StayingBlocks(ahead) if params.is_ahead else None
-        return Launch(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers, staying=staying)
+        return ScheduleResult(static if params.bdimy > 1 or not params.is_row else static[:1], params.max_registers, staying=staying)
 
 
 def is_indirect(expr: Expr | None) -> bool:

@@ -23,7 +23,7 @@ from ..ir.values import SharedSwizzle, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
 from ..schedule.propagate import parallelize_like
-from .base import Alignments, Decline, Launch, Scheduler, Sizes
+from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import analyze_pointwise
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
 from .throughput_heuristic import round_up
@@ -178,7 +178,7 @@ class Transpose(Scheduler):
             return narrow, wide_threads  # bound by instructions: more threads share a tile
         return (wide, wide_threads) if filled[wide] >= filled[narrow] else (narrow, threads)
 
-    def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> Launch:
+    def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> ScheduleResult:
         template = Template(fusion)
         name = analysis.reference.name
         reference = next(local for local, output in template.outputs if name in (local.name, output.name))
@@ -200,7 +200,7 @@ class Transpose(Scheduler):
                 set_lanes(shared)  # the vectors of the straight side go to shared memory whole
         loads = {cache: 2 for source, cache in template.inputs if source.name not in analysis.turned}
         template.inline_fixed({**loads, **dict.fromkeys(loaded, 1), **{shared: 1 for shared, *_ in stored}}, 0)
-        return Launch(((ParallelType.block_x, params.threads),))
+        return ScheduleResult(((ParallelType.block_x, params.threads),))
 
 
 def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> None:
