@@ -10,7 +10,7 @@ from quick import milliseconds
 from weft.arch import A100, B200, H100, H200
 from weft.schedulers.facts import ReductionFacts
 from weft.schedulers.reduction_heuristic import choose, choose_with_trace
-from weft.schedulers.throughput_heuristic import tree_workspace_bytes
+from weft.schedulers.arithmetic import tree_workspace_bytes
 
 CHIPS = (A100, H100, H200, B200)
 

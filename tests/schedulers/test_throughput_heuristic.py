@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import pytest
 from weft.arch import A100, B200, H100, H200
-from weft.schedulers.throughput_heuristic import (
-    ROOF,
-    Trace,
-    balance,
-    best_first,
-    bytes_in_flight_per_sm,
-    next_power_of_two,
-    previous_power_of_two,
-    rereads_from_memory,
-    roof_fraction,
-    share_bytes_per_ns,
-    tree_workspace_bytes,
-    vector_elems,
-)
+from weft.schedulers.arithmetic import Trace, best_first, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vector_elems
+from weft.schedulers.throughput_heuristic import ROOF, balance, bytes_in_flight_per_sm, rereads_from_memory, roof_fraction, share_bytes_per_ns
 
 CHIPS = (A100, H100, H200, B200)
 

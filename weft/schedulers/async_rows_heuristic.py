@@ -15,7 +15,7 @@ from .base import Decline
 from .facts import PersistentFacts
 from .persistent_params import WARP_MULTIPLE
 from .register_rows import MIN_REGISTERS, OPERAND_REGISTERS, OVERHEAD_REGISTERS, RANDOM_REGISTERS, WIDE_REGISTERS
-from .throughput_heuristic import ceil_div, round_up, vector_elems
+from .arithmetic import ceil_div, round_up, vector_elems
 
 ASYNC_THREADS = 128
 BULK_BITS = 128

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..arch import MAX_BLOCK_Z, MAX_GRID
 from .early_weights import EarlyWeights
 from .persistent_params import Candidate, PersistentParams
-from .throughput_heuristic import ceil_div, round_up
+from .arithmetic import ceil_div, round_up
 
 LEAST_VECTORS = 256
 """Of a row. Shorter ones are a warp's, or several to a block."""

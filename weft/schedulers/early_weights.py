@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from .persistent_params import Candidate
 from .register_rows import FEW_BATCHES, MANY_BATCHES, MIN_REGISTERS, OVERHEAD_REGISTERS, RANDOM_REGISTERS, Early, RegisterRows
-from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, round_up
+from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, round_up
 
 BLOCK_THREADS = 256
 """Of a block, with four vectors each; longer rows are spread over a cluster."""

@@ -18,7 +18,7 @@ from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE
-from .throughput_heuristic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
+from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .two_sides import TwoSidedFacts
 
 LEAST_COLUMN_LANES, COLUMN_LANES = 2, 8

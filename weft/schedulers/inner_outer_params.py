@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.enums import ParallelType
-from .throughput_heuristic import ceil_div
+from .arithmetic import ceil_div
 
 LOADS = ("now", "ahead", "cp_async", "tma")
 """How rows come; see `InnerOuterParams`."""

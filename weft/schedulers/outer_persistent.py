@@ -24,7 +24,7 @@ from .reduction import columns_and_rest, schedule_outer
 from .row_passes import Passes, lookups_first, read_again
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
-from .throughput_heuristic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
+from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
 
 BLOCK_THREADS = 512
 

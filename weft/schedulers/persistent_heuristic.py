@@ -23,7 +23,7 @@ from .channel_rows import ChannelRows
 from .facts import PersistentFacts
 from .persistent_params import Candidate, PersistentParams
 from .streamed_rows import StreamedRows
-from .throughput_heuristic import Trace, best_first
+from .arithmetic import Trace, best_first
 
 IN_REGISTERS = "score: lanes that hold data, less the losses measured for other batches, few warps and recomputed exponentials"
 IN_RUNS = "score: bytes in flight, lanes that hold data and rounds of blocks, less the losses measured for clusters and tight registers"

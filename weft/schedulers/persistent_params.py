@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from ..arch import Arch
 from ..schedule.full_rows import fill_of_parts
 from .facts import PersistentFacts
-from .throughput_heuristic import ceil_div, has_phase, round_up, row_vectors, share_bytes_per_ns, vector_elems
+from .arithmetic import ceil_div, has_phase, round_up, row_vectors, vector_elems
+from .throughput_heuristic import share_bytes_per_ns
 
 NARROW_ACCESS_BITS = 32
 """Of an access, up to which bounds that are known to hold are left out: odd rows of bf16 gain 1.3 to 2 times (softmax of 4093: 0.43 to 0.67 of a copy, 65

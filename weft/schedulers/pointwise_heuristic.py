@@ -17,20 +17,8 @@ from dataclasses import asdict, dataclass, replace
 
 from ..arch import MAX_GRID, WARP_THREADS, Arch
 from .facts import PointwiseFacts
-from .throughput_heuristic import (
-    INSTRUCTIONS_PER_OP,
-    Trace,
-    bytes_in_flight_per_sm,
-    ceil_div,
-    clocks_per_ns,
-    gains_by_phase,
-    next_power_of_two,
-    previous_power_of_two,
-    round_up,
-    row_vectors,
-    share_bytes_per_ns,
-    vector_elems,
-)
+from .arithmetic import Trace, ceil_div, gains_by_phase, next_power_of_two, previous_power_of_two, round_up, row_vectors, vector_elems
+from .throughput_heuristic import INSTRUCTIONS_PER_OP, bytes_in_flight_per_sm, clocks_per_ns, share_bytes_per_ns
 
 BLOCK_THREADS = 128
 """Small blocks start and end at different times, which keeps loads and stores mixed; 16 of them fill a multiprocessor."""

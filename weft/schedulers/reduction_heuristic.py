@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from ..arch import Arch
 from .facts import ReductionFacts
+from .arithmetic import Trace, best_first, ceil_div, has_phase, next_power_of_two, previous_power_of_two, row_vectors, tree_workspace_bytes, vector_elems
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
     BLOCK_REDUCTION_INSTRUCTIONS,
@@ -26,21 +27,12 @@ from .throughput_heuristic import (
     MUFU_CLOCKS,
     WARP_INSTRUCTIONS,
     WARP_REDUCTION_INSTRUCTIONS,
-    Trace,
     balance,
-    best_first,
     bytes_in_flight_per_sm,
-    ceil_div,
     clocks_per_ns,
-    has_phase,
-    next_power_of_two,
-    previous_power_of_two,
     reduction_clocks,
     roof_fraction,
-    row_vectors,
     share_bytes_per_ns,
-    tree_workspace_bytes,
-    vector_elems,
     vector_latency_clocks,
 )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
 from .persistent_params import SHARE_MULTIPLE, Candidate, PersistentParams, RowsOf, share_of
-from .throughput_heuristic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
+from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
 
 # Rows in registers. What was measured for each of these constants: docs/constants.md.
 OVERHEAD_REGISTERS = 16

@@ -32,7 +32,8 @@ from .cost.parts import (
 )
 from .facts import PersistentFacts
 from .persistent_params import Candidate
-from .throughput_heuristic import balance, bytes_in_flight_per_sm, ceil_div, clocks_per_ns, share_bytes_per_ns
+from .arithmetic import ceil_div
+from .throughput_heuristic import balance, bytes_in_flight_per_sm, clocks_per_ns, share_bytes_per_ns
 
 L1_PART = 0.75
 """Of what shared memory leaves of a multiprocessor's L1, the part that can hold weights: rows go through it too. An estimate."""

@@ -26,7 +26,7 @@ from ..ir.values import Expr, TensorView
 from ..schedule.staying_blocks import StayingBlocks
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
-from .throughput_heuristic import ceil_div, next_power_of_two
+from .arithmetic import ceil_div, next_power_of_two
 
 TYPES = (
     DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32,

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..arch import MAX_GRID
 from .persistent_params import Candidate, PersistentParams, RowsOf
+from .arithmetic import ceil_div, previous_power_of_two, round_up
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
     BLOCK_REDUCTION_INSTRUCTIONS,
@@ -20,14 +21,11 @@ from .throughput_heuristic import (
     MUFU_CLOCKS,
     WARP_INSTRUCTIONS,
     balance,
-    ceil_div,
     clocks_per_ns,
     l2_bytes_per_ns,
-    previous_power_of_two,
     reduction_clocks,
     rereads_from_memory,
     roof_fraction,
-    round_up,
     vector_latency_clocks,
 )
 

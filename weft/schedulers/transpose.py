@@ -26,7 +26,7 @@ from ..schedule.propagate import parallelize_like
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import analyze_pointwise
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
-from .throughput_heuristic import round_up
+from .arithmetic import round_up
 
 TILES = ((16, 256), (8, 128))
 """Vectors of 16 bytes in a row of a tile, and threads of a block."""
