@@ -62,7 +62,7 @@ SLACK = 1.15
 """Registers that candidates may need over what they have: some of these spill, which the model must know."""
 NEAR = 1.25
 """Over the least predicted time: what may well be the fastest."""
-STUCK_S = 25.0
+STUCK_S = 12.0
 """For one case on the GPU, from which its process is ended."""
 FIELDS = tuple(InnerOuterParams.__dataclass_fields__)
 

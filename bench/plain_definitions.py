@@ -237,7 +237,7 @@ def reduction_params(facts: Any, arch: Arch) -> Iterator[ReductionParams]:
                     if not (split > 1 and facts.results_meet):
                         yield model.outer_candidate(row, bdimx, bdimy, split, unroll).params
                 for split in (2, 4, 8):
-                    if split <= min(most, arch.max_cluster_blocks) and blocks * split <= 8 * arch.sm_count:
+                    if split <= min(most, bdimy, arch.max_cluster_blocks) and blocks * split <= 8 * arch.sm_count:
                         yield model.outer_candidate(row, bdimx, bdimy, split, unroll, is_cluster=True).params
 
 
