@@ -2,6 +2,7 @@
 
     python tests/frontend/fuzz_modules.py 1000               regions evaluated by the interpreter (about a second per module)
     python tests/frontend/fuzz_modules.py 200 --kernels      regions run by kernels in the emulator (about five)
+    python tests/frontend/fuzz_modules.py 1000 --device cuda regions run by kernels on a GPU
     python tests/frontend/fuzz_modules.py 1 --seed 17 -v     one of them again, with its text
 
 A module is a chain of 3 to 9 calls drawn from `STEPS`, over one or two inputs of odd sizes and strides, sometimes with sizes left open (dynamic=True).
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from sweep import spread
+from sweep import resumed
 
 from weft.frontend import ahead
 from weft.frontend.backend import GRAPHS, backend
@@ -70,7 +71,7 @@ def _strided(rng: random.Random, t: torch.Tensor) -> torch.Tensor:
     if kind == 1:
         return t.transpose(0, -1).contiguous().transpose(0, -1)
     if kind == 2:
-        wide = torch.zeros(*t.shape[:-1], t.shape[-1] + 3, dtype=t.dtype)
+        wide = torch.zeros(*t.shape[:-1], t.shape[-1] + 3, dtype=t.dtype, device=t.device)
         wide[..., 1 : 1 + t.shape[-1]] = t
         return wide[..., 1 : 1 + t.shape[-1]]
     return t[:1].expand_as(t) if kind == 3 and t.shape[0] > 1 else t
@@ -116,8 +117,8 @@ def _moved_gradients(function: Callable[..., Any], exact: list[torch.Tensor], re
     return out
 
 
-def run(seed: int, kernels: bool = False) -> tuple[str, str]:
-    """Return (what is wrong or "", the text) of one module."""
+def run(seed: int, kernels: bool = False, device: str = "cpu") -> tuple[str, str]:
+    """Return (what is wrong or "", the text) of one module. kernels: of the emulator; on another device there are always kernels."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     text, sizes, is_open = make_module(rng)
@@ -128,7 +129,7 @@ def run(seed: int, kernels: bool = False) -> tuple[str, str]:
     shapes = [sizes, sizes, (width,), (width,), (width, width)]
     exact = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     exact[4] /= width**0.5
-    strided = [_strided(rng, t.float()) if n < 2 else t.float() for n, t in enumerate(exact)]
+    strided = [_strided(rng, t.float().to(device)) if n < 2 else t.float().to(device) for n, t in enumerate(exact)]
     ours = [t.requires_grad_() for t in strided]
     exact = [t.detach().double().requires_grad_() for t in strided]
     torch._dynamo.reset()
@@ -137,9 +138,9 @@ def run(seed: int, kernels: bool = False) -> tuple[str, str]:
         eager = function(*ours)
     except Exception:  # noqa: BLE001  (a chain that torch itself refuses)
         return "", text
-    options = {"emulate": True, "strict": False}
+    options = {"emulate": device == "cpu", "strict": False}
     try:
-        with contextlib.nullcontext() if kernels else interpreted():
+        with contextlib.nullcontext() if kernels or device != "cpu" else interpreted():
             got = torch.compile(function, backend=backend, options=options, dynamic=is_open)(*ours)
             pairs = [(got, want, eager)] if isinstance(got, torch.Tensor) else list(zip(got, want, eager))
             grads = torch.autograd.grad([g for g, _, _ in pairs], ours, [torch.ones_like(g) for g, _, _ in pairs], allow_unused=True)
@@ -170,23 +171,26 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=7200)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--ledger", default="", help="a file that keeps what is done, from which a later run goes on")
     parser.add_argument("-v", action="store_true")
     a = parser.parse_args()
-    bad = ran = covered = nodes = 0
+    bad = ran = covered = nodes = left = 0
     start = time.perf_counter()
-    items = [(seed, a.kernels) for seed in range(a.seed, a.seed + a.count)]
-    for (seed, _), (problem, text, held, of) in spread(_work, items, a.workers, a.seconds):
-        ran, covered, nodes = ran + 1, covered + held, nodes + of
+    items = [(seed, a.kernels, a.device) for seed in range(a.seed, a.seed + a.count)]
+    for (seed, *_), (problem, text, held, of, in_torch) in resumed(_work, items, a.workers, a.seconds, a.ledger):
+        ran, covered, nodes, left = ran + 1, covered + held, nodes + of, left + in_torch
         if problem or a.v:
             print(f"seed {seed}: {problem or 'right'}\n{text}", flush=True)
         bad += bool(problem)
-    print(f"{ran} of {a.count} modules, {bad} wrong; {covered} of {nodes} compute nodes in regions; {time.perf_counter() - start:.0f} s")
+    print(f"{ran} of {a.count} modules, {bad} wrong; {covered} of {nodes} compute nodes in regions, {left} regions fell back to torch; {time.perf_counter() - start:.0f} s")
     sys.exit(bool(bad))
 
 
-def _work(item: tuple[int, bool]) -> tuple[str, str, int, int]:
+def _work(item: tuple[int, bool, str]) -> tuple[str, str, int, int, int]:
     problem, text = run(*item)
-    return problem, text, sum(g.covered_nodes for g in GRAPHS), sum(g.compute_nodes for g in GRAPHS)
+    in_torch = sum(bool(call.fallback_reason) for g in GRAPHS for call in g.calls)
+    return problem, text, sum(g.covered_nodes for g in GRAPHS), sum(g.compute_nodes for g in GRAPHS), in_torch
 
 
 if __name__ == "__main__":

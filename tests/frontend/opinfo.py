@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from sweep import spread
+from sweep import resumed
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
@@ -278,8 +278,8 @@ def _known(dtype: torch.dtype) -> list[Any]:
     return entries([], dtype)
 
 
-def _work(item: tuple[int, str, int, int | None, bool, bool]) -> Tally:
-    """The tally of one part of one entry's samples."""
+def _work(item: tuple[int, str, int, int | None, bool, bool]) -> dict[str, Any]:
+    """The tally of one part of one entry's samples, as fields."""
     warnings.simplefilter("ignore")
     index, dtype, part, most, emulate, of_functions = item
     given = getattr(torch, dtype)
@@ -289,7 +289,7 @@ def _work(item: tuple[int, str, int, int | None, bool, bool]) -> Tally:
             run_function(functions()[op.name], op, sample, tally)
         else:
             run_sample(op, sample, tally, emulate)
-    return tally
+    return dict(vars(tally))
 
 
 def main() -> None:
@@ -301,6 +301,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=None, help="samples per entry")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2 * 3600)
+    parser.add_argument("--ledger", default="", help="a file that keeps what is done, from which a later run goes on")
     a = parser.parse_args()
     total = Tally()
     reasons: collections.Counter[str] = collections.Counter()
@@ -312,8 +313,8 @@ def main() -> None:
     }  # fmt: skip
     items = [(index, a.dtype, part, a.most, a.emulate, a.functions) for part in range(PARTS) for index in chosen]
     done = 0
-    for item, tally in spread(_work, items, a.workers, a.seconds):
-        done += 1
+    for item, fields in resumed(_work, items, a.workers, a.seconds, a.ledger):
+        done, tally = done + 1, Tally(**fields)
         name = chosen[item[0]].name
         total.right, total.foreign, total.not_traced = total.right + tally.right, total.foreign + tally.foreign, total.not_traced + tally.not_traced
         total.declined.update(tally.declined)

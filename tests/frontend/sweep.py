@@ -1,10 +1,12 @@
-"""Many independent pieces of work on several cores until a time is up. Owns the processes; read first: `spread`."""
+"""Many independent pieces of work on several cores until a time is up, and again later from where that was. Owns the processes; read first: `spread`."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -32,10 +34,27 @@ def spread(work: Callable[[Any], Any], items: Sequence[Any], workers: int, secon
         pool.terminate()
 
 
+def resumed(work: Callable[[Any], Any], items: Sequence[Any], workers: int, seconds: float, ledger: str) -> Iterator[tuple[Any, Any]]:
+    """As `spread`, with results that a file keeps as they come, a line of JSON each; what it has already is not done again. ledger: "" for none."""
+    known: dict[str, Any] = {}
+    if ledger and Path(ledger).exists():
+        for line in Path(ledger).read_text().splitlines():
+            if line.endswith("]"):  # the last line of a process that was killed may be a part of one
+                item, result = json.loads(line)
+                known[json.dumps(item)] = result
+    left = [item for item in items if json.dumps(item) not in known]
+    yield from ((item, known[json.dumps(item)]) for item in items if json.dumps(item) in known)
+    for item, result in spread(work, left, workers, seconds):
+        if ledger:
+            with open(ledger, "a") as file:
+                file.write(json.dumps([item, result]) + "\n")
+        yield item, result
+
+
 def _begin() -> None:
     import torch
 
     torch.set_num_threads(1)
 
 
-__all__ = ["spread"]
+__all__ = ["resumed", "spread"]

@@ -1,0 +1,166 @@
+"""weft's own work in a first and in a second process of a compiled training step: seconds of processors, by what they are spent on.
+
+    PYTHONPATH=. python bench/own_work.py                              16 Llama layers of width 1024, on a GPU
+    PYTHONPATH=. python bench/own_work.py --device cpu --width 64      in the emulator
+
+Each process runs the model eagerly first, then one step through the backend, then two more. What weft's functions take is counted once, in the innermost of
+them, on every thread; tracing, AOTAutograd and its partitioner, and reading of entries from disk by torch are torch's. Calls count with what they take more
+than in the third step. Read first: `Clock`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Clock:
+    """Seconds of processors by name; a function inside another is not counted in that one, too."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.times: Counter[str] = Counter()
+        self._inner = threading.local()
+        self._lock = threading.Lock()
+
+    def watch(self, owner: Any, function: str, name: str) -> None:
+        """Count what owner.function takes as `name`."""
+        plain: Callable[..., Any] = getattr(owner, function)
+
+        def timed(*args: Any, **keywords: Any) -> Any:
+            outer = getattr(self._inner, "spent", 0.0)
+            self._inner.spent, begun = 0.0, time.thread_time()
+            try:
+                return plain(*args, **keywords)
+            finally:
+                whole = time.thread_time() - begun
+                with self._lock:
+                    self.seconds[name] += whole - self._inner.spent
+                    self.times[name] += 1
+                self._inner.spent = outer + whole
+
+        setattr(owner, function, timed)
+
+    def taken(self) -> dict[str, float]:
+        """Return the seconds so far, and begin again."""
+        with self._lock:
+            found, self.seconds = dict(self.seconds), Counter()
+        return found
+
+
+GRAPHS_OF_FIRST, OF_SECOND, CALLS = ("graphs", "rewrites"), ("tag", "graphs", "plans", "records", "calls"), "calls"
+
+
+def watched() -> Clock:
+    """Return a clock of weft's functions."""
+    import functorch.compile
+
+    from torch._functorch import compile_utils
+    from weft.frontend import ahead, backend, region_call, stored
+    from weft.runtime import call_records
+
+    clock = Clock()
+    clock.watch(backend, "_tag", "tag")
+    clock.watch(backend, "compile_graph", "graphs")
+    clock.watch(backend, "partition", "rewrites")
+    clock.watch(functorch.compile, "min_cut_rematerialization_partition", "torch's partitioner")
+    clock.watch(compile_utils, "fx_graph_cse", "torch's partitioner")
+    clock.watch(stored.StoredGraph, "prepare_for_serialization", "writing")
+    clock.watch(stored.StoredGraph, "post_compile", "plans")
+    clock.watch(stored.StoredGraph, "graph", "graphs read again")
+    clock.watch(ahead, "_prepare", "kernels")
+    clock.watch(call_records.RecordedCalls, "_restore", "records")
+    clock.watch(call_records.RecordedCalls, "_keep", "writing")
+    clock.watch(region_call.RegionCall, "_run", CALLS)
+    return clock
+
+
+def one_process(device: str, layers: int, width: int) -> None:
+    """Print what a process takes, as JSON."""
+    begun = time.process_time()
+    import torch
+    import torch._dynamo
+
+    torch_s, begun = time.process_time() - begun, time.process_time()
+    from weft.frontend.backend import GRAPHS, backend
+
+    import_s = time.process_time() - begun
+    import compile_models as models
+
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    model = models.Llama(width=width, heads=max(1, width // 128), hidden=width * 11 // 4, layers=layers, words=32 * width).to(device, dtype)
+    tokens = torch.randint(0, 32 * width, (1, width), device=device)
+
+    def seconds(function: Callable[..., Any]) -> float:
+        start = time.perf_counter()
+        model.zero_grad(set_to_none=True)
+        function(tokens, tokens.roll(1, 1)).backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    seconds(model)
+    clock = watched()
+    fast = torch.compile(model, backend=backend, options={"emulate": device == "cpu"})
+    begun = time.process_time()
+    first_s = seconds(fast)
+    processors_s = time.process_time() - begun
+    found = clock.taken()
+    seconds(fast)
+    clock.taken()
+    again_s = seconds(fast)
+    found[CALLS] -= clock.taken()[CALLS]
+    graphs = [
+        f"{g.kind}: {len(g.calls)} regions of {len({c.plan.key for c in g.calls})} structures, {g.covered_nodes} of {g.compute_nodes} nodes, "
+        f"{sum(c.calls.executor is None for c in g.calls)} from records, {sum(bool(c.fallback_reason) for c in g.calls)} in torch" for g in GRAPHS
+    ]  # fmt: skip
+    print(json.dumps({"first_s": first_s, "processors_s": processors_s, "again_s": again_s, "import_s": import_s, "torch_s": torch_s, "work": found, "graphs": graphs}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--one", action="store_true", help="this process, with the caches that the environment names")
+    parser.add_argument("--profile", default="", help="TORCH_LOGS of each process, whose text is shown")
+    a = parser.parse_args()
+    if a.one:
+        one_process(a.device, a.layers, a.width)
+        return
+    command = [sys.executable, __file__, "--one", "--device", a.device, "--layers", str(a.layers), "--width", str(a.width)]
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch", "WEFT_CACHE_DIR": f"{folder}/weft", "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
+        logs = {"TORCH_LOGS": a.profile} if a.profile else {}
+        for number in range(a.processes):
+            done = subprocess.run(command, env={**os.environ, **caches, **logs}, capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit(done.stderr[-3000:])
+            print(done.stderr[-6000:] if a.profile else "", end="")
+            found = json.loads(done.stdout.strip().splitlines()[-1])
+            work = found["work"]
+            names = GRAPHS_OF_FIRST if number == 0 else OF_SECOND
+            own = sum(work.get(name, 0.0) for name in names)
+            print(f"process {number + 1}: first step {found['first_s']:.2f} s, {found['processors_s']:.2f} s of processors; third step {1e3 * found['again_s']:.1f} ms; "
+                  f"import of weft.frontend {found['import_s']:.2f} s\n  own work ({' + '.join(names)}): {own:.3f} s; "
+                  + ", ".join(f"{name} {s:.3f}" for name, s in sorted(work.items(), key=lambda p: -p[1])), flush=True)  # fmt: skip
+            for line in found["graphs"]:
+                print(f"  {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
