@@ -60,7 +60,7 @@ class Clock:
         return found
 
 
-GRAPHS_OF_FIRST, OF_SECOND, CALLS = ("graphs", "rewrites"), ("tag", "graphs", "plans", "records", "calls"), "calls"
+OF_FIRST, OF_SECOND, CALLS = ("graphs", "rewrites"), ("tag", "graphs", "plans", "records", "calls"), "calls"
 
 
 def watched() -> Clock:
@@ -89,11 +89,10 @@ def watched() -> Clock:
 
 def one_process(device: str, layers: int, width: int) -> None:
     """Print what a process takes, as JSON."""
-    begun = time.process_time()
     import torch
     import torch._dynamo
 
-    torch_s, begun = time.process_time() - begun, time.process_time()
+    begun = time.process_time()
     from weft.frontend.backend import GRAPHS, backend
 
     import_s = time.process_time() - begun
@@ -123,11 +122,16 @@ def one_process(device: str, layers: int, width: int) -> None:
     clock.taken()
     again_s = seconds(fast)
     found[CALLS] -= clock.taken()[CALLS]
-    graphs = [
-        f"{g.kind}: {len(g.calls)} regions of {len({c.plan.key for c in g.calls})} structures, {g.covered_nodes} of {g.compute_nodes} nodes, "
-        f"{sum(c.calls.executor is None for c in g.calls)} from records, {sum(bool(c.fallback_reason) for c in g.calls)} in torch" for g in GRAPHS
-    ]  # fmt: skip
-    print(json.dumps({"first_s": first_s, "processors_s": processors_s, "again_s": again_s, "import_s": import_s, "torch_s": torch_s, "work": found, "graphs": graphs}))
+    whole = {"first_s": first_s, "processors_s": processors_s, "again_s": again_s, "import_s": import_s}
+    print(json.dumps({**whole, "work": found, "graphs": [described(g) for g in GRAPHS]}))
+
+
+def described(graph: Any) -> str:
+    """Return what became of a graph."""
+    structures = len({call.plan.key for call in graph.calls})
+    restored, in_torch = sum(call.calls.executor is None for call in graph.calls), sum(bool(call.fallback_reason) for call in graph.calls)
+    covered = f"{graph.covered_nodes} of {graph.compute_nodes} nodes"
+    return f"{graph.kind}: {len(graph.calls)} regions of {structures} structures, {covered}, {restored} from records, {in_torch} in torch"
 
 
 def main() -> None:
@@ -152,14 +156,18 @@ def main() -> None:
                 sys.exit(done.stderr[-3000:])
             print(done.stderr[-6000:] if a.profile else "", end="")
             found = json.loads(done.stdout.strip().splitlines()[-1])
-            work = found["work"]
-            names = GRAPHS_OF_FIRST if number == 0 else OF_SECOND
-            own = sum(work.get(name, 0.0) for name in names)
-            print(f"process {number + 1}: first step {found['first_s']:.2f} s, {found['processors_s']:.2f} s of processors; third step {1e3 * found['again_s']:.1f} ms; "
-                  f"import of weft.frontend {found['import_s']:.2f} s\n  own work ({' + '.join(names)}): {own:.3f} s; "
-                  + ", ".join(f"{name} {s:.3f}" for name, s in sorted(work.items(), key=lambda p: -p[1])), flush=True)  # fmt: skip
-            for line in found["graphs"]:
-                print(f"  {line}", flush=True)
+            show(number, found)
+
+
+def show(number: int, found: dict[str, Any]) -> None:
+    """Print what process `number` took."""
+    work, names = found["work"], OF_SECOND if number else OF_FIRST
+    own = sum(work.get(name, 0.0) for name in names)
+    print(f"process {number + 1}: first step {found['first_s']:.2f} s, {found['processors_s']:.2f} s of processors; third {1e3 * found['again_s']:.1f} ms")
+    print(f"  own work ({' + '.join(names)}): {own:.3f} s, beside {found['import_s']:.3f} s for the import of weft.frontend")
+    print("  " + ", ".join(f"{name} {s:.3f}" for name, s in sorted(work.items(), key=lambda p: -p[1])))
+    for line in found["graphs"]:
+        print(f"  {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from weft.cache.entry import Artefact
 from weft.options import options
 from weft.runtime import call_records
 from weft.runtime.call_records import RecordedCalls, code_version
+from weft.runtime.outputs import Layout
+from weft.runtime.record_text import NoRecord, decoded, encoded
 
 
 @pytest.fixture(autouse=True)
@@ -149,20 +153,32 @@ def test_without_a_cache_or_a_digest_nothing_is_recorded(folder: Path) -> None:
     assert calls.executor is not None
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x80\x05.", b"\x80\x05\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", b"cos\nsystem\n(S'true'\ntR."])
-def test_a_record_that_is_none_is_not_believed(damage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache finds damage; a right checksum over something else is a miss, and runs nothing."""
-    import os
+def test_values_come_back_as_they_were() -> None:
+    value = (1, True, None, -0.0, 0.1, float("inf"), [2, (), ["a"]], {"k": (3,), 4: {}}, complex(0.1, -0.0), torch.bfloat16, "a\n\u00e9")
+    found = decoded(json.loads(json.dumps(encoded(value, {}), allow_nan=False)), {})
+    assert repr(found) == repr(value)  # which tells True from 1, and -0.0 from 0.0
+    layout = Layout((2, 3), (3, 1), torch.float16)
+    assert decoded(encoded((layout, [layout]), {"Layout": Layout}), {"Layout": Layout}) == (layout, [layout])
+    assert math.isnan(decoded(encoded(math.nan, {}), {}))
 
-    monkeypatch.setattr(os, "system", lambda command: pytest.fail("it ran"))
+
+@pytest.mark.parametrize("value", [object(), torch.ones(2), b"", {1}, len, torch.device("cpu"), Layout((2,), (1,), torch.int8), (1, [print]), type("Own", (int,), {})(3)])
+def test_what_is_no_data_is_not_written(value: object) -> None:
+    with pytest.raises(NoRecord):
+        encoded(value, {})
+
+
+@pytest.mark.parametrize("damage", ["", 7, None, {}, [], {"_Record": []}, {"system": ["true"]}, {"Layout": [1]}, {"dtype": "ones"}, {"dtype": 3}, {"float": "x"}, {"dict": [1]}, {"a": 1, "b": 2}])
+def test_a_record_that_is_none_is_not_believed(damage: object) -> None:
+    """The cache finds damage; a right checksum over something else is a miss, and runs nothing."""
     x = torch.randn(5, 8)
     want = RecordedCalls("d", maker(softmax)).execute([x])
     cache = default_cache()
     assert cache is not None
     for key in cache.keys():
         artefact = cache.get(key)
-        if artefact is not None and call_records.BLOB in artefact.blobs:
-            cache.put(key, Artefact({"kind": "call"}, {call_records.BLOB: damage}))
+        if artefact is not None and call_records.RECORD in artefact.metadata:
+            cache.put(key, Artefact({"kind": "call", call_records.RECORD: damage}))
     calls = RecordedCalls("d", maker(softmax))
     equal(calls.execute([x]), want)
     assert calls.executor is not None

@@ -82,6 +82,9 @@ def _primitives() -> str:
     return (FOLDER / f"{PRIMITIVES}.cuh").read_text()
 
 
+_ENTRY = re.compile(r"\bWEFT_ENTRY\(\s*(\w+)\s*\)")
+
+
 def translation_unit(kernel_text: str, blocks: Iterable[str] = (), *, shortened: bool = False) -> str:
     """Put a kernel and the blocks that it uses into one text, which NVRTC and the emulator both compile.
 
@@ -93,7 +96,6 @@ def translation_unit(kernel_text: str, blocks: Iterable[str] = (), *, shortened:
     if shortened:
         parts = only_used(parts, kernel_text)
     parts.append(kernel_text.rstrip())
-    for name in dict.fromkeys(KERNEL_NAME.findall(kernel_text)):
-        if not re.search(rf"\bWEFT_ENTRY\(\s*{name}\s*\)", kernel_text):
-            parts.append(f"WEFT_ENTRY({name})")
+    brought = _ENTRY.findall(kernel_text)
+    parts += [f"WEFT_ENTRY({name})" for name in dict.fromkeys(KERNEL_NAME.findall(kernel_text)) if name not in brought]
     return "\n".join(parts) + "\n"

@@ -180,8 +180,11 @@ def _has_bits(buffer: Buffer) -> bool:
 
 def _launch_bounds(source: str, entry: str) -> int | None:
     """Most threads per block that the text promises, where it does so with a number."""
-    match = re.search(rf"__launch_bounds__\(\s*(\d+)[^)]*\)[^;{{}}]*\b{re.escape(entry)}\s*\(", source)
-    return int(match[1]) if match else None
+    promises = (int(found[1]) for found in _PROMISE.finditer(source) if entry in _CALLED.findall(found[2]))
+    return next(promises, None)
+
+
+_PROMISE, _CALLED = re.compile(r"__launch_bounds__\(\s*(\d+)[^)]*\)([^;{}]*)"), re.compile(r"\b(\w+)\s*\(")
 
 
 def _dim3(extents: Sequence[int]) -> Dim3:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import io
 import logging
 import os
-import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,30 +27,29 @@ from .. import forking
 from ..cache import Artefact, artefact_key, default_cache
 from ..dtypes import DataType
 from ..expr import EVALUATORS, const, var
-from ..lower.program import KernelProgram, Need
+from ..lower.program import KernelProgram, LineOrigin, Need
 from ..options import Options, current, in_block
 from . import engines, philox_state, profile, warm_path, work_memory
 from .arguments import flattened
 from .binding import span_elems
-from .engines import BuiltKernel, Engine, LaunchPlan
+from .engines import BuiltKernel, Engine, LaunchPlan, Memory
+from .outputs import Layout
+from .record_text import NoRecord, decoded, encoded
 from .storage_check import checker
 from .torch_steps import TorchCall
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Of records: raise it when their meaning changes without a change of weft's files."""
 MOST_SIGNATURES = 16
 """Records that one process writes for one definition: a size that changes at every call would fill the disk."""
-BLOB = "record"
+RECORD = "record"
+"""Its place in an entry's metadata."""
 
 _DATA = re.compile(r"(size|stride|dtype)\w*|number_\d+|torch\d+_\d+")
 _WRITTEN = re.compile(r"(take|make|words|call|again|give|take_batch|make_batch|give_batch|set_stream)\d+|empty|place|stream|device")
 """Names of constants: those that are kept as they are, and those that come with writing the function anew."""
-
-
-class Unrecordable(Exception):
-    """A call that no file can hold, with the reason."""
 
 
 # ---------------------------------------------------------------- what a record is for
@@ -92,7 +89,7 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def signature_of(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what a prepared call depends on in its values. Errors: Unrecordable for values of unusual kinds."""
+    """Return what a prepared call depends on in its values. Errors: NoRecord for values of unusual kinds."""
     out: list[Any] = []
     devices: set[torch.device] = set()
     for value in values:
@@ -102,15 +99,15 @@ def signature_of(values: Sequence[Any]) -> tuple[Any, ...]:
             out.append("float")
         elif type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided and not value.is_neg() and not value.is_conj():
             if value.requires_grad and torch.is_grad_enabled():
-                raise Unrecordable("gradients are recorded")
+                raise NoRecord("gradients are recorded")
             is_number = value.is_cpu and not value.dim()
             devices.update(() if is_number else [value.device])
             low = 0 if is_number else value.data_ptr() & warm_path.ALIGNED
             out.append((tuple(value.shape), value.stride(), str(value.dtype), value.device.type, low))
         else:
-            raise Unrecordable(f"a {type(value).__name__}")
+            raise NoRecord(f"a {type(value).__name__}")
     if len(devices) > 1:
-        raise Unrecordable("tensors of several devices")
+        raise NoRecord("tensors of several devices")
     return tuple(out)
 
 
@@ -195,13 +192,13 @@ _PARTS = ("arguments", "allocations", "before", "steps", "after", "returned")
 
 
 def _record_of(caller: Any, prepared: Any) -> _Record:
-    """Return the record of a prepared call. Errors: Unrecordable."""
+    """Return the record of a prepared call. Errors: NoRecord."""
     shared = caller.shared
     if shared.outputs.copies or any(alias is not None for alias in shared.outputs.alias):
-        raise Unrecordable("it writes into an input")
+        raise NoRecord("it writes into an input")
     parts = getattr(prepared.run, "parts", None)
     if parts is None:
-        raise Unrecordable("its function is wrapped")
+        raise NoRecord("its function is wrapped")
     record = _Record(tuple(caller._kinds), {name: getattr(parts, name) for name in _PARTS}, {}, {}, {}, [], 0)
     for name, value in parts.constants.items():
         if name == "take":
@@ -213,7 +210,7 @@ def _record_of(caller: Any, prepared: Any) -> _Record:
         elif _DATA.fullmatch(name):
             record.data[name] = value
         elif not (_WRITTEN.fullmatch(name) or re.fullmatch(r"launch\d+|zeroed_memory|gpu", name)):
-            raise Unrecordable(f"the constant {name}")
+            raise NoRecord(f"the constant {name}")
     for runtime, plan in zip(prepared.runtimes, prepared.plans, strict=True):
         program = runtime.program
         block = tuple(int(n.value) if n.is_const else None for n in program.block)
@@ -250,27 +247,16 @@ def _rebuilt(record: _Record, engine: Engine, options: Options) -> tuple[Callabl
 
 _KINDS = {k: k for k in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR, warm_path.CPU_SCALAR, warm_path.SCALAR, warm_path.SHAPE_SCALAR)}
 """Kinds of inputs, which the writer knows by identity."""
-_CLASSES = {
-    ("weft.runtime.call_records", "_Record"), ("weft.runtime.call_records", "_Kernel"), ("weft.runtime.engines", "LaunchPlan"),
-    ("weft.runtime.engines", "Memory"), ("weft.runtime.warm_path", "LaunchText"), ("weft.runtime.outputs", "Layout"), ("weft.lower.program", "LineOrigin"),
-}  # fmt: skip
+_CLASSES = {c.__name__: c for c in (_Record, _Kernel, LaunchPlan, Memory, warm_path.LaunchText, Layout, LineOrigin)}
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes the few classes that a record has, and types of torch."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _CLASSES or module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a record")
-
-
-def _read(data: bytes) -> _Record:
-    found = _Unpickler(io.BytesIO(data)).load()
-    if not isinstance(found, _Record):
-        raise pickle.UnpicklingError("no record")
-    found.kinds = tuple(_KINDS.get(kind, kind) for kind in found.kinds)
-    return found
+def _read(found: object) -> _Record:
+    """Return the record that an entry's metadata hold. Errors: NoRecord."""
+    record = decoded(found, _CLASSES)
+    if not isinstance(record, _Record):
+        raise NoRecord(f"a {type(record).__name__}")
+    record.kinds = tuple(_KINDS.get(kind, kind) for kind in record.kinds)
+    return record
 
 
 # ---------------------------------------------------------------- calls
@@ -337,7 +323,7 @@ class RecordedCalls:
             artefact = None if cache is None else cache.get(_key(self.definition, signature, device, engine, options))
             if artefact is None:
                 return False
-            record = _read(artefact.blobs[BLOB])
+            record = _read(artefact.metadata.get(RECORD))
             if self._kinds not in ((), record.kinds):
                 return False
             run, kernels = _rebuilt(record, engine, options)
@@ -379,13 +365,12 @@ class RecordedCalls:
             return
         try:
             key = _key(self.definition, signature_of(values), device, engine, options)
-            data = pickle.dumps(_record_of(caller, prepared), protocol=5)
-            _read(data)
-        except (Unrecordable, pickle.PicklingError, pickle.UnpicklingError, AttributeError, TypeError) as error:
+            record = encoded(_record_of(caller, prepared), _CLASSES)
+        except NoRecord as error:
             log.debug("a call is not recorded: %s", error)
             return
         cache = default_cache(options)
-        if cache is not None and cache.put(key, Artefact({"kind": "call"}, {BLOB: data})):
+        if cache is not None and cache.put(key, Artefact({"kind": "call", RECORD: record})):
             self._written += 1
 
 
