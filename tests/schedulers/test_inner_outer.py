@@ -57,15 +57,15 @@ def test_other_definitions(name):
     run(fd, inputs, wanted, TOLERANCE[narrowest])
 
 
-@pytest.mark.parametrize("rows, columns", [(7, 24), (12, 1024)])
+@pytest.mark.parametrize("rows, columns", [(7, 24), (12, 1024), (3, 16384)])
 def test_sizes_that_the_definition_fixes(rows, columns):
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[rows, columns], contiguity=True, dtype=DataType.Float)
-        y = fd.ops.mul(x, fd.ops.sum(x, [1], True))
+        y = fd.ops.add(fd.ops.mul(x, fd.ops.sum(x, [1], True)), fd.ops.sum(fd.ops.mul(x, x), [1], True))  # in a cluster, both are one exchange
         fd.add_output(y)
         fd.add_output(fd.ops.sum(y, [0]))
     x = numbers(rows, columns)
-    y = x.double() * x.double().sum(1, keepdim=True)
+    y = x.double() * x.double().sum(1, keepdim=True) + x.double().square().sum(1, keepdim=True)
     run(fd, [x], [y, y.sum(0)], TOLERANCE[DataType.Float])
 
 
@@ -200,6 +200,22 @@ def test_a_column_result_that_rows_use_is_declined_with_the_reason():
         fd.add_output(fd.ops.sum(x, [1]))
     declined = template.InnerOuterPersistent().analyze(fd.fusion)
     assert "computed from a column reduction and has an axis of the rows" in declined.reason
+
+
+def test_an_output_of_some_of_the_columns_is_declined_with_the_reason():
+    """It is computed from no reduction, so that no loop over rows or over columns is its own."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1, -1], contiguity=True, dtype=DataType.Float)
+        v = fd.define_tensor(shape=[-1], contiguity=True, dtype=DataType.Float)
+        y = fd.ops.add(x, fd.ops.broadcast_in_dim(v, x.shape(), [1]))
+        for out in (fd.ops.sub(y, fd.ops.sum(y, [1, 2], True)), fd.ops.sum(y, [0]), fd.ops.cos(v)):
+            fd.add_output(out)
+    declined = template.InnerOuterPersistent().analyze(fd.fusion)
+    assert "has no rows and not all columns" in declined.reason
+    x, v = numbers(6, 5, 12), numbers(5)
+    y = x.double() + v.double()[:, None]
+    for got, expected in zip(fd.execute([x, v]), [y - y.sum((1, 2), keepdim=True), y.sum(0), v.double().cos()], strict=True):
+        assert relative_error(got, expected) <= TOLERANCE[DataType.Float]
 
 
 @pytest.mark.parametrize("is_layer_norm", [True, False])

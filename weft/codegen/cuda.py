@@ -541,8 +541,9 @@ class CudaWriter:
 
     def fold_cluster(self, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
         """Fold `value` over the blocks of a cluster."""
+        n = s.group_elems * len(s.outputs)
         if s.turn is not None:
-            half, n = self.scalars.index(floordiv(s.exchange.elems, 2)), s.group_elems * len(s.outputs)  # type: ignore[union-attr]
+            half = self.scalars.index(floordiv(s.exchange.elems, 2))  # type: ignore[union-attr]
             if s.half:
                 name, first = ("hand_over_cluster_turn", "") if s.half == "hand over" else ("take_cluster_turn", f"{identity}, ")
                 self.call(depth, f"weft::{name}<{functor}, {n}>(value, {first}{exchange}, {half}, {self.scalars.index(s.turn)});")
@@ -550,12 +551,12 @@ class CudaWriter:
             self.call(depth, f"weft::reduce_cluster_turn<{functor}, {n}>(value, {identity}, {exchange}, {half}, {self.scalars.index(s.turn)});")
             return
         if s.is_fused_cluster:
-            self.call(depth, f"weft::reduce_cluster_rows<{functor}, {s.group_elems}>(value, {identity}, {exchange});")
+            self.call(depth, f"weft::reduce_cluster_rows<{functor}, {n}>(value, {identity}, {exchange});")
             return
         live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
         folded, _ = self.linear([p for p in live if p in s.thread_types], "blockDim")
         kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
-        self.call(depth, f"weft::reduce_cluster<{functor}, {s.group_elems}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
+        self.call(depth, f"weft::reduce_cluster<{functor}, {n}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
 
     def fold_blocks(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
         """Fold `value` over the threads of the block; then let the last block that arrives fold the partial results of all blocks.

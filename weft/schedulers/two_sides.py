@@ -159,6 +159,11 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     if single is None:
         return Obstacle(f"{inner.reference} keeps an axis of one element, which does not merge with the rows that {totals[0]} folds")
     column_tensors = behind(fusion, outer)
+    for output in fusion.outputs():
+        if isinstance(output, TensorView) and output not in column_tensors:
+            has_rows, columns = axes.concrete(output) & outer.reduced, axes.concrete(output) & inner.reduced
+            if not has_rows and columns != inner.reduced:
+                return Obstacle(f"{output} is computed from no reduction, and has no rows and not all columns")
     for tensor in column_tensors:
         if not axes.stored(tensor) <= inner.reduced or tensor in {o for e in inner.reductions for o in e.outputs}:
             return Obstacle(f"{tensor} is computed from a column reduction and has an axis of the rows")
