@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import weft
+from weft.api.op_help import type_of
 from weft.api.tensor_methods import METHODS
 from weft.ops.functions import UNSUPPORTED
 from weft.ops.names import function_of, all_names
@@ -22,19 +23,6 @@ from weft.quantize.behind import FUNCTIONS as RECIPES_BEHIND
 
 ROOT = Path(__file__).parents[1] / "weft"
 HEADER = '"""Made by docs/make_stubs.py from the registry of ops."""\n\n'
-TYPES_OF_ARGUMENTS = {
-    "dims": "int | Sequence[int] | None", "dim": "int", "dim0": "int", "dim1": "int", "start_dim": "int", "end_dim": "int", "keepdim": "bool",
-    "dtype": "DType", "shape": "Sequence[int | Scalar]", "new_shape": "Sequence[int | Scalar]", "is_broadcast_dim": "Sequence[bool]",
-    "broadcast_dims": "Sequence[int]", "stride_order": "Sequence[int]", "squeeze_expanded": "bool", "correction": "float", "eps": "float | None",
-    "signs": "Sequence[int]", "p": "float", "reduction": "str", "arg": "TensorView", "weight": "TensorView | None", "bias": "TensorView | None",
-    "normalized_shape": "int | Sequence[int | Scalar]", "mask": "TensorView", "target": "TensorView", "index": "TensorView | Scalar | int",
-    "tensors": "Sequence[TensorView]", "pad_widths": "Sequence[int | Scalar]", "training": "bool", "start_indices": "Sequence[int | Scalar]",
-    "end_indices": "Sequence[int | Scalar]", "strides": "Sequence[int] | None", "query": "TensorView", "key": "TensorView",
-    "running_mean": "TensorView | None", "running_var": "TensorView | None", "length": "int | Scalar", "rows": "int | Scalar", "columns": "int | Scalar",
-    "diagonal": "int", "k": "int", "label_smoothing": "float", "ignore_index": "int", "log_target": "bool", "beta": "float", "delta": "float",
-    "approximate": "str", "arg1": "TensorView", "arg2": "TensorView", "largest": "bool", "sorted": "bool", "descending": "bool", "stable": "bool",
-    "fill_value": "Operand",
-}  # fmt: skip
 RESULTS = {"size": "Scalar", "shape": "list[Scalar]", "var_mean": "tuple[TensorView, TensorView]", "welford": "tuple[TensorView, TensorView, TensorView]"}
 MANY_RESULTS = {"topk", "grouped_mm", "scaled_mm", "sdpfa_fwd", "sdpfa_bwd", "nv_block_quantize", "nv_grouped_block_quantize"}
 FIRST_IS_NO_TENSOR = {"full", "iota", "uniform", "normal", "zeros", "ones", "arange", "causal_mask", "cat", "complex"}
@@ -69,14 +57,8 @@ UNSUPPORTED_DEFAULT = next((default for arguments in UNSUPPORTED.values() for _,
 
 
 def _parameter(name: str, default: Any) -> str:
-    kind = TYPES_OF_ARGUMENTS.get(name, "Operand" if default is inspect.Parameter.empty else "Any" if default is None else _kind(default))
-    if default is None and "None" not in kind and kind != "Any":
-        kind += " | None"
+    kind = type_of(name, default) or ("Operand" if default is inspect.Parameter.empty else "Any")
     return f"{name}: {kind}" + ("" if default is inspect.Parameter.empty else " = ...")
-
-
-def _kind(default: Any) -> str:
-    return "DType" if isinstance(default, weft.DataType) else type(default).__name__ if isinstance(default, (bool, int, float, str)) else "Any"
 
 
 def result(name: str) -> str:

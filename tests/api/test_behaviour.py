@@ -5,7 +5,13 @@ from __future__ import annotations
 import copy
 import io
 import logging
+import os
 import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +19,7 @@ import torch
 import weft
 from weft import FusionDefinition, UserError
 from weft.cli.main import main
+from weft.runtime.calls import Caller
 
 
 def doubled() -> FusionDefinition:
@@ -30,6 +37,7 @@ def test_tensors_that_kernels_cannot_read_are_refused_by_name() -> None:
     for tensor, kind in (
         (torch.eye(2).to_sparse(), "a sparse tensor"), (torch.empty(2, 2, device="meta"), "a meta tensor"), (fake, "a fake tensor"),
         (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested tensor"),
+        (torch._to_functional_tensor(torch.ones(2, 2)), "a functional tensor"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=f"W147: input 0 is {kind}"):
             doubled().execute([tensor])
@@ -78,6 +86,50 @@ def test_a_compile_and_a_recompile_are_logged_with_the_reason(caplog: pytest.Log
     first, second = (record.getMessage() for record in caplog.records if record.name == "weft")
     assert first.startswith("compiled ") and first.endswith("first call of this definition")
     assert second.startswith("recompiled ") and "sizes of input 0 from [3, 4] to [3, 9000]" in second
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_compile_says_on_a_terminal_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.runtime.compile_log.LONG_S", 0.02)
+    monkeypatch.setattr("weft.runtime.calls.Caller._planned", slowly(Caller._planned))
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        fd = doubled()
+        fd.execute([torch.ones(2, 2)])
+        said = stream.getvalue()
+        fd.execute([torch.ones(2, 2)])
+        assert stream.getvalue() == said
+        if stream.isatty():
+            first, second = said.splitlines()
+            assert first.startswith("weft: compiling what ") and "test_behaviour.py" in first
+            assert second.startswith("weft: compiled in 0.")
+        else:
+            assert not said
+
+
+def slowly(function: Callable[..., Any]) -> Callable[..., Any]:
+    def after_a_while(*given: Any) -> Any:
+        time.sleep(0.1)
+        return function(*given)
+
+    return after_a_while
+
+
+def test_torch_logs_tells_compiles_and_their_reasons() -> None:
+    text = """if True:
+        import torch, weft
+        with weft.FusionDefinition() as fd:
+            fd.add_output(fd.define_tensor([-1, -1], contiguity=True).sum(1) * 3.5)
+        fd.execute([torch.ones(3, 4)])
+        fd.execute([torch.ones(3, 9000)])
+    """
+    done = subprocess.run([sys.executable, "-c", text], env={**os.environ, "TORCH_LOGS": "weft"}, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert "compiled weft_" in done.stderr and "recompiled weft_" in done.stderr and "[3, 4] to [3, 9000]" in done.stderr
 
 
 def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

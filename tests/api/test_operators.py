@@ -116,3 +116,16 @@ def test_the_stubs_are_those_of_the_registry() -> None:
     script = Path(__file__).parents[2] / "docs" / "make_stubs.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_help_names_types_meaning_and_errors_of_every_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    fd = FusionDefinition()
+    help(fd.ops.uniform)
+    text = capsys.readouterr().out
+    for part in ("uniform(minval, maxval, shape, *, rng_seed=None", "numbers uniform in", "shape: Sequence[int | Scalar]", "Errors: weft.UserError"):
+        assert part in text
+    assert inspect.signature(fd.ops.slice).parameters["start_indices"].annotation == "Sequence[int | Scalar]"
+    for name in dir(fd.ops):
+        op = getattr(fd.ops, name)
+        arguments = [p.name for p in inspect.signature(op).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        assert all(f"    {argument}: " in op.__doc__ for argument in arguments), name

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import WeftError
 from ..ir.fusion import Fusion
-from . import misuse
+from . import misuse, op_help
 from .inputs import current_fusion
 from .overloads import IncompatibleArguments
 
@@ -41,17 +41,20 @@ class OpNames:
 
 
 class BoundOp:
-    """One op; calling it adds its nodes to the fusion being defined."""
+    """One op; calling it adds its nodes to the fusion being defined. Its `__doc__` is the op's."""
 
     def __init__(self, name: str, function: Callable[..., Any], fusion_of: Callable[[str], Fusion]) -> None:
         self.__name__ = self.__qualname__ = name
-        self.__doc__ = function.__doc__
         self._function, self._fusion_of = function, fusion_of
 
     @property
     def __signature__(self) -> inspect.Signature:
         signature = inspect.signature(self._function)
-        return signature.replace(parameters=list(signature.parameters.values())[1:])
+        return op_help.described(signature.replace(parameters=list(signature.parameters.values())[1:]))
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return op_help.help_text(self.__name__, self._function, self.__signature__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:

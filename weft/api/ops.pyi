@@ -186,7 +186,7 @@ class OpNames:
     @overload
     def bitwise_xor(self, a: Scalar | Number, b: Scalar | Number, /) -> Scalar: ...
 
-    def block_amax(self, arg: TensorView, block_size: Operand) -> TensorView:
+    def block_amax(self, arg: TensorView, block_size: Any) -> TensorView:
         """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
         ...
 
@@ -194,7 +194,7 @@ class OpNames:
         """Return, in Float, each block of 16 neighbours along the last axis times diag(signs) H / 4. signs: 16 numbers, 1 or -1."""
         ...
 
-    def block_sample(self, arg: TensorView, block_size: Operand, layout: _str = ...) -> TensorView:
+    def block_sample(self, arg: TensorView, block_size: Any, layout: _str = ...) -> TensorView:
         """Return the first element of each block of block_size neighbours along the last axis; layout: "rows", "128x4" or "columns"."""
         ...
 
@@ -280,7 +280,7 @@ class OpNames:
         """Return the running sum of arg along dim, from init on."""
         ...
 
-    def cutlass_nvfp4_grouped_mm(self, mat1: Operand, mat2: Operand, scale1: Operand, scale2: Operand, alpha: Operand, problem_sizes: Operand, expert_offsets: Operand, sf_offsets: Operand, dtype: DType = ...) -> TensorView:
+    def cutlass_nvfp4_grouped_mm(self, mat1: Operand, mat2: Operand, scale1: Operand, scale2: Operand, alpha: Any, problem_sizes: Operand, expert_offsets: Operand, sf_offsets: Operand, dtype: DType = ...) -> TensorView:
         """cutlass_nvfp4_grouped_mm(mat1, mat2, scale1, scale2, alpha, problem_sizes, expert_offsets, sf_offsets, dtype=DataType.BFloat16) is not supported yet."""
         ...
 
@@ -312,7 +312,7 @@ class OpNames:
         """Return x above 0, else alpha * (exp(x) - 1): torch.nn.functional.elu."""
         ...
 
-    def embedding_bwd(self, grad: Operand, index: TensorView | Scalar | _int, entries: Operand) -> TensorView:
+    def embedding_bwd(self, grad: Operand, index: TensorView | Scalar | _int, entries: Any) -> TensorView:
         """Return the gradient of a table of `entries` rows: the sums of the rows of grad that belong to each entry of index."""
         ...
 
@@ -451,7 +451,7 @@ class OpNames:
         """Return x times the normal distribution's function at x: torch.nn.functional.gelu."""
         ...
 
-    def grouped_mm(self, mat1: Operand, mat2: Operand, offsets: Operand, scale1: Any = ..., scale2: Any = ..., alpha: Any = ..., bias: TensorView | None = ..., beta: _float | None = ..., dtype: DType = ..., output_block_scale_size: _int = ..., output_block_scale_dtype: DType = ..., output_gamma: _bool = ...) -> Any:
+    def grouped_mm(self, mat1: Operand, mat2: Operand, offsets: Any, scale1: Operand | None = ..., scale2: Operand | None = ..., alpha: Any = ..., bias: TensorView | None = ..., beta: _float | None = ..., dtype: DType = ..., output_block_scale_size: _int = ..., output_block_scale_dtype: DType = ..., output_gamma: _bool = ...) -> Any:
         """Return products of groups that end at offsets; with scales also two Nones, for scales of the result, which it has none of."""
         ...
 
@@ -503,7 +503,7 @@ class OpNames:
         """Return x normalized over all axes behind the channels (axis 1), per sample: torch.nn.functional.instance_norm with statistics of the input."""
         ...
 
-    def iota(self, length: _int | Scalar, start: Any = ..., step: Any = ..., dtype: DType = ...) -> TensorView:
+    def iota(self, length: _int | Scalar, start: Operand | None = ..., step: Operand | None = ..., dtype: DType = ...) -> TensorView:
         """Return start + step * i for i below length."""
         ...
 
@@ -796,7 +796,7 @@ class OpNames:
         """Return a tensor of 1 of the shape of x: torch.ones_like."""
         ...
 
-    def pad(self, arg: TensorView, pad_widths: Sequence[_int | Scalar], value: Any = ...) -> TensorView:
+    def pad(self, arg: TensorView, pad_widths: Sequence[_int | Scalar], value: Operand | None = ...) -> TensorView:
         """Return arg with new elements around it: pad_widths has two widths per axis, innermost axis first; negative ones crop."""
         ...
 
@@ -901,7 +901,7 @@ class OpNames:
         """Return a copy of arg to which the elements of src are added at positions index along dim, as torch.scatter_add."""
         ...
 
-    def sdpfa_bwd(self, grad_output: Operand, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Operand, is_causal: Operand, philox_seed: Operand, philox_offset: Operand, scale: Operand) -> Any:
+    def sdpfa_bwd(self, grad_output: Operand, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Any, is_causal: Any, philox_seed: Operand, philox_offset: Operand, scale: Any) -> Any:
         """Return the gradients of query, key and value."""
         ...
 
@@ -1065,7 +1065,7 @@ class OpNames:
         """Return x - tanh(x): torch.nn.functional.tanhshrink."""
         ...
 
-    def threshold(self, x: Operand, limit: Operand, value: Operand, /) -> TensorView:
+    def threshold(self, x: Operand, limit: _float, value: Operand, /) -> TensorView:
         """Return x where it is above limit, else value."""
         ...
 

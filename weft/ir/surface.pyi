@@ -147,13 +147,13 @@ class TensorSurface:
     def bitwise_xor(self, b: Operand, /) -> TensorView:
         """Return bitwise_xor(a, b), elementwise."""
         ...
-    def block_amax(self, block_size: Operand) -> TensorView:
+    def block_amax(self, block_size: Any) -> TensorView:
         """Return, for each element, the largest magnitude of its block of block_size neighbours along the last axis, in Float. NaN does not count."""
         ...
     def block_hadamard(self, signs: Sequence[_int]) -> TensorView:
         """Return, in Float, each block of 16 neighbours along the last axis times diag(signs) H / 4. signs: 16 numbers, 1 or -1."""
         ...
-    def block_sample(self, block_size: Operand, layout: _str = ...) -> TensorView:
+    def block_sample(self, block_size: Any, layout: _str = ...) -> TensorView:
         """Return the first element of each block of block_size neighbours along the last axis; layout: "rows", "128x4" or "columns"."""
         ...
     def broadcast(self, is_broadcast_dim: Sequence[_bool]) -> TensorView:
@@ -198,7 +198,7 @@ class TensorSurface:
     def cumsum(self, dim: _int, init: Any = ...) -> TensorView:
         """Return the running sum of arg along dim, from init on."""
         ...
-    def cutlass_nvfp4_grouped_mm(self, mat2: Operand, scale1: Operand, scale2: Operand, alpha: Operand, problem_sizes: Operand, expert_offsets: Operand, sf_offsets: Operand, dtype: DType = ...) -> TensorView:
+    def cutlass_nvfp4_grouped_mm(self, mat2: Operand, scale1: Operand, scale2: Operand, alpha: Any, problem_sizes: Operand, expert_offsets: Operand, sf_offsets: Operand, dtype: DType = ...) -> TensorView:
         """cutlass_nvfp4_grouped_mm(mat1, mat2, scale1, scale2, alpha, problem_sizes, expert_offsets, sf_offsets, dtype=DataType.BFloat16) is not supported yet."""
         ...
     def detach(self) -> TensorView:
@@ -216,7 +216,7 @@ class TensorSurface:
     def elu(self, alpha: _float = ...) -> TensorView:
         """Return x above 0, else alpha * (exp(x) - 1): torch.nn.functional.elu."""
         ...
-    def embedding_bwd(self, index: TensorView | Scalar | _int, entries: Operand) -> TensorView:
+    def embedding_bwd(self, index: TensorView | Scalar | _int, entries: Any) -> TensorView:
         """Return the gradient of a table of `entries` rows: the sums of the rows of grad that belong to each entry of index."""
         ...
     def embedding_fwd(self, weight: TensorView | None, padding_idx: Any = ..., max_norm: Any = ..., norm_type: Any = ..., scale_grad_by_freq: Any = ..., sparse: Any = ...) -> TensorView:
@@ -279,7 +279,7 @@ class TensorSurface:
     def gelu(self, approximate: _str = ...) -> TensorView:
         """Return x times the normal distribution's function at x: torch.nn.functional.gelu."""
         ...
-    def grouped_mm(self, mat2: Operand, offsets: Operand, scale1: Any = ..., scale2: Any = ..., alpha: Any = ..., bias: TensorView | None = ..., beta: _float | None = ..., dtype: DType = ..., output_block_scale_size: _int = ..., output_block_scale_dtype: DType = ..., output_gamma: _bool = ...) -> Any:
+    def grouped_mm(self, mat2: Operand, offsets: Any, scale1: Operand | None = ..., scale2: Operand | None = ..., alpha: Any = ..., bias: TensorView | None = ..., beta: _float | None = ..., dtype: DType = ..., output_block_scale_size: _int = ..., output_block_scale_dtype: DType = ..., output_gamma: _bool = ...) -> Any:
         """Return products of groups that end at offsets; with scales also two Nones, for scales of the result, which it has none of."""
         ...
     def grouped_tiles(self, input_offsets: Operand, output_offsets: Operand, block_size: _int = ...) -> TensorView:
@@ -450,7 +450,7 @@ class TensorSurface:
     def ones_like(self, dtype: DType | None = ...) -> TensorView:
         """Return a tensor of 1 of the shape of x: torch.ones_like."""
         ...
-    def pad(self, pad_widths: Sequence[_int | Scalar], value: Any = ...) -> TensorView:
+    def pad(self, pad_widths: Sequence[_int | Scalar], value: Operand | None = ...) -> TensorView:
         """Return arg with new elements around it: pad_widths has two widths per axis, innermost axis first; negative ones crop."""
         ...
     def pow(self, b: Operand, /) -> TensorView:
@@ -504,7 +504,7 @@ class TensorSurface:
     def scatter_add(self, index: TensorView | Scalar | _int, src: Operand, dim: _int) -> TensorView:
         """Return a copy of arg to which the elements of src are added at positions index along dim, as torch.scatter_add."""
         ...
-    def sdpfa_bwd(self, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Operand, is_causal: Operand, philox_seed: Operand, philox_offset: Operand, scale: Operand) -> Any:
+    def sdpfa_bwd(self, query: TensorView, key: TensorView, value: Operand, output: Operand, logsumexp: Operand, dropout_p: Any, is_causal: Any, philox_seed: Operand, philox_offset: Operand, scale: Any) -> Any:
         """Return the gradients of query, key and value."""
         ...
     def sdpfa_fwd(self, key: TensorView, value: Operand, bias: TensorView | None = ..., mask: TensorView | None = ..., dropout_p: Any = ..., is_causal: Any = ..., scale: Any = ...) -> Any:
@@ -594,7 +594,7 @@ class TensorSurface:
     def tanhshrink(self) -> TensorView:
         """Return x - tanh(x): torch.nn.functional.tanhshrink."""
         ...
-    def threshold(self, limit: Operand, value: Operand, /) -> TensorView:
+    def threshold(self, limit: _float, value: Operand, /) -> TensorView:
         """Return x where it is above limit, else value."""
         ...
     def topk(self, k: _int, dim: _int = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 from ..errors import UserError, WeftError
 from ..runtime.argument_kinds import EXPLAINED, check_call, check_kind, explain
@@ -104,7 +105,7 @@ def call(plain, values):
             explain(function, dict(zip(names, values)), error)
             raise
         told, TOLD.call = TOLD.call, None
-        if told is not None and told[2] is result:
+        if told is not None and told[2] is result and forward_ad._current_level < 0:
             attempt = _attempt(names, values, told[0], told[1])
             if attempt is not None:
                 attempts[0] = (attempt, *attempts[0][: MOST_ATTEMPTS - 1])
@@ -153,7 +154,7 @@ def _attempt(names: Sequence[str], values: Sequence[Any], tensors: Sequence[Any]
         else:
             return None
     found = differentiable.quick_call(given)
-    constants |= {"check": guard_of([v for v in values if isinstance(v, torch.Tensor)]), "run": found.run, "miss": MISS}
+    constants |= {"check": guard_of([v for v in values if isinstance(v, torch.Tensor)]), "run": found.run, "miss": MISS, "tangents": forward_ad}
     arguments = tuple(own[id(t)] for t in given)
     text = _attempt_text(tuple(names), tuple(kinds), arguments, found.records, found.count, found.whole)
     return written(text, constants)["attempt"]
@@ -164,7 +165,7 @@ def _attempt_text(names: tuple[str, ...], kinds: tuple[str, ...], arguments: tup
     tensors = [name for name, kind in zip(names, kinds) if kind == "tensor"]
     tests = [f"{name} is None" for name, kind in zip(names, kinds) if kind == "none"]
     tests += [f"not {name}.is_nested" for name in tensors]  # a guard asks a nested tensor for its strides, which ends the process (torch 2.13)
-    tests.append(f"check({', '.join(tensors)})")
+    tests += [f"check({', '.join(tensors)})", "tangents._current_level < 0"]
     tests += [f"{name} == c_{name}" for name, kind in zip(names, kinds) if kind == "value"]
     given = ", ".join(arguments)
     if records:

@@ -1,4 +1,4 @@
-"""torch.func over the functions of weft: grad, vjp, jvp's absence, vmap.
+"""torch.func over the functions of weft: grad, vjp, jvp, vmap.
 
 Owns the autograd.Function in the form that functorch asks for (setup_context apart), and how a batch is folded. Read first: `apply`.
 """
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from ..api.autograd import Differentiable
+from ..api.tangents import tangents_of
 from ..runtime.argument_kinds import NotATensor
 
 
@@ -46,6 +47,7 @@ class _Transformed(torch.autograd.Function):
         ctx.family, ctx.static = family, static
         ctx.present = [t is not None for t in tensors]
         ctx.save_for_backward(*[t for t in tensors if t is not None])
+        ctx.save_for_forward(*[t for t in tensors if t is not None])
         flat = [o for o in output if not o.is_floating_point()]
         if flat:
             ctx.mark_non_differentiable(*flat)
@@ -60,6 +62,13 @@ class _Transformed(torch.autograd.Function):
         return (None, None, *[next(left) if t is not None and t.is_floating_point() else None for t in tensors])
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Tangents of the outputs, by the backward's own derivative."""
+        saved = list(ctx.saved_tensors)
+        tensors = [saved.pop(0) if present else None for present in ctx.present]
+        return _Tangent.apply(ctx.family, ctx.static, len(tensors), *tensors, *tangents[2:])
+
+    @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], family: Family, static: dict[str, Any], *tensors: Any) -> Any:
         dims = in_dims[2:]
         batched = [i for i, d in enumerate(dims) if d is not None]
@@ -69,7 +78,35 @@ class _Transformed(torch.autograd.Function):
         return looped(lambda *part: _Transformed.apply(family, static, *part), info.batch_size, dims, tensors)
 
 
-class _Gradient(torch.autograd.Function):
+def differentiated_again(family: Family) -> NotATensor:
+    """Return the error of a second order that torch.func asks for."""
+    return NotATensor(
+        function=family.name, argument="its derivative", kind="differentiated again under torch.func",
+        remedy="use torch.autograd.grad(create_graph=True), which has gradients of gradients, or torch's own function",
+    )  # fmt: skip
+
+
+class _Once(torch.autograd.Function):
+    """forward(family, static, count, *tensors, *flowing): what no transform differentiates again, one sample after the other under vmap."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        ctx.family = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        raise differentiated_again(ctx.family)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise differentiated_again(ctx.family)
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], family: Family, static: dict[str, Any], count: int, *values: Any) -> Any:
+        return looped(lambda *part: cls.apply(family, static, count, *part), info.batch_size, in_dims[3:], values)
+
+
+class _Gradient(_Once):
     """forward(family, static, count, *tensors, *grads) -> gradients of the tensors of floats."""
 
     @staticmethod
@@ -83,20 +120,16 @@ class _Gradient(torch.autograd.Function):
         found = torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
         return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found))
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        ctx.family = inputs[0]
+
+class _Tangent(_Once):
+    """forward(family, static, count, *tensors, *tangents) -> tangents of the outputs."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        raise NotATensor(
-            function=ctx.family.name, argument="its gradient", kind="differentiated again under torch.func",
-            remedy="use torch.autograd.grad(create_graph=True), which has gradients of gradients, or torch's own function",
-        )  # fmt: skip
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], family: Family, static: dict[str, Any], count: int, *values: Any) -> Any:
-        return looped(lambda *part: _Gradient.apply(family, static, count, *part), info.batch_size, in_dims[3:], values)
+    def forward(family: Family, static: dict[str, Any], count: int, *values: Any) -> tuple[torch.Tensor, ...]:
+        pairs = [(t.detach(), v) for t, v in zip(values[:count], values[count:]) if t is not None]
+        execute = family.differentiable([None if t is None else t.detach() for t in values[:count]], static).execute
+        outputs, tangents = tangents_of(execute, [t for t, _ in pairs], [v for _, v in pairs])
+        return tuple(torch.zeros_like(o) if t is None else t for o, t in zip(outputs, tangents))
 
 
 def looped(function: Any, size: int, dims: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:

@@ -274,7 +274,8 @@ class Caller(ABC):
         if _is_emulated(options) and any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
             self.bind(values)
             return None
-        sizes, engine, kernels = self._planned(values, device, options, disable, timings)
+        with compile_log.WordIfLong():
+            sizes, engine, kernels = self._planned(values, device, options, disable, timings)
         if options.tune:
             kernels = tuning.tune(self, Asked(sizes, engine, options, disable, kernels, values), timings)
         self.last = Cut(sizes, tuple(kernels))

@@ -1,17 +1,25 @@
 """What compiles and why, for `logging.getLogger("weft")` (and TORCH_LOGS="weft"): one line per kernel that is made, with what was new about the call.
+On a terminal a compile that takes long says so while it runs.
 
-Owns the sentences. Nothing is computed unless the logger listens. Read first: `tell`.
+Owns the sentences. Nothing is computed unless the logger listens, or a terminal is there. Read first: `tell`, `WordIfLong`.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ..errors import user_location
+
 LOGGER = logging.getLogger("weft")
+LONG_S = 1.0
+"""Seconds without a word, after which somebody at a terminal asks what is going on."""
 Seen = list[tuple[Any, ...]]
 
 
@@ -60,6 +68,30 @@ def reason(before: Seen | None, now: Seen) -> str:
         return "the same sizes under other settings"
     text = "; ".join(changed[:4])
     return text + (f" (to avoid it: {hints[0]})" if hints else "")
+
+
+class WordIfLong:
+    """While a call is prepared: after LONG_S, say on a terminal's stderr what is being done and where, and at the end how long it took."""
+
+    def __enter__(self) -> None:
+        self.stream = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+        if self.stream is None:
+            return
+        self.where, self.start, self.has_spoken = user_location(), time.perf_counter(), False
+        self.timer = threading.Timer(LONG_S, self._say)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def _say(self) -> None:
+        self.has_spoken = True
+        print(f"weft: compiling what {self.where or 'this call'} needs; the result is kept, and later runs load it", file=self.stream, flush=True)
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is None:
+            return
+        self.timer.cancel()
+        if self.has_spoken:
+            print(f"weft: compiled in {time.perf_counter() - self.start:.1f} s", file=self.stream, flush=True)
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..errors import UserError, find_stacklevel, user_location
+from ..errors import Unsupported, UserError, find_stacklevel, user_location
 from ..ir.values import Val
 from .outputs import OutputPlan
 
@@ -33,6 +33,12 @@ class WrittenWithGradient(UserError):
     fix = "execute under torch.no_grad(), or on tensor.detach(), or leave alias_input out"
 
 
+class TangentCut(Unsupported):
+    code = "W186"
+    what = "input {index} ({value}), which has a tangent of forward mode: this definition records none"
+    fix = "call fd.autograd() before executing, or execute on torch.autograd.forward_ad.unpack_dual(tensor).primal"
+
+
 class HasOutputs(Protocol):
     """What definitions of equal structure share, as far as it counts here."""
 
@@ -50,7 +56,10 @@ class Definition(Protocol):
 
 
 def check(caller: Definition, values: Sequence[Any]) -> None:
-    """Say once per definition that gradients are cut. Errors: WrittenWithGradient."""
+    """Say once per definition that gradients are cut. Errors: WrittenWithGradient, TangentCut."""
+    for index, value in enumerate(values):
+        if has_tangent(value):
+            raise TangentCut(index=index, value=caller.shown[index])
     if not torch.is_grad_enabled():
         return
     requiring = [i for i, (v, _) in enumerate(zip(values, caller.shown)) if isinstance(v, torch.Tensor) and v.requires_grad]
@@ -64,6 +73,13 @@ def check(caller: Definition, values: Sequence[Any]) -> None:
         caller.has_warned_of_gradients = True
         text = CUT.format(index=requiring[0], value=caller.shown[requiring[0]], location=user_location())
         warnings.warn(text, GradientCut, stacklevel=find_stacklevel())
+
+
+def has_tangent(value: Any) -> bool:
+    """Tell whether a value carries a tangent of forward mode (torch.autograd.forward_ad)."""
+    forward_ad = torch.autograd.forward_ad
+    is_possible = forward_ad._current_level >= 0 and isinstance(value, torch.Tensor) and value.is_floating_point()
+    return is_possible and forward_ad.unpack_dual(value).tangent is not None
 
 
 def was_written(tensor: torch.Tensor) -> None:

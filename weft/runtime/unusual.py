@@ -40,6 +40,8 @@ def unusual(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "a quantized or mkldnn tensor", "make it plain: x.dequantize() or x.to_dense()"
     if tensor.device.type == "meta":
         return "a meta tensor, which has no data", "give a tensor with data: torch.empty_like(x, device='cuda')"
+    if torch._is_functional_tensor(tensor) or type(tensor).__name__ == "FunctionalTensor":
+        return "a functional tensor, as torch's tracers make them", "call the functions of weft.nn.functional under torch.compile, or weft.op"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "a tensor of torch.func", "call the functions of weft.nn.functional, or weft.op, which torch.func knows"
     return None

@@ -110,6 +110,7 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     seen = [f"q{name[1:]}" for name in tensors]
     any_bit = f"({' | '.join(pointers)}) & {ALIGNED}" if pointers else "0"
     entry, same = ["guard", "run", "options", "where"], [f"guard({', '.join(guarded)})", "settings() is options", "device is where"]
+    same.append("tangents._current_level < 0")  # no guard sees forward-mode tangents
     for n, kind in enumerate(kinds):
         if is_scalar(kind):
             entry.append(f"t{n}")
@@ -123,7 +124,7 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
     strange = [f"{name}.is_nested" for name in guarded] + [f"not {name}.data_ptr()" for name in guarded if name not in tensors]
     nested = f"if {' or '.join(strange)}: raise TypeError" if strange else "pass"
     key = [part for n, kind in enumerate(kinds) for part in _key_parts(f"a{n}", kind)]
-    key += ["settings()", "device", f"low and {_tuple([f'{p} & {ALIGNED}' for p in pointers])}"]
+    key += ["settings()", "device", "tangents._current_level < 0", f"low and {_tuple([f'{p} & {ALIGNED}' for p in pointers])}"]
     unpack = [f"[{', '.join(values)}] = inputs", *(f"{p} = a{p[1:]}.data_ptr()" for p in pointers)]
 
     def found(device: str) -> str:
@@ -171,7 +172,7 @@ def signature(inputs, device):
     low = {any_bit}
     return {_tuple(key)}, low, {_tuple(pointers)}
 """
-    namespace = written(body, constants)
+    namespace = written(body, constants | {"tangents": torch.autograd.forward_ad})
     return namespace["execute"], namespace["signature"]
 
 
