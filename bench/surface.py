@@ -174,15 +174,16 @@ def both_ways(f: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Callable
 
 
 def speed_row(case: Case, compiled: dict[str, Callable[..., Any]], calls: int, rounds: int = 5) -> dict[str, Any]:
-    """Measure one case, all contenders in turn, several rounds, since the host's speed changes; one that fails has a `_error` with its words."""
+    """Measure one case, all contenders in turn, several rounds, since the host's speed changes; one that fails has a `_error` with its words.
+
+    weft takes part twice: what lies between "weft_us" and "weft_again_us" is noise.
+    """
     row: dict[str, Any] = {"name": case.name, "rows": case.rows, "hidden": case.hidden}
     inputs = case.tensors()
-    plain = [t.detach() for t in inputs]
-    running: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
+    running: dict[str, Callable[[], Any]] = {}
     for kind, f in contenders(case, compiled).items():
         try:
-            running[kind] = both_ways(f, inputs), lambda f=f: f(*plain)
-            both = running[kind][0]
+            running[kind] = both = both_ways(f, inputs)
             both(), both(), sync()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
@@ -192,21 +193,38 @@ def speed_row(case: Case, compiled: dict[str, Callable[..., Any]], calls: int, r
             row[kind + "_error"] = f"{type(error).__name__}: {error}"[:300]
             running.pop(kind, None)
     for _ in range(rounds):
-        for kind, (both, forward) in running.items():
-            for key, call in ((kind + "_us", both), (kind + "_forward_us", forward)):
-                row[key] = min(row.get(key, math.inf), 1e6 * seconds(call, calls, 1))
+        for kind, both in [*running.items(), *((k + "_again", v) for k, v in running.items() if k == "weft")]:
+            few = max(5, min(calls, int(calls * 500 / row.get(kind + "_us", 1.0))))
+            row[kind + "_us"] = min(row.get(kind + "_us", math.inf), 1e6 * seconds(both, few, 1))
     return row
 
 
+TIE = 0.98
+"""A case is a tie from here to 1 / TIE: runs of one contender in one process differ by about this much ("noise" of the summary)."""
+
+
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return in how many cases weft is at least the best other, and the geometric mean of best other / weft."""
-    ratios = []
+    """Return the geometric mean of best other / weft, and in how many cases weft is at least the best other: strictly, and with ties; all and by function."""
+    ratios: dict[str, list[float]] = {}
+    noise, best = [], dict.fromkeys(("eager", "compile", "liger", "quack"), 0)
     for row in rows:
-        others = [v for k, v in row.items() if k.endswith("_us") and not k.endswith("_forward_us") and k != "weft_us"]
+        others = {kind: row[kind + "_us"] for kind in best if kind + "_us" in row}
         if others and "weft_us" in row:
-            ratios.append(min(others) / row["weft_us"])
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
-    return {"cases": len(ratios), "at_least_the_best": sum(r >= 1.0 for r in ratios), "geometric_mean": mean}
+            winner = min(others, key=lambda kind: others[kind])
+            best[winner] += 1
+            ratios.setdefault("all", []).append(others[winner] / row["weft_us"])
+            ratios.setdefault(row["name"], []).append(others[winner] / row["weft_us"])
+            noise.append(abs(math.log(row["weft_again_us"] / row["weft_us"])))
+    found: dict[str, Any] = {
+        name: {
+            "cases": len(of), "at_least_the_best": sum(r >= 1.0 for r in of), "with_ties": sum(r >= TIE for r in of),
+            "geometric_mean": math.exp(sum(map(math.log, of)) / len(of)),
+        }
+        for name, of in ratios.items()
+    }  # fmt: skip
+    noise.sort()
+    middle = {f"noise_{q}": math.expm1(noise[int(q / 100 * (len(noise) - 1))]) for q in (50, 90)} if noise else {}
+    return {**found, **middle, "best_other": best}
 
 
 def main() -> None:
@@ -250,7 +268,7 @@ def main() -> None:
         results["speed"].append(row)
         print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
         save()
-    print(summary(results["speed"]))
+    print(json.dumps(summary(results["speed"])))
 
 
 if __name__ == "__main__":
