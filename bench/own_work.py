@@ -99,7 +99,7 @@ def one_process(device: str, layers: int, width: int) -> None:
     import compile_models as models
 
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    dtype = torch.bfloat16 if device == "cuda" or os.environ.get("BF") else torch.float32
     model = models.Llama(width=width, heads=max(1, width // 128), hidden=width * 11 // 4, layers=layers, words=32 * width).to(device, dtype)
     tokens = torch.randint(0, 32 * width, (1, width), device=device)
 

@@ -54,7 +54,7 @@ def test_the_emulator_has_the_limits_of_its_chip(no_engines: None, chip: str) ->
     assert engines.emulator(Options(chip=chip)).arch is arch_by_name(chip)
 
 
-def test_the_gpus_engine_compiles_loads_and_launches(fake_driver: Any) -> None:
+def test_the_gpus_engine_compiles_loads_and_launches(fake_driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if not _has_nvrtc():
         pytest.skip("no NVRTC")
     fd = define(lambda fd: fd.add_output(fd.ops.mul(tensor(fd, 1), fd.define_scalar())))
@@ -68,6 +68,11 @@ def test_the_gpus_engine_compiles_loads_and_launches(fake_driver: Any) -> None:
     assert fake_driver.launch_count == 1
     again = GpuEngine(0).build(program, current())
     assert again.report.from_disk
+    with monkeypatch.context() as without:
+        without.setattr(engines, "translation_unit", lambda *_, **__: pytest.fail("the text is put together again"))
+        assert GpuEngine(0).build(program, current(), kept=built.kept).report.resources == built.report.resources
+    for other in (built.kept.replace(built.kept[:8], "0" * 8), built.kept + "x", "x"):  # gone, of another compiler, none
+        assert GpuEngine(0).build(program, current(), kept=other).kept == built.kept
 
 
 def test_an_emulated_launch_of_an_empty_grid_does_nothing() -> None:

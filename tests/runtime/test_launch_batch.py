@@ -58,6 +58,13 @@ def test_each_launch_gets_its_own_addresses_scalars_and_stream(fake_driver: Any,
     STREAMS[0] = 0x55
 
 
+def test_what_a_function_was_written_from_stays_as_it_was(fake_driver: Any, kernel: LoadedKernel) -> None:  # noqa: F811
+    """Records of calls have these constants and no others."""
+    run = written(two(kernel), [["p0", "p1"], ["p1", "p2"]])
+    alone = written(two(kernel)[:1], [["p0", "p1"]])
+    assert set(run.parts.constants) == {"launch0", "launch1", "stream", "device"} and set(alone.parts.constants) == {"launch0", "stream", "device"}
+
+
 def test_equal_addresses_are_written_once(fake_driver: Any, kernel: LoadedKernel) -> None:  # noqa: F811
     fake_driver.set(arg_count=1)
     record = kernel.record((1,), (32,), 0, [("pointer", 0)])

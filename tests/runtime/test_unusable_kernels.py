@@ -109,7 +109,7 @@ def test_registers_to_try(given, wanted) -> None:  # noqa: ANN001
 
 @pytest.mark.parametrize("needs, is_usable", [(frozenset(), True), (frozenset([Need.bulk_copies]), False)])
 def test_blocks_that_stay_and_copy_in_bulk_may_not_spill(monkeypatch: pytest.MonkeyPatch, needs: frozenset[Need], is_usable: bool) -> None:
-    compiled = SimpleNamespace(cubin=b"", resources=Resources(64, 0, 0, 0, 4, 4), log="", ptx=None, from_cache=False)
+    compiled = SimpleNamespace(cubin=b"", resources=Resources(64, 0, 0, 0, 4, 4), log="", ptx=None, from_cache=False, kept="")
     monkeypatch.setattr(nvrtc, "compile_or_load", lambda *_, **__: compiled)
     monkeypatch.setattr("weft.runtime.driver.load_kernel", lambda *_: object())
     engine = SimpleNamespace(arch=H100, device=0)
@@ -127,7 +127,7 @@ def test_machine_code_that_spills_much_is_compiled_again_with_more_registers(mon
 
     def compile_or_load(unit, entry, target, *, max_registers, **more):  # noqa: ANN001, ANN003, ANN202
         compiled_with.append(max_registers)
-        return SimpleNamespace(cubin=b"", resources=Resources(max_registers, 0, 0, 0, spilled[max_registers], 0), log="", ptx=None, from_cache=False)
+        return SimpleNamespace(cubin=b"", resources=Resources(max_registers, 0, 0, 0, spilled[max_registers], 0), log="", ptx=None, from_cache=False, kept="")
 
     monkeypatch.setattr(nvrtc, "compile_or_load", compile_or_load)
     monkeypatch.setattr("weft.runtime.driver.load_kernel", lambda *_: object())

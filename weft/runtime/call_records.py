@@ -48,8 +48,8 @@ RECORD = "record"
 """Its place in an entry's metadata."""
 
 _DATA = re.compile(r"(size|stride|dtype)\w*|number_\d+|torch\d+_\d+")
-_WRITTEN = re.compile(r"(take|make|words|call|again|give|take_batch|make_batch|give_batch|set_stream)\d+|empty|place|stream|device")
-"""Names of constants: those that are kept as they are, and those that come with writing the function anew."""
+_MADE = re.compile(r"launch\d+|zeroed_memory|gpu|empty|place|stream|device")
+"""Names of constants: those that are kept as they are, and those that every process makes for itself."""
 
 
 # ---------------------------------------------------------------- what a record is for
@@ -145,7 +145,7 @@ def _engine(values: Sequence[Any], device: Any, options: Options) -> Engine:
 # ---------------------------------------------------------------- records
 @dataclass
 class _Kernel:
-    """A kernel as it is built, and how it is launched. needs: by name. block: threads along each axis, None where sizes decide."""
+    """A kernel as it is built, and how it is launched. needs: by name. block: threads along each axis, None where sizes decide. kept: see `BuiltKernel`."""
 
     scheduler: str
     fields: dict[str, Any]
@@ -154,6 +154,7 @@ class _Kernel:
     shared_names: tuple[str, ...]
     index_type: str
     plan: LaunchPlan
+    kept: str
 
     def program(self) -> KernelProgram:
         block = tuple(var("threads") if n is None else const(n) for n in self.block)
@@ -209,7 +210,7 @@ def _record_of(caller: Any, prepared: Any) -> _Record:
             record.torch_calls[name] = (value.name, value.attributes, value.layouts)
         elif _DATA.fullmatch(name):
             record.data[name] = value
-        elif not (_WRITTEN.fullmatch(name) or re.fullmatch(r"launch\d+|zeroed_memory|gpu", name)):
+        elif not _MADE.fullmatch(name):
             raise NoRecord(f"the constant {name}")
     for runtime, plan in zip(prepared.runtimes, prepared.plans, strict=True):
         program = runtime.program
@@ -217,7 +218,7 @@ def _record_of(caller: Any, prepared: Any) -> _Record:
         fields = {name: getattr(program, name) for name in _KEPT_FIELDS}
         names = tuple(name for name, _ in program.shared_tensors)
         needs = tuple(sorted(need.name for need in program.needs))
-        record.kernels.append(_Kernel(runtime.scheduler, fields, needs, block, names, program.index_type.name, plan))
+        record.kernels.append(_Kernel(runtime.scheduler, fields, needs, block, names, program.index_type.name, plan, runtime.built.kept))
     return record
 
 
@@ -233,7 +234,7 @@ def _rebuilt(record: _Record, engine: Engine, options: Options) -> tuple[Callabl
         found = built.get(one.fields["text"])
         if found is None:
             program = one.program()
-            found = built[one.fields["text"]] = RecordedKernel(one.scheduler, program, engine.build(program, options))
+            found = built[one.fields["text"]] = RecordedKernel(one.scheduler, program, engine.build(program, options, kept=one.kept))
         kernels.append(found)
         constants[f"launch{number}"] = found.built.launcher(one.plan)
     if any("zeroed_memory" in line for line in record.parts["before"]):
@@ -294,7 +295,7 @@ class RecordedCalls:
     def _cold(self, inputs: Sequence[Any], device: Any, enable: Sequence[str], disable: Sequence[str]) -> Any:
         values = flattened(inputs)
         if enable or disable or profile.active or not self._restore(values, device):
-            return self._real().execute(inputs, device=device)
+            return self._real().execute(inputs, device=device, _enable_options=enable, _disable_options=disable)
         key = self._signature(values, device)[0]  # type: ignore[misc]
         pointers = [v.data_ptr() for v, kind in zip(values, self._kinds) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
         return self._table[key][1](*values, *pointers)

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -22,6 +22,9 @@ from ..options import Options, current
 from . import bounds, work_memory
 from .launch import ParamSlot, current_stream_reader
 from .resources import MOST_SPILL_BYTES, Resources, TooManySpills
+
+if TYPE_CHECKING:
+    from .nvrtc import Compiled
 
 Launch = Callable[..., None]
 """launch(pointers, stream) or launch(pointers, stream, ((slot, value), ...)): starts the kernel, on a GPU without waiting for it."""
@@ -79,9 +82,10 @@ class BuildReport:
 
 
 class BuiltKernel(Protocol):
-    """A kernel on its engine."""
+    """A kernel on its engine. kept: under what the disk cache has its machine code, for `Engine.build` in another process; "" for nowhere."""
 
     report: BuildReport
+    kept: str
 
     def launcher(self, plan: LaunchPlan) -> Launch:
         """Return the function that launches with this plan. Errors: limits of the device."""
@@ -97,8 +101,11 @@ class Engine(Protocol):
     arch: Arch
     device: int | None
 
-    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True) -> BuiltKernel:
-        """Compile and load a program. Errors: those of the compiler, with the text and a repro left on disk."""
+    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True, kept: str = "") -> BuiltKernel:
+        """Compile and load a program. kept: what `BuiltKernel.kept` of the same program was in another process.
+
+        Errors: those of the compiler, with the text and a repro left on disk.
+        """
 
 
 # ---------------------------------------------------------------- GPU
@@ -110,8 +117,8 @@ class GpuEngine:
         self.arch = arch_of_device(device)
         self.key: Hashable = ("gpu", device)
 
-    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True) -> BuiltKernel:
-        return _GpuKernel(self, program, options, fmad)
+    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True, kept: str = "") -> BuiltKernel:
+        return _GpuKernel(self, program, options, fmad, kept)
 
 
 def registers_to_try(program: KernelProgram, arch: Arch) -> list[int | None]:
@@ -127,26 +134,38 @@ def registers_to_try(program: KernelProgram, arch: Arch) -> list[int | None]:
     return [program.max_registers, most] if most > program.max_registers else [program.max_registers]
 
 
-class _GpuKernel:
-    def __init__(self, engine: GpuEngine, program: KernelProgram, options: Options, fmad: bool) -> None:
-        from .driver import load_kernel
-        from .nvrtc import compile_or_load
+def _reports(program: KernelProgram, options: Options) -> bool:
+    return bounds.BLOCK in program.blocks and options.bounds
 
-        reports = bounds.BLOCK in program.blocks and options.bounds
-        unit = ("#define WEFT_BOUNDS\n" if reports else "") + translation_unit(program.text, program.blocks, shortened=True)
+
+def _compiled(arch: Arch, program: KernelProgram, options: Options, fmad: bool) -> Compiled:
+    """Return a program's machine code. Errors: TooManySpills; those of the compiler."""
+    from .nvrtc import compile_or_load
+
+    unit = ("#define WEFT_BOUNDS\n" if _reports(program, options) else "") + translation_unit(program.text, program.blocks, shortened=True)
+    limits = registers_to_try(program, arch)
+    most_spilled = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
+    for limit in limits:
+        compiled = compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
+        spilled = compiled.resources.spill_store_bytes or 0
+        if spilled <= most_spilled:
+            return compiled
+    raise TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=most_spilled)
+
+
+class _GpuKernel:
+    def __init__(self, engine: GpuEngine, program: KernelProgram, options: Options, fmad: bool, kept: str = "") -> None:
+        from .driver import load_kernel
+        from .nvrtc import kept_code
+
         start = time.perf_counter()
-        limits = registers_to_try(program, engine.arch)
-        most_spilled = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
-        for limit in limits:
-            compiled = compile_or_load(unit, program.name, engine.arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
-            spilled = compiled.resources.spill_store_bytes or 0
-            if spilled <= most_spilled:
-                break
-        else:
-            raise TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=most_spilled)
+        compiled = kept_code(kept, options) if kept else None
+        if compiled is None:
+            compiled = _compiled(engine.arch, program, options, fmad)
+        self.kept = compiled.kept
         middle = time.perf_counter()
         self._loaded = load_kernel(compiled.cubin, program.name, engine.device, compiled.resources)  # type: ignore[arg-type]
-        if reports:
+        if _reports(program, options):
             bounds.attach(self._loaded, program)
         end = time.perf_counter()
         self.report = BuildReport(middle - start, end - middle, compiled.from_cache, compiled.resources, {"log": compiled.log})
@@ -173,11 +192,13 @@ class EmulatorEngine:
         self.arch, self.check = arch, check
         self.key: Hashable = ("emulator", arch.name, check)
 
-    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True) -> BuiltKernel:
+    def build(self, program: KernelProgram, options: Options, *, fmad: bool = True, kept: str = "") -> BuiltKernel:
         return _EmulatedKernel(self, program)
 
 
 class _EmulatedKernel:
+    kept = ""
+
     def __init__(self, engine: EmulatorEngine, program: KernelProgram) -> None:
         from ..emulator import ChipLimits, EmulatedKernel
 

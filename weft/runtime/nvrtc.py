@@ -54,7 +54,7 @@ class CompilationFailed(InternalError):
 class Compiled:
     """One kernel's machine code. `log` holds the compiler's warnings, and ptxas's report when that was asked for.
 
-    `ptx` is empty unless it was asked for.
+    `ptx` is empty unless it was asked for. `kept`: under what the disk cache has it, for `kept_code`; "" for nowhere.
 
     Units: `seconds` is the time in NVRTC, 0.0 when the code came from the disk cache (`from_cache`).
     """
@@ -65,6 +65,7 @@ class Compiled:
     resources: Resources
     from_cache: bool = False
     ptx: str = ""
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,13 +410,29 @@ def compile_or_load(
     if cache is None:
         compiled = build()
     else:
-        key = artefact_key("cubin", source, entry, arch, *arguments, identity(options.nvrtc))
+        compiler = identity(options.nvrtc)
+        key = artefact_key("cubin", source, entry, arch, *arguments, compiler)
         if keep_ptx:
             compiled, artefact = make()
             cache.put(key, artefact)
         else:
             compiled = cache.get_or_make(key, _from_artefact, make)
+        compiled = replace(compiled, kept=f"{key} {compiler}")
     return compiled if options.ptxas_verbose else replace(compiled, log=_without_report(compiled.log))
+
+
+def kept_code(kept: str, options: Options) -> Compiled | None:
+    """Return machine code by what `Compiled.kept` said in another process, without the text that it was made from.
+
+    None where the cache has it no more, and where another NVRTC would compile now. Errors: NvrtcMissing.
+    """
+    key, _, compiler = kept.partition(" ")
+    cache = default_cache(options)
+    if not key or cache is None or identity(options.nvrtc) != compiler:
+        return None
+    artefact = cache.get(key)
+    compiled = None if artefact is None else _from_artefact(artefact)
+    return None if compiled is None else replace(compiled, log=_without_report(compiled.log), kept=kept)
 
 
 def _to_artefact(compiled: Compiled, entry: str, arch: str) -> Artefact:

@@ -239,22 +239,22 @@ class RunParts:
 
 def write_run(parts: RunParts) -> Callable[..., Any]:
     """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: what it was written from."""
-    lines = [*parts.allocations]
-    stream = "stream(device)" if "stream" in parts.constants else "0"
+    lines, constants = [*parts.allocations], dict(parts.constants)
+    stream = "stream(device)" if "stream" in constants else "0"
     if sum(not step.call for step in parts.steps) > 1 or any("queue" in line for line in parts.before):
         lines.append(f"queue = {stream}")
         stream = "queue"
     lines += parts.before
     for number, steps in enumerate(_batches(parts)):
         if len(steps) > 1:
-            lines += [*steps[0].before, *_batch_lines(number, steps, stream, parts.constants), *steps[-1].after]
+            lines += [*steps[0].before, *_batch_lines(number, steps, stream, constants), *steps[-1].after]
             continue
         (step,) = steps
-        lines += [*step.before, *([step.call] if step.call else _launch_lines(step.number, step, stream, parts.constants)), *step.after]
+        lines += [*step.before, *([step.call] if step.call else _launch_lines(step.number, step, stream, constants)), *step.after]
     lines += parts.after
     lines.append(f"return [{', '.join(parts.returned)}]")
     text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join(lines) + "\n"
-    run = _function("run", text, parts.constants)
+    run = _function("run", text, constants)
     run.parts = parts  # type: ignore[attr-defined]
     return run
 
