@@ -60,7 +60,7 @@ class Clock:
         return found
 
 
-OF_FIRST, OF_SECOND, CALLS = ("graphs", "rewrites"), ("tag", "graphs", "plans", "records", "calls"), "calls"
+OF_FIRST, OF_SECOND, CALLS = ("graphs", "rewrites"), ("tag", "graphs", "plans", "records", "machine code", "calls"), "calls"
 
 
 def watched() -> Clock:
@@ -69,7 +69,7 @@ def watched() -> Clock:
 
     from torch._functorch import compile_utils
     from weft.frontend import ahead, backend, region_call, stored
-    from weft.runtime import call_records
+    from weft.runtime import call_records, engines
 
     clock = Clock()
     clock.watch(backend, "_tag", "tag")
@@ -83,6 +83,10 @@ def watched() -> Clock:
     clock.watch(ahead, "_prepare", "kernels")
     clock.watch(call_records.RecordedCalls, "_restore", "records")
     clock.watch(call_records.RecordedCalls, "_keep", "writing")
+    for engine in (engines.GpuEngine, engines.EmulatorEngine):
+        clock.watch(engine, "build", "machine code")
+    clock.watch(call_records, "code_version", "records: version of weft's files")
+    clock.watch(call_records, "_engine", "records: engine")
     clock.watch(region_call.RegionCall, "_run", CALLS)
     return clock
 
@@ -162,7 +166,7 @@ def main() -> None:
 def show(number: int, found: dict[str, Any]) -> None:
     """Print what process `number` took."""
     work, names = found["work"], OF_SECOND if number else OF_FIRST
-    own = sum(work.get(name, 0.0) for name in names)
+    own = sum(s for name, s in work.items() if name.partition(":")[0] in names)
     print(f"process {number + 1}: first step {found['first_s']:.2f} s, {found['processors_s']:.2f} s of processors; third {1e3 * found['again_s']:.1f} ms")
     print(f"  own work ({' + '.join(names)}): {own:.3f} s, beside {found['import_s']:.3f} s for the import of weft.frontend")
     print("  " + ", ".join(f"{name} {s:.3f}" for name, s in sorted(work.items(), key=lambda p: -p[1])))
