@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .aligned import align_products
 from .aten import RULES
 from .backend_options import BackendOptions, BadOption, BadOptionValue, chosen_options
 from .compiling import compile_graph, is_on_cpu, run_plan
@@ -97,7 +98,10 @@ def partition(
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
     joint.graph = fx_graph_cse(joint.graph)  # else the partitioner would, and keep the marks of one of two equal nodes
-    simplify(joint.graph, splits_bias=is_emulated or not is_on_cpu(joint.graph))
+    is_ours = is_emulated or not is_on_cpu(joint.graph)
+    simplify(joint.graph, splits_bias=is_ours)
+    if is_ours:
+        align_products(joint.graph)
     _save_what_extrema_are_of(joint.graph)
     return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
 

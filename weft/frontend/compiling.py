@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from ..errors import WeftError
 from . import ahead
+from .aligned import align_products
 from .aten import Declined
 from .backend_options import BackendOptions
 from .calling import shorten, with_calls
@@ -41,6 +42,8 @@ def compile_graph(
     on_cpu = is_on_cpu(gm.graph)
     if kind == "inference":
         simplify(gm.graph, splits_bias=options.emulate or not on_cpu)
+        if options.emulate or not on_cpu:
+            align_products(gm.graph)
     if on_cpu and not options.emulate:
         log.info("%s graph: its tensors are on the CPU, so torch runs it eagerly (options={'emulate': True} runs weft's kernels in the emulator)", kind)
         return _plain(gm)

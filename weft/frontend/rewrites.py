@@ -41,7 +41,7 @@ def simplify(graph: Graph, *, splits_bias: bool) -> None:
             node.target, node.args = aten._index_put_impl.default, (*node.args, True)
 
 
-def _emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> Node:
+def emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> Node:
     """Put a call in front of `at`, with what `at` says of its origin, and the fake result."""
     with graph.inserting_before(at):
         node = graph.call_function(target, args, keywords)
@@ -84,10 +84,10 @@ def _join_slices(graph: Graph, node: Node) -> None:
         pieces: list[Node] = []
         for _, _, leaf in parts:
             gradient: Node = leaf.args[0]  # type: ignore[assignment]
-            pieces.append(_emit(graph, node, aten.unsqueeze.default, gradient, dim) if leaf.target is aten.select_backward.default else gradient)
-        total = _emit(graph, node, aten.cat.default, pieces, dim)
+            pieces.append(emit(graph, node, aten.unsqueeze.default, gradient, dim) if leaf.target is aten.select_backward.default else gradient)
+        total = emit(graph, node, aten.cat.default, pieces, dim)
         for leaf in (leaf for leaf in leaves if leaf not in joined):
-            total = _emit(graph, node, aten.add.Tensor, total, leaf)
+            total = emit(graph, node, aten.add.Tensor, total, leaf)
         _replace(graph, node, total)
         return
 
@@ -117,8 +117,8 @@ def _join_side_by_side(graph: Graph, node: Node, parts: list[Node], dim: int) ->
     shape = [*value.shape[:-1], -1] if all(isinstance(n, int) for n in value.shape) else None
     if shape is None:
         return False
-    rows = [_emit(graph, merged, aten.reshape.default, _emit(graph, merged, aten.permute.default, leaf.args[0], own), shape) for leaf in parts]
-    _replace(graph, merged, _emit(graph, merged, aten.cat.default, rows, place))
+    rows = [emit(graph, merged, aten.reshape.default, emit(graph, merged, aten.permute.default, leaf.args[0], own), shape) for leaf in parts]
+    _replace(graph, merged, emit(graph, merged, aten.cat.default, rows, place))
     for dead in (copied, permuted):
         graph.erase_node(dead)
     return True
@@ -172,16 +172,16 @@ def _expand(graph: Graph, node: Node) -> None:
     """The gradient of one slice: zeros with a part replaced."""
     gradient, sizes, dim, *place = node.args
     value = node.meta["val"]
-    zeros = _emit(graph, node, aten.full.default, sizes, 0, dtype=value.dtype, layout=value.layout, device=value.device, pin_memory=False)
+    zeros = emit(graph, node, aten.full.default, sizes, 0, dtype=value.dtype, layout=value.layout, device=value.device, pin_memory=False)
     if node.target is aten.select_backward.default:
-        gradient = _emit(graph, node, aten.unsqueeze.default, gradient, dim)
+        gradient = emit(graph, node, aten.unsqueeze.default, gradient, dim)
         index = place[0]
         place = [index, None if isinstance(index, int) and index == -1 else _after(graph, node, index), 1]
-    _replace(graph, node, _emit(graph, node, aten.slice_scatter.default, zeros, gradient, dim, *place))
+    _replace(graph, node, emit(graph, node, aten.slice_scatter.default, zeros, gradient, dim, *place))
 
 
 def _after(graph: Graph, node: Node, index: Any) -> Any:
-    return _emit(graph, node, operator.add, index, 1) if isinstance(index, Node) else index + 1
+    return emit(graph, node, operator.add, index, 1) if isinstance(index, Node) else index + 1
 
 
 # ---------------------------------------------------------------- convolutions
@@ -191,12 +191,12 @@ def _split_bias(graph: Graph, node: Node) -> None:
     value = node.meta["val"]
     if bias is None or value.dim() != len(stride) + 2 or _is_turned(node.users):  # type: ignore[arg-type]
         return
-    plain = _emit(graph, node, aten.convolution.default, x, weight, None, stride, *rest)
+    plain = emit(graph, node, aten.convolution.default, x, weight, None, stride, *rest)
     if plain.meta["val"].stride() != value.stride():
         graph.erase_node(plain)
         return
-    wide = _emit(graph, node, aten.view.default, bias, [-1, *[1] * len(stride)])  # type: ignore[arg-type]
-    _replace(graph, node, _emit(graph, node, aten.add.Tensor, plain, wide))
+    wide = emit(graph, node, aten.view.default, bias, [-1, *[1] * len(stride)])  # type: ignore[arg-type]
+    _replace(graph, node, emit(graph, node, aten.add.Tensor, plain, wide))
 
 
 def _is_turned(readers: Iterable[Node]) -> bool:
@@ -217,7 +217,7 @@ def _split_gradient_of_bias(graph: Graph, node: Node) -> None:
             return
         source = source.args[0]  # type: ignore[assignment]
     for reader in readers:
-        _replace(graph, reader, _emit(graph, reader, aten.sum.dim_IntList, gradient, [0, *range(2, rank)]))
+        _replace(graph, reader, emit(graph, reader, aten.sum.dim_IntList, gradient, [0, *range(2, rank)]))
     node.args = (*node.args[:-1], [mask[0], mask[1], False])
     node.meta["val"] = (*node.meta["val"][:2], None)
 
@@ -229,7 +229,7 @@ def _as_view(graph: Graph, node: Node) -> None:
     offset = node.args[3] if len(node.args) > 3 else None
     is_same_place = offset is None or isinstance(offset, int) and statically_known_true(given.storage_offset() == offset)
     if is_same_place and given.is_contiguous() and value.is_contiguous() and statically_known_true(given.numel() == value.numel()):
-        _replace(graph, node, _emit(graph, node, aten.view.default, x, node.args[1]))
+        _replace(graph, node, emit(graph, node, aten.view.default, x, node.args[1]))
 
 
 # ---------------------------------------------------------------- indices
@@ -278,4 +278,4 @@ _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.as_strided.default: _as_view,
 }  # fmt: skip
 
-__all__ = ["KEPT", "simplify"]
+__all__ = ["KEPT", "emit", "simplify"]

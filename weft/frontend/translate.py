@@ -124,15 +124,16 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     if isinstance(value, Scalar) or not isinstance(value, TensorView):
         raise Declined("an output without axes that no tensor made")
     dtype = t.dtype(fake.dtype)
+    is_copy = False
     if value.dtype() is not dtype:
         value = t.ops.cast(value, dtype=dtype)
     elif value.is_fusion_input or value.is_fusion_output:
-        value = t.ops.set(value)
+        value, is_copy = t.ops.set(value), True
     order, contiguity = _layout(fake)
     if not all(c in (True, None) for c in contiguity):
         raise Declined("an output that is not dense")
     value = _with_elements(t, value, fake)
-    if fake.dim() > 1 and (order != list(range(fake.dim()))[::-1] or t.is_reordered):  # without a word, weft takes over the order of an input
+    if fake.dim() > 1 and (order != list(range(fake.dim()))[::-1] or t.is_reordered or is_copy):  # without a word, weft takes over an input's strides
         value = t.ops.stride_order(value, stride_order=order)
     return value
 
