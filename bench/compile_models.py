@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 import torch.nn as nn
-from models import MODELS, Llama, made, with_liger
+from models import DEVICE, MODELS, Llama, made, with_liger
 
 from weft.frontend.backend import GRAPHS, backend
 
@@ -122,7 +122,8 @@ def measure(name: str, which: str, exact: list[torch.Tensor], details: bool) -> 
     if not has_dropout(model):
         gradients = {key: p.grad.cpu() for key, p in model.named_parameters() if p.grad is not None}
         exact.extend(gradients.values() if not exact else [])
-        row["error"] = max(float((a.float() - b.float()).norm() / (b.float().norm() + 1e-9)) for a, b in zip(gradients.values(), exact))
+        pairs = ((a.to(DEVICE).float(), b.to(DEVICE).float()) for a, b in zip(gradients.values(), exact))
+        row["error"] = max(float((a - b).norm() / (b.norm() + 1e-9)) for a, b in pairs)
         del gradients
     for _ in range(3):
         step()
@@ -151,6 +152,7 @@ def start_of(name: str, which: str) -> None:
     """Print what the first step of a model takes in this process, which has run it eagerly; then run inference once, for the caches."""
     model, inputs = made(name)
     seconds_of(step_of(model, model, inputs))
+    torch.cuda.empty_cache()
     importlib.import_module("torch._dynamo")
     settings = BACKENDS[which]
     begun = time.process_time()

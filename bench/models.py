@@ -242,7 +242,8 @@ class _Calls(nn.Module):
 def with_liger(model: nn.Module) -> nn.Module:
     """Replace norms, SwiGLU, rotary embeddings and the loss over words by Liger's, with the same parameters."""
     from liger_kernel.ops import LigerSiLUMulFunction
-    from liger_kernel.transformers import LigerCrossEntropyLoss, LigerGroupNorm, LigerLayerNorm, LigerRMSNorm, liger_rotary_pos_emb
+    from liger_kernel.transformers import LigerCrossEntropyLoss, LigerLayerNorm, LigerRMSNorm, liger_rotary_pos_emb
+    from liger_kernel.transformers.group_norm import LigerGroupNorm
 
     loss = LigerCrossEntropyLoss()
 
