@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from nn_functions import CASES, SMALL, Case, flat
 from torch.autograd import forward_ad
 
 from weft import FusionDefinition
 from weft.nn import functional as W
 from weft.runtime.gradient_check import TangentCut
-
-from .nn_functions import CASES, SMALL, Case, flat
 
 
 def tangents(function: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:

@@ -116,3 +116,14 @@ def test_a_target_that_is_no_class_has_the_loss_nan(reduction: str) -> None:
         assert loss.isnan().any() == (wrong is not None)
         if reduction == "none":
             assert loss.isnan().tolist() == [row == wrong for row in range(4)]
+
+
+def test_weights_of_classes_have_no_gradient_as_in_torch() -> None:
+    x, t, w = torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 2, 4]), torch.rand(5, requires_grad=True)
+    for function in (F.cross_entropy, W.cross_entropy):
+        with pytest.raises(RuntimeError, match="weight"):
+            function(x, t, w)
+    with torch.no_grad():
+        torch.testing.assert_close(W.cross_entropy(x, t, w), F.cross_entropy(x, t, w))
+    with pytest.raises(UserError, match="weight.detach"):
+        W.cross_entropy(x, t, w)

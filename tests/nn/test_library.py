@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
+from nn_functions import CASES, SMALL
 
 import weft
 from weft import UserError
@@ -24,6 +27,43 @@ def test_torchs_checks_of_an_operator_pass(layout: str) -> None:
     x = {"contiguous": torch.randn(4, 8), "permuted": torch.randn(8, 4).T, "empty": torch.randn(0, 8)}[layout].requires_grad_()
     arguments = ([x, torch.rand(8, requires_grad=True)], [], encoded(((True, True, False), RMS)))
     assert set(torch.library.opcheck(torch.ops.weft.rms_norm.default, arguments).values()) == {"SUCCESS"}
+
+
+class Operators(torch.fx.Interpreter):
+    """Runs a graph and keeps the calls of weft's operators: (operator, arguments)."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seen: list[tuple[Any, Any]] = []
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if "weft." in str(target):
+            self.seen.append((target, args))
+        return super().call_function(target, args, kwargs)
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_torchs_checks_of_every_operator_pass(name: str) -> None:
+    """Schema, autograd registration, fake tensors, and AOTAutograd with symbolic sizes: forward and backward equal those without it."""
+    inputs = [t.detach() for t in CASES[name].make(SMALL)]
+    operators = Operators(torch.export.export(Calls(CASES[name].ours), tuple(inputs)).module())
+    operators.run(*inputs)
+    assert operators.seen
+    for operator, (tensors, *rest) in operators.seen:
+        leaves = [t.clone().requires_grad_(t.is_floating_point() and (name != WEIGHED or t.dim() > 1)) for t in tensors]
+        assert set(torch.library.opcheck(operator, (leaves, *rest)).values()) == {"SUCCESS"}
+
+
+WEIGHED = "cross_entropy, weighed and smoothed"  # no gradient flows to the weights of its classes, in torch neither
 
 
 def block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

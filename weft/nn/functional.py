@@ -443,6 +443,9 @@ def cross_entropy(
     if input.dim() == 0 or tuple(target.shape) != (*input.shape[:1], *input.shape[2:])[: max(input.dim() - 1, 0)] and input.dim() > 1:
         problem = f"input has sizes {list(input.shape)}, the target {list(target.shape)}"
         raise WrongArgument(function="cross_entropy", problem=problem, remedy="give logits [rows, classes, ...] and class numbers [rows, ...]")
+    if weight is not None and weight.requires_grad and torch.is_grad_enabled():
+        problem = "weight requires a gradient, and the loss has none with respect to it, as in torch"
+        raise WrongArgument(function="cross_entropy", problem=problem, remedy="give weight.detach()")
     classes = input.shape[1] if input.dim() > 1 else input.shape[0]
     rows = input.movedim(1, -1) if input.dim() > 2 else input
     static = {
