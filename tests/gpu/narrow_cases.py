@@ -54,7 +54,7 @@ RECIPES: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "nvfp4": quantize.nvfp4, "nvfp4 in tiles": lambda x: quantize.nvfp4(x, None, "128x4"), "mxfp8": quantize.mxfp8, "mxfp4": quantize.mxfp4,
     "mxfp8 in tiles": lambda x: quantize.mxfp8(x, "128x4"), "1x128": quantize.per_1x128, "1x128 in columns": lambda x: quantize.per_1x128(x, "columns"),
     "mxfp8 padded": lambda x: quantize.mxfp8(x, "te"), "1x128 padded": lambda x: quantize.per_1x128(x, "te"),
-    "nvfp4 and the largest": lambda x: quantize.nvfp4(x, has_amax=x.numel() > 0 and x.data_ptr() % 16 == 0),
+    "nvfp4 and the largest": lambda x: quantize.nvfp4(x, has_amax=x.numel() > 0),
     "back from tiles": lambda x: (quantize.dequantize(*quantize.nvfp4(x, None, "128x4"), dtype=torch.float32, layout="128x4"),),
     "back": lambda x: (quantize.dequantize(*quantize.mxfp8(x), dtype=torch.float32),),
     "nvfp4 hadamard": lambda x: quantize.nvfp4(x, None, "128x4", hadamard=(1, -1, -1, 1) * 4), "nvfp4 in groups": lambda x: in_groups(x),
@@ -95,6 +95,13 @@ BOTH_WAYS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
 }  # fmt: skip
 
 
+def at_element(x: torch.Tensor, first: int) -> torch.Tensor:
+    """The same numbers on the GPU, so many elements behind an aligned address."""
+    store = torch.empty(x.numel() + first, dtype=x.dtype, device="cuda")
+    store[first:] = x.flatten().cuda()
+    return store[first:].view(x.shape)
+
+
 def recipes() -> Iterator[Case]:
     for name, recipe in BOTH_WAYS.items():
         for rows, columns in ((32, 32), (96, 1056), (4128, 64), (0, 64)):
@@ -103,6 +110,12 @@ def recipes() -> Iterator[Case]:
         for rows, columns in ((1, 128), (3, 384), (129, 640), (0, 128), (5, 4224)):
             yield f"{name} {rows}x{columns}", lambda f=recipe, r=rows, c=columns: same_bytes(f, random_values((r, c), BF16).cuda(), "auto")
         yield f"{name} misaligned", lambda f=recipe: same_bytes(f, random_values((7 * 256 + 1,), BF16).cuda()[1:].view(7, 256), "auto")
+    for name in ("nvfp4 both ways", "mxfp8 both ways"):
+        yield f"{name} misaligned", lambda f=BOTH_WAYS[name]: same_bytes(f, random_values((96 * 1056 + 1,), BF16).cuda()[1:].view(96, 1056), "auto")
+    for recipe in (quantize.rms_norm_nvfp4, quantize.rms_norm_mxfp8, quantize.rms_norm_per_1x128):
+        for x_at, w_at in ((1, 0), (0, 1), (3, 1)):
+            x, w = at_element(random_values((7, 2048), BF16), x_at), at_element(random_values((2048,), BF16), w_at)
+            yield f"{recipe.__name__} from elements {x_at} and {w_at}", lambda f=recipe, x=x, w=w: same_codes(f, x, w, "auto")
     w = random_values((2048,), BF16)
     for way in ("register", "tma", "specialized"):
         for recipe in (quantize.rms_norm_nvfp4, quantize.rms_norm_mxfp8):

@@ -10,7 +10,7 @@ from fusion_check import poisoned_outputs
 from narrow_tensors import random_values
 
 from weft import DataType, FusionDefinition, quantize
-from weft.quantize import functions
+from weft.quantize import behind, functions
 from weft.quantize.formats import LAYOUTS, Mx, NvFp4, PerTensor
 
 BF16 = DataType.BFloat16
@@ -191,3 +191,55 @@ def test_a_recipe_is_a_definition_of_a_few_lines():
     wanted = torch.nn.functional.gelu(x.float())
     torch.testing.assert_close(quantize.dequantize(elements, scales, dtype=torch.float32), wanted, atol=0.05 * float(wanted.abs().max()), rtol=0)
     assert fd.fec.get_cuda_kernel([x]).count("__global__") == 1
+
+
+# ---------------------------------------------------------------- inputs at any address
+def shifted(x: torch.Tensor, elems: int) -> torch.Tensor:
+    """The same numbers, so many elements behind an aligned address."""
+    store = torch.empty(x.numel() + elems, dtype=x.dtype)
+    store[elems:] = x.flatten()
+    return store[elems:].view(x.shape)
+
+
+@pytest.mark.parametrize("which", ["rows", "weight", "both"])
+@pytest.mark.parametrize("name", [n for n in behind.FUNCTIONS if "norm" in n])
+def test_norms_take_rows_and_weights_at_any_address(name, which):
+    """What is at an odd address is read element by element, and whole bytes are written; sums of rows may add in another order."""
+    x, y, w, b = (random_values(shape, BF16) for shape in ((6, 256), (6, 256), (256,), (256,)))
+    inputs = {"rms_norm": (x, w), "add_rms_norm": (x, y.flip(0), w), "layer_norm": (x, w, b)}[name.partition("_norm")[0] + "_norm"]
+    moved = [shifted(t, 1) if which == "both" or (t.dim() == 2) == (which == "rows") else t for t in inputs]
+    scale = [torch.tensor(20.0)] if name.endswith("per_tensor") else []
+    with poisoned_outputs():
+        found, wanted = (getattr(quantize, name)(*given, *scale) for given in (moved, inputs))
+    for got, want in zip(found, wanted, strict=True):
+        if got.dtype.itemsize == 1:
+            assert (codes(got) != codes(want)).mean() < 0.01
+        else:
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("elems", [1, 2, 4])
+def test_bytes_do_not_depend_on_the_address(elems):
+    """Where nothing is summed: blocks of rows, of columns, and the largest magnitude."""
+    x = random_values((64, 256), BF16)
+    cases = {
+        "largest": lambda t: quantize.nvfp4(t, has_amax=True), "largest in tiles": lambda t: quantize.nvfp4(t, torch.tensor(50.0), "128x4", has_amax=True),
+        "mxfp4": lambda t: quantize.quantize(Mx(DataType.Float4_e2m1fn), t, has_amax=True), "both ways": lambda t: quantize.nvfp4_both_ways(t, None, "128x4"),
+        "activation": lambda t: quantize.silu_mul_nvfp4(t, x), "both ways of an activation": lambda t: quantize.silu_mul_nvfp4_both_ways(t, x),
+        "1x128": quantize.per_1x128, "mxfp8 both ways": lambda t: quantize.mxfp8_both_ways(t, "te"),
+    }  # fmt: skip
+    for name, recipe in cases.items():
+        with poisoned_outputs():
+            for got, want in zip(recipe(shifted(x, elems)), recipe(x), strict=True):
+                np.testing.assert_array_equal(codes(got) if got.dim() else got.numpy(), codes(want) if want.dim() else want.numpy(), name)
+
+
+def test_columns_become_4_bits_from_any_address():
+    """Both ways of outer_persistent: columns in registers, and columns that are read again."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=BF16)
+        fd.add_output(fd.ops.cast(fd.ops.sub(x, fd.ops.mul(fd.ops.sum(x, [0], True), 0.01)), DataType.Float4_e2m1fn))
+    for rows in (40, 3000):
+        x = random_values((rows, 64), BF16)
+        fd.validate([shifted(x, 1)])
+    assert {runtime.scheduler for runtime in fd.fec.kernel_runtimes} == {"outer_persistent"}

@@ -77,6 +77,7 @@ def register_unit(compute: DataType) -> str:
     return translation_unit("\n".join(case.register_kernel() for case in every), blocks)
 
 
+_OF_MAGNITUDES = {"e2m1_scale"}  # no result is promised for less than 0
 _FLOATS = [
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 0.3, -0.7, 0.54, 0.56, 1.5, -1.5, 2.5, -2.5, 2.0, -2.0, 3.0, 7.3, -11.2, 20.5, -20.5, 88.0, -87.0, 1e-8, -1e-8,
     1e-3, 1e4, -1e4, 1e20, -1e20, math.inf, -math.inf, math.nan,
@@ -107,6 +108,8 @@ OF_MAGNITUDES = {"e2m1_scale"}  # ops whose operand is the largest magnitude of 
 
 def operands(case: Case) -> list[torch.Tensor]:
     """Return operands that hold all combinations of the special values, in the storage types of the kernel."""
+    if case.op.name in _OF_MAGNITUDES:
+        return [_values(case.compute, 1).abs().to(STORAGE[case.compute])]
     columns = [_values(case.operand_type(i), case.op.arity) for i in range(case.op.arity)]
     if case.op.name in OF_MAGNITUDES:
         columns = [column.abs() for column in columns]

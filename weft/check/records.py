@@ -67,11 +67,13 @@ class Made:
     shared_bytes: int
 
 
-def programs(definition: Any, shapes: Sequence[tuple[int, ...]], arch: chips.Arch = chips.H200) -> list[Made]:
-    """Return each kernel that a definition has at these sizes on a chip."""
+def programs(definition: Any, shapes: Sequence[tuple[int, ...] | torch.Tensor], arch: chips.Arch = chips.H200) -> list[Made]:
+    """Return each kernel that a definition has at these sizes on a chip. A tensor stands for a shape where its address matters."""
     caller = FusionExecutorCache(definition.fusion)._caller
-    given = iter(shapes)
-    values = [torch.empty(next(given), dtype=torch_dtype(v.dtype())) if isinstance(v, TensorView) else 1 for v in definition.fusion.inputs()]
+    values, given = [], iter(shapes)
+    for value in definition.fusion.inputs():
+        shape = next(given) if isinstance(value, TensorView) else None
+        values.append(1 if shape is None else shape if isinstance(shape, torch.Tensor) else torch.empty(shape, dtype=torch_dtype(value.dtype())))
     sizes = sizes_of(caller.shared, caller.bind(values), arch)
     out = []
     for use in sizes.kernels:

@@ -296,24 +296,36 @@ def _pull_allocations(body: list[Statement]) -> list[Statement]:
 
 @lowering_pass(needs=["reductions", "pipelines"])
 def repack_kept(kernel: Kernel, state: BuildState) -> Kernel:
-    """After a reduction across threads, repack the arrays of 16-bit floats that are read on both sides of it.
+    """After a reduction across threads, repack the arrays of 16-bit floats that are read on both sides of it, and those of narrower ones loaded one by one.
 
     Before: reductions are statements among others.   After: each such array has a Repack behind the reduction.
     Here because: reductions are placed for good. Without it the compiler converts once and keeps the wide values: twice the registers, and spills.
-    Source: measured on an H200: softmax backward of bf16 rows of 4096 spilled 60 bytes at 64 registers.
+    Source: measured on an H200: softmax backward of bf16 rows of 4096 spilled 60 bytes at 64 registers. Bytes that are loaded one by one else take a
+    register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 628 bytes at 64 registers, and 164 so.
     """
-    kernel.body = _repack_body(kernel.body)
+    kernel.body = _repack_body(kernel.body, _loaded_singly(kernel.body))
     return kernel
 
 
-def _repack_body(body: list[Statement]) -> list[Statement]:
-    reads = [_packed_reads(s) for s in body]
+def _loaded_singly(body: list[Statement]) -> set[Buffer]:
+    """Arrays of floats of 8 and 4 bits in registers that are loaded from memory element by element."""
+    return {
+        out.buffer
+        for inner in walk(body) if isinstance(inner, Op) and inner.vector_elems == 1
+        for out, source in zip(inner.outputs, inner.operands)
+        if isinstance(source, Access) and source.buffer.memory is MemoryType.global_ and out.buffer.memory is MemoryType.local
+        and out.buffer.dtype.is_narrow_float
+    }  # fmt: skip
+
+
+def _repack_body(body: list[Statement], singly: set[Buffer]) -> list[Statement]:
+    reads = [_packed_reads(s, singly) for s in body]
     last = {buffer: position for position, buffers in enumerate(reads) for buffer in buffers}
     out: list[Statement] = []
     seen: dict[Buffer, None] = {}
     for position, statement in enumerate(body):
         if isinstance(statement, Nest):
-            statement.body = _repack_body(statement.body)
+            statement.body = _repack_body(statement.body, singly)
         out.append(statement)
         seen.update(dict.fromkeys(reads[position]))
         if isinstance(statement, Reduce) and statement.thread_types:
@@ -322,13 +334,13 @@ def _repack_body(body: list[Statement]) -> list[Statement]:
     return out
 
 
-def _packed_reads(statement: Statement) -> list[Buffer]:
-    """Arrays of 16-bit floats in registers that `statement` reads."""
+def _packed_reads(statement: Statement, singly: set[Buffer]) -> list[Buffer]:
+    """Arrays in registers that `statement` reads: of 16-bit floats, and those of `singly`, which it may also load."""
     return [
         o.buffer
         for inner in walk([statement]) if isinstance(inner, Op)
-        for o in inner.operands
-        if isinstance(o, Access) and o.buffer.memory is MemoryType.local and o.buffer.dtype in PACKED and o.buffer.elems is not ONE
+        for o in (*inner.operands, *(out for out in inner.outputs if out.buffer in singly))
+        if isinstance(o, Access) and o.buffer.memory is MemoryType.local and (o.buffer.dtype in PACKED or o.buffer in singly) and o.buffer.elems is not ONE
     ]  # fmt: skip
 
 

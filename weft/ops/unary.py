@@ -223,7 +223,7 @@ _unary(
 _unary(
     "e2m1_scale", Rule.full_float, {"float": "weft::e2m1_scale({0})"},
     lambda x: torch.where(x < 3000.0, x, 3000.0) / 6.0, lambda x: (x if x < 3000.0 else 3000.0) / 6.0,
-    blocks=("narrow",), flops=10, is_mufu=True, source="a division without its branches, where what is too large saturates next",
+    blocks=("narrow",), flops=10, is_mufu=True, source="of magnitudes: a division without its branches, where what is too large saturates next",
 )  # fmt: skip
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
 _predicate("isposinf", lambda x: torch.isposinf(x), lambda x: x == math.inf, False, complex=False)

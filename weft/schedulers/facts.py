@@ -109,7 +109,7 @@ class ReductionFacts(RowShape):
     vector_limit_elems: along the last run. phased_limit_elems: the same for vectors that need not begin with a row. input_bits, output_bits: bits per
     element of the loops of the inputs and outputs that vary over all loops' kinds (both reduced and not). reductions: results per row;
     accumulator_bits: their state. results_meet: an expression uses two of them. exchange_factor: cost of combining partial results
-    among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
+    among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`. single_reads: as in `PointwiseFacts`.
     """
 
     iteration_elems: int
@@ -134,6 +134,7 @@ class ReductionFacts(RowShape):
     vector_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
     exchange_factor: int = 1
+    single_reads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class PersistentFacts(RowShape):
     block_elems: int = 0
     still_axes: int = 0
     has_lookup: bool = False
+    single_reads: tuple[int, ...] = ()
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -199,6 +201,21 @@ def _dtype_bits(vectorizable: Sequence[TensorView], every: Sequence[TensorView])
 def _row_exprs(fusion: Fusion, axes: LoopAxes, loops: frozenset[int]) -> list[Expr]:
     """Expressions that run once per element of `loops`, rather than once per row."""
     return [e for e in fusion.tensor_exprs() if any(axes.concrete(o) & loops for o in e.outputs)]  # type: ignore[arg-type]
+
+
+def single_reads(
+    limits: VectorLimits, position: int, wanted_elems: int, outputs: Sequence[TensorView], env: Sizes, alignment_bits: Alignments, vector_bits: int
+) -> list[TensorView]:  # fmt: skip
+    """Return the inputs and lookups that alone forbid the vectors that packed outputs or blocks need: they are read element by element."""
+    if limits.limit_elems(position, env, alignment_bits, vector_bits) >= wanted_elems:
+        return []
+    others = [t for t in limits.vectorizable if not any(t is o for o in outputs)]
+    return [t for t in others if limits.only(t).limit_elems(position, env, alignment_bits, vector_bits) < wanted_elems]
+
+
+def with_single_reads(params: Any, facts: ReductionFacts | PersistentFacts) -> Any:
+    """Return params that read those inputs element by element of which the facts say so."""
+    return replace(params, single_reads=facts.single_reads) if facts.single_reads else params
 
 
 class PointwiseAnalysis:
@@ -255,11 +272,8 @@ class PointwiseAnalysis:
         return tuple(self.limits.phased_limit_elems(p, alignment_bits) for p in range(len(self.order)))
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
-        """Return the inputs and lookups that alone forbid the vectors that packed outputs or blocks need: they are read element by element."""
-        if not self.needs_vectors or self.limits.limit_elems(0, env, alignment_bits, self.vector_bits) >= self.min_vector_elems:
-            return []
-        others = [t for t in self.limits.vectorizable if not any(t is o for o in self.outputs)]
-        return [t for t in others if self.limits.only(t).limit_elems(0, env, alignment_bits, self.vector_bits) < self.min_vector_elems]
+        wanted = self.min_vector_elems if self.needs_vectors else 1
+        return single_reads(self.limits, 0, wanted, self.outputs, env, alignment_bits, self.vector_bits)
 
     @property
     def needs_vectors(self) -> bool:
@@ -297,6 +311,9 @@ def stands_still(tensor: TensorView, axes: LoopAxes, shape: ReductionShape) -> b
 class RowAnalysis:
     """What reductions and normalizations share: loops, runs, vectors, bits that move, cost."""
 
+    can_read_singly = True
+    """Schedules of it read inputs element by element that would forbid vectors which others need."""
+
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
         self.axes, self.shape, self.buffers = axes, shape, buffers
         inputs, outputs = _inputs(fusion), _outputs(fusion)
@@ -320,13 +337,17 @@ class RowAnalysis:
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
     def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict[str, Any]:
+        """Return the fields that the facts of reductions and of normalizations have in common."""
         shape = self.shape
+        single = self.single_reads(env, alignment_bits)
+        limits = self.limits.without(single) if single else self.limits
+        is_phased = not single and not self.blocks.largest
         return dict(
             iteration_elems=math.prod(extents[n] for n in shape.order if n not in shape.reduced),
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
-            vector_limit_elems=self.limits.limit_elems(shape.inner_position, env, alignment_bits, self.vector_bits),
-            phased_limit_elems=1 if self.blocks.largest else self.limits.phased_limit_elems(shape.inner_position, alignment_bits),
+            vector_limit_elems=limits.limit_elems(shape.inner_position, env, alignment_bits, self.vector_bits),
+            phased_limit_elems=limits.phased_limit_elems(shape.inner_position, alignment_bits) if is_phased else 1,
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
             vectorizable_inputs=self.vectorizable_inputs,
@@ -341,7 +362,13 @@ class RowAnalysis:
             min_vector_elems=self.min_vector_elems,
             vector_bits=self.vector_bits,
             block_elems=self.blocks.largest,
+            single_reads=tuple(t.name for t in single),
         )
+
+    def single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
+        """Return the inputs that are read element by element, see `single_reads`."""
+        wanted = self.min_vector_elems if self.needs_vectors and self.can_read_singly else 1
+        return single_reads(self.limits, self.shape.inner_position, wanted, self.outputs, env, alignment_bits, self.vector_bits)
 
     @property
     def needs_vectors(self) -> bool:

@@ -26,7 +26,7 @@ from ..schedule.rfactor import rfactor
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import PersistentAnalysis, analyze_persistent
+from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_single_reads
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, keep_elsewhere
 from .row_ways import choose_rows, way_candidates, way_of
@@ -62,14 +62,15 @@ class InnerPersistent(Scheduler):
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
         facts = analysis.facts(sizes, alignment_bits)
         is_masked = reads_under_a_mask(analysis)
-        is_loadable = not facts.still_axes and not is_masked and all(can_load(t) for t in analysis.row_inputs)
-        params, trace = choose_rows(facts, arch, is_loadable=is_loadable, variant=variant)
+        params, trace = choose_rows(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked), variant=variant)
+        params = with_single_reads(params, facts)
         return keep_what_a_mask_left(params) if is_masked else params, trace
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
         chosen = self.choose_variant(analysis, sizes, alignment_bits, arch, "auto")[0]
         facts, is_masked = analysis.facts(sizes, alignment_bits), reads_under_a_mask(analysis)
-        found = way_candidates(facts, arch, is_loadable=not facts.still_axes and not is_masked and all(can_load(t) for t in analysis.row_inputs))
+        ways = way_candidates(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked))
+        found = [(way, with_single_reads(params, facts)) for way, params in ways]
         if analysis.needs_vectors:
             found = [(way, params) for way, params in found if params.vector_elems == chosen.vector_elems]
         if is_masked:
@@ -80,6 +81,11 @@ class InnerPersistent(Scheduler):
         if isinstance(params, AsyncRowsParams):
             return apply_async_rows(fusion, analysis, params)
         return apply_persistent(fusion, analysis, params)
+
+
+def is_loadable(analysis: PersistentAnalysis, facts: PersistentFacts, is_masked: bool) -> bool:
+    """True when rows of all inputs can be loaded by bulk copies."""
+    return not facts.still_axes and not facts.single_reads and not is_masked and all(can_load(t) for t in analysis.row_inputs)
 
 
 def reads_under_a_mask(analysis: PersistentAnalysis) -> bool:
@@ -115,7 +121,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
     weights = {t.name for t in analysis.broadcast_inputs}
-    in_vectors = names_in_vectors(analysis.limits, analysis.shape.inner_position, params.is_phased)
+    in_vectors = [n for n in names_in_vectors(analysis.limits, analysis.shape.inner_position, params.is_phased) if n not in params.single_reads]
     early = copy_to_shared(template, weights & set(in_vectors), params.vector_elems) if params.weights == "shared" else {}
     partial = rfactor(reference, positions(reference, serial))
     template.propagate(partial)

@@ -18,7 +18,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent
+from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_single_reads
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
 from .row_passes import Passes, lookups_first, read_again
@@ -37,6 +37,7 @@ class OuterParams:
     storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
     instead of what is computed from them. is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
     is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles above each other.
+    single_reads: names of inputs that are read element by element.
     """
 
     vector_elems: int
@@ -50,6 +51,7 @@ class OuterParams:
     project_to_inputs: bool = True
     is_tile: bool = False
     is_turned: bool = False
+    single_reads: tuple[int, ...] = ()
 
 
 LEAST_KEPT, MOST_KEPT, MOST_BATCHES = 64, 1024, 16
@@ -147,8 +149,9 @@ class OuterPersistent(Scheduler):
         if kept is None and not facts.block_elems:
             kept = columns_in_registers(facts, arch)
         if kept is not None:
-            return kept, f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
-        return self.choose_reread(facts, arch)
+            return with_single_reads(kept, facts), f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
+        read, why = self.choose_reread(facts, arch)
+        return with_single_reads(read, facts), why
 
     def choose_reread(self, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams, str]:
         """Return the params of columns that every pass reads again."""
@@ -185,7 +188,7 @@ class OuterPersistent(Scheduler):
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, OuterParams]]:
         facts = analysis.facts(sizes, alignment_bits)
-        read, _ = self.choose_reread(facts, arch)
+        read = with_single_reads(self.choose_reread(facts, arch)[0], facts)
         out = [self.choose(analysis, sizes, alignment_bits, arch)[0], read]
         for bdimx in (read.bdimx, max(1, read.bdimx // 2), min(32, 2 * read.bdimx)):
             bdimy = previous_power_of_two(max(1, min(read.bdimx * read.bdimy, BLOCK_THREADS) // bdimx))
@@ -213,7 +216,7 @@ class OuterPersistent(Scheduler):
         template.rfactor_others(reference, partial)
         if params.vector_elems > 1:
             template.group_reductions(-1)
-        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, copies)
+        template.vectorize([t.name for t in analysis.limits.vectorizable if t.name not in params.single_reads], params.vector_elems, copies)
         row_axes = loads_at - is_reread
         template.inline_fixed(dict.fromkeys([*template.loads, *copies], loads_at), row_axes, is_across=True)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
@@ -227,7 +230,7 @@ class OuterPersistent(Scheduler):
         row_axes = schedule_turned(reference, analysis.axes, analysis.shape, params.vector_elems, params.bdimx, params.bdimy)
         template.propagate(reference)
         template.bind(reference)
-        template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems)
+        template.vectorize([t.name for t in analysis.limits.vectorizable if t.name not in params.single_reads], params.vector_elems)
         turn([(local, output) for local, output in template.outputs if output.name in names or local.name in names], passes, row_axes)
         template.inline_fixed(dict.fromkeys(template.loads, row_axes), row_axes, is_across=True)
         return ScheduleResult(((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy)), params.max_registers)

@@ -44,6 +44,7 @@ class PersistentParams:
     late: where inputs that only the last pass reads are loaded: 0: with the row, 1: all at the start of that pass, 2: each vector as it is used.
     unswitch: the bounds of a thread's vectors along the outer runs are one test ("3d").
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
+    single_reads: names of inputs that are read element by element.
     """
 
     kind: str
@@ -68,6 +69,7 @@ class PersistentParams:
     still_axes: int = 0
     late: int = 0
     unswitch: bool = False
+    single_reads: tuple[int, ...] = ()
 
     @property
     def part_multiple(self) -> int:

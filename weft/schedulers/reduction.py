@@ -22,7 +22,7 @@ from ..schedule.phased_rows import PhasedRows
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction
+from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction, with_single_reads
 from .reduction_heuristic import ReductionParams, choose_with_trace, variants
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phased_rows, positions, split_axis, whole_warps,
@@ -47,11 +47,13 @@ class Reduction(Scheduler):
         return analysis.why_not_vectors(facts, choose_with_trace(facts, arch)[0].vector_elems)
 
     def choose(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ReductionParams, str]:
-        params, trace = choose_with_trace(analysis.facts(sizes, alignment_bits), arch)
-        return params, str(trace)
+        facts = analysis.facts(sizes, alignment_bits)
+        params, trace = choose_with_trace(facts, arch)
+        return with_single_reads(params, facts), str(trace)
 
     def candidates(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, ReductionParams]]:
-        return variants(analysis.facts(sizes, alignment_bits), arch)
+        facts = analysis.facts(sizes, alignment_bits)
+        return [(name, with_single_reads(params, facts)) for name, params in variants(facts, arch)]
 
     def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> ScheduleResult:
         template = Template(fusion)
@@ -75,7 +77,7 @@ class Reduction(Scheduler):
         stored = results_along_columns(analysis) if params.kind == "outer" and not params.overlaps else []
         if params.overlaps:
             names = [t.name for t in analysis.limits.anywhere(analysis.shape.inner_position) if t.is_fusion_input]
-        template.vectorize(names, params.vector_elems, stored=stored)
+        template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems, stored=stored)
         if params.kind != "outer":
             template.fold_vectors(params.vector_elems)
         first = next((n for n, a in enumerate(reference.get_loop_domain()) if a.is_reduction()), 0)

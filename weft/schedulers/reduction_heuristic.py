@@ -91,6 +91,7 @@ class ReductionParams:
     is_phased: vectors are aligned in memory although rows are not ("inner" only). is_cluster: the grid_split blocks are a cluster ("outer" only).
     unswitch: the serial loop tests the bounds of all unrolled loads at once.
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
+    single_reads: names of inputs that are read element by element.
     """
 
     kind: str
@@ -106,6 +107,7 @@ class ReductionParams:
     unswitch: bool = False
     is_cluster: bool = False
     overlaps: bool = False
+    single_reads: tuple[int, ...] = ()
 
     @property
     def threads_per_block(self) -> int:

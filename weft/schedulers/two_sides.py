@@ -50,6 +50,8 @@ class TwoSidedFacts:
 class TwoSidedAnalysis(RowAnalysis):
     """What does not depend on sizes. shape: of the row reductions; columns: of the others; column_tensors: results of columns and what needs them."""
 
+    can_read_singly = False
+
     def __init__(
         self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, columns: ReductionShape, column_tensors: set[TensorView], buffers: PersistentBuffers
     ) -> None:  # fmt: skip
