@@ -71,6 +71,21 @@ def test_gradients_are_recorded_only_where_they_are_asked_for() -> None:
             assert W.rms_norm(xg, (8,), wg, 1e-6).is_inference()
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_call_without_gradients_is_not_taken_for_one_with(mode: Any) -> None:
+    """Evaluation first, training then, with the same parameters; and back."""
+    for _ in range(2):
+        x, w, t = torch.randn(3, 8), torch.rand(8, requires_grad=True), torch.tensor([0, 3, 5])
+        calls = (lambda a: W.rms_norm(a, (8,), w, 1e-6), lambda a: W.softmax(a, -1), lambda a: W.cross_entropy(a, t), lambda a: W.swiglu(a, a * 2))
+        for call in calls:
+            leaf = x.clone().requires_grad_()
+            for _ in range(2):
+                with mode():
+                    assert not twice(lambda call=call, leaf=leaf: call(leaf)).requires_grad
+                (grad,) = torch.autograd.grad(twice(lambda call=call, leaf=leaf: call(leaf)).sum(), leaf)
+                assert grad.shape == leaf.shape
+
+
 def test_autocast_transforms_and_modules_see_what_they_should() -> None:
     x = torch.randn(3, 8).bfloat16()
     parameter = torch.nn.Parameter(torch.randn(3, 8))

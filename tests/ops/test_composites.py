@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch.nn.functional as F
 
 from weft import DataType, FusionDefinition, UserError
 from weft.ops.composites import COMPOSITES
-from weft.ops.names import INSTEAD
 from weft.ops.functions import FUNCTIONS
+from weft.ops.instead import INSTEAD
+from weft.ops.names import UnknownName, all_names, function_of
 from weft.reference.interpreter import evaluate
 
 X = torch.randn(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2
@@ -121,3 +123,27 @@ def test_integers_and_wrong_choices_are_refused_by_name() -> None:
             with pytest.raises(UserError, match="W3.*\n.*at .*test_composites.py"):
                 call()
         fd.add_output(x)
+
+
+def names_of_torch() -> list[str]:
+    """Functions of torch and torch.nn.functional, and methods of tensors."""
+    found = {n for n in dir(torch._C._VariableFunctions) if not n.startswith("_")}
+    found |= {n for n in dir(F) if n[0].islower() and callable(getattr(F, n)) and getattr(F, n).__module__.startswith("torch.nn.functional")}
+    return sorted(found | {n for n in dir(torch.Tensor) if not n.startswith("_") and callable(getattr(torch.Tensor, n))})
+
+
+def test_every_name_of_torch_is_an_op_or_answered_with_what_to_write() -> None:
+    for name in names_of_torch():
+        try:
+            function_of(name)
+        except UnknownName as error:
+            assert error.values["remedy"].startswith("write "), (name, error.values["remedy"])
+    with pytest.raises(UnknownName, match="did you mean softmax"):
+        function_of("softmx")
+
+
+def test_what_to_write_exists() -> None:
+    for name, text in INSTEAD.items():
+        written = set(re.findall(r"ops\.(\w+)", text))
+        assert written <= set(all_names()) | {n for n in written if function_of(n)}, name
+        assert all(hasattr(DataType, n) for n in re.findall(r"DataType\.(\w+)", text)), name

@@ -447,11 +447,13 @@ def cross_entropy(
         problem = "weight requires a gradient, and the loss has none with respect to it, as in torch"
         raise WrongArgument(function="cross_entropy", problem=problem, remedy="give weight.detach()")
     classes = input.shape[1] if input.dim() > 1 else input.shape[0]
-    rows = input.movedim(1, -1) if input.dim() > 2 else input
     static = {
         "ignore_index": int(ignore_index), "reduction": reduction, "smoothing": float(label_smoothing), "z_loss": float(z_loss), "softcap": float(softcap),
         "out": _out(input, out_dtype),
     }  # fmt: skip
+    if input.dim() == 2:  # as they are, so that the call can be remembered
+        return _CROSS_ENTROPY((input, target, weight), **static)
+    rows = input.movedim(1, -1) if input.dim() > 2 else input
     loss = _CROSS_ENTROPY((rows.reshape(-1, classes), target.reshape(-1), weight), **static)
     return loss.reshape(target.shape) if reduction == "none" else loss
 

@@ -4,7 +4,8 @@ Owns the text of the function that users call, and of one attempt per remembered
 itself, with its checks and its choice of definition, runs when no attempt fits.
 
 Costs (Python 3.11, torch 2.13): the guards of two tensors 0.15 us, with the comparisons and both calls 0.9 us above `fd.execute`.
-A guard also compares what torch's dispatcher would do with the tensors: grad mode, autocast, inference mode, transforms of torch.func, subclasses.
+A guard also compares what torch's dispatcher would do with the tensors: autocast, inference mode, transforms of torch.func, subclasses. It does not see grad
+mode, nor tangents of forward mode.
 Read first: `quick`.
 """
 
@@ -155,17 +156,24 @@ def _attempt(names: Sequence[str], values: Sequence[Any], tensors: Sequence[Any]
             return None
     found = differentiable.quick_call(given)
     constants |= {"check": guard_of([v for v in values if isinstance(v, torch.Tensor)]), "run": found.run, "miss": MISS, "tangents": forward_ad}
+    constants["is_grad_enabled"] = torch.is_grad_enabled
     arguments = tuple(own[id(t)] for t in given)
-    text = _attempt_text(tuple(names), tuple(kinds), arguments, found.records, found.count, found.whole)
+    mode = ""  # of gradients, which a guard does not see
+    if any(t.requires_grad for t in given):
+        mode = "is_grad_enabled()" if torch.is_grad_enabled() else "not is_grad_enabled()"
+    text = _attempt_text(tuple(names), tuple(kinds), arguments, found.records, found.count, found.whole, mode)
     return written(text, constants)["attempt"]
 
 
 @functools.lru_cache(maxsize=1024)
-def _attempt_text(names: tuple[str, ...], kinds: tuple[str, ...], arguments: tuple[str, ...], records: bool, count: int, whole: bool) -> str:
+def _attempt_text(
+    names: tuple[str, ...], kinds: tuple[str, ...], arguments: tuple[str, ...], records: bool, count: int, whole: bool, mode: str
+) -> str:
     tensors = [name for name, kind in zip(names, kinds) if kind == "tensor"]
     tests = [f"{name} is None" for name, kind in zip(names, kinds) if kind == "none"]
     tests += [f"not {name}.is_nested" for name in tensors]  # a guard asks a nested tensor for its strides, which ends the process (torch 2.13)
     tests += [f"check({', '.join(tensors)})", "tangents._current_level < 0"]
+    tests += [mode] if mode else []
     tests += [f"{name} == c_{name}" for name, kind in zip(names, kinds) if kind == "value"]
     given = ", ".join(arguments)
     if records:
