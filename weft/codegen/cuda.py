@@ -246,6 +246,11 @@ class CudaWriter:
                 self.fold(replace(s, outputs=[lanes[0]], operands=lanes[1:], vector_elems=1), depth)  # type: ignore[list-item]
             return
         folded = self.read(output, dtype)
+        if len(s.operands) > 1:  # of one state
+            for lane in range(s.vector_elems):
+                texts = [self.read(lane_of(o, lane) if isinstance(o, Access) else o, dtype) for o in s.operands]
+                self.write(output, monoid.absorb(folded, texts, dtype), depth)
+            return
         if s.vector_elems > 1:
             source: Access = s.operands[0]  # type: ignore[assignment]
             first = self.scalars.index(source.index)

@@ -52,6 +52,7 @@ template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
 }
 template <class T> WEFT_DEVICE bits_of<T> to_bits(T v) { return bit_cast<bits_of<T>>(v); }
 struct alignas(16) TwoWords { unsigned long long low, high; };  // an element of 16 bytes, which no register holds
+template <int N> struct ManyWords { unsigned long long word[N]; };  // the state of a fold that keeps many values
 
 // N elements as 32-bit words and back, without going through memory.
 template <int N, class T> WEFT_DEVICE void pack_words(unsigned* words, const T* elements) {
@@ -307,7 +308,11 @@ WEFT_DEVICE void warp_sync(unsigned mask = 0xffffffffu) { __syncwarp(mask); }
 
 #define WEFT_SHUFFLE(NAME, INTRINSIC)                                                                        \
   template <class T> WEFT_DEVICE T NAME(T v, int operand) {                                                  \
-    if constexpr (sizeof(T) == 16) {                                                                         \
+    if constexpr (sizeof(T) > 16) {                                                                          \
+      ManyWords<sizeof(T) / 8> words = bit_cast<ManyWords<sizeof(T) / 8>>(v);                                \
+      _Pragma("unroll") for (int i = 0; i < (int)(sizeof(T) / 8); i++) words.word[i] = NAME(words.word[i], operand); \
+      return bit_cast<T>(words);                                                                             \
+    } else if constexpr (sizeof(T) == 16) {                                                                  \
       const TwoWords halves = bit_cast<TwoWords>(v);                                                         \
       return bit_cast<T>(TwoWords{NAME(halves.low, operand), NAME(halves.high, operand)});                   \
     } else if constexpr (sizeof(T) == 8) return bit_cast<T>(INTRINSIC(0xffffffffu, to_bits(v), operand));    \

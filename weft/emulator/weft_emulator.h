@@ -143,7 +143,12 @@ template <class T, int N> struct Array {
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 template <int Bytes, unsigned Access> WEFT_DEVICE void check_access(const void* p, int line) {
-  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16, "an access has 1, 2, 4, 8 or 16 bytes");
+  if constexpr (Bytes > 16) {  // several instructions
+    static_assert(Bytes % 8 == 0, "whole words");
+    for (int i = 0; i < Bytes; i += 8) check_access<8, Access>((const char*)p + i, line);
+    return;
+  }
+  static_assert(Bytes > 16 || Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16, "an access has 1, 2, 4, 8 or 16 bytes");
 #if defined(WEFT_CHECK_RACES)
   weft_emu_access(p, Bytes, Access, line);
 #else
@@ -177,6 +182,7 @@ template <class To, class From> WEFT_DEVICE To bit_cast(From v) {
   return result;
 }
 struct alignas(16) TwoWords { weft_u64 low, high; };  // an element of 16 bytes, which the runtime takes as two
+template <int N> struct ManyWords { weft_u64 word[N]; };  // the state of a fold that keeps many values
 template <class T> WEFT_DEVICE weft_u64 to_bits(T v) { static_assert(sizeof(T) <= 8, "one word"); weft_u64 bits = 0; __builtin_memcpy(&bits, &v, sizeof(T)); return bits; }
 template <class T> WEFT_DEVICE T from_bits(weft_u64 bits) { static_assert(sizeof(T) <= 8, "one word"); T v; __builtin_memcpy(&v, &bits, sizeof(T)); return v; }
 
@@ -286,7 +292,11 @@ WEFT_DEVICE void named_sync(int id, int threads, WEFT_LINE) { weft_emu_named_bar
 WEFT_DEVICE void named_arrive(int id, int threads, WEFT_LINE) { weft_emu_named_barrier(id, threads, 0, line); }
 WEFT_DEVICE void warp_sync(unsigned mask = 0xffffffffu, WEFT_LINE) { weft_emu_warp_sync(mask, line); }
 template <class T> WEFT_DEVICE T shuffle(T v, int kind, int operand, int line) {
-  if constexpr (sizeof(T) == 16) {
+  if constexpr (sizeof(T) > 16) {
+    ManyWords<sizeof(T) / 8> words = bit_cast<ManyWords<sizeof(T) / 8>>(v);
+    for (weft_u64& word : words.word) word = weft_emu_shuffle(word, kind, operand, line);
+    return bit_cast<T>(words);
+  } else if constexpr (sizeof(T) == 16) {
     TwoWords halves = bit_cast<TwoWords>(v);
     halves.low = weft_emu_shuffle(halves.low, kind, operand, line);
     halves.high = weft_emu_shuffle(halves.high, kind, operand, line);
@@ -302,14 +312,14 @@ template <class Op, class T> __attribute__((noinline)) void fold_halves(weft_u64
   for (unsigned i = 0; i < half; i++) values[i] = to_bits(Op::combine(from_bits<T>(values[i]), from_bits<T>(values[i + half])));
 }
 template <class Op, int Width, class T> WEFT_DEVICE T fold_lanes(T value, WEFT_LINE) {
-  if constexpr (sizeof(T) == 16) {
+  if constexpr (sizeof(T) >= 16) {
     for (int offset = Width / 2; offset > 0; offset /= 2) value = Op::combine(value, shuffle_xor(value, offset, line));
     return value;
   } else return from_bits<T>(weft_emu_fold(to_bits(value), Width, 0, &fold_halves<Op, T>, line));
 }
 // Of the first `count` lanes, whose number is rounded up to a power of two; all lanes get what these have.
 template <class Op, class T> WEFT_DEVICE T fold_first_lanes(T value, unsigned count, WEFT_LINE) {
-  if constexpr (sizeof(T) == 16) {
+  if constexpr (sizeof(T) >= 16) {
     for (int offset = 16; offset > 0; offset /= 2)
       if (count > (unsigned)offset) value = Op::combine(value, shuffle_xor(value, offset, line));
     return shuffle_index(value, 0, line);

@@ -20,6 +20,7 @@ from ..ir.values import (
 from ..ops.build import logical_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
+from .few_largest import fold_few_largest
 from .lookups import move_lookups_up
 from .questions import Questions
 from .selections import select_by_position
@@ -37,14 +38,16 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left; lookups
-    read what is in memory, where that pays.
+    read what is in memory, where that pays; topks of a few values are folds.
     Errors: those of `concretize`.
     """
-    if not has_views(fusion) and not is_open(fusion):
-        return None
     questions = questions or Questions()
+    if not has_views(fusion) and not is_open(fusion):
+        fold_few_largest(fusion, questions)
+        return None
     concretize(fusion, questions)
     equalities = canonicalize_extents(fusion)
+    fold_few_largest(fusion, questions)
     if any(isinstance(e, ReshapeOp) for e in fusion.tensor_exprs()):
         _Factoring(fusion, questions).run()
     for expr in fusion.tensor_exprs():

@@ -100,8 +100,10 @@ def _fold(fusion: Fusion, kind: str, tensor: TensorView, dims: Sequence[int]) ->
     return out
 
 
-def fold_state(fusion: Fusion, monoid: StateMonoid, operands: Sequence[TensorView], dims: Sequence[int]) -> list[TensorView]:
-    """Fold `dims` of the operands together with a monoid of several fields; return the fields, in order.
+def fold_state(
+    fusion: Fusion, monoid: StateMonoid, operands: Sequence[TensorView], dims: Sequence[int], names: Sequence[str] | None = None
+) -> list[TensorView]:
+    """Fold `dims` of the operands together with a monoid of several fields; return the fields `names`, or all in order.
 
     Shapes: the operands have the same rank; where the first has an axis that is not broadcast, others may have a broadcast one.
     """
@@ -109,9 +111,9 @@ def fold_state(fusion: Fusion, monoid: StateMonoid, operands: Sequence[TensorVie
     state = fusion.new_tensor(_reduced_axes(fusion, operands[0], dims), kind)
     fusion.register(ReductionOp(list(operands), [state], op=monoid.kind, kind=monoid.kind))
     fields = []
-    for name, type_of in monoid.fields.items():
+    for name in monoid.fields if names is None else names:
         axes = [fusion.copy_axis(a) for d, a in enumerate(logical_axes(operands[0])) if d not in dims]
-        value = fusion.new_tensor(axes, type_of(operands[0].dtype()))
+        value = fusion.new_tensor(axes, monoid.fields[name](operands[0].dtype()))
         fusion.register(PointwiseOp([state], [value], op=f"{monoid.kind}.{name}", compute=kind))
         fields.append(value)
     return fields

@@ -29,6 +29,7 @@ from ..dtypes import DataType
 from ..errors import WeftError
 from ..expr import Number, Sym, evaluate, evaluate_int, variables
 from ..graph.concretize import has_views, is_open
+from ..graph.few_largest import has_few_largest
 from ..graph.normalize import normalize_in_place
 from ..graph.questions import Questions
 from ..ir.fusion import Fusion
@@ -171,7 +172,7 @@ class SharedDefinition:
         sized = {v for sym in self.extents for v in variables(sym)}
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
         self._variants: OnceTable[Variant] = OnceTable()
-        asks = not is_scheduled and (has_views(self.fusion) or is_open(self.fusion)) and not all(sym.is_const for sym in self.extents)
+        asks = not is_scheduled and (has_views(self.fusion) or is_open(self.fusion) or has_few_largest(self.fusion)) and not all(sym.is_const for sym in self.extents)
         self.base = None if asks else self._made(frozenset(), frozenset(), Questions())
 
     @property
