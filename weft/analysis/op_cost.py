@@ -18,6 +18,10 @@ RANDOM_INSTRUCTIONS = 40
 """Instructions per number of Philox 4x32-10: 10 rounds of about 14 instructions make 4 numbers, plus the conversion."""
 
 
+DOUBLE_SLOTS, CONVERSION_SLOTS = 2, 8
+"""Results of float per result of double, and per conversion from or to double. Source: CUDA C++ programming guide, throughput of arithmetic instructions, 9.0."""
+
+
 @dataclass(frozen=True)
 class OpCost:
     """instructions: issue slots per element, about. mufu: special-function instructions per element (they have a pipe of their own).
@@ -30,6 +34,14 @@ class OpCost:
     has_exp: bool
     has_rng: bool
     has_exact_exp: bool
+
+
+def _slots(expr: PointwiseOp) -> int:
+    """Return for how many operations on float one of these has the pipe."""
+    types = {t.dtype() for t in (*expr.tensor_inputs, *expr.tensor_outputs)}
+    if not any(dtype.bits == 64 and dtype.is_float for dtype in types):
+        return 1
+    return CONVERSION_SLOTS if expr.op_name == "cast" and not all(dtype.bits == 64 for dtype in types) else DOUBLE_SLOTS
 
 
 def cost_of(exprs: Iterable[Expr], wide: Container[TensorView]) -> OpCost:
@@ -52,7 +64,7 @@ def cost_of(exprs: Iterable[Expr], wide: Container[TensorView]) -> OpCost:
                 instructions += 1
                 continue
             is_narrow = definition.narrow_flops > 0 and expr.outputs[0] not in wide
-            instructions += max(1, definition.instructions(expr.inputs, is_narrow=is_narrow))
+            instructions += max(1, definition.instructions(expr.inputs, is_narrow=is_narrow)) * _slots(expr)
             mufu += definition.is_mufu
             has_exp = has_exp or definition.is_exp
             has_exact_exp = has_exact_exp or definition.is_exp and not is_narrow

@@ -247,9 +247,8 @@ class CudaWriter:
             return
         folded = self.read(output, dtype)
         if len(s.operands) > 1:  # of one state
-            for lane in range(s.vector_elems):
-                texts = [self.read(lane_of(o, lane) if isinstance(o, Access) else o, dtype) for o in s.operands]
-                self.write(output, monoid.absorb(folded, texts, dtype), depth)
+            elements = [[self.read(lane_of(o, lane) if isinstance(o, Access) else o, dtype) for o in s.operands] for lane in range(s.vector_elems)]
+            self.write(output, monoid.absorb(folded, elements, dtype), depth)
             return
         if s.vector_elems > 1:
             source: Access = s.operands[0]  # type: ignore[assignment]

@@ -25,6 +25,7 @@ template <class T> using Best1 = Best<T, 1>;
 template <class T> using Best2 = Best<T, 2>;
 template <class T> using Best4 = Best<T, 4>;
 template <class T> using Best8 = Best<T, 8>;
+template <class T, int M> struct Lanes { T x[M]; };
 template <bool Largest, int N> struct FoldBest {
   template <class T> WEFT_DEVICE bool is_ahead(T a, int i, T b, int j) {
     if (i < 0 || j < 0) return j < 0 && i >= 0;
@@ -32,10 +33,14 @@ template <bool Largest, int N> struct FoldBest {
     const bool is_better = none_a != none_b ? none_a == Largest : Largest ? a > b : a < b;
     return is_better || (((none_a && none_b) || a == b) && i < j);
   }
+  template <class T> WEFT_DEVICE T farthest() {
+    if constexpr (T(0.5) != T(0)) return Largest ? -infinity<T>() : infinity<T>();
+    else return Largest ? (T)(1ull << (8 * sizeof(T) - 1)) : (T)~(1ull << (8 * sizeof(T) - 1));
+  }
   template <class T> WEFT_DEVICE Best<T, N> identity() {
     Best<T, N> state;
 #pragma unroll
-    for (int n = 0; n < N; n++) state.value[n] = T(0), state.index[n] = -1;
+    for (int n = 0; n < N; n++) state.value[n] = farthest<T>(), state.index[n] = -1;
     return state;
   }
   template <class T> WEFT_DEVICE Best<T, N> lift(T value, int index) {
@@ -43,7 +48,24 @@ template <bool Largest, int N> struct FoldBest {
     state.value[0] = value, state.index[0] = index;
     return state;
   }
-  // Most elements of a row are behind the last one that is kept.
+  // False for most elements of a row: those behind the last one that is kept.
+  template <class T> WEFT_DEVICE bool may_enter(const Best<T, N>& state, T value) { return Largest ? !(value < state.value[N - 1]) : !(value > state.value[N - 1]); }
+  // Those that may enter do so in a loop, whose text stands there once.
+  template <int M, class T> WEFT_DEVICE Best<T, N> absorb_lanes(Best<T, N> state, Lanes<T, M> values, Lanes<int, M> indices) {
+    unsigned left = 0;
+#pragma unroll
+    for (int m = 0; m < M; m++) left |= may_enter(state, values.x[m]) ? 1u << m : 0;
+    while (left) {
+      const unsigned bit = left & (0u - left);
+      T value = values.x[0];
+      int index = indices.x[0];
+#pragma unroll
+      for (int m = 1; m < M; m++) value = bit == 1u << m ? values.x[m] : value, index = bit == 1u << m ? indices.x[m] : index;
+      state = absorb(state, value, index);
+      left ^= bit;
+    }
+    return state;
+  }
   template <class T> WEFT_DEVICE Best<T, N> absorb(Best<T, N> state, T value, int index) {
     if (is_ahead(value, index, state.value[N - 1], state.index[N - 1])) {
 #pragma unroll
@@ -88,8 +110,12 @@ class BestMonoid(StateMonoid):
 
     count: int = 1
 
-    def absorb(self, folded: str, operands: Sequence[str], dtype: DataType) -> str:
-        return f"{self.functor}::absorb<{_operand_of(dtype)}>({folded}, {', '.join(operands)})"
+    def absorb(self, folded: str, operands: Sequence[Sequence[str]], dtype: DataType) -> str:
+        of_type, count = _operand_of(dtype), len(operands)
+        if count == 1:
+            return f"{self.functor}::absorb<{of_type}>({folded}, {', '.join(operands[0])})"
+        values, places = (", ".join(texts) for texts in zip(*operands))
+        return f"{self.functor}::absorb_lanes<{count}>({folded}, weft::Lanes<{of_type}, {count}>{{{values}}}, weft::Lanes<int, {count}>{{{places}}})"
 
 
 def _best(count: int, is_largest: bool) -> Any:
@@ -112,7 +138,7 @@ def _define(count: int, is_largest: bool) -> None:
         BestMonoid(
             _kind(count, is_largest), "", no_text, _best(count, is_largest), no_value, is_idempotent=False, repeat=lambda o, x, n: x,
             functor=f"weft::FoldBest<{str(is_largest).lower()}, {count}>", needs_elements=True, instructions=8, exchange_factor=4 * count,
-            struct=f"Best{count}", text=TEXT, takes_vectors=True, count=count,
+            struct=f"Best{count}", text=TEXT, takes_vectors=True, count=count, needed_blocks=("math", "reduce"),
             fields={**dict.fromkeys(values, same), **{name: lambda operand: DataType.Int32 for name in places}},
             field_text={name: f"({{0}}).{name[:5]}[{name[5:]}]" for name in (*values, *places)},
         )  # fmt: skip

@@ -90,9 +90,11 @@ class Monoid:
         """Return the device library blocks that `identity` and `combine` need."""
         return OPS[self.op].blocks_for(dtype)
 
-    def absorb(self, folded: str, operands: Sequence[str], dtype: DataType) -> str:
-        """Return the C++ expression of `folded` combined with one more element."""
-        return self.combine(folded, self.lift(operands, dtype), dtype)
+    def absorb(self, folded: str, operands: Sequence[Sequence[str]], dtype: DataType) -> str:
+        """Return the C++ expression of `folded` combined with more elements, each given by the texts of its operands."""
+        for element in operands:
+            folded = self.combine(folded, self.lift(element, dtype), dtype)
+        return folded
 
     def lift(self, operands: Sequence[str], dtype: DataType) -> str:
         """Return the C++ expression of what stands for one element: itself."""
