@@ -22,7 +22,7 @@ from .expr import Number, Sym
 from .graph.concretize import settle_as_iteration
 from .ir.enums import SchedulerType
 from .ir.fusion import Fusion
-from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, TorchOp
+from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, ScatterStoreOp, TorchOp, WrittenOp
 from .ir.structure import known_key
 from .ir.values import Expr
 from .lower.pipeline import lower
@@ -56,7 +56,7 @@ _NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
 """Schedulers that no definition of arithmetic is for: their reasons help nobody."""
 
 
-WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp)
+WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp, WrittenOp)
 """Expressions that no kernel computes, or only one of their own (ScanOp): they are rewritten before, or are steps of their own."""
 
 
@@ -118,6 +118,8 @@ class Prepared:
         if name not in self.analyses and name not in self.declines:
             foreign = next((e for e in self.fusion.tensor_exprs() if isinstance(e, WITHOUT_KERNEL)), None)
             foreign = None if scheduler.takes_scans and isinstance(foreign, ScanOp) else foreign
+            if not scheduler.takes_scatters:
+                foreign = foreign or next((e for e in self.fusion.tensor_exprs() if isinstance(e, ScatterStoreOp)), None)
             found = scheduler.analyze(self.fusion) if foreign is None else Decline(f"no kernel computes {foreign.op_name}")
             if isinstance(found, Decline):
                 self.declines[name] = found.reason

@@ -19,7 +19,7 @@ RANDOM_INSTRUCTIONS = 40
 
 
 DOUBLE_SLOTS, CONVERSION_SLOTS = 2, 8
-"""Results of float per result of double, and per conversion from or to double. Source: CUDA C++ programming guide, throughput of arithmetic instructions, 9.0."""
+"""Results of float per result of double, and per conversion from or to it. Source: CUDA C++ programming guide, throughput of arithmetic, 9.0."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..expr import Sym, evaluate_int
+from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import TensorView
 from .contiguity import inner_run, strided_positions
 from .lookups import Piece, in_memory, lookup_of
@@ -39,7 +40,7 @@ class VectorLimits:
         self.axes, self.order = axes, tuple(order)
         self._runs: dict[TensorView, tuple[tuple[int, Piece], ...]] = {}
         for tensor in tensors:
-            run = inner_run(tensor, order, axes)
+            run = () if isinstance(tensor.definition(), ScatterStoreOp) else inner_run(tensor, order, axes)
             if run and not tensor.is_cpu_scalar:
                 self._runs[tensor] = run
         self._strided = {t: strided_positions(t) for t in self._runs}

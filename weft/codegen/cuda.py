@@ -16,7 +16,7 @@ from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import LookupOp, ReshapeOp
+from ..ir.graph_ops import LookupOp, ReshapeOp, ScatterStoreOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
@@ -32,7 +32,7 @@ from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
 from .blocks import fold_block, fold_magnitude, sample_blocks
 from .parameters import signature_lines
-from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan
+from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, scatter_store
 from .protocol import exchange_text, write_protocol
 from .scalars import ScalarPrinter, literal
 
@@ -211,6 +211,8 @@ class CudaWriter:
             look_up(self, s, expr, depth)
         elif isinstance(expr, BlockSampleOp):
             sample_blocks(self, s, depth)
+        elif isinstance(expr, ScatterStoreOp) and output.buffer.memory is MemoryType.global_:
+            scatter_store(self, s, expr, depth)
         elif isinstance(expr, ReductionOp):
             self.fold(s, depth)
         elif s.vector_elems > 1:

@@ -11,9 +11,10 @@ from ..dtypes import CUDA_NAMES
 from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, add
 from ..ir.enums import BLOCK_TYPES, MemoryType
-from ..ir.graph_ops import At, LookupOp
+from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
+from ..ir.values import no_reductions
 from ..lower.kernel_ir import Access, Buffer, Op, Scan
-from ..lower.lookups import checked_positions, position_variable
+from ..lower.lookups import checked_positions, position_variable, scatter_variable
 from ..lower.scans import accumulator
 
 MAX_ACCESS_BITS = 128
@@ -73,6 +74,20 @@ def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
         writer.emit(depth, "} else {")
         writer.emit(depth + 1, f"for (int lane = 0; lane < {n}; ++lane) {target.buffer.name}[{at_lane(writer, target)}] = {text};")
         writer.emit(depth, "}")
+
+
+def scatter_store(writer: Any, s: Op, expr: ScatterStoreOp, depth: int) -> None:
+    """Write a value at the position that an index gives, unless that is out of range."""
+    writer.blocks["scatter"] = None
+    target, value, index = s.outputs[0], s.operands[0], s.operands[1]
+    assert isinstance(index, Access)
+    at, ctype = writer.read(index, index.buffer.dtype), writer.scalars.index_ctype
+    extent = no_reductions(expr.memory.get_logical_domain())[expr.attributes["dim"]].logical_extent
+    writer.emit(depth, f"if (weft::is_position({at}, {writer.scalars.index(extent)})) {{")
+    writer.emit(depth + 1, f"const {ctype} {scatter_variable(expr).payload} = ({ctype})({at});")
+    name = "scatter_add" if expr.attributes["kind"] == "sum" else "scatter_set"
+    writer.emit(depth + 1, f"weft::{name}({writer.address(target)}, {writer.read(value, target.buffer.dtype)});")
+    writer.emit(depth, "}")
 
 
 def at_lane(writer: Any, place: Access) -> str:

@@ -40,7 +40,7 @@ def fold_few_largest(fusion: Fusion, questions: Questions) -> None:
                 _fold(fusion, expr)
 
 
-def _fold(fusion: Fusion, expr: TorchOp) -> None:
+def _fold(fusion: Fusion, expr: Expr) -> None:
     source, (values, indices) = expr.tensor_inputs[0], expr.tensor_outputs
     dim, count = int(expr.attributes["dim"]), int(expr.attributes["k"].value)
     fusion.remove(expr)

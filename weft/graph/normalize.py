@@ -23,6 +23,7 @@ from .concretize import concretize, has_views, is_open
 from .few_largest import fold_few_largest
 from .lookups import move_lookups_up
 from .questions import Questions
+from .scatters import scatter_in_kernels
 from .selections import select_by_position
 
 
@@ -38,12 +39,14 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left; lookups
-    read what is in memory, where that pays; topks of a few values are folds.
+    read what is in memory, where that pays; topks of a few values are folds; scatters are writes into a copy.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
     if not has_views(fusion) and not is_open(fusion):
         fold_few_largest(fusion, questions)
+        scatter_in_kernels(fusion, questions)
+        move_lookups_up(fusion)
         return None
     concretize(fusion, questions)
     equalities = canonicalize_extents(fusion)
@@ -53,6 +56,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     for expr in fusion.tensor_exprs():
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)
+    scatter_in_kernels(fusion, questions)
     move_lookups_up(fusion)
     return equalities
 

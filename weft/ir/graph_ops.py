@@ -2,7 +2,7 @@
 
 A user's definition holds all of them. The graph passes (`weft.graph`) rewrite what they can into the nodes that kernels have: a reshape vanishes
 (its axes are factored until both sides have the same ones), slice, pad and cat become lookups and selections, and a lookup moves up to a tensor
-in global memory. What is left ends a segment (`weft.segment`). Kernels see `LookupOp`, `ScanOp` and `ScatterOp` only.
+in global memory. What is left ends a segment (`weft.segment`). Kernels see `LookupOp`, `ScanOp` and `ScatterStoreOp` only.
 Read first: `LookupOp`.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from ..expr import ZERO, Sym
-from .values import Expr, TensorView
+from .values import Expr, LoadStoreOp, TensorView
 
 
 class ReshapeOp(Expr):
@@ -95,8 +95,32 @@ class ScatterOp(Expr):
     (`kind`: a monoid's name)."""
 
 
+class ScatterStoreOp(LoadStoreOp):
+    """inputs: value, index, memory. Each value goes into `memory` at the position of its own, but index[i] along `dim`: it replaces the element there (`kind`
+    "set"), or is added to it in one piece ("sum"). The output has the axes of value and index, and no memory of its own."""
+
+    @property
+    def whole_places(self) -> frozenset[int]:
+        return frozenset((2,))
+
+    @property
+    def memory(self) -> TensorView:
+        """The tensor that is written."""
+        return self.inputs[2]  # type: ignore[return-value]
+
+
+class WrittenOp(Expr):
+    """inputs: memory, and the output of a ScatterStoreOp into it. The output is what is in the memory afterwards."""
+
+    @property
+    def whole_places(self) -> frozenset[int]:
+        return frozenset((0, 1))
+
+
 class TorchOp(Expr):
     """An op that torch runs as a segment of its own (matmul, linear, attention, sorting ...). `op` names an entry of the table of such ops."""
 
 
-__all__ = ["Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "ScanOp", "ScatterOp", "TorchOp", "position_syms"]
+__all__ = [
+    "Along", "At", "CatOp", "Fixed", "LookupOp", "Position", "ReshapeOp", "ScanOp", "ScatterOp", "ScatterStoreOp", "TorchOp", "WrittenOp", "position_syms",
+]  # fmt: skip

@@ -9,13 +9,13 @@ from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, conjunction, equal, floordiv, less, mod, mul, recombine, var
 from ..ir.block_ops import sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
-from ..ir.graph_ops import LookupOp
+from ..ir.graph_ops import LookupOp, ScatterStoreOp
 from ..ir.values import Expr, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView
 from ..schedule.inline import consumer_axis
 from .blocks import sample_index
 from .indexing import Indexer, linear_element
 from .kernel_ir import Access, Buffer
-from .lookups import inside_source, lookup_index, with_known_divisors
+from .lookups import inside_source, lookup_index, scattered_index, with_known_divisors
 from .loops import LoopGroup
 from .state import LANE_TYPES, BuildState, stage_offset
 from .tiles import swizzled
@@ -52,9 +52,11 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
         return var(f"T{tensor.name}.value", tensor.dtype())
     buffer = state.buffer(tensor)
     if buffer.memory is MemoryType.global_:
-        sample = sample_of(tensor)
+        sample, definition = sample_of(tensor), tensor.definition()
         if sample is not None:
             return Access(buffer, sample_index(indexer, tensor, sample))
+        if writing and isinstance(definition, ScatterStoreOp):
+            return Access(buffer, scattered_index(indexer, definition))
         parts: Sym = ZERO
         for axis, stride in tensor.strides().items():
             parts = parts + mul(indexer.axis_index(axis, tensor), stride)

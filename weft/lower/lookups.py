@@ -13,7 +13,7 @@ from ..expr import (
     ONE, ZERO, Sym, conjunction, const, floordiv, from_terms, is_divisible, less, lower_bound, mod, mul, proves_lt, rebuild, recombine, sub, terms, var,
     variables,
 )  # fmt: skip
-from ..ir.graph_ops import Along, At, Fixed, LookupOp
+from ..ir.graph_ops import Along, At, Fixed, LookupOp, ScatterStoreOp
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from .indexing import Indexer
 
@@ -45,6 +45,21 @@ def lookup_index(indexer: Indexer, lookup: LookupOp) -> Sym:
     for axis, place in _positions(lookup):
         if not axis.is_broadcast() and axis in strides:
             index = index + mul(_position(indexer, lookup, place), strides[axis])
+    return recombine(index)
+
+
+def scatter_variable(expr: ScatterStoreOp) -> Sym:
+    """The position that the index tensor gives, as a variable of the kernel."""
+    return var(f"at_T{expr.outputs[0].name}", lower=0)
+
+
+def scattered_index(indexer: Indexer, expr: ScatterStoreOp) -> Sym:
+    """Return the element of the memory that the loops around write."""
+    output, strides = expr.tensor_outputs[0], expr.memory.strides()
+    index: Sym = ZERO
+    for dim, (axis, target) in enumerate(zip(output.get_logical_domain(), no_reductions(expr.memory.get_logical_domain()))):
+        if target in strides:
+            index = index + mul(scatter_variable(expr) if dim == expr.attributes["dim"] else indexer.axis_index(axis, output), strides[target])
     return recombine(index)
 
 
@@ -133,4 +148,7 @@ def _merged_in(axis: IterDomain) -> set[IterDomain]:
     return {axis}
 
 
-__all__ = ["checked_positions", "inside_source", "lookup_index", "position_variable", "source_strides", "vector_conditions", "with_known_divisors"]
+__all__ = [
+    "checked_positions", "inside_source", "lookup_index", "position_variable", "scatter_variable", "scattered_index", "source_strides", "vector_conditions",
+    "with_known_divisors",
+]  # fmt: skip

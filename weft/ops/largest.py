@@ -49,7 +49,9 @@ template <bool Largest, int N> struct FoldBest {
     return state;
   }
   // False for most elements of a row: those behind the last one that is kept.
-  template <class T> WEFT_DEVICE bool may_enter(const Best<T, N>& state, T value) { return Largest ? !(value < state.value[N - 1]) : !(value > state.value[N - 1]); }
+  template <class T> WEFT_DEVICE bool may_enter(const Best<T, N>& state, T value) {
+    return Largest ? !(value < state.value[N - 1]) : !(value > state.value[N - 1]);
+  }
   // Those that may enter do so in a loop, whose text stands there once.
   template <int M, class T> WEFT_DEVICE Best<T, N> absorb_lanes(Best<T, N> state, Lanes<T, M> values, Lanes<int, M> indices) {
     unsigned left = 0;

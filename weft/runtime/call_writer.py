@@ -15,6 +15,7 @@ import torch
 from ..dump import Dump
 from ..errors import InternalError
 from ..expr import Number, Sym, const, evaluate, evaluate_int, product, substitute, variables
+from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..options import current
 from ..lower.program import Need, RandomParam, ScalarParam, TensorMapParam, TensorParam, WorkParam
@@ -190,8 +191,11 @@ class _CallWriter:
             text = warm_path.LaunchText()
             if isinstance(step, KernelStep):
                 use, kernel = next(uses)
+                scattered = self._scattered_into(use)
                 for buffer in use.outputs:
-                    if buffer < len(self.outputs.computed):
+                    if buffer in scattered:
+                        self._addresses[buffer] = self._addresses[scattered[buffer]]
+                    elif buffer < len(self.outputs.computed):
                         fresh += [] if in_place[buffer] else [(text, buffer)]
                     elif not self._put_into_edges(buffer, own_tensors):
                         text.before.append(self._allocate(parts, buffer))
@@ -203,7 +207,7 @@ class _CallWriter:
             else:
                 text.call = self._view(step)
             for buffer in dead_after[number]:
-                if not self._edges.give_back([buffer]):
+                if self._own_buffer(buffer) and not self._edges.give_back([buffer]):
                     text.after.append(f"del o{buffer}")
             parts.steps.append(text)
         self._allocate_outputs(parts, fresh)
@@ -219,6 +223,19 @@ class _CallWriter:
                 parts.allocations.append(self._allocate(parts, buffer))
             else:
                 text.before.insert(0, self._allocate(parts, buffer))
+
+    def _scattered_into(self, use: KernelUse) -> dict[int, int]:
+        """Return the buffers of a kernel's outputs that have no memory of their own, since they are written into another buffer, with that."""
+        values = {own: value for own, value in zip(use.part.fusion.inputs(), use.inputs)}
+        out: dict[int, int] = {}
+        for buffer, output in zip(use.outputs, use.part.fusion.outputs()):
+            definition = output.definition()
+            if isinstance(definition, ScatterStoreOp):
+                out[buffer] = self._buffers[input_name(values[definition.memory])]
+        return out
+
+    def _own_buffer(self, buffer: int) -> bool:
+        return not isinstance(self.sizes.buffers[buffer].definition(), ScatterStoreOp)
 
     def _put_into_edges(self, buffer: int, own_tensors: Set[int]) -> bool:
         """Give a buffer a place in the memory that kernels share; False if it has to be a tensor, or there is no room."""
@@ -362,7 +379,8 @@ class _CallWriter:
         place = kernel.output_of(param.name)
         if place is not None:
             buffer = use.outputs[place]
-            return self._addresses[buffer], Memory(param.name, self.sizes.layouts[buffer].storage_bytes, True, in_place[buffer])
+            size = self.sizes.layouts[self._scattered_into(use).get(buffer, buffer)].storage_bytes
+            return self._addresses[buffer], Memory(param.name, size, True, in_place[buffer] or not self._own_buffer(buffer))
         for tensor in use.part.fusion.tensors():
             if f"T{tensor.name}" == param.name:
                 elems = evaluate_int(product(a.sym for a in no_reductions(tensor.get_logical_domain())), use.env)

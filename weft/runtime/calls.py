@@ -21,6 +21,7 @@ import torch
 
 from ..dump import Dump
 from ..errors import InternalError, find_stacklevel
+from ..graph.scatters import must_be_in_order
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
 from ..options import Options, current, in_block, options as settings
@@ -66,6 +67,12 @@ def settings_and_gradients() -> Hashable:
     return _STATES.setdefault(state, state)
 
 
+def settings_and_order() -> Hashable:
+    """The same, with whether equal calls have to give equal bits."""
+    state = (in_block(), torch.is_grad_enabled(), must_be_in_order())
+    return _STATES.setdefault(state, state)
+
+
 class Caller(ABC):
     """Calls of one definition: `execute` is written for its inputs, the table keeps what was prepared for each signature.
 
@@ -92,7 +99,7 @@ class Caller(ABC):
         self.watcher: Callable[..., None] | None = None
         self._kinds = [self._kind(index, value) for index, value in enumerate(shared.fusion.inputs())]
         writes = self.shared.outputs.copies or any(source is not None for source in self.shared.outputs.alias)
-        self._settings: Callable[[], Any] = settings_and_gradients if writes else in_block
+        self._settings: Callable[[], Any] = settings_and_order if shared.has_scatters else settings_and_gradients if writes else in_block
         constants = {
             "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": self._settings, "profiling": profile.active,
             "records_gradients": torch.is_grad_enabled,

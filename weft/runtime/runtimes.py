@@ -32,7 +32,9 @@ from ..graph.concretize import has_views, is_open
 from ..graph.few_largest import has_few_largest
 from ..graph.normalize import normalize_in_place
 from ..graph.questions import Questions
+from ..graph.scatters import has_scatters
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import ScatterStoreOp
 from ..ir.structure import known_key
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..lower.program import KernelProgram
@@ -172,8 +174,10 @@ class SharedDefinition:
         sized = {v for sym in self.extents for v in variables(sym)}
         self.shape_scalars = {i for i, v in enumerate(self.fusion.inputs()) if isinstance(v, Scalar) and v.sym in sized}
         self._variants: OnceTable[Variant] = OnceTable()
-        asks = not is_scheduled and (has_views(self.fusion) or is_open(self.fusion) or has_few_largest(self.fusion)) and not all(sym.is_const for sym in self.extents)
-        self.base = None if asks else self._made(frozenset(), frozenset(), Questions())
+        is_rewritten = has_views(self.fusion) or is_open(self.fusion) or has_few_largest(self.fusion)
+        asks = not is_scheduled and is_rewritten and not all(sym.is_const for sym in self.extents)
+        self.has_scatters = not is_scheduled and has_scatters(self.fusion)
+        self.base = None if asks or self.has_scatters else self._made(frozenset(), frozenset(), Questions())
 
     @property
     def equalities(self) -> list[SizeEquality]:
@@ -360,6 +364,8 @@ def overlaps_previous(use: KernelUse, sizes: "Sizes", arch: Arch, options: Optio
     """Tell whether a kernel is to start before the one in front of it has ended: with `auto`, where it moves so little that its start is much of its time."""
     if options.dependent_launch == "off" or not arch.has_tma:
         return False
+    if any(isinstance(e, ScatterStoreOp) for e in use.part.fusion.tensor_exprs()):
+        return False  # it writes what the kernel in front of it writes, and reads nothing of it
     return options.dependent_launch == "on" or sizes.moved_bytes(use) <= MOST_OVERLAPPED_BYTES
 
 

@@ -46,7 +46,7 @@ class Scheduler(ABC):
     """One strategy. The same object serves every fusion; it keeps no state."""
 
     name: SchedulerType
-    takes_scans = False
+    takes_scans = takes_scatters = False
 
     @abstractmethod
     def analyze(self, fusion: Fusion) -> Any | Decline:

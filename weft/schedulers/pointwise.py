@@ -24,6 +24,7 @@ class PointWise(Scheduler):
     """Elementwise fusions with broadcasts, casts, permutes, random numbers."""
 
     name = SchedulerType.pointwise
+    takes_scatters = True
 
     def analyze(self, fusion: Fusion) -> PointwiseAnalysis | Decline:
         found = analyze_pointwise(fusion)

@@ -17,6 +17,7 @@ from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
 from ..ir.block_ops import loop_sources, sample_of
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
@@ -53,6 +54,7 @@ class Group:
     reads: tensors from outside. barred: those of them that have to come from memory (sources of lookups, what is behind a barrier). produced: results
     of the anchors that something outside may need. folds: (axes, reduced axes) of its reductions, as sets of bits. is_single: no kernel has more than this.
     folded: which reductions of the definition are in it, as a set of bits; spread: whose results it has over the axes that they reduced again.
+    scatters: it writes at positions that an index gives.
     repeated: expressions of other groups that this one computes again.
     """
 
@@ -66,6 +68,7 @@ class Group:
     folded: int = 0
     spread: int = 0
     is_single: bool = False
+    scatters: bool = False
     repeated: list[Expr] = field(default_factory=list)
     version: int = 0
     is_alive: bool = True
@@ -114,6 +117,7 @@ class Graph:
         barred = {t for t in reads if (d := t.definition()) is not None and is_barrier(d)}
         barred.update(expr.read_whole)
         group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=isinstance(expr, WITHOUT_KERNEL))
+        group.scatters = isinstance(expr, ScatterStoreOp)
         group.spread = self._spread(expr, reads)
         if isinstance(expr, (ReductionOp, WelfordOp)):
             every, reduced = self._fold(expr)
@@ -229,6 +233,8 @@ class Graph:
             needed |= self.axes(tensor)
         if not folds:
             return None if any(self.axes(t) == needed and sample_of(t) is None for t in writes) else "no output has every axis of all inputs and outputs"
+        if a.scatters or b.scatters:
+            return "a kernel that writes at the positions of an index reduces nothing"
         if len({every for every, _ in folds}) > 1:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
@@ -283,6 +289,7 @@ class Graph:
         a.folds |= b.folds
         a.folded |= b.folded
         a.spread |= b.spread
+        a.scatters |= b.scatters
         for tensor in a.reads & a.produced:
             a.reads.discard(tensor)
             self.readers[tensor].discard(a)

@@ -16,7 +16,7 @@ from ..compiler import WITHOUT_KERNEL, NoScheduler
 from ..errors import require
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import ReshapeOp, ScanOp
+from ..ir.graph_ops import ReshapeOp, ScanOp, WrittenOp
 from ..ir.values import Expr, TensorView
 from ..ops.torch_ops import entry_of
 from .extract import boundary, extract
@@ -127,7 +127,7 @@ class _Partition:
 
     def _steps_of(self, graph: Graph, group: Group) -> list[Step]:
         expr = group.anchors[0]
-        if isinstance(expr, ReshapeOp):
+        if isinstance(expr, (ReshapeOp, WrittenOp)):
             return [_view(expr)]
         members, writes = graph.members(group), graph.writes(group)
         step, reasons = self._kernel(members, writes)
@@ -184,9 +184,8 @@ def _alone(expr: Expr, reasons: dict[str, str]) -> Step:
 
 
 def _view(expr: Expr) -> ViewStep:
-    source, output = expr.inputs[0], expr.outputs[0]
-    assert isinstance(source, TensorView) and isinstance(output, TensorView)
-    return ViewStep((expr,), source, output)
+    source, *after = expr.tensor_inputs
+    return ViewStep((expr,), source, expr.tensor_outputs[0], tuple(after))
 
 
 def in_order(graph: Graph, written_in_place: Collection[object]) -> list[Group]:

@@ -50,15 +50,19 @@ class TorchStep:
 
 @dataclass(frozen=True, eq=False)
 class ViewStep:
-    """`output` has the bytes of `source`, under other sizes and strides: `exprs` lead from the one to the other. Nothing runs on the device."""
+    """`output` has the bytes of `source`, under other sizes and strides: `exprs` lead from the one to the other. Nothing runs on the device.
+
+    after: tensors whose steps write into the source.
+    """
 
     exprs: tuple[Expr, ...]
     source: TensorView
     output: TensorView
+    after: tuple[TensorView, ...] = ()
 
     @property
     def reads(self) -> tuple[Val, ...]:
-        return (self.source,)
+        return (self.source, *self.after)
 
     @property
     def outputs(self) -> tuple[TensorView, ...]:

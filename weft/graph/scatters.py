@@ -1,0 +1,107 @@
+"""Scatters as kernels: the base is written to memory, values go into it at the positions of the index, and the result is what the memory holds then.
+
+Owns that rewriting, and which scatters stay with torch: those that have to give the same bits every time, and types without atomic additions.
+Read first: `scatter_in_kernels`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..dtypes import DataType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, LookupOp, ScatterOp, ScatterStoreOp, WrittenOp
+from ..ir.values import Expr, LoadStoreOp, PointwiseOp, Scalar, TensorView
+from ..ops.build import cast, logical_axes, own_axis
+from ..ops.factories import full
+from ..options import current
+from .questions import Questions
+
+ADDED = (DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32)
+"""Types of sums; those of 16 bits are added up in Float."""
+WRITTEN = (*ADDED, DataType.Bool)
+
+
+def has_scatters(fusion: Fusion) -> bool:
+    """True when a definition has a scatter that kernels may compute."""
+    return any(map(_is_for_kernels, fusion.tensor_exprs()))
+
+
+def must_be_in_order() -> bool:
+    """True where equal calls have to give equal bits, for which atomic additions come in no order."""
+    return current().deterministic or torch.are_deterministic_algorithms_enabled()
+
+
+def _is_for_kernels(expr: Expr) -> bool:
+    if not isinstance(expr, ScatterOp):
+        return False
+    base, index, source = expr.inputs
+    assert isinstance(base, TensorView) and isinstance(index, TensorView)
+    is_expanded = any(a.expanded_extent is not None for t in expr.tensor_inputs for a in logical_axes(t))
+    sides = zip(logical_axes(index), logical_axes(source)) if isinstance(source, TensorView) else ()
+    is_plain = not is_expanded and all(a.is_broadcast() is b.is_broadcast() for a, b in sides)
+    return is_plain and base.dtype() in {"sum": ADDED, "set": WRITTEN}.get(expr.attributes["kind"], ())
+
+
+def scatter_in_kernels(fusion: Fusion, questions: Questions) -> None:
+    """Replace scatters, in place, by writes into a copy of their base."""
+    found = [expr for expr in fusion.tensor_exprs() if _is_for_kernels(expr)]
+    if found:
+        in_order = must_be_in_order()
+        questions.record(("in order", in_order))
+        for expr in found if not in_order else ():
+            _write_into_copy(fusion, expr, questions)
+
+
+def _write_into_copy(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    base, index, source = expr.inputs
+    out = expr.tensor_outputs[0]
+    assert isinstance(base, TensorView) and isinstance(index, TensorView)
+    dtype = DataType.Float if expr.attributes["kind"] == "sum" and out.dtype().is_reduced_float else out.dtype()
+    fusion.remove(expr)
+    memory = _copy(fusion, cast(fusion, base, dtype))  # type: ignore[arg-type]
+    value = _at_the_index(fusion, source, index, questions)
+    value = _copy(fusion, cast(fusion, value, dtype))  # type: ignore[arg-type]
+    written = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(index)], dtype)
+    store = ScatterStoreOp([value, index, memory], [written])
+    store.attributes.update(op="scatter_store", dim=expr.attributes["dim"], kind=expr.attributes["kind"])
+    fusion.register(store)
+    result = out if dtype is out.dtype() else fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(out)], dtype)
+    _keep_order(fusion, out, [memory, result])
+    fusion.register(WrittenOp([memory, written], [result], op="written"))
+    if result is not out:
+        fusion.register(PointwiseOp([result], [out], op="cast", compute=dtype, dtype=out.dtype()))
+
+
+def _copy(fusion: Fusion, tensor: TensorView) -> TensorView:
+    out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(tensor)], tensor.dtype())
+    fusion.register(LoadStoreOp([tensor], [out]))
+    return out
+
+
+def _at_the_index(fusion: Fusion, source: object, index: TensorView, questions: Questions) -> TensorView:
+    """Return what is written for each element of the index: the source, a part of it, or one number."""
+    axes = logical_axes(index)
+    if isinstance(source, Scalar):
+        return full(fusion, [fusion.new_scalar(a.logical_extent, DataType.Int) for a in axes], source, source.dtype())
+    assert isinstance(source, TensorView)
+    if all(questions.is_same(a.logical_extent, b.logical_extent) for a, b in zip(logical_axes(source), axes)):
+        return source
+    part = fusion.new_tensor([fusion.copy_axis(a) for a in axes], source.dtype())
+    fusion.register(LookupOp([source], [part], op="slice", positions=tuple(Along(d) for d in range(len(axes))), is_masked=False))
+    return part
+
+
+def _keep_order(fusion: Fusion, out: TensorView, others: list[TensorView]) -> None:
+    """Let tensors lie in memory in the order of `out`."""
+    allocation = out.domain().allocation
+    if allocation is not None:
+        places = [logical_axes(out).index(a) for a in allocation if not a.is_reduction()]
+        for tensor in others:
+            if tensor is not out:
+                domain = tensor.domain()
+                domain.allocation = [logical_axes(tensor)[p] for p in places]
+                domain.contiguity = [None if a.is_broadcast() else True for a in domain.allocation]
+
+
+__all__ = ["has_scatters", "must_be_in_order", "scatter_in_kernels"]
