@@ -6,14 +6,13 @@ Read first: `scatter_in_kernels`.
 
 from __future__ import annotations
 
-import torch
-
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp, ScatterOp, ScatterStoreOp, WrittenOp
 from ..ir.values import Expr, LoadStoreOp, PointwiseOp, Scalar, TensorView
 from ..ops.build import cast, logical_axes, own_axis
 from ..ops.factories import full
+from ..ops.registry import torch
 from ..options import current
 from .questions import Questions
 
