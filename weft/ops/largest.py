@@ -113,6 +113,7 @@ class BestMonoid(StateMonoid):
     count: int = 1
 
     def absorb(self, folded: str, operands: Sequence[Sequence[str]], dtype: DataType) -> str:
+        """Return the C++ expression of `folded` with more elements in it: of several, those that may enter do so in a loop."""
         of_type, count = _operand_of(dtype), len(operands)
         if count == 1:
             return f"{self.functor}::absorb<{of_type}>({folded}, {', '.join(operands[0])})"
