@@ -51,7 +51,7 @@ def test_sums_of_rows_and_of_their_mirror_images_run_in_kernels(caplog: pytest.L
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "open sizes"])
-@pytest.mark.parametrize("name", ["adaln", "llama block", "vit block"])
+@pytest.mark.parametrize("name", ["adaln", "llama block", "losses", "vit block"])
 def test_a_training_step_of_a_block_is_right_and_in_regions(name: str, dynamic: bool) -> None:
     out = whole_models.run(name, dynamic, "interpreter", "cpu")
     assert not out.problem and not out.fallbacks

@@ -94,7 +94,9 @@ class Translation:
         return self.to(value, torch.float32) if narrow else value
 
     def constant(self, value: Any, dtype: torch.dtype) -> Scalar:
-        """Return a number as a scalar of a type."""
+        """Return a number, or a scalar made of open sizes, as a scalar of a type."""
+        if isinstance(value, Scalar):
+            return self.ops.cast(value, dtype=self.dtype(dtype))
         return self.fd.define_scalar(value, dtype=self.dtype(dtype))
 
     def zero(self, like: TensorView) -> Scalar:
