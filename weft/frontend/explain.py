@@ -6,14 +6,13 @@ import html
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.fx import Node
 
+from .origins import bytes_of, places_of
 from .record import GRAPHS, CompiledGraph, counts
 from .region_call import RegionCall
 from .region_times import microseconds
 from .regions import Region
-from .stored import module_of
 
 
 def explain(page: str | Path | None = None, *, times: bool = False) -> str:
@@ -55,7 +54,7 @@ def _time(region: Region, call: RegionCall, times: dict[str, float]) -> str:
 
 def as_text(graph: CompiledGraph, number: int | str = "", times: dict[str, float] | None = None) -> str:
     """Return what became of one graph, a line per region and per op of torch's. times: microseconds by structure."""
-    lines = [f"graph {number} ({graph.kind}): {graph.covered_nodes} of {graph.compute_nodes} compute nodes in {len(graph.regions)} regions"]
+    lines = [f"{f'graph {number}'.strip()} ({graph.kind}): {graph.covered_nodes} of {graph.compute_nodes} compute nodes in {len(graph.regions)} regions"]
     for region, call in graph.regions:
         kernels = ", ".join(kernel.scheduler for kernel in call.kernels()) or "not called yet"
         fallback = f"; runs in torch: {call.fallback_reason}" if call.fallback_reason else ""
@@ -105,41 +104,6 @@ def _kernel(kernel: Any) -> str:
     return f"<details><summary>{_text(kernel.scheduler)}: {_text(kernel.program.name)}</summary><pre>{_text(kernel.program.text)}</pre></details>"
 
 
-def places_of(region: Region, most: int = 4) -> list[str]:
-    """Return the modules and source lines of a region's ops, each once."""
-    found: dict[str, None] = {}
-    for node in region.nodes:
-        place = f"{module_of(node)} {_line(node.meta.get('stack_trace') or '')}".strip()
-        if place:
-            found[place] = None
-    places = list(found)
-    return places if len(places) <= most else [*places[:most], f"and {len(places) - most} more"]
-
-
-def _line(trace: str) -> str:
-    """The innermost line of a stack trace: file, number, text."""
-    lines = trace.splitlines()
-    last = max((n for n, line in enumerate(lines) if line.lstrip().startswith("File ")), default=None)
-    if last is None:
-        return ""
-    _, path, rest = lines[last].split('"', 2)
-    number = rest.split("line ", 1)[-1].split(",")[0]
-    return f"{Path(path).name}:{number} {lines[last + 1].strip() if last + 1 < len(lines) else ''}".strip()
-
-
-def bytes_of(nodes: list[Node]) -> int:
-    """The bytes of tensors at the traced sizes; open sizes count as they were first seen."""
-    total = 0
-    for node in nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            elems = 1
-            for size in value.shape:
-                elems *= size if isinstance(size, int) else int(size.node.hint or 0)
-            total += elems * value.element_size()
-    return total
-
-
 def _bytes(nodes: list[Node]) -> str:
     total = bytes_of(nodes)
     return f"{total / 2**20:.2f} MiB" if total >= 1 << 20 else f"{total} B"
@@ -149,4 +113,4 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-__all__ = ["as_html", "as_text", "explain", "places_of"]
+__all__ = ["as_html", "as_text", "bytes_of", "explain", "places_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.fx import Node
 from ..errors import UserError, WeftError
 from ..runtime.call_records import RecordedCalls
 from .ahead import likenesses
+from .origins import bytes_of, origin_of
 from .regions import Region
 from .translate import Translated
 
@@ -41,6 +42,7 @@ Source = Callable[[], tuple[Region, Translated]]
 class RegionPlan:
     """What a region's calls need without the region. key: a digest of its structure. place: its number among the regions of the graph. weight: compute nodes.
     device: where it runs if no input decides that. inputs: values like those that it was traced with, for `ahead`; None if there are others than tensors and
+    sizes. told: what a profile tells of it beside its name: the module and source line that it comes from, and the bytes that it reads and writes at the traced
     sizes."""
 
     name: str
@@ -49,13 +51,16 @@ class RegionPlan:
     weight: int
     device: torch.device | None
     inputs: tuple[Any, ...] | None
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 def plan_of(region: Region, key: str, place: int, weight: int, *, is_emulated: bool) -> RegionPlan:
     """Return what the calls of a region need."""
     names = dict.fromkeys(getattr(getattr(n.target, "overloadpacket", n.target), "__name__", "") for n in region.nodes)
     name = "weft_" + "_".join([n.strip("_") for n in names if n and n != "getitem"][:6])
-    return RegionPlan(name, key, place, weight, _device_without_inputs(region, is_emulated), likenesses([n.meta.get("val") for n in region.inputs]))
+    told = {"kernel_backend": "weft", "origin": origin_of(region), "bytes": bytes_of(region.inputs) + bytes_of(region.outputs)}
+    inputs = likenesses([n.meta.get("val") for n in region.inputs])
+    return RegionPlan(name, key, place, weight, _device_without_inputs(region, is_emulated), inputs, told)
 
 
 class RegionCall:
@@ -81,7 +86,7 @@ class RegionCall:
 
     def __call__(self, *inputs: Any) -> Any:
         if profiler._is_profiler_enabled:
-            with torch._C._profiler._RecordFunctionFast(self.__name__):
+            with torch._C._profiler._RecordFunctionFast(self.__name__, (), self.plan.told):
                 return self._run(inputs)
         return self._run(inputs)
 

@@ -19,6 +19,7 @@ import torch
 from torch._inductor.output_code import OutputCode
 
 from .graph_plan import Boxed, GraphPlan
+from .origins import MODULE, module_of
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,6 @@ REBUILD: dict[str, Callable[..., Any]] = {}
 
 LOST_META = ("nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "from_node", "example_value")
 """Of nodes: what holds modules and code, which no file can hold; the module's name stays as `MODULE`."""
-MODULE = "weft_module"
 
 
 @dataclass
@@ -92,12 +92,6 @@ class StoredGraph(OutputCode):
         return {**self.__dict__, "gm": None, "run": None}
 
 
-def module_of(node: torch.fx.Node) -> str:
-    """Return the path of the innermost module that a node comes from, or ""."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    return str(list(stack.values())[-1][0]) if stack else str(node.meta.get(MODULE, ""))
-
-
 def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
     new = torch.fx.Graph()
     placed: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -116,4 +110,4 @@ def caching(tag: str) -> Iterator[None]:
         yield
 
 
-__all__ = ["REBUILD", "StoredGraph", "caching", "module_of"]
+__all__ = ["REBUILD", "StoredGraph", "caching"]
