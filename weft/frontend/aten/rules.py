@@ -14,6 +14,7 @@ from ...api.definition import FusionDefinition
 from ...dtypes import DataType
 from ...ir.values import Scalar, TensorView
 from ...ops import names as _names  # noqa: F401  (calls find ops by its table)
+from ...ops.build import cast
 from ...ops.calls import Calls
 from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
 
@@ -96,7 +97,9 @@ class Translation:
     def constant(self, value: Any, dtype: torch.dtype) -> Scalar:
         """Return a number, or a scalar made of open sizes, as a scalar of a type."""
         if isinstance(value, Scalar):
-            return self.ops.cast(value, dtype=self.dtype(dtype))
+            made = cast(self.fd.fusion, value, self.dtype(dtype))  # type: ignore[arg-type]
+            assert isinstance(made, Scalar)
+            return made
         return self.fd.define_scalar(value, dtype=self.dtype(dtype))
 
     def zero(self, like: TensorView) -> Scalar:
