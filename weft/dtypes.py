@@ -1,12 +1,14 @@
 """Data types: one record per type says all that the rest needs to know of it.
 
 Owns what a type is. Promotion rules are in `weft.ops.promotion`, torch's own types in `weft.reference.torch_types`, conversions on the device in
-`device/cast.cuh` and, for floats of 8 bits and fewer, `device/narrow.cuh`. To add a type: a member of `DataType`, a record here, its conversion there.
+`device/cast.cuh` and, for floats of 8 bits and fewer, `device/narrow.cuh`. To add a type: a member of `DataType`, a record here, its conversion there
+(docs/adding_a_type.md).
 Read first: `TypeRecord`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import cast
@@ -97,7 +99,8 @@ class TypeRecord:
     bits: of one element in memory. kind: "float", "integer", "bool", "complex" or "none".
     cuda: what generated text calls a value (docs/kernel_text.md); storage: what it calls a unit of memory, which is what pointers point to.
     torch: name in `torch` of the type of a tensor in memory; empty where there is none. A tensor's element may hold several of ours: `elems_per_unit`.
-    unit_roundoff: of floats, half the distance from 1 to the next number. largest: the largest finite value of a narrow float.
+    unit_roundoff: of floats, half the distance from 1 to the next number. largest: the largest finite value of a narrow float; has_infinity: the code behind
+    the largest is infinity, and those behind it are NaN. What else a narrow float is follows from these.
     """
 
     bits: int
@@ -107,6 +110,17 @@ class TypeRecord:
     unit_roundoff: float = 0.0
     largest: float = 0.0
     storage: str = ""
+    has_infinity: bool = False
+
+    @property
+    def mantissa_bits(self) -> int:
+        """Bits behind the point, of a float with a sign."""
+        return -1 - round(math.log2(self.unit_roundoff))
+
+    @property
+    def exponent_bits(self) -> int:
+        """Bits of the exponent, of a float with a sign."""
+        return self.bits - 1 - self.mantissa_bits
 
     @property
     def elems_per_unit(self) -> int:
@@ -129,7 +143,7 @@ RECORDS: dict[DataType, TypeRecord] = {
     _D.Half: TypeRecord(16, "float", "weft::f16", "float16", 2.0**-11),
     _D.BFloat16: TypeRecord(16, "float", "weft::bf16", "bfloat16", 2.0**-8),
     _D.Float8_e4m3fn: TypeRecord(8, "float", "weft::e4m3", "float8_e4m3fn", 2.0**-4, 448.0),
-    _D.Float8_e5m2: TypeRecord(8, "float", "weft::e5m2", "float8_e5m2", 2.0**-3, 57344.0),
+    _D.Float8_e5m2: TypeRecord(8, "float", "weft::e5m2", "float8_e5m2", 2.0**-3, 57344.0, has_infinity=True),
     _D.Float8_e8m0fnu: TypeRecord(8, "float", "weft::e8m0", "float8_e8m0fnu", 1.0, 2.0**127),
     _D.Float4_e2m1fn: TypeRecord(4, "float", "weft::e2m1", "float4_e2m1fn_x2", 2.0**-2, 6.0, storage="weft::e2m1_pair"),
     _D.Float4_e2m1fn_x2: TypeRecord(8, "none", "", "float4_e2m1fn_x2"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..expr import ZERO, Sym
 from ..ir.fusion import Fusion
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.graph_ops import Along, At, LookupOp
 from ..ir.values import IterDomain, TensorView, no_reductions
 
@@ -43,12 +44,37 @@ def in_memory(tensor: TensorView) -> TensorView:
 
 
 def bad_source(fusion: Fusion) -> str:
-    """Return why a lookup cannot be in a kernel, "" when all can: the source must be an input."""
+    """Return why a lookup cannot be in a kernel, "" when all can: the source must be an input. Also why one element per block cannot be taken."""
+    if reason := bad_sample(fusion):
+        return reason
     for expr in fusion.tensor_exprs():
         for source in expr.read_whole:
             if not source.is_fusion_input:
                 return f"{expr.outputs[0]} looks up {source}, which is not in memory before the kernel runs"
     return ""
+
+
+def bad_sample(fusion: Fusion) -> str:
+    """Return why one element per block cannot be taken in a kernel, "" when it can: it is stored, and blocks are not reshaped beside it."""
+    exprs = fusion.tensor_exprs()
+    samples = [e for e in exprs if isinstance(e, BlockSampleOp)]
+    if not samples:
+        return ""
+    of_blocks: set[TensorView] = set()
+    for expr in exprs:
+        if isinstance(expr, BlockFoldOp) or any(t in of_blocks for t in expr.tensor_inputs):
+            if not isinstance(expr, BlockSampleOp) and any(_is_reshaped(t) for t in expr.tensor_outputs):
+                return f"{expr.outputs[0]} reshapes blocks of which {samples[0].outputs[0]} takes one element each"
+            of_blocks.update(expr.tensor_outputs)
+    for sample in samples:
+        if sample.outputs[0].uses():
+            return f"{sample.outputs[0]} has one element per block, and is read by another expression"
+    return ""
+
+
+def _is_reshaped(tensor: TensorView) -> bool:
+    """True where axes are split or merged: a permute has the same ones in another order."""
+    return tensor.has_root() and any(axis.definition() is not None for axis in tensor.get_logical_domain())
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..analysis.axes import UnionFind, pairwise, siblings
 from ..expr import ONE, ZERO, Sym, floordiv, mul, product, variables
+from ..ir.block_ops import BlockFoldOp, BlockSampleOp
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, LookupOp, ReshapeOp, ScanOp, ScatterOp
 from ..ir.values import IterDomain
@@ -84,6 +85,8 @@ class Atoms:
                 self._relate_cat(expr)
             elif isinstance(expr, ScanOp):
                 self._freeze([logical_axes(expr.tensor_inputs[0])[expr.attributes["dim"]]])
+            elif isinstance(expr, (BlockFoldOp, BlockSampleOp)):  # blocks are of neighbours along one axis
+                self._freeze(logical_axes(t)[-1] for t in (expr.tensor_inputs[0], expr.tensor_outputs[0]))
             elif isinstance(expr, ScatterOp):
                 self._freeze(a for t in (*expr.tensor_inputs, *expr.tensor_outputs) for a in logical_axes(t))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..analysis.extents import SizeEquality, canonicalize_extents
 from ..expr import ZERO, Sym, floordiv, product
+from ..ir.block_ops import loop_sources
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, Position, ReshapeOp, ScanOp, TorchOp
@@ -105,7 +106,7 @@ class _Factoring:
                 axis._definition = None
         is_cut = any(len(self.split(a)) > 1 for a in domain.logical)
         if not is_cut:
-            domain.loop = list(domain.logical)
+            domain.loop = list(loop_sources(tensor))
             return
         extents = tuple(a.logical_extent for a in axes)
         places = [p for p, a in enumerate(domain.maybe_allocation) for _ in self.split(a)]
@@ -115,7 +116,7 @@ class _Factoring:
         domain.root = None if domain.root is None else [part for a in domain.root for part in self.split(a)]
         domain.allocation = None if domain.allocation is None else [part for a in domain.allocation for part in self.split(a)]
         domain.logical = [part for a in domain.logical for part in self.split(a)]
-        domain.loop = list(domain.logical)
+        domain.loop = list(loop_sources(tensor))
 
     def _is_last(self, axis: IterDomain) -> list[bool]:
         count = len(self.split(axis))

@@ -7,10 +7,12 @@ Read first: `nv_block_quantize`, `BlockFormat`.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..dtypes import DataType
+from ..dtypes import RECORDS, DataType
 from ..errors import UserError
 from ..expr import ceildiv, const, evaluate_int, is_divisible
 from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockHadamardOp, BlockSampleOp
@@ -21,6 +23,7 @@ from .build import cast, logical_axes, pointwise
 FLOAT_MAX = 3.4028234663852886e38
 MOST_BLOCK = 1024
 E4M3, E8M0, FP4 = DataType.Float8_e4m3fn, DataType.Float8_e8m0fnu, DataType.Float4_e2m1fn
+MX_ELEMENTS = tuple(dtype for dtype in RECORDS if dtype.is_narrow_float and dtype is not E8M0)
 
 
 class BadBlock(UserError):
@@ -186,31 +189,27 @@ def _at_most(fusion: Fusion, x: Val, limit: float) -> Val:
 
 def mx(fusion: Fusion, arg: TensorView, element: DataType, form: BlockFormat, block: int = 32) -> tuple[TensorView, TensorView]:
     """Return (elements of type `element`, scales of e8m0 at full resolution)."""
-    if element not in _LARGEST_EXPONENT:
-        raise BadBlock(problem=f"MX blocks have no elements of type {element}", remedy=f"use one of {', '.join(map(str, _LARGEST_EXPONENT))}")
+    if element not in MX_ELEMENTS:
+        raise BadBlock(problem=f"MX blocks have no elements of type {element}", remedy=f"use one of {', '.join(map(str, MX_ELEMENTS))}")
     return mx_of_amax(fusion, arg, block_amax(fusion, arg, block), element, form)
 
 
 def mx_of_amax(fusion: Fusion, arg: TensorView, amax: Val, element: DataType, form: BlockFormat) -> tuple[TensorView, TensorView]:
     """Return (elements of type `element`, scales of e8m0), where the largest magnitude of each element's block is given."""
     x: TensorView = cast(fusion, arg, DataType.Float)  # type: ignore[assignment]
+    largest = element.record.largest
     if form.rounding == "floor":
         up = cast(fusion, cast(fusion, amax, E8M0), DataType.Float)  # the power of two from the largest magnitude on
         down = pointwise(fusion, "where", pointwise(fusion, "gt", up, amax), pointwise(fusion, "mul", up, 0.5), up)
-        wanted = pointwise(fusion, "mul", down, 2.0 ** -_LARGEST_EXPONENT[element])
+        wanted = pointwise(fusion, "mul", down, 2.0 ** -math.floor(math.log2(largest)))
     else:
-        wanted = pointwise(fusion, "mul", amax, _RECIPROCAL_OF_LARGEST[element])
+        (reciprocal,) = struct.unpack("f", struct.pack("f", 1.0 / largest))  # rounded to float: 1 / 448 is 0x3b124925
+        wanted = pointwise(fusion, "mul", amax, reciprocal)
     scale: TensorView = cast(fusion, wanted, E8M0)  # type: ignore[assignment]
     multiplier: Val = e8m0_inverse(fusion, scale)
     if form.smallest_scale == "nvfuser":
         multiplier = pointwise(fusion, "where", pointwise(fusion, "gt", cast(fusion, scale, DataType.Float), 2.0**-127), multiplier, 1.0)
     return cast(fusion, pointwise(fusion, "mul", x, multiplier), element), scale  # type: ignore[return-value]
-
-
-_LARGEST_EXPONENT = {DataType.Float8_e4m3fn: 8, DataType.Float8_e5m2: 15, DataType.Float4_e2m1fn: 2}
-_RECIPROCAL_OF_LARGEST = {  # rounded to float: 1 / 448 is 0x3b124925
-    DataType.Float8_e4m3fn: 0.002232142956927419, DataType.Float8_e5m2: 1.7438616737025324e-05, DataType.Float4_e2m1fn: 0.1666666716337204,
-}  # fmt: skip
 
 
 # ---------------------------------------------------------------- nvFuser's op

@@ -12,17 +12,14 @@ import torch
 
 from ..dtypes import DataType
 
-_EXPONENT_BITS = {DataType.Float8_e4m3fn: 4, DataType.Float8_e5m2: 5, DataType.Float4_e2m1fn: 2}
-_MANTISSA_BITS = {DataType.Float8_e4m3fn: 3, DataType.Float8_e5m2: 2, DataType.Float4_e2m1fn: 1}
-
 
 @functools.lru_cache(maxsize=None)
 def grid(dtype: DataType) -> torch.Tensor:
     """Return the finite values without sign, smallest first, so that a value's place is its code. Shapes: [codes], float64."""
     if dtype is DataType.Float8_e8m0fnu:
         return torch.tensor([2.0 ** (code - 127) for code in range(255)], dtype=torch.float64)
-    exponent_bits, mantissa_bits = _EXPONENT_BITS[dtype], _MANTISSA_BITS[dtype]
-    bias, steps, largest = 2 ** (exponent_bits - 1) - 1, 2**mantissa_bits, dtype.record.largest
+    record = dtype.record
+    bias, steps, largest = 2 ** (record.exponent_bits - 1) - 1, 2**record.mantissa_bits, record.largest
     values: list[float] = []
     while not values or values[-1] < largest:
         exponent, mantissa = divmod(len(values), steps)
@@ -49,8 +46,8 @@ def values_of_codes(codes: torch.Tensor, dtype: DataType) -> torch.Tensor:
     half = 255 if dtype is DataType.Float8_e8m0fnu else 1 << (dtype.bits - 1)
     table = torch.full((half,), float("nan"), dtype=torch.float64)
     table[: len(grid(dtype))] = grid(dtype)
-    if dtype is DataType.Float8_e5m2:
-        table[0x7C] = float("inf")
+    if dtype.record.has_infinity:
+        table[len(grid(dtype))] = float("inf")
     full = torch.cat([table, torch.full((1,), float("nan"), dtype=torch.float64)]) if dtype is DataType.Float8_e8m0fnu else torch.cat([table, -table])
     return full.to(codes.device)[codes.to(torch.int64)]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ..analysis.axes import AxisMaps
 from ..compiler import WITHOUT_KERNEL
 from ..expr import Number, Sym, evaluate_int
-from ..ir.block_ops import loop_sources, sample_of
+from ..ir.block_ops import BlockSampleOp, loop_sources, sample_of
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import (
@@ -39,7 +39,7 @@ def is_free(expr: Expr) -> bool:
     if isinstance(expr, (BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)):
         return True
     if isinstance(expr, LoadStoreOp):
-        return not is_barrier(expr)
+        return not is_barrier(expr) and not isinstance(expr, BlockSampleOp)
     if isinstance(expr, RandomOp):
         return len(expr.inputs) == 4
     if isinstance(expr, PointwiseOp) and expr.op_name == "cast":
@@ -51,8 +51,9 @@ def is_free(expr: Expr) -> bool:
 class Group:
     """Anchors that one step computes. first: the place of its outermost anchor in the definition. at: its place in an order of all groups, producers first.
 
-    reads: tensors from outside. barred: those of them that have to come from memory (sources of lookups, what is behind a barrier). produced: results
-    of the anchors that something outside may need. folds: (axes, reduced axes) of its reductions, as sets of bits. is_single: no kernel has more than this.
+    reads: tensors from outside. barred: those of them that have to come from memory (sources of lookups, what is behind a barrier, one element per block).
+    produced: results of the anchors that something outside may need. folds: (axes, reduced axes) of its reductions, as sets of bits. is_single: no kernel has
+    more than this.
     folded: which reductions of the definition are in it, as a set of bits; spread: whose results it has over the axes that they reduced again.
     scatters: it writes at positions that an index gives.
     repeated: expressions of other groups that this one computes again.
@@ -114,7 +115,7 @@ class Graph:
     def _new_group(self, expr: Expr) -> Group:
         reads = {r for t in expr.tensor_inputs if (r := self.root(t)) is not None}
         place = self.place[id(expr)]
-        barred = {t for t in reads if (d := t.definition()) is not None and is_barrier(d)}
+        barred = {t for t in reads if (d := t.definition()) is not None and (is_barrier(d) or isinstance(d, BlockSampleOp))}
         barred.update(expr.read_whole)
         group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=isinstance(expr, WITHOUT_KERNEL))
         group.scatters = isinstance(expr, ScatterStoreOp)
