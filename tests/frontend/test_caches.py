@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
+from weft.frontend.stored import StoredGraph
+from weft.options import options
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import json, os, sys
+import functools, json, os, sys
 import torch, torch.nn as nn
 from torch._dynamo.utils import counters
 import weft
@@ -45,7 +50,18 @@ if what == "serve":
         sys.exit()
     made.clear()
 other = "aot_eager" if what == "other" else backend
-fast = torch.compile(model, backend=other, **({} if what == "other" else {"options": options}))
+if what == "recorded":
+    fast = torch.compile(model, backend=functools.partial(backend, options={"emulate": device == "cpu"}, mode="reduce-overhead"))
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        model.zero_grad()
+        fast(x).square().sum().backward()
+    if device == "cuda":
+        from torch._inductor.cudagraph_trees import get_manager
+        found["recorded"] = sum(len(nodes) for nodes in get_manager(0).roots.values())
+    model.zero_grad(set_to_none=False)
+else:
+    fast = torch.compile(model, backend=other, **({} if what == "other" else {"options": options}))
 out = fast(x)
 out.square().sum().backward()
 grads = [p.grad.clone() for p in model.parameters()]
@@ -54,7 +70,7 @@ want = model(x)
 want.square().sum().backward()
 close = all(torch.allclose(a, p.grad, atol=1e-4, rtol=1e-4) for a, p in zip(grads, model.parameters())) and torch.allclose(out, want, atol=1e-5)
 restored = sum(call.calls.executor is None and bool(call.kernels()) for graph in GRAPHS for call in graph.calls)
-print(json.dumps({"right": close, "kernels": len(made), "graphs": len(GRAPHS), "restored": restored, "calls": sum(len(graph.calls) for graph in GRAPHS), **{k: v for k, v in counters["aot_autograd"].items()}}))
+print(json.dumps({**found, "right": close, "kernels": len(made), "graphs": len(GRAPHS), "restored": restored, "calls": sum(len(graph.calls) for graph in GRAPHS), **{k: v for k, v in counters["aot_autograd"].items()}}))
 """
 
 
@@ -81,6 +97,36 @@ def test_a_second_process_finds_graphs_and_kernels_and_other_backends_do_not(tmp
     assert second["right"] and second["autograd_cache_hit"] == 1 and second["kernels"] == 0 and second["graphs"] == 2
     assert second["restored"] == second["calls"] > 2 and first["restored"] == 0  # no definition, no scheduler
     assert other["right"] and other["graphs"] == 0 and "autograd_cache_hit" not in other
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_graphs_that_are_recorded_are_kept_and_recorded_again(tmp_path: Path, device: str) -> None:
+    first, second, plain = (run(tmp_path, what, DEVICE=device) for what in ("recorded", "recorded", "train"))
+    assert first["right"] and first["autograd_cache_saved"] == 1 and first["kernels"]
+    assert second["right"] and second["autograd_cache_hit"] == 1 and second["kernels"] == 0 and second["restored"] == second["calls"] > 2
+    assert device == "cpu" or first["recorded"] == second["recorded"] > 0
+    assert plain["right"] and "autograd_cache_hit" not in plain and plain["kernels"] == 0  # another graph, the same kernels
+
+
+def test_a_graph_with_large_constants_is_not_cut_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from weft.frontend.backend import BackendOptions, compile_graph
+
+    monkeypatch.setattr(torch._logging, "trace_structured", lambda *_, **__: None)  # pytest listens, and a trace shows the regions
+    large, x = torch.randn(300, 500), torch.randn(300, 500)
+    want = torch.sigmoid(x * large) + 1
+    gm = make_fx(lambda x: torch.sigmoid(x * large) + 1, tracing_mode="fake", _allow_non_fake_inputs=True)(x)
+    with options(cache_dir=str(tmp_path)):
+        stored = StoredGraph("inference", asdict(BackendOptions(emulate=True)), gm, None, compile_graph(gm, kind="inference", options=BackendOptions(emulate=True)))
+        torch.testing.assert_close(stored.plain([x]), want)
+        stored.prepare_for_serialization()
+        assert stored.plan is not None and len(stored.payload) < large.nbytes  # they are there once
+        again = pickle.loads(pickle.dumps(stored))
+        again.post_compile()
+        torch.testing.assert_close(again([x]), want)
+        assert again.gm is None, "its graph was read"
+        torch.testing.assert_close(again.graph()(x), want)
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
@@ -140,7 +186,6 @@ def test_a_kernel_that_is_not_there_is_an_error_where_that_is_asked_for(tmp_path
     import torch
 
     from weft import FusionDefinition
-    from weft.options import options
 
     with FusionDefinition() as fd:
         x = fd.from_pytorch(torch.ones(7, 3))

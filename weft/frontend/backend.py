@@ -40,32 +40,32 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
     if mode not in (None, "default", "reduce-overhead"):
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
-    graphs = CudaGraphs() if mode == "reduce-overhead" else None
-    is_kept = chosen.cache and graphs is None
-    make = functools.partial(_stored if is_kept else functools.partial, functools.partial(compile_graph, options=chosen, graphs=graphs))
+    compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if mode == "reduce-overhead" else None)
     compiled = aot_autograd(
-        fw_compiler=make(kind="forward"), bw_compiler=make(kind="backward"), inference_compiler=make(kind="inference"),
+        fw_compiler=compiler(kind="forward"), bw_compiler=compiler(kind="backward"), inference_compiler=compiler(kind="inference"),
         partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=_decompositions(),
     )  # fmt: skip
-    with caching(_tag(chosen)) if is_kept else contextlib.nullcontext():
+    with caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext():
         return compiled(gm, example_inputs)
 
 
-def _stored(compile_one: Callable[..., Any], *, kind: str) -> Any:
-    """Return a compiler of graphs of a kind whose results torch can keep."""
+def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) -> Any:
+    """Return a compiler of graphs of a kind; torch can keep what it returns, if the options say so."""
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
-    options = compile_one.keywords["options"]  # type: ignore[attr-defined]
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        run = compile_graph(gm, kind=kind, options=options)
+        recording = None if graphs is None else graphs.recording_of(gm, example_inputs, kind)
+        stored = StoredGraph(kind, dataclasses.asdict(options), gm, recording, run)
+        stored.post_compile()
+        return stored if options.cache else stored.run
 
-    def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> StoredGraph:
-        return StoredGraph(kind, dataclasses.asdict(options), gm, compile_one(gm, example_inputs, kind=kind))
-
-    return SerializableAOTDispatchCompiler(StoredGraph, compiler)
+    return SerializableAOTDispatchCompiler(StoredGraph, compiler) if options.cache else compiler
 
 
-def _tag(options: BackendOptions) -> str:
+def _tag(options: BackendOptions, mode: str) -> str:
     """What a kept graph depends on beside the program: weft's version, the options, and the text of this folder, which makes the graphs."""
-    return f"weft-{sys.modules['weft'].__version__}-{graph_version()}-{sorted(dataclasses.asdict(options).items())}"
+    return f"weft-{sys.modules['weft'].__version__}-{graph_version()}-{mode}-{sorted(dataclasses.asdict(options).items())}"
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def _rebuilt(stored: StoredGraph) -> Callable[[list[Any]], Any]:
     options = BackendOptions(**stored.options)
     if stored.plan is not None:
         return run_plan(stored.plan, stored.graph, options=options)
-    return compile_graph(stored.graph(), (), kind=stored.kind, options=options)
+    return compile_graph(stored.graph(), kind=stored.kind, options=options)
 
 
 REBUILD["compile"] = _rebuilt

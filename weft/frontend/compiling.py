@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from .aligned import align_products
 from .aten import Declined
 from .backend_options import BackendOptions
 from .calling import shorten, with_calls
-from .cuda_graphs import CudaGraphs
 from .explain import as_text
 from .graph_plan import Boxed, GraphPlan, boxed
 from .record import GRAPHS, CompiledGraph, counts, weight
@@ -32,10 +31,8 @@ from .translate import Translated, translate
 log = logging.getLogger(__name__)
 
 
-def compile_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, options: BackendOptions, graphs: CudaGraphs | None = None
-) -> Callable[[list[Any]], Any]:  # fmt: skip
-    """Return a boxed function (one list of arguments) that runs an aten graph; recorded into a CUDA graph where `graphs` is given.
+def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOptions) -> Callable[[list[Any]], Any]:
+    """Return a boxed function (one list of arguments) that runs an aten graph.
 
     Errors: those of translation when `options.strict`.
     """
@@ -68,8 +65,7 @@ def compile_graph(
     _tell(record)
     graph = with_calls(gm, calls)
     shorten(graph)
-    run = boxed(graph, gm, record, [call.plan for call in record.calls])
-    return run if graphs is None else graphs.recorded(run, gm, example_inputs, kind)
+    return boxed(graph, gm, record, [call.plan for call in record.calls])
 
 
 def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, options: BackendOptions) -> Boxed:

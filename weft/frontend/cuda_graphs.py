@@ -2,7 +2,7 @@
 
 Owns which graphs are recorded, and which inputs keep their addresses. A call of a region can be recorded: it takes torch's stream, its memory from torch's
 allocator, and the random state from where a recording reads it; compiling happens in the trees' first run, which is not recorded.
-Read first: `CudaGraphs.recorded`.
+Read first: `CudaGraphs.recording_of`, `recorded`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,27 @@ import torch
 
 log = logging.getLogger(__name__)
 
-Boxed = Callable[[list[Any]], Any]
+Function = Callable[[list[Any]], Any]
+"""Of one list of arguments, which it empties."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What recording a graph takes from its aten graph, so that a process that has the graph from a cache records it, too.
+
+    kind: forward, backward or inference. why: it is not recorded, "" if it is. device: of its forward, or its own; None where neither is recorded.
+    numbers: which inputs are whole numbers. static, mutated: places of inputs whose memory stays where it is, and of those that are written.
+    stack_traces, placeholders: for torch's messages.
+    """
+
+    kind: str
+    why: str
+    device: int | None
+    numbers: tuple[bool, ...] = ()
+    static: tuple[int, ...] = ()
+    mutated: tuple[int, ...] = ()
+    stack_traces: tuple[str | None, ...] = ()
+    placeholders: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -25,38 +45,51 @@ class CudaGraphs:
 
     device: int | None = None
 
-    def recorded(self, run: Boxed, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], kind: str) -> Boxed:
-        """Return a function that records `run` and replays it; `run` itself, with a word in the log, where that cannot be."""
+    def recording_of(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], kind: str) -> Recording:
+        """Return how a graph is recorded, or why it is not."""
         from torch._dynamo.backends.cudagraphs import check_for_skip, find_input_mutations, get_device_index, get_stack_traces
-        from torch._inductor.cudagraph_trees import cudagraphify_impl
         from torch._inductor.cudagraph_utils import get_placeholder_info
 
         is_backward = kind == "backward"
         static = _static_inputs(gm, is_backward)
-        why = check_for_skip(gm, len(static))
-        if why or is_backward and self.device is None:
-            log.warning("the %s graph is not recorded: %s", kind, why or "its forward is not")
-            return self._after_forward(run) if is_backward and self.device is not None else run
+        why = check_for_skip(gm, len(static)) or ("its forward is not" if is_backward and self.device is None else "")
+        if why:
+            return Recording(kind, why, self.device if is_backward else None)
         self.device = get_device_index(gm)
-        made: Any = cudagraphify_impl(
-            run, list(example_inputs), static, device_index=self.device, is_backward=is_backward, is_inference=kind == "inference",
-            stack_traces=get_stack_traces(gm), placeholders=get_placeholder_info(gm.graph), mutated_input_idxs=find_input_mutations(gm.graph),
-        )  # fmt: skip
-        made._boxed_call = True
-        return made
+        numbers = tuple(isinstance(v, (int, torch.SymInt)) for v in example_inputs)
+        mutated = tuple(sorted(find_input_mutations(gm.graph)))
+        return Recording(kind, "", self.device, numbers, tuple(static), mutated, tuple(get_stack_traces(gm)), tuple(get_placeholder_info(gm.graph)))
 
-    def _after_forward(self, run: Boxed) -> Boxed:
-        """A backward that is not recorded tells the trees that the forward's memory is in use."""
-        from torch._inductor.cudagraph_trees import get_manager
 
-        def told(arguments: list[Any]) -> Any:
-            manager = get_manager(self.device or 0, create_if_none_exists=False)
-            if manager is not None:
-                manager.set_to_running_backward()
-            return run(arguments)
+def recorded(run: Function, recording: Recording) -> Function:
+    """Return a function that records `run` and replays it; `run` itself, with a word in the log, where that cannot be."""
+    from torch._inductor.cudagraph_trees import cudagraphify_impl
 
-        told._boxed_call = True  # type: ignore[attr-defined]
-        return told
+    is_backward = recording.kind == "backward"
+    if recording.why:
+        log.warning("the %s graph is not recorded: %s", recording.kind, recording.why)
+        return _after_forward(run, recording.device) if is_backward and recording.device is not None else run
+    made: Any = cudagraphify_impl(
+        run, [0 if is_number else None for is_number in recording.numbers], recording.static, device_index=recording.device, is_backward=is_backward,
+        is_inference=recording.kind == "inference", stack_traces=list(recording.stack_traces), placeholders=list(recording.placeholders),
+        mutated_input_idxs=set(recording.mutated),
+    )  # fmt: skip
+    made._boxed_call = True
+    return made  # type: ignore[no-any-return]
+
+
+def _after_forward(run: Function, device: int) -> Function:
+    """A backward that is not recorded tells the trees that the forward's memory is in use."""
+    from torch._inductor.cudagraph_trees import get_manager
+
+    def told(arguments: list[Any]) -> Any:
+        manager = get_manager(device, create_if_none_exists=False)
+        if manager is not None:
+            manager.set_to_running_backward()
+        return run(arguments)
+
+    told._boxed_call = True  # type: ignore[attr-defined]
+    return told
 
 
 def _static_inputs(gm: torch.fx.GraphModule, is_backward: bool) -> Sequence[int]:
@@ -70,4 +103,4 @@ def _static_inputs(gm: torch.fx.GraphModule, is_backward: bool) -> Sequence[int]
     return [] if metadata is None else list(metadata.static_input_indices)
 
 
-__all__ = ["CudaGraphs"]
+__all__ = ["CudaGraphs", "Recording", "recorded"]

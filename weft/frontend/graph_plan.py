@@ -45,11 +45,16 @@ class GraphPlan:
             "region": lambda number: calls[number], "module": importlib.import_module, "part": lambda at: _part(*at), "value": lambda value: value,
         }  # fmt: skip
         names = {name: found[kind](value) for name, (kind, value) in self.names.items()}
-        return Boxed(self.source, names, SimpleNamespace(**self.constants), self.kind, lambda: self)
+        constants = {name: value.clone() if value.data_ptr() % ALIGNED_BYTES else value for name, value in self.constants.items()}
+        return Boxed(self.source, names, SimpleNamespace(**constants), self.kind, lambda: self)
 
 
 def _part(module: str, path: str) -> Any:
     return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+
+
+ALIGNED_BYTES = 64
+"""What torch's own tensors are aligned to, and one from a file may not be: its calls would have other kernels."""
 
 
 class Boxed:
@@ -67,10 +72,6 @@ class Boxed:
         return self._forward(self._owner, arguments)
 
 
-MOST_CONSTANT_ELEMS = 1 << 16
-"""Of tensors that a graph holds itself, all together, which its plan then has, too."""
-
-
 def boxed(graph: torch.fx.Graph, gm: torch.fx.GraphModule, record: CompiledGraph, regions: Sequence[RegionPlan]) -> Boxed:
     """Return the function of a graph with calls of regions. gm: owner of its constants."""
     graph.set_codegen(torch.fx.graph._BoxedCodeGen())
@@ -83,9 +84,8 @@ def boxed(graph: torch.fx.Graph, gm: torch.fx.GraphModule, record: CompiledGraph
         constants = {name: getattr(gm, name, None) for name in attributes}
         strange = [name for name, found in names.items() if found is None]
         strange += [name for name, value in constants.items() if type(value) is not torch.Tensor]
-        elems = 0 if strange else sum(value.numel() for value in constants.values())  # type: ignore[union-attr]
-        if strange or elems > MOST_CONSTANT_ELEMS or not all(region.key for region in regions):
-            why = f"it names {', '.join(strange)}" if strange else "it holds large constants, or is not to be kept"
+        if strange or not all(region.key for region in regions):
+            why = f"it names {', '.join(strange)}" if strange else "it is not to be kept"
             log.info("%s graph: another process will cut it into regions again: %s", record.kind, why)
             return None
         return GraphPlan(record.kind, code.src, names, tuple(regions), record.compute_nodes, record.torch_ops, constants)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch._inductor.output_code import OutputCode
 
+from .cuda_graphs import Recording, recorded
 from .graph_plan import Boxed, GraphPlan
 from .origins import MODULE, module_of
 
@@ -32,12 +33,15 @@ LOST_META = ("nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_s
 
 @dataclass
 class StoredGraph(OutputCode):
-    """One aten graph and the function that runs it. kind: forward, backward or inference. options: fields of BackendOptions. plan: the function as text;
-    payload: the graph as bytes, for what the plan does not say."""
+    """One aten graph and the function that runs it. kind: forward, backward or inference. options: fields of BackendOptions. recording: how CUDA graphs
+    record it, if they are to. plan: the function as text; payload: the graph as bytes, for what the plan does not say. plain: the function; run: the same,
+    recorded if it is to be."""
 
     kind: str
     options: dict[str, Any]
     gm: torch.fx.GraphModule | None = None
+    recording: Recording | None = None
+    plain: Any = None
     run: Any = None
     plan: GraphPlan | None = None
     payload: bytes = field(default=b"")
@@ -53,8 +57,10 @@ class StoredGraph(OutputCode):
 
         if self.payload or self.gm is None:
             return
-        self.plan = self.run.plan() if isinstance(self.run, Boxed) else None
+        self.plan = self.plain.plan() if isinstance(self.plain, Boxed) else None
         copied = torch.fx.GraphModule(self.gm, _without_origins(self.gm.graph))
+        for name in () if self.plan is None else self.plan.constants:
+            setattr(copied, name, torch.empty(0))  # the plan has it
         self.payload = GraphPickler.dumps(copied, Options(ops_filter=None))
 
     def graph(self) -> torch.fx.GraphModule:
@@ -67,19 +73,23 @@ class StoredGraph(OutputCode):
         if self.gm is None:
             with _disable_current_modes():
                 self.gm = GraphPickler.loads(self.payload, FakeTensorMode(shape_env=ShapeEnv()))  # type: ignore[assignment]
+                for name, tensor in {} if self.plan is None else self.plan.constants.items():
+                    setattr(self.gm, name, tensor)
         assert self.gm is not None
         return self.gm
 
     def post_compile(self, *args: Any, **keywords: Any) -> None:
-        """Make the function of a graph that another process has written."""
+        """Make the function of a graph that this process has compiled, or another one has written."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         if self.run is not None:
             return
         if not REBUILD:  # a file of aot_compile, loaded by a program that never named the backend
             importlib.import_module(".backend", __package__)
-        with _disable_current_modes():
-            self.run = REBUILD["compile"](self)
+        if self.plain is None:
+            with _disable_current_modes():
+                self.plain = REBUILD["compile"](self)
+        self.run = self.plain if self.recording is None else recorded(self.plain, self.recording)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Weft has no Triton kernels."""
@@ -89,7 +99,7 @@ class StoredGraph(OutputCode):
         return dataclasses.replace(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "gm": None, "run": None}
+        return {**self.__dict__, "gm": None, "plain": None, "run": None}
 
 
 def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
