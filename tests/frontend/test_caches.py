@@ -126,7 +126,7 @@ def test_a_graph_with_large_constants_is_not_cut_again(tmp_path: Path, monkeypat
         again.post_compile()
         torch.testing.assert_close(again([x]), want)
         assert again.gm is None, "its graph was read"
-        torch.testing.assert_close(again.graph()(x), want)
+        assert torch.equal(again.graph()._tensor_constant0, large)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
