@@ -32,6 +32,7 @@ import torch
 import torch.nn as nn
 from models import DEVICE, MODELS, Llama, made, with_liger
 
+from weft.cache import Artefact, DiskCache
 from weft.frontend.backend import GRAPHS, backend
 
 BACKENDS: dict[str, dict[str, Any] | None] = {
