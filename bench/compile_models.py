@@ -150,7 +150,16 @@ def measure(name: str, which: str, exact: list[torch.Tensor], details: bool) -> 
 
 
 def start_of(name: str, which: str) -> None:
-    """Print what the first step of a model takes in this process, which has run it eagerly; then run inference once, for the caches."""
+    """Print what the first step of a model takes in this process, which has run it eagerly, and what of weft's came from caches; then run inference once, for
+    the caches."""
+    written: list[str] = []
+    put = DiskCache.put
+
+    def noted(self: DiskCache, key: str, artefact: Artefact) -> bool:
+        written.append(key)
+        return put(self, key, artefact)
+
+    DiskCache.put = noted  # type: ignore[method-assign]
     model, inputs = made(name)
     seconds_of(step_of(model, model, inputs))
     torch.cuda.empty_cache()
@@ -160,10 +169,12 @@ def start_of(name: str, which: str) -> None:
     function = torch.compile(model, **settings) if settings else model
     seconds = seconds_of(step_of(model, function, inputs))
     busy, spent = time.process_time() - begun, torch._dynamo.utils.calculate_time_spent()
+    calls = [call.calls for graph in GRAPHS for call in graph.calls]
+    kept = {"entries_written": len(written), "calls": len(calls), "calls_from_records": sum(c.executor is None for c in calls)} if calls else {}
     model.eval()
     inference_of(function, inputs)()
     torch.cuda.synchronize()
-    found = {"first_s": seconds, "processors_s": busy, "frame_s": spent.get("entire_frame_compile", 0.0), "backend_s": spent.get("backend_compile", 0.0)}
+    found = {"first_s": seconds, "processors_s": busy, "frame_s": spent.get("entire_frame_compile", 0.0), "backend_s": spent.get("backend_compile", 0.0)} | kept
     print(json.dumps({key: round(value, 3) for key, value in found.items()}))
 
 
