@@ -23,8 +23,6 @@ import torch, torch.nn as nn
 from torch._dynamo.utils import counters
 import weft
 from weft.frontend.backend import GRAPHS, backend
-from weft.frontend.precompile import BadBundle
-from weft.emulator import build
 from weft.cache.disk import DiskCache
 
 made = []
@@ -43,6 +41,7 @@ if what == "precompile":
     print(json.dumps({"kernels": len(made)}))
     sys.exit()
 if what == "serve":
+    from weft.frontend.precompile import BadBundle
     try:
         weft.load_precompiled(folder)
     except BadBundle as error:
@@ -70,6 +69,7 @@ want = model(x)
 want.square().sum().backward()
 close = all(torch.allclose(a, p.grad, atol=1e-4, rtol=1e-4) for a, p in zip(grads, model.parameters())) and torch.allclose(out, want, atol=1e-5)
 restored = sum(call.calls.executor is None and bool(call.kernels()) for graph in GRAPHS for call in graph.calls)
+found["compiler"] = "weft.compiler" in sys.modules
 print(json.dumps({**found, "right": close, "kernels": len(made), "graphs": len(GRAPHS), "restored": restored, "calls": sum(len(graph.calls) for graph in GRAPHS), **{k: v for k, v in counters["aot_autograd"].items()}}))
 """
 
@@ -96,6 +96,7 @@ def test_a_second_process_finds_graphs_and_kernels_and_other_backends_do_not(tmp
     assert first["right"] and first["autograd_cache_saved"] == 1 and first["kernels"]
     assert second["right"] and second["autograd_cache_hit"] == 1 and second["kernels"] == 0 and second["graphs"] == 2
     assert second["restored"] == second["calls"] > 2 and first["restored"] == 0  # no definition, no scheduler
+    assert first["compiler"] and not second["compiler"]  # which need not even be imported
     assert other["right"] and other["graphs"] == 0 and "autograd_cache_hit" not in other
 
 

@@ -6,19 +6,21 @@ Read first: `translate`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from ..api.definition import FusionDefinition
 from ..dtypes import DataType
 from ..ir.values import Scalar, TensorView
 from ..ops.build import logical_axes
 from .aten import Declined, lookup
 from .aten.rules import Translation, hint
 from .regions import Region, is_getitem
+
+if TYPE_CHECKING:
+    from ..api.definition import FusionDefinition
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Translated:
 
 def translate(region: Region) -> Translated:
     """Return the definition of a region. Errors: Declined, and weft's own for what no definition can say."""
+    from ..api.definition import FusionDefinition
+
     with FusionDefinition() as fd:
         # outputs lie in memory as they were traced
         fd.fusion.shares_results = False  # type: ignore[union-attr]

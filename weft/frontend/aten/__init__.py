@@ -13,12 +13,13 @@
 from typing import Any
 
 from . import lookups, losses, pointwise, randoms, reductions, shapes
-from .own import own_rule
 from .rules import RULES, Declined, Rule
 
 
 def lookup(target: Any) -> Rule | None:
     """Return the rule of an op, or None."""
+    from .own import own_rule
+
     return RULES.get(target) or own_rule(target)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
-from ...api.definition import FusionDefinition
 from ...dtypes import DataType
 from ...ir.values import Scalar, TensorView
 from ...ops import names as _names  # noqa: F401  (calls find ops by its table)
 from ...ops.build import cast
 from ...ops.calls import Calls
 from ...reference.torch_types import torch_dtype_to_nvfuser_dtype
+
+if TYPE_CHECKING:  # a process that finds its graphs in a cache needs no definition, nor the compiler that comes with one
+    from ...api.definition import FusionDefinition
 
 Operand = Any
 """What a rule gets for an argument: a TensorView, a Scalar, a number, a torch dtype, or lists of these."""
