@@ -41,6 +41,7 @@ def test_a_plan_that_was_written_and_read_does_the_same(monkeypatch: pytest.Monk
 
     x = torch.randn(4, 3)
     want = torch.compile(f, backend=backend, options={"emulate": True})(x)
+    torch.testing.assert_close(want, f(x))
     plan = made[0].plan()
     assert plan is not None and len(plan.constants) == 1
     again = pickle.loads(pickle.dumps(plan)).function(GRAPHS[0].calls)
@@ -48,8 +49,6 @@ def test_a_plan_that_was_written_and_read_does_the_same(monkeypatch: pytest.Monk
         arguments = [x]
         (found,) = again(arguments)
         assert torch.equal(found, want) and not arguments
-    monkeypatch.setattr("weft.frontend.graph_plan.MOST_CONSTANT_ELEMS", 2)
-    assert made[0].plan() is None
 
 
 VIEWS = ("aten.view", "aten.t.", "aten.permute", "aten.transpose", "aten.slice", "aten.select", "aten.unsqueeze", "aten.expand")
