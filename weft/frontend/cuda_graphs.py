@@ -75,7 +75,7 @@ def recorded(run: Function, recording: Recording) -> Function:
         mutated_input_idxs=set(recording.mutated),
     )  # fmt: skip
     made._boxed_call = True
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _after_forward(run: Function, device: int) -> Function:
