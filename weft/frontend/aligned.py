@@ -56,6 +56,7 @@ ALIGNED_MM = _operator()
 def align_products(graph: Graph) -> None:
     """Write a graph anew, in place, with equal results: rows of products and of what they read begin at multiples of 16 bytes where that is faster."""
     padded: dict[Node, Node] = {}
+    before = len(graph.nodes)
     for node in list(graph.nodes):
         if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or not _is_wanted(node):
             continue
@@ -66,7 +67,8 @@ def align_products(graph: Graph) -> None:
         if _rows(value.shape[1], value.dtype) != value.shape[1]:
             product = emit(graph, node, ALIGNED_MM, a, b)
             _hand_on(graph, node, product if bias is None else emit(graph, node, aten.add.Tensor, product, bias))
-    graph.eliminate_dead_code()
+    if len(graph.nodes) > before:
+        graph.eliminate_dead_code()
 
 
 def _is_wanted(node: Node) -> bool:

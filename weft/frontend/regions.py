@@ -7,6 +7,8 @@ into the regions that read them. Read first: `find_regions`.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -64,36 +66,42 @@ def is_host_number(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def is_taken_view(node: Node, reasons: dict[Node, str]) -> bool:
+Reason = Callable[[Node], str]
+"""`reason_against`, which is asked about the same nodes again and again."""
+
+
+def _is_taken_view(node: Node, reasons: dict[Node, str], why: Reason) -> bool:
     """True for a cheap node that regions copy."""
     source = node.args[0] if is_getitem(node) else node
-    return node.op == "call_function" and is_cheap(node) and source not in reasons and not reason_against(source)  # type: ignore[arg-type]
+    return node.op == "call_function" and is_cheap(node) and source not in reasons and not why(source)  # type: ignore[arg-type]
 
 
 def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region]:
     """Return the regions of a graph. `reasons` gets every call that stays with torch, with the reason; what stands in it already stays out."""
     nodes = list(graph.nodes)
-    _mark_moves(nodes, reasons)
-    members = _members(nodes, reasons)
-    sources = {node: [] if is_taken_view(node, reasons) else _sources(node, reasons) for node in nodes}
+    why = functools.cache(reason_against)
+    _mark_moves(nodes, reasons, why)
+    views = {node for node in nodes if _is_taken_view(node, reasons, why)}
+    members = _members(nodes, reasons, why)
+    sources = {node: [] if node in views else _sources(node, views) for node in nodes}
     level = _levels(nodes, members, sources)
     _sink(nodes, members, sources, level)
     groups = _connected(nodes, members, sources, level)
-    return [_region(group, reasons) for group in groups]
+    return [_region(group, views) for group in groups]
 
 
-def _mark_moves(nodes: list[Node], reasons: dict[Node, str]) -> None:
+def _mark_moves(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> None:
     """Mark copies that arrange a large tensor anew and that torch's ops read, directly or through views."""
     foreign: set[Node] = set()  # what is no op of a region, and views that such an op reads
     for node in reversed(nodes):
         if node.op == "call_function" and is_cheap(node):
             is_foreign = any(user in foreign for user in node.users)
         else:
-            is_foreign = node.op == "output" or node in reasons or not is_getitem(node) and bool(reason_against(node))
+            is_foreign = node.op == "output" or node in reasons or not is_getitem(node) and bool(why(node))
         if is_foreign:
             foreign.add(node)
     for node in nodes:
-        if node.target is torch.ops.aten.clone.default and node in foreign and _is_large(node) and not reason_against(node) and _is_rearranged(node):
+        if node.target is torch.ops.aten.clone.default and node in foreign and _is_large(node) and not why(node) and _is_rearranged(node):
             node.meta[MOVES] = True
 
 
@@ -104,16 +112,15 @@ def _is_rearranged(node: Node) -> bool:
     return any(not statically_known_true(a == b) and not statically_known_true(size == 1) for a, b, size in strides)
 
 
-def _members(nodes: list[Node], reasons: dict[Node, str]) -> set[Node]:
+def _members(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> set[Node]:
     """The compute nodes that have a rule, with the parts of their results."""
     members: set[Node] = set()
     for node in nodes:
         if is_getitem(node):
             members.update([node] if node.args[0] in members else [])
         elif node.op == "call_function" and node not in reasons and not is_cheap(node) and not is_host_number(node):
-            why = reason_against(node)
-            if why:
-                reasons[node] = why
+            if why(node):
+                reasons[node] = why(node)
             else:
                 members.add(node)
     return members
@@ -185,20 +192,20 @@ def is_getitem(node: Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[0], Node)
 
 
-def _sources(node: Node, reasons: dict[Node, str]) -> list[Node]:
+def _sources(node: Node, views: set[Node]) -> list[Node]:
     """The nodes that `node` reads, through the cheap ones."""
     out: dict[Node, None] = {}
     stack = list(node.all_input_nodes)
     while stack:
         source = stack.pop()
-        if is_taken_view(source, reasons):
+        if source in views:
             stack.extend(source.all_input_nodes)
         else:
             out[source] = None
     return list(out)
 
 
-def _region(nodes: list[Node], reasons: dict[Node, str]) -> Region:
+def _region(nodes: list[Node], views: set[Node]) -> Region:
     """Complete a region: the cheap nodes that it reads, its inputs and outputs."""
     inside = dict.fromkeys(nodes)
     inputs: dict[Node, None] = {}
@@ -212,7 +219,7 @@ def _region(nodes: list[Node], reasons: dict[Node, str]) -> Region:
                 cheap[at] = None
             elif at in inside or at in cheap or at in inputs:
                 continue
-            elif is_taken_view(at, reasons):
+            elif at in views:
                 stack.append((at, True))
                 stack.extend((s, False) for s in at.all_input_nodes)
             else:
