@@ -106,7 +106,7 @@ def one_process(device: str, layers: int, width: int, *, is_first: bool) -> None
     import compile_models as models
 
     torch.manual_seed(0)
-    dtype = torch.bfloat16 if device == "cuda" or os.environ.get("BF") else torch.float32
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
     model = models.Llama(width=width, heads=max(1, width // 128), hidden=width * 11 // 4, layers=layers, words=32 * width).to(device, dtype)
     tokens = torch.randint(0, 32 * width, (1, width), device=device)
 
@@ -158,8 +158,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch", "WEFT_CACHE_DIR": f"{folder}/weft", "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
         logs = {"TORCH_LOGS": a.profile} if a.profile else {}
+        environment = {**os.environ, **caches, **logs}
         for number in range(a.processes):
-            done = subprocess.run([*command, *(["--cold"] if number == 0 else [])], env={**os.environ, **caches, **logs}, capture_output=True, text=True, check=False)
+            done = subprocess.run([*command, *(["--cold"] if number == 0 else [])], env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(done.stderr[-3000:])
             print(done.stderr[-6000:] if a.profile else "", end="")
