@@ -45,6 +45,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     """
     questions = questions or Questions()
     if not has_views(fusion) and not is_open(fusion):
+        fold_squeezes(fusion)
         fold_few_largest(fusion, questions)
         scatter_in_kernels(fusion, questions)
         move_lookups_up(fusion)
@@ -57,9 +58,22 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     for expr in fusion.tensor_exprs():
         if isinstance(expr, CatOp):
             select_by_position(fusion, expr)
+    fold_squeezes(fusion)
     scatter_in_kernels(fusion, questions)
     move_lookups_up(fusion)
     return equalities
+
+
+def fold_squeezes(fusion: Fusion) -> None:
+    """Let an axis of one element that is dropped and put back stay, in place: a tensor without it would lack a loop between two that have it."""
+    for expr in fusion.tensor_exprs():
+        squeeze = expr.inputs[0].definition() if isinstance(expr, BroadcastOp) else None
+        if isinstance(squeeze, SqueezeOp) and squeeze.attributes["flags"] == expr.attributes["flags"]:
+            source = squeeze.tensor_inputs[0]
+            if not any(a.expanded_extent is not None for a, dropped in zip(logical_axes(source), squeeze.attributes["flags"]) if dropped):
+                out = expr.tensor_outputs[0]
+                fusion.remove(expr)
+                fusion.register(LoadStoreOp([source], [out]))
 
 
 class _Factoring:

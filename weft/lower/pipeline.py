@@ -19,6 +19,7 @@ from .build import build_kernel_state
 from .circular import run_pipelines
 from .contracts import check_order, contract_of
 from .dependent_launch import overlap_launches
+from .early_lookups import advance_lookups
 from .forward_copies import forward_copies
 from .full_rows import drop_row_bounds
 from .grid_sync import insert_grid_sync
@@ -47,6 +48,7 @@ PIPELINE: tuple[Pass, ...] = (
     restrict_aliased_loads,  # the flags of last blocks are predicates, and prefetching has not doubled the loads yet
     passes.insert_block_syncs,  # while every place in a body is reached by all threads, so before predicates become Ifs
     forward_copies,  # each op stands once, with what it does at the end of a row
+    advance_lookups,  # an index is no copy any more, and no load has a stage of a ring yet
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final
     passes.repack_kept,  # reductions stand where they stay
