@@ -149,3 +149,10 @@ def test_an_index_keeps_the_axis_that_it_reads_whole() -> None:
     normal = normalize(g.out(g.reshape(taken, [5, 3, 8]), g.reshape(g.exp(x), [2, 3, 24])))
     assert sizes(normal.inputs()[0]) == ["6", "3", "8"]
     assert kinds(normal).count("ReshapeOp") == 1
+
+
+def test_an_axis_that_is_dropped_and_put_back_stays() -> None:
+    g = Graph()
+    x = g.tensor([1, 24])
+    normal = normalize(g.out(g.exp(g.broadcast(g.squeeze(x, [0]), [True, False]))))
+    assert kinds(normal) == ["LoadStoreOp", "PointwiseOp"]

@@ -114,3 +114,18 @@ def test_a_row_is_gathered_along_itself_after_its_sum() -> None:
         return fd.ops.mul(fd.ops.gather(x, i, 1), along(fd, fd.ops.sum(x, [1]), x, [0]))  # type: ignore[no-any-return]
 
     run(define, [x, index], x.double().gather(1, index) * x.double().sum(1, keepdim=True), 1e-5)
+
+
+def test_a_lookup_behind_a_reduction_is_loaded_before_it() -> None:
+    """The logit of a label: its load arrives while the row is folded."""
+    with FusionDefinition() as fd:
+        x, label = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1], contiguity=True, dtype=DataType.Int)
+        o = fd.ops
+        picked = o.squeeze(o.take_along_axis(x, o.broadcast(label, [False, True]), 1), [1])
+        fd.add_output(o.sub(o.log(o.sum(o.exp(x), [1])), picked))
+    x, label = torch.randn(33, 1000), torch.randint(0, 1000, (33,))
+    (out,) = fd.execute([x, label])
+    torch.testing.assert_close(out, x.logsumexp(1) - x.gather(1, label[:, None])[:, 0])
+    (kernel,) = fd.fec.kernel_runtimes
+    text = kernel.program.text
+    assert text.index("weft::position") < text.index("for (")
