@@ -174,9 +174,7 @@ def _start_exchanges(writer: Any, start: StartExchanges, depth: int) -> None:
         place = exchange_text(writer, s)
         if s.turn is not None:
             assert s.exchange is not None
-            for half in ("", f" + {writer.scalars.index(floordiv(s.exchange.elems, 2))}"):
-                arrivals = f"{writer.kernel.cluster[0]} * ({threads} / 32)"
-                _call(writer, depth + 1, f"weft::mbarrier_init(reinterpret_cast<unsigned long long*>({place}{half}), {arrivals})")
+            _call(writer, depth + 1, f"weft::start_cluster_turns({place}, {writer.scalars.index(floordiv(s.exchange.elems, 2))})")
             continue
         kept = [p for p in BLOCK_TYPES if writer.launch[p] is not ONE and p not in s.thread_types]
         senders = f"{threads} / 32" if s.is_fused_cluster else writer.linear(kept, "blockDim")[1]

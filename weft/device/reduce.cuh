@@ -309,20 +309,45 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&val
 }
 
 // The same in a loop of whole blocks. use: how many exchanges went before; these take turns between two places of `half` elements, each with a header whose
-// barrier one thread has initialised for one arrival of each warp of each block. Nobody overtakes: a block that stores for use + 2 has had all arrivals of
-// use + 1, and every warp arrives there after it has read the values of `use`. What a thread read before is ordered before what others do behind.
+// barrier one thread has initialised (start_cluster_turns). Nobody overtakes: a block that stores for use + 2 has had what all warps sent for use + 1, and
+// every warp sends that after it has read the values of `use`. Stores run beside the thread and are counted as bytes, since an arrival at a barrier of another
+// block waits for all that the thread has stored before. Each warp arrives at its own block's barrier, which so awaits the bytes of a warp of each block, too;
+// what the threads of a block read before is ordered before what they do behind.
 // hand_over_cluster_turn and take_cluster_turn are its two halves: what stands between them is done while values are on their way.
+template <class T> WEFT_DEVICE void start_cluster_turns(T* exchange, unsigned half) {
+  const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
+#pragma unroll
+  for (unsigned turn = 0; turn < 2; turn++)
+    mbarrier_init(reinterpret_cast<unsigned long long*>(exchange + turn * half), is_sent_async<T>() ? warps : cluster_size() * warps);
+}
 template <class Op, int N, class T> WEFT_DEVICE void hand_over_cluster_turn(T (&values)[N], T* exchange, unsigned half, int use) {
   const unsigned blocks = cluster_size(), rank = cluster_rank(), thread = linear_thread(), lane = thread % 32, warp = thread / 32;
   const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
   exchange += use % 2 * half;
+  unsigned long long* const arrived = reinterpret_cast<unsigned long long*>(exchange);
+  T* const place = exchange_values(exchange) + (rank * warps + warp) * N;
 #pragma unroll
-  for (int n = 0; n < N; n++) {
-    values[n] = reduce_lanes<Op, 32>(values[n]);
-    if (lane < blocks) store_shared_remote(exchange_values(exchange) + (rank * warps + warp) * N + n, lane, values[n]);
-  }
+  for (int n = 0; n < N; n++) values[n] = reduce_lanes<Op, 32>(values[n]);
   warp_sync(0xffffffffu);
-  if (lane < blocks) mbarrier_arrive_remote(reinterpret_cast<unsigned long long*>(exchange), lane);
+  if constexpr (is_sent_async<T>()) {
+    if (lane == 0) mbarrier_arrive_expect_tx(arrived, blocks * N * (unsigned)sizeof(T));
+    if (lane < blocks) {
+      if constexpr (sizeof(T) == 4 && N % 2 == 0) {
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+          const unsigned long long pair = (unsigned long long)to_bits(values[n + 1]) << 32 | to_bits(values[n]);
+          store_async_remote(reinterpret_cast<unsigned long long*>(place + n), lane, pair, arrived);
+        }
+      } else {
+#pragma unroll
+        for (int n = 0; n < N; n++) store_async_remote(place + n, lane, values[n], arrived);
+      }
+    }
+  } else if (lane < blocks) {
+#pragma unroll
+    for (int n = 0; n < N; n++) store_shared_remote(place + n, lane, values[n]);
+    mbarrier_arrive_remote(arrived, lane);
+  }
 }
 template <class Op, int N, class T> WEFT_DEVICE void take_cluster_turn(T (&values)[N], T identity, T* exchange, unsigned half, int use) {
   const unsigned lane = linear_thread() % 32, count = cluster_size() * (blockDim.x * blockDim.y * blockDim.z / 32);

@@ -53,13 +53,15 @@ static void load_piece(Copy* c) {
   Mbarrier* barrier = c->barrier;
   const u32 slot = c->slot, clock = c->slot_clock;
   const int line = c->line;
+  Knowledge* const issued = last ? c->issued.take() : nullptr;
   if (last) {
     free(c->staged);
     c->staged = nullptr;
     end_copy(c);
     c->kind = Copy::FREE;
   }
-  copy_arrives(barrier, n, last, slot, clock, line);
+  copy_arrives(barrier, n, last, slot, clock, issued, line);
+  release(issued);
 }
 
 static void store_step(Copy* c) {
@@ -272,6 +274,7 @@ void finish_copies_of(Unit* unit) {
              "a load issued by %s is still in flight when its block has exited", describe_fiber(c->issuer));
       free(c->staged);
       c->staged = nullptr;
+      c->issued.clear();
       end_copy(c);
     }
     while (in_flight(c)) step_copy(c);
@@ -282,6 +285,7 @@ void finish_copies_of(Unit* unit) {
 void drop_copies() {
   for (Copy* c : machine.copies) {
     free(c->staged);
+    c->issued.clear();
     free(c);
   }
   machine.copies.clear();
@@ -329,7 +333,9 @@ EXPORT void weft_emu_bulk_load_units(void* to, const void* from, unsigned bytes,
   start_load(c, (u8*)to, barrier);
 }
 
-// A load as to order and barrier: it writes shared memory and completes bytes there; its source is a value. It is of the generic proxy.
+// A load as to order and barrier: it writes shared memory and completes bytes there; its source is a value. It is of the generic proxy. What its thread did
+// before is ordered before its arrival, which releases at the scope of the cluster (PTX ISA, st.async); so who has waited for the bytes may write where the
+// thread read.
 EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 value, unsigned bytes, void* local_barrier, int line) {
   Fiber* f = machine.current;
   u8* to = (u8*)weft_emu_remote_address(local, rank, line);
@@ -343,6 +349,7 @@ EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 val
   check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line, by, " (asynchronous store)");
   c->value = value;
   c->from = (const u8*)&c->value;
+  if (machine.config.check_races) release_to(c->issued, f);
   start_load(c, to, barrier);
 }
 

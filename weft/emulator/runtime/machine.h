@@ -193,6 +193,7 @@ struct Copy {
   u64 due;
   u8* staged;                    // a store's source, read before its destination is written; a tensor load's box
   u64 value;                     // what a store to another block of the cluster carries
+  Accumulator issued;            // what its thread knew then, which its arrival at the barrier releases
   WeftTensorMap map;
   int at[5];
 };

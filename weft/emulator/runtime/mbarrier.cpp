@@ -101,9 +101,10 @@ static void add_tx(Mbarrier* m, i64 bytes, int line) {
   }
 }
 
-void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, int line) {
+void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, Knowledge* issued, int line) {
   if (last && machine.config.check_races) {
     if (!m->arriving.value) m->arriving.value = clocks.copy(nullptr);
+    if (issued) clocks.join_into(m->arriving.value, issued);
     u32& known = m->arriving.value->clock[slot_index(slot)];
     known = max_of(known, clock);
   }

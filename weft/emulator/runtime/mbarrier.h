@@ -13,6 +13,6 @@ void fence_mbarriers(const Fiber* f);
 // An arrival at the cluster's barrier that releases nothing else shows the fenced ones from `phase` on.
 void show_mbarriers(const Fiber* f, u32 phase);
 // Bytes of a copy have come; `last`: these are the last of it, and waiters may rely on all of it.
-void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, int line);
+void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, Knowledge* issued, int line);
 
 }  // namespace weft_rt
