@@ -57,10 +57,6 @@ WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True
 """How rows come, and whether passes read them again; "tma behind": the second pass runs behind the first one of the next row."""
 BEHIND_STAGES, BEHIND_STEPS = 3, 3
 """The least for that: one stage is read, one is loaded, one has the row before; the first and the last row have no other one beside them."""
-BEHIND_PAIR_BATCHES = 6
-"""Vectors of a thread from which the second pass hides most of an exchange in a cluster of two, and none does in larger ones. One H200, of a copy: layer norm
-backward of float32 16384 columns 0.926 with eight in two blocks (0.79 in four, nothing behind), RMS norm of 32768 bf16 0.84 with eight in two, 0.76 with four
-in four (0.79 with nothing behind), layer norm of 24576 0.73 with six in two, 0.66 with four in four."""
 BEHIND_RESIDENT = (1, 2, 4)
 """Blocks of a multiprocessor with second passes behind: more blocks hide nothing more. One H200, of a copy: layer norm backward 16384 x 4096 bf16 0.89 with
 two, 0.83 with three; RMS norm 0.91 and 0.88, of 1024 columns 0.885 with four, 0.84 with six; float32 layer norm 4096 0.98 with one, 0.93 with two."""
@@ -172,8 +168,7 @@ class Candidates:
         limit = _looked_up(arch.registers_per_thread, block * resident)
         ways = []
         is_whole = (fill == FILLS.index("whole")) & (groups == 1) & (lanes * threads_y > arch.warp_threads)
-        hides_exchange = (cluster == 1) | (cluster == 2) & (resident == 1) & (batches >= BEHIND_PAIR_BATCHES)
-        can_be_behind = is_whole & hides_exchange & np.isin(resident, BEHIND_RESIDENT) & (stages >= BEHIND_STAGES) & (rows.passes == 2)
+        can_be_behind = is_whole & np.isin(resident, BEHIND_RESIDENT) & (stages >= BEHIND_STAGES) & (rows.passes == 2)
         can_be_behind &= blocks * unroll * BEHIND_STEPS <= rows.iteration_elems
         for way, is_reread in WAYS:
             loads, _, behind = way.partition(" ")

@@ -149,6 +149,8 @@ static void clean_block(Block* b) {
   for (Mbarrier* m : b->mbarriers) {
     m->arriving.clear();
     release(m->released);
+    release(m->reading);
+    release(m->read);
     m->waiting.release();
     free(m);
   }
@@ -162,6 +164,7 @@ static void clean_fiber(Fiber* f) {
   f->poll_address = nullptr;
   f->polls = 0;
   assign(f->base, nullptr);
+  assign(f->reads, nullptr);
   release(f->seen_by_atomics);
   release(f->fenced_published);
   f->seen_by_atomics = f->fenced_published = nullptr;

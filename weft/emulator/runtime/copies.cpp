@@ -333,9 +333,8 @@ EXPORT void weft_emu_bulk_load_units(void* to, const void* from, unsigned bytes,
   start_load(c, (u8*)to, barrier);
 }
 
-// A load as to order and barrier: it writes shared memory and completes bytes there; its source is a value. It is of the generic proxy. What its thread did
-// before is ordered before its arrival, which releases at the scope of the cluster (PTX ISA, st.async); so who has waited for the bytes may write where the
-// thread read.
+// A load as to order and barrier: it writes shared memory and completes bytes there; its source is a value. It is of the generic proxy. It waits for no other
+// store of its thread and publishes none; but what the thread has read before it has read when the bytes come, so who has waited for them may write there.
 EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 value, unsigned bytes, void* local_barrier, int line) {
   Fiber* f = machine.current;
   u8* to = (u8*)weft_emu_remote_address(local, rank, line);
@@ -349,7 +348,10 @@ EXPORT void weft_emu_store_async_remote(void* local, unsigned rank, weft_u64 val
   check_shared((u64)to, bytes, WEFT_WRITE | WEFT_SHARED | WEFT_REMOTE, line, by, " (asynchronous store)");
   c->value = value;
   c->from = (const u8*)&c->value;
-  if (machine.config.check_races) release_to(c->issued, f);
+  if (machine.config.check_races) {
+    release_to(c->issued, f);
+    if (f->reads) clocks.join_into(c->issued.value, f->reads);
+  }
   start_load(c, to, barrier);
 }
 

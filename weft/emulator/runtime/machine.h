@@ -94,6 +94,7 @@ struct alignas(CACHE_LINE) Fiber {
   Knowledge* base;
   u32 clock;
   u32 fenced_clock[SECTIONS];    // its own clock at its last fence of each kind; [KNOWN] is not used
+  Knowledge* reads;              // known to be over by the bytes of asynchronous stores, which publish no writes
   Foreign* seen_by_atomics;      // acquired by the next thread_fence
   Foreign* fenced_published;     // what its relaxed atomics publish, as of fenced_base
   Knowledge* fenced_base;
@@ -155,6 +156,7 @@ struct Mbarrier {
   u32 arriver_count;
   Accumulator arriving;
   Knowledge* released;           // by those who arrived in the phase completed last
+  Knowledge *reading, *read;     // what was read before the asynchronous stores of this phase, and of the one completed last
 };
 
 struct Name { u64 first, bytes; const char* text; };
@@ -193,7 +195,7 @@ struct Copy {
   u64 due;
   u8* staged;                    // a store's source, read before its destination is written; a tensor load's box
   u64 value;                     // what a store to another block of the cluster carries
-  Accumulator issued;            // what its thread knew then, which its arrival at the barrier releases
+  Accumulator issued;            // what the thread of a store to another block knew then: its reads are over when the bytes have come
   WeftTensorMap map;
   int at[5];
 };
@@ -308,5 +310,6 @@ inline void release_to(Accumulator& to, Fiber* f) {
   f->clock++;
 }
 inline void acquire_from(Fiber* f, Knowledge* k) { if (k) assign(f->base, clocks.join(f->base, k)); }
+inline void acquire_reads(Fiber* f, Knowledge* k) { if (k) assign(f->reads, f->reads ? clocks.join(f->reads, k) : k); }
 
 }  // namespace weft_rt

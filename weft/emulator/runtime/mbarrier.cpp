@@ -78,10 +78,16 @@ static void complete_phase(Mbarrier* m, int line) {
   if (machine.config.check_races) {
     release(m->released);
     m->released = m->arriving.take();
+    release(m->read);
+    m->read = m->reading;
+    m->reading = nullptr;
   }
   if (m->waiting.count) m->observed = true;
   for (Fiber* f : m->waiting) {
-    if (machine.config.check_races) acquire_from(f, m->released);
+    if (machine.config.check_races) {
+      acquire_from(f, m->released);
+      acquire_reads(f, m->read);
+    }
     make_ready(f->warp, 1u << f->lane);
   }
   m->waiting.clear();
@@ -104,7 +110,8 @@ static void add_tx(Mbarrier* m, i64 bytes, int line) {
 void copy_arrives(Mbarrier* m, u32 bytes, bool last, u32 slot, u32 clock, Knowledge* issued, int line) {
   if (last && machine.config.check_races) {
     if (!m->arriving.value) m->arriving.value = clocks.copy(nullptr);
-    if (issued) clocks.join_into(m->arriving.value, issued);
+    if (issued && !m->reading) m->reading = clocks.copy(nullptr);
+    if (issued) clocks.join_into(m->reading, issued);
     u32& known = m->arriving.value->clock[slot_index(slot)];
     known = max_of(known, clock);
   }
@@ -161,6 +168,8 @@ EXPORT void weft_emu_mbarrier_init(void* p, unsigned count, int line) {
   m->arriving.clear();
   m->arriver_count = 0;
   release(m->released);
+  release(m->reading);
+  release(m->read);
   m->waiting.release();
   *m = Mbarrier{};
   m->valid = m->observed = true;
@@ -216,7 +225,10 @@ EXPORT void weft_emu_mbarrier_wait(void* p, long long phase, int exact, int line
   if (exact && UNLIKELY(phase != (i64)m->phase && phase != (i64)m->phase - 1)) check_phase(m, phase, line);
   if ((m->phase & 1) != ((u64)phase & 1)) {
     m->observed = true;
-    if (machine.config.check_races) acquire_from(f, m->released);
+    if (machine.config.check_races) {
+      acquire_from(f, m->released);
+      acquire_reads(f, m->read);
+    }
     return;
   }
   f->phase = m->phase;

@@ -206,9 +206,20 @@ static COLD void report_uninitialised(u64 address, const Accessor& by, u32 line)
 
 static inline bool both_strong(u32 a, u32 b) { return a & b & STRONG_LINE; }
 
+// Whether a read is over, or the bytes of a copy have come, because bytes have come that were sent after that.
+static bool was_read(const Accessor& by, Epoch e) {
+  const Knowledge* reads = by.fiber->reads;
+  return reads && !by.copy && epoch_index(e) < INDEX_SPLIT && epoch_unit(e) == by.fiber->block->unit->id && reads->clock[epoch_index(e)] >= epoch_clock(e);
+}
+
+static inline bool is_copy(Epoch e) {
+  const u32 threads = machine.unit_blocks * machine.block_threads;
+  return epoch_index(e) >= threads && epoch_index(e) < threads + COPY_SLOTS;
+}
+
 static ALWAYS_INLINE void check_last_write(Cell& c, const Accessor& by, u32 line, u64 address, bool write) {
   if (c.write == by.epoch) return;
-  if (UNLIKELY(!knows(by, c.write))) {
+  if (UNLIKELY(!knows(by, c.write) && !(write && is_copy(c.write) && was_read(by, c.write)))) {
     if (!both_strong(c.write_line, line)) report_race(address, by, line, write, c.write, c.write_line, true);
   } else if (UNLIKELY(by.copy && !is_fenced(by, c.write))) {
     report_unfenced(address, by, line, c.write, c.write_line, true);
@@ -255,7 +266,7 @@ static ALWAYS_INLINE void read_cell(Shadow* s, Cell& c, const Accessor& by, u32 
 
 // A write after a read: true when the two are in order, also across proxies.
 static ALWAYS_INLINE bool check_read(const Accessor& by, u32 line, u64 address, Epoch read, u32 read_line) {
-  if (UNLIKELY(!knows(by, read))) {
+  if (UNLIKELY(!knows(by, read) && !was_read(by, read))) {
     if (both_strong(read_line, line)) return true;
     report_race(address, by, line, true, read, read_line, false);
     return false;

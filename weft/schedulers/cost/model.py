@@ -26,8 +26,7 @@ from .parts import (
 from .work import Work
 
 SECOND_PASS = 0.5
-"""Part of a step's instructions that can run while sums are exchanged in a block: those of the second of two passes. Exchanges of a cluster are not hidden by
-them: 13 of 14 such kernels took 1.0 to 1.3 times as long as they would if they were, in runs of an earlier form of these exchanges."""
+"""Part of a step's instructions that can run while sums are exchanged, in a block or in a cluster: those of the second of two passes."""
 
 
 def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
@@ -37,9 +36,9 @@ def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     instructions = instructions + STEP_INSTRUCTIONS + c.predicate * w.predicates + c.spill * np.maximum(0.0, w.needed_registers - w.max_registers)
     issue = w.warps * np.maximum(instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock
     own = instructions * alone_factor(w.warps, c.alone / (1.0 + w.is_behind)) / clock  # two passes that do not need each other: a warp waits for neither
-    wait = w.wait_clocks / clock
+    wait = (w.wait_clocks + c.cluster * w.cluster_clocks) / clock
     hidden = w.is_behind * np.minimum(wait, SECOND_PASS * own)
-    chain = own + wait - hidden + (c.cluster * w.cluster_clocks + c.bulk * w.bulk_copies) / clock
+    chain = own + wait - hidden + c.bulk * w.bulk_copies / clock
     chain = chain + np.where(w.depth == 0, c.latency * t.dram_latency_ns, 0.0)
     memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * arch.sm_count / w.sms
     late = np.where(w.depth > 0, np.maximum(0.0, w.steps - w.depth - 1.0) / np.maximum(w.depth, 1.0), 0.0)
