@@ -49,7 +49,7 @@ def test_a_copy_takes_any_vector(extent):
 @pytest.mark.parametrize("wide", BESIDE, ids=lambda d: d.name)
 def test_casts_take_any_vector(wide):
     codes, numbers = random_codes((1024,), FP4), random_values((1024,), wide)
-    for vector in (2, 8, 16):
+    for vector in VECTORS:
         up = run(scheduled_cast(FP4, wide, vector), codes)
         torch.testing.assert_close(up, narrow.values_of(codes, FP4).to(torch_dtype(wide)), atol=0, rtol=0)
         assert same_bytes(run(scheduled_cast(wide, FP4, vector), numbers), narrow.packed(numbers, FP4))
@@ -81,3 +81,15 @@ def test_the_emulator_finds_half_written_bytes_and_bytes_of_two_threads(text, th
     out = torch.zeros(8, dtype=torch.uint8)
     with pytest.raises(RuntimeError, match=f"(?i){finding}"):
         EmulatedKernel(unit, name, check="races").launch((1, 1, 1), (threads, 1, 1), 0, [Buffer.of(out, "T0", written=True, initialised=False)])
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+@pytest.mark.parametrize("wide", BESIDE, ids=lambda d: d.name)
+def test_rows_that_hold_every_code_take_any_vector(wide, vector):
+    """As nvFuser's first test of 4 bits, scheduled by hand: 2^20 rows of 16 elements, each with all sixteen codes, to a wide type and back."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    codes = torch.tensor([0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE], dtype=torch.uint8, device=device).repeat(1 << 20).view(torch_dtype(FP4))
+    up = run(scheduled_cast(FP4, wide, vector), codes)
+    row = narrow.values_of_codes(torch.arange(16), FP4).to(torch_dtype(wide)).to(device)
+    assert torch.equal(up.view(1 << 20, 16), row.expand(1 << 20, 16)) and torch.equal(torch.signbit(up[-16:]), torch.signbit(row))
+    assert torch.equal(run(scheduled_cast(wide, FP4, vector), up).view(torch.uint8), codes.view(torch.uint8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from weft.runtime import nvrtc
 from weft.runtime.nvrtc import compile_cubin
 from weft.runtime.resources import NotACubin, Resources, cubin_resources, resources_of
 
@@ -78,3 +79,22 @@ def test_resources_survive_json() -> None:
     some = Resources(registers=32, static_shared_bytes=512, stack_bytes=0, code_bytes=128, spill_store_bytes=None)
     assert Resources.from_json(some.to_json()) == some
     assert str(some) == "32 registers, 512 B static shared, 0 B stack, 128 B code"
+
+
+def test_spills_are_known_when_nvrtc_answers_from_its_own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such an answer has no report. A kernel without a stack spills nothing; one with a stack is compiled again."""
+    real, calls = nvrtc._run, []
+
+    def cached(library: object, source: str, entry: str, arguments: list[str], keep_ptx: bool) -> tuple[int, str, bytes, str]:
+        calls.append("--no-cache" in arguments)
+        status, log, cubin, ptx = real(library, source, entry, arguments, keep_ptx)  # type: ignore[arg-type]
+        return status, log if calls[-1] else "", cubin, ptx
+
+    wanted = compile_cubin(SPILLING, "spilling", "sm_80", max_registers=32).resources
+    monkeypatch.setattr(nvrtc, "_run", cached)
+    found = compile_cubin(SPILLING, "spilling", "sm_80", max_registers=32).resources
+    assert found == wanted and found.spill_store_bytes and calls == [False, True]
+    plain = compile_cubin('extern "C" __global__ void plain(int* x) { *x = 1; }', "plain", "sm_80").resources
+    assert (plain.spill_store_bytes, plain.spill_load_bytes, plain.stack_bytes) == (0, 0, 0) and calls == [False, True, False]
+    compile_cubin(SPILLING, "spilling", "sm_80", max_registers=32, use_cache=False)
+    assert calls[3:] == [True]

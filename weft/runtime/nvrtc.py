@@ -258,8 +258,11 @@ def compile_cubin(
     fast_math: bool = False,
     fmad: bool = True,
     keep_ptx: bool = False,
+    use_cache: bool = True,
 ) -> Compiled:
     """Compile one translation unit for one compute capability.
+
+    use_cache: NVRTC may answer from a cache of its own, which has no report of ptxas: spills and barriers are then known where the machine code says them.
 
     Units:  `arch` as NVRTC spells it: "sm_90a"; `max_registers` per thread, None for the compiler's choice.
     Errors: CompilationFailed, with the text and a repro script left on disk; NvrtcMissing, NvrtcTooOld.
@@ -272,7 +275,8 @@ def compile_cubin(
     if nvrtc.version >= _MINIMAL_SINCE:
         arguments.append("-minimal")
     start = time.perf_counter()
-    status, log, cubin, ptx = _run(nvrtc.library, source, entry, arguments, keep_ptx)
+    run = functools.partial(_run if use_cache else _run_anew, nvrtc.library, source, entry, arguments, keep_ptx)
+    status, log, cubin, ptx = run()
     seconds = time.perf_counter() - start
     if status or not cubin:
         keywords: dict[str, object] = {"max_registers": max_registers, "line_info": line_info, "fast_math": fast_math, "fmad": fmad}
@@ -281,6 +285,8 @@ def compile_cubin(
             version=nvrtc.version_text, entry=entry, target=arch, status=nvrtc.error_text(status), path=path, repro=repro, log=log.strip()
         )
     resources = resources_of(cubin, entry, log)
+    if resources.spill_store_bytes is None and use_cache:  # a stack, and no report that says how much of it is spills
+        resources = resources_of(cubin, entry, _run_anew(nvrtc.library, source, entry, arguments, keep_ptx)[1])
     if not ptxas_verbose:
         log = _without_report(log)
     return Compiled(cubin, log, seconds, resources, ptx=ptx)
@@ -301,6 +307,12 @@ def _run(library: ctypes.CDLL, source: str, entry: str, arguments: list[str], ke
         return status, _text(log), cubin, _text(ptx)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _run_anew(library: ctypes.CDLL, source: str, entry: str, arguments: list[str], keep_ptx: bool) -> tuple[int, str, bytes, str]:
+    """Do what `_run` does without NVRTC's own cache. One that does not know the option has no cache."""
+    found = _run(library, source, entry, [*arguments, "--no-cache"], keep_ptx)
+    return _run(library, source, entry, arguments, keep_ptx) if found[0] and "no-cache" in found[1] else found
 
 
 def compile_nothing() -> None:

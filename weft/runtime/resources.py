@@ -190,7 +190,7 @@ _PROPERTIES = re.compile(
 
 
 def resources_of(cubin: bytes, entry: str, report: str = "") -> Resources:
-    """Read a kernel's resources: from its cubin, and from ptxas's report (`-v`) what only that says.
+    """Read a kernel's resources: from its cubin, and from ptxas's report (`-v`) what only that says: spills of a kernel with a stack, and barriers.
 
     Errors: NotACubin.
     """
@@ -200,7 +200,7 @@ def resources_of(cubin: bytes, entry: str, report: str = "") -> Resources:
             barriers = re.search(r"used (\d+) barriers", match["used"] or "")
             spills = {"spill_store_bytes": int(match["stores"]), "spill_load_bytes": int(match["loads"])}
             return replace(found, **spills, barriers=int(barriers[1]) if barriers else 0)
-    return found
+    return found if found.stack_bytes else replace(found, spill_store_bytes=0, spill_load_bytes=0)  # spills are on the stack
 
 
 @functools.cache
