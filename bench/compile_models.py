@@ -99,7 +99,7 @@ def kernels_of(step: Callable[[], Any]) -> tuple[int, float, float, list[tuple[s
 def median_ms(call: Callable[[], Any]) -> float:
     from triton.testing import do_bench
 
-    return statistics.median(do_bench(call, warmup=30, rep=150, return_mode="median") for _ in range(5))
+    return statistics.median(do_bench(call, warmup=30, rep=100, return_mode="median") for _ in range(5))
 
 
 def has_dropout(model: nn.Module) -> bool:
@@ -178,22 +178,22 @@ def start_of(name: str, which: str) -> None:
     print(json.dumps({key: round(value, 3) for key, value in found.items()}))
 
 
-def one_start(name: str, which: str, caches: str) -> str:
-    """Run `start_of` in two new processes, the first with empty caches, the second with what it left, and say what they took."""
+def one_start(name: str, which: str, caches: str, runs: tuple[str, ...]) -> str:
+    """Run `start_of` in new processes, the first with empty caches, the second with what it left, and say what they took."""
     places = {"TORCHINDUCTOR_CACHE_DIR": "torch", "WEFT_CACHE_DIR": "weft", "TRITON_CACHE_DIR": "triton"}
     environment = {**os.environ, **{variable: f"{caches}/{name}/{place}" for variable, place in places.items()}}
     found = {"model": name, "backend": which}
-    for key in ("cold", "warm"):
+    for key in runs:
         command = [sys.executable, __file__, "--models", name, "--backends", which, "--first"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         found[key] = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else done.stderr[-600:]
     return json.dumps(found)
 
 
-def starts(names: list[str], backends: list[str], caches: str) -> None:
+def starts(names: list[str], backends: list[str], caches: str, runs: tuple[str, ...]) -> None:
     """Print the seconds of first steps, of all models and backends at once. The caches that they leave serve the measurements."""
     with concurrent.futures.ThreadPoolExecutor(len(names) * len(backends)) as pool:
-        waiting = [pool.submit(one_start, name, which, caches) for name in names for which in backends]
+        waiting = [pool.submit(one_start, name, which, caches, runs) for name in names for which in backends]
         for done in concurrent.futures.as_completed(waiting):
             print(done.result(), flush=True)
 
@@ -250,6 +250,7 @@ def main() -> None:
     parser.add_argument("--caches", default="", help="folder for caches, one for each model")
     parser.add_argument("--details", action="store_true", help="the longest kernels of each backend")
     parser.add_argument("--starts", action="store_true", help="seconds of first steps in new processes")
+    parser.add_argument("--once", action="store_true", help="of --starts, those without caches alone")
     parser.add_argument("--first", action="store_true", help="seconds of the first step in this process, after one of eager torch")
     parser.add_argument("--here", action="store_true", help="measure in this process")
     parser.add_argument("--table", action="store_true", help="print what OUT holds")
@@ -260,7 +261,7 @@ def main() -> None:
     elif a.first:
         start_of(a.models[0], backends[0])
     elif a.starts:
-        starts(a.models, backends, a.caches)
+        starts(a.models, backends, a.caches, ("cold",) if a.once else ("cold", "warm"))
     elif a.here:
         rows_of(a.models, backends, a.out, a.details)
     else:

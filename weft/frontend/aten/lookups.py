@@ -1,12 +1,15 @@
-"""Elements at positions that another tensor holds: embedding, index, gather; running sums. Read first: `index`."""
+"""Elements at positions that another tensor holds: embedding, index, gather, scatters of few; running sums. Read first: `index`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from .rules import Declined, Operand, Translation, rule
+from .rules import Declined, Operand, Translation, meta_of, rule
+from .shapes import cut
 
 aten = torch.ops.aten
 
@@ -87,3 +90,51 @@ def cumsum(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = 
     if t.rank(x) == 0:
         raise Declined("a tensor without axes")
     return t.ops.cumsum(t.wide(t.to(x, t.result_dtype)), dim % t.rank(x))
+
+
+MOST_PLACES = 8
+"""Elements that a scatter writes along its axis up to which a kernel asks for each of them at every place. Routers of experts have 1 to 8. An estimate: eight
+comparisons per element take less time than reading it."""
+
+
+def _few_places(node: torch.fx.Node) -> str:
+    given: Any = node.args
+    base, dim, index = given[0].meta["val"], given[1], given[2].meta["val"]
+    source = meta_of(given[3])
+    if base.dim() == 0 or index.dim() != base.dim():
+        return "a scatter without axes"
+    dim %= base.dim()
+    if not isinstance(index.shape[dim], int) or not 0 < index.shape[dim] <= MOST_PLACES:
+        return f"a scatter of other than 1 to {MOST_PLACES} elements along its axis"
+    others = [*(zip(index.shape, source.shape) if isinstance(source, torch.Tensor) and source.dim() else ())]
+    others += [(a, b) for d, (a, b) in enumerate(zip(index.shape, base.shape)) if d != dim]
+    return "" if all(statically_known_true(a == b) for a, b in others) else "a scatter from or into a part of a tensor"
+
+
+def _scattered(t: Translation, base: Operand, dim: int, index: Operand, source: Operand, put: Callable[[Operand, Operand, Operand], Operand]) -> Operand:
+    """put(is its place, the element, what stands there), for the elements along the axis in turn: of equal places the last counts."""
+    dim %= t.rank(base)
+    value: Any = t.node.args[2]
+    place = t.ops.iota(base.size(dim), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
+    place = t.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(t.rank(base))])
+    for at in range(value.meta["val"].shape[dim]):
+        wanted, element = (_one(t, x, dim, at) if t.rank(x) else x for x in (index, source))
+        base = put(t.ops.eq(place, wanted), element, base)
+    return base
+
+
+def _one(t: Translation, x: Operand, dim: int, at: int) -> Operand:
+    """x[..., at : at + 1, ...], which is repeated along the axis."""
+    return t.ops.broadcast(t.ops.squeeze(cut(t, x, dim, at, at + 1), dims=[dim]), is_broadcast_dim=[d == dim for d in range(t.rank(x))])
+
+
+@rule(aten.scatter.src, aten.scatter.value, claims=_few_places)
+def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
+    source = source if t.rank(source) else t.constant(source, t.result_dtype)
+    return _scattered(t, base, dim, index, source, lambda here, element, there: t.ops.where(here, element, there))
+
+
+@rule(aten.scatter_add.default, claims=_few_places)
+def scatter_add(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
+    zero = t.constant(0, t.result_dtype)
+    return _scattered(t, t.wide(base), dim, index, source, lambda here, element, there: t.ops.add(there, t.ops.where(here, element, zero)))

@@ -123,14 +123,15 @@ def _range(node: torch.fx.Node, dim: int, place: int) -> tuple[Any, Any, Any]:
 
 @rule(aten.slice.Tensor, cheap=True)
 def slice_(t: Translation, x: Operand, dim: int = 0, *_: Any) -> Operand:
-    """Steps above 1: a range whose length is a multiple of the step, folded into two axes, of which the second keeps its first position."""
+    """Steps above 1: a range whose length is a multiple of the step, folded into two axes, of which the second keeps its first position; where sizes are open,
+    a lookup."""
     dim %= t.rank(x)
     first, last, step = _range(t.node, dim, 2)
     size, count = _size(t.node, dim), t.node.meta["val"].shape[dim]
     if step == 1:
         return x if isinstance(first, int) and (first, last) == (0, size) else cut(t, x, dim, first, last)
     if not all(isinstance(v, int) for v in (first, last, size)):
-        raise Declined(f"a slice of a symbolic size with the step {step}")
+        return t.ops.index_select(x, _positions(t, count, first, step), dim)
     over = first + count * step - size
     if over > 0:
         x = t.ops.pad(x, pad_widths=[0] * (2 * (t.rank(x) - dim - 1)) + [0, over])
@@ -202,7 +203,7 @@ def slice_scatter(t: Translation, base: Operand, x: Operand, dim: int = 0, *_: A
 def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, first: Any, step: Any) -> Operand:
     count = t.node.args[1].meta["val"].shape[dim]  # type: ignore[union-attr]
     if not all(isinstance(v, int) for v in (size, first, count, step)):
-        raise Declined(f"a scatter into a symbolic size with the step {step}")
+        return _every_few_of_open(t, base, x, dim, size, first, count, step)
     shape = [x.size(d) for d in range(t.rank(x))]
     wide = t.ops.broadcast(x, is_broadcast_dim=[d == dim + 1 for d in range(len(shape) + 1)])
     wide = t.ops.expand(wide, [*shape[: dim + 1], t.constant(step, torch.int64), *shape[dim + 1 :]])
@@ -215,6 +216,21 @@ def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, f
     is_new = t.ops.bitwise_and(t.ops.eq(t.ops.remainder(t.ops.sub(place, first), step), 0), is_inside)
     is_new = t.ops.broadcast(is_new, is_broadcast_dim=[d != dim for d in range(len(shape))])
     return t.ops.where(is_new, spread, base)
+
+
+def _positions(t: Translation, count: Any, first: Any, step: Any) -> Operand:
+    """first, first + step, ...: `count` integers."""
+    scalars = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((count, first, step)))
+    return t.ops.iota(*scalars, dtype=t.dtype(torch.int64))
+
+
+def _every_few_of_open(t: Translation, base: Operand, x: Operand, dim: int, size: Any, first: Any, count: Any, step: int) -> Operand:
+    """As `_every_few`, by lookups: sizes may be symbols."""
+    far = t.ops.sub(_positions(t, size, 0, 1), t.extent(first))
+    is_inside = t.ops.bitwise_and(t.ops.ge(far, 0), t.ops.lt(far, t.ops.mul(t.constant(step, torch.int64), t.extent(count))))
+    is_new = t.ops.bitwise_and(t.ops.eq(t.ops.remainder(far, step), 0), is_inside)
+    spread = t.ops.index_select(x, t.ops.where(is_new, t.ops.div(far, step), 0), dim)
+    return t.ops.where(t.ops.broadcast(is_new, is_broadcast_dim=[d != dim for d in range(t.rank(x))]), spread, base)
 
 
 @rule(aten.copy.default)
