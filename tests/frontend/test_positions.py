@@ -1,0 +1,60 @@
+"""Ops at positions: scatters of few elements, and slices with steps of open sizes, as parts of regions; values and gradients are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from weft.frontend.backend import GRAPHS, backend
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+PLACES = torch.tensor([[1, 0], [2, 2], [4, 1]])
+
+
+def check(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, dynamic: bool = False) -> None:
+    """Compare values and gradients with eager in float64, and see that no scatter or slice stayed with torch."""
+    compiled = torch.compile(function, backend=backend, options={"emulate": True, "debug": True}, dynamic=dynamic)
+    given, exact = x.detach().requires_grad_(), x.detach().double().requires_grad_()
+    out, want = compiled(given), function(exact)
+    slope = torch.randn_like(want)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    got = torch.autograd.grad(out, given, slope.to(out.dtype))[0]
+    torch.testing.assert_close(got.double(), torch.autograd.grad(want, exact, slope)[0], rtol=1e-5, atol=1e-5)
+    assert GRAPHS and not [op for graph in GRAPHS for op in graph.torch_ops if "scatter" in op or "slice" in op]
+    assert not [call.fallback_reason for graph in GRAPHS for call in graph.calls if call.fallback_reason]
+
+
+SCATTERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "shares of experts": lambda x: x.new_zeros(3, 5).scatter(1, PLACES, x.softmax(-1)) * 2,
+    "sums": lambda x: x.new_zeros(3, 5).scatter_add(1, PLACES, x.exp()) * 2,
+    "a number": lambda x: (x.sum() * torch.arange(15).view(3, 5)).scatter(1, PLACES[:, :1], 7.0),
+    "along the first axis": lambda x: (x.new_zeros(6, 2) + x.mean()).scatter(0, torch.tensor([[5, 0]]), x[:1]),
+    "along the last axis of three": lambda x: x.new_zeros(1, 3, 5).scatter(-1, PLACES[None], x[None].sin()),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_a_scatter_of_few_elements_is_part_of_a_region(name: str) -> None:
+    check(SCATTERS[name], torch.randn(3, 2))
+
+
+def test_a_scatter_of_many_elements_stays_with_torch() -> None:
+    places = torch.arange(9).flip(0)[None]
+    torch.compile(lambda x: x.new_zeros(1, 9).scatter(1, places, x) * 2, backend=backend, options={"emulate": True})(torch.randn(1, 9))
+    assert [why for graph in GRAPHS for _, why in graph.torch_ops.values()] == ["a scatter of other than 1 to 8 elements along its axis"]
+
+
+def test_16_bit_sums_of_a_scatter_are_rounded_once() -> None:
+    x = torch.tensor([[1.0, 2**-9]]).bfloat16()
+    places = torch.tensor([[2, 2]])
+    out = torch.compile(lambda x: (x.new_zeros(1, 3).scatter_add(1, places, x).float() - 1) * 2, backend=backend, options={"emulate": True})(x)
+    assert out[0, 2] == 2 * 2**-9  # torch rounds 1 + 2^-9 to 1
+
+
+@pytest.mark.parametrize("function", [lambda x: (x[:, ::2].exp() * 2).sum(0), lambda x: x[1::3].sin() * 2, lambda x: torch.tanh(x[:, 1:-1:2]) * x[:, 2::2]])
+def test_slices_with_steps_of_open_sizes_are_parts_of_regions(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for sizes in ((7, 9), (10, 13), (5, 21)):
+        check(function, torch.randn(sizes), dynamic=True)
