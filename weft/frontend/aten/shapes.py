@@ -220,8 +220,8 @@ def _every_few(t: Translation, base: Operand, x: Operand, dim: int, size: Any, f
 
 def _positions(t: Translation, count: Any, first: Any, step: Any) -> Operand:
     """first, first + step, ...: `count` integers."""
-    scalars = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((count, first, step)))
-    return t.ops.iota(*scalars, dtype=t.dtype(torch.int64))
+    length, start, by = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((count, first, step)))
+    return t.ops.iota(length, start, by, dtype=t.dtype(torch.int64))
 
 
 def _every_few_of_open(t: Translation, base: Operand, x: Operand, dim: int, size: Any, first: Any, count: Any, step: int) -> Operand:
