@@ -2,6 +2,7 @@
 
     python tests/frontend/opinfo.py                     every entry of op_db, regions evaluated by the interpreter in float64 (some minutes)
     python tests/frontend/opinfo.py --emulate softmax   entries whose name contains a word, regions run by kernels in the emulator
+    python tests/frontend/opinfo.py --emulate --device cuda     regions run by kernels on a GPU
     python tests/frontend/opinfo.py --functions         weft.nn.functional instead
     python tests/frontend/opinfo.py --dtype bfloat16 --workers 16      in another type, on several cores
 
@@ -59,20 +60,24 @@ class Tally:
         return self.right + sum(self.declined.values()) + len(self.wrong)
 
 
-def entries(words: list[str], dtype: torch.dtype = torch.float32) -> list[Any]:
+def entries(words: list[str], dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[Any]:
     """Return the entries of op_db that know a type and whose values are determined."""
-    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:  # torch's test tools derive their TestCase from it; nothing here runs one
+    if (
+        "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None
+    ):  # torch's test tools derive their TestCase from it; nothing here runs one
         sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
     from torch.testing._internal.common_methods_invocations import op_db
 
-    found = [op for op in op_db if dtype in op.dtypes and not any(w in op.name for w in RANDOM)]
+    found = [op for op in op_db if op.supports_dtype(dtype, device) and not any(w in op.name for w in RANDOM)]
     return [op for op in found if not words or any(w in op.name for w in words)]
 
 
-def samples_of(op: Any, most: int | None = None, dtype: torch.dtype = torch.float32, part: int = 0, parts: int = 1) -> Iterator[Any]:
+def samples_of(
+    op: Any, most: int | None = None, dtype: torch.dtype = torch.float32, part: int = 0, parts: int = 1, device: str = "cpu"
+) -> Iterator[Any]:  # fmt: skip
     """Yield samples of an entry: at most `most`, and of these every `parts`-th from `part` on."""
     torch.manual_seed(0)
-    samples = op.sample_inputs("cpu", dtype, requires_grad=False)
+    samples = op.sample_inputs(device, dtype, requires_grad=False)
     return itertools.islice((s for s in samples if not _draws(op, s)), part, most, parts)
 
 
@@ -95,8 +100,12 @@ def traced(op: Any, sample: Any) -> tuple[torch.fx.GraphModule, list[torch.Tenso
         return op.op(first, *args, **kwargs)
 
     tensors = [leaves[i] for i in places]
-    functional = torch.func.functionalize(call, remove="mutations_and_views")
-    return make_fx(functional, decomposition_table=_decompositions(), tracing_mode="fake")(*tensors), tensors
+    for _ in range(2):  # again where a decomposition has written into what it made: AOTAutograd leaves no such op
+        functional = torch.func.functionalize(call, remove="mutations_and_views")
+        gm = call = make_fx(functional, decomposition_table=_decompositions(), tracing_mode="fake")(*tensors)
+        if not any(isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable for n in gm.graph.nodes):
+            break
+    return gm, tensors
 
 
 def exact(gm: torch.fx.GraphModule, tensors: list[torch.Tensor]) -> Any:
@@ -182,7 +191,9 @@ def _in_float64(op: Any, sample: Any) -> Any:
     given = (sample.input, sample.args, sample.kwargs)
     if not any(isinstance(v, torch.Tensor) and v.dtype in narrow or v in narrow for v in tree_flatten(given)[0] if isinstance(v, (torch.Tensor, torch.dtype))):
         return None
-    wide = tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.dtype in narrow else torch.float64 if isinstance(v, torch.dtype) and v in narrow else v, given)
+    wide = tree_map(
+        lambda v: v.double() if isinstance(v, torch.Tensor) and v.dtype in narrow else torch.float64 if isinstance(v, torch.dtype) and v in narrow else v, given
+    )
     try:
         return op.op(wide[0], *wide[1], **wide[2])
     except Exception:  # noqa: BLE001  (an op that asks for the type it was given)
@@ -256,7 +267,9 @@ def run_function(function: Callable[..., Any], op: Any, sample: Any, tally: Tall
                 leaves = [v for v in tree_flatten(given)[0] if isinstance(v, torch.Tensor) and v.requires_grad]
                 pairs.append(torch.autograd.grad(result, leaves, seed, allow_unused=True))
             for a, b in zip(*pairs):
-                problem = problem or ("" if a is None and b is None else _difference(torch.zeros_like(b) if a is None else a, torch.zeros_like(a) if b is None else b))
+                problem = problem or (
+                    "" if a is None and b is None else _difference(torch.zeros_like(b) if a is None else a, torch.zeros_like(a) if b is None else b)
+                )
     except WeftError as error:
         tally.declined[str(error).splitlines()[0]] += 1
         return
@@ -274,17 +287,17 @@ PARTS = 4
 
 
 @functools.cache
-def _known(dtype: torch.dtype) -> list[Any]:
-    return entries([], dtype)
+def _known(dtype: torch.dtype, device: str) -> list[Any]:
+    return entries([], dtype, device)
 
 
-def _work(item: tuple[int, str, int, int | None, bool, bool]) -> dict[str, Any]:
+def _work(item: tuple[int, str, int, int | None, bool, bool, str]) -> dict[str, Any]:
     """The tally of one part of one entry's samples, as fields."""
     warnings.simplefilter("ignore")
-    index, dtype, part, most, emulate, of_functions = item
+    index, dtype, part, most, emulate, of_functions, device = item
     given = getattr(torch, dtype)
-    op, tally = _known(given)[index], Tally()
-    for sample in samples_of(op, most, given, part, PARTS):
+    op, tally = _known(given, device)[index], Tally()
+    for sample in samples_of(op, most, given, part, PARTS, device):
         if of_functions:
             run_function(functions()[op.name], op, sample, tally)
         else:
@@ -298,6 +311,7 @@ def main() -> None:
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--functions", action="store_true")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--most", type=int, default=None, help="samples per entry")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2 * 3600)
@@ -308,10 +322,10 @@ def main() -> None:
     start = time.perf_counter()
     ours = functions()
     chosen = {
-        index: op for index, op in enumerate(_known(getattr(torch, a.dtype)))
+        index: op for index, op in enumerate(_known(getattr(torch, a.dtype), a.device))
         if (not a.words or any(w in op.name for w in a.words)) and (not a.functions or op.name in ours and not op.variant_test_name)
     }  # fmt: skip
-    items = [(index, a.dtype, part, a.most, a.emulate, a.functions) for part in range(PARTS) for index in chosen]
+    items = [(index, a.dtype, part, a.most, a.emulate, a.functions, a.device) for part in range(PARTS) for index in chosen]
     done = 0
     for item, fields in resumed(_work, items, a.workers, a.seconds, a.ledger):
         done, tally = done + 1, Tally(**fields)

@@ -13,6 +13,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import weft
+from weft.frontend.compiling import _on_the_cpu
 from weft.frontend.backend import GRAPHS, BadOption, backend
 from weft.options import options
 
@@ -332,3 +333,23 @@ def test_the_gradient_of_a_maximum_finds_its_elements_again_in_16_bits() -> None
     y = compiled(lambda x: (F.gelu(x * 1.7) - F.gelu(x * 1.7).amax(-1, keepdim=True)).float().square().sum())(x)
     y.backward()
     assert bool(x.grad.isfinite().all()) and bool((x.grad != 0).any(-1).all())
+
+
+def test_on_a_gpu_what_reads_a_tensor_of_the_cpu_stays_with_torch_unless_a_factory_makes_it() -> None:
+    aten, graph = torch.ops.aten, torch.fx.Graph()
+
+    def node(made: torch.fx.Node, value: torch.Tensor) -> torch.fx.Node:
+        made.meta["val"] = value
+        return made
+
+    with torch._subclasses.FakeTensorMode():
+        x = node(graph.placeholder("x"), torch.empty(4, 5, device="cuda"))
+        index = node(graph.placeholder("index"), torch.empty(5, dtype=torch.int64))
+        number = node(graph.placeholder("number"), torch.empty(()))
+        range_ = node(graph.call_function(aten.arange.start_step, (0, 5)), torch.empty(5, dtype=torch.int64))
+        view = node(graph.call_function(aten.unsqueeze.default, (index, 0)), torch.empty(1, 5, dtype=torch.int64))
+        twice = node(graph.call_function(aten.mul.Tensor, (number, 2)), torch.empty(()))
+        taken = node(graph.call_function(aten.index.Tensor, (x, [None, range_])), torch.empty(4, 5, device="cuda"))
+        left = node(graph.call_function(aten.index.Tensor, (x, [None, view])), torch.empty(4, 1, 5, device="cuda"))
+        scaled = node(graph.call_function(aten.mul.Tensor, (x, number)), torch.empty(4, 5, device="cuda"))
+    assert set(_on_the_cpu(graph)) == {view, twice, left} and {range_, taken, scaled}.isdisjoint(_on_the_cpu(graph))

@@ -147,7 +147,20 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     )
     for target in (*RULES, *KEPT, *kept):
         table.pop(target, None)
+    for target in (aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor):
+        if target in table:
+            table[target] = _of_floats(table[target])
     return table | DECOMPOSITIONS
+
+
+def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition for results that are floats: of whole numbers, torch's linspace rounds otherwise than its decomposition."""
+
+    def made(*args: Any, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
+        is_float = dtype is None or dtype.is_floating_point
+        return decomposition(*args, dtype=dtype, **keywords) if is_float else NotImplemented
+
+    return made
 
 
 __all__ = ["GRAPHS", "BackendOptions", "BadOption", "BadOptionValue", "CompiledGraph", "backend", "compile_graph", "reset"]

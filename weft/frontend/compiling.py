@@ -99,8 +99,26 @@ def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
 
 def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
     """Return the regions of a graph, and of every other call why it stays with torch."""
-    reasons: dict[Node, str] = {} if on_cpu else {n: ON_CPU for n in gm.graph.nodes if n.op == "call_function" and _is_cpu_number(n)}
+    reasons: dict[Node, str] = {} if on_cpu else _on_the_cpu(gm.graph)
     return find_regions(gm.graph, reasons), reasons
+
+
+def _on_the_cpu(graph: torch.fx.Graph) -> dict[Node, str]:
+    """Return the calls of a graph of a GPU that torch runs because of tensors of the CPU: those that make such tensors, and those that read some with axes.
+    What a factory makes is no such tensor: regions make it for themselves, on the GPU."""
+    reasons: dict[Node, str] = {}
+    there: set[Node] = set()
+    for node in graph.nodes:
+        value, is_call = node.meta.get("val"), node.op == "call_function"
+        reads = any(source in there for source in node.all_input_nodes)
+        is_view = is_call and is_cheap(node)
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu" and (reads or not is_view):
+            there.update([node] if value.dim() else [])
+            if is_call:
+                reasons[node] = ON_CPU
+        elif is_call and reads:
+            reasons[node] = "it reads a tensor of the CPU"
+    return reasons
 
 
 def is_on_cpu(graph: torch.fx.Graph) -> bool:
@@ -112,12 +130,7 @@ def _device(node: Node) -> str:
     return value.device.type if isinstance(value, torch.Tensor) and value.dim() else ""
 
 
-ON_CPU = "a number on the CPU"
-
-
-def _is_cpu_number(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not is_cheap(node)
+ON_CPU = "it is on the CPU"
 
 
 def _plain(gm: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
