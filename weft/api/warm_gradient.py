@@ -11,6 +11,7 @@ Read first: `function_of_signature`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ import torch
 
 from ..ir.values import RandomOp, TensorView, Val
 from ..runtime import profile
-from ..runtime.warm_path import ALIGNED, Warm, never, written
+from ..runtime.warm_path import ALIGNED, Warm, inlined, never, written
 
 
 Plan: TypeAlias = Any
@@ -52,32 +53,41 @@ def function_of_signature(plan: Plan, inputs: Sequence[Any]) -> SignatureFunctio
     saved = ", ".join([made[o] if i is None else f"a{i}" for i, o in zip(plan.saved_inputs, plan.saved_outputs)])
     flat = [made[i] for i in plan.flat if i < count]
     names = [f"a{i}" for i in range(len(inputs))]
+    seen = [warm.seen]
+    constants = {
+        "seen": seen, "settings": warm.settings, "options": warm.settings(), "fits": warm.fits, "run": warm.run, "execute": plan.executor.execute,
+        "profiling": profile.active,
+    }  # fmt: skip
+    call, named = inlined(warm.run, made, " " * 8, constants) or (f"[{', '.join(made)}] = run({', '.join(names)}, {_pointers('p', len(names))})", {})
     text = f"""
 def forward(ctx, {", ".join(names)}):
     {_addresses(names)}
     if not ({_bits(len(names))}) & {ALIGNED} and settings() is options and not profiling:
         {_check_storage("seen[0]", names)}
             seen[0] = {_pointers("p", len(names))}
-        [{", ".join(made)}] = run({", ".join(names)}, {_pointers("p", len(names))})
+        {call}
     else:
         [{", ".join(made)}] = execute(({", ".join(names)},))
     ctx.save_for_backward({saved})
     ctx.materialize_grads = False
     {f"ctx.mark_non_differentiable({', '.join(flat)})" if flat else "pass"}
     return {", ".join(made[:count])}
-{_backward_text(plan, kept, count)}"""
-    seen = [warm.seen]
-    constants = {
-        "seen": seen, "settings": warm.settings, "options": warm.settings(), "fits": warm.fits, "run": warm.run, "execute": plan.executor.execute,
-        "profiling": profile.active, "is_grad_enabled": torch.is_grad_enabled, "way": kept.way, "general": kept.general,
-    }  # fmt: skip
-    methods = written(text, constants)
-    function = type(plan.name, (torch.autograd.Function,), {name: staticmethod(methods[name]) for name in ("forward", "backward")})
-    node = getattr(function, "_backward_cls", None)
-    if node is not None:
-        node.apply = methods["backward"]
+"""
+    forward = written(text, constants | named)["forward"]
+    function = type(plan.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(_backward(plan, kept, count, None))})
+    kept.becomes = functools.partial(_set_backward, function, plan, kept, count)
+    kept.becomes(None)
     apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return SignatureFunction(apply, plan.count, count == 1)
+
+
+def _set_backward(function: Any, plan: Plan, kept: "_Kept", count: int, run: Callable[..., Any] | None) -> None:
+    """Give a Function its backward, which does what `run` does without calling it."""
+    backward = _backward(plan, kept, count, run)
+    function.backward = staticmethod(backward)
+    node = getattr(function, "_backward_cls", None)
+    if node is not None:
+        node.apply = backward
 
 
 def _pointers(letter: str, count: int) -> str:
@@ -101,38 +111,53 @@ def _check_storage(seen: str, names: Sequence[str]) -> str:
             fits({", ".join(names)}, {_pointers("p", n)}{_pointers("q", n)})"""
 
 
-def _backward_text(plan: Plan, kept: "_Kept", count: int) -> str:
-    """Return the text of the backward; its quick way is for contiguous gradients of the definition's own outputs."""
+def _backward(plan: Plan, kept: "_Kept", count: int, run: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return the backward; its quick way is for contiguous gradients of the definition's own outputs. run: what the way calls now, if that is known."""
     plain = plan.plain
-    grads = [f"g{i}" for i in range(count)]
-    flowing = [f"g{i}" for i, form in enumerate(plan.plain_forms()) if form is not None]
-    expected = " and ".join([f"{g} is not None" if g in flowing else f"{g} is None" for g in grads])
-    tensors = [*(f"s{i}" for i in plain.used), *flowing]
-    values = [*(f"s{i}" for i in plain.used), *(str(value) for value in kept.scalars), *flowing]
+    forms = plan.plain_forms()
+    flows = [i for i, form in enumerate(forms) if form is not None]
+    first = len(plain.used) + len(kept.scalars)
+    saved = [f"a{plain.used.index(i)}" if i in plain.used else f"s{i}" for i in range(len(plan.saved_inputs))]
+    grads = [f"a{first + flows.index(i)}" if i in flows else f"g{i}" for i in range(count)]
+    expected = " and ".join([f"{g} is not None" if i in flows else f"{g} is None" for i, g in enumerate(grads)])
+    places = [*range(len(plain.used)), *range(first, first + len(flows))]
+    tensors = [f"a{n}" for n in places]
+    values = [*(f"a{n}" for n in range(len(plain.used))), *(str(value) for value in kept.scalars), *(f"a{n}" for n in places[len(plain.used) :])]
     results = ["None"] * len(plan.inputs)
     for position, place in zip(plain.positions, plain.places):
         results[position] = f"r{place}"
-    n = len(tensors)
-    return f"""
+    made = [f"r{k}" for k in range(len(plain.fusion.outputs()))]
+    pointers, olds = ("".join([f"{letter}{n}, " for n in places]) for letter in "pq")
+    constants = {"profiling": profile.active, "is_grad_enabled": torch.is_grad_enabled, "way": kept.way, "general": kept.general}
+    call, named = f"[{', '.join(made)}] = run({', '.join(values)}, {pointers})", {}
+    taken = (*constants, "saved", "guard", "run", "fits", "options", "settings", "told")
+    scalars = "; ".join([f"a{len(plain.used) + k} = {value}" for k, value in enumerate(kept.scalars)])
+    found = None if run is None else inlined(run, made, " " * 12, taken)
+    same = ""
+    if found is not None:
+        call, named, same = f"{scalars}\n            {found[0]}" if scalars else found[0], {**found[1], "told": run}, "run is told and "
+    text = f"""
 def backward(ctx, {", ".join(grads)}):
-    saved = [{", ".join(f"s{i}" for i in range(len(plan.saved_inputs)))}] = ctx.saved_tensors
+    saved = [{", ".join(saved)}] = ctx.saved_tensors
     if {expected} and not is_grad_enabled():
-        {_addresses(tensors)}
-        guard, run, fits, options, {_pointers("q", n)} = way[0]
-        if guard({", ".join(tensors)}) and not ({_bits(n)}) & {ALIGNED} and settings() is options and not profiling:
-            if {" or ".join([f"p{i} != q{i}" for i in range(n)])}:
-                fits({", ".join(tensors)}, {_pointers("p", n)}{_pointers("q", n)})
-                way[0] = guard, run, fits, options, {_pointers("p", n)}
-            [{", ".join(f"r{k}" for k in range(len(plain.fusion.outputs())))}] = run({", ".join(values)}, {_pointers("p", n)})
+        {"; ".join([f"p{n} = a{n}.data_ptr()" for n in places])}
+        guard, run, fits, settings, options, {olds} = way[0]
+        if {same}guard({", ".join(tensors)}) and not ({" | ".join([f"p{n}" for n in places])}) & {ALIGNED} and settings() is options and not profiling:
+            if {" or ".join([f"p{n} != q{n}" for n in places])}:
+                fits({", ".join(tensors)}, {pointers}{olds})
+                way[0] = guard, run, fits, settings, options, {pointers}
+            {call}
             return {", ".join(results)}
     return general(ctx, saved, ({", ".join(grads)},))
 """
+    backward: Callable[..., Any] = written(text, constants | named)["backward"]
+    return backward
 
 
 class _Kept:
     """What stays the same for all calls of one signature, and the backward for what the quick way does not serve.
 
-    way: [(guard, run, fits, options, addresses...)] of the quick way. scalars: of the plain backward. hides_saved: values that only the backward reads are no
+    way: [(guard, run, fits, settings, options, addresses...)] of the quick way. becomes(run): makes that run a part of the backward's text. scalars: of the plain backward. hides_saved: values that only the backward reads are no
     results of the Function, so that gradients of gradients compute them again.
     """
 
@@ -144,7 +169,8 @@ class _Kept:
         self.told = 0
         examples = [None if i is None else inputs[i] for i in plan.saved_inputs]
         self.scalars = [plan.read_scalar(s, examples, self) for s in plan.plain.scalars]
-        self.way: list[tuple[Any, ...]] = [(never, None, None, None, *[0] * (len(plan.plain.used) + sum(f is not None for f in plan.plain_forms())))]
+        self.becomes: Callable[[Callable[..., Any] | None], None] | None = None
+        self.way: list[tuple[Any, ...]] = [(never, None, None, None, None, *[0] * (len(plan.plain.used) + sum(f is not None for f in plan.plain_forms())))]
 
     def general(self, ctx: Any, saved: Sequence[torch.Tensor], grads: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
         """The backward for any gradients, also where gradients of gradients are recorded. saved: read already, which checkpoints allow once."""
@@ -182,7 +208,10 @@ class _Kept:
         warm: Warm | None = plan.plain.executor.warm(values)
         if warm is not None:
             self.told += 1
-            self.way[0] = (warm.guard, warm.run, warm.fits, warm.settings(), *warm.seen)
+            is_new = self.way[0][1] is not warm.run
+            self.way[0] = (warm.guard, warm.run, warm.fits, warm.settings, warm.settings(), *warm.seen)
+            if is_new and self.becomes is not None:
+                self.becomes(warm.run)
 
 
 def _can_be_computed_again(plan: Plan) -> bool:

@@ -96,6 +96,7 @@ class _CallWriter:
         self.outputs = caller.shared.outputs
         self.plans: list[LaunchPlan] = []
         self._zeroed_bytes = self._scratches = self._texts = 0
+        self._borrowable = 0  # bytes before the zeroed memory that the launch being written may still take
         self._computed: tuple[object, dict[Sym, str]] = (None, {})  # of the launch being written: what variables of the function hold
         self._values: dict[int, dict[Sym, Number]] = {}
         self._buffers = {input_name(t): n for n, t in enumerate(sizes.buffers)}
@@ -324,6 +325,7 @@ class _CallWriter:
         slots: list[ParamSlot] = []
         memory: list[Memory] = []
         zeroed_bytes = 0
+        self._borrowable = work_memory.SCRATCH_BYTES if any(isinstance(p, WorkParam) and p.zeroed for p in program.params) else 0
         for slot, param in enumerate(program.params):
             if isinstance(param, TensorParam):
                 expression, place = self._tensor(parts, text, use, kernel, param, in_place)
@@ -395,6 +397,10 @@ class _CallWriter:
         offset = self._edges.take(number[1:], size_bytes) if len(self.sizes.plan.steps) > 1 else None
         if offset is not None:
             return f"edges + {offset}"
+        piece = -(-size_bytes // work_memory.PIECE_BYTES) * work_memory.PIECE_BYTES
+        if piece <= self._borrowable:
+            self._borrowable -= piece
+            return f"zeroed - {self._borrowable + piece}"
         parts.constants.update({f"size{number}": (size_bytes,), f"stride{number}": (1,), f"dtype{number}": torch.uint8})
         launch.before.append(f"w{number} = {self._allocation.format(n=number)}")
         if len(self.sizes.plan.steps) > 1:

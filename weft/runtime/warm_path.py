@@ -14,7 +14,7 @@ Read first: `write_execute`, `write_run`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -238,7 +238,8 @@ class RunParts:
 
 
 def write_run(parts: RunParts) -> Callable[..., Any]:
-    """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: what it was written from."""
+    """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: what it was written from, `run.lines`: its statements
+    but the last, for a function that takes them in place of a call (`inlined`)."""
     lines, constants = [*parts.allocations], dict(parts.constants)
     stream = "stream(device)" if "stream" in constants else "0"
     if sum(not step.call for step in parts.steps) > 1 or any("queue" in line for line in parts.before):
@@ -252,11 +253,23 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
         (step,) = steps
         lines += [*step.before, *([step.call] if step.call else _launch_lines(step.number, step, stream, constants)), *step.after]
     lines += parts.after
-    lines.append(f"return [{', '.join(parts.returned)}]")
-    text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join(lines) + "\n"
+    returned = f"return [{', '.join(parts.returned)}]"
+    text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join([*lines, returned]) + "\n"
     run = _function("run", text, constants)
-    run.parts = parts  # type: ignore[attr-defined]
+    run.parts, run.lines, run.names = parts, lines, constants  # type: ignore[attr-defined]
     return run
+
+
+def inlined(run: Callable[..., Any], results: Sequence[str], indent: str, taken: Iterable[str]) -> tuple[str, dict[str, Any]] | None:
+    """Return (statements that do what [results] = run(...) does where its arguments are variables of those names, what they name), None where they cannot.
+
+    taken: names that mean something else there. A call and its list cost 0.25 us.
+    """
+    parts: RunParts | None = getattr(run, "parts", None)
+    if parts is None or not hasattr(run, "lines") or len(parts.returned) != len(results) or set(run.names) & set(taken):
+        return None
+    lines = [*run.lines, f"[{', '.join(results)}] = [{', '.join(parts.returned)}]"]
+    return "\n".join([indent + line for line in lines]).lstrip(), run.names
 
 
 def _record(step: LaunchText, constants: dict[str, Any]) -> LaunchRecord | None:
