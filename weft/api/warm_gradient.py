@@ -74,7 +74,8 @@ def forward(ctx, {", ".join(names)}):
     return {", ".join(made[:count])}
 """
     forward = written(text, constants | named)["forward"]
-    function = type(plan.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(_backward(plan, kept, count, None))})
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(_backward(plan, kept, count, None))}
+    function = type(plan.name, (torch.autograd.Function,), methods)
     kept.becomes = functools.partial(_set_backward, function, plan, kept, count)
     kept.becomes(None)
     apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
@@ -157,8 +158,9 @@ def backward(ctx, {", ".join(grads)}):
 class _Kept:
     """What stays the same for all calls of one signature, and the backward for what the quick way does not serve.
 
-    way: [(guard, run, fits, settings, options, addresses...)] of the quick way. becomes(run): makes that run a part of the backward's text. scalars: of the plain backward. hides_saved: values that only the backward reads are no
-    results of the Function, so that gradients of gradients compute them again.
+    way: [(guard, run, fits, settings, options, addresses...)] of the quick way. becomes(run): makes that run a part of the backward's text.
+    scalars: of the plain backward. hides_saved: values that only the backward reads are no results of the Function, so that gradients of gradients compute
+    them again.
     """
 
     def __init__(self, plan: Plan, inputs: Sequence[torch.Tensor]) -> None:

@@ -266,10 +266,11 @@ def inlined(run: Callable[..., Any], results: Sequence[str], indent: str, taken:
     taken: names that mean something else there. A call and its list cost 0.25 us.
     """
     parts: RunParts | None = getattr(run, "parts", None)
-    if parts is None or not hasattr(run, "lines") or len(parts.returned) != len(results) or set(run.names) & set(taken):
+    names: dict[str, Any] = getattr(run, "names", {})
+    if parts is None or len(parts.returned) != len(results) or set(names) & set(taken):
         return None
-    lines = [*run.lines, f"[{', '.join(results)}] = [{', '.join(parts.returned)}]"]
-    return "\n".join([indent + line for line in lines]).lstrip(), run.names
+    lines = [*getattr(run, "lines"), f"[{', '.join(results)}] = [{', '.join(parts.returned)}]"]
+    return "\n".join([indent + line for line in lines]).lstrip(), names
 
 
 def _record(step: LaunchText, constants: dict[str, Any]) -> LaunchRecord | None:
