@@ -23,6 +23,7 @@ from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
 from .few_largest import fold_few_largest
 from .lookups import move_lookups_up
+from .padded_folds import fold_before_padding
 from .questions import Questions
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
@@ -53,6 +54,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     concretize(fusion, questions)
     equalities = canonicalize_extents(fusion)
     fold_few_largest(fusion, questions)
+    fold_before_padding(fusion, questions)
     if any(isinstance(e, ReshapeOp) for e in fusion.tensor_exprs()):
         _Factoring(fusion, questions).run()
     for expr in fusion.tensor_exprs():

@@ -1,0 +1,91 @@
+"""Folds of padded tensors: what a pad adds is the identity of the fold, so that the tensor itself is folded, and the result is padded where it keeps axes.
+
+sum(pad(x)) = pad(sum(x)). Loads of x are then those of any fold: without a question per element, in vectors, and shared by folds over other axes.
+Read first: `fold_before_padding`.
+"""
+
+from __future__ import annotations
+
+from ..expr import ZERO, Sym, add, mul
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, LookupOp
+from ..ir.values import Expr, IterDomain, PointwiseOp, ReductionOp, Scalar, TensorDomain, TensorView
+from ..ops.build import cast, constant, logical_axes
+from ..ops.monoids import MONOIDS, StateMonoid
+from .questions import Questions
+
+
+def fold_before_padding(fusion: Fusion, questions: Questions) -> None:
+    """Let folds read what is padded instead of the padded tensor, in place, where the padding changes nothing.
+
+    Before: no axis is open. After: results keep their names; the bits of sums may differ, since their terms come in another order.
+    """
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, ReductionOp) and len(expr.inputs) == 1:
+            casts, pad = _above(expr.tensor_inputs[0])
+            if pad is not None and _is_neutral(expr, pad, questions):
+                _exchange(fusion, expr, casts, pad)
+
+
+def _above(tensor: TensorView) -> tuple[list[Expr], LookupOp | None]:
+    """Return the casts in front of a tensor, last first, and the pad in front of them."""
+    casts: list[Expr] = []
+    definition = tensor.definition()
+    while isinstance(definition, PointwiseOp) and definition.op_name == "cast":
+        casts.append(definition)
+        definition = definition.tensor_inputs[0].definition()
+    is_pad = isinstance(definition, LookupOp) and definition.op_name == "pad" and definition.is_masked
+    return casts, definition if is_pad else None  # type: ignore[return-value]
+
+
+def _is_neutral(expr: ReductionOp, pad: LookupOp, questions: Questions) -> bool:
+    """Tell whether new elements are the fold's identity, and whether all elements of the source are in what is folded."""
+    monoid, fill = MONOIDS[expr.attributes["kind"]], pad.inputs[-1]
+    out = expr.tensor_outputs[0]
+    if isinstance(monoid, StateMonoid) or not isinstance(fill, Scalar) or not fill.sym.is_const or out.dtype().is_complex or out.dtype().is_bool:
+        return False
+    if fill.sym.value != monoid.identity_value(out.dtype()):
+        return False
+    padded = logical_axes(pad.tensor_outputs[0])
+    for dim, (source, axis, place) in enumerate(zip(logical_axes(pad.source), padded, pad.positions)):
+        if not isinstance(place, Along) or place.axis != dim:
+            return False
+        left = mul(place.offset, -1)
+        if left is ZERO and source.logical_extent is axis.logical_extent:
+            continue
+        is_inside = not questions.is_less(left, ZERO) and not questions.is_less(axis.logical_extent, add(source.logical_extent, left))
+        if source.is_broadcast() or axis.is_broadcast() or out.get_logical_domain()[dim].is_reduction() and not is_inside:
+            return False
+    return True
+
+
+def _exchange(fusion: Fusion, expr: ReductionOp, casts: list[Expr], pad: LookupOp) -> None:
+    out, source = expr.tensor_outputs[0], pad.source
+    folded = [a.is_reduction() for a in out.get_logical_domain()]
+    for one in reversed(casts):
+        source = cast(fusion, source, one.tensor_outputs[0].dtype())  # type: ignore[assignment]
+    axes = [fusion.copy_axis(a, IterType.reduction if fold else None) for a, fold in zip(logical_axes(source), folded)]
+    result = fusion.new_tensor(axes, out.dtype())
+    fusion.remove(expr)
+    fusion.register(ReductionOp([source], [result], **expr.attributes))
+    kept = [(place, axis) for place, axis, fold in zip(pad.positions, out.get_logical_domain(), folded) if not fold]
+    _keep(out, [axis for _, axis in kept])
+    identity = constant(fusion, MONOIDS[expr.attributes["kind"]].identity_value(out.dtype()), out.dtype())
+    positions = tuple(Along(n, _offset(place)) for n, (place, _) in enumerate(kept))
+    fusion.register(LookupOp([result, identity], [out], op="pad", positions=positions, is_masked=True))
+
+
+def _offset(place: object) -> Sym:
+    assert isinstance(place, Along)
+    return place.offset
+
+
+def _keep(tensor: TensorView, axes: list[IterDomain]) -> None:
+    """Let the tensor have these of its axes, in its order in memory."""
+    domain = tensor.domain()
+    allocation = None if domain.allocation is None else [a for a in domain.allocation if a in axes]
+    tensor._domain = TensorDomain(None, axes, [None if a.is_broadcast() else True for a in (allocation or axes)], allocation)
+
+
+__all__ = ["fold_before_padding"]
