@@ -42,7 +42,7 @@ def test_a_case_computes_what_torch_does(case, dtype: torch.dtype) -> None:
     assert len(outputs) == len(case.math(*inputs))
 
 
-@pytest.mark.parametrize("name", ["channels", "first_call", "widths", "profile_warm", "ways", "emulator"])
+@pytest.mark.parametrize("name", ["channels", "first_call", "widths", "profile_warm", "ways", "emulator", "index_ops"])
 def test_a_script_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WEFT_CACHE_DIR": str(tmp_path / "cache")}
