@@ -2,8 +2,8 @@
 
     python bench/index_ops.py [OUT.json]
 
-Microseconds of a warm call (median, L2 flushed). "copy": of as many bytes as the input has, read and written together. Right: values of topk, and what is at its
-positions, are torch's, bit by bit. Errors of scatters: relative distance (L2 norm) to torch in float64.
+Microseconds of a warm call (median, L2 flushed). "copy": of as many bytes as the input has, read and written together. Right: values of topk, and what is at
+its positions, are torch's, bit by bit. Errors of scatters: relative distance (L2 norm) to torch in float64.
 """
 
 from __future__ import annotations
