@@ -27,7 +27,7 @@ def has_torch_steps(fd: FusionDefinition) -> bool:
     return "op of torch" in str(fd.fec._caller.last) or "ops of torch" in str(fd.fec._caller.last)
 
 
-SHAPES = [((5, 37), 1), ((37, 5), 0), ((3, 129, 7), 1), ((1, 5000), 1), ((2, 2049), -1), ((70, 8), 1), ((1000,), 0)]
+SHAPES = [((5, 37), 1), ((37, 5), 0), ((3, 129, 7), 1), ((1, 5000), 1), ((2, 2049), -1), ((70, 8), 1), ((1000,), 0), ((70, 64), 0)]
 
 
 @pytest.mark.parametrize(("shape", "dim"), SHAPES, ids=str)

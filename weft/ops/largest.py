@@ -143,7 +143,7 @@ def _define(count: int, is_largest: bool) -> None:
             functor=f"weft::FoldBest<{str(is_largest).lower()}, {count}>", needs_elements=True, instructions=8, exchange_factor=4 * count,
             struct=f"Best{count}", text=TEXT, takes_vectors=True, count=count, needed_blocks=("math", "reduce"),
             fields={**dict.fromkeys(values, same), **{name: lambda operand: DataType.Int32 for name in places}},
-            field_text={name: f"({{0}}).{name[:5]}[{name[5:]}]" for name in (*values, *places)},
+            field_text={name: f"(({{T}})({{0}})).{name[:5]}[{name[5:]}]" for name in (*values, *places)},
         )  # fmt: skip
     )
 

@@ -1,0 +1,109 @@
+"""Corners of nvFuser's behaviour that programs rely on: one line each, with the result beside it. Types, shapes and values are compared exactly.
+
+Read first: `CASES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from fixture import DEVICE, run
+
+from weft import DataType
+
+D = DataType
+NAN, INF = math.nan, math.inf
+X = torch.arange(12.0).reshape(3, 4)
+CASES: dict[str, tuple[Callable[..., Any], Sequence[Any], Sequence[torch.Tensor]]] = {}
+
+
+def case(name: str, build: Callable[..., Any], inputs: Sequence[Any], *expected: torch.Tensor) -> None:
+    """build(fd, ops, tensors and scalars): the outputs. inputs: a size of 1 is declared so."""
+    CASES[name] = (build, inputs, expected)
+
+
+def ints(*values: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+def between(first: int, last: int) -> None:
+    """A slice whose ends are scalar inputs: as Python's."""
+    case(f"slice {first}:{last}", lambda fd, o, x, a, b: [o.slice(x, [0, a], [3, b])], [X, first, last], X[:, first:last])
+
+
+for ends in ((-3, -1), (1, 100), (5, 7), (2, 1), (-100, 2)):
+    between(*ends)
+# fmt: off
+case("a constant slice beyond the end", lambda fd, o, x: [o.slice(x, [0, 1], [9, 9])], [X], X[:, 1:])
+case("a slice that promises its ends", lambda fd, o, x: [o.slice(x, [0, 1], [3, 3], manual_normalization=True)], [X], X[:, 1:3])
+case("a slice of an expanded axis", lambda fd, o, x: [o.slice(o.expand(o.broadcast(x, [True, False]), [5, -1]), [1, 0], [3, 3])], [X[0, :3]], X[0, :3].expand(2, 3).contiguous())
+case("a slice of one element is broadcast", lambda fd, o, x: [o.add(o.slice(x, [0, 1], [3, 2]), x)], [X], X[:, 1:2] + X)
+case("negative pads", lambda fd, o, x: [o.pad(x, [-1, 2, 1, -1])], [X], torch.nn.functional.pad(X, (-1, 2, 1, -1)))
+case("a pad of a broadcast axis", lambda fd, o, x: [o.pad(o.broadcast(x, [False, True]), [1, 1], fd.define_scalar(2.0))], [X[0]], torch.nn.functional.pad(X[0][:, None], (1, 1), value=2.0))
+case("a cat of nothing and something", lambda fd, o, a, b: [o.cat([a, b], 0)], [X[0, :0], X[0]], X[0])
+case("an expand by a scalar input", lambda fd, o, x, n: [o.expand(x, [n, -1])], [X[:1], 5], X[:1].expand(5, 4))
+case("a running sum stays int32", lambda fd, o, x: [o.cumsum(x, 0)], [ints(1, 2, 3, dtype=torch.int32)], ints(1, 3, 6, dtype=torch.int32))
+case("a running sum of halves, from 2 on", lambda fd, o, x: [o.cumsum(x, 0, fd.define_scalar(2.0))], [torch.arange(5).half()], torch.tensor([2.0, 3, 5, 8, 12]).half())
+case("a running sum along one element", lambda fd, o, x: [o.cumsum(x, 0)], [X[:1]], X[:1])
+case("positions of a scalar", lambda fd, o, x: [o.argsort(s := o.sum(x, [0]), 0), *o.topk(s, fd.define_scalar(1), 0)], [X[0]], torch.tensor(0), torch.tensor(6.0), torch.tensor(0))
+case("topk of a scalar input", lambda fd, o, x, k: [*o.topk(x, k, -1, True, True)], [torch.tensor([1.0, 5.0, 3.0]), 2], torch.tensor([5.0, 3.0]), ints(1, 2))
+case("select from the end", lambda fd, o, x: [o.select(x, fd.define_scalar(-1), 0)], [X], X[-1])
+case("index_select by a scalar tensor", lambda fd, o, x, i: [o.index_select(x, i, 0)], [X, torch.tensor(2)], X[2:])
+case("index_select by an index of the same rank", lambda fd, o, x, i: [o.index_select(x, i, 0)], [X, ints(2, 0)[:, None]], X[[2, 0]])
+case("an axis named twice", lambda fd, o, x: [o.sum(x, [1, 1])], [X], X.sum(1))
+case("a sum of truths is an integer", lambda fd, o, x: [o.sum(x, [0])], [torch.ones(3).bool()], torch.tensor(3))
+case("a sum of integers as floats", lambda fd, o, x: [o.sum(x, [0], False, D.Float)], [ints(1, 2)], torch.tensor(3.0))
+case("a sum over an expanded axis", lambda fd, o, x: [o.sum(o.expand(o.broadcast(x, [True, False]), [5, -1]), [0])], [X[0]], 5 * X[0])
+case("real parts of real numbers", lambda fd, o, x: [o.real(x), o.isreal(x)], [X[0]], X[0], torch.ones(4).bool())
+case("signs", lambda fd, o, x: [o.sign(x)], [torch.tensor([NAN, -0.0, -3.0])], torch.tensor([0.0, 0.0, -1.0]))
+case("rounding half to even", lambda fd, o, x: [o.round(x)], [torch.tensor([0.5, 1.5, 2.5, -0.5])], torch.tensor([0.0, 2.0, 2.0, -0.0]))
+case("what is no number is true", lambda fd, o, x: [o.cast(x, D.Bool)], [torch.tensor([NAN, 0.0, 3.0])], torch.tensor([True, False, True]))
+case("negative powers of integers", lambda fd, o, x, y: [o.pow(x, y)], [ints(1, -1, 2, 0, -1), ints(-1, -3, -2, -1, -2)], ints(1, -1, 0, 0, 1))
+case("shifts by more than there are bits", lambda fd, o, x, y: [o.bitwise_left_shift(x, y)], [ints(1, 1, 1), ints(64, -1, 3)], ints(0, 0, 8))
+case("a right shift that fills with zeros", lambda fd, o, x, y: [o.logical_right_shift(x, y)], [ints(-8, dtype=torch.int32), ints(1, dtype=torch.int32)], ints(2147483644, dtype=torch.int32))
+case("a variance with more corrections than elements", lambda fd, o, x: [o.var(x, [0], 5), o.var(x, [0], 3)], [X[0, :3]], torch.tensor(INF), torch.tensor(INF))
+case("counting down", lambda fd, o: [o.iota(fd.define_scalar(3), fd.define_scalar(1), fd.define_scalar(-2)), o.iota(fd.define_scalar(0))], [], ints(1, -1, -3), ints())
+case("a full of nothing", lambda fd, o: [o.full([2, 0], fd.define_scalar(1.0), D.Half)], [], torch.empty(2, 0).half())
+case("quotients of integers", lambda fd, o, x: [o.div(x, 2), o.truediv(x, 2)], [ints(-3, 3)], ints(-1, 1), torch.tensor([-1.5, 1.5]))
+case("remainders of integers", lambda fd, o, x: [o.mod(x, 3), o.fmod(x, 3), o.remainder(x, 3)], [ints(-4, 4)], ints(-1, 1), ints(-1, 1), ints(2, 1))
+case("where keeps halves", lambda fd, o, c, a, b: [o.where(c, a, b)], [torch.tensor([True, False]), torch.ones(2).half(), torch.zeros(2).half()], torch.tensor([1.0, 0.0]).half())
+case("an integer beside a number with a fraction", lambda fd, o, x: [o.gt(x, 1.5)], [ints(1, 2)], torch.tensor([False, True]))
+case("maxima keep what is no number", lambda fd, o, x: [o.max(x, [0]), o.maximum(x, 0.0), o.relu(x)], [torch.tensor([1.0, NAN])], torch.tensor(NAN), torch.tensor([1.0, NAN]), torch.tensor([1.0, NAN]))
+case("an output added twice", lambda fd, o, x: [y := o.neg(x), y], [X], -X, -X)
+# fmt: on
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_corner(name: str) -> None:
+    build, inputs, expected = CASES[name]
+
+    def define(fd: Any) -> None:
+        declared = [fd.from_pytorch(v.to(DEVICE)) if isinstance(v, torch.Tensor) else fd.define_scalar(D.Int) for v in inputs]
+        for out in build(fd, fd.ops, *declared):
+            fd.add_output(out)
+
+    outputs = run(define, [v.to(DEVICE) if isinstance(v, torch.Tensor) else v for v in inputs], is_new=None)
+    assert len(outputs) == len(expected)
+    for out, wanted in zip(outputs, expected):
+        assert out.dtype is wanted.dtype and out.shape == wanted.shape
+        assert torch.equal(torch.nan_to_num(out.cpu().double(), 7.25), torch.nan_to_num(wanted.double(), 7.25)), (out, wanted)
+
+
+def test_zeros_keep_their_sign_where_tensors_are_put_together() -> None:
+    a, b = torch.tensor([-0.0, 0.0], device=DEVICE), torch.tensor([1.0, -0.0], device=DEVICE)
+    (out,) = run(lambda fd: fd.add_output(fd.ops.cat([fd.from_pytorch(a), fd.from_pytorch(b)], 0)), [a, b], is_new=None)
+    assert torch.signbit(out).tolist() == [True, False, False, True]
+
+
+def test_an_axis_is_expanded_to_its_own_size_only() -> None:
+    def define(fd: Any) -> None:
+        x, n = fd.from_pytorch(X.to(DEVICE)), fd.define_scalar(D.Int)
+        fd.add_output(fd.ops.neg(fd.ops.expand(x, [n, 4])))
+
+    assert torch.equal(run(define, [X.to(DEVICE), 3], is_new=None)[0].cpu(), -X)
+    with pytest.raises(RuntimeError, match="Tried to bind to a value: 3 as 5"):
+        run(define, [X.to(DEVICE), 5], is_new=None)
