@@ -150,16 +150,15 @@ def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Call
         run = None""".replace("device is where", f"{device} is where").replace("settings(), device,", f"settings(), {device},")
 
     arguments = ", ".join([*values, *pointers])
-    body = f"""
+    with_keywords = f"""
 def execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None):
     if not check is seed is tune is None: return checked(inputs, device, _enable_options, _disable_options, check, seed, tune){found("device")}
     if not (run is None or profiling or _enable_options or _disable_options):
         try: return run({arguments})
         except OverflowError: pass  # an integer that no double holds: the cold call names it
     return cold(inputs, device, _enable_options, _disable_options)
-
-with_keywords = execute
-
+"""
+    body = f"""
 def execute(inputs, **keywords):
     if keywords: return with_keywords(inputs, **keywords){found("None")}
     if not (run is None or profiling):
@@ -172,7 +171,14 @@ def signature(inputs, device):
     low = {any_bit}
     return {_tuple(key)}, low, {_tuple(pointers)}
 """
-    namespace = written(body, constants | {"tangents": torch.autograd.forward_ad})
+
+    def first_with_keywords(inputs: Any, **keywords: Any) -> Any:
+        """Write the form with keywords, which many definitions never need."""
+        namespace["with_keywords"] = execute = written(with_keywords, constants)["execute"]
+        return execute(inputs, **keywords)
+
+    constants = constants | {"tangents": torch.autograd.forward_ad}
+    namespace = written(body, constants | {"with_keywords": first_with_keywords})
     return namespace["execute"], namespace["signature"]
 
 
