@@ -11,9 +11,13 @@ tile's rows change places (`SharedSwizzle`), so that the lanes of a warp, which 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
+
+import numpy as np
 
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order
+from ..analysis.op_cost import cost_of
+from ..analysis.precision import wide_tensors
 from ..analysis.vectorization import VectorLimits
 from ..arch import CP_ASYNC_BYTES, SECTOR_BYTES, Arch
 from ..expr import evaluate_int
@@ -25,13 +29,14 @@ from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
 from ..schedule.propagate import parallelize_like
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import analyze_pointwise
+from .cost.passing import passing_ns
+from .cost.transposes import TileFacts, Tiles, work_of_transposes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
-from .arithmetic import round_up
 
-TILES = ((16, 256), (8, 128))
-"""Vectors of 16 bytes in a row of a tile, and threads of a block."""
-WIDE_GAIN = 1.03
-"""Rate of the wider tile over the other's: it touches fewer pages of memory at a time."""
+TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (256, 128, 512, 64)
+"""Vectors of 16 bytes in a row of a tile, and threads of a block, that are tried."""
+NEAR = 0.01
+"""Predicted times this close (relative) count as equal: the first is taken."""
 BANK_BYTES = 4
 MOST_UNROLL = 4
 
@@ -63,8 +68,11 @@ class TransposeAnalysis:
     share a byte.
     """
 
-    def __init__(self, axes: LoopAxes, reference: TensorView, order: tuple[int, ...], ends: list[TensorView], turned: list[TensorView]) -> None:
-        self.axes, self.reference = axes, reference
+    def __init__(
+        self, fusion: Fusion, axes: LoopAxes, reference: TensorView, order: tuple[int, ...], ends: list[TensorView], turned: list[TensorView]
+    ) -> None:  # fmt: skip
+        self.axes, self.reference, self.ends = axes, reference, ends
+        self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         orders = [axes.memory_order(t) for t in turned]
         self.along = _common_run([order, *orders], order[-1], ())
         self.across = _common_run([orders[0], order, *orders[1:]], orders[0][-1], self.along)
@@ -76,10 +84,23 @@ class TransposeAnalysis:
         self.in_vectors = {t.name for limits in (self.along_limits, self.across_limits) for t in limits.vectorizable}
         self.packed = [t for t in ends if t.dtype().is_packed]
         self.turned_bits = max(t.dtype().bits for t in turned)
+        self.turned_tiles_bits = sum(t.dtype().bits for t in turned)
         self.widest_bits = max(8, self.turned_bits, *(t.dtype().bits for t in self.along_limits.vectorizable))
 
     def extent(self, classes: tuple[int, ...], sizes: Sizes) -> int:
         return math.prod(evaluate_int(self.axes.extent_sym(n), sizes) for n in classes)
+
+    def facts(self, sizes: Sizes) -> TileFacts:
+        """Return what the model knows, at these sizes."""
+        along, across = self.extent(self.along, sizes), self.extent(self.across, sizes)
+        full = [t for t in self.ends if len(self.axes.memory_order(t)) == len(self.order)]
+        turned = [t for t in full if t.name in self.turned]
+        sides = [(t.name in self.turned, t.is_fusion_input) for t in full]
+        return TileFacts(
+            along, across, self.extent(self.order, sizes) // max(1, along * across), straight_inputs=sides.count((False, True)),
+            turned_inputs=sides.count((True, True)), straight_outputs=sides.count((False, False)), turned_outputs=sides.count((True, False)),
+            bits=sum(t.dtype().bits for t in full), turned_bits=sum(t.dtype().bits for t in turned), instructions=self.cost.instructions, mufu=self.cost.mufu,
+        )  # fmt: skip
 
     def vector(self, limits: VectorLimits, classes: tuple[int, ...], sizes: Sizes, alignment_bits: Alignments) -> int:
         return limits.limit_elems(len(self.order) - len(classes), sizes, alignment_bits)
@@ -127,7 +148,7 @@ class Transpose(Scheduler):
         widest = max(across, key=lambda t: (len(axes.stored(t)), t.dtype().bits, -t.name))
         turned = [t for t in across if axes.memory_order(t)[-1] == axes.memory_order(widest)[-1]]  # the others are read and written across memory
         order = loop_order(axes, [n for n in axes.logical_order(reference) if n in axes.stored(reference)], straight)
-        return TransposeAnalysis(axes, reference, order, ends, turned)
+        return TransposeAnalysis(fusion, axes, reference, order, ends, turned)
 
     def accept(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         for classes in (analysis.along, analysis.across):
@@ -148,35 +169,29 @@ class Transpose(Scheduler):
         return min(widest, along), min(widest, analysis.vector(analysis.across_limits, analysis.across, sizes, alignment_bits))
 
     def choose(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[TransposeParams, str]:
-        widest = arch.max_vector_bits // analysis.widest_bits
-        along, across = self._vectors(analysis, sizes, alignment_bits, arch)
-        tile, threads = self._tile(analysis, sizes, widest, min(along, across) > 1)
-        unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
-        params = TransposeParams(tile, along, across, threads, unroll, turned_unroll, True)
-        return params, f"transpose: tiles of {tile} x {tile}, vectors of {along} on the straight side and {across} on the turned side"
+        found, times = self._ranked(analysis, sizes, alignment_bits, arch)
+        lines = [f"  {'  ' if n else '->'} {params}: {ns / 1e3:.2f} us" for n, (params, ns) in enumerate(zip(found[:4], times))]
+        return found[0], "\n".join([f"transpose: {analysis.facts(sizes)}, of {len(found)} candidates", *lines])
 
     def candidates(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, TransposeParams]]:
-        chosen, _ = self.choose(analysis, sizes, alignment_bits, arch)
-        widest = arch.max_vector_bits // analysis.widest_bits
-        out = [chosen]
-        for chunks, threads in (*TILES, (TILES[1][0], TILES[0][1])):
-            tile = chunks * widest
-            for most in (MOST_UNROLL, MOST_UNROLL // 2):
-                unrolls = [max(1, min(most, tile * tile // (vector * threads))) for vector in (chosen.along_vector, chosen.across_vector)]
-                for is_along_first in (True, False):
-                    out.append(TransposeParams(tile, chosen.along_vector, chosen.across_vector, threads, unrolls[0], unrolls[1], is_along_first))
-        return [(f"tiles of {p.tile_elems}", p) for p in dict.fromkeys(out)]
+        found, _ = self._ranked(analysis, sizes, alignment_bits, arch)
+        near = [p for params in found for p in (params, replace(params, is_along_first=not params.is_along_first))]
+        return [(f"tiles of {p.tile_elems}", p) for p in near]
 
-    def _tile(self, analysis: TransposeAnalysis, sizes: Sizes, vector: int, has_vectors: bool) -> tuple[int, int]:
-        """Return edge and threads of the tiles: the wider ones, unless they waste more at the ends of rows than they gain, or rows move by elements."""
-        (wide, wide_threads), (narrow, threads) = ((chunks * vector, threads) for chunks, threads in TILES)
-        filled = {wide: WIDE_GAIN, narrow: 1.0}
-        for tile in filled:
-            for extent in (analysis.extent(analysis.along, sizes), analysis.extent(analysis.across, sizes)):
-                filled[tile] *= extent / round_up(extent, tile)
-        if not has_vectors:
-            return narrow, wide_threads  # bound by instructions: more threads share a tile
-        return (wide, wide_threads) if filled[wide] >= filled[narrow] else (narrow, threads)
+    def _ranked(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[TransposeParams], list[float]]:
+        """Return the candidates and their predicted times in ns, best first."""
+        widest = arch.max_vector_bits // analysis.widest_bits
+        along, across = self._vectors(analysis, sizes, alignment_bits, arch)
+        found = []
+        for tile, threads in ((chunks * widest, threads) for chunks in TILE_CHUNKS for threads in TILE_THREADS):
+            if tile * tile >= max(along, across) * threads and tile * tile * analysis.turned_tiles_bits <= 8 * arch.shared_per_block_optin_bytes // 2:
+                unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
+                found.append(TransposeParams(tile, along, across, threads, unroll, turned_unroll, True))
+        columns = np.array([astuple(params)[:-1] for params in found], dtype=float).T
+        times = passing_ns(work_of_transposes(Tiles(*columns), analysis.facts(sizes), arch), arch)
+        steps = np.floor((times / times.min() - 1) / NEAR)
+        order = np.lexsort((np.arange(len(found)), steps)).tolist()
+        return [found[n] for n in order], [float(times[n]) for n in order]
 
     def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> ScheduleResult:
         template = Template(fusion)

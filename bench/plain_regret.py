@@ -1,0 +1,132 @@
+"""What a choice by the cost model loses on recorded kernels without kept rows: pointwise, reductions along and across memory, transposes.
+
+    python bench/plain_regret.py [RECORD.json ...] [--worst 10]
+
+Needs no GPU. A record is what `candidates.py --plain` writes. Nothing is fitted to these kernels, so that every case judges. Regret of a case: the time of the
+kernel that the model takes for the fastest, over the fastest one of those that were timed. Read first: `Timed`, `predicted_ns`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fit_cost import geometric_mean
+from measure import RESULTS, table
+from plain_definitions import PARAMS, PlainSpec, facts_of
+
+from weft.arch import Arch, arch_by_name
+from weft.schedulers.cost.parts import FITTED, Fitted
+from weft.schedulers.cost.passing import passing_ns
+from weft.schedulers.cost.pointwise import Pointwise, work_of_pointwise
+from weft.schedulers.cost.reductions import Reductions, work_of_reductions
+from weft.schedulers.cost.transposes import Tiles, work_of_transposes
+
+RECORD = RESULTS / "plain.json"
+LEAST_KERNELS = 3
+"""Of a case that can judge."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A case with its kernels. chosen: the place of the choice of that time, or None."""
+
+    spec: PlainSpec
+    params: list[Any]
+    us: np.ndarray
+    chosen: int | None
+    copy_us: float
+
+
+def read(paths: Sequence[Path]) -> list[Timed]:
+    """Read records; kernels that failed are left out."""
+    out = []
+    for path in paths:
+        for found in json.loads(path.read_text(encoding="utf-8"))["cases"]:
+            spec = PlainSpec.from_json(found["spec"])
+            kernels = [k for k in found.get("kernels", ()) if k[0] is not None]
+            if len(kernels) < LEAST_KERNELS:
+                continue
+            params = [_params(spec, k[4:]) for k in kernels]
+            chosen = _params(spec, found["chosen"])
+            place = params.index(chosen) if chosen in params else None
+            out.append(Timed(spec, params, np.array([k[0] for k in kernels]), place, found["copy_us"]))
+    return out
+
+
+def _params(spec: PlainSpec, values: Sequence[Any]) -> Any:
+    return PARAMS[spec.template](*(tuple(v) if isinstance(v, list) else v for v in values))
+
+
+def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray:
+    """Return the predicted time of each kernel."""
+    analysis, facts, sizes = facts_of(case.spec)
+
+    def of(name: str, kind: type = float) -> np.ndarray:
+        return np.array([getattr(params, name) for params in case.params], dtype=kind)
+
+    if case.spec.template == "pointwise":
+        names = ("vector_elems", "unroll_outer", "unroll_inner", "bdimx", "bdimy")
+        work = work_of_pointwise(Pointwise(of("break_point", int), *map(of, names), of("is_phased", bool)), facts, arch, fitted)
+    elif case.spec.template == "reduction":
+        shape = {name: of(name) for name in ("vector_elems", "unroll", "bdimx", "bdimy", "bdimz", "grid_split", "max_registers")}
+        is_3d = np.array([params.kind == "3d" for params in case.params])
+        kernels = Reductions(not facts.is_inner, is_3d, is_cluster=of("is_cluster", bool), is_phased=case.params[0].is_phased, **shape)
+        work = work_of_reductions(kernels, facts, arch, fitted)
+    else:
+        names = ("tile_elems", "along_vector", "across_vector", "threads", "unroll", "turned_unroll")
+        work = work_of_transposes(Tiles(*map(of, names)), analysis.facts(sizes), arch, fitted)
+    return passing_ns(work, arch, fitted)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """regret: of the model; was: of the choice of that time. error: logarithms of predicted over measured times, of kernels up to twice the fastest."""
+
+    case: Timed
+    regret: float
+    was: float | None
+    error: np.ndarray
+
+
+def judge(cases: Sequence[Timed], arch: Arch, fitted: Fitted = FITTED) -> list[Judged]:
+    """Compare predictions with times."""
+    out = []
+    for case in cases:
+        predicted, best = predicted_ns(case, arch, fitted), case.us.min()
+        near = case.us < 2 * best
+        was = None if case.chosen is None else float(case.us[case.chosen] / best - 1)
+        out.append(Judged(case, float(case.us[np.argmin(predicted)] / best - 1), was, np.log(predicted * 1e-3 / case.us)[near]))
+    return out
+
+
+def families(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
+    names = sorted({j.case.spec.family for j in judged})
+    return {name: [j for j in judged if j.case.spec.family == name] for name in names}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("records", nargs="*", type=Path)
+    parser.add_argument("--chip", default="H200")
+    parser.add_argument("--worst", type=int, default=10, help="cases to show")
+    a = parser.parse_args()
+    judged = judge(read(a.records or [RECORD]), arch_by_name(a.chip))
+    lines = []
+    for name, found in families(judged).items():
+        regret, was = np.array([j.regret for j in found]), np.array([j.was for j in found if j.was is not None])
+        error = np.median(np.abs(np.concatenate([j.error for j in found])))
+        figures = (geometric_mean(regret), regret.max(), geometric_mean(was), was.max(), error)
+        lines.append([name, len(found), *(f"{100 * value:.2f} %" for value in figures)])
+    print(table(["kernels", "cases", "regret", "most", "choice of then", "most", "error"], lines))
+    worst = sorted(judged, key=lambda j: -j.regret)[: a.worst]
+    print(table(["case", "fastest us", "regret"], [[str(j.case.spec), f"{j.case.us.min():.1f}", f"{100 * j.regret:.1f} %"] for j in worst]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What a plain reduction does, from its params and the facts of the fusion. Pure arithmetic on numpy arrays with one element per candidate.
+
+Read first: `work_of_reductions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
+from ..arithmetic import tree_workspace_bytes
+from ..facts import ReductionFacts
+from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks, fold_clocks
+from .passing import Passing, resident_blocks
+
+LINE_BYTES = 128
+OTHER_REGISTERS = 24.0
+"""Of a thread beside loaded vectors and partial results: addresses, loops, one vector that is worked on. Source: some 100 kernels for an H200."""
+VISIT_COST = {16: 4.3, 32: 2.2, 64: 1.25}
+"""Relative bytes through memory where a block comes back to a line for so many bytes of it at a time. Source: sums of rows of 128 bytes on one H200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reductions:
+    """Params of kernels, named as in `ReductionParams`; arrays with one element each, but for what all share."""
+
+    is_outer: bool
+    is_3d: Any
+    vector_elems: Any
+    unroll: Any
+    bdimx: Any
+    bdimy: Any
+    bdimz: Any
+    grid_split: Any
+    is_cluster: Any
+    is_phased: bool
+    max_registers: Any
+
+
+def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
+    """Return what the kernels do."""
+    t = arch.latencies
+    threads, v, inputs = p.bdimx * p.bdimy * p.bdimz, p.vector_elems, max(1, f.vectorizable_inputs)
+    if p.is_outer:
+        row = np.ceil(f.iteration_elems / v)
+        vectors = np.ceil(np.ceil(f.reduction_elems / p.grid_split) / p.bdimy)
+        blocks = np.ceil(row / p.bdimx) * p.grid_split
+        folded, results, run = p.bdimy, v * f.reductions, f.inner_run_elems
+        shared = tree_workspace_bytes(threads, v, f.accumulator_bits)
+    else:
+        row = np.maximum(1, f.reduction_elems // v) if p.is_phased else np.ceil(f.reduction_elems / v)
+        vectors = np.ceil(np.ceil(row / p.grid_split) / p.bdimx)
+        vectors = np.where(p.is_3d, np.ceil(np.ceil(f.inner_run_elems / v) / p.bdimx) * np.ceil(f.outer_run_elems / (p.bdimz * p.grid_split)), vectors)
+        blocks = np.ceil(f.iteration_elems / p.bdimy) * p.grid_split
+        folded, results, run = p.bdimx * p.bdimz, f.reductions + 0.0 * v, f.inner_run_elems
+        shared = 0.0
+    rounds = np.ceil(vectors / p.unroll)
+    bits = f.input_bits / inputs
+    needed = OTHER_REGISTERS + p.unroll * inputs * np.maximum(1, v * bits / 32) + (v * f.accumulator_bits / 32 if p.is_outer else f.accumulator_bits / 32)
+    lacking = np.maximum(0.0, needed - p.max_registers)
+    # what a warp touches at once, and what it leaves of a line for later
+    piece = np.minimum(run, p.bdimx * v) * bits / 8
+    lines = np.maximum(WARP_THREADS * v * bits / 8 / LINE_BYTES, WARP_THREADS / np.minimum(WARP_THREADS, p.bdimx))
+    visit = piece if p.is_outer else np.minimum(run * bits / 8, piece * p.unroll)
+    cost = np.select([visit <= 16, visit <= SECTOR_BYTES, visit <= 64], [VISIT_COST[16], VISIT_COST[32], VISIT_COST[64]], 1.0)
+    # folding
+    is_folded, warps = folded > 1, np.ceil(threads / WARP_THREADS)
+    in_block = (folded > WARP_THREADS) | (p.is_outer & (warps > 1))
+    instructions = OP_INSTRUCTIONS * f.instructions * vectors * v + ACCESS_INSTRUCTIONS * vectors * inputs
+    instructions = instructions + STEP_INSTRUCTIONS + RESULT_INSTRUCTIONS * f.exchange_factor * results * is_folded + c.spill * lacking * rounds
+    wait = f.exchange_factor * is_folded * (fold_clocks(folded, t) + 2 * in_block * barrier_clocks(warps, t))
+    wait = wait + c.cluster * p.is_cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * p.grid_split)
+    shares = (p.grid_split > 1) & ~np.asarray(p.is_cluster, bool)
+    turns = np.ceil(p.grid_split / np.maximum(1, folded))
+    exchange = shares * (t.grid_meeting_ns + c.l2 * t.l2_latency_ns * turns)
+    exchange = exchange + shares * 2 * f.iteration_elems * p.grid_split * f.accumulator_bits / 8 / (t.l2_bytes_per_s * 1e-9)
+    return Passing(
+        dram_bytes=(f.total_elems * f.input_bits * cost + f.iteration_elems * 32.0 * f.reductions) / 8,
+        block_bytes=threads * np.minimum(vectors, p.unroll) * v * f.input_bits / 8, blocks=blocks, warps=warps, resident=resident_blocks(threads, np.minimum(needed, p.max_registers), shared, arch), rounds=rounds,
+        instructions=instructions, mufu=f.mufu * vectors * v, lines=warps * vectors * inputs * lines, wait_clocks=wait, exchange_ns=exchange,
+    )  # fmt: skip
