@@ -76,10 +76,11 @@ def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray
     elif case.spec.template == "reduction":
         shape = {name: of(name) for name in ("vector_elems", "unroll", "bdimx", "bdimy", "bdimz", "grid_split", "max_registers")}
         is_3d = np.array([params.kind == "3d" for params in case.params])
-        kernels = Reductions(not facts.is_inner, is_3d, is_cluster=of("is_cluster", bool), is_phased=case.params[0].is_phased, **shape)
+        same = {"is_phased": case.params[0].is_phased, "overlaps": case.params[0].overlaps}
+        kernels = Reductions(not facts.is_inner, is_3d, is_cluster=of("is_cluster", bool), **same, **shape)
         work = work_of_reductions(kernels, facts, arch, fitted)
     else:
-        names = ("tile_elems", "along_vector", "across_vector", "threads", "unroll", "turned_unroll")
+        names = ("tile_elems", "along_vector", "across_vector", "threads", "unroll", "turned_unroll", "is_along_first")
         work = work_of_transposes(Tiles(*map(of, names)), analysis.facts(sizes), arch, fitted)
     return passing_ns(work, arch, fitted)
 

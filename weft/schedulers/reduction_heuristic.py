@@ -34,8 +34,9 @@ from .cost.passing import passing_ns
 from .cost.reductions import Reductions, work_of_reductions
 from .facts import ReductionFacts
 
-MOST_UNROLL = 8
+UNROLLS, MOST_UNROLL = (1, 2, 4), 8
 """Vectors of each input that a thread loads at once: all that it has, where these are few."""
+MOST_SHIFTED_UNROLL = 1
 MOST_LOADED_REGISTERS = 64
 """Of a thread, for these vectors."""
 MOST_GRID_SPLIT = 1024
@@ -50,9 +51,12 @@ RUN_THREADS, RUN_BLOCK_THREADS, USED_RUN_LANES = (32, 64, 128, 256), 256, 0.85
 OUTER_THREADS_X = (1, 2, 4, 8, 16, 32, 64, 128)
 LEAST_WIDTH = 8
 """Vectors that blocks of columns read of a row, at least, where rows are not shorter."""
-CLUSTERS = (2, 4, 8)
-NEAR = 0.01
-"""Predicted times this close (relative) count as equal; the later criteria decide, so that similar sizes share a kernel."""
+MOST_CLUSTER = 2
+NEAR, NEAR_COLUMNS, NEAR_CHEAP = 0.01, 0.02, 0.1
+"""Predicted times this close (relative) count as equal; the later criteria decide, so that similar sizes share a kernel. The last for rows with little
+arithmetic: memory is what they wait for, and hides more of the rest than the model says."""
+CHEAP_INSTRUCTIONS = 3
+"""Of an element, for each input."""
 SHIFTED_ELEMS = 4
 """Columns of a thread where vectors begin at any element: three words of 32 bits for four elements of 16."""
 MOST_NARROW_COLUMNS = 8
@@ -100,7 +104,8 @@ class ReductionParams:
         return self.grid_split > 1
 
 
-CRITERIA = (f"predicted time (to {NEAR:.0%})", "no grid reduction", "fewer blocks per row", "blocks of 256 threads", "fewer loads at once", "fewer along x")
+CRITERIA = (f"predicted time (to {NEAR:.0%} or {NEAR_CHEAP:.0%})", "no loop over the row", "no grid reduction", "fewer blocks per row", "two loads at once")
+COLUMN_CRITERIA = (f"predicted time (to {NEAR_COLUMNS:.0%})", "no grid reduction", "fewer blocks per column", "more neighbouring columns", "two loads at once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ def choose(facts: ReductionFacts, arch: Arch) -> ReductionParams:
 def choose_with_trace(facts: ReductionFacts, arch: Arch) -> tuple[ReductionParams, Trace]:
     """Return the params and why, best candidate first."""
     ranked = Candidates(facts, arch).ranked(SHOWN)
-    return ranked[0].params, Trace("reduction", facts, CRITERIA, tuple(ranked), ranked[0].params)
+    return ranked[0].params, Trace("reduction", facts, CRITERIA if facts.is_inner else COLUMN_CRITERIA, tuple(ranked), ranked[0].params)
 
 
 SHOWN, TUNED = 6, 60
@@ -172,9 +177,8 @@ class Candidates:
     def table(self) -> Reductions:
         """Return the candidates as arrays."""
         columns = dict(zip(_COLUMNS, np.array(self.shapes, dtype=float).T))
-        return Reductions(
-            is_outer=not self.facts.is_inner, is_phased=self.is_phased, vector_elems=float(self.vector), **(columns | {"is_cluster": columns["is_cluster"] > 0})
-        )  # type: ignore[arg-type]
+        same = {"is_outer": not self.facts.is_inner, "is_phased": self.is_phased, "overlaps": self.overlaps, "vector_elems": float(self.vector)}
+        return Reductions(**(same | columns | {"is_cluster": columns["is_cluster"] > 0}))  # type: ignore[arg-type]
 
     def ranked(self, count: int) -> list[Candidate]:
         """Return the `count` best, best first."""
@@ -182,17 +186,30 @@ class Candidates:
         times = passing_ns(work, self.arch)
         order = np.argsort(times, kind="stable")[: max(count, TUNED)].tolist()
         least = times[order[0]]
-        order.sort(key=lambda place: (int((times[place] / least - 1) / NEAR), *self._later(self.shapes[place])))
+        near = self._near()
+        order.sort(key=lambda place: (int((times[place] / least - 1) / near), *self._later(self.shapes[place])))
         ideal = self.facts.total_elems * max(1, self.facts.input_bits + self.facts.output_bits) / 8 / (self.arch.roof_bytes_per_s * 1e-9)
         blocks, resident = (np.broadcast_to(values, times.shape) for values in (work.blocks, work.resident))
         return [
             Candidate(self.params(self.shapes[n]), float(times[n]), min(1.0, ideal / float(times[n])), int(blocks[n]), int(resident[n])) for n in order[:count]
         ]
 
-    @staticmethod
-    def _later(shape: _Shape) -> tuple[Any, ...]:
-        _, unroll, bdimx, bdimy, bdimz, split, is_cluster, _ = shape
-        return split > 1, split, abs(bdimx * bdimy * bdimz - BLOCK_THREADS[1]), unroll, bdimx
+    def _near(self) -> float:
+        facts = self.facts
+        if not facts.is_inner:
+            return NEAR_COLUMNS
+        is_cheap = facts.instructions <= CHEAP_INSTRUCTIONS * max(1, facts.vectorizable_inputs)
+        is_full = facts.iteration_elems >= ROUNDS_OF_BLOCKS[-1] * self.arch.sm_count
+        return NEAR_CHEAP if facts.dimensions == 2 and is_cheap and is_full else NEAR
+
+    def _later(self, shape: _Shape) -> tuple[Any, ...]:
+        """What decides between kernels that are predicted alike: the criteria above, behind the first."""
+        is_3d, unroll, bdimx, bdimy, bdimz, split, _, _ = shape
+        loads = abs(unroll.bit_length() - 2)
+        if not self.facts.is_inner:
+            return split > 1, split, -bdimx, loads
+        has_loop = self.vectors(bdimx, bdimy, bdimz, split, is_3d=is_3d) > unroll
+        return has_loop, split > 1, split, loads, -min(bdimx * bdimy * bdimz, BLOCK_THREADS[1]), bdimx
 
     def params(self, shape: _Shape) -> ReductionParams:
         is_3d, unroll, bdimx, bdimy, bdimz, split, is_cluster, registers = shape
@@ -216,10 +233,9 @@ class Candidates:
 
     def unrolls(self, vectors: int) -> list[int]:
         """Return the loads before the first use that are tried, for a thread that has so many vectors."""
-        most = max(1, min(MOST_UNROLL, MOST_LOADED_REGISTERS // self.loaded_registers))
-        if vectors <= most:
-            return [vectors] if vectors <= 2 else [vectors, 2]
-        return [most // 2, most] if most > 1 else [1]
+        most = max(1, min(MOST_SHIFTED_UNROLL if self.overlaps else MOST_UNROLL, MOST_LOADED_REGISTERS // self.loaded_registers))
+        fewest = 1 if self.facts.is_inner or vectors <= MOST_UNROLL else 2
+        return sorted({min(vectors, most), *(unroll for unroll in UNROLLS if fewest <= unroll < min(vectors, most))})
 
     def registers(self, threads: int) -> int:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
@@ -255,8 +271,9 @@ class Candidates:
             for bdimy in {max(1, min(threads // bdimx, next_power_of_two(facts.iteration_elems))) for threads in BLOCK_THREADS}:
                 threads = bdimx * bdimy
                 for split in self.splits(ceil_div(facts.iteration_elems, bdimy), row // (2 * bdimx), threads):
+                    registers = self.registers(threads)
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
-                        yield False, unroll, bdimx, bdimy, 1, split, False, self.registers(threads)
+                        yield False, unroll, bdimx, bdimy, 1, split, False, registers
         if facts.dimensions == 3 and facts.runs[0][0] and len(facts.runs) == 3:
             yield from self._inner_3d()
 
@@ -281,17 +298,18 @@ class Candidates:
             if bdimx > 1 and bdimx // 2 >= row or bdimx < LEAST_WIDTH and row >= 2 * LEAST_WIDTH:
                 continue
             columns = ceil_div(row, bdimx)
-            for bdimy in dict.fromkeys(self.fitting(bdimx, max(1, min(n // bdimx, next_power_of_two(facts.reduction_elems)))) for n in BLOCK_THREADS):
+            for bdimy in dict.fromkeys(self.fitting(bdimx, max(1, min(n // bdimx, next_power_of_two(facts.reduction_elems)))) for n in BLOCK_THREADS[1:]):
                 threads = bdimx * bdimy
                 most = facts.reduction_elems // (2 * bdimy)
+                usual, many = self.column_registers(threads, 1), self.column_registers(threads, MOST_UNROLL)
                 for split in self.splits(columns, most, threads):
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
-                        yield False, unroll, bdimx, bdimy, 1, split, False, self.column_registers(threads, unroll)
-                for split in CLUSTERS:
-                    # each block of a cluster gets its part of the columns from as many threads as there are blocks
-                    if split <= min(most, bdimy, arch.max_cluster_blocks) and columns * split * threads <= arch.sm_count * arch.max_threads_per_sm:
-                        for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
-                            yield False, unroll, bdimx, bdimy, 1, split, True, self.column_registers(threads, unroll)
+                        yield False, unroll, bdimx, bdimy, 1, split, False, many if unroll == MOST_UNROLL else usual
+                split = MOST_CLUSTER
+                # each block of a cluster gets its part of the columns from as many threads as there are blocks
+                if split <= min(most, bdimy, arch.max_cluster_blocks) and columns * split <= arch.sm_count:
+                    for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
+                        yield False, unroll, bdimx, bdimy, 1, split, True, many if unroll == MOST_UNROLL else usual
 
     def fitting(self, bdimx: int, bdimy: int) -> int:
         """Return as many of the threads along y as have shared memory to fold all results of the kernel in."""

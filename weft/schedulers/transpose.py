@@ -11,7 +11,7 @@ tile's rows change places (`SharedSwizzle`), so that the lanes of a warp, which 
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -35,9 +35,9 @@ from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, spl
 
 TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (256, 128, 512, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, that are tried."""
-NEAR = 0.01
+NEAR = 0.005
 """Predicted times this close (relative) count as equal: the first is taken."""
-BANK_BYTES = 4
+BANK_BYTES, LINE_BITS = 4, 1024
 MOST_UNROLL = 4
 
 
@@ -95,11 +95,14 @@ class TransposeAnalysis:
         along, across = self.extent(self.along, sizes), self.extent(self.across, sizes)
         full = [t for t in self.ends if len(self.axes.memory_order(t)) == len(self.order)]
         turned = [t for t in full if t.name in self.turned]
+        written = [t for t in full if not t.is_fusion_input]
+        along_bits, across_bits = ([t.dtype().bits for t in written if (t in turned) is is_turned] for is_turned in (False, True))
         sides = [(t.name in self.turned, t.is_fusion_input) for t in full]
         return TileFacts(
             along, across, self.extent(self.order, sizes) // max(1, along * across), straight_inputs=sides.count((False, True)),
             turned_inputs=sides.count((True, True)), straight_outputs=sides.count((False, False)), turned_outputs=sides.count((True, False)),
             bits=sum(t.dtype().bits for t in full), turned_bits=sum(t.dtype().bits for t in turned), instructions=self.cost.instructions, mufu=self.cost.mufu,
+            is_along_cut=any(along * bits % LINE_BITS for bits in along_bits), is_across_cut=any(across * bits % LINE_BITS for bits in across_bits),
         )  # fmt: skip
 
     def vector(self, limits: VectorLimits, classes: tuple[int, ...], sizes: Sizes, alignment_bits: Alignments) -> int:
@@ -175,8 +178,7 @@ class Transpose(Scheduler):
 
     def candidates(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, TransposeParams]]:
         found, _ = self._ranked(analysis, sizes, alignment_bits, arch)
-        near = [p for params in found for p in (params, replace(params, is_along_first=not params.is_along_first))]
-        return [(f"tiles of {p.tile_elems}", p) for p in near]
+        return [(f"tiles of {p.tile_elems}", p) for p in found]
 
     def _ranked(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[TransposeParams], list[float]]:
         """Return the candidates and their predicted times in ns, best first."""
@@ -184,13 +186,14 @@ class Transpose(Scheduler):
         along, across = self._vectors(analysis, sizes, alignment_bits, arch)
         found = []
         for tile, threads in ((chunks * widest, threads) for chunks in TILE_CHUNKS for threads in TILE_THREADS):
-            if tile * tile >= max(along, across) * threads and tile * tile * analysis.turned_tiles_bits <= 8 * arch.shared_per_block_optin_bytes // 2:
+            is_small = tile * tile * analysis.turned_tiles_bits <= 8 * arch.shared_per_block_optin_bytes // 2
+            if tile == TILE_CHUNKS[-1] * widest or tile * tile >= max(along, across) * threads and is_small:
                 unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
-                found.append(TransposeParams(tile, along, across, threads, unroll, turned_unroll, True))
-        columns = np.array([astuple(params)[:-1] for params in found], dtype=float).T
+                found += [TransposeParams(tile, along, across, threads, unroll, turned_unroll, is_along_first) for is_along_first in (True, False)]
+        columns = np.array([astuple(params) for params in found], dtype=float).T
+        columns = [*columns[:-1], columns[-1] > 0]
         times = passing_ns(work_of_transposes(Tiles(*columns), analysis.facts(sizes), arch), arch)
-        steps = np.floor((times / times.min() - 1) / NEAR)
-        order = np.lexsort((np.arange(len(found)), steps)).tolist()
+        order = np.lexsort((np.arange(len(found)), np.floor((times / times.min() - 1) / NEAR))).tolist()
         return [found[n] for n in order], [float(times[n]) for n in order]
 
     def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> ScheduleResult:

@@ -1,8 +1,9 @@
 """The time of a kernel whose blocks come, do their part once, and go: pointwise kernels, plain reductions, transposes.
 
 A kernel is as slow as the slowest of five things, a little slower where two are alike: bytes through memory; instructions through the schedulers of a
-multiprocessor; lines that warps touch; the lives of its blocks, one after the other on each seat; the starts of blocks. Before that comes the launch, behind it
-what blocks hand to each other. Nothing is fitted to these kernels but what all templates share. Pure. Read first: `Passing`, `passing_ns`.
+multiprocessor; lines that warps touch; the lives of its blocks, one after the other on each seat; the starts of blocks. Before that comes the launch, behind
+it what blocks hand to each other. Nothing is fitted to these kernels: they share the fitted numbers of others, and the few below were read off records. Pure.
+Read first: `Passing`, `passing_ns`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,14 @@ import numpy as np
 from ...arch import REGISTERS_PER_WARP_GRANULARITY, SHARED_GRANULARITY_BYTES, SHARED_RESERVED_PER_BLOCK_BYTES, SUB_PARTITIONS, Arch
 from .parts import FITTED, MUFU_CLOCKS, Fitted
 
+PIECE_BYTES = 16.0
+"""That memory moves beside each piece of neighbouring bytes: half a sector, where it begins or ends within one."""
+LEAST_BUSY = 0.625
+"""Part of the multiprocessors that can draw all that memory gives. Measured on an H200: one draws 1.6 times its share while others idle."""
+DRAIN = 0.1
+"""Of what blocks have under way at once, the part in whose time memory does less: the first blocks load and store nothing, the last ones end one by one."""
+LINE_CLOCKS = 2.0
+"""Of a multiprocessor, for each line of memory that an access of a warp touches. Source: sums of rows of 128 bytes by 1 to 8 threads each, on one H200."""
 FEW_WAVES = 4
 """Rounds of blocks up to which the last one is counted as a whole; of more, blocks end at different times, and the last ones overlap with others."""
 
@@ -23,10 +32,10 @@ FEW_WAVES = 4
 class Passing:
     """Numbers, or numpy arrays with one element per kernel.
 
-    dram_bytes: that must move through memory, more where memory gives more than is used. block_bytes: that a block has asked for at
-    once. blocks: of the grid; warps: of a block; resident: blocks that a
-    multiprocessor holds. rounds: of a thread's loads, each begun when those before have arrived. instructions, mufu: of a thread, in all. lines: of 128 bytes
-    that all accesses of a block touch. wait_clocks: of the chain of a block, beside its loads and instructions. exchange_ns: of blocks with each other.
+    dram_bytes: that must move through memory, more where memory gives more than is used; block_bytes: that a block has asked for at once. blocks: of the grid;
+    warps: of a block; resident: blocks that a multiprocessor holds, seats: that the chip does. rounds: of a thread's loads, each begun when those before have
+    arrived. instructions, mufu: of a thread, in all. lines: that all accesses of a block touch. wait_clocks: of the chain of a block, beside its loads and
+    instructions. exchange_ns: of blocks with each other.
     """
 
     dram_bytes: Any
@@ -34,6 +43,7 @@ class Passing:
     blocks: Any
     warps: Any
     resident: Any
+    seats: Any
     rounds: Any
     instructions: Any
     mufu: Any
@@ -52,26 +62,24 @@ def resident_blocks(threads: Any, registers: Any, shared_bytes: Any, arch: Arch)
     return np.maximum(1.0, np.minimum(found, arch.shared_per_sm_bytes // shared))
 
 
+def piece_cost(bytes_at_once: Any) -> Any:
+    """Return the bytes that move through memory for each that is used, where a block has so many neighbouring bytes of a row at a time."""
+    return 1.0 + PIECE_BYTES / np.maximum(1.0, bytes_at_once)
+
+
 def passing_ns(w: Passing, arch: Arch, c: Fitted = FITTED) -> Any:
     """Return the time of each kernel, from event to event."""
     clock, t = arch.sm_clock_khz * 1e-6, arch.latencies
     per_sm = w.blocks / arch.sm_count
     busiest = np.ceil(per_sm)
-    waves = per_sm / w.resident
+    waves = w.blocks / w.seats
     issue = w.warps * np.maximum(w.instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock
     life = w.rounds * t.dram_latency_ns + (c.alone * w.instructions + w.wait_clocks) / clock
     rounds_of_blocks = np.where(waves < FEW_WAVES, np.ceil(waves), waves + 0.5)
-    uneven = np.where(per_sm < 1, 1 / np.maximum(per_sm, LEAST_BUSY), np.where(waves < FEW_WAVES, busiest / per_sm, 1.0))
-    memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * np.minimum(uneven, 1 / LEAST_BUSY)
+    whole = np.floor(per_sm)
+    uneven = np.where(waves < FEW_WAVES, (whole + (per_sm > whole) * np.maximum(per_sm - whole, LEAST_BUSY)) / per_sm, 1.0)
+    memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * uneven
     bounds = (memory, busiest * issue, busiest * LINE_CLOCKS * w.lines / clock, rounds_of_blocks * life)
     together = np.maximum(sum(bound**c.sharpness for bound in bounds) ** (1 / c.sharpness), busiest * t.block_launch_ns)
     under_way = np.minimum(w.resident, per_sm) * w.block_bytes * arch.sm_count / (arch.roof_bytes_per_s * 1e-9)
     return t.launch_ns + t.dram_latency_ns + together + DRAIN * under_way + w.exchange_ns
-
-
-LEAST_BUSY = 0.6
-"""Part of the multiprocessors that can draw all that memory gives."""
-DRAIN = 0.25
-"""Of what blocks have under way at once, the part in whose time memory does less: the first blocks load and store nothing, the last ones end one by one."""
-LINE_CLOCKS = 2.5
-"""Of a multiprocessor, for each line of memory that an access of a warp touches. Source: sums of rows of 128 bytes by 1 to 8 threads each, on one H200."""

@@ -62,9 +62,11 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     along = np.minimum(np.minimum(WARP_THREADS, p.bdimx) * v, right) * width / 8
     lines = np.where(along >= LINE_BYTES, np.ceil(WARP_THREADS * v * width / 8 / LINE_BYTES), WARP_THREADS * v * width / 8 / np.maximum(1, along))
     cost = np.where(along * vectors_along < SECTOR_BYTES, 1.25, 1.0)
+    resident = resident_blocks(threads, np.minimum(255, needed), 0.0, arch)
     return Passing(
         dram_bytes=(f.total_elems * whole * cost + (p.break_point > 0) * (right * right_only + left * left_only)) / 8,
-        block_bytes=threads * vectors * v * whole / 8, blocks=blocks, warps=np.ceil(threads / WARP_THREADS), resident=resident_blocks(threads, np.minimum(255, needed), 0.0, arch), rounds=1.0,
+        block_bytes=threads * vectors * v * whole / 8, blocks=blocks, warps=np.ceil(threads / WARP_THREADS),
+        resident=resident, seats=resident * arch.sm_count, rounds=1.0,
         instructions=instructions, mufu=f.mufu * vectors * v, lines=np.ceil(threads / WARP_THREADS) * vectors * tensors * lines,
         wait_clocks=(p.is_phased + 0.0) * t.l1_latency_clocks, exchange_ns=0.0,
     )  # fmt: skip

@@ -13,14 +13,14 @@ import numpy as np
 from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from ..arithmetic import tree_workspace_bytes
 from ..facts import ReductionFacts
-from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks, fold_clocks
-from .passing import Passing, resident_blocks
+from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks, clusters_at_once, fold_clocks
+from .passing import Passing, piece_cost, resident_blocks
 
 LINE_BYTES = 128
 OTHER_REGISTERS = 24.0
 """Of a thread beside loaded vectors and partial results: addresses, loops, one vector that is worked on. Source: some 100 kernels for an H200."""
-VISIT_COST = {16: 4.3, 32: 2.2, 64: 1.25}
-"""Relative bytes through memory where a block comes back to a line for so many bytes of it at a time. Source: sums of rows of 128 bytes on one H200."""
+SHIFTED_ACCESSES = 3
+"""Of a vector that begins at any element: words of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Reductions:
     grid_split: Any
     is_cluster: Any
     is_phased: bool
+    overlaps: bool
     max_registers: Any
 
 
@@ -59,17 +60,22 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
         shared = 0.0
     rounds = np.ceil(vectors / p.unroll)
     bits = f.input_bits / inputs
-    needed = OTHER_REGISTERS + p.unroll * inputs * np.maximum(1, v * bits / 32) + (v * f.accumulator_bits / 32 if p.is_outer else f.accumulator_bits / 32)
+    words = SHIFTED_ACCESSES if p.overlaps else np.maximum(1, v * bits / 32)
+    needed = OTHER_REGISTERS + p.unroll * inputs * words + (v * f.accumulator_bits / 32 if p.is_outer else f.accumulator_bits / 32)
     lacking = np.maximum(0.0, needed - p.max_registers)
     # what a warp touches at once, and what it leaves of a line for later
     piece = np.minimum(run, p.bdimx * v) * bits / 8
+    if p.is_outer:  # rows that one block has whole are neighbours
+        piece = np.where(p.bdimx * v >= run, piece * p.bdimy, piece)
     lines = np.maximum(WARP_THREADS * v * bits / 8 / LINE_BYTES, WARP_THREADS / np.minimum(WARP_THREADS, p.bdimx))
     visit = piece if p.is_outer else np.minimum(run * bits / 8, piece * p.unroll)
-    cost = np.select([visit <= 16, visit <= SECTOR_BYTES, visit <= 64], [VISIT_COST[16], VISIT_COST[32], VISIT_COST[64]], 1.0)
+    visit = np.maximum(1.0, visit)
+    cost = np.maximum(1.0, SECTOR_BYTES / visit) if p.is_outer else piece_cost(visit)  # blocks of neighbouring columns run at the same time
+    accesses = vectors * inputs * (SHIFTED_ACCESSES if p.overlaps else 1)
     # folding
     is_folded, warps = folded > 1, np.ceil(threads / WARP_THREADS)
     in_block = (folded > WARP_THREADS) | (p.is_outer & (warps > 1))
-    instructions = OP_INSTRUCTIONS * f.instructions * vectors * v + ACCESS_INSTRUCTIONS * vectors * inputs
+    instructions = OP_INSTRUCTIONS * f.instructions * vectors * v + ACCESS_INSTRUCTIONS * accesses
     instructions = instructions + STEP_INSTRUCTIONS + RESULT_INSTRUCTIONS * f.exchange_factor * results * is_folded + c.spill * lacking * rounds
     wait = f.exchange_factor * is_folded * (fold_clocks(folded, t) + 2 * in_block * barrier_clocks(warps, t))
     wait = wait + c.cluster * p.is_cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * p.grid_split)
@@ -77,8 +83,12 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     turns = np.ceil(p.grid_split / np.maximum(1, folded))
     exchange = shares * (t.grid_meeting_ns + c.l2 * t.l2_latency_ns * turns)
     exchange = exchange + shares * 2 * f.iteration_elems * p.grid_split * f.accumulator_bits / 8 / (t.l2_bytes_per_s * 1e-9)
+    resident = resident_blocks(threads, np.minimum(needed, p.max_registers), shared, arch)
+    cluster = np.where(p.is_cluster, p.grid_split, 1)
+    seats = np.where(p.is_cluster, clusters_at_once(cluster, arch) * cluster, arch.sm_count) * resident
     return Passing(
         dram_bytes=(f.total_elems * f.input_bits * cost + f.iteration_elems * 32.0 * f.reductions) / 8,
-        block_bytes=threads * np.minimum(vectors, p.unroll) * v * f.input_bits / 8, blocks=blocks, warps=warps, resident=resident_blocks(threads, np.minimum(needed, p.max_registers), shared, arch), rounds=rounds,
-        instructions=instructions, mufu=f.mufu * vectors * v, lines=warps * vectors * inputs * lines, wait_clocks=wait, exchange_ns=exchange,
+        block_bytes=threads * np.minimum(vectors, p.unroll) * v * f.input_bits / 8, blocks=blocks, warps=warps,
+        resident=resident, seats=seats, rounds=rounds,
+        instructions=instructions, mufu=f.mufu * vectors * v, lines=warps * accesses * lines, wait_clocks=wait, exchange_ns=exchange,
     )  # fmt: skip

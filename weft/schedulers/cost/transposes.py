@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
+from ...arch import WARP_THREADS, Arch
 from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks
-from .passing import Passing, resident_blocks
+from .passing import Passing, piece_cost, resident_blocks
 
 SHARED_INSTRUCTIONS = 2.5
 """Of a thread, for an element that is read from or written to a tile by itself: its address, changed by the swizzle, and the access."""
 OTHER_REGISTERS = 16.0
+CUT_BYTES = 32.0
+"""Moved once more for each row of a tile whose neighbour shares a line and comes much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,14 @@ class Tiles:
     threads: Any
     unroll: Any
     turned_unroll: Any
+    is_along_first: Any
 
 
 @dataclass(frozen=True, slots=True)
 class TileFacts:
     """along, across, batches: elements. straight_inputs, turned_inputs, straight_outputs, turned_outputs: how many tensors; bits: of all of them, of an
-    element. turned_bits: of those in tiles. instructions, mufu: of an element."""
+    element. turned_bits: of those in tiles. instructions, mufu: of an element.
+    is_along_cut, is_across_cut: what is written has rows along (across) that begin within lines, so that neighbouring tiles share some."""
 
     along: int
     across: int
@@ -47,6 +51,8 @@ class TileFacts:
     turned_bits: int
     instructions: int
     mufu: int
+    is_along_cut: bool
+    is_across_cut: bool
 
 
 def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
@@ -57,16 +63,21 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     blocks = np.ceil(f.along / tile) * np.ceil(f.across / tile) * f.batches
     used = f.along * f.across * f.batches / (blocks * tile * tile)  # at the ends of rows tiles are not full
     tiles = f.turned_inputs + f.turned_outputs
+    straight_tensors = max(1, f.straight_inputs + f.straight_outputs)
     accesses = straight * (f.straight_inputs + f.straight_outputs + tiles * (p.along_vector == 1)) + turned * tiles * 2
     instructions = OP_INSTRUCTIONS * f.instructions * elems + ACCESS_INSTRUCTIONS * accesses * used + SHARED_INSTRUCTIONS * elems * tiles + STEP_INSTRUCTIONS
     rounds = (f.turned_inputs > 0) * np.ceil(turned / p.turned_unroll) + (f.straight_inputs > 0) * np.ceil(straight / p.unroll)
     at_once = np.maximum(p.unroll * p.along_vector * f.straight_inputs, p.along_vector * p.unroll)
     needed = OTHER_REGISTERS + at_once * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 32
-    piece = np.minimum(np.minimum(f.along, f.across), tile) * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 8
-    cost = np.where(piece < SECTOR_BYTES, 2.0, np.where(piece < 64, 1.25, 1.0))
+    straight_piece = np.where(tile >= f.along, f.along * np.minimum(tile, f.across), tile) * (f.bits - f.turned_bits) / 8 / straight_tensors
+    turned_piece = np.where(tile >= f.across, f.across * np.minimum(tile, f.along), tile) * f.turned_bits / 8 / tiles
+    cost = (f.bits - f.turned_bits) * piece_cost(straight_piece) + f.turned_bits * piece_cost(turned_piece)
+    is_along_cut, is_across_cut = f.is_along_cut & (tile < f.along), f.is_across_cut & (tile < f.across)
+    cut_bits = np.where(p.is_along_first, is_across_cut * f.turned_bits, is_along_cut * (f.bits - f.turned_bits))
+    cost = cost + cut_bits * CUT_BYTES / np.minimum(straight_piece, turned_piece)
+    resident = resident_blocks(p.threads, needed, tile * tile * f.turned_bits / 8, arch)
     return Passing(
-        dram_bytes=f.along * f.across * f.batches * f.bits / 8 * cost, block_bytes=tile * tile * f.bits / 8,
-        blocks=blocks, warps=warps,
-        resident=resident_blocks(p.threads, needed, tile * tile * f.turned_bits / 8, arch), rounds=rounds,
+        dram_bytes=f.along * f.across * f.batches * cost / 8, block_bytes=tile * tile * f.bits / 8,
+        blocks=blocks, warps=warps, resident=resident, seats=resident * arch.sm_count, rounds=rounds,
         instructions=instructions, mufu=f.mufu * elems, lines=0.0, wait_clocks=2 * barrier_clocks(warps, t) * (tiles > 0), exchange_ns=0.0,
     )  # fmt: skip
