@@ -1,4 +1,4 @@
-"""What a choice by the cost model loses on recorded kernels without kept rows: pointwise, reductions along and across memory, transposes.
+"""What the cost model loses on recorded kernels without kept rows: pointwise, reductions along and across memory, transposes.
 
     python bench/plain_regret.py [RECORD.json ...] [--worst 10]
 
@@ -20,14 +20,17 @@ from fit_cost import geometric_mean
 from measure import RESULTS, table
 from plain_definitions import PARAMS, PlainSpec, facts_of
 
-from weft.arch import Arch, arch_by_name
+from weft.arch import Arch, arch_by_name, ceil_div
 from weft.schedulers.cost.parts import FITTED, Fitted
 from weft.schedulers.cost.passing import passing_ns
 from weft.schedulers.cost.pointwise import Pointwise, work_of_pointwise
 from weft.schedulers.cost.reductions import Reductions, work_of_reductions
 from weft.schedulers.cost.transposes import Tiles, work_of_transposes
+from weft.schedulers.reduction_heuristic import BLOCK_THREADS, MOST_CLUSTER, MOST_SHIFTED_UNROLL
 
 RECORD = RESULTS / "plain.json"
+MOST_MISSED = 1.1
+"""The fastest candidate that was timed over the fastest kernel, in a case that can judge."""
 LEAST_KERNELS = 3
 """Of a case that can judge."""
 
@@ -85,6 +88,21 @@ def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray
     return passing_ns(work, arch, fitted)
 
 
+def candidates_among(case: Timed, arch: Arch) -> np.ndarray:
+    """Return which of the kernels are such as the choice compares: of columns, neither large clusters nor large blocks, and one shifted vector at a time."""
+    if case.spec.family != "columns":
+        return np.ones(len(case.params), bool)
+    _, facts, _ = facts_of(case.spec)
+
+    def is_one(p: Any) -> bool:
+        blocks = ceil_div(facts.iteration_elems, p.vector_elems * p.bdimx) * p.grid_split
+        is_cluster_fine = not p.is_cluster or p.grid_split <= MOST_CLUSTER and blocks <= arch.sm_count
+        return is_cluster_fine and p.threads_per_block <= BLOCK_THREADS[-1] and (not p.overlaps or p.unroll <= MOST_SHIFTED_UNROLL)
+
+    found = np.array([is_one(p) for p in case.params])
+    return found if found.any() else np.ones(len(case.params), bool)
+
+
 @dataclass(frozen=True)
 class Judged:
     """regret: of the model; was: of the choice of that time. error: logarithms of predicted over measured times, of kernels up to twice the fastest."""
@@ -102,7 +120,11 @@ def judge(cases: Sequence[Timed], arch: Arch, fitted: Fitted = FITTED) -> list[J
         predicted, best = predicted_ns(case, arch, fitted), case.us.min()
         near = case.us < 2 * best
         was = None if case.chosen is None else float(case.us[case.chosen] / best - 1)
-        out.append(Judged(case, float(case.us[np.argmin(predicted)] / best - 1), was, np.log(predicted * 1e-3 / case.us)[near]))
+        is_one = candidates_among(case, arch)
+        if case.us[is_one].min() > MOST_MISSED * best:
+            continue  # of the few that were drawn, none that the choice would compare is good
+        among = np.where(is_one, predicted, np.inf)
+        out.append(Judged(case, float(case.us[np.argmin(among)] / best - 1), was, np.log(predicted * 1e-3 / case.us)[near]))
     return out
 
 
