@@ -37,7 +37,6 @@ WARP_REDUCTION_CLOCKS = 80.0
 BLOCK_REDUCTION_CLOCKS = 80.0
 BLOCK_REDUCTION_CLOCKS_PER_WARP = 15.5
 """A reduction within a warp; a barrier with its second stage on top; and what each warp more costs, waiting for the last."""
-WARP_REDUCTION_INSTRUCTIONS = 12.0
 BLOCK_REDUCTION_INSTRUCTIONS = 30.0
 INSTRUCTIONS_PER_OP = 0.5
 """Machine instructions over the operations that the op registry counts: fused multiply-adds, conversions of two elements at once."""
