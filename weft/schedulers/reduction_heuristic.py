@@ -184,10 +184,9 @@ class Candidates:
         """Return the `count` best, best first."""
         work = work_of_reductions(self.table(), self.facts, self.arch)
         times = passing_ns(work, self.arch)
-        order = np.argsort(times, kind="stable")[: max(count, TUNED)].tolist()
-        least = times[order[0]]
-        near = self._near()
-        order.sort(key=lambda place: (int((times[place] / least - 1) / near), *self._later(self.shapes[place])))
+        order = np.argsort(times, kind="stable").tolist()
+        near = int(np.count_nonzero(times <= times.min() * (1 + self._near())))
+        order = [*sorted(order[:near], key=lambda place: self._later(self.shapes[place])), *order[near:count]]
         ideal = self.facts.total_elems * max(1, self.facts.input_bits + self.facts.output_bits) / 8 / (self.arch.roof_bytes_per_s * 1e-9)
         blocks, resident = (np.broadcast_to(values, times.shape) for values in (work.blocks, work.resident))
         return [
