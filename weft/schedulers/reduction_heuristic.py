@@ -178,7 +178,7 @@ class Candidates:
         """Return the candidates as arrays."""
         columns = dict(zip(_COLUMNS, np.array(self.shapes, dtype=float).T))
         same = {"is_outer": not self.facts.is_inner, "is_phased": self.is_phased, "overlaps": self.overlaps, "vector_elems": float(self.vector)}
-        return Reductions(**(same | columns | {"is_cluster": columns["is_cluster"] > 0}))  # type: ignore[arg-type]
+        return Reductions(**(same | columns | {"is_cluster": columns["is_cluster"] > 0}))
 
     def ranked(self, count: int) -> list[Candidate]:
         """Return the `count` best, best first."""
@@ -211,6 +211,7 @@ class Candidates:
         return has_loop, split > 1, split, loads, -min(bdimx * bdimy * bdimz, BLOCK_THREADS[1]), bdimx
 
     def params(self, shape: _Shape) -> ReductionParams:
+        """Return the params of a candidate."""
         is_3d, unroll, bdimx, bdimy, bdimz, split, is_cluster, registers = shape
         is_outer = not self.facts.is_inner
         vectors = self.vectors(bdimx, bdimy, bdimz, split, is_3d=is_3d)

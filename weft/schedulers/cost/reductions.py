@@ -45,6 +45,7 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     """Return what the kernels do."""
     t = arch.latencies
     threads, v, inputs = p.bdimx * p.bdimy * p.bdimz, p.vector_elems, max(1, f.vectorizable_inputs)
+    shared: Any = 0.0
     if p.is_outer:
         row = np.ceil(f.iteration_elems / v)
         vectors = np.ceil(np.ceil(f.reduction_elems / p.grid_split) / p.bdimy)
@@ -57,7 +58,6 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
         vectors = np.where(p.is_3d, np.ceil(np.ceil(f.inner_run_elems / v) / p.bdimx) * np.ceil(f.outer_run_elems / (p.bdimz * p.grid_split)), vectors)
         blocks = np.ceil(f.iteration_elems / p.bdimy) * p.grid_split
         folded, results, run = p.bdimx * p.bdimz, f.reductions + 0.0 * v, f.inner_run_elems
-        shared = 0.0
     rounds = np.ceil(vectors / p.unroll)
     bits = f.input_bits / inputs
     words = SHIFTED_ACCESSES if p.overlaps else np.maximum(1, v * bits / 32)
