@@ -211,3 +211,14 @@ def test_attention_has_a_gradient_and_with_a_mask_says_that_it_has_none() -> Non
         torch.testing.assert_close(a, b)
     with pytest.raises(Unsupported, match="W135: gradients through sdpfa_fwd(.|\n)*leave bias and mask out"):
         attention(True).autograd()(*inputs, torch.ones(2, 3, 5, 5, dtype=torch.bool))
+
+
+def test_a_cut_gradient_is_told_after_calls_without_gradients_too() -> None:
+    """Grad mode is a part of what a remembered call is compared with."""
+    fd, x, w = square_plus(), leaf(3, 5), leaf(5)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            fd.execute([x, w])
+    with pytest.warns(GradientCut, match="W138"):
+        fd.execute([x, w])

@@ -354,7 +354,7 @@ class RecordedCalls:
             scalars += [type(value)] if warm_path.is_scalar(kind) else []
             scalars += [value] if kind == warm_path.SHAPE_SCALAR else []
         key, low, _ = self._signature(values, device)  # type: ignore[misc]
-        entry = (warm_path.guard_of(guarded), run, in_block(), device, *scalars, fits, *(v.data_ptr() for _, v in tensors))
+        entry = (warm_path.guard_with_mode(guarded), run, in_block(), device, *scalars, fits, *(v.data_ptr() for _, v in tensors))
         self._table[key] = entry
         if not low:
             self._last[0] = entry

@@ -337,7 +337,7 @@ class Caller(ABC):
             if kind is warm_path.SHAPE_SCALAR:
                 scalars.append(value)
         tensors = self._tensors(values)
-        entry = (warm_path.guard_of(guarded), prepared.run, self._settings(), device, *scalars, self._fits(tensors), *(v.data_ptr() for _, v in tensors))
+        entry = (warm_path.guard_with_mode(guarded), prepared.run, self._settings(), device, *scalars, self._fits(tensors), *(v.data_ptr() for _, v in tensors))
         if len(self._table) >= LARGEST_TABLE:
             self.forget()
         self._prepared[key] = prepared

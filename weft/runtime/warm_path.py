@@ -93,6 +93,17 @@ def guard_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
         return never
 
 
+def guard_with_mode(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Return a guard that also tells whether gradients are recorded as now, which matters where a tensor requires one."""
+    check = guard_of(tensors)
+    if not any([t.requires_grad for t in tensors]):
+        return check
+    records = torch.is_grad_enabled
+    if records():
+        return lambda *given: records() and check(*given)
+    return lambda *given: not records() and check(*given)
+
+
 def write_execute(kinds: Sequence[str], constants: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return (execute, signature) for inputs of these kinds.
 
