@@ -83,6 +83,34 @@ def both_sides(x: torch.Tensor) -> Made:
     return *rows, elements.t(), scales.t()
 
 
+def nvfp4_both_ways(x: torch.Tensor, after: Callable[[Made], Made] = lambda made: made) -> Made:
+    """Return what `quantize.nvfp4_both_ways` does."""
+    return *after(nvfp4(x)), *after(nvfp4(x.t()))
+
+
+SIGNS = (1.0, -1.0) * 8
+
+
+def hadamard(x: torch.Tensor) -> torch.Tensor:
+    """Transform blocks of 16 as `quantize.hadamard_transform` does with SIGNS: four sums of halves, which fuse better than a product."""
+    blocks = x.unflatten(-1, (-1, 16)) * torch.tensor(SIGNS, device=x.device)
+    for half in (1, 2, 4, 8):
+        pairs = blocks.unflatten(-1, (-1, 2, half))
+        blocks = torch.stack([pairs[..., 0, :] + pairs[..., 1, :], pairs[..., 0, :] - pairs[..., 1, :]], -2).flatten(-3)
+    return (blocks * 0.25).flatten(-2)
+
+
+def nvfp4_stochastic(x: torch.Tensor) -> Made:
+    """Return elements and scales as `quantize.nvfp4` does with stochastic rounding."""
+    blocks = x.unflatten(-1, (-1, 16))
+    scales = fp8(blocks.abs().amax(-1) / 6.0)
+    y = blocks * (1.0 / scales.float()).clamp(max=3.4028234663852886e38)[..., None]
+    size = y.abs()
+    step = torch.where(size < 2.0, 0.5, torch.where(size < 4.0, 1.0, 2.0))
+    on_grid = (torch.floor(size / step + torch.rand_like(size)) * step).clamp(max=6.0)
+    return fp4(torch.copysign(on_grid, y).flatten(-2)), scales.view(torch.uint8)
+
+
 def fp4_values(packed: torch.Tensor) -> torch.Tensor:
     """Decode e2m1. Shapes: [..., k / 2] of uint8 -> [..., k]."""
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).int()
@@ -115,9 +143,13 @@ def reference(name: str) -> Callable[..., Any] | None:
     return run
 
 
-_PLAIN: dict[str, Callable[..., Any]] = {
+_PLAIN: dict[str, Callable[..., Any] | None] = {
     "fp4 to bf16": lambda x: fp4_values(x.view(torch.uint8)).bfloat16(), "fp4 to float": lambda x: fp4_values(x.view(torch.uint8)),
     "fp8 to bf16": lambda x: x.bfloat16(), "row sums of fp4": lambda x: fp4_values(x.view(torch.uint8)).sum(1),
     "mxfp8 rows and columns": lambda x: both_sides(x.float()),
     "silu mul mxfp8 rows and columns": lambda x, y: both_sides(F.silu(x.float()) * y.float()),
+    "nvfp4 rows and columns": lambda x: nvfp4_both_ways(x.float()), "nvfp4 rows and columns swizzled": lambda x: nvfp4_both_ways(x.float(), in_tiles),
+    "silu mul nvfp4 rows and columns": lambda x, y: nvfp4_both_ways(F.silu(x.float()) * y.float()),
+    "nvfp4 hadamard": lambda x: in_tiles(nvfp4(hadamard(x.float()))), "nvfp4 stochastic": lambda x: in_tiles(nvfp4_stochastic(x.float())),
+    "nvfp4 hadamard stochastic": lambda x: in_tiles(nvfp4_stochastic(hadamard(x.float()))), "nvfp4 in groups": None,  # rows of a tile depend on offsets
 }  # fmt: skip

@@ -45,7 +45,7 @@ def test_a_copy_of_fp4_moves_whole_vectors(elems):
     assert same_bytes(fd.execute([x])[0], x)
 
 
-@pytest.mark.parametrize("offset_bytes", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("offset_bytes", [0, 1, 2, 4, 8, 16])
 def test_a_slice_may_begin_at_any_byte(offset_bytes):
     """The vector falls to what the address allows: 2, 4, 8, 16 or 32 elements of 4 bits."""
     fd = defined(FP4, 1, lambda fd, x: fd.ops.cast(x, BF16))
@@ -299,3 +299,39 @@ def test_norm_backward_takes_narrow_types(kind):
         with options(strict_schedules=True):
             fd.validate([random_codes(shape, kind), random_values(shape, BF16), random_values(shape[1:], BF16)])
     assert "inner_outer_persistent" in {runtime.scheduler for runtime in fd.fec.kernel_runtimes}
+
+
+@pytest.mark.parametrize("view", ["rows of 3", "5 of 24 columns", "one column"])
+def test_views_that_split_a_byte_are_refused_by_name(view):
+    """As results of 4 bits; of their values in a wider type they are none."""
+    views = {
+        "rows of 3": lambda fd, x: fd.ops.reshape(x, [32, 3]), "5 of 24 columns": lambda fd, x: fd.ops.slice(x, [0, 1], [4, 6]),
+        "one column": lambda fd, x: fd.ops.slice(x, [0, 2], [4, 3]),
+    }  # fmt: skip
+    x = random_codes((4, 24), FP4)
+    fd = defined(FP4, 2, lambda fd, x: views[view](fd, x)) if view != "rows of 3" else static(lambda fd, x: views[view](fd, x))
+    with pytest.raises(RuntimeError, match=r"Last dimension of the logical domain is not divisible by the adjustment factor. \(output T\d+_g___e2m1"):
+        fd.execute([x])
+    wide = static(lambda fd, x: fd.ops.cast(views[view](fd, x), FLOAT)).execute([x])[0]
+    values_of_x = values(x, FP4).float()
+    wanted = {"rows of 3": values_of_x.view(32, 3), "5 of 24 columns": values_of_x[:, 1:6], "one column": values_of_x[:, 2:3]}[view]
+    torch.testing.assert_close(wide, wanted, atol=0, rtol=0)
+
+
+def static(compute) -> FusionDefinition:  # noqa: ANN001
+    """A definition of codes of fixed sizes, which may be reshaped."""
+    with FusionDefinition() as fd:
+        fd.add_output(compute(fd, fd.define_tensor([4, 24], contiguity=True, dtype=FP4)))
+    return fd
+
+
+def test_parts_that_begin_in_a_byte_are_copied_to_be_stored():
+    """A lookup's own result is stored one by one; behind a copy, two of its elements at once."""
+    for part, wanted in (
+        (lambda fd, x: fd.ops.slice(x, [0, 1], [4, 7]), lambda v: v[:, 1:7]), (lambda fd, x: fd.ops.pad(x, [1, 1]), lambda v: torch.nn.functional.pad(v, [1, 1])),
+    ):  # fmt: skip
+        x = random_codes((4, 24), FP4)
+        found = static(lambda fd, x: fd.ops.set(part(fd, x))).execute([x])[0]
+        assert same_bytes(found, narrow.packed(wanted(values(x, FP4)), FP4))
+        with pytest.raises(RuntimeError, match="Float4_e2m1fn needs vectors of 2"):
+            static(part).execute([x])

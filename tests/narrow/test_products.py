@@ -86,3 +86,54 @@ def test_a_gpu_computes_it_or_says_what_is_missing(name):
     wide = [quantize.dequantize(q, s, dtype=torch.float32, layout=layout).double() for q, s in ((qa, sa), (qb, sb))]
     wanted = wide[0] @ wide[1].t()
     torch.testing.assert_close(found.double(), wanted, rtol=0.02, atol=0.01 * float(wanted.abs().max()))
+
+
+def grouped(elements: DataType, scales: DataType) -> FusionDefinition:
+    """Rows of a [m, k] in groups, each times its own b [g, k, n], which lies as [g, n, k]."""
+    with FusionDefinition() as fd:
+        a = fd.define_tensor([-1, -1], contiguity=True, dtype=elements)
+        b = fd.define_tensor([-1, -1, -1], contiguity=True, dtype=elements, stride_order=[2, 0, 1])
+        ends = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int32)
+        rows, columns = fd.define_tensor([-1, -1], contiguity=False, dtype=scales), fd.define_tensor([-1, -1, -1], contiguity=False, dtype=scales)
+        out, *rest = fd.ops.grouped_mm(a, b, ends, rows, columns, dtype=DataType.Float)
+        assert rest == [None, None]
+        fd.add_output(out)
+    return fd
+
+
+def experts(device: str):  # noqa: ANN201
+    """Rows of three experts quantized per row, their weights per column, where the rows of each end, and the product of what they stand for."""
+    a, b, ends = random_values((96, 64), BF16).to(device), random_values((3 * 32, 64), BF16).to(device), [16, 64, 96]
+    (qa, sa), (qb, sb) = quantize.per_row(a), quantize.per_row(b)
+    given = [qa, qb.view(3, 32, 64).transpose(1, 2), torch.tensor(ends, dtype=torch.int32, device=device), sa, sb.view(3, 1, 32)]
+    wide = [quantize.dequantize(q, s, dtype=torch.float32).double() for q, s in ((qa, sa), (qb, sb))]
+    parts = [wide[0][i:j] @ wide[1].view(3, 32, 64)[g].t() for g, (i, j) in enumerate(zip([0, *ends], ends))]
+    return given, torch.cat(parts)
+
+
+def test_groups_of_rows_with_a_scale_each():
+    given, wanted = experts("cpu")
+    (found,) = grouped(E4M3, DataType.Float).execute(given)
+    torch.testing.assert_close(found.double(), wanted, rtol=2.0**-20, atol=2.0**-20 * float(wanted.abs().max()))
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_groups_or_says_what_is_missing():
+    given, wanted = experts("cuda")
+    if torch.cuda.get_device_capability() < (8, 9):
+        with pytest.raises(MissingHardware, match="needs a GPU of compute capability 8.9"):
+            grouped(E4M3, DataType.Float).execute(given)
+        return
+    (found,) = grouped(E4M3, DataType.Float).execute(given)
+    torch.testing.assert_close(found.double(), wanted, rtol=0.02, atol=0.01 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("elements, scales, name", [(FP4, E4M3, "float4_e2m1fn_x2 with scales of float8_e4m3fn"), (E4M3, E8M0, "float8_e4m3fn with scales of float8_e8m0fnu")], ids=str)
+def test_groups_with_scales_of_blocks_name_the_missing_hardware(elements, scales, name):
+    """On the CPU, and on every GPU before Blackwell."""
+    device = "cuda" if torch.cuda.is_available() and torch.cuda.get_device_capability() < (10, 0) else "cpu"
+    recipe = quantize.nvfp4 if elements is FP4 else quantize.mxfp8
+    (q, s), (qb, sb) = (recipe(random_values((32, 64), BF16).to(device)) for _ in range(2))
+    given = [q, qb.view(1, 32, -1).transpose(1, 2), torch.tensor([32], dtype=torch.int32, device=device), s, sb.view(1, 32, -1).transpose(1, 2)]
+    with pytest.raises(MissingHardware, match=f"grouped_mm of {name} needs a GPU of compute capability 10.0"):
+        grouped(elements, scales).execute(given)
