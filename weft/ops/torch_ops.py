@@ -177,8 +177,8 @@ def _scaled_grouped_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -
     given, dtype = _named(operands, attributes), attributes["dtype"]
     a, b, offsets, scale_a, scale_b = (given[n] for n in ("mat1", "mat2", "offsets", "scale1", "scale2"))
     if not a.is_cuda and needed_capability(a.dtype, scale_a) == (10, 0):
-        kinds = (str(t.dtype).removeprefix("torch.") for t in (a, scale_a))
-        raise MissingHardware("grouped_mm", *kinds, NEEDED[(10, 0)], "the CPU, where groups have a scale per row and per column")
+        elements, scales = (str(t.dtype).removeprefix("torch.") for t in (a, scale_a))
+        raise MissingHardware("grouped_mm", elements, scales, NEEDED[(10, 0)], "the CPU, where groups have a scale per row and per column")
     if a.is_cuda:
         _check_chip("grouped_mm", a, scale_a)
         # torch wants one scale per row of each operand, without the axis of extent 1

@@ -213,6 +213,11 @@ def single_reads(
     return [t for t in others if limits.only(t).limit_elems(position, env, alignment_bits, vector_bits) < wanted_elems]
 
 
+NARROW_WORD_ELEMS = 4
+"""Of rows of 8 or 4 bits, vectors below which inputs at odd addresses are read element by element, so that the others still move words. One byte at a time
+takes a register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 556 bytes of each thread."""
+
+
 def with_single_reads(params: Any, facts: ReductionFacts | PersistentFacts) -> Any:
     """Return params that read those inputs element by element of which the facts say so."""
     return replace(params, single_reads=facts.single_reads) if facts.single_reads else params
@@ -367,8 +372,19 @@ class RowAnalysis:
 
     def single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         """Return the inputs that are read element by element, see `single_reads`."""
-        wanted = self.min_vector_elems if self.needs_vectors and self.can_read_singly else 1
-        return single_reads(self.limits, self.shape.inner_position, wanted, self.outputs, env, alignment_bits, self.vector_bits)
+        position = self.shape.inner_position
+
+        def found(wanted: int) -> list[TensorView]:
+            return single_reads(self.limits, position, wanted, self.outputs, env, alignment_bits, self.vector_bits)
+
+        if not self.can_read_singly:
+            return []
+        if self.needs_vectors:
+            return found(self.min_vector_elems)
+        if not self.shape.is_inner or not any(t.dtype().is_narrow_float for t in self.row_inputs):
+            return []
+        single = found(NARROW_WORD_ELEMS)
+        return single if self.limits.without(single).limit_elems(position, env, alignment_bits, self.vector_bits) >= NARROW_WORD_ELEMS else []
 
     @property
     def needs_vectors(self) -> bool:
