@@ -11,7 +11,7 @@ from ..dtypes import DataType
 from ..expr import TRUE, add
 from ..ir.block_ops import BlockHadamardOp, BlockSampleOp
 from ..lower.blocks import row_variable
-from ..lower.kernel_ir import Access, BlockFold, MagnitudeFold, Op
+from ..lower.kernel_ir import Access, BlockFold, MagnitudeFold, Op, ScaledCast
 
 
 def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
@@ -43,6 +43,14 @@ def fold_magnitude(writer: Any, s: MagnitudeFold, depth: int) -> None:
         return
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
     writer.emit(depth, f"weft::larger_magnitudes<{s.vector_elems}>({places});")
+
+
+def cast_scaled(writer: Any, s: ScaledCast, depth: int) -> None:
+    """Write the cast of a vector to 4 bits, with its factor."""
+    target, (source, factor) = s.outputs[0], s.operands
+    assert isinstance(source, Access)
+    places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
+    writer.emit(depth, f"weft::convert_scaled_vector<{s.vector_elems}>({places}, {writer.read(factor, DataType.Float)});")
 
 
 def sample_blocks(writer: Any, s: Op, depth: int) -> None:

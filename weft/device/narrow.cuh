@@ -212,41 +212,9 @@ WEFT_DEVICE int e2m1_sum(float x) {
   const int both = fine < middle ? fine : middle;
   return both < coarse ? both : coarse;
 }
-// N floats to words of eight 4-bit floats.
-template <int N> WEFT_DEVICE void encode_e2m1_words(unsigned* words, const float* x) {
-  int largest = 0;
-#pragma unroll
-  for (int w = 0; w < N / 8; w++) {
-    unsigned codes = 0;
-#pragma unroll
-    for (int i = 8 * w + 7; i >= 8 * w; i--) {
-      const int sum = e2m1_sum(x[i]);
-      largest = largest > sum ? largest : sum;
-#if defined(WEFT_EMULATOR)
-      codes = codes << 1 | bits_of_float(x[i]) >> 31;
-#else
-      codes = __funnelshift_l(bits_of_float(x[i]), codes, 1);
-#endif
-      codes = codes * 8 + (unsigned)sum;
-    }
-    words[w] = codes - 0x72800000u;  // eight times 0x4a800000, each in its place
-  }
-  if (largest > 0x4a800007) {  // seldom behind a scale: so the limit is no part of what is done for each element. NaN has no sign
-#pragma unroll
-    for (int w = 0; w < N / 8; w++) {
-      unsigned codes = 0;
-#pragma unroll
-      for (int i = 8 * w + 7; i >= 8 * w; i--) {
-        const unsigned code = (unsigned)(e2m1_sum(x[i]) - 0x4a800000);
-        codes = codes * 16 + (x[i] != x[i] ? 7u : (code < 7 ? code : 7u) | (bits_of_float(x[i]) >> 28 & 8));
-      }
-      words[w] = codes;
-    }
-  }
-}
 WEFT_DEVICE unsigned char encode_e2m1(float f) {
-  const unsigned code = (unsigned)(e2m1_sum(f) - 0x4a800000);
-  return (unsigned char)(f != f ? 7u : (code < 7 ? code : 7u) | bits_of_float(f) >> 28 & 8);
+  const unsigned code = (unsigned)(e2m1_sum(f) - 0x4a800000), sign = f != f ? 0 : bits_of_float(f) >> 28 & 8;
+  return (unsigned char)((code < 7 ? code : 7) | sign);
 }
 
 #if WEFT_HAS_FP8
@@ -260,6 +228,72 @@ WEFT_ENCODE_PAIR(e4m3)
 WEFT_ENCODE_PAIR(e5m2)
 #undef WEFT_ENCODE_PAIR
 #endif
+// Codes of four floats, as the bytes of a word.
+WEFT_DEVICE unsigned encode_word_e5m2(float a, float b, float c, float d) {
+#if WEFT_HAS_FP8
+  return encode_pair_e5m2(a, b) | encode_pair_e5m2(c, d) << 16;
+#else
+  return encode_e5m2(a) | (unsigned)encode_e5m2(b) << 8 | (unsigned)encode_e5m2(c) << 16 | (unsigned)encode_e5m2(d) << 24;
+#endif
+}
+// Rounds the magnitude of x * 2^-8 to a 4-bit float, times 2^-14; what is too large, or NaN, gives no such number. `high` is the magnitude of x, at least a
+// little above 2^8. In high - x * 2^-22 the last bit is the half unit of x * 2^-8 in its octave, or of 1; taken from `high`, what is left is x, rounded there.
+WEFT_DEVICE float round_e2m1(float x) {
+  const float a = magnitude(x);
+#if defined(WEFT_EMULATOR)
+  const float high = a > 256.000244140625f ? a : 256.000244140625f;
+#else
+  const float high = fmaxf(a, 256.000244140625f);
+#endif
+  return plain_add(high, -exact_fma(a, -2.384185791015625e-07f, high));
+}
+// N floats, times a factor, to words of eight 4-bit floats.
+template <int N> WEFT_DEVICE void encode_e2m1_words(unsigned* words, const float* x, float factor) {
+#if WEFT_HAS_FP8 || defined(WEFT_EMULATOR)
+  const float wide = factor * 256.f;
+  unsigned all = 0;
+#pragma unroll
+  for (int w = 0; w < N / 8; w++) {
+    float y[8], r[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      y[i] = x[8 * w + i] * wide;
+      r[i] = round_e2m1(y[i]);
+    }
+    const unsigned even = encode_word_e5m2(r[0], r[2], r[4], r[6]), odd = encode_word_e5m2(r[1], r[3], r[5], r[7]);  // twice their codes
+    const unsigned even_signs = encode_word_e5m2(y[0], y[2], y[4], y[6]), odd_signs = encode_word_e5m2(y[1], y[3], y[5], y[7]);
+    all |= even | odd;
+    words[w] = (even + odd * 16) >> 1 | ((even_signs >> 4 & 0x0f0f0f0fu) | (odd_signs & 0xf0f0f0f0u)) & 0x88888888u;
+  }
+  const bool is_beyond = all & 0xf0f0f0f0u;
+#else
+  int largest = 0;
+#pragma unroll
+  for (int w = 0; w < N / 8; w++) {
+    unsigned codes = 0;
+#pragma unroll
+    for (int i = 8 * w + 7; i >= 8 * w; i--) {
+      const float y = x[i] * factor;
+      const int sum = e2m1_sum(y);
+      largest = largest > sum ? largest : sum;
+      codes = __funnelshift_l(bits_of_float(y), codes, 1);
+      codes = codes * 8 + (unsigned)sum;
+    }
+    words[w] = codes - 0x72800000u;  // eight times 0x4a800000, each in its place
+  }
+  const bool is_beyond = largest > 0x4a800007;
+#endif
+  if (is_beyond) {  // seldom behind a scale: so the limit is no part of what is done for each element. NaN has no sign
+#pragma unroll
+    for (int w = 0; w < N / 8; w++) {
+      unsigned codes = 0;
+#pragma unroll
+      for (int i = 8 * w + 7; i >= 8 * w; i--) codes = codes * 16 + encode_e2m1(x[i] * factor);
+      words[w] = codes;
+    }
+  }
+}
+
 #if WEFT_HAS_FP4
 WEFT_DEVICE unsigned encode_pair_e8m0(float low, float high) {
   unsigned short both;
@@ -390,7 +424,7 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
     float values[N];
     unsigned words[N / 8];
     for (int i = 0; i < N; i++) values[i] = convert<float>(from[i]);
-    encode_e2m1_words<N>(words, values);
+    encode_e2m1_words<N>(words, values, 1.f);
     for (int i = 0; i < N; i++) to[i] = e2m1{(unsigned char)(words[i / 8] >> i % 8 * 4 & 15)};
   } else {
     for (int i = 0; i < N; i++) to[i] = convert_narrow<To>(from[i]);
@@ -404,7 +438,7 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #pragma unroll
     for (int first = 0; first < N; first += 8) dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values + first);
 #else
-    encode_e2m1_words<N>(dst.words + dst_offset / 8, values);
+    encode_e2m1_words<N>(dst.words + dst_offset / 8, values, 1.f);
 #endif
   } else if constexpr (NarrowFacts<To>::bits == 8 && N % 4 == 0 && (WEFT_HAS_FP8 && !SameType<To, e8m0>::value || WEFT_HAS_FP4 && SameType<To, e8m0>::value)) {
 #pragma unroll
@@ -456,6 +490,27 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #pragma unroll
     for (int i = 0; i < N; i++) dst[dst_offset + i] = convert_narrow<To>(src.get(src_offset + i));
   }
+#endif
+}
+
+// N elements, a multiple of eight, times a factor that they share, to floats of 4 bits.
+template <int N, int DstN, class From, int SrcN>
+WEFT_DEVICE void convert_scaled_vector(Array<e2m1, DstN>& dst, int dst_offset, const Array<From, SrcN>& src, int src_offset, float factor) {
+  float values[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i));
+#if defined(WEFT_EMULATOR)
+  e2m1* to = dst.target(dst_offset, N);
+  unsigned words[N / 8];
+  encode_e2m1_words<N>(words, values, factor);
+  for (int i = 0; i < N; i++) to[i] = e2m1{(unsigned char)(words[i / 8] >> i % 8 * 4 & 15)};
+#elif WEFT_HAS_FP4
+#pragma unroll
+  for (int i = 0; i < N; i++) values[i] *= factor;
+#pragma unroll
+  for (int first = 0; first < N; first += 8) dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values + first);
+#else
+  encode_e2m1_words<N>(dst.words + dst_offset / 8, values, factor);
 #endif
 }
 

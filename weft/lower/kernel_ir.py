@@ -201,6 +201,11 @@ class MagnitudeFold(Op):
 
 
 @dataclass(eq=False)
+class ScaledCast(Op):
+    """A cast of neighbours in registers, the first operand, to floats of 4 bits, each times the second operand, a Float that all of them share."""
+
+
+@dataclass(eq=False)
 class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 

@@ -30,6 +30,7 @@ from .kernel_text import body_text
 from .magnitudes import fold_magnitudes
 from .masks import split_masked_loops
 from .row_ends import add_row_ends
+from .scaled_casts import join_factors
 from .scans import plan_scans
 from .state import BuildState
 from .staying import load_ahead, merge_reductions
@@ -59,6 +60,7 @@ PIPELINE: tuple[Pass, ...] = (
     load_ahead,  # loads have their predicates, and the loop around them is the one that is left
     split_masked_loops,  # no pass behind looks for loops over lanes, and predicates are not grouped yet
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
+    join_factors,  # what stands under one predicate is together, and no pass behind looks for loops over lanes
     passes.mark_unrolled,  # addresses are final
     begin_kernel,  # what is left of reductions and running folds is known
     overlap_launches,  # behind everything that comes first

@@ -1,0 +1,84 @@
+"""Products with a factor that a block shares, cast to floats of 4 bits: one statement for both.
+
+Why: such casts are bound by instructions, and their routine needs each number times a power of two, which is free where it is part of the factor.
+Read first: `join_factors`.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import DataType
+from ..expr import ZERO, Sym, add, sub, variables
+from ..ir.enums import MemoryType
+from ..ir.values import PointwiseOp
+from .contracts import lowering_pass
+from .kernel_ir import Access, Allocate, Buffer, Kernel, Loop, Nest, Op, ScaledCast, Statement, walk
+from .state import BuildState
+
+LEAST_ELEMS = 8
+"""The routine makes words of eight codes."""
+
+
+@lowering_pass(needs=["grouped predicates"])
+def join_factors(kernel: Kernel, state: BuildState) -> Kernel:
+    """Let a cast of a vector to 4 bits read what its operand is a product of, where one of the factors is the same for the whole vector.
+
+    Before: a loop multiplies the elements of a vector, each perhaps after a cast to Float, and nothing but a cast to 4 bits reads the products.
+    After: a `ScaledCast` does both.   Here because: statements with one predicate stand in one body, and each op that reads a product is known.
+    """
+    ops = [s for s in walk(kernel.body) if isinstance(s, Op)]
+    casts = [s for s in ops if _is_packed_cast(s)]
+    if casts:
+        touched = [place.buffer for s in ops for place in (*s.outputs, *s.operands) if isinstance(place, Access)]
+        _join(kernel.body, {s: s.operands[0].buffer for s in casts if touched.count(s.operands[0].buffer) == 2})  # type: ignore[union-attr]
+    return kernel
+
+
+def _is_packed_cast(s: Op) -> bool:
+    """True for a cast of a vector of Floats in registers to 4 bits."""
+    if type(s) is not Op or not isinstance(s.expr, PointwiseOp) or s.expr.op_name != "cast" or s.vector_elems % LEAST_ELEMS:
+        return False
+    source = s.operands[0]
+    is_local = isinstance(source, Access) and source.buffer.memory is MemoryType.local and source.buffer.dtype is DataType.Float
+    return is_local and s.outputs[0].buffer.dtype is DataType.Float4_e2m1fn
+
+
+def _join(body: list[Statement], casts: dict[Op, Buffer]) -> None:
+    """Replace the casts of a body, of which each stands with the buffer that only it reads, and the loops that fill these buffers."""
+    loops = {s.body[-1].outputs[0].buffer: s for s in body if isinstance(s, Loop) and isinstance(s.body[-1], Op)}
+    for number, s in enumerate(body):
+        if isinstance(s, Nest):
+            _join(s.body, casts)
+        loop = loops.get(casts[s]) if isinstance(s, Op) and s in casts else None
+        product = _product(loop, s) if loop is not None else None  # type: ignore[arg-type]
+        if product is not None:
+            body[number] = ScaledCast(s.expr, s.outputs, list(product), vector_elems=s.vector_elems)  # type: ignore[union-attr]
+            loop.body.clear()  # type: ignore[union-attr]
+    gone = {casts[s] for loop in loops.values() if not loop.body for s in casts if loops.get(casts[s]) is loop}
+    body[:] = [s for s in body if not (isinstance(s, Loop) and not s.body or isinstance(s, Allocate) and s.buffer in gone)]
+
+
+def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym] | None:
+    """Return the vector and the factor whose products a loop makes for a cast; None where it does more, or other things."""
+    *before, last = [s for s in loop.body if not isinstance(s, Allocate)]
+    extent = loop.extent.value if loop.extent.is_const else 0
+    is_mul = type(last) is Op and isinstance(last.expr, PointwiseOp) and last.expr.op_name == "mul" and last.vector_elems == 1
+    if not is_mul or loop.start is not ZERO or extent != cast.vector_elems or last.outputs[0].index is not add(cast.operands[0].index, loop.index):  # type: ignore[union-attr]
+        return None
+    made = {s.outputs[0].buffer: s.operands[0] for s in before if type(s) is Op and isinstance(s.expr, PointwiseOp) and s.expr.op_name == "cast"}
+    if len(made) < len(before) or len(made) > 1:
+        return None
+    for element, factor in (last.operands, last.operands[::-1]):  # type: ignore[union-attr]
+        taken = made.get(element.buffer, element) if isinstance(element, Access) else element
+        if _is_fixed(factor, loop, made) and isinstance(taken, Access) and (not made or taken is not element):
+            first = sub(taken.index, loop.index)
+            if taken.buffer.memory is MemoryType.local and taken.buffer.dtype.is_float and loop.index not in variables(first):
+                return Access(taken.buffer, first), factor
+    return None
+
+
+def _is_fixed(factor: Access | Sym, loop: Loop, made: dict[Buffer, Access | Sym]) -> bool:
+    """True for a Float that is the same in all iterations."""
+    if not isinstance(factor, Access):
+        return loop.index not in variables(factor)
+    is_local = factor.buffer.memory is MemoryType.local and factor.buffer.dtype is DataType.Float
+    return is_local and factor.buffer not in made and loop.index not in variables(factor.index)
