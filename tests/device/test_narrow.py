@@ -38,11 +38,25 @@ extern "C" __global__ void decode_{kind}_{wide}(const unsigned char* T0, {wide_c
   }}
 }}"""
 
+SCALED = """
+extern "C" __global__ void scale_{wide}(const {wide_c}* T0, unsigned char* T1, unsigned char* T2, int n) {{
+  weft::Array<{wide_c}, 16> a;
+  weft::Array<weft::e2m1, 16> c;
+  for (int i = (blockIdx.x * blockDim.x + threadIdx.x) * 16; i < n; i += gridDim.x * blockDim.x * 16) {{
+    for (int j = 0; j < 16; j++) a[j] = weft::load_global(T0 + i + j);
+    const float factor = weft::convert<float>(a.get(15));
+    weft::convert_scaled_vector<16>(c, 0, a, 0, factor);
+    for (int j = 0; j < 16; j++) weft::store_global(T1 + i + j, c.get(j).bits);
+    for (int j = 0; j < 16; j++) weft::store_global(T2 + i + j, weft::convert_narrow<weft::e2m1>(weft::convert<float>(a.get(j)) * factor).bits);
+  }}
+}}"""
+
 
 @functools.lru_cache(maxsize=None)
 def unit() -> str:
     kernels = [text.format(kind=k, wide=w, wide_c=c) for k in KINDS for w, (c, _) in WIDE.items() for text in (ENCODE, DECODE)]
-    return translation_unit("\n".join(kernels), ["narrow"])
+    scaled = [SCALED.format(wide=w, wide_c=WIDE[w][0]) for w in ("float", "bf16")]
+    return translation_unit("\n".join([*kernels, *scaled]), ["narrow"])
 
 
 def run(name: str, values: torch.Tensor, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -74,6 +88,35 @@ def test_floats_become_the_nearest_code(kind):
     values = float_samples(kind)
     expected = narrow_values.encoded(kind, values.to(torch.float64).numpy())
     for found in run(f"encode_float_{kind}", values, torch.uint8):
+        np.testing.assert_array_equal(found, expected)
+
+
+def scaled_samples(vectors: int, dtype: torch.dtype) -> torch.Tensor:
+    """Vectors of 16 numbers, of which the last is the factor of all of them: inverses of scales, and what is hardly one. Most products are below 7."""
+    rng = np.random.default_rng(5)
+    scales = narrow_values.decoded("e4m3")[1:127]
+    odd = [3.4028234663852886e38, 2.0**119, 2.0**120, 2.0**-120, 2.0**-149, np.inf, np.nan, 0.0, -3.0, 1.0]
+    factors = np.resize(np.concatenate([1 / scales, odd]), vectors).astype(np.float32)
+    wanted = rng.choice([0.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 7.0], (vectors, 15)) * rng.choice([-1.0, 1.0], (vectors, 15))
+    wanted = np.where(rng.random((vectors, 15)) < 0.5, rng.uniform(-6.9, 6.9, (vectors, 15)), wanted)
+    wanted[rng.random((vectors, 15)) < 0.001] = np.nan
+    with np.errstate(all="ignore"):
+        values = (wanted / factors[:, None].astype(np.float64)).astype(np.float32)
+    return torch.from_numpy(np.concatenate([values, factors[:, None]], axis=1).reshape(-1)).to(dtype)
+
+
+def scaled_products(values: torch.Tensor) -> torch.Tensor:
+    """Return the products that `scale_...` casts, rounded to Float."""
+    rows = values.float().view(-1, 16)
+    return (rows * rows[:, 15:]).view(-1)
+
+
+@pytest.mark.parametrize("wide", ["float", "bf16"])
+def test_a_factor_is_part_of_a_cast_to_4_bits(wide):
+    """The codes are those of the rounded products, also where the factor is the largest float, infinite, or no number."""
+    values = scaled_samples(1500, WIDE[wide][1])
+    expected = narrow_values.encoded("e2m1", scaled_products(values).double().numpy())
+    for found in run(f"scale_{wide}", values, torch.uint8):
         np.testing.assert_array_equal(found, expected)
 
 

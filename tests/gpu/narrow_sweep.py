@@ -2,7 +2,8 @@
 
     PYTHONPATH=. python tests/gpu/narrow_sweep.py [--kinds e2m1,e4m3] [--step 1]
 
-Each kernel converts in vectors and one by one. Then scales of blocks, which have formulas of their own, against divisions. Prints how many codes differ per type; exits with 1 when any does. --step: take every so many chunks of 2^24.
+Each kernel converts in vectors and one by one. Then casts to 4 bits with a factor, against those of the products, and scales of blocks, which have formulas
+of their own, against divisions. Prints how many codes differ per type; exits with 1 when any does. --step: take every so many chunks of 2^24.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1] / "device"))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "ops"))
 
-from test_narrow import KINDS, WIDE, unit  # noqa: E402
+from test_narrow import KINDS, WIDE, scaled_products, scaled_samples, unit  # noqa: E402
 
 from weft import DataType, FusionDefinition  # noqa: E402
 from weft.arch import arch_of_device  # noqa: E402
@@ -28,6 +29,7 @@ from weft.runtime.nvrtc import compile_cubin  # noqa: E402
 
 TYPES = {"e4m3": DataType.Float8_e4m3fn, "e5m2": DataType.Float8_e5m2, "e8m0": DataType.Float8_e8m0fnu, "e2m1": DataType.Float4_e2m1fn}
 CHUNK = 1 << 24
+SCALED_VECTORS = 1 << 18
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -70,6 +72,16 @@ def decoded(kernels: Kernels, kind: str, wide: str) -> int:
     found = kernels.run(f"decode_{kind}_{wide}", codes, WIDE[wide][1])
     same = [(f.double() == expected) & (torch.signbit(f) == torch.signbit(expected)) | f.isnan() & expected.isnan() for f in found]
     return sum(int((~s).sum()) for s in same)
+
+
+def scaled(kernels: Kernels, vectors: int) -> int:
+    """Return how many codes of products with a factor that a vector shares differ."""
+    wrong = 0
+    for wide in ("float", "bf16"):
+        values = scaled_samples(vectors, WIDE[wide][1]).cuda()
+        expected = narrow.codes_of(scaled_products(values), TYPES["e2m1"])
+        wrong += sum(int((f != expected).sum()) for f in kernels.run(f"scale_{wide}", values, torch.uint8))
+    return wrong
 
 
 def scales(step: int) -> int:
@@ -115,6 +127,9 @@ def main() -> int:
         wrong = sum(decoded(kernels, kind, wide) for wide in WIDE)
         print(f"{kind}: {wrong} values of codes differ", flush=True)
         total += wrong
+    wrong = scaled(kernels, SCALED_VECTORS)
+    print(f"products with a factor: {wrong} of {2 * 16 * SCALED_VECTORS} differ", flush=True)
+    total += wrong
     wrong = scales(given.step)
     print(f"scales: {wrong} differ", flush=True)
     return 1 if total + wrong else 0
