@@ -84,6 +84,12 @@ def scaled(kernels: Kernels, vectors: int) -> int:
     return wrong
 
 
+def with_factor_1(values: torch.Tensor) -> torch.Tensor:
+    """Return vectors of 16, each 15 of the floats, the last ones with zeros behind, and the factor 1."""
+    rows = torch.nn.functional.pad(values, (0, -values.numel() % 15)).view(-1, 15)
+    return torch.nn.functional.pad(rows, (0, 1), value=1.0).view(-1)
+
+
 def scales(step: int) -> int:
     """Return how many scales of 4-bit floats differ from a sixth of the largest magnitude, and inverses of scales from the quotient, of all that there are."""
     with FusionDefinition() as fd:
@@ -116,6 +122,9 @@ def main() -> int:
             bits = offsets + first
             values = torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).view(torch.float32)
             wrong += encoded(kernels, kind, "float", values)
+            if kind == "e2m1":
+                values = with_factor_1(values)
+                wrong += int((kernels.run("scale_float", values, torch.uint8)[0] != narrow.codes_of(values, TYPES[kind])).sum())
             count += CHUNK
         print(f"{kind}: {wrong} of {count} floats differ", flush=True)
         total += wrong

@@ -212,9 +212,41 @@ WEFT_DEVICE int e2m1_sum(float x) {
   const int both = fine < middle ? fine : middle;
   return both < coarse ? both : coarse;
 }
+// N floats to words of eight 4-bit floats.
+template <int N> WEFT_DEVICE void encode_e2m1_words(unsigned* words, const float* x) {
+  int largest = 0;
+#pragma unroll
+  for (int w = 0; w < N / 8; w++) {
+    unsigned codes = 0;
+#pragma unroll
+    for (int i = 8 * w + 7; i >= 8 * w; i--) {
+      const int sum = e2m1_sum(x[i]);
+      largest = largest > sum ? largest : sum;
+#if defined(WEFT_EMULATOR)
+      codes = codes << 1 | bits_of_float(x[i]) >> 31;
+#else
+      codes = __funnelshift_l(bits_of_float(x[i]), codes, 1);
+#endif
+      codes = codes * 8 + (unsigned)sum;
+    }
+    words[w] = codes - 0x72800000u;  // eight times 0x4a800000, each in its place
+  }
+  if (largest > 0x4a800007) {  // seldom behind a scale: so the limit is no part of what is done for each element. NaN has no sign
+#pragma unroll
+    for (int w = 0; w < N / 8; w++) {
+      unsigned codes = 0;
+#pragma unroll
+      for (int i = 8 * w + 7; i >= 8 * w; i--) {
+        const unsigned code = (unsigned)(e2m1_sum(x[i]) - 0x4a800000);
+        codes = codes * 16 + (x[i] != x[i] ? 7u : (code < 7 ? code : 7u) | (bits_of_float(x[i]) >> 28 & 8));
+      }
+      words[w] = codes;
+    }
+  }
+}
 WEFT_DEVICE unsigned char encode_e2m1(float f) {
-  const unsigned code = (unsigned)(e2m1_sum(f) - 0x4a800000), sign = f != f ? 0 : bits_of_float(f) >> 28 & 8;
-  return (unsigned char)((code < 7 ? code : 7) | sign);
+  const unsigned code = (unsigned)(e2m1_sum(f) - 0x4a800000);
+  return (unsigned char)(f != f ? 7u : (code < 7 ? code : 7u) | bits_of_float(f) >> 28 & 8);
 }
 
 #if WEFT_HAS_FP8
@@ -247,50 +279,42 @@ WEFT_DEVICE float round_e2m1(float x) {
 #endif
   return plain_add(high, -exact_fma(a, -2.384185791015625e-07f, high));
 }
-// N floats, times a factor, to words of eight 4-bit floats.
-template <int N> WEFT_DEVICE void encode_e2m1_words(unsigned* words, const float* x, float factor) {
-#if WEFT_HAS_FP8 || defined(WEFT_EMULATOR)
-  const float wide = factor * 256.f;
+// N floats times 2^-8 to words of eight 4-bit floats. Returns whether one is too large, or NaN, so that the words mean nothing.
+template <int N> WEFT_DEVICE bool encode_small_e2m1(unsigned* words, const float* x) {
   unsigned all = 0;
 #pragma unroll
   for (int w = 0; w < N / 8; w++) {
-    float y[8], r[8];
+    const float* y = x + 8 * w;
+    float r[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-      y[i] = x[8 * w + i] * wide;
-      r[i] = round_e2m1(y[i]);
-    }
+    for (int i = 0; i < 8; i++) r[i] = round_e2m1(y[i]);
     const unsigned even = encode_word_e5m2(r[0], r[2], r[4], r[6]), odd = encode_word_e5m2(r[1], r[3], r[5], r[7]);  // twice their codes
     const unsigned even_signs = encode_word_e5m2(y[0], y[2], y[4], y[6]), odd_signs = encode_word_e5m2(y[1], y[3], y[5], y[7]);
     all |= even | odd;
     words[w] = (even + odd * 16) >> 1 | ((even_signs >> 4 & 0x0f0f0f0fu) | (odd_signs & 0xf0f0f0f0u)) & 0x88888888u;
   }
-  const bool is_beyond = all & 0xf0f0f0f0u;
+  return all & 0xf0f0f0f0u;
+}
+// N floats, times a factor, to words of eight 4-bit floats. Seldom is a product too large behind a scale, so that the limit is no part of what is done for each.
+template <int N> WEFT_DEVICE void encode_scaled_e2m1(unsigned* words, const float* x, float factor) {
+  constexpr int CHECKED = N;
+#pragma unroll
+  for (int first = 0; first < N; first += CHECKED) {
+    float y[CHECKED];
+#pragma unroll
+    for (int i = 0; i < CHECKED; i++) y[i] = x[first + i] * (factor * 256.f);
+    if (!encode_small_e2m1<CHECKED>(words + first / 8, y)) continue;
+#pragma unroll
+    for (int i = 0; i < CHECKED; i++) {
+      const float product = x[first + i] * factor;
+#if defined(WEFT_EMULATOR)
+      const float low = product < 6.f ? product : 6.f;
+      y[i] = (low > -6.f ? low : -6.f) * 256.f;
 #else
-  int largest = 0;
-#pragma unroll
-  for (int w = 0; w < N / 8; w++) {
-    unsigned codes = 0;
-#pragma unroll
-    for (int i = 8 * w + 7; i >= 8 * w; i--) {
-      const float y = x[i] * factor;
-      const int sum = e2m1_sum(y);
-      largest = largest > sum ? largest : sum;
-      codes = __funnelshift_l(bits_of_float(y), codes, 1);
-      codes = codes * 8 + (unsigned)sum;
-    }
-    words[w] = codes - 0x72800000u;  // eight times 0x4a800000, each in its place
-  }
-  const bool is_beyond = largest > 0x4a800007;
+      y[i] = fmaxf(fminf(product, 6.f), -6.f) * 256.f;  // NaN gives 6
 #endif
-  if (is_beyond) {  // seldom behind a scale: so the limit is no part of what is done for each element. NaN has no sign
-#pragma unroll
-    for (int w = 0; w < N / 8; w++) {
-      unsigned codes = 0;
-#pragma unroll
-      for (int i = 8 * w + 7; i >= 8 * w; i--) codes = codes * 16 + encode_e2m1(x[i] * factor);
-      words[w] = codes;
     }
+    encode_small_e2m1<CHECKED>(words + first / 8, y);
   }
 }
 
@@ -424,7 +448,7 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
     float values[N];
     unsigned words[N / 8];
     for (int i = 0; i < N; i++) values[i] = convert<float>(from[i]);
-    encode_e2m1_words<N>(words, values, 1.f);
+    encode_e2m1_words<N>(words, values);
     for (int i = 0; i < N; i++) to[i] = e2m1{(unsigned char)(words[i / 8] >> i % 8 * 4 & 15)};
   } else {
     for (int i = 0; i < N; i++) to[i] = convert_narrow<To>(from[i]);
@@ -438,7 +462,7 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #pragma unroll
     for (int first = 0; first < N; first += 8) dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values + first);
 #else
-    encode_e2m1_words<N>(dst.words + dst_offset / 8, values, 1.f);
+    encode_e2m1_words<N>(dst.words + dst_offset / 8, values);
 #endif
   } else if constexpr (NarrowFacts<To>::bits == 8 && N % 4 == 0 && (WEFT_HAS_FP8 && !SameType<To, e8m0>::value || WEFT_HAS_FP4 && SameType<To, e8m0>::value)) {
 #pragma unroll
@@ -502,15 +526,19 @@ WEFT_DEVICE void convert_scaled_vector(Array<e2m1, DstN>& dst, int dst_offset, c
 #if defined(WEFT_EMULATOR)
   e2m1* to = dst.target(dst_offset, N);
   unsigned words[N / 8];
-  encode_e2m1_words<N>(words, values, factor);
+  encode_scaled_e2m1<N>(words, values, factor);
   for (int i = 0; i < N; i++) to[i] = e2m1{(unsigned char)(words[i / 8] >> i % 8 * 4 & 15)};
-#elif WEFT_HAS_FP4
+#elif WEFT_HAS_FP8 && !WEFT_HAS_FP4
+  encode_scaled_e2m1<N>(dst.words + dst_offset / 8, values, factor);
+#else
 #pragma unroll
   for (int i = 0; i < N; i++) values[i] *= factor;
+#if WEFT_HAS_FP4
 #pragma unroll
   for (int first = 0; first < N; first += 8) dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values + first);
 #else
-  encode_e2m1_words<N>(dst.words + dst_offset / 8, values, factor);
+  encode_e2m1_words<N>(dst.words + dst_offset / 8, values);
+#endif
 #endif
 }
 
