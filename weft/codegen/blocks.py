@@ -11,7 +11,10 @@ from ..dtypes import DataType
 from ..expr import TRUE, add
 from ..ir.block_ops import BlockHadamardOp, BlockSampleOp
 from ..lower.blocks import row_variable
-from ..lower.kernel_ir import Access, BlockFold, MagnitudeFold, Op, ScaledCast
+from ..lower.kernel_ir import Access, BlockFold, KeepScale, MagnitudeFold, Op, ScaledCast, StoreScales
+
+SCALES_BYTES = 4
+"""That a lane stores of a tile of scales at once."""
 
 
 def fold_block(writer: Any, s: BlockFold, depth: int) -> None:
@@ -51,6 +54,19 @@ def cast_scaled(writer: Any, s: ScaledCast, depth: int) -> None:
     assert isinstance(source, Access)
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
     writer.emit(depth, f"weft::convert_scaled_vector<{s.vector_elems}>({places}, {writer.read(factor, DataType.Float)});")
+
+
+def tile_scales(writer: Any, s: KeepScale | StoreScales, depth: int) -> None:
+    """Write what becomes of the scales of four rows of a tile."""
+    writer.blocks["blocks"] = None
+    target, source = s.outputs[0], s.operands[0]
+    assert isinstance(source, Access)
+    if isinstance(s, KeepScale):
+        scale = writer.read(source, source.buffer.dtype)
+        writer.write(target, f"weft::with_scale({writer.read(target, DataType.Int32)}, {scale}, (int)({writer.scalars.index(s.row)}))", depth)
+        return
+    writer.require_alignment(target.buffer, SCALES_BYTES)
+    writer.emit(depth, f"weft::store_scales({writer.address(target)}, {writer.read(source, DataType.Int32)});")
 
 
 def sample_blocks(writer: Any, s: Op, depth: int) -> None:

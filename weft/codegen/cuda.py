@@ -21,8 +21,8 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import (
-    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, Scan, ScaledCast,
-    Statement, TensorTile, ThreadGroup, Unswitched, bytes_of, walk,
+    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, Scan,
+    ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
 from ..lower.reduction_form import reduction_form
@@ -30,7 +30,7 @@ from ..lower.state import LANE_TYPES
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
-from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks
+from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile_scales
 from .parameters import signature_lines
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, scatter_store
 from .protocol import exchange_text, write_protocol
@@ -132,6 +132,8 @@ class CudaWriter:
             fold_magnitude(self, s, depth)
         elif isinstance(s, ScaledCast):
             cast_scaled(self, s, depth)
+        elif isinstance(s, (KeepScale, StoreScales)):
+            tile_scales(self, s, depth)
         elif isinstance(s, Scan):
             scan(self, s, depth)
         elif isinstance(s, Op):

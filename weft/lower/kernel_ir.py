@@ -206,6 +206,20 @@ class ScaledCast(Op):
 
 
 @dataclass(eq=False)
+class KeepScale(Op):
+    """The scale of one of four rows of a tile becomes a byte of a word, which a `StoreScales` stores. row: which of the four."""
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "row")
+
+    row: Sym = ZERO
+
+
+@dataclass(eq=False)
+class StoreScales(Op):
+    """A word with the scales of four rows of a tile, 32 apart, is stored, by neighbouring lanes together; executed by all threads. The output is the first."""
+
+
+@dataclass(eq=False)
 class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 
@@ -358,7 +372,7 @@ class Kernel:
 
 def is_collective(statement: Statement) -> bool:
     """True for what all threads execute, whatever its predicate says."""
-    return isinstance(statement, (Reduce, Scan)) or isinstance(statement, BlockFold) and statement.lanes > 1
+    return isinstance(statement, (Reduce, Scan, StoreScales)) or isinstance(statement, BlockFold) and statement.lanes > 1
 
 
 def is_host_variable(v: Sym) -> bool:

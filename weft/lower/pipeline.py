@@ -34,6 +34,7 @@ from .scaled_casts import join_factors
 from .scans import plan_scans
 from .state import BuildState
 from .staying import load_ahead, merge_reductions
+from .tile_scales import join_tile_scales
 from .unswitch import unswitch_loops
 from .verify import verify
 
@@ -61,6 +62,7 @@ PIPELINE: tuple[Pass, ...] = (
     split_masked_loops,  # no pass behind looks for loops over lanes, and predicates are not grouped yet
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     join_factors,  # what stands under one predicate is together, and no pass behind looks for loops over lanes
+    join_tile_scales,  # conditions that differ between threads stand around what they are of
     passes.mark_unrolled,  # addresses are final
     begin_kernel,  # what is left of reductions and running folds is known
     overlap_launches,  # behind everything that comes first

@@ -18,12 +18,13 @@ from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.caching import cache_after, cache_before
-from ..schedule.circular import warp_specialize
+from ..schedule.circular import circular_buffer, warp_specialize
 from ..schedule.inline import inline_to
-from ..schedule.primitives import set_memory_type, split
+from ..schedule.primitives import merge, set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.rfactor import rfactor
-from .async_rows_heuristic import AsyncRowsParams
+from ..schedule.staying_blocks import StayingBlocks
+from .async_rows_heuristic import TILE_ROWS, TILE_STEPS, AsyncRowsParams
 from .base import ScheduleResult
 from .facts import PersistentAnalysis
 from .row_passes import Passes
@@ -64,13 +65,18 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
     for tensor in stored.values():
         row_of(tensor).parallelize(ParallelType.tma)
     inline(template, analysis, params, row_axes, loaded, list(stored))
+    if params.stages > 1 and params.kind == "tma":
+        for tensor in loaded:
+            circular_buffer(tensor, params.stages)
     if params.kind == "specialized":
         axis = ParallelType.block_x if params.groups == 1 else ParallelType.block_y
         position = None if params.groups == 1 else 3
         for number, tensor in enumerate(loaded):
             warp_specialize(tensor, params.stages, params.stages - 1, axis, params.registers, number % params.async_warps, position)
     static = [(ParallelType.block_x, params.bdimx)]
-    return ScheduleResult(tuple(static), params.max_registers, full_rows=full_rows(analysis.shape, analysis.axes, params.fill, params.batches))
+    staying = StayingBlocks() if params.tile_rows > 1 else None
+    rows = full_rows(analysis.shape, analysis.axes, params.fill, params.batches)
+    return ScheduleResult(tuple(static), params.max_registers, full_rows=rows, staying=staying)
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:
@@ -115,8 +121,7 @@ def split_rows(reference: TensorView, analysis: PersistentAnalysis, params: Asyn
     merge_axes_at(reference, len(kept), len(reference.get_loop_domain()) - len(kept))
     merge_axes_at(reference, 0, len(kept))
     if params.kind == "tma":
-        reference.axis(0).parallelize(ParallelType.grid_x)
-        return 1
+        return split_tiles(reference) if params.tile_rows > 1 else bind_first(reference)
     count = 2
     if params.grouped_rows > 1:
         split(reference, 0, params.grouped_rows)
@@ -127,6 +132,20 @@ def split_rows(reference: TensorView, analysis: PersistentAnalysis, params: Asyn
     split(reference, 0, params.blocks)
     reference.axis(1).parallelize(ParallelType.grid_x)
     return count
+
+
+def bind_first(reference: TensorView) -> int:
+    """Give each row a block."""
+    reference.axis(0).parallelize(ParallelType.grid_x)
+    return 1
+
+
+def split_tiles(reference: TensorView) -> int:
+    """Give each block the rows of a tile of scales whose scales are neighbours, one after the other."""
+    split(reference, 0, TILE_ROWS)
+    split(reference, 1, TILE_ROWS // TILE_STEPS)
+    merge(reference, 0, 2)
+    return bind_first(reference) + 1
 
 
 def row_of(tensor: TensorView) -> IterDomain:
@@ -159,6 +178,6 @@ def inline(
     for name, load in (*((source.name, cache) for source, cache in template.inputs), *template.lookups):
         limits[load] = min(limits[load], row_axes) if name in of_rows or params.kind == "tma" else 0
     for tensor in (*loaded, *staged):
-        limits[tensor] = 1 if params.kind == "tma" else 2
+        limits[tensor] = row_axes if params.kind == "tma" else 2
     inline_to(template.fusion, limits)
 

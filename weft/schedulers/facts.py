@@ -23,7 +23,7 @@ from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
 from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
-from ..ir.block_ops import sample_of
+from ..ir.block_ops import SWIZZLED, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, ReductionOp, TensorView
 from ..ops.monoids import MONOIDS
@@ -145,7 +145,7 @@ class PersistentFacts(RowShape):
     input_bits, output_bits: bits per element of a row that must move. late_input_bits: the part of input_bits that only passes after the first one read.
     broadcast_operand_bits, broadcast_operands: inputs that vary over the reduced loops only (weights), read by every row, from L2.
     persistent_bits: kept per row between passes. projected_bits: kept when inputs are kept instead; None when that is impossible.
-    has_lookup: rows of an input are found by an index, which is read first.
+    has_lookup: rows of an input are found by an index, which is read first. has_scale_tiles: scales of blocks leave in tiles of rows and columns.
     still_axes: how many of the innermost loops some input does not vary over that has others of their run (a weight per channel of a group); the last of
     `runs` is then these, and vectors do not cross their end. 0: none, or vectors would be too narrow.
     passes: walks over the row. recompute_instructions, recompute_has_exact_exp: what projection computes again, per element; has_exact_exp as in `OpCost`.
@@ -181,6 +181,7 @@ class PersistentFacts(RowShape):
     still_axes: int = 0
     has_lookup: bool = False
     single_reads: tuple[int, ...] = ()
+    has_scale_tiles: bool = False
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -469,6 +470,7 @@ class PersistentAnalysis(RowAnalysis):
         return PersistentFacts(
             late_input_bits=self.late_input_bits,
             has_lookup=any(lookup_of(t) is not None for t in self.row_inputs),
+            has_scale_tiles=any(sample.layout == SWIZZLED for t in self.outputs if (sample := sample_of(t)) is not None),
             broadcast_operand_bits=sum(t.dtype().bits for t in self.broadcast_inputs),
             broadcast_operands=len(self.broadcast_inputs),
             persistent_bits=buffers.live_bits(extents, is_projected=False),
