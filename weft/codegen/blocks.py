@@ -66,7 +66,8 @@ def tile_scales(writer: Any, s: KeepScale | StoreScales, depth: int) -> None:
         writer.write(target, f"weft::with_scale({writer.read(target, DataType.Int32)}, {scale}, (int)({writer.scalars.index(s.row)}))", depth)
         return
     writer.require_alignment(target.buffer, SCALES_BYTES)
-    writer.emit(depth, f"weft::store_scales({writer.address(target)}, {writer.read(source, DataType.Int32)});")
+    is_there = "true" if s.predicate is TRUE else writer.scalars.condition(s.predicate)
+    writer.emit(depth, f"weft::store_scales({writer.address(target)}, {writer.read(source, DataType.Int32)}, {is_there});")
 
 
 def sample_blocks(writer: Any, s: Op, depth: int) -> None:

@@ -154,14 +154,16 @@ template <class Index, class T> WEFT_DEVICE void zero_tile_padding(T* scales, In
 // The scales of four rows of a tile, 32 apart, as bytes of a word: with that of one more.
 template <class T> WEFT_DEVICE int with_scale(int rows, T scale, int row) { return (int)((unsigned)rows | (unsigned)scale.bits << 8 * row); }
 // Stores the scales of four rows. Neighbouring lanes have neighbouring columns, and four of them exchange their bytes, so that each stores the four columns of one
-// row: 16 bytes together. first: where the first row's scale of this thread's column lies. All lanes of the warp call this.
-template <class T> WEFT_DEVICE void store_scales(T* first, int rows) {
+// row: 16 bytes together. first: where the first row's scale of this thread's column lies; is_there: whether the row that this lane stores is. All lanes of the
+// warp call this.
+template <class T> WEFT_DEVICE void store_scales(T* first, int rows, bool is_there) {
   const int column = (int)(lane() % 4);
   int word = rows, other = shuffle_xor(word, 1);
   word = column & 1 ? (int)((unsigned)other >> 8 & 0x00ff00ffu) | (word & (int)0xff00ff00) : (word & 0x00ff00ff) | (int)(((unsigned)other & 0x00ff00ffu) << 8);
   other = shuffle_xor(word, 2);
   word = column & 2 ? (int)((unsigned)other >> 16) | (word & (int)0xffff0000) : (word & 0xffff) | (int)((unsigned)other << 16);
   T* const to = first + 3 * column;
+  if (!is_there) return;
 #if defined(WEFT_EMULATOR)
   for (int i = 0; i < 4; i++) store_global(to + i, T{(unsigned char)(word >> 8 * i)});
 #else

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..dtypes import DataType
-from ..expr import ONE, TRUE, ZERO, Sym, add, const, floordiv, is_divisible, mod, mul, sub, substitute, variables
+from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, mod, mul, sub, substitute, variables
 from ..ir.block_ops import SWIZZLED, BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
 from .contracts import lowering_pass
-from .kernel_ir import Access, Allocate, Buffer, If, KeepScale, Kernel, Loop, Nest, Op, Statement, StoreScales
+from .kernel_ir import Access, Allocate, Buffer, If, KeepScale, Kernel, Loop, Op, Statement, StoreScales
 from .state import BuildState
 
 TILE_STEPS, TILE_COLUMNS = 4, 4
@@ -43,10 +43,10 @@ def join_tile_scales(kernel: Kernel, state: BuildState) -> Kernel:
 
 def _joined(loop: Loop) -> list[Statement] | None:
     """Return the loop, with what stands before and behind it; None where it stores no scales, or others. Changes the loop."""
-    found = list(_stores(loop.body, ()))
+    found = list(_stores(loop.body, (), TRUE))
     if len(found) != 1:
         return None
-    body, store, batches = found[0]
+    body, store, batches, condition = found[0]
     target = store.outputs[0]
     if len(batches) > 1 or not _are_neighbours(target.index, loop.index):
         return None
@@ -55,21 +55,22 @@ def _joined(loop: Loop) -> list[Statement] | None:
     words = Buffer(f"T{target.buffer.tensor.name}_rows", DataType.Int32, MemoryType.local, count, target.buffer.tensor, fill="sum")
     body[body.index(store)] = KeepScale(store.expr, [Access(words, index)], store.operands[:1], row=loop.index)
     first = Access(target.buffer, substitute(target.index, {loop.index: ZERO}))
-    behind: Statement = StoreScales(store.expr, [first], [Access(words, index)])
+    is_there = substitute(condition, {loop.index: mod(_thread(target.index), TILE_STEPS)})  # type: ignore[arg-type]  # a lane stores the row of its number
+    behind: Statement = StoreScales(store.expr, [first], [Access(words, index)], is_there)
     if batch is not None:
         behind = Loop(index, count, [behind], label=batch.label)
     return [Allocate(words), loop, behind]
 
 
-def _stores(body: list[Statement], batches: tuple[Loop, ...]) -> Iterator[tuple[list[Statement], Op, tuple[Loop, ...]]]:
-    """Yield (body, op, loops around it) of stores of single scales to tiles that all threads of a block execute, or none."""
+def _stores(body: list[Statement], batches: tuple[Loop, ...], condition: Sym) -> Iterator[tuple[list[Statement], Op, tuple[Loop, ...], Sym]]:
+    """Yield (body, op, loops around it, condition) of stores of single scales to tiles that all threads of a block execute, or none."""
     for s in body:
         if isinstance(s, Op) and _is_store(s):
-            yield body, s, batches
+            yield body, s, batches, condition
         elif isinstance(s, Loop):
-            yield from _stores(s.body, (*batches, s))
-        elif isinstance(s, Nest) and not (isinstance(s, If) and _is_of_thread(s.predicate)):
-            yield from _stores(s.body, batches)
+            yield from _stores(s.body, (*batches, s), condition)
+        elif isinstance(s, If) and not _is_of_thread(s.predicate):
+            yield from _stores(s.body, batches, conjunction([condition, s.predicate]))
 
 
 def _is_store(s: Op) -> bool:
@@ -83,9 +84,14 @@ def _is_of_thread(condition: Sym) -> bool:
     return any(v.payload in THREADS for v in variables(condition))
 
 
+def _thread(index: Sym) -> Sym | None:
+    """Return the thread along x that an index depends on."""
+    return next((v for v in variables(index) if v.payload == ParallelType.block_x.value), None)
+
+
 def _are_neighbours(index: Sym, row: Sym) -> bool:
     """True where four rows are four bytes apart, and four neighbouring threads have the four columns of a tile."""
-    thread = next((v for v in variables(index) if v.payload == ParallelType.block_x.value), None)
+    thread = _thread(index)
     if thread is None or sub(substitute(index, {row: add(row, 1)}), index) is not const(TILE_COLUMNS):
         return False
     others = sub(index, mod(thread, TILE_COLUMNS))
