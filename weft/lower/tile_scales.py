@@ -77,7 +77,8 @@ def _is_store(s: Op) -> bool:
     """True for a store of one scale of a byte to tiles."""
     target = s.outputs[0].buffer
     is_one = s.vector_elems == 1 and s.inside is TRUE and len(s.operands) == 1
-    return isinstance(s.expr, BlockSampleOp) and s.expr.layout == SWIZZLED and is_one and target.memory is MemoryType.global_ and target.dtype.bits == SCALE_BITS
+    is_byte = target.memory is MemoryType.global_ and target.dtype.bits == SCALE_BITS
+    return isinstance(s.expr, BlockSampleOp) and s.expr.layout == SWIZZLED and is_one and is_byte
 
 
 def _is_of_thread(condition: Sym) -> bool:
