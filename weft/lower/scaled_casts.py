@@ -26,48 +26,55 @@ def join_factors(kernel: Kernel, state: BuildState) -> Kernel:
     After: a `ScaledCast` does both.   Here because: statements with one predicate stand in one body, and each op that reads a product is known.
     """
     ops = [s for s in walk(kernel.body) if isinstance(s, Op)]
-    casts = [s for s in ops if _is_packed_cast(s)]
+    casts = {s: source.buffer for s in ops if (source := _packed_cast(s)) is not None}
     if casts:
         touched = [place.buffer for s in ops for place in (*s.outputs, *s.operands) if isinstance(place, Access)]
-        _join(kernel.body, {s: s.operands[0].buffer for s in casts if touched.count(s.operands[0].buffer) == 2})  # type: ignore[union-attr]
+        _join(kernel.body, {s: buffer for s, buffer in casts.items() if touched.count(buffer) == 2})
     return kernel
 
 
-def _is_packed_cast(s: Op) -> bool:
-    """True for a cast of a vector of Floats in registers to 4 bits."""
+def _packed_cast(s: Op) -> Access | None:
+    """Return what a cast to 4 bits reads, a vector of Floats in registers; None for another op."""
     if type(s) is not Op or not isinstance(s.expr, PointwiseOp) or s.expr.op_name != "cast" or s.vector_elems % LEAST_ELEMS:
-        return False
+        return None
     source = s.operands[0]
-    is_local = isinstance(source, Access) and source.buffer.memory is MemoryType.local and source.buffer.dtype is DataType.Float
-    return is_local and s.outputs[0].buffer.dtype is DataType.Float4_e2m1fn
+    if s.outputs[0].buffer.dtype is not DataType.Float4_e2m1fn or not isinstance(source, Access):
+        return None
+    return source if source.buffer.memory is MemoryType.local and source.buffer.dtype is DataType.Float else None
 
 
 def _join(body: list[Statement], casts: dict[Op, Buffer]) -> None:
     """Replace the casts of a body, of which each stands with the buffer that only it reads, and the loops that fill these buffers."""
-    loops = {s.body[-1].outputs[0].buffer: s for s in body if isinstance(s, Loop) and isinstance(s.body[-1], Op)}
+    loops: dict[Buffer, Loop] = {}
+    for s in body:
+        if isinstance(s, Loop) and s.body and isinstance(last := s.body[-1], Op):
+            loops[last.outputs[0].buffer] = s
+    gone: set[Loop | Buffer] = set()
     for number, s in enumerate(body):
         if isinstance(s, Nest):
             _join(s.body, casts)
-        loop = loops.get(casts[s]) if isinstance(s, Op) and s in casts else None
-        product = _product(loop, s) if loop is not None else None  # type: ignore[arg-type]
-        if product is not None:
-            body[number] = ScaledCast(s.expr, s.outputs, list(product), vector_elems=s.vector_elems)  # type: ignore[union-attr]
-            loop.body.clear()  # type: ignore[union-attr]
-    gone = {casts[s] for loop in loops.values() if not loop.body for s in casts if loops.get(casts[s]) is loop}
-    body[:] = [s for s in body if not (isinstance(s, Loop) and not s.body or isinstance(s, Allocate) and s.buffer in gone)]
+        elif isinstance(s, Op) and s in casts and casts[s] in loops:
+            loop = loops[casts[s]]
+            product = _product(loop, s)
+            if product is not None:
+                body[number] = ScaledCast(s.expr, s.outputs, list(product), vector_elems=s.vector_elems)
+                gone |= {loop, casts[s]}
+    body[:] = [s for s in body if not (isinstance(s, Loop) and s in gone or isinstance(s, Allocate) and s.buffer in gone)]
 
 
 def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym] | None:
     """Return the vector and the factor whose products a loop makes for a cast; None where it does more, or other things."""
     *before, last = [s for s in loop.body if not isinstance(s, Allocate)]
+    read = _packed_cast(cast)
     extent = loop.extent.value if loop.extent.is_const else 0
-    is_mul = type(last) is Op and isinstance(last.expr, PointwiseOp) and last.expr.op_name == "mul" and last.vector_elems == 1
-    if not is_mul or loop.start is not ZERO or extent != cast.vector_elems or last.outputs[0].index is not add(cast.operands[0].index, loop.index):  # type: ignore[union-attr]
+    if type(last) is not Op or not isinstance(last.expr, PointwiseOp) or last.expr.op_name != "mul" or last.vector_elems != 1 or read is None:
+        return None
+    if loop.start is not ZERO or extent != cast.vector_elems or last.outputs[0].index is not add(read.index, loop.index):
         return None
     made = {s.outputs[0].buffer: s.operands[0] for s in before if type(s) is Op and isinstance(s.expr, PointwiseOp) and s.expr.op_name == "cast"}
     if len(made) < len(before) or len(made) > 1:
         return None
-    for element, factor in (last.operands, last.operands[::-1]):  # type: ignore[union-attr]
+    for element, factor in (last.operands, last.operands[::-1]):
         taken = made.get(element.buffer, element) if isinstance(element, Access) else element
         if _is_fixed(factor, loop, made) and isinstance(taken, Access) and (not made or taken is not element):
             first = sub(taken.index, loop.index)
