@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from weft import DataType, quantize
-from weft.check.records import programs
+from weft.check.records import Made, programs
 from weft.options import options
 from weft.quantize import functions
 from weft.quantize.formats import NvFp4
@@ -47,9 +47,13 @@ def test_bytes_are_those_of_a_row_per_block(monkeypatch, rows, columns, norm):
     assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(found, wanted, strict=True))
 
 
-def params_of(rows: int, columns: int, layout: str = "128x4") -> str:
+def made(rows: int, columns: int, layout: str = "128x4") -> Made:
     definition = functions._definition(NvFp4(layout), "rms_norm", ((BF16, 2, True), (BF16, 1, True)), 1e-5)
-    return programs(definition, [(rows, columns), (columns,)])[0][1]
+    return programs(definition, [(rows, columns), (columns,)])[0]
+
+
+def params_of(rows: int, columns: int, layout: str = "128x4") -> str:
+    return made(rows, columns, layout).params
 
 
 def test_four_rows_where_all_multiprocessors_have_some():
@@ -60,6 +64,5 @@ def test_four_rows_where_all_multiprocessors_have_some():
 
 def test_scales_of_four_rows_are_one_store():
     """And none is stored within the loop."""
-    definition = functions._definition(NvFp4("128x4"), "rms_norm", ((BF16, 2, True), (BF16, 1, True)), 1e-5)
-    text = programs(definition, [(16384, 4096), (4096,)])[0][2].text
+    text = made(16384, 4096).program.text
     assert text.count("weft::store_scales(") == 1 and "weft::with_scale(" in text and "weft::store_global<" not in text
