@@ -233,7 +233,7 @@ NV, MX, FP4, GROUPS, HADAMARD, BOTH = "nvfp4_tiles", "mxfp8_lanes", "fp4_halves"
 NARROW_TYPES = (
     generated(FP4, "elements counted where bytes are addressed", r"(T3 \+ \(\(int\)blockIdx\.x \*) 256", r"\1 512", "out-of-bounds|output-not-written", VECTOR_STORE),
     generated(FP4, "a vector that begins at any byte", r"(T0 \+ \(\(int\)blockIdx\.x \* 256\) \+) \(\(int\)threadIdx\.x \* 4\)", r"\1 ((int)threadIdx.x * 4) + 1", "misaligned|out-of-bounds", VECTOR_LOAD),
-    generated(FP4, "half of a vector converted: bytes without a second element", r"convert_narrow_vector<8>\(T5, 0, T2, 0\)", "convert_narrow_vector<4>(T5, 0, T2, 0)", "uninitialised-register", VECTOR_STORE),
+    generated(FP4, "half of a vector converted: bytes without a second element", r"convert_scaled_vector<8>\(T5, 0, T1, 0, 0\.5f\)", "convert_narrow_vector<4>(T5, 0, T1, 0)", "uninitialised-register", VECTOR_STORE),
     generated(FP4, "a byte written by two threads", r"(T3 \+ \(\(int\)blockIdx\.x \* 256\) \+ \(\(int\)threadIdx\.x) \* 4", r"\1 / 2 * 4", "data-race", VECTOR_STORE),
     generated(FP4, "index of bytes in a type too narrow for it", r"T0 \+ \(\(int\)blockIdx\.x \* 256\) \+ \(\(int\)threadIdx\.x \* 4\)", "T0 + (signed char)(((int)blockIdx.x * 256) + ((int)threadIdx.x * 4))", "out-of-bounds", VECTOR_LOAD),
     generated(FP4, "a predicate that splits the last vector's bytes off", r"< p0\) \{", "< p0 - 1) {", "output-not-written", VECTOR_STORE),
