@@ -317,6 +317,24 @@ def nvfp4_tiles() -> tuple[Fusion, ScheduleResult]:
     return _pointwise_scheduled(fd)
 
 
+def nvfp4_four_rows() -> tuple[Fusion, ScheduleResult]:
+    """RMS norm before blocks of 16 to 4 bits: a block takes four rows of a tile of scales one after the other, and stores their scales together."""
+    from ..schedulers.async_rows_heuristic import AsyncRowsParams
+    from ..schedulers.facts import analyze_persistent
+    from ..schedulers.inner_persistent import InnerPersistent
+
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        normed = fd.ops.mul(x, fd.ops.rsqrt(fd.ops.add(fd.ops.mean(fd.ops.mul(x, x), [1], True), 1e-5)))
+        for result in fd.ops.nv_block_quantize(normed, None, True):
+            fd.add_output(result)
+    defined = fd.fusion
+    assert defined is not None
+    fusion, _ = defined.clone()
+    params = AsyncRowsParams("tma", True, 16, 2, 32, stages=2, max_registers=255, fill="whole", tile_rows=4)
+    return fusion, InnerPersistent().apply(fusion, analyze_persistent(fusion), params)  # type: ignore[arg-type]
+
+
 def mxfp8_lanes() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 32 to 8 bits: four lanes share a block."""
     with FusionDefinition() as fd:
@@ -423,6 +441,7 @@ KERNELS = {
     "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),
     "two_sides_behind": Generated(two_sides_behind, _bf16((11, 1000))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
+    "nvfp4_four_rows": Generated(nvfp4_four_rows, _bf16((70, 1024))),
     "nvfp4_groups": Generated(nvfp4_groups, _groups),
     "nvfp4_hadamard": Generated(nvfp4_hadamard, _bf16((5, 160))),
     "nvfp4_both_ways": Generated(nvfp4_both_ways, _bf16((3, 16, 48))),

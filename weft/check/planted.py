@@ -230,6 +230,7 @@ TENSOR_MAPS = (
 
 # ---- types of which two share a byte, blocks in neighbouring lanes, scales in tiles: docs/narrow_types.md
 NV, MX, FP4, GROUPS, HADAMARD, BOTH = "nvfp4_tiles", "mxfp8_lanes", "fp4_halves", "nvfp4_groups", "nvfp4_hadamard", "nvfp4_both_ways"
+FOUR = "nvfp4_four_rows"
 NARROW_TYPES = (
     generated(FP4, "elements counted where bytes are addressed", r"(T3 \+ \(\(int\)blockIdx\.x \*) 256", r"\1 512", "out-of-bounds|output-not-written", VECTOR_STORE),
     generated(FP4, "a vector that begins at any byte", r"(T0 \+ \(\(int\)blockIdx\.x \* 256\) \+) \(\(int\)threadIdx\.x \* 4\)", r"\1 ((int)threadIdx.x * 4) + 1", "misaligned|out-of-bounds", VECTOR_LOAD),
@@ -244,6 +245,9 @@ NARROW_TYPES = (
     library(NV, "padding of columns forgotten", r"rows \* \(all_columns - columns\)", "0 * (all_columns - columns)", "output-not-written", "store_global"),
     generated(NV, "scales of neighbours in one place of a tile", r"\(int\)threadIdx\.x % 4\), T4", "(int)threadIdx.x % 2), T4", "data-race", "store_global"),
     generated(NV, "scales one tile too far", r"\(\(int\)threadIdx\.x / 4\) \* 512", "(((int)threadIdx.x / 4) + 1) * 512", "out-of-bounds|output-not-written", "store_global"),
+    generated(FOUR, "scales stored of rows that are not there", r"(T\d+_rows\[\w+\]), [^;]*< p\d+\);", r"\1, true);", "data-race", "store_global"),
+    generated(FOUR, "scales stored by some lanes of a warp", r"(\n *)weft::store_scales\(", r"\1if (threadIdx.x % 4) weft::store_scales(", "exited-lanes-in-mask|divergent-collective", "store_scales|shuffle_xor"),
+    library(FOUR, "four lanes store one row", r"first \+ 3 \* column", "first - column", "data-race|output-not-written", "store_global"),
     generated(GROUPS, "what lies between tiles of groups not filled", r"weft::zero_grouped_padding", "if (p0 < 0) weft::zero_grouped_padding", "output-not-written", r"store_global|^\}$"),
     library(GROUPS, "groups found by where they end", r"load_global\(begins \+ middle\) <= row", "load_global(begins + middle) < row", "out-of-bounds|data-race|output-not-written", "load_global|store_global"),
     library(GROUPS, "scales of a group behind its own tiles", r"\+ \(Index\)load_global\(places \+ group\)", "+ (Index)load_global(places + group) + 128", "data-race|out-of-bounds|output-not-written", "store_global"),
