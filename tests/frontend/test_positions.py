@@ -58,3 +58,26 @@ def test_16_bit_sums_of_a_scatter_are_rounded_once() -> None:
 def test_slices_with_steps_of_open_sizes_are_parts_of_regions(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     for sizes in ((7, 9), (10, 13), (5, 21)):
         check(function, torch.randn(sizes), dynamic=True)
+
+
+NAN = float("nan")
+ROWS = {
+    "floats": torch.tensor([[1.0, 3, 3, 2], [NAN, 1, NAN, 2], [-1, -1, -1, -1], [-float("inf")] * 4]),
+    "16-bit floats": torch.tensor([[1.0, 3, 3, 2], [2, NAN, 1, NAN]]).bfloat16(),
+    "integers": torch.tensor([[1, 3, 3, 2], [0, 0, -5, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_extrema_have_their_first_places(name: str) -> None:
+    """As torch: the first of equal ones; NaN before everything."""
+    functions = (lambda x: x.max(-1), lambda x: x.min(0), lambda x: x.max(1, keepdim=True), lambda x: (x.argmax(-1), x.argmin(0, keepdim=True), x.argmax()))
+    for function in functions:
+        found = torch.compile(function, backend=backend, options={"emulate": True, "debug": True})(ROWS[name])
+        for got, want in zip(found, function(ROWS[name]), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    assert GRAPHS and not [op for graph in GRAPHS for op in graph.torch_ops]
+
+
+def test_the_gradient_of_a_maximum_goes_to_its_place() -> None:
+    check(lambda x: (x * 2).max(-1)[0].sin(), torch.randn(4, 6))

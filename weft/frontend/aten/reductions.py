@@ -62,6 +62,42 @@ def min_all(t: Translation, x: Operand) -> Operand:
     return amin(t, x)
 
 
+def _first_place(t: Translation, x: Operand, extremum: Operand, dim: int, keepdim: bool) -> Operand:
+    """The first position along an axis at which x is its extremum (with the axis kept); NaN is one where there is any."""
+    is_there = t.ops.eq(x, extremum)
+    if t.node.args[0].meta["val"].dtype.is_floating_point:  # type: ignore[union-attr]
+        is_there = t.ops.logical_or(is_there, t.ops.ne(x, x))
+    zero, one = (t.constant(n, torch.int64) for n in (0, 1))
+    place = t.ops.iota(x.size(dim), zero, one, dtype=t.dtype(torch.int64))
+    place = t.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(t.rank(x))])
+    return t.ops.min(t.ops.where(is_there, place, x.size(dim)), dims=[dim], keepdim=keepdim)
+
+
+def _has_axes(node: torch.fx.Node) -> str:
+    given: Any = node.args
+    dim, keepdim = (*given[1:], None, False)[:2]
+    if not given[0].meta["val"].dim():
+        return "an extremum of a tensor without axes"
+    return "an extremum over all axes that keeps them" if dim is None and keepdim else ""
+
+
+@rule(aten.max.dim, aten.min.dim, claims=_has_axes)
+def extremum_and_place(t: Translation, x: Operand, dim: int, keepdim: bool = False) -> Operand:
+    """The extremum, and the first position that has it."""
+    dim, fold = dim % t.rank(x), t.ops.max if t.node.target is aten.max.dim else t.ops.min
+    kept = fold(x, dims=[dim], keepdim=True)
+    return kept if keepdim else t.ops.squeeze(kept, dims=[dim]), _first_place(t, x, kept, dim, keepdim)
+
+
+@rule(aten.argmax.default, aten.argmin.default, claims=_has_axes)
+def place_of_extremum(t: Translation, x: Operand, dim: int | None = None, keepdim: bool = False) -> Operand:
+    """The first position of an extremum; without `dim` among all elements in their order."""
+    if dim is None and t.rank(x) > 1:
+        x = t.ops.reshape(x, new_shape=[t.count(x, list(range(t.rank(x))))])
+    dim, fold = (dim or 0) % t.rank(x), t.ops.max if t.node.target is aten.argmax.default else t.ops.min
+    return _first_place(t, x, fold(x, dims=[dim], keepdim=True), dim, keepdim)
+
+
 @rule(aten.any.default, aten.any.dim, aten.any.dims)
 def any_of(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
     x = t.to(x, torch.bool)
