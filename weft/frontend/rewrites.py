@@ -50,7 +50,7 @@ def emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> No
     mode = next(v.fake_mode for n in (*node.all_input_nodes, *at.all_input_nodes) if isinstance(v := n.meta["val"], FakeTensor))
     with mode, torch.no_grad():
         value = target(*given, **named)
-        if isinstance(value, torch.Tensor):  # one that remembers whose view it is could not be written to a file
+        if isinstance(value, torch.Tensor) and value._is_view():  # which remembers whose it is, and could not be written to a file
             value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     node.meta["val"] = value
     return node
