@@ -197,6 +197,8 @@ def _record_of(caller: Any, prepared: Any) -> _Record:
     shared = caller.shared
     if shared.outputs.copies or any(alias is not None for alias in shared.outputs.alias):
         raise NoRecord("it writes into an input")
+    if shared.has_scatters:
+        raise NoRecord("torch's setting decides how it scatters, and a record knows weft's settings only")
     parts = getattr(prepared.run, "parts", None)
     if parts is None:
         raise NoRecord("its function is wrapped")
