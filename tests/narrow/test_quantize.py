@@ -10,7 +10,9 @@ from fusion_check import poisoned_outputs
 from narrow_tensors import random_values
 
 from weft import DataType, FusionDefinition, quantize
+from weft.ops.blocks import BlockFormat
 from weft.quantize import behind, functions
+from weft.quantize.formats import Mx
 from weft.reference import narrow
 
 BF16 = DataType.BFloat16
@@ -45,6 +47,18 @@ def test_block_formats_have_their_switches():
         np.testing.assert_array_equal(codes(elements), block_formats.packed(wanted[0]))
     elements, scales = quantize.mxfp8(x, "128x4")
     np.testing.assert_array_equal(codes(scales), block_formats.in_tiles(block_formats.mx(numbers)[1]))
+
+
+@pytest.mark.parametrize("rule, factor", [("te", 2.0**127), ("nvfuser", 1.0)])
+def test_the_smallest_scale_multiplies_by_its_inverse_or_not_at_all(rule, factor):
+    """Blocks of at most 448 * 2^-127 have the scale 0, which stands for 2^-127; nvFuser leaves their elements as they are. Larger blocks do not ask."""
+    x = torch.linspace(-2e-36, 2e-36, 32).repeat(2, 1)
+    x[1] *= 1e3
+    elements, scales = quantize.quantize(Mx(form=BlockFormat(smallest_scale=rule)), x)
+    assert codes(scales).ravel().tolist() == [0, 127 + int(np.ceil(np.log2(2e-33 / 448)))]
+    np.testing.assert_array_equal(codes(elements)[0], e4m3((x[0].double() * factor).float()))
+    assert (codes(elements)[0] & 0x7F).any() == (rule == "te")
+    np.testing.assert_array_equal(codes(elements)[1], codes(quantize.mxfp8(x[1:])[0])[0])
 
 
 def test_one_scale_for_a_row_a_block_or_a_tensor():
