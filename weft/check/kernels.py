@@ -290,7 +290,7 @@ def two_sides(**changes: Any) -> tuple[Fusion, ScheduleResult]:
 
 def two_sides_cluster() -> tuple[Fusion, ScheduleResult]:
     """The same with a row over two blocks, whose sums they exchange in every step, and rows loaded by cp.async."""
-    return two_sides(blocks=2, cluster_blocks=2, loads="cp_async")
+    return two_sides(blocks=2, cluster_blocks=2, loads="cp_async", fill="partial")
 
 
 def two_sides_behind() -> tuple[Fusion, ScheduleResult]:

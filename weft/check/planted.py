@@ -196,7 +196,7 @@ TWO_SIDES = (
     library(SIDES, "the meeting waits for one block too few", r"while \(load_acquire\(barrier\) != blocks\)", "while (load_acquire(barrier) < blocks - 1)", "data-race|uninitialised-read", READ_PARTIAL),
     library(SIDES, "a meeting that acquires nothing", r"while \(load_acquire(\(barrier\) != blocks\) \{\n    \}\n  \}\n  if \()atomic_add_acquire_release", r"while (load_global_volatile\1atomic_add", "data-race", READ_PARTIAL),
     library(SIDES, "meeting not left as it was found", r"store_global_volatile\(barrier \+ 1, 0\);", ";", "work-memory-not-zero", MEET),
-    generated(SIDES, "blocks share one slot for their partial sums", r"(store_global_vector<4, weft::Cache::unspecified>\(T\d+ \+) \(\(int\)blockIdx\.x \* p\d+\)( \+ \(\(int\)threadIdx\.x \* 8\) \+ \(\(int\)threadIdx\.y \* 64\), T12, 0\))", r"\1 0\2", "data-race|uninitialised-read", r"store_global_vector<4|load_global_vector<4"),
+    generated(SIDES, "blocks share one slot for their partial sums", r"(store_global_vector<4, weft::Cache::unspecified>\(T\d+ \+ \()\(\(int\)blockIdx\.x \* \d+\)( \+ \(\(int\)threadIdx\.x \* 8\) \+ \(\(int\)threadIdx\.y \* 64\)\), T12, 0\))", r"\g<1>0\2", "data-race|uninitialised-read", r"store_global_vector<4|load_global_vector<4"),
     generated(SIDES, "a column tile written by every row of threads", r" && \(\(int\)threadIdx\.y == 0\)\)", ")", "data-race", "store_global_vector<4"),
     generated(SIDES, "both iterations in one workspace", r"\+ \(i\d+ % 2\) \* 2, ", "+ 0, ", "data-race", "weft::reduce_rows", of=2),
     generated(SIDES, "a stage refilled while it is read", r"(const int stage_0 =) (i\d+) % 3;(\n\s*weft::fence)", r"\1 (\2 + 1) % 3;\3", "data-race|too-many-arrivals|wrong-phase|deadlock", "bulk_load|full_0", of=2),

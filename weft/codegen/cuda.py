@@ -188,7 +188,8 @@ class CudaWriter:
     def address(self, place: Access) -> str:
         """Return the pointer to an element, or to the unit of memory that begins with it where elements share one."""
         index = place.index if not place.buffer.dtype.is_packed else floordiv(place.index, place.buffer.dtype.elems_per_unit)
-        return place.buffer.name if index is ZERO else f"{place.buffer.name} + {self.scalars.index(index)}"
+        text = self.scalars.index(index)
+        return place.buffer.name if index is ZERO else f"{place.buffer.name} + ({text})" if self.kernel.sums_offsets else f"{place.buffer.name} + {text}"
 
     def write(self, place: Access, text: str, depth: int) -> None:
         """Store the value `text` to where its buffer is."""

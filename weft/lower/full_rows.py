@@ -12,6 +12,7 @@ from ..schedule.full_rows import FullRows
 from .state import BuildState
 from .contracts import lowering_pass
 from .kernel_ir import Allocate, Kernel, Loop, Nest, Op, Statement, copied, is_collective, walk
+from .kernel_sync import GridSync
 
 
 @lowering_pass(needs=["pipelines"], before=["grouped predicates"])
@@ -22,7 +23,9 @@ def drop_row_bounds(kernel: Kernel, state: BuildState) -> Kernel:
     Here because: predicates are not grouped yet, and barriers and pipelines have their places.
     """
     if state.full_rows is not None:
-        kernel.body = without_row_bounds(kernel, kernel.body, state.full_rows)
+        meets = (n for n, s in enumerate(kernel.body) if any(isinstance(inner, GridSync) for inner in walk([s])))
+        end = next(meets, len(kernel.body))  # behind the meeting of all blocks columns are shared out in another way
+        kernel.body[:end] = without_row_bounds(kernel, kernel.body[:end], state.full_rows)
     return kernel
 
 

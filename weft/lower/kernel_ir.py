@@ -364,6 +364,7 @@ class Kernel:
     block_limits: list[tuple[str, Sym, int]] = field(default_factory=list)  # (thread index, threads wanted, threads fixed)
     in_place: tuple[int, ...] = ()
     cooperative: bool = False
+    sums_offsets: bool = False  # offsets are added up as integers before they meet an address; the compiler adds each to 64 bits where it is left to it
     overlaps: bool = False  # it may start before the kernel in front of it has ended
     cluster: tuple[int, int, int] = (1, 1, 1)
     compute_block: tuple[Sym, Sym, Sym] | None = None  # the block without async warps, in a kernel that has such

@@ -27,6 +27,7 @@ from .in_place import restrict_aliased_loads
 from .kernel_head import begin_kernel
 from .kernel_ir import Kernel
 from .kernel_text import body_text
+from .known_sizes import write_known_sizes
 from .magnitudes import fold_magnitudes
 from .masks import split_masked_loops
 from .row_ends import add_row_ends
@@ -59,6 +60,7 @@ PIPELINE: tuple[Pass, ...] = (
     run_behind,  # waits, loads and barriers have their places; bounds of rows are still parts of predicates, and go
     unswitch_loops,  # every barrier, wait and load stands where it stays, so both branches have them; bounds are still parts of predicates
     load_ahead,  # loads have their predicates, and the loop around them is the one that is left
+    write_known_sizes,  # each op stands where it stays, and no pass behind looks for sizes in addresses
     split_masked_loops,  # no pass behind looks for loops over lanes, and predicates are not grouped yet
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     join_factors,  # what stands under one predicate is together, and no pass behind looks for loops over lanes

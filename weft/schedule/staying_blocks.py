@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..expr import Sym
 from .full_rows import FullRows
 
 
@@ -17,7 +18,11 @@ class StayingBlocks:
     ahead: names of tensors in registers that an iteration loads for the next one.
     behind: where it is given, what an iteration does with the results of its reduction is done an iteration later, while the next reduction is under way;
     it says of which sizes bounds hold in that loop.
+    sizes: sizes that equal params fix, with their values, which the host checks: addresses are written with the numbers.
+    sums_offsets: offsets are added up as integers before they meet a tensor's address.
     """
 
     ahead: frozenset[int] = frozenset()
     behind: FullRows | None = None
+    sizes: tuple[tuple[Sym, int], ...] = ()
+    sums_offsets: bool = False

@@ -10,8 +10,11 @@ Read first: `apply_inner_outer`.
 
 from __future__ import annotations
 
+import math
+
 from ..analysis.loop_axes import Obstacle
 from ..arch import CP_ASYNC_BYTES, Arch
+from ..expr import Sym, evaluate_int
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, TensorView
@@ -135,9 +138,21 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
-    rows_end = FullRows(row_sizes(analysis.shape), params.batches if params.fill == "leading" else 1, False, True) if params.fill != "whole" else None
+    is_whole = params.fill == "whole"  # guards stay in both: they keep the compiler from mixing the passes
+    rows_end = FullRows(row_sizes(analysis.shape), params.batches if params.fill == "leading" else 1, is_whole, not is_whole, is_whole)
     behind = FullRows(row_sizes(analysis.shape), 1, params.fill == "whole", keeps_guards=True) if params.is_behind else None
-    return ScheduleResult(static, params.max_registers, params.cluster_blocks, rows_end, staying=StayingBlocks(frozenset(ahead), behind))
+    staying = StayingBlocks(frozenset(ahead), behind, lengths_of(analysis, params), True)
+    return ScheduleResult(static, params.max_registers, params.cluster_blocks, rows_end, staying=staying)
+
+
+def lengths_of(analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[tuple[Sym, int], ...]:
+    """Return the length of a row where all threads have all of their vectors, and it is one size: equal params then mean equal lengths."""
+    extents = [a.sym for a in analysis.shape.reference.get_logical_domain() if a.is_reduction() and not a.sym.is_const]
+    if params.fill != "whole" or len(extents) != 1 or not extents[0].is_var or extents[0] not in row_sizes(analysis.shape):
+        return ()
+    fixed = math.prod(evaluate_int(a.sym, {}) for a in analysis.shape.reference.get_logical_domain() if a.is_reduction() and a.sym.is_const)
+    length = params.cluster_blocks * params.lanes * params.threads_y * params.batches * params.vector_elems
+    return ((extents[0], length // fixed),)
 
 
 def separate_columns(template: Template, totals: list[TensorView]) -> None:

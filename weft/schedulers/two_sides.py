@@ -161,11 +161,8 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     if single is None:
         return Obstacle(f"{inner.reference} keeps an axis of one element, which does not merge with the rows that {totals[0]} folds")
     column_tensors = behind(fusion, outer)
-    for output in fusion.outputs():
-        if isinstance(output, TensorView) and output not in column_tensors:
-            has_rows, columns = axes.concrete(output) & outer.reduced, axes.concrete(output) & inner.reduced
-            if not has_rows and columns != inner.reduced:
-                return Obstacle(f"{output} is computed from no reduction, and has no rows and not all columns")
+    if without := _without_loops(fusion, axes, inner, outer, column_tensors):
+        return Obstacle(without)
     for tensor in column_tensors:
         if not axes.stored(tensor) <= inner.reduced or tensor in {o for e in inner.reductions for o in e.outputs}:
             return Obstacle(f"{tensor} is computed from a column reduction and has an axis of the rows")
@@ -173,6 +170,21 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
             return Obstacle(f"{tensor} is computed from a column reduction and from a tensor that varies over the rows")
     buffers = persistent_buffers(fusion, axes, inner)
     return buffers if isinstance(buffers, Obstacle) else TwoSidedAnalysis(fusion, axes, inner, outer, column_tensors, buffers)
+
+
+def _without_loops(fusion: Fusion, axes: LoopAxes, inner: ReductionShape, outer: ReductionShape, column_tensors: set[TensorView]) -> str | None:
+    """Return which tensor neither the loops over rows nor those over columns compute, or None."""
+    for total in (e.outputs[0] for e in outer.reductions):
+        operand = _operands(total)[0]  # type: ignore[arg-type]
+        if not inner.reduced <= axes.concrete(operand):
+            return f"{total} folds {operand}, which is the same in some of the columns"
+    for output in fusion.outputs():
+        if isinstance(output, TensorView) and output not in column_tensors and not axes.concrete(output) & outer.reduced:
+            return f"{output} is computed from no column reduction, and has no rows"
+    for tensor in column_operands(column_tensors):
+        if not _operands(tensor) and tensor.definition() is not None and not inner.reduced <= axes.concrete(tensor):
+            return f"{tensor} is made for the column results, and has some of the columns only"
+    return None
 
 
 def behind(fusion: Fusion, columns: ReductionShape) -> set[TensorView]:
