@@ -117,3 +117,15 @@ def test_values_behind_a_reshape() -> None:
             fd.add_output(result)
     values, places = fd.execute([x])
     assert torch.equal(values, (-x).reshape(4, 60).topk(3, 1)[0]) and torch.equal((-x).reshape(4, 60).gather(1, places), values)
+
+
+def test_rows_are_folded_beside_columns_that_keep_a_few() -> None:
+    """States of four values are more than one access moves: no kernel for both sides takes them."""
+    x = torch.randn(13, 48)
+    with FusionDefinition() as fd:
+        y = fd.from_pytorch(x)
+        fd.add_output(fd.ops.max(y, [1]))
+        for result in fd.ops.topk(y, fd.define_scalar(4), 0, False, True):
+            fd.add_output(result)
+    rows, values, places = fd.execute([x])
+    assert torch.equal(rows, x.amax(1)) and torch.equal(values, x.topk(4, 0, False)[0]) and torch.equal(x.gather(0, places), values)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 
 from ..analysis.loop_axes import Obstacle
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import CP_ASYNC_BYTES, Arch
 from ..expr import Sym, evaluate_int
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IterDomain, TensorView
+from ..ir.values import Expr, IterDomain, ReductionOp, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer, load_whole_units
 from ..schedule.full_rows import FullRows
@@ -55,6 +56,10 @@ class InnerOuterPersistent(Scheduler):
     name = SchedulerType.inner_outer_persistent
 
     def analyze(self, fusion: Fusion) -> TwoSidedAnalysis | Decline:
+        states = (t for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) for t in e.tensor_outputs)
+        wide = next((t for t in states if t.dtype().bits > MAX_VECTOR_BITS), None)
+        if wide is not None:
+            return Decline(f"partial results of {wide} have {wide.dtype().bits} bits, more than one access moves")
         found = analyze_two_sides(fusion)
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 
