@@ -263,7 +263,9 @@ class CudaWriter:
             self.blocks["reduce"] = None
             self.write(output, f"{monoid.functor_for(dtype)}::absorb_vector<{s.vector_elems}>({folded}, {source.buffer.name}, {first})", depth)
             return
-        self.write(output, monoid.combine(folded, self.lifted(s, 0, monoid), dtype), depth)
+        source, texts = s.operands[0], [self.read(o, dtype) for o in s.operands]
+        is_lifted = isinstance(source, Access) and source.buffer.dtype is dtype
+        self.write(output, monoid.combine(folded, texts[0], dtype) if is_lifted else monoid.absorb(folded, texts, dtype), depth)
 
     def lifted(self, s: Op, lane: int, monoid: Monoid) -> str:
         """Return what lane `lane` of a reduction's operands stands for: a value as it is, or a state."""

@@ -116,6 +116,7 @@ class StateMonoid(Monoid):
     `lift<T>(operands)`; combine gives the same bits in either order.
     of_one: which operand each field of one lifted element is, where each is one.
     takes_vectors: True when `functor` also has `absorb_vector<N>(state, Array<T, M> elements, int first)`, which costs less than N times one.
+    takes_elements: True when it also has `absorb<T>(state, operands)`, which costs less than combining with what is lifted.
     reduce: (list of torch tensors, dims, keepdim) -> list of torch tensors, one per field.
     """
 
@@ -125,6 +126,7 @@ class StateMonoid(Monoid):
     field_text: Mapping[str, str] = field(default_factory=dict)
     needed_blocks: tuple[str, ...] = ()
     takes_vectors: bool = False
+    takes_elements: bool = False
     of_one: tuple[int, ...] = ()
 
     def state(self, operand: DataType) -> DataType:
@@ -137,6 +139,11 @@ class StateMonoid(Monoid):
 
     def combine(self, a: str, b: str, dtype: DataType) -> str:
         return f"{self.functor}::combine<{_operand_of(dtype)}>({a}, {b})"
+
+    def absorb(self, folded: str, operands: Sequence[str], dtype: DataType) -> str:
+        if not self.takes_elements:
+            return super().absorb(folded, operands, dtype)
+        return f"{self.functor}::absorb<{_operand_of(dtype)}>({folded}, {', '.join(operands)})"
 
     def lift(self, operands: Sequence[str], dtype: DataType) -> str:
         return f"{self.functor}::lift<{_operand_of(dtype)}>({', '.join(operands)})"

@@ -28,7 +28,7 @@ from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_single_reads
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
-from .row_passes import Passes, keep_elsewhere
+from .row_passes import Passes, in_fewer_passes, keep_elsewhere
 from .row_ways import choose_rows, way_candidates, way_of
 from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps
 
@@ -108,6 +108,8 @@ def keep_what_a_mask_left(params: Any) -> Any:
 
 def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) -> ScheduleResult:
     """Schedule `fusion` in place."""
+    if params.storage == "reread":
+        analysis = in_fewer_passes(fusion, analysis)
     template = Template(fusion)
     passes = Passes(template, analysis, is_projected=params.project_to_inputs)
     kept = passes.separate()
@@ -130,6 +132,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1 - (params.cluster_blocks > 1))
     template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
+    if params.storage == "reread":
+        template.fold_vectors(params.vector_elems)
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*template.loads, *copies) if t not in early}
     if params.weights == "registers":

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.loop_axes import Obstacle
+from ..errors import InternalError
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, LoadStoreOp, ReductionOp, TensorView
 from ..schedule.caching import _computed_alike, cache_after
+from ..schedule.one_pass_moments import fold_moments
+from ..schedule.online_softmax import fold_online
 from ..schedule.primitives import set_memory_type
 from ..schedule.recompute import recompute_chain
+from .facts import PersistentAnalysis, analyze_persistent
 from .persistent_params import PersistentParams
 from .rows import Template, lies_in_outer_runs
 
@@ -115,6 +120,16 @@ def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentPar
         again = [*(kept if params.storage == "reread" else ()), *passes.operands(kept)]
         copies += [copy for tensor in lookups_first(again) for copy in read_again(tensor, passes)]
     return copies, in_shared
+
+
+def in_fewer_passes(fusion: Fusion, analysis: PersistentAnalysis) -> PersistentAnalysis:
+    """Let reductions that need each other and can be one be one, in place; return what is then known of `fusion`. For rows that each pass reads again."""
+    if not fold_online(fusion) + fold_moments(fusion):
+        return analysis
+    found = analyze_persistent(fusion)
+    if isinstance(found, Obstacle):
+        raise InternalError(f"a normalization is none any more when its reductions are folded together: {found}")
+    return found
 
 
 def lookups_first(tensors: list[TensorView]) -> list[TensorView]:

@@ -1,0 +1,81 @@
+"""The monoid of mean and squared deviations: what var and var_mean compute, in one pass over the elements.
+
+Read first: `MOMENTS`. Who folds with it: `schedule/one_pass_moments.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .monoids import StateMonoid, define_monoid
+from .registry import torch
+from .states import no_text, no_value, same
+
+
+def _moments(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
+    (x,) = operands
+    average = x.mean(dims, keepdim=True)
+    squares = (x - average).square().sum(dims, keepdim=keepdim)
+    count = torch.ones_like(x).sum(dims, keepdim=keepdim)
+    average = average if keepdim else average.squeeze(dims)
+    return [count, average, torch.zeros_like(squares), squares, average, squares]
+
+
+MOMENTS = define_monoid(
+    StateMonoid(
+        "moments", "", no_text, _moments, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMoments", has_rounding=True,
+        instructions=7, exchange_factor=6, struct="Moments", fields={"count": same, "shift": same, "total": same, "from_shift": same},
+        field_text={"average": "weft::average_of<{T}>({0})", "squares": "weft::squares_of<{T}>({0})"}, needed_blocks=("math", "reduce"), takes_vectors=True,
+        takes_elements=True,
+        text="""
+template <class T> struct Moments { T count, shift, total, from_shift; };  // of numbers x: sums of x - shift and of its squares
+struct FoldMoments {
+  template <class T> WEFT_DEVICE Moments<T> identity() { return {T(0), T(0), T(0), T(0)}; }
+  template <class T> WEFT_DEVICE Moments<T> lift(T x) { return {T(1), x, T(0), T(0)}; }
+  template <class T> WEFT_DEVICE T shift_for(same<Moments<T>> state, T x) {
+    return state.count == T(0) && !weft::isinf(x) ? x : state.shift;
+  }
+  // One more element: the first one of a thread is its shift, so that nothing is divided here.
+  template <class T> WEFT_DEVICE Moments<T> absorb(same<Moments<T>> state, T x) {
+    const T shift = shift_for<T>(state, x), d = x - shift;
+    return {state.count + T(1), shift, state.total + d, state.from_shift + d * d};
+  }
+  template <int N, class T, int M> WEFT_DEVICE Moments<T> absorb_vector(same<Moments<T>> state, const Array<T, M>& elements, int first) {
+    const T* const x = elements.source(first, N);
+    const T shift = shift_for<T>(state, x[0]);
+    T total = state.total, from_shift = state.from_shift;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      const T d = x[i] - shift;
+      total += d;
+      from_shift += d * d;
+    }
+    return {state.count + T(N), shift, total, from_shift};
+  }
+  // The state with its own mean as the shift.
+  template <class T> WEFT_DEVICE Moments<T> centered(Moments<T> state) {
+    const T mean = state.count > T(0) ? state.total / state.count : T(0), squares = state.from_shift - mean * state.total;
+    return {state.count, state.shift + mean, T(0), squares < T(0) ? T(0) : squares};
+  }
+  // The same bits in either order: the one of the smaller mean comes first.
+  template <class T> WEFT_DEVICE Moments<T> combine(Moments<T> a, Moments<T> b) {
+    a = centered(a);
+    b = centered(b);
+    const bool is_less = a.shift < b.shift;
+    const Moments<T> low = is_less ? a : b, high = is_less ? b : a;
+    const T count = a.count + b.count, apart = high.shift - low.shift, part = count > T(0) ? high.count / count : T(0);
+    const T mean = weft::isinf(apart) ? low.shift + high.shift : low.shift + apart * part;
+    return {count, mean, T(0), a.from_shift + b.from_shift + apart * (low.count * part) * apart};
+  }
+};
+template <class State> WEFT_DEVICE auto average_of(State state) { return FoldMoments::centered(state).shift; }
+template <class State> WEFT_DEVICE auto squares_of(State state) { return FoldMoments::centered(state).from_shift; }
+""",
+    )
+)
+"""Source: Chan, Golub and LeVeque: Algorithms for computing the sample variance, 1983: data shifted by one of them, and pairwise combination.
+
+Error: of n numbers that one thread folds, at most about n units of rounding of their squared deviations, as for a sum one by one: their own shift is one of
+them, so that it is at most n of their variances away from their mean."""
+
+__all__ = ["MOMENTS"]
