@@ -29,6 +29,7 @@ from .lower.pipeline import lower
 from .lower.program import KernelProgram
 from .schedule.bulk_copies import settle_bulk_copies
 from .schedule.online_softmax import exp_sums, fold_online
+from .schedule.row_inverses import multiply_by_inverses
 from .schedule.welford import translate_welford
 from .schedulers import SCHEDULERS
 from .schedulers.base import Decline, ScheduleResult, Scheduler
@@ -153,6 +154,7 @@ def prepare(fusion: Fusion) -> Prepared:
         clone, _ = fusion.clone()
         settle_as_iteration(clone)
         translate_welford(clone)
+        multiply_by_inverses(clone)
         found = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
         fusion.findings["prepared"] = None, found
         if FAILURES:  # the same part of a definition, cut out again

@@ -238,6 +238,16 @@ WEFT_DEVICE float narrow_div(float a, float b) {
   return quotient;
 #endif
 }
+// To multiply by in place of dividing by b. Below 2^-128 it would be infinite and is the largest float instead.
+WEFT_DEVICE float narrow_inverse(float b) {
+#ifdef WEFT_EMULATOR
+  const float inverse = 1.f / b;
+#else
+  float inverse;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+#endif
+  return b != 0.f && ::fabsf(inverse) > 3.4028234663852886e38f ? ::copysignf(3.4028234663852886e38f, b) : inverse;
+}
 WEFT_DEVICE float narrow_sigmoid(float x) { return approximate_reciprocal(1.f + narrow_exp(-x)); }
 WEFT_DEVICE float narrow_silu(float x) { return x * narrow_sigmoid(x); }
 

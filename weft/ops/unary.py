@@ -225,6 +225,11 @@ _unary(
     lambda x: torch.where(x < 3000.0, x, 3000.0) / 6.0, lambda x: (x if x < 3000.0 else 3000.0) / 6.0,
     blocks=("narrow",), flops=10, is_mufu=True, source="of magnitudes: a division without its branches, where what is too large saturates next",
 )  # fmt: skip
+_unary(
+    "narrow_inverse", Rule.full_float, {"float": "weft::narrow_inverse({0})"},
+    lambda x: torch.where(x == 0, 1.0 / x, (1.0 / x).clamp(-_LARGEST, _LARGEST)), lambda x: max(-_LARGEST, min(1.0 / x, _LARGEST)),
+    blocks=("math",), flops=6, is_mufu=True, ulp=1, source="a divisor of many elements that are seen in 16 bits; 0 times it is 0 but for a divisor of 0",
+)  # fmt: skip
 _predicate("isneginf", lambda x: torch.isneginf(x), lambda x: x == -math.inf, False, complex=False)
 _predicate("isposinf", lambda x: torch.isposinf(x), lambda x: x == math.inf, False, complex=False)
 _unary(

@@ -21,7 +21,7 @@ from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_single_reads
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
-from .row_passes import Passes, in_fewer_passes, lookups_first, read_again
+from .row_passes import Passes, lookups_first, read_again
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
@@ -197,8 +197,6 @@ class OuterPersistent(Scheduler):
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> ScheduleResult:
         is_reread = params.storage == "reread"
-        if is_reread:
-            analysis = in_fewer_passes(fusion, analysis)
         template = Template(fusion)
         passes = Passes(template, analysis, is_projected=params.project_to_inputs)
         kept = passes.separate()

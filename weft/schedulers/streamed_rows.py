@@ -13,6 +13,7 @@ from dataclasses import replace
 from ..arch import MAX_GRID
 from .persistent_params import Candidate, PersistentParams, RowsOf
 from .arithmetic import ceil_div, previous_power_of_two, round_up
+from .cost.parts import clusters_at_once
 from .throughput_heuristic import (
     ACCESS_INSTRUCTIONS,
     BLOCK_REDUCTION_INSTRUCTIONS,
@@ -36,7 +37,7 @@ SHARED_FACTOR = 0.84
 REREAD_FACTOR = 0.92
 """Rows read again against the model, which knows nothing of what the second reading costs in L1 and L2."""
 MOST_SHARING, LEAST_ITERATIONS = 8, 2
-"""Blocks of a cluster that share a row that is read again, and iterations of each over its piece, at least."""
+"""Blocks of a cluster that share a row that is read again, at most, and iterations of each over its piece, at least."""
 LONG_ROW_THREADS_PER_SM = 1536
 """Threads of a multiprocessor to plan registers for: 40 each."""
 
@@ -96,12 +97,13 @@ class StreamedRows(RowsOf):
             yield replace(made, params=replace(made.params, cluster_blocks=self.sharing(threads * made.params.unroll)))
 
     def sharing(self, iteration_vectors: int) -> int:
-        """Return how many blocks of a cluster share a row that is read again: several where half of the multiprocessors had no row, and rows are long."""
+        """Return how many blocks of a cluster share a row that is read again: as many as end first, where rows are long and fewer than multiprocessors."""
         facts, arch = self.facts, self.arch
         if 2 * facts.iteration_elems > arch.sm_count or facts.block_elems or facts.iteration_elems > MAX_GRID[1]:
             return 1
-        wanted = min(MOST_SHARING, arch.max_cluster_blocks, self.row_vectors // (LEAST_ITERATIONS * iteration_vectors))
-        return max(1, min(previous_power_of_two(max(1, wanted)), previous_power_of_two(ceil_div(2 * arch.sm_count, facts.iteration_elems))))
+        most = min(MOST_SHARING, arch.max_cluster_blocks, self.row_vectors // (LEAST_ITERATIONS * iteration_vectors))
+        sizes = [blocks for blocks in (1, 2, 4, 8) if blocks <= max(1, most)]
+        return min(sizes, key=lambda blocks: (ceil_div(facts.iteration_elems, int(clusters_at_once(blocks, arch))) / blocks, -blocks))
 
     def long_row_candidate(
         self, storage: str, threads: int, unroll: int, blocks: int, needed_ns: float, spent_ns: float, projected: bool, shared: int

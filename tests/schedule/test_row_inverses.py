@@ -1,0 +1,65 @@
+"""One reciprocal for each row: which divisions become products, and that results are those of a division."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft import DataType, FusionDefinition
+from weft.compiler import prepare
+
+BF16, FLOAT = torch.bfloat16, torch.float32
+TYPES = {BF16: DataType.BFloat16, FLOAT: DataType.Float}
+
+
+def normalized(dtype: torch.dtype, axis: int, *, shares: bool = False) -> FusionDefinition:
+    """x over its norm along `axis`; shares: and, over the same norm, one more."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=TYPES[dtype])
+        wide = fd.ops.cast(x, DataType.Float)
+        norm = fd.ops.sqrt(fd.ops.sum(fd.ops.mul(wide, wide), [axis], keepdim=True))
+        fd.add_output(fd.ops.cast(fd.ops.div(wide, norm), TYPES[dtype]))
+        if shares:
+            fd.add_output(fd.ops.cast(fd.ops.div(fd.ops.add(wide, 1.0), norm), TYPES[dtype]))
+    return fd
+
+
+def op_names(fd: FusionDefinition) -> list[str]:
+    return [expr.op_name for expr in prepare(fd.fusion).fusion.tensor_exprs()]
+
+
+def test_a_row_has_one_reciprocal_where_results_have_16_bits() -> None:
+    names = op_names(normalized(BF16, 1, shares=True))
+    assert names.count("narrow_inverse") == 1 and "div" not in names
+
+
+def test_results_of_32_bits_are_divided() -> None:
+    names = op_names(normalized(FLOAT, 1))
+    assert "narrow_inverse" not in names and "div" in names
+
+
+def test_a_divisor_for_each_element_divides() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        total = fd.ops.sum(fd.ops.cast(x, DataType.Float), [1], keepdim=True)
+        fd.add_output(fd.ops.cast(fd.ops.div(total, fd.ops.cast(x, DataType.Float)), DataType.BFloat16))
+    assert "narrow_inverse" not in op_names(fd)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(7, 33), (1, 40), (65, 1), (130, 256), (0, 8)])
+def test_results_are_those_of_a_division(shape: tuple[int, int], axis: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(shape, generator=generator).to(BF16)
+    found = normalized(BF16, axis, shares=True).execute([x])
+    norm = x.double().square().sum(axis, keepdim=True).sqrt()
+    for out, exact in zip(found, (x.double() / norm, (x.double() + 1.0) / norm)):
+        assert ((out.double() - exact).abs() <= 2.0**-8 * exact.abs()).all()
+
+
+@pytest.mark.parametrize(("row", "expected"), [([0.0, 0.0], "nan"), ([float("inf"), 1.0], "nan 0"), ([float("nan"), 1.0], "nan")])
+def test_zeros_and_infinities_are_as_in_torch(row: list[float], expected: str) -> None:
+    x = torch.tensor([row], dtype=BF16)
+    (found,) = normalized(BF16, 1).execute([x])
+    exact = x.float() / x.float().square().sum(1, keepdim=True).sqrt()
+    assert torch.equal(found.float().nan_to_num(7.0), exact.to(BF16).float().nan_to_num(7.0)), expected

@@ -1,0 +1,53 @@
+"""Divisions of a row's elements by a result of the row: one reciprocal for each row, and a product for each element.
+
+Where results are seen in 16 bits at most; a division takes eight instructions there, one of them on the unit for special functions, and a product one.
+Read first: `multiply_by_inverses`.
+"""
+
+from __future__ import annotations
+
+from ..analysis.precision import wide_tensors
+from ..dtypes import DataType
+from ..ir.fusion import Fusion
+from ..ir.values import ExpandOp, Expr, PointwiseOp, TensorView, Val
+from ..ops.build import pointwise
+from .recompute import after_reduction
+
+DIVISIONS = ("div", "truediv")
+
+
+def multiply_by_inverses(fusion: Fusion) -> int:
+    """Replace divisions by what is broadcast from the results of reductions, in place; return how many divisors there were.
+
+    Before: y = x / b.   After: y = x * narrow_inverse(b), where one element of b divides several of x; y stays the same tensor.
+    Only where y is seen in 16 bits at most: an inverse and a product round twice.
+    """
+    wide, folded = wide_tensors(fusion), after_reduction(fusion)
+    inverses: dict[TensorView, Val] = {}
+    for expr in fusion.tensor_exprs():
+        if not _is_narrow_division(expr, wide):
+            continue
+        divided, divisor = expr.tensor_inputs
+        while isinstance(above := divisor.definition(), ExpandOp):
+            divisor = above.tensor_inputs[0]
+        if divisor not in folded or not _repeats(divided, divisor):
+            continue
+        if divisor not in inverses:
+            inverses[divisor] = pointwise(fusion, "narrow_inverse", divisor)
+        fusion.remove(expr)
+        fusion.register(PointwiseOp([divided, inverses[divisor]], list(expr.outputs), op="mul", compute=DataType.Float))
+    return len(inverses)
+
+
+def _is_narrow_division(expr: Expr, wide: set[TensorView]) -> bool:
+    is_division = isinstance(expr, PointwiseOp) and expr.op_name in DIVISIONS and expr.attributes["compute"] is DataType.Float
+    return is_division and len(expr.tensor_inputs) == 2 and expr.tensor_outputs[0] not in wide
+
+
+def _repeats(divided: TensorView, divisor: TensorView) -> bool:
+    """True when elements of the divisor divide several elements each, and the result has the shape of what is divided."""
+    axes = [(a.is_broadcast(), b.is_broadcast()) for a, b in zip(divided.get_logical_domain(), divisor.get_logical_domain(), strict=True)]
+    return (False, True) in axes and not any(is_broadcast for is_broadcast, _ in axes)
+
+
+__all__ = ["multiply_by_inverses"]
