@@ -263,9 +263,10 @@ class CudaWriter:
             self.blocks["reduce"] = None
             self.write(output, f"{monoid.functor_for(dtype)}::absorb_vector<{s.vector_elems}>({folded}, {source.buffer.name}, {first})", depth)
             return
-        source, texts = s.operands[0], [self.read(o, dtype) for o in s.operands]
-        is_lifted = isinstance(source, Access) and source.buffer.dtype is dtype
-        self.write(output, monoid.combine(folded, texts[0], dtype) if is_lifted else monoid.absorb(folded, texts, dtype), depth)
+        operand = s.operands[0]
+        is_state = isinstance(operand, Access) and operand.buffer.dtype is dtype
+        text = self.read(operand, dtype)
+        self.write(output, monoid.combine(folded, text, dtype) if is_state else monoid.absorb(folded, [[text]], dtype), depth)
 
     def lifted(self, s: Op, lane: int, monoid: Monoid) -> str:
         """Return what lane `lane` of a reduction's operands stands for: a value as it is, or a state."""

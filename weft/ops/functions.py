@@ -36,7 +36,8 @@ def lookup(name: str) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------- pointwise
-_NOT_IN_FRONT_END = {"magnitude", "e8m0_inverse", "e4m3_inverse", "e2m1_scale", "narrow_inverse", "cast", "complex", "imag", "where", "lerp", "clamp", "threshold"}
+_INTERNAL = {"magnitude", "e8m0_inverse", "e4m3_inverse", "e2m1_scale", "narrow_inverse"}
+_NOT_IN_FRONT_END = _INTERNAL | {"cast", "complex", "imag", "where", "lerp", "clamp", "threshold"}
 
 
 def _unary(name: str) -> None:

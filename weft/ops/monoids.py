@@ -140,10 +140,12 @@ class StateMonoid(Monoid):
     def combine(self, a: str, b: str, dtype: DataType) -> str:
         return f"{self.functor}::combine<{_operand_of(dtype)}>({a}, {b})"
 
-    def absorb(self, folded: str, operands: Sequence[str], dtype: DataType) -> str:
+    def absorb(self, folded: str, operands: Sequence[Sequence[str]], dtype: DataType) -> str:
         if not self.takes_elements:
             return super().absorb(folded, operands, dtype)
-        return f"{self.functor}::absorb<{_operand_of(dtype)}>({folded}, {', '.join(operands)})"
+        for element in operands:
+            folded = f"{self.functor}::absorb<{_operand_of(dtype)}>({folded}, {', '.join(element)})"
+        return folded
 
     def lift(self, operands: Sequence[str], dtype: DataType) -> str:
         return f"{self.functor}::lift<{_operand_of(dtype)}>({', '.join(operands)})"

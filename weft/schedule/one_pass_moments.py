@@ -73,9 +73,11 @@ def _narrow(value: Val) -> tuple[Val, tuple[bool, ...] | None]:
 def _mean_of(average: Val) -> TensorView | None:
     """Return the sum that `average` is, divided by the number of elements that were summed up; None where it is not read by the division alone."""
     expr = average.definition()
-    if not isinstance(expr, PointwiseOp) or expr.op_name != "div" or not isinstance(expr.inputs[0], TensorView) or not isinstance(expr.inputs[1], Scalar):
+    if not isinstance(expr, PointwiseOp) or expr.op_name != "div":
         return None
     total, count = expr.inputs
+    if not isinstance(total, TensorView) or not isinstance(count, Scalar):
+        return None
     elements = product(axis.logical_extent for axis in total.get_logical_domain() if axis.is_reduction())
     return total if count.sym is elements and len(total.uses()) == 1 and not total.is_fusion_output else None
 

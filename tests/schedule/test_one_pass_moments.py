@@ -1,0 +1,104 @@
+"""Mean and squared deviations in one pass: which graphs have the pattern, and that rows that are read again give the values of two passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from weft import DataType, FusionDefinition
+from weft.compiler import prepare
+from weft.ir.values import TensorView
+from weft.schedule.one_pass_moments import deviations, fold_moments
+from weft.schedulers.inner_persistent import InnerPersistent
+from weft.schedulers.persistent_params import PersistentParams
+
+REREAD = PersistentParams(
+    kind="2d", storage="reread", project_to_inputs=True, vector_elems=1, batches=0, unroll=2, bdimx=64, pad_to_warp=True, rows_per_block=1, row_unroll=1,
+    bdimz=1, outer_batches=1, is_warp_only=False, max_registers=64,
+)  # fmt: skip
+
+
+def layer_norm(*, is_double: bool = False) -> FusionDefinition:
+    dtype = DataType.Double if is_double else DataType.Float
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
+        var, mean = fd.ops.var_mean(x, [1], correction=0, keepdim=True)
+        fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(var, 1e-5))))
+        fd.add_output(fd.ops.squeeze(mean, [1]))
+    return fd
+
+
+def force(monkeypatch: pytest.MonkeyPatch, **params: Any) -> None:
+    """Let rows be read again."""
+    monkeypatch.setattr(InnerPersistent, "choose_variant", lambda *_: (replace(REREAD, **params), "forced by a test"))
+
+
+def exact(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = x.double()
+    mean = wide.mean(1, keepdim=True)
+    return (wide - mean) / (wide.var(1, correction=0, keepdim=True) + 1e-5).sqrt(), mean.squeeze(1)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 777), (1, 64), (5, 1), (2, 4096)])
+def test_rows_read_again_are_right(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], blocks: int) -> None:
+    force(monkeypatch, cluster_blocks=blocks)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 3 + 50
+    fd = layer_norm()
+    out, mean = fd.execute([x])
+    assert "weft::Moments" in fd.fec.get_cuda_kernel([x])
+    wanted, average = exact(x)
+    assert (mean.double() - average).abs().max() <= 2.0**-22 * 50
+    assert (out.double() - wanted).abs().max() <= 2.0**-18 * max(1.0, float(wanted.abs().max()))
+
+
+def test_vectors_are_absorbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch, vector_elems=4)
+    x = torch.randn(4, 1028, generator=torch.Generator().manual_seed(2))
+    fd = layer_norm()
+    out, _ = fd.execute([x])
+    assert "absorb_vector<4>" in fd.fec.get_cuda_kernel([x])
+    assert (out.double() - exact(x)[0]).abs().max() <= 2.0**-19
+
+
+def test_a_first_element_far_from_the_others_costs_no_more_than_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch)
+    x = torch.randn(2, 4096, generator=torch.Generator().manual_seed(3))
+    x[:, :64] = 1e4  # what each thread sees first
+    out, _ = layer_norm().execute([x])
+    wanted = exact(x)[0]
+    assert (out.double() - wanted).abs().max() <= 4096 * 2.0**-24 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_infinities_and_nan_are_as_in_torch(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    force(monkeypatch)
+    x = torch.randn(2, 300, generator=torch.Generator().manual_seed(4))
+    x[0, 0] = x[1, 170] = value
+    out, mean = layer_norm().execute([x])
+    assert torch.equal(mean.nan_to_num(7.0), x.mean(1).nan_to_num(7.0)) and out.isnan().all()
+
+
+def test_equal_elements_have_no_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+    force(monkeypatch)
+    out, mean = layer_norm(is_double=True).execute([torch.full((3, 1000), 0.1, dtype=torch.float64)])
+    assert (out.abs() <= 1e-10).all() and ((mean - 0.1).abs() <= 1e-15).all()
+
+
+def test_a_mean_over_other_axes_is_no_pair() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        means = fd.ops.div(fd.ops.sum(x, [0]), 5.0)
+        apart = fd.ops.sub(x, fd.ops.broadcast_in_dim(means, x.shape(), [1]))
+        fd.add_output(fd.ops.sum(fd.ops.mul(apart, apart), [1]))
+    assert not deviations(prepare(fd.fusion).fusion)
+
+
+def test_fields_replace_both_reductions() -> None:
+    fusion, _ = prepare(layer_norm().fusion).fusion.clone()
+    assert fold_moments(fusion) == 1
+    kinds = [expr.attributes["kind"] for expr in fusion.tensor_exprs() if expr.op_name in ("sum", "moments")]
+    assert kinds == ["moments"] and all(isinstance(t, TensorView) for t in fusion.outputs())
