@@ -120,7 +120,7 @@ def recipes() -> Iterator[Case]:
     for way in ("register", "tma", "specialized"):
         for recipe in (quantize.rms_norm_nvfp4, quantize.rms_norm_mxfp8):
             yield f"{recipe.__name__} {way}", lambda f=recipe, way=way: same_codes(f, random_values((140, 2048), BF16).cuda(), w.cuda(), way)
-    for rows, columns in ((8448, 1024), (4096, 4096), (2176, 8192)):
+    for rows, columns in ((16896, 1024), (4224, 4096), (2176, 8192)):
         yield f"rms_norm_nvfp4 four rows per block {rows}x{columns}", lambda r=rows, c=columns: same_as_in_registers(r, c)
 
 

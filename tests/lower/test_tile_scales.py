@@ -58,7 +58,7 @@ def params_of(rows: int, columns: int, layout: str = "128x4") -> str:
 
 def test_four_rows_where_all_multiprocessors_have_some():
     """Rows are whole tiles, and scales lie in tiles."""
-    assert "tile_rows=4" in params_of(16384, 4096) and "tile_rows=4" in params_of(4096, 4096)
+    assert "tile_rows=4" in params_of(16384, 4096) and "tile_rows=4" in params_of(8192, 4096)
     assert "tile_rows=1" in params_of(16384, 4096, "rows") and "tile_rows=1" in params_of(16385, 4096) and "tile_rows=4" not in params_of(256, 4096)
 
 

@@ -19,7 +19,7 @@ from .arithmetic import ceil_div, round_up, vector_elems
 
 TILE_ROWS, TILE_STEPS = 128, 4
 """Rows of a tile of scales, and those of them whose scales are neighbours."""
-TILE_BATCHES, TILE_STAGES, TILE_THREADS = 2, 2, 512
+TILE_BATCHES, TILE_STAGES, TILE_THREADS = 2, 2, 1024
 """Of a block that takes these rows; and threads that a multiprocessor has of such blocks, at least."""
 ASYNC_THREADS = 128
 BULK_BITS = 128
@@ -165,8 +165,8 @@ def row_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool) -
 def tile_per_block(facts: PersistentFacts, arch: Arch, row: AsyncRowsParams) -> AsyncRowsParams | None:
     """Return params with which a block takes the rows of a tile whose scales are neighbours, so that these leave together; None where that is not better.
 
-    Source: one H200, RMS norm + NVFP4 of 16384x4096 bf16, of a copy: 0.80 with a row per block, whose scales take a sector for each four bytes; with four rows
-    0.83 in four batches of 64 threads, 0.87 in two of 128.
+    Source: one H200, RMS norm + NVFP4 of 16384x4096 bf16, of a copy: 0.80 with a row per block, whose scales take a sector for each four bytes; kernels written
+    by hand with four rows 0.83 in four batches of 64 threads, 0.87 in two of 128. Tensors that leave a multiprocessor fewer threads were not measured.
     """
     vectors = facts.reduction_elems // row.vector_elems
     params = replace(row, batches=TILE_BATCHES, bdimx=vectors // TILE_BATCHES, stages=TILE_STAGES, tile_rows=TILE_STEPS)
