@@ -123,6 +123,18 @@ def test_a_result_lies_in_memory_as_traced_and_not_as_an_input() -> None:
     torch.testing.assert_close(out, x * 2 * w)
 
 
+def test_a_clone_of_a_part_has_memory_of_its_own() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = torch.mm(x, x.t())
+        part = whole[:, :13]
+        return whole, part.clone(memory_format=torch.contiguous_format), part.float().square().mean()
+
+    x = torch.randn(16, 16)
+    whole, part, _ = compiled(f)(x)
+    assert part.stride() == (13, 1) and part.data_ptr() != whole.data_ptr()
+    torch.testing.assert_close(part, whole[:, :13])
+
+
 def test_a_loss_behind_a_bias_has_its_gradient_in_one_kernel() -> None:
     """Rows and columns of the logits' gradient are summed in one kernel, which reads the loss's gradient, a tensor without axes."""
 

@@ -1,8 +1,8 @@
-"""Products of 16-bit matrices whose rows do not begin at multiples of 16 bytes, as those of a vocabulary of 50,257 words: cuBLAS has only slow kernels for them
-(a sixth of the speed: GPT-2's three took 22 of 55 ms). Such a result gets rows with a few unused elements at their ends, and so does an operand, by the
-kernel that computes it. cuBLAS asks for even sizes, too: of those three one became faster (6.1 to 1.65 ms).
+"""Products of 16-bit matrices with odd sizes, as those of a vocabulary of 50,257 words: cuBLAS has only slow kernels for them (a sixth of the speed: GPT-2's
+three took 22 of 55 ms). Rows at multiples of 16 bytes are not enough, it asks for even sizes, too. Such products get a few rows or columns of zeros, an operand
+by the kernel that computes it where there is one, and what reads the result reads a part of it.
 
-Owns the operator `weft::aligned_mm`, and the rewriting. Read first: `align_products`.
+Owns the rewriting. Read first: `align_products`.
 """
 
 from __future__ import annotations
@@ -23,52 +23,38 @@ LEAST_EXTENT = 256
 estimate that leaves small products alone."""
 
 
-def _rows(columns: int, dtype: torch.dtype) -> int:
-    """The elements from one row to the next, for rows that begin at multiples of 16 bytes."""
-    step = 16 // dtype.itemsize
-    return -(-columns // step) * step
-
-
-def _empty(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    rows, columns = a.shape[0], b.shape[1]
-    return torch.empty_strided((rows, columns), (_rows(columns, a.dtype), 1), dtype=a.dtype, device=a.device)
-
-
-def aligned_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a @ b, its rows at multiples of 16 bytes. Shapes: [m, k], [k, n] -> [m, n]; strides (n rounded up, 1)."""
-    return torch.mm(a, b, out=_empty(a, b))
-
-
-def _operator() -> Any:
-    library = torch.library.Library("weft", "FRAGMENT")
-    library.define("aligned_mm(Tensor a, Tensor b) -> Tensor")
-    library.impl("aligned_mm", aligned_mm, "CompositeExplicitAutograd")
-    torch.library.register_fake("weft::aligned_mm", _empty, lib=library)
-    _LIBRARIES.append(library)
-    return torch.ops.weft.aligned_mm.default
-
-
-_LIBRARIES: list[torch.library.Library] = []
-"""Keeps the operator there."""
-ALIGNED_MM = _operator()
+def _missing(size: int, dtype: torch.dtype) -> int:
+    """The elements up to the next multiple of 16 bytes."""
+    return -size % (16 // dtype.itemsize)
 
 
 def align_products(graph: Graph) -> None:
-    """Write a graph anew, in place, with equal results: rows of products and of what they read begin at multiples of 16 bytes where that is faster."""
-    padded: dict[Node, Node] = {}
+    """Write a graph anew, in place, with equal results: the sizes of its products of 16-bit matrices are multiples of 16 bytes where that is faster."""
+    padded: dict[tuple[Node, int, int], Node] = {}
     before = len(graph.nodes)
     for node in list(graph.nodes):
         if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or not _is_wanted(node):
             continue
         bias, a, b = (None, *node.args) if node.target is aten.mm.default else node.args
-        a, b = (_aligned(graph, node, operand, padded) for operand in (a, b))
-        node.args = (a, b) if bias is None else (bias, a, b)
         value = node.meta["val"]
-        if _rows(value.shape[1], value.dtype) != value.shape[1]:
-            product = emit(graph, node, ALIGNED_MM, a, b)
-            _hand_on(graph, node, product if bias is None else emit(graph, node, aten.add.Tensor, product, bias))
+        rows, inner, columns = _wanted_zeros(a.meta["val"], b.meta["val"])
+        a, b = _padded(graph, node, a, rows, inner, padded), _padded(graph, node, b, inner, columns, padded)
+        if not rows and not columns:
+            node.args = (a, b) if bias is None else (bias, a, b)
+            continue
+        product = emit(graph, node, aten.mm.default, a, b)
+        for axis, extra in ((0, rows), (1, columns)):
+            product = emit(graph, node, aten.slice.Tensor, product, axis, 0, value.shape[axis]) if extra else product
+        _hand_on(graph, node, product if bias is None else emit(graph, node, aten.add.Tensor, product, bias))
     if len(graph.nodes) > before:
         graph.eliminate_dead_code()
+
+
+def _wanted_zeros(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
+    """Return by how much m, k and n of [m, k] @ [k, n] grow: sizes along which one of the three matrices lies in memory."""
+    m = _missing(a.shape[0], a.dtype) if a.stride(0) == 1 else 0
+    k = _missing(a.shape[1], a.dtype) if a.stride(1) == 1 or b.stride(0) == 1 else 0
+    return m, k, _missing(b.shape[1], b.dtype)
 
 
 def _is_wanted(node: Node) -> bool:
@@ -78,33 +64,43 @@ def _is_wanted(node: Node) -> bool:
     return value.dtype in (torch.bfloat16, torch.float16) and all(isinstance(n, int) and n >= LEAST_EXTENT for n in sizes)
 
 
-def _aligned(graph: Graph, node: Node, operand: Node, padded: dict[Node, Node]) -> Node:
-    """Return an operand of `node`, or the same values in rows at multiples of 16 bytes."""
+def _padded(graph: Graph, node: Node, operand: Node, rows: int, columns: int, padded: dict[tuple[Node, int, int], Node]) -> Node:
+    """Return an operand of `node` with so many rows and columns of zeros behind it; one that needs none, in rows at multiples of 16 bytes."""
     base, is_turned = operand, False
-    while base.target in (aten.t.default, aten.permute.default, aten.transpose.int):
-        base, is_turned = base.args[0], not is_turned  # type: ignore[assignment]
+    while base.target in (aten.t.default, aten.permute.default, aten.transpose.int) and base.args[0].meta["val"].dim() == 2:  # type: ignore[union-attr]
+        base, is_turned = base.args[0], is_turned ^ _turns(base)  # type: ignore[assignment]
+    if is_turned:
+        rows, columns = columns, rows
     value = base.meta["val"]
-    if not isinstance(value, torch.Tensor) or value.dim() != 2 or not all(isinstance(n, int) for n in (*value.shape, *value.stride())) or value.stride(1) != 1:
+    is_misaligned = value.stride(1) == 1 and _missing(value.stride(0), value.dtype) > 0
+    if not rows and not columns and not is_misaligned:
         return operand
-    columns, rows = value.shape[1], _rows(value.shape[1], value.dtype)
-    if _rows(value.stride(0), value.dtype) == value.stride(0):
-        return operand
-    if base not in padded:
-        wide = emit(graph, node, aten.constant_pad_nd.default, base, [0, rows - columns])
-        padded[base] = emit(graph, node, aten.slice.Tensor, wide, 1, 0, columns)
-    return emit(graph, node, aten.permute.default, padded[base], [1, 0]) if is_turned else padded[base]
+    key = (base, rows, columns)
+    if key not in padded and (rows or columns):
+        padded[key] = emit(graph, node, aten.constant_pad_nd.default, base, [0, columns, 0, rows])
+    elif key not in padded:
+        padded[key] = emit(graph, node, aten.clone.default, base, memory_format=torch.contiguous_format)
+    return emit(graph, node, aten.permute.default, padded[key], [1, 0]) if is_turned else padded[key]
+
+
+def _turns(view: Node) -> bool:
+    """True when this view of a matrix exchanges its axes."""
+    if view.target is aten.t.default:
+        return True
+    axes = view.args[1] if view.target is aten.permute.default else view.args[1:3]
+    return axes[0] % 2 == 1 if view.target is aten.permute.default else axes[0] % 2 != axes[1] % 2  # type: ignore[index, operator]
 
 
 def _hand_on(graph: Graph, old: Node, new: Node) -> None:
     """Let what reads `old` read `new`, of equal values in longer rows: views again as views, regions as they are; others get a dense copy."""
-    dense: Node | None = None
+    dense: Node | None = new if new.meta["val"].is_contiguous() else None
     for user in list(old.users):
         view = _viewed(graph, user, old, new)
         if view is not None:
             _hand_on(graph, user, view)
         elif user.op == "call_function" and not is_cheap(user) and lookup(user.target) is not None and not reason_against(user):
             user.replace_input_with(old, new)
-        elif user.target is ALIGNED_MM or user.target in (aten.mm.default, aten.addmm.default, aten.bmm.default):
+        elif user.target in (aten.mm.default, aten.addmm.default, aten.bmm.default):
             user.replace_input_with(old, new)
         else:
             if dense is None:
@@ -122,4 +118,4 @@ def _viewed(graph: Graph, user: Node, old: Node, new: Node) -> Node | None:
         return None
 
 
-__all__ = ["ALIGNED_MM", "align_products", "aligned_mm"]
+__all__ = ["align_products"]
