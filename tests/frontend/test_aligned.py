@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import weft
 from weft.frontend.aligned import align_products
 from weft.frontend.backend import GRAPHS, backend
 

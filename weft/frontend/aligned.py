@@ -7,7 +7,6 @@ Owns the rewriting. Read first: `align_products`.
 
 from __future__ import annotations
 
-from typing import Any
 
 import torch
 from torch.fx import Graph, Node
