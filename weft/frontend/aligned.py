@@ -86,8 +86,9 @@ def _turns(view: Node) -> bool:
     """True when this view of a matrix exchanges its axes."""
     if view.target is aten.t.default:
         return True
-    axes = view.args[1] if view.target is aten.permute.default else view.args[1:3]
-    return axes[0] % 2 == 1 if view.target is aten.permute.default else axes[0] % 2 != axes[1] % 2  # type: ignore[index, operator]
+    if view.target is aten.permute.default:
+        return bool(view.args[1][0] % 2 == 1)  # type: ignore[index, operator]
+    return bool(view.args[1] % 2 != view.args[2] % 2)  # type: ignore[operator]
 
 
 def _hand_on(graph: Graph, old: Node, new: Node) -> None:
