@@ -154,8 +154,8 @@ class Kernel:
 
     def program(self) -> KernelProgram:
         clone, _ = self.prepared.fusion.clone()
-        launch = apply_async_rows(clone, self.analysis, self.params)
-        return program_of_scheduled(clone, DataType.Int32, name="pipeline", launch=launch)
+        result = apply_async_rows(clone, self.analysis, self.params)
+        return program_of_scheduled(clone, DataType.Int32, name="pipeline", result=result)
 
     def resources(self) -> str:
         made = self.program()
