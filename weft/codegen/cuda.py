@@ -253,33 +253,24 @@ class CudaWriter:
                 self.fold(replace(s, outputs=[lanes[0]], operands=lanes[1:], vector_elems=1), depth)  # type: ignore[list-item]
             return
         folded = self.read(output, dtype)
-        if len(s.operands) > 1:  # of one state
-            elements = [[self.read(lane_of(o, lane) if isinstance(o, Access) else o, dtype) for o in s.operands] for lane in range(s.vector_elems)]
-            self.write(output, monoid.absorb(folded, elements, dtype), depth)
-            return
-        if s.vector_elems > 1:
+        if s.vector_elems > 1 and len(s.operands) == 1:
             source: Access = s.operands[0]  # type: ignore[assignment]
             first = self.scalars.index(source.index)
             self.blocks["reduce"] = None
             self.write(output, f"{monoid.functor_for(dtype)}::absorb_vector<{s.vector_elems}>({folded}, {source.buffer.name}, {first})", depth)
             return
-        operand = s.operands[0]
-        is_state = isinstance(operand, Access) and operand.buffer.dtype is dtype
-        text = self.read(operand, dtype)
-        self.write(output, monoid.combine(folded, text, dtype) if is_state else monoid.absorb(folded, [[text]], dtype), depth)
+        elements = [[self.read(lane_of(o, lane) if isinstance(o, Access) else o, dtype) for o in s.operands] for lane in range(s.vector_elems)]
+        is_state = _is_of(s.operands[0], dtype)
+        self.write(output, monoid.combine(folded, elements[0][0], dtype) if is_state else monoid.absorb(folded, elements, dtype), depth)
 
-    def lifted(self, s: Op, lane: int, monoid: Monoid) -> str:
+    def lifted(self, s: Reduce, lane: int, monoid: Monoid) -> str:
         """Return what lane `lane` of a reduction's operands stands for: a value as it is, or a state."""
-        output = s.outputs[lane // s.group_elems] if isinstance(s, Reduce) else s.outputs[0]
-        dtype = output.buffer.dtype
-        operands = s.operands
-        if isinstance(s, Reduce):  # one operand per output, each of several lanes; or all operands of one state
-            is_state = isinstance(monoid, StateMonoid) and len(s.outputs) == 1
-            operands = s.operands if is_state else [s.operands[lane // s.group_elems]]
-            operands = [lane_of(o, lane % s.group_elems) if isinstance(o, Access) else o for o in operands]
+        dtype = s.outputs[lane // s.group_elems].buffer.dtype
+        is_state = isinstance(monoid, StateMonoid) and len(s.outputs) == 1  # all operands of one state; else one per output, each of several lanes
+        given = s.operands if is_state else [s.operands[lane // s.group_elems]]
+        operands = [lane_of(o, lane % s.group_elems) if isinstance(o, Access) else o for o in given]
         texts = [self.read(o, dtype) for o in operands]
-        is_lifted = isinstance(operands[0], Access) and operands[0].buffer.dtype is dtype
-        return texts[0] if is_lifted else monoid.lift(texts, dtype)
+        return texts[0] if _is_of(operands[0], dtype) else monoid.lift(texts, dtype)
 
     def copy_text(self, s: Op) -> str:
         """Return the value that a copy moves; loads from global memory have a cache hint."""
@@ -607,6 +598,11 @@ class CudaWriter:
             index = p.value if index == "0u" else f"({index} * {dims}.{axis} + {p.value})"
             count = f"{dims}.{axis}" if count == "1u" else f"{count} * {dims}.{axis}"
         return index, count
+
+
+def _is_of(operand: Access | Sym, dtype: DataType) -> bool:
+    """True when an operand is of what a reduction folds already: another thread's or pass's state, or a value that needs no lifting."""
+    return isinstance(operand, Access) and operand.buffer.dtype is dtype
 
 
 def fill_text(buffer: Buffer) -> str:

@@ -332,6 +332,15 @@ WEFT_DEVICE unsigned encode_word_e2m1(const float* x) {
   return word;
 }
 #endif
+// N floats, a multiple of eight, to words of eight 4-bit floats, by what the chip has.
+template <int N> WEFT_DEVICE void encode_e2m1_vector(unsigned* words, const float* x) {
+#if WEFT_HAS_FP4
+#pragma unroll
+  for (int first = 0; first < N; first += 8) words[first / 8] = encode_word_e2m1(x + first);
+#else
+  encode_e2m1_words<N>(words, x);
+#endif
+}
 
 template <class To> WEFT_DEVICE To encode(float f) {
 #if WEFT_HAS_FP8
@@ -458,12 +467,7 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
     float values[N];
 #pragma unroll
     for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i));
-#if WEFT_HAS_FP4
-#pragma unroll
-    for (int first = 0; first < N; first += 8) dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values + first);
-#else
-    encode_e2m1_words<N>(dst.words + dst_offset / 8, values);
-#endif
+    encode_e2m1_vector<N>(dst.words + dst_offset / 8, values);
   } else if constexpr (NarrowFacts<To>::bits == 8 && N % 4 == 0 && (WEFT_HAS_FP8 && !SameType<To, e8m0>::value || WEFT_HAS_FP4 && SameType<To, e8m0>::value)) {
 #pragma unroll
     for (int first = 0; first < N; first += 4) {
@@ -533,12 +537,7 @@ WEFT_DEVICE void convert_scaled_vector(Array<e2m1, DstN>& dst, int dst_offset, c
 #else
 #pragma unroll
   for (int i = 0; i < N; i++) values[i] *= factor;
-#if WEFT_HAS_FP4
-#pragma unroll
-  for (int first = 0; first < N; first += 8) dst.words[(dst_offset + first) / 8] = encode_word_e2m1(values + first);
-#else
-  encode_e2m1_words<N>(dst.words + dst_offset / 8, values);
-#endif
+  encode_e2m1_vector<N>(dst.words + dst_offset / 8, values);
 #endif
 }
 

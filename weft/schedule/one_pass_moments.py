@@ -12,7 +12,7 @@ from ..expr import product
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, PointwiseOp, ReductionOp, Scalar, TensorView, Val
 from ..ops.moments import MOMENTS
-from .caching import require_not_inlined, without_reductions
+from .states import fold_into_state
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,8 @@ def fold_moments(fusion: Fusion) -> int:
     """
     found = deviations(fusion)
     for pair in found:
-        for tensor in (pair.average, pair.squares):
-            require_not_inlined(tensor, "fold the deviations of")
-        kind = MOMENTS.state(pair.x.dtype())
-        state = fusion.new_tensor([fusion.copy_axis(axis) for axis in pair.squares.get_logical_domain()], kind)
-        for field, tensor in (("average", pair.average), ("squares", pair.squares)):
-            fusion.remove(tensor.definition())  # type: ignore[arg-type]
-            tensor._domain = without_reductions(tensor.domain())
-            fusion.register(PointwiseOp([state], [tensor], op=f"{MOMENTS.kind}.{field}", compute=kind))
-        fusion.register(ReductionOp([pair.x], [state], op=MOMENTS.kind, kind=MOMENTS.kind))
+        results = (("average", pair.average), ("squares", pair.squares))
+        fold_into_state(fusion, MOMENTS, pair.x, pair.squares, results, "fold the deviations of")
     return len(found)
 
 

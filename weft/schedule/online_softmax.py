@@ -11,7 +11,7 @@ from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, PointwiseOp, ReductionOp, Scalar, TensorView, Val
 from ..ops.states import MAX_SUM
-from .caching import require_not_inlined, without_reductions
+from .states import fold_into_state
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,8 @@ def fold_online(fusion: Fusion) -> int:
     """
     found = exp_sums(fusion)
     for pair in found:
-        for tensor in (pair.largest, pair.total):
-            require_not_inlined(tensor, "fold the exponentials of")
-        axes = pair.largest.get_logical_domain()
-        kind = MAX_SUM.state(pair.x.dtype())
-        state = fusion.new_tensor([fusion.copy_axis(axis) for axis in axes], kind)
-        for field, tensor in (("largest", pair.largest), ("guarded" if pair.is_guarded else "total", pair.total)):
-            fusion.remove(tensor.definition())  # type: ignore[arg-type]
-            tensor._domain = without_reductions(tensor.domain())
-            fusion.register(PointwiseOp([state], [tensor], op=f"{MAX_SUM.kind}.{field}", compute=kind))
-        fusion.register(ReductionOp([pair.x], [state], op=MAX_SUM.kind, kind=MAX_SUM.kind))
+        results = (("largest", pair.largest), ("guarded" if pair.is_guarded else "total", pair.total))
+        fold_into_state(fusion, MAX_SUM, pair.x, pair.largest, results, "fold the exponentials of")
     return len(found)
 
 

@@ -22,10 +22,13 @@ def multiply_by_inverses(fusion: Fusion) -> int:
     Before: y = x / b.   After: y = x * narrow_inverse(b), where one element of b divides several of x; y stays the same tensor.
     Only where y is seen in 16 bits at most: an inverse and a product round twice.
     """
+    divisions = [expr for expr in fusion.tensor_exprs() if _is_division(expr)]
+    if not divisions:
+        return 0
     wide, folded = wide_tensors(fusion), after_reduction(fusion)
     inverses: dict[TensorView, Val] = {}
-    for expr in fusion.tensor_exprs():
-        if not _is_narrow_division(expr, wide):
+    for expr in divisions:
+        if expr.tensor_outputs[0] in wide:
             continue
         divided, divisor = expr.tensor_inputs
         while isinstance(above := divisor.definition(), ExpandOp):
@@ -39,9 +42,10 @@ def multiply_by_inverses(fusion: Fusion) -> int:
     return len(inverses)
 
 
-def _is_narrow_division(expr: Expr, wide: set[TensorView]) -> bool:
-    is_division = isinstance(expr, PointwiseOp) and expr.op_name in DIVISIONS and expr.attributes["compute"] is DataType.Float
-    return is_division and len(expr.tensor_inputs) == 2 and expr.tensor_outputs[0] not in wide
+def _is_division(expr: Expr) -> bool:
+    """True for a division of a tensor of Float by another."""
+    is_float = isinstance(expr, PointwiseOp) and expr.op_name in DIVISIONS and expr.attributes["compute"] is DataType.Float
+    return is_float and len(expr.tensor_inputs) == 2
 
 
 def _repeats(divided: TensorView, divisor: TensorView) -> bool:

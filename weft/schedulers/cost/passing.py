@@ -18,6 +18,8 @@ from .parts import FITTED, MUFU_CLOCKS, Fitted
 
 PIECE_BYTES = 16.0
 """That memory moves beside each piece of neighbouring bytes: half a sector, where it begins or ends within one."""
+LINE_BYTES = 128
+"""Of memory, as a warp's accesses touch it."""
 LEAST_BUSY = 0.625
 """Part of the multiprocessors that can draw all that memory gives. Measured on an H200: one draws 1.6 times its share while others idle."""
 DRAIN = 0.1

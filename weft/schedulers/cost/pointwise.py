@@ -14,9 +14,8 @@ import numpy as np
 from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from ..facts import PointwiseFacts
 from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted
-from .passing import Passing, resident_blocks
+from .passing import LINE_BYTES, Passing, resident_blocks
 
-LINE_BYTES = 128
 OTHER_REGISTERS = 14.0
 ROW_INSTRUCTIONS = 20.0
 

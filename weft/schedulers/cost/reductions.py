@@ -14,9 +14,8 @@ from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from ..arithmetic import tree_workspace_bytes
 from ..facts import ReductionFacts
 from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks, clusters_at_once, fold_clocks
-from .passing import Passing, piece_cost, resident_blocks
+from .passing import LINE_BYTES, Passing, piece_cost, resident_blocks
 
-LINE_BYTES = 128
 OTHER_REGISTERS = 24.0
 """Of a thread beside loaded vectors and partial results: addresses, loops, one vector that is worked on. Source: some 100 kernels for an H200."""
 SHIFTED_ACCESSES = 3
