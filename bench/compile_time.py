@@ -147,7 +147,7 @@ def stages(define: Callable[[FusionDefinition, int], None], size: int) -> dict[s
     marks.append(clock())
     scheduled, result = compiler.schedule_clone(step, proposal)
     marks.append(clock())
-    fixed = {"static_block": dict(result.static_block), "cluster_blocks": result.cluster_blocks, "full_rows": result.full_rows, "phased": result.phased}
+    fixed = {"static_block": dict(result.static_block), "cluster_blocks": result.cluster_blocks, "peel": result.peel}
     kernel = lower(scheduled, name="kernel", index_type=DataType.Int32, **fixed)
     marks.append(clock())
     generate(scheduled, kernel, result.max_registers)

@@ -139,7 +139,7 @@ def lowering(scheduled: Fusion, result: ScheduleResult, bound: Bound) -> Iterato
     dumps: list[tuple[str, str]] = []
     kernel = lower(
         scheduled, name=NAME, index_type=DataType.Int32, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks,
-        full_rows=result.full_rows, dump=lambda step, text: dumps.append((step, text)),
+        peel=result.peel, dump=lambda step, text: dumps.append((step, text)),
     )  # fmt: skip
     program = generate(scheduled, kernel, result.max_registers)
     dumps = [(step, with_parameters(text, program)) for step, text in dumps]

@@ -45,7 +45,7 @@ EQUIVALENT: dict[str, str] = {
     "weft/schedule/recompute.py: def recompute_chain(tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None) -> TensorView:: '|' becomes '&'": _ANNOTATION,
     'weft/runtime/philox_state.py: return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64, device=None if device is None else torch.device("cuda", device)): \'1\' becomes \'2\'': "random numbers are drawn below 2^63 - 2 instead of below 2^63 - 1",
     "weft/codegen/blocks.py: depth += 1: '1' becomes '2'": _SPACES,
-    "weft/schedule/phased_rows.py: rows: IterDomain | None: '|' becomes '&'": _ANNOTATION,
+    "weft/schedule/peel.py: rows: IterDomain | None: '|' becomes '&'": _ANNOTATION,
     "weft/runtime/nvrtc.py: @dataclass(frozen=True, slots=True): 'True' becomes 'False'": "a record has slots: memory of a few objects",
     'weft/device/repack.cuh: for (int i = 0; i < (N + 1) / 2; i++) asm volatile("" : "+r"(array.words[i]));: \'+\' becomes \'-\'': "which words of an array the compiler keeps packed: their values stay",
     "weft/runtime/work_memory.py: found = _pool[(device, stream)] = _lasting(device, stream, max(size_bytes, 1 << 16)): '1' becomes '2'": "the pool begins with 128 KiB instead of 64",

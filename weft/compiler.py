@@ -287,8 +287,8 @@ def _finish(scheduled: Fusion, result: ScheduleResult, index_type: DataType, nam
     start = time.perf_counter()
     dump = Dump.passes(name)
     kernel = lower(
-        scheduled, name=name, index_type=index_type, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks, full_rows=result.full_rows,
-        phased=result.phased, staying=result.staying, overlaps=overlaps, dump=dump,
+        scheduled, name=name, index_type=index_type, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks,
+        peel=result.peel, staying=result.staying, overlaps=overlaps, dump=dump,
     )  # fmt: skip
     program = generate(scheduled, kernel, result.max_registers)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}

@@ -14,7 +14,7 @@ from weft.dtypes import DataType
 from weft.ir.fusion import Fusion
 from weft.ir.values import TensorView
 from weft.lower import unswitch
-from weft.lower.kernel_ir import Loop, Statement, Unswitched
+from weft.lower.kernel_ir import Statement, Unswitched
 from weft.lower.pipeline import lower
 from weft.options import options
 from weft.reference.interpreter import evaluate
@@ -51,8 +51,8 @@ def one_branch(kept: str) -> Iterator[None]:
     """Let unswitched nests have one branch only, "fast" (without bounds) or "slow"; the other does nothing."""
     both = unswitch._both
 
-    def one(loop: Loop, around: unswitch.Ranges) -> list[Statement]:
-        nests = both(loop, around)
+    def one(*given: Any) -> list[Statement]:
+        nests = both(*given)
         for nest in nests:
             if isinstance(nest, Unswitched):
                 fast, slow = nest.branches

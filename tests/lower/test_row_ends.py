@@ -11,6 +11,7 @@ import weft.compiler as compiler
 from weft import DataType, FusionDefinition
 from weft.arch import H200
 from weft.runtime.limits import WrongAssumption, check_limits, launch_sizes
+from weft.schedulers.persistent_params import PersistentParams
 
 TYPES = {torch.bfloat16: DataType.BFloat16, torch.float16: DataType.Half, torch.float32: DataType.Float}
 ERROR = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2e-6}
@@ -84,6 +85,23 @@ def test_every_odd_width(dtype):
         (out,) = fd.execute([x])
         assert is_phased(fd) == (columns >= (32 if dtype is torch.float32 else 64))
         assert_close(out, torch.softmax(x.double(), 1), dtype)
+
+
+@by_dtype
+@pytest.mark.parametrize("columns", [1009, 8193, 24593])
+def test_rows_that_begin_anywhere_have_full_parts_as_well(dtype, columns, monkeypatch):
+    """The loop over the parts in which every vector is whole asks for nothing, the last part for its vectors, each end for its element."""
+    fd = softmax(dtype)
+    monkeypatch.setattr(PersistentParams, "fill_of", lambda params, facts: "leading")
+    x = torch.randn(5, columns).to(dtype)
+    (out,) = fd.execute([x])
+    program = fd.fec.kernel_runtimes[-1].program
+    assert is_phased(fd) and ", whole" in program.text and ", the rest" in program.text and "if (row_end <" in program.text
+    assert_close(out, torch.softmax(x.double(), 1), dtype)
+    rows, length = (axis.sym for axis in fd.fusion.inputs()[0].get_logical_domain())
+    shorter = {rows: 5, length: columns // 2}
+    with pytest.raises(WrongAssumption, match="was made for"):
+        check_limits(program, shorter, launch_sizes(program, shorter), H200)
 
 
 @by_dtype

@@ -20,8 +20,8 @@ from weft.emulator.report import KernelFault
 from weft.expr import Sym, add, ceildiv, const, floordiv, less, minimum, mod, mul, sub, var
 from weft.ir.enums import MemoryType, ParallelType
 from weft.ir.fusion import Fusion
-from weft.lower import unswitch
-from weft.lower.unswitch import Ranges, raised
+from weft.lower import bounds, unswitch
+from weft.lower.bounds import Ranges, raised
 from weft.options import options
 from weft.schedule.caching import cache_and_fork_outputs, cache_inputs
 from weft.schedule.inline import inline_at, inline_most
@@ -196,7 +196,7 @@ def test_a_bound_of_an_index_that_falls_is_left_inside() -> None:
     fast, slow = branches(run_sizes(transposed_order(), sizes))
     (inside,) = re.findall(r"if \((.*)\) \{", fast)
     assert "%" in inside and "&&" not in inside and inside in slow
-    with patch.object(unswitch, "MONOTONE", (*unswitch.MONOTONE, "mod")), pytest.raises((KernelFault, AssertionError)):
+    with patch.object(bounds, "MONOTONE", (*bounds.MONOTONE, "mod")), pytest.raises((KernelFault, AssertionError)):
         run_sizes(transposed_order(), sizes)
 
 
@@ -234,7 +234,7 @@ def test_a_nest_without_bounds_is_written_once() -> None:
 
 def test_the_branch_with_bounds_is_the_kernel_without_unswitching() -> None:
     fusion, _ = line(vector=4)
-    with patch.object(unswitch, "_both", lambda loop, around: unswitch._plain([loop])):
+    with patch.object(unswitch, "_both", lambda loop, *_: unswitch._plain([loop])):
         plain = program_of_scheduled(fusion, DataType.Int32, name="kernel").text
     _, slow = branches(program_of_scheduled(fusion, DataType.Int32, name="kernel").text)
     renumbered = [re.sub(r"\bp\d", "p", t.replace(" ", "")) for t in (plain, slow)]

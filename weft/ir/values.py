@@ -232,7 +232,7 @@ class Split(Expr):
     """outer, inner = split(input, factor): inner has `factor` iterations (or outer, with inner_split False).
 
     is_phased: position p = outer * factor + inner of the loops is element p + skipped of the input, where `skipped` < factor differs from row to row; what
-    is in front of it, and what is left behind the last whole part, is done apart (`weft.schedule.phased_rows`).
+    is in front of it, and what is left behind the last whole part, is done apart (`weft.schedule.peel`).
     multiple: what the inner extent is rounded up to a multiple of, so that parts begin at multiples of it; with inner_split False only.
     part: the inner extent as a constant, with inner_split False and a constant factor only; 0 where the extent says it. The host checks that factor * part
     covers the extent.

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import InternalError
-from ..expr import ONE, ZERO, Sym, add, ceildiv, conjunction, conjuncts, largest, maximum, minimum, mul, sub, substitute, terms, var, variables
+from ..expr import ONE, ZERO, Sym, add, conjunction, conjuncts, largest, sub, substitute, terms, var, variables
 from ..ir.enums import GRID_TYPES, MemoryType
+from .bounds import first_iterations
 from .contracts import lowering_pass
-from .full_rows import without_row_bounds
 from .kernel_ir import Access, Allocate, Block, Buffer, Kernel, Let, Loop, Move, Op, Reduce, Repack, Statement, copied, is_host_variable, walk
 from .kernel_sync import Sync
 from .state import BuildState
@@ -41,13 +41,12 @@ def run_behind(kernel: Kernel, state: BuildState) -> Kernel:
     Here because: loads, waits and barriers have their places, and predicates still hang on ops; the rest of these loops' passes sees one loop.
     Errors: NothingToPutBehind.
     """
-    if state.staying is not None and state.staying.behind is not None:
+    if state.staying is not None and state.staying.is_behind:
         found = [n for n, s in enumerate(kernel.body) if isinstance(s, Loop) and _nest_of(s) is not None]
         if len(found) != 1:
             raise NothingToPutBehind(found=f"{len(found)} loops have a reduction of the threads of a block")
         loop = kernel.body[found[0]]
         assert isinstance(loop, Loop)
-        loop.body = without_row_bounds(kernel, loop.body, state.staying.behind)
         kernel.body[found[0] : found[0] + 1] = _Rows(kernel, loop).written()
     return kernel
 
@@ -85,7 +84,7 @@ class _Rows:
         behind = nest[at + 1 :]
         self.loads = [s for s in behind if isinstance(s, Block) and s.keeps_bounds]
         self.repacks = [s for s in behind if isinstance(s, Repack)]
-        self.results = {o.buffer for o in reduce.outputs}
+        self.results = list(dict.fromkeys(o.buffer for o in reduce.outputs))
         own = [s for s in nest if isinstance(s, Allocate)]
         self.declared = [s for s in own if s.buffer not in self.results]
         self.first = [s for s in nest[:at] if not isinstance(s, Allocate)]
@@ -101,18 +100,20 @@ class _Rows:
 
     def _without_row_bounds(self) -> Sym:
         """Take the bounds of the row's position out of the nest; return how many rows the block has, one at least."""
-        count, first = self.loop.extent, None
+        bounds: dict[Sym, None] = {}
         for s in walk([*self.first, self.reduce, *self.second]):
             if isinstance(s, Op):
-                bounds = [a for a in conjuncts(s.predicate) if self._is_row_bound(a)]
-                s.predicate = conjunction(a for a in conjuncts(s.predicate) if a not in bounds)
-                for position, end in (a.args for a in bounds):
-                    step = terms(position)[(self.index,)]
-                    rest = sub(position, mul(self.index, step))
-                    count = minimum(count, ceildiv(maximum(sub(end, rest), 0), step))
-                    first = (add(largest(rest) or rest, 1), end)
-                    if first not in self.kernel.assumptions:
-                        self.kernel.assumptions.append(first)
+                found = [a for a in conjuncts(s.predicate) if self._is_row_bound(a)]
+                s.predicate = conjunction(a for a in conjuncts(s.predicate) if a not in found)
+                bounds.update(dict.fromkeys(found))
+        for position, end in (a.args for a in bounds):
+            first = substitute(position, {self.index: ZERO})
+            assumed = (add(largest(first) or first, 1), end)
+            if assumed not in self.kernel.assumptions:
+                self.kernel.assumptions.append(assumed)
+        count = first_iterations(self.index, self.loop.extent, bounds)
+        if count is None:
+            raise NothingToPutBehind(found=f"the bounds {', '.join(map(str, bounds))} do not say how many rows a block has")
         return count
 
     def _is_row_bound(self, atom: Sym) -> bool:

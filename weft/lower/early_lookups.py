@@ -14,7 +14,7 @@ from .kernel_ir import Access, Allocate, Buffer, Kernel, Let, Nest, Op, Reduce, 
 from .state import BuildState
 
 
-@lowering_pass(before=["pipelines", "row ends", "unswitched", "grouped predicates"])
+@lowering_pass(before=["pipelines", "peeled rows", "unswitched", "grouped predicates"])
 def advance_lookups(kernel: Kernel, state: BuildState) -> Kernel:
     """Move lookups of one element, whose positions an index gives, in front of the reductions between the index and them.
 

@@ -29,7 +29,7 @@ class _Uses:
     other: bool = False
 
 
-@lowering_pass(before=["pipelines", "row ends", "unswitched", "grouped predicates"])
+@lowering_pass(before=["pipelines", "peeled rows", "unswitched", "grouped predicates"])
 def forward_copies(kernel: Kernel, state: BuildState) -> Kernel:
     """Drop copies of one register to another: repeated, expanded and squeezed values.
 

@@ -15,7 +15,7 @@ from ..errors import InternalError
 from ..expr import ONE, TRUE, ZERO, Sym, add, conjunction, const, floordiv, is_divisible, less, minimum, mod, mul, op, recombine, sub, var, variables
 from ..ir.enums import ParallelType
 from ..ir.values import Expr, IterDomain, Merge, Split, Swizzle, TensorView, no_reductions
-from ..schedule.phased_rows import END, skipped_variable
+from ..schedule.peel import END, skipped_variable
 from .loops import LoopGroup, Twofold
 
 

@@ -22,7 +22,7 @@ def fold_magnitudes(kernel: Kernel, state: BuildState) -> Kernel:
     Before: an op gives the magnitude of an element, another one folds it into this thread's maximum.   After: a `MagnitudeFold` does both, and starts with 0.
     Here because: predicates still hang on ops, and there are no ops at the ends of rows yet.
     """
-    magnitudes = _magnitudes(kernel.body) if state.phased is None else {}
+    magnitudes = _magnitudes(kernel.body) if state.peel is None or state.peel.phase is None else {}
     if magnitudes:
         folds = _Folds(kernel.body, magnitudes)
         kernel.body = folds.in_body(kernel.body)

@@ -9,8 +9,7 @@ from ..analysis.axes import MAPS
 from ..dtypes import DataType
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
-from ..schedule.full_rows import FullRows
-from ..schedule.phased_rows import PhasedRows
+from ..schedule.peel import Peel
 from ..schedule.staying_blocks import StayingBlocks
 from . import passes
 from .behind import run_behind
@@ -21,7 +20,6 @@ from .contracts import check_order, contract_of
 from .dependent_launch import overlap_launches
 from .early_lookups import advance_lookups
 from .forward_copies import forward_copies
-from .full_rows import drop_row_bounds
 from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
 from .kernel_head import begin_kernel
@@ -30,7 +28,7 @@ from .kernel_text import body_text
 from .known_sizes import write_known_sizes
 from .magnitudes import fold_magnitudes
 from .masks import split_masked_loops
-from .row_ends import add_row_ends
+from .peel import peel_rows
 from .scaled_casts import join_factors
 from .scans import plan_scans
 from .state import BuildState
@@ -55,8 +53,7 @@ PIPELINE: tuple[Pass, ...] = (
     run_pipelines,  # loads still stand where their tensors are computed, and ops have their predicates; its barriers need a place in shared memory
     passes.place_shared_memory,  # buffers and workspaces are final
     passes.repack_kept,  # reductions stand where they stay
-    add_row_ends,  # loops over rows stand where they stay, and the predicates of what it adds are grouped with the rest
-    drop_row_bounds,  # before the predicates it changes are grouped
+    peel_rows,  # loops over rows stand where they stay, and the predicates of what it adds are grouped with the rest
     run_behind,  # waits, loads and barriers have their places; bounds of rows are still parts of predicates, and go
     unswitch_loops,  # every barrier, wait and load stands where it stays, so both branches have them; bounds are still parts of predicates
     load_ahead,  # loads have their predicates, and the loop around them is the one that is left
@@ -74,19 +71,19 @@ check_order(PIPELINE)
 
 def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
-    full_rows: FullRows | None = None, phased: PhasedRows | None = None, staying: StayingBlocks | None = None,
+    peel: Peel | None = None, staying: StayingBlocks | None = None,
     overlaps: bool = False, dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
-    full_rows: what the schedule knows of the row's length. phased: what its phased splits depend on.
+    peel: how loops over rows are peeled.
     staying: how blocks that stay go from row to row. overlaps: it may start before the kernel in front of it has ended, where it can.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
-    state.full_rows, state.phased, state.staying = full_rows, phased, staying
+    state.peel, state.staying = peel, staying
     kernel.cluster, kernel.overlaps = (cluster_blocks, 1, 1), overlaps
     if dump:
         dump("build_kernel", body_text(kernel.body))

@@ -17,8 +17,7 @@ from ..ir.block_ops import BlockFoldOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, ReductionOp, Split, TensorView, no_reductions
-from ..schedule.full_rows import FullRows
-from ..schedule.phased_rows import PhasedRows
+from ..schedule.peel import Peel
 from ..schedule.staying_blocks import StayingBlocks
 from .feeds import Feed, plan_feeds, stage_position
 from .indexing import Indexer, TransformTable
@@ -51,8 +50,7 @@ class BuildState:
         self.buffers: dict[TensorView, Buffer] = {}
         self.feeds: dict[TensorView, Feed] = plan_feeds(self.plan, self.launch)
         self.handed_over = [t for e in self.exprs for t in e.tensor_outputs if is_handed_over(t)]
-        self.full_rows: FullRows | None = None
-        self.phased: PhasedRows | None = None
+        self.peel: Peel | None = None
         self.staying: StayingBlocks | None = None
         self.needed = needed_elements(fusion)
 

@@ -74,7 +74,7 @@ def _names(kernel: Kernel, state: BuildState, given: frozenset[str]) -> None:
     free: set[str] = set()  # names that a later pass defines
     if "pipelines" not in given:
         free |= {str(f.stage.payload) for f in state.feeds.values() if f.stage.is_var}
-    if "row ends" not in given:
+    if "peeled rows" not in given:
         free |= {"skipped", "row_end"}
     params = {b for b in kernel.buffers.values() if b.memory is MemoryType.global_}
     _names_of(kernel.body, _Scope(frozenset(), frozenset([*params, *kernel.workspaces]), frozenset()), free)

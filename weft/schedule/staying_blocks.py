@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..expr import Sym
-from .full_rows import FullRows
 
 
 @dataclass(frozen=True)
@@ -16,13 +15,12 @@ class StayingBlocks:
     """Reductions in the loop over rows share barriers: neighbours are folded together, and workspaces alternate, so that each iteration has one barrier.
 
     ahead: names of tensors in registers that an iteration loads for the next one.
-    behind: where it is given, what an iteration does with the results of its reduction is done an iteration later, while the next reduction is under way;
-    it says of which sizes bounds hold in that loop.
+    is_behind: what an iteration does with the results of its reduction is done an iteration later, while the next reduction is under way.
     sizes: sizes that equal params fix, with their values, which the host checks: addresses are written with the numbers.
     sums_offsets: offsets are added up as integers before they meet a tensor's address.
     """
 
     ahead: frozenset[int] = frozenset()
-    behind: FullRows | None = None
+    is_behind: bool = False
     sizes: tuple[tuple[Sym, int], ...] = ()
     sums_offsets: bool = False

@@ -1,4 +1,4 @@
-"""Arithmetic that the choices of all schedulers share: powers of two, widths of vectors, rows that begin anywhere, the record of a choice.
+"""Arithmetic that the choices of all schedulers share: powers of two, widths of vectors, the record of a choice.
 
 Pure: no fusion, no device. Read first: `vector_elems`, `Trace`.
 """
@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch import ceil_div as ceil_div, round_up as round_up
+from ..arch import Arch, ceil_div as ceil_div, round_up as round_up
+from ..schedule.peel import gains_by_phase
 from .facts import PersistentFacts, ReductionFacts
 
-PHASED_ACCESS_BITS = 32
-"""Of an access, up to which rows that begin anywhere are rather read in aligned vectors: accesses of 64 bits are nearly as fast as those of 128."""
-PHASED_ROW_VECTORS = 8
-"""Of a row that begins anywhere, from which aligned vectors with ends of their own are better than narrow accesses. An estimate."""
 PORTABLE_CLUSTER_BLOCKS = 8
 """Larger clusters leave parts of a GPC unused."""
 
@@ -56,28 +53,17 @@ def next_power_of_two(value: int) -> int:
     return 1 << (max(1, value) - 1).bit_length()
 
 
-def has_phase(facts: ReductionFacts | PersistentFacts) -> bool:
-    """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors."""
-    is_phased = gains_by_phase(facts.reduction_elems, facts.vector_limit_elems, facts.phased_limit_elems, facts.max_dtype_bits)
-    return is_phased and facts.dimensions == 2 and facts.min_vector_elems == 1
-
-
-def gains_by_phase(row_elems: int, limit_elems: int, phased_limit_elems: int, max_dtype_bits: int) -> bool:
-    """The same of rows of so many elements, given the widest vectors that begin with a row and that begin anywhere."""
-    is_narrow = limit_elems * max_dtype_bits <= PHASED_ACCESS_BITS
-    is_long = row_elems >= PHASED_ROW_VECTORS * phased_limit_elems
-    is_cut = row_elems % phased_limit_elems != 0  # else something other than the length of rows forbids them
-    return is_narrow and is_long and is_cut and phased_limit_elems > limit_elems
-
-
-def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
-    """Return the vectors of a row for which loops are made: all, or with a phase those that may be whole."""
-    return row_elems // vector_elems if is_phased else ceil_div(row_elems, vector_elems)
-
-
 def vector_elems(limit_elems: int, max_dtype_bits: int, min_vector_elems: int, max_vector_bits: int) -> int:
     """Return the vector width: as wide as one access, within the limit; never below whole bytes."""
     return max(min_vector_elems, min(limit_elems, previous_power_of_two(max_vector_bits // max_dtype_bits)))
+
+
+def vectors_along_rows(facts: ReductionFacts | PersistentFacts, arch: Arch) -> tuple[bool, int]:
+    """Return whether vectors along memory begin where aligned ones do, and not with a row (see `weft.schedule.peel`), and how many elements they have."""
+    is_simple = facts.is_inner and facts.dimensions == 2 and facts.min_vector_elems == 1
+    is_phased = is_simple and gains_by_phase(facts.reduction_elems, facts.vector_limit_elems, facts.phased_limit_elems, facts.max_dtype_bits)
+    limit = facts.phased_limit_elems if is_phased else facts.vector_limit_elems
+    return is_phased, vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
 
 
 def best_first(candidates: Iterable[Any], key: Callable[[Any], Any]) -> tuple[Any, ...]:

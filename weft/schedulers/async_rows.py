@@ -28,7 +28,7 @@ from .async_rows_heuristic import TILE_ROWS, TILE_STEPS, AsyncRowsParams
 from .base import ScheduleResult
 from .facts import PersistentAnalysis
 from .row_passes import Passes
-from .rows import BOUND, Template, arrange, class_order, full_rows, merge_axes_at
+from .rows import BOUND, Template, arrange, class_order, merge_axes_at, peel_of
 
 
 def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> ScheduleResult:
@@ -75,8 +75,8 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
             warp_specialize(tensor, params.stages, params.stages - 1, axis, params.registers, number % params.async_warps, position)
     static = [(ParallelType.block_x, params.bdimx)]
     staying = StayingBlocks() if params.tile_rows > 1 else None
-    rows = full_rows(analysis.shape, analysis.axes, params.fill, params.batches)
-    return ScheduleResult(tuple(static), params.max_registers, full_rows=rows, staying=staying)
+    peel = peel_of(analysis.shape, analysis.axes, params.fill, params.batches)
+    return ScheduleResult(tuple(static), params.max_registers, peel=peel, staying=staying)
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:
@@ -180,4 +180,3 @@ def inline(
     for tensor in (*loaded, *staged):
         limits[tensor] = row_axes if params.kind == "tma" else 2
     inline_to(template.fusion, limits)
-

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..arch import Arch
 from ..schedule.circular import split_registers
-from ..schedule.full_rows import fill_of_parts
+from ..schedule.peel import fill_of_parts
 from .base import Decline
 from .facts import PersistentFacts
 from .persistent_params import WARP_MULTIPLE

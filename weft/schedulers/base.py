@@ -14,8 +14,7 @@ from ..arch import Arch
 from ..expr import Sym
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..schedule.full_rows import FullRows
-from ..schedule.phased_rows import PhasedRows
+from ..schedule.peel import Peel
 from ..schedule.staying_blocks import StayingBlocks
 
 Sizes = Mapping[Sym, int]
@@ -32,13 +31,12 @@ class Decline:
 @dataclass(frozen=True)
 class ScheduleResult:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
-    what it knows of the length of rows and of where they begin, and how blocks go from row to row."""
+    how loops over rows are peeled, and how blocks go from row to row."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
     cluster_blocks: int = 1
-    full_rows: FullRows | None = None
-    phased: PhasedRows | None = None
+    peel: Peel | None = None
     staying: StayingBlocks | None = None
 
 

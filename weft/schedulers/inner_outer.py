@@ -21,7 +21,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, ReductionOp, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer, load_whole_units
-from ..schedule.full_rows import FullRows
+from ..schedule.peel import Peel
 from ..schedule.inline import inline_to
 from ..schedule.primitives import set_allocation_domain, set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
@@ -143,11 +143,9 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
-    is_whole = params.fill == "whole"  # guards stay in both: they keep the compiler from mixing the passes
-    rows_end = FullRows(row_sizes(analysis.shape), params.batches if params.fill == "leading" else 1, is_whole, not is_whole, is_whole)
-    behind = FullRows(row_sizes(analysis.shape), 1, params.fill == "whole", keeps_guards=True) if params.is_behind else None
-    staying = StayingBlocks(frozenset(ahead), behind, lengths_of(analysis, params), True)
-    return ScheduleResult(static, params.max_registers, params.cluster_blocks, rows_end, staying=staying)
+    peel = Peel.filled(row_sizes(analysis.shape), params.batches, params.fill, keeps_guards=params.fill == "whole")  # they keep the passes apart
+    staying = StayingBlocks(frozenset(ahead), params.is_behind, lengths_of(analysis, params), True)
+    return ScheduleResult(static, params.max_registers, params.cluster_blocks, peel, staying=staying)
 
 
 def lengths_of(analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[tuple[Sym, int], ...]:

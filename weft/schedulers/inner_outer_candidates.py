@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arch import BULK_BYTES, CP_ASYNC_BYTES, Arch
-from ..schedule.full_rows import fill_of_parts
+from ..schedule.peel import fill_of_parts
 from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams

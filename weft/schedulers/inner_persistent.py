@@ -30,7 +30,7 @@ from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, in_fewer_passes, keep_elsewhere
 from .row_ways import choose_rows, way_candidates, way_of
-from .rows import Rows, Template, canonical_rows, full_rows, names_in_vectors, phased_rows, positions, split_axis, whole_warps
+from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of, positions, split_axis, whole_warps
 
 
 MASKED_ELEMS, MASKED_REGISTERS = 32, 48
@@ -118,7 +118,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
         reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased, inner_axes=params.still_axes
     )
     shared = ParallelType.grid_x if params.cluster_blocks > 1 else None
-    phased = phased_rows(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
+    phase = phase_of(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
     serial = split_row(reference, rows, params)
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
@@ -144,8 +144,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1) - (params.cluster_blocks > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
-    full = full_rows(analysis.shape, analysis.axes, params.fill, params.batches)
-    return ScheduleResult(tuple(static), params.max_registers, params.cluster_blocks, full, phased)
+    peel = peel_of(analysis.shape, analysis.axes, params.fill, params.batches, phase)
+    return ScheduleResult(tuple(static), params.max_registers, params.cluster_blocks, peel)
 
 
 def copy_to_shared(template: Template, names: set[int], vector_elems: int) -> dict[TensorView, TensorView]:

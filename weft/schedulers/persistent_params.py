@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arch import Arch
-from ..schedule.full_rows import fill_of_parts
+from ..schedule.peel import fill_of_parts, row_vectors
 from .facts import PersistentFacts
-from .arithmetic import ceil_div, has_phase, round_up, row_vectors, vector_elems
+from .arithmetic import ceil_div, round_up, vectors_along_rows
 from .throughput_heuristic import share_bytes_per_ns
 
 NARROW_ACCESS_BITS = 32
@@ -143,10 +143,8 @@ class RowsOf:
 
     def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
-        self.is_phased = has_phase(facts)
         self.is_wide = facts.max_dtype_bits >= 32
-        limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
-        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
+        self.is_phased, self.vector = vectors_along_rows(facts, arch)
         self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         self.block_lanes = max(1, facts.block_elems // self.vector)
         self.share = share_bytes_per_ns(arch)

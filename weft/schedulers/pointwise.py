@@ -13,7 +13,7 @@ from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
-from ..schedule.phased_rows import PhasedRows
+from ..schedule.peel import Peel, Phase
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
@@ -45,18 +45,16 @@ class PointWise(Scheduler):
     def apply(self, fusion: Fusion, analysis: PointwiseAnalysis, params: PointwiseParams) -> ScheduleResult:
         template = Template(fusion)
         reference = template.tensor(analysis.reference.name)
-        static, loads_at, phased = schedule_reference(reference, analysis, params)
+        static, loads_at, phase = schedule_reference(reference, analysis, params)
         template.propagate(reference)
         template.bind(reference)
         names = names_in_vectors(analysis.limits, params.break_point, params.is_phased)
         template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
-        return ScheduleResult(tuple(static), params.max_registers, phased=phased)
+        return ScheduleResult(tuple(static), params.max_registers, peel=None if phase is None else Peel(phase=phase))
 
 
-def schedule_reference(
-    reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams
-) -> tuple[list[tuple[ParallelType, int]], int, PhasedRows | None]:
+def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams) -> tuple[list[tuple[ParallelType, int]], int, Phase | None]:
     """Transform and bind the loops of the reference; return static block dimensions, how many axes stand left of the unrolled part, and the phase of rows."""
     axes, order = analysis.axes, analysis.order
     classes = [axes.of(a) for a in analysis.reference.get_logical_domain()]
@@ -68,10 +66,10 @@ def schedule_reference(
     left_count = rank - len(order) + params.break_point if params.break_point else 0
     right = merge_axes_at(reference, left_count, rank - left_count)
     left = merge_axes_at(reference, 0, left_count)
-    phased = None
+    phase = None
     if params.is_phased:
         across = ParallelType.grid_y if params.is_left_fastest else ParallelType.grid_x
-        phased = PhasedRows(left, right.sym, params.vector_elems, frozenset(t.name for t in analysis.limits.phased), across)  # type: ignore[union-attr]
+        phase = Phase(left, right.sym, params.vector_elems, frozenset(t.name for t in analysis.limits.phased), across)  # type: ignore[union-attr]
     outer, vector = split_axis(reference, right, params.vector_elems, is_phased=params.is_phased)  # type: ignore[arg-type]
     outer, threads = split_axis(reference, outer, params.bdimx)
     blocks, unroll = split_axis(reference, outer, params.unroll_inner)
@@ -82,7 +80,7 @@ def schedule_reference(
         arrange_axes(reference, [blocks, unroll, threads, vector])
         return static, 1, None
     static += _bind_left(reference, left, (blocks, unroll, threads, vector), params)
-    return static, 2 + (params.bdimy > 1) + params.split_grid_y, phased
+    return static, 2 + (params.bdimy > 1) + params.split_grid_y, phase
 
 
 def _bind_left(

@@ -16,8 +16,9 @@ import math
 from dataclasses import asdict, dataclass, replace
 
 from ..arch import MAX_GRID, WARP_THREADS, Arch
+from ..schedule.peel import gains_by_phase, row_vectors
 from .facts import PointwiseFacts
-from .arithmetic import Trace, ceil_div, gains_by_phase, next_power_of_two, previous_power_of_two, round_up, row_vectors, vector_elems
+from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_two, round_up, vector_elems
 from .throughput_heuristic import INSTRUCTIONS_PER_OP, bytes_in_flight_per_sm, clocks_per_ns, share_bytes_per_ns
 
 BLOCK_THREADS = 128

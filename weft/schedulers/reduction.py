@@ -18,14 +18,14 @@ from ..arch import Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView
-from ..schedule.phased_rows import PhasedRows
+from ..schedule.peel import Peel, Phase
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction, with_single_reads
 from .reduction_heuristic import ReductionParams, choose_with_trace, variants
 from .rows import (
-    Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phased_rows, positions, split_axis, whole_warps,
+    Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of, positions, split_axis, whole_warps,
 )  # fmt: skip
 
 _STATIC = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
@@ -59,14 +59,14 @@ class Reduction(Scheduler):
         template = Template(fusion)
         template.stream(analysis.axes, analysis.shape.order)
         reference = template.reduction_behind(analysis.shape.reference.name)
-        phased: PhasedRows | None = None
+        phase: Phase | None = None
         if params.kind == "outer":
             serial, loads_at = schedule_outer(
                 reference, analysis, params, grid_split=params.grid_split, unswitch=params.unswitch, is_cluster=params.is_cluster,
                 overlaps=params.overlaps,
             )  # fmt: skip
         else:
-            serial, loads_at, phased = schedule_inner(reference, analysis, params)
+            serial, loads_at, phase = schedule_inner(reference, analysis, params)
         partial = rfactor(reference, positions(reference, serial))
         template.propagate(partial)
         template.bind(partial)
@@ -85,7 +85,7 @@ class Reduction(Scheduler):
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), first, apart)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, phased=phased)
+        return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, None if phase is None else Peel(phase=phase))
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:
@@ -116,11 +116,11 @@ def results_along_columns(analysis: ReductionAnalysis) -> list[int]:
     return out
 
 
-def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int, PhasedRows | None]:
+def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: ReductionParams) -> tuple[list[IterDomain], int, Phase | None]:
     """Transform and bind a reduction along memory; return its serial axes, how many axes stand left of the unrolled loads, and the phase of its rows."""
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
     shared = ParallelType.grid_y if params.grid_split > 1 else None
-    phased = phased_rows(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
+    phase = phase_of(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
     front: list[IterDomain] = []
     if rows.rows is not None:
         blocks = rows.rows
@@ -145,7 +145,7 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
         loop, middle = _share(reference, loop, params.grid_split)
         serial[0] = loop
     arrange_axes(reference, [*front, *middle, loop, *unrolled, threads, *rows.single, rows.vector])
-    return serial, len(front) + len(middle) + len(unrolled), phased
+    return serial, len(front) + len(middle) + len(unrolled), phase
 
 
 def unswitched(reference: TensorView, loop: IterDomain, unroll: IterDomain, is_wanted: bool) -> list[IterDomain]:

@@ -20,16 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..arch import Arch
-from .arithmetic import (
-    Trace,
-    ceil_div,
-    has_phase,
-    next_power_of_two,
-    previous_power_of_two,
-    row_vectors,
-    tree_workspace_bytes,
-    vector_elems,
-)
+from ..schedule.peel import row_vectors
+from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows
 from .cost.passing import passing_ns
 from .cost.reductions import Reductions, work_of_reductions
 from .facts import ReductionFacts
@@ -163,9 +155,7 @@ class Candidates:
 
     def __init__(self, facts: ReductionFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
-        self.is_phased = facts.is_inner and has_phase(facts)
-        limit = facts.phased_limit_elems if self.is_phased else facts.vector_limit_elems
-        self.vector = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
+        self.is_phased, self.vector = vectors_along_rows(facts, arch)
         if not facts.is_inner and facts.max_dtype_bits < 8:
             self.vector = min(self.vector, MOST_NARROW_COLUMNS)
         self.overlaps = facts.can_begin_anywhere and self.vector == 1 and facts.inner_run_elems >= SHIFTED_ELEMS and facts.min_vector_elems == 1

@@ -22,9 +22,8 @@ from ..ir.graph_ops import LookupOp
 from ..ir.values import IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, TensorView
 from ..ops.monoids import MONOIDS, StateMonoid
 from ..schedule.caching import cache_and_fork_outputs, cache_inputs
-from ..schedule.full_rows import FullRows
 from ..schedule.inline import inline_to
-from ..schedule.phased_rows import PhasedRows
+from ..schedule.peel import Peel, Phase
 from ..schedule.primitives import merge, reorder, split
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.rfactor import rfactor
@@ -221,14 +220,14 @@ def canonical_rows(
     return Rows(rows, outer, row, single, vector)
 
 
-def full_rows(shape: ReductionShape, axes: LoopAxes, fill: str, batches: int) -> FullRows | None:
-    """Return what the `fill` of parameters says of rows kept in `batches`, in the sizes of the fusion.
+def peel_of(shape: ReductionShape, axes: LoopAxes, fill: str, batches: int, phase: Phase | None = None) -> Peel | None:
+    """Return how rows kept in `batches`, of which the `fill` of parameters speaks, are peeled; None where there is nothing to peel.
 
-    None, too, where a result lies along a row only in its outer runs: its loops are cut into batches like the row, and are not full when this is.
+    Bounds stay, too, where a result lies along a row only in its outer runs: its loops are cut into batches like the row, and are not full when this is.
     """
     if fill == "partial" or any(t.is_fusion_output and lies_in_outer_runs(t, shape, axes) for t in axes.tensors):
-        return None
-    return FullRows(row_sizes(shape), batches, fill == "whole")
+        return None if phase is None else Peel(phase=phase)
+    return Peel.filled(row_sizes(shape), batches, fill, phase=phase)
 
 
 def row_sizes(shape: ReductionShape) -> frozenset[Sym]:
@@ -243,10 +242,10 @@ def lies_in_outer_runs(tensor: TensorView, shape: ReductionShape, axes: LoopAxes
     return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and not axes.concrete(tensor) & set(shape.runs[-1].classes)
 
 
-def phased_rows(rows: Rows, vector_elems: int, limits: VectorLimits, blocks: ParallelType | None) -> PhasedRows:
+def phase_of(rows: Rows, vector_elems: int, limits: VectorLimits, blocks: ParallelType | None) -> Phase:
     """Return what the phase of a row depends on. Before: the row is not split among threads. blocks: the blocks that share a row."""
     row: IterDomain = rows.row.definition().inputs[0]  # type: ignore[union-attr, assignment]
-    return PhasedRows(rows.rows, row.sym, vector_elems, frozenset(t.name for t in limits.phased), blocks)
+    return Phase(rows.rows, row.sym, vector_elems, frozenset(t.name for t in limits.phased), blocks)
 
 
 def names_in_vectors(limits: VectorLimits, position: int, is_phased: bool) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from weft.schedule.full_rows import fill_of_parts
+from weft.schedule.peel import fill_of_parts
 
 
 def tried(vectors: int, batches: int, part: int, threads: int, share: int) -> str:

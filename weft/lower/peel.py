@@ -1,0 +1,222 @@
+"""Loops over rows, peeled: what stands in front of the first aligned vector and behind the last whole one, parts whose elements all exist, and the rest.
+
+    for i in parts:  if (position(i) < n) op(i)      becomes      for i in [0, full):      op(i)
+                                                                  for i in [full, parts):  if (position(i) < n) op(i)
+                                                                  if (row_end < n) op on this thread's element at the ends
+
+`weft.schedule.peel` says which of these a row has. Why parts: without vectors every element asks whether it exists. Softmax of 4093 bf16 columns: 65
+instructions per element with the questions, and as many branches as elements.
+Read first: `peel_rows`; `in_two` for other loops.
+"""
+
+from __future__ import annotations
+
+from ..errors import InternalError
+from ..expr import ZERO, Sym, add, conjunction, conjuncts, const, floordiv, mul, sub, var, variables
+from ..ir.enums import MemoryType, ParallelType
+from ..schedule.peel import END, Peel, Phase, skipped_variable
+from .bounds import Freed, Ranges, is_bound_in
+from .contracts import lowering_pass
+from .kernel_ir import (
+    Access, Allocate, Block, Buffer, Kernel, Let, LetRowEnd, Loop, Nest, Op, Reduce, Statement, copied, expressions_of, is_collective, walk,
+)  # fmt: skip
+from .kernel_sync import GridSync
+from .loops import is_global_load
+from .state import BuildState
+
+
+@lowering_pass(needs=["pipelines"], gives=["peeled rows"], before=["grouped predicates"])
+def peel_rows(kernel: Kernel, state: BuildState) -> Kernel:
+    """Peel the loops over rows as the schedule says.
+
+    Before: loops run over all parts of a row, with every bound in the predicates of their ops, which know what they do at a row's end.   After: parts that
+    are full have no bounds of the row, and the others loops of their own; `kernel.assumptions` says what the sizes must satisfy. With a phase, behind each
+    of these loops stand its ops on one element, with a place for it in the arrays; the kernel begins with what is skipped and this thread's element.
+    Vectors of inputs that all rows read from their start, as weights, are marked: these do not begin where an aligned vector does.
+    Here because: loops over rows, barriers and pipelines stand where they stay, and predicates are not grouped yet.
+    """
+    peel = state.peel
+    if peel is not None and peel.phase is not None:
+        _add_ends(kernel, state, peel.phase)
+    if peel is not None and peel.full_parts:
+        meets = (n for n, s in enumerate(kernel.body) if any(isinstance(inner, GridSync) for inner in walk([s])))
+        end = next(meets, len(kernel.body))  # behind the meeting of all blocks columns are shared out in another way
+        full = _FullParts(peel)
+        kernel.body[:end] = full.body(kernel.body[:end])
+        kernel.assumptions += [a for a in full.assumptions if a not in kernel.assumptions]
+    return kernel
+
+
+def in_two(loop: Loop, end: Sym, first: list[Statement], rest: list[Statement]) -> list[Statement]:
+    """Return a loop as one over the iterations before `end`, and one over the rest, with a body each."""
+    return [
+        Loop(loop.index, end, first, label=f"{loop.label}, whole", start=loop.start),
+        Loop(loop.index, loop.extent, rest, label=f"{loop.label}, the rest", start=end),
+    ]
+
+
+# ---- parts that are full
+class _FullParts:
+    """Leaves out the bounds of rows in full parts."""
+
+    def __init__(self, peel: Peel) -> None:
+        self.peel = peel
+        self.assumptions: dict[tuple[Sym, Sym], None] = {}
+
+    def freed(self, statements: list[Statement], index: Sym | None = None) -> list[Statement]:
+        """Return statements without the bounds of positions in a row; with `index`, of those that depend on it."""
+
+        def goes(atom: Sym) -> bool:
+            is_kept = not is_bound_in(atom, self.peel.sizes) or self.peel.keeps_guards and atom.args[0].is_var
+            return not is_kept and (index is None or index in variables(atom.args[0]))
+
+        freed = Freed(goes, enters_ahead=True)
+        freed.body(statements, Ranges(frozenset(), {}, {}, is_of_block=False))
+        self.assumptions.update(((add(test.args[0], 1), test.args[1]), None) for test in freed.tests)
+        return statements
+
+    def body(self, statements: list[Statement]) -> list[Statement]:
+        if self.peel.is_whole:
+            return self.freed(statements)
+        out: list[Statement] = []
+        for s in statements:
+            if isinstance(s, Loop) and self.is_over_parts(s):
+                out += self.two_loops(s)
+                continue
+            if isinstance(s, Nest):
+                s.body = self.body(s.body)
+            out.append(s)
+        return out
+
+    def is_over_parts(self, loop: Loop) -> bool:
+        inner = list(walk(loop.body))
+        if not loop.extent.is_const or loop.extent.value != self.peel.parts:
+            return False
+        if not all(isinstance(s, (Op, Loop, Allocate)) and not is_collective(s) for s in inner):
+            return False
+        bounds = (a for s in inner if isinstance(s, Op) for a in conjuncts(s.predicate) if is_bound_in(a, self.peel.sizes))
+        return any(loop.index in variables(a) for a in bounds)
+
+    def two_loops(self, loop: Loop) -> list[Statement]:
+        """Return the loop over the full parts, and that over the rest with every bound."""
+        full = const(self.peel.full_parts)
+        piece = Loop(loop.index, full, [copied(s, {}) for s in loop.body])
+        self.freed([piece], loop.index)
+        return in_two(loop, full, piece.body, loop.body)
+
+
+# ---- the ends of rows
+def _add_ends(kernel: Kernel, state: BuildState, phase: Phase) -> None:
+    """Let the first threads of a row do its ends."""
+    for buffer in _arrays(kernel):
+        buffer.elems = add(buffer.elems, 1)
+    kernel.body = [*_head(state, phase), *_with_ends(kernel.body)]
+    for s in walk(kernel.body):
+        if isinstance(s, Reduce):
+            s.predicate = _of_all_threads(s)
+        elif isinstance(s, Op) and s.vector_elems > 1 and isinstance(s.operands[0], Access):
+            source = s.operands[0].buffer
+            s.is_shifted = source.memory is MemoryType.global_ and source.tensor.name not in phase.aligned
+    kernel.assumptions += [(const(phase.min_threads), most) for most in (phase.length, state.launch[ParallelType.block_x])]
+
+
+def _arrays(kernel: Kernel) -> list[Buffer]:
+    """The register arrays that hold an element at a row's end."""
+    ends = [s.at_row_end for s in walk(kernel.body) if isinstance(s, Op) and s.at_row_end is not None]
+    places = [o for s in ends for o in (*s.outputs, *s.operands) if isinstance(o, Access)]
+    return list(dict.fromkeys(o.buffer for o in places if o.index is not ZERO and o.index is o.buffer.elems))
+
+
+def _of_all_threads(reduce: Reduce) -> Sym:
+    """Return the predicate of a reduction across threads with those that have no vector let in: each has the identity, or an element at an end."""
+    operand = reduce.operands[0]
+    partial = operand.buffer.tensor.definition() if isinstance(operand, Access) and operand.buffer.fill else None
+    if partial is None or partial.attributes["kind"] != reduce.expr.attributes["kind"]:
+        raise InternalError(f"{reduce.expr} across threads has no partial result that begins with its identity, and leaves out the ends of rows")
+    return conjunction(a for a in conjuncts(reduce.predicate) if not (a.op == "lt" and a.args[0].payload == ParallelType.block_x.value))
+
+
+def _head(state: BuildState, phase: Phase) -> list[Statement]:
+    """Return the statements that compute the phase."""
+    skipped = skipped_variable(const(phase.vector_elems))
+    row = _row_index(state, phase)
+    whole = mul(floordiv(sub(phase.length, skipped), phase.vector_elems), phase.vector_elems)
+    thread = var(ParallelType.block_x.value, extent=state.launch[ParallelType.block_x])
+    if phase.blocks is not None:  # the ends are for the threads of the first block: the others count from beyond them
+        thread = add(thread, mul(var(phase.blocks.value, extent=state.launch[phase.blocks]), phase.min_threads))
+    return [
+        Let(skipped, ZERO if row is None else phase.skipped(row)),
+        LetRowEnd(END, thread, skipped, whole),
+    ]
+
+
+def _row_index(state: BuildState, phase: Phase) -> Sym | None:
+    """Return the index of this thread's row. Errors: InternalError where a thread has several rows."""
+    if phase.rows is None:
+        return None
+    for expr in state.exprs:
+        nest = state.plan.nest(expr)
+        index = state.indexer(expr).find(phase.rows)
+        if index is not None:
+            if variables(index) & {g.index for g in nest if not g.parallel.is_bound}:
+                raise InternalError(f"a thread has several rows, {phase.rows} = {index}, and the ends of rows are for one at a time")
+            return index
+    raise InternalError(f"no loops determine {phase.rows}, on which the phase of a row depends")
+
+
+def _with_ends(statements: list[Statement]) -> list[Statement]:
+    """Return the statements with the ends of rows behind neighbours that run over a row; loads are neighbours of loads only, to be on their way soon."""
+    out: list[Statement] = []
+    ends: list[Statement] = []
+    for s in statements:
+        found = _ends(s)
+        if ends and not isinstance(s, Allocate) and not (found and _are_loads(found) is _are_loads(ends)):
+            out.append(Block(ends))
+            ends = []
+        if not found and isinstance(s, Nest):
+            s.body = _with_ends(s.body)
+            _check_once(s)
+        out.append(s)
+        ends += found
+    return [*out, Block(ends)] if ends else out
+
+
+def _check_once(nest: Nest) -> None:
+    """Raise InternalError where the ends of a row would stand in a loop over that row: they would run in each iteration, in variables that its elements use."""
+    if not isinstance(nest, Loop) or nest.is_once:
+        return
+    ops = [(s, s.at_row_end) for s in walk(nest.body) if isinstance(s, Op) and s.at_row_end is not None]
+    for op, end in ops:
+        if nest.index in _variables(op) and nest.index not in _variables(end):
+            raise InternalError(f"{op.expr} is in a loop over a row with ops that the end of the row does not have")
+
+
+def _variables(op: Op) -> set[Sym]:
+    return {v for value in expressions_of(op) for v in variables(value)}
+
+
+def _are_loads(ends: list[Statement]) -> bool:
+    return all(is_global_load(s.expr) for s in ends if isinstance(s, Op))
+
+
+def _ends(s: Statement) -> list[Statement]:
+    """Return the statements for a row's end of a loop over the row, or of an op on one vector; none for others.
+
+    What has one value for a whole row, as what is repeated along it, is computed again beside them.
+    """
+    inner = list(walk([s]))
+    ops = [x for x in inner if isinstance(x, Op)]
+    loops = {x.index for x in inner if isinstance(x, Loop)}
+    if not any(x.at_row_end for x in ops):
+        return []
+    if not all(isinstance(x, (Op, Loop, Allocate)) for x in inner) or not all(x.at_row_end or _is_of_row(x, loops) for x in ops):
+        return []
+    for x in ops:
+        if x.at_row_end and variables(x.at_row_end.predicate) & loops:
+            raise InternalError(f"the predicate of {x.expr} at the end of a row depends on the loop that it stands behind")
+    return [(x.at_row_end or copied(x, {})) if isinstance(x, Op) else x for x in inner if not isinstance(x, Loop)]
+
+
+def _is_of_row(op: Op, loops: set[Sym]) -> bool:
+    """True for an op that does the same whichever element of the row the loops around it are at."""
+    return type(op) is Op and not _variables(op) & loops
