@@ -110,6 +110,7 @@ class Freed:
         self.tests: dict[Sym, None] = {}
 
     def body(self, statements: list[Statement], ranges: Ranges) -> list[Statement]:
+        """Take the bounds out of `statements`, whose variables run up to `ranges`; return them."""
         for s in statements:
             if isinstance(s, Loop):
                 self.body(s.body, ranges.within(s))
