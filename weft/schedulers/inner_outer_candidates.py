@@ -21,9 +21,10 @@ from .persistent_params import SHARE_MULTIPLE
 from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .two_sides import TwoSidedFacts
 
-LEAST_COLUMN_LANES, COLUMN_LANES = 2, 8
-"""Threads along the columns when partial results are added up: with vectors of 16 bytes a sector at least and a line at most; other threads share the rest."""
-MOST_SLOTS_UNROLL = 9
+LEAST_COLUMN_LANES, COLUMN_LANES, MOST_COLUMN_LANES = 2, 8, 32
+"""Threads along the columns when partial results are added up: with vectors of 16 bytes a sector at least and a line at most; other threads share the rest.
+More, up to the third, where a block would have columns several times in turn: each turn waits for L2."""
+MOST_SLOTS_UNROLL = 14
 """Partial results of each column result that a thread loads at once, so that it waits once for all of them."""
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8)
 MORE_BATCHES, MOST_NARROW_ELEMS = (10, 12, 14, 16, 20, 24, 28, 32), 32
@@ -35,8 +36,8 @@ GROUPED_ROW_THREADS = 128
 MOST_BULK_GROUPS = 2
 """One thread issues a bulk copy for each row of a block."""
 ROW_UNROLLS = (1, 2, 4)
-MOST_STAGES, BEHIND_MOST_STAGES = 4, 6
-"""The second with second passes behind, where one has the row before, and a single block of a multiprocessor does well."""
+STAGES, STAGES_BEHIND = (2, 3, 4), (3, 4, 6)
+"""Of rings; the second with second passes behind, where one has the row before, and a single block of a multiprocessor does well."""
 MOST_STEP_BYTES = 100_000
 """Of all inputs, that a block takes at once."""
 MOST_ELEMS_IN_REGISTERS = 64
@@ -155,7 +156,7 @@ class Candidates:
         fixed = SMALL_SHARED_BYTES + tree_bytes(block, self.column_vector * facts.column_results, 32) * (threads_y > 1)
         fixed = fixed + tree_bytes(block, self.vector, 64) * (groups > 1)
         room = arch.shared_per_sm_bytes // resident - fixed - 1024
-        stages = np.minimum(BEHIND_MOST_STAGES, np.maximum(0, room) // np.maximum(1, step_bytes))
+        stages = np.minimum(STAGES_BEHIND[-1], np.maximum(0, room) // np.maximum(1, step_bytes))
         has_ring = (stages >= 2) & ((step_bytes <= MOST_STEP_BYTES) | (unroll * groups == 1))
         is_small = (unroll * self.vector * batches <= MOST_ELEMS_IN_REGISTERS) & (room >= 0)
         # blocks
@@ -163,11 +164,15 @@ class Candidates:
         tiles = -(-piece * self.vector // (lanes * self.column_vector))
         wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS, tiles), -(-rows.iteration_elems // (unroll * groups)))
         blocks = np.minimum(seats, np.maximum(2, _looked_up(next_power_of_two, wanted)))
+        share = _looked_up(next_power_of_two, -(-piece * self.vector // (self.column_vector * blocks)))
+        of_row = lanes * threads_y
+        lanes = np.minimum(of_row, np.clip(share, LEAST_COLUMN_LANES, MOST_COLUMN_LANES))
+        threads_y = of_row // lanes
         rounds = -(-blocks // (threads_y * groups))
         slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
         limit = _looked_up(arch.registers_per_thread, block * resident)
         ways = []
-        is_whole = (fill == FILLS.index("whole")) & (groups == 1) & (lanes * threads_y > arch.warp_threads)
+        is_whole = (fill == FILLS.index("whole")) & (groups == 1) & (of_row > arch.warp_threads)
         can_be_behind = is_whole & np.isin(resident, BEHIND_RESIDENT) & (stages >= BEHIND_STAGES) & (rows.passes == 2)
         can_be_behind &= blocks * unroll * BEHIND_STEPS <= rows.iteration_elems
         for way, is_reread in WAYS:
@@ -177,12 +182,14 @@ class Candidates:
             if loads == "tma" and is_reread and rows.passes > MOST_PASSES_OVER_BULK:
                 continue
             is_there = has_ring & (groups <= (MOST_BULK_GROUPS if loads == "tma" else GROUPS[-1])) if loads in ("cp_async", "tma") else is_small
-            ways.append((np.flatnonzero(is_there & can_be_behind if behind else is_there), LOADS.index(loads), is_reread, bool(behind)))
+            if behind:
+                is_there = is_there & can_be_behind
+            for count in STAGES_BEHIND if behind else STAGES if loads in ("cp_async", "tma") else (1,):
+                ways.append((np.flatnonzero(is_there & ((stages >= count) | (count == 1))), LOADS.index(loads), is_reread, bool(behind), count))
         at = np.concatenate([found for found, *_ in ways])
-        load, again, is_behind = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3))
-        most = np.minimum(stages[at], np.where(is_behind, BEHIND_MOST_STAGES, MOST_STAGES))
+        load, again, is_behind, stages = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3, 4))
         made = Kernels(
-            self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, np.where(load >= 2, most, 1),
+            self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, stages,
             again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind,
         )  # fmt: skip
         slack = np.where(is_behind, 1.0, self.slack)  # those that lack some spill, and each costs a first call a compilation
