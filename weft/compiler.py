@@ -28,6 +28,7 @@ from .ir.values import Expr
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
 from .schedule.bulk_copies import settle_bulk_copies
+from .schedule.one_pass_moments import deviations, fold_moments
 from .schedule.online_softmax import exp_sums, fold_online
 from .schedule.row_inverses import multiply_by_inverses
 from .schedule.welford import translate_welford
@@ -163,17 +164,21 @@ def prepare(fusion: Fusion) -> Prepared:
 
 
 def _in_one_pass(fusion: Fusion) -> Prepared | None:
-    """Return a prepared form with online sums of exponentials where all reductions along memory are then done in one pass over their rows, else None.
+    """Return a prepared form with reductions folded together (online sums of exponentials; a mean and squared deviations) where all of them are then done in
+    one pass over the data, else None.
 
-    Where the exponentials are results too, rows are kept, and two reductions of what is kept cost less than one with more work for each element.
+    Where the exponentials are results too, rows are kept, and two reductions of what is kept cost less than one with more work for each element: so do
+    exponentials of columns, of which each thread has several.
     """
-    if not exp_sums(fusion):
+    sums = exp_sums(fusion)
+    if not sums and not deviations(fusion):
         return None
     clone, _ = fusion.clone()
     fold_online(clone)
+    fold_moments(clone)
     prepared = Prepared(clone, canonicalize_extents(clone))
     analysis = prepared.analysis(_BY_NAME[SchedulerType.reduction])
-    return prepared if analysis is not None and analysis.shape.is_inner else None
+    return prepared if analysis is not None and (analysis.shape.is_inner or not sums) else None
 
 
 def propose(

@@ -11,6 +11,7 @@ import torch
 from weft import DataType, FusionDefinition
 from weft.compiler import prepare
 from weft.ir.values import TensorView
+from weft.options import options
 from weft.schedule.one_pass_moments import deviations, fold_moments
 from weft.schedulers.inner_persistent import InnerPersistent
 from weft.schedulers.persistent_params import PersistentParams
@@ -53,6 +54,36 @@ def test_rows_read_again_are_right(monkeypatch: pytest.MonkeyPatch, shape: tuple
     wanted, average = exact(x)
     assert (mean.double() - average).abs().max() <= 2.0**-22 * 50
     assert (out.double() - wanted).abs().max() <= 2.0**-18 * max(1.0, float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize(("blocks", "batches", "phased"), [(1, 2, False), (2, 2, False), (4, 1, False), (2, 3, True)])
+def test_rows_in_registers_are_right(monkeypatch: pytest.MonkeyPatch, blocks: int, batches: int, phased: bool) -> None:
+    """Results are exchanged once, in the same order by all warps; rows that begin anywhere, too."""
+    more = dict(storage="register", fewer_passes=True, cluster_blocks=blocks, batches=batches, vector_elems=4, bdimx=None, unroll=1, is_phased=phased)
+    force(monkeypatch, **more)
+    x = torch.randn((3, 1028 + phased), generator=torch.Generator().manual_seed(1)) * 3 + 50
+    fd = layer_norm()
+    with options(check="races"):
+        out, mean = fd.execute([x])
+    text = fd.fec.get_cuda_kernel([x])
+    assert text.count("absorb_vector<4>") > 0 and text.count("reduce_cluster_rows<" if blocks > 1 else "reduce_rows<") == 1
+    wanted, average = exact(x)
+    assert (mean.double() - average).abs().max() <= 2.0**-22 * 50
+    assert (out.double() - wanted).abs().max() <= 2.0**-18 * max(1.0, float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("columns", [1, 3000, 400000])
+def test_a_variance_alone_is_one_reduction(columns: int) -> None:
+    """Of a row that no block could keep, too."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        for value in fd.ops.var_mean(x, [1], correction=0, keepdim=False):
+            fd.add_output(value)
+    x = torch.randn((2, columns), generator=torch.Generator().manual_seed(5)) + 7
+    var, mean = fd.execute([x])
+    assert [r.scheduler for r in fd.fec.kernel_runtimes] == ["reduction"]
+    assert (mean.double() - x.double().mean(1)).abs().max() <= 2.0**-22 * 7
+    assert (var.double() - x.double().var(1, correction=0)).abs().max() <= 2.0**-18
 
 
 def test_vectors_are_absorbed(monkeypatch: pytest.MonkeyPatch) -> None:

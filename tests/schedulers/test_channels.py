@@ -52,3 +52,33 @@ def test_channels_of_a_group_are_spread_over_a_cluster(cluster, outer, inner) ->
                      is_warp_only=False, weights="late", storage="register", fill="partial")  # fmt: skip
     with options(check="races"):
         checked(fd, batch_inputs(BF16, shape))
+
+
+def runs_of(cluster: int, outer: int, inner: int, **fields):
+    return dict(kind="3d", cluster_blocks=cluster, outer_batches=outer, batches=inner, bdimx=None, rows_per_block=1, pad_to_warp=True, is_warp_only=False,
+                weights="late", storage="register", fill="partial", is_phased=False, **fields)  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "cluster", "outer", "inner"), [((3, 2, 16, 40), 2, 3, 1), ((5, 2, 1, 72), 4, 2, 1), ((2, 1, 30, 32), 4, 1, 2)])
+def test_blocks_of_a_cluster_share_each_run(shape, cluster, outer, inner) -> None:
+    """Runs that the blocks divide and that they do not; blocks without any element."""
+    fd = with_params(batch_norm(residual=True), **runs_of(cluster, outer, inner, along_run=True, unswitch=True))
+    with options(check="races"):
+        runtime = checked(fd, batch_inputs(BF16, shape, residual=True))
+    assert runtime.program.cluster == (cluster, 1, 1) and " % " not in runtime.program.text
+
+
+@pytest.mark.parametrize(("cluster", "along"), [(1, False), (2, False), (4, True)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_moments_of_a_channel_are_exchanged_once(cluster, along, residual) -> None:
+    shape = (5, 2, 14, 16)
+    fd = with_params(batch_norm(residual=residual), **runs_of(cluster, 2, 1, along_run=along, fewer_passes=True, unswitch=True))
+    with options(check="races"):
+        text = checked(fd, batch_inputs(BF16, shape, residual=residual)).program.text
+    assert text.count("reduce_cluster_rows<" if cluster > 1 else "reduce_rows<") == 1 and "FoldMoments, 1" in text
+
+
+def test_moments_of_a_group_whose_blocks_share_each_channel() -> None:
+    shape = (2, 6, 8, 40)
+    with options(check="races"):
+        checked(with_params(group_norm(2, shape), **runs_of(2, 3, 1, along_run=True, fewer_passes=True)), batch_inputs(BF16, shape))

@@ -49,6 +49,16 @@ def test_few_long_columns_are_shared_as_chosen() -> None:
     assert runtime.proposal.params.cluster_blocks == 8 and runtime.proposal.params.vector_elems == 8
 
 
+@pytest.mark.parametrize("cluster", [1, 4])
+@pytest.mark.parametrize("is_norm", [False, True])
+def test_bounds_of_kept_columns_are_one_test(cluster, is_norm) -> None:
+    rows, fields = 61, dict(KEPT, vector_elems=8, bdimx=4, bdimy=8, batches=8 // cluster, cluster_blocks=cluster, unswitch=True, fewer_passes=is_norm)
+    inputs = [numbers(BF16, rows, 1, 1, 40), numbers(BF16, 40), numbers(BF16, 40) + 1] if is_norm else [numbers(BF16, rows, 72)]
+    with options(check="races"):
+        runtime = checked(with_params(batch_norm(BF16, channel=3) if is_norm else softmax_across(), **fields), inputs)
+    assert ("FoldMoments" in runtime.program.text) == is_norm
+
+
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 40), (300, 1), (257, 33), (5000, 8)])
 def test_softmax_across_as_chosen(sizes) -> None:
     checked(softmax_across(FLOAT), [numbers(FLOAT, *sizes)])

@@ -235,7 +235,8 @@ def check_legal(params: PersistentParams, facts: PersistentFacts, arch) -> None:
     row = params.vector_elems * params.threads_x(facts)
     if params.storage == "register":
         if params.kind == "3d":
-            assert row * params.batches >= facts.inner_run_elems and params.bdimz * params.outer_batches * params.cluster_blocks >= facts.outer_run_elems
+            along, across = (params.cluster_blocks, 1) if params.along_run else (1, params.cluster_blocks)
+            assert row * params.batches * along >= facts.inner_run_elems and params.bdimz * params.outer_batches * across >= facts.outer_run_elems
         else:
             assert row * params.batches * params.cluster_blocks >= facts.reduction_elems
         assert kept_bits / 32 / (params.threads_x(facts) * params.bdimz * params.cluster_blocks) <= params.max_registers

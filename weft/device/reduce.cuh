@@ -54,6 +54,9 @@ struct And {
 // A monoid of several fields may know a quicker way for lanes than to combine states: all_lanes<Width>(state).
 template <class Op, class T> WEFT_DEVICE constexpr auto has_all_lanes(int) -> decltype(Op::template all_lanes<32>(T()), bool()) { return true; }
 template <class Op, class T> WEFT_DEVICE constexpr bool has_all_lanes(long) { return false; }
+// And one for many states in shared memory, which the lanes of a warp fold: all_entries(entries, stride, count, lane).
+template <class Op, class T> WEFT_DEVICE constexpr auto has_all_entries(int) -> decltype(Op::all_entries((const T*)nullptr, 1u, 1u, 0u), bool()) { return true; }
+template <class Op, class T> WEFT_DEVICE constexpr bool has_all_entries(long) { return false; }
 
 // Fold over groups of Width neighbouring lanes (a power of two up to 32); all lanes get the result.
 template <class Op, int Width, class T> WEFT_DEVICE T reduce_lanes(T value) {
@@ -253,7 +256,7 @@ WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, un
 // ---- across the blocks of a cluster: each hands its results to every block by asynchronous stores, and waits for the bytes of all.
 // exchange: a header of 16 bytes, whose first 8 are the barrier, and the values, in shared memory; each call has its own. The blocks have all started
 // (cluster_arrive_relaxed at the top of the kernel, cluster_wait before the first call).
-template <class T> WEFT_DEVICE constexpr bool is_sent_async() { return sizeof(T) == 4 || sizeof(T) == 8; }
+template <class T> WEFT_DEVICE constexpr bool is_sent_async() { return sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16; }
 template <class T> WEFT_DEVICE T* exchange_values(T* exchange) { return exchange + 16 / sizeof(T); }
 // The barrier awaits `values` values of each block. One thread of each block, before the blocks of the cluster meet.
 template <class T> WEFT_DEVICE void expect_cluster(T* exchange, unsigned values) {
@@ -263,8 +266,17 @@ template <class T> WEFT_DEVICE void expect_cluster(T* exchange, unsigned values)
     mbarrier_arrive_expect_tx(arrived, cluster_size() * values * (unsigned)sizeof(T));
   }
 }
+template <class T> WEFT_DEVICE void send_async(T* place, unsigned block, same<T> value, unsigned long long* arrived) {
+  if constexpr (sizeof(T) <= 8) {
+    store_async_remote(place, block, value, arrived);
+  } else {
+    const Parts<2> parts = bit_cast<Parts<2>>(value);
+#pragma unroll
+    for (int i = 0; i < 2; i++) store_async_remote(reinterpret_cast<unsigned long long*>(place) + i, block, parts.part[i], arrived);
+  }
+}
 template <class T> WEFT_DEVICE void send_to_block(T* exchange, unsigned place, unsigned block, same<T> value) {
-  if constexpr (is_sent_async<T>()) store_async_remote(exchange_values(exchange) + place, block, value, reinterpret_cast<unsigned long long*>(exchange));
+  if constexpr (is_sent_async<T>()) send_async(exchange_values(exchange) + place, block, value, reinterpret_cast<unsigned long long*>(exchange));
   else store_shared_remote(exchange_values(exchange) + place, block, value);
 }
 template <class T> WEFT_DEVICE void await_cluster(T* exchange) {
@@ -283,9 +295,11 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster(T (&values)[
   await_cluster(exchange);
   const T* const all = exchange_values(exchange);
 #pragma unroll
-  for (int n = 0; n < N; n++) {
-    values[n] = load_shared(all + kept * N + n);
-    for (unsigned block = 1; block < blocks; block++) values[n] = Op::combine(values[n], load_shared(all + (block * kept_threads + kept) * N + n));
+  for (int n = 0; n < N; n++) values[n] = load_shared(all + kept * N + n);
+  for (unsigned block = 1; block < blocks; block++) {
+    const T* const theirs = all + (block * kept_threads + kept) * N;
+#pragma unroll
+    for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], load_shared(theirs + n));
   }
 }
 
@@ -302,6 +316,10 @@ template <class Op, int N, class T> WEFT_DEVICE void reduce_cluster_rows(T (&val
   const T* const all = exchange_values(exchange);
 #pragma unroll
   for (int n = 0; n < N; n++) {
+    if constexpr (has_all_entries<Op, T>(0)) {
+      values[n] = Op::all_entries(all + n, N, count, lane);
+      continue;
+    }
     T value = identity;
     for (unsigned entry = lane; entry < count; entry += 32) value = Op::combine(value, load_shared(all + entry * N + n));
     values[n] = reduce_lanes<Op, 32>(value);
@@ -340,7 +358,7 @@ template <class Op, int N, class T> WEFT_DEVICE void hand_over_cluster_turn(T (&
         }
       } else {
 #pragma unroll
-        for (int n = 0; n < N; n++) store_async_remote(place + n, lane, values[n], arrived);
+        for (int n = 0; n < N; n++) send_async(place + n, lane, values[n], arrived);
       }
     }
   } else if (lane < blocks) {

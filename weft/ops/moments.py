@@ -29,11 +29,14 @@ MOMENTS = define_monoid(
         takes_elements=True,
         text="""
 template <class T> struct Moments { T count, shift, total, from_shift; };  // of numbers x: sums of x - shift and of its squares
+WEFT_DEVICE float near_quotient(float a, float b) { return narrow_div(a, b); }  // within 2 units of rounding
+WEFT_DEVICE double near_quotient(double a, double b) { return a / b; }
 struct FoldMoments {
   template <class T> WEFT_DEVICE Moments<T> identity() { return {T(0), T(0), T(0), T(0)}; }
   template <class T> WEFT_DEVICE Moments<T> lift(T x) { return {T(1), x, T(0), T(0)}; }
-  template <class T> WEFT_DEVICE T shift_for(same<Moments<T>> state, T x) {
-    return state.count == T(0) && !weft::isinf(x) ? x : state.shift;
+  template <class T> WEFT_DEVICE T shift_for(same<Moments<T>> state, T x) {  // without a branch
+    const T finite = x - x == T(0) ? x : T(0);
+    return state.count == T(0) ? finite : state.shift;
   }
   // One more element: the first one of a thread is its shift, so that nothing is divided here.
   template <class T> WEFT_DEVICE Moments<T> absorb(same<Moments<T>> state, T x) {
@@ -52,9 +55,33 @@ struct FoldMoments {
     }
     return {state.count + T(N), shift, total, from_shift};
   }
+  // Sum of the squares of x - mean. No larger error than from_shift has already: the shift is one of the numbers, or their mean.
+  template <class T> WEFT_DEVICE T squares_about(Moments<T> state, same<T> mean) {
+    const T apart = state.shift - mean, squares = state.from_shift + apart * (T(2) * state.total + state.count * apart);
+    return squares < T(0) ? T(0) : squares;
+  }
+  // The mean of all lanes first, and then squared deviations from it: two sums, and one division, for the two of each pair.
+  template <int Width, class T> WEFT_DEVICE Moments<T> all_lanes(Moments<T> state) {
+    const T count = reduce_lanes<Sum, Width>(state.count), total = reduce_lanes<Sum, Width>(state.count * state.shift + state.total);
+    const T mean = count > T(0) ? total / count : T(0);
+    return {count, mean, T(0), reduce_lanes<Sum, Width>(squares_about(state, mean))};
+  }
+  // The same for states in shared memory.
+  template <class T> WEFT_DEVICE Moments<T> all_entries(const Moments<T>* entries, unsigned stride, unsigned entry_count, unsigned lane) {
+    T count = T(0), total = T(0), squares = T(0);
+    for (unsigned entry = lane; entry < entry_count; entry += 32) {
+      const Moments<T> state = load_shared(entries + entry * stride);
+      count += state.count;
+      total += state.count * state.shift + state.total;
+    }
+    count = reduce_lanes<Sum, 32>(count), total = reduce_lanes<Sum, 32>(total);
+    const T mean = count > T(0) ? total / count : T(0);
+    for (unsigned entry = lane; entry < entry_count; entry += 32) squares += squares_about(load_shared(entries + entry * stride), mean);
+    return {count, mean, T(0), reduce_lanes<Sum, 32>(squares)};
+  }
   // The state with its own mean as the shift.
   template <class T> WEFT_DEVICE Moments<T> centered(Moments<T> state) {
-    const T mean = state.count > T(0) ? state.total / state.count : T(0), squares = state.from_shift - mean * state.total;
+    const T mean = state.count > T(0) ? near_quotient(state.total, state.count) : T(0), squares = state.from_shift - mean * state.total;
     return {state.count, state.shift + mean, T(0), squares < T(0) ? T(0) : squares};
   }
   // The same bits in either order: the one of the smaller mean comes first.
@@ -63,7 +90,7 @@ struct FoldMoments {
     b = centered(b);
     const bool is_less = a.shift < b.shift;
     const Moments<T> low = is_less ? a : b, high = is_less ? b : a;
-    const T count = a.count + b.count, apart = high.shift - low.shift, part = count > T(0) ? high.count / count : T(0);
+    const T count = a.count + b.count, apart = high.shift - low.shift, part = count > T(0) ? near_quotient(high.count, count) : T(0);
     const T mean = weft::isinf(apart) ? low.shift + high.shift : low.shift + apart * part;
     return {count, mean, T(0), a.from_shift + b.from_shift + apart * (low.count * part) * apart};
   }

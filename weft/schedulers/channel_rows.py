@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ..arch import MAX_BLOCK_Z, MAX_GRID
 from .early_weights import EarlyWeights
-from .persistent_params import Candidate, PersistentParams
+from .persistent_params import Candidate, PersistentParams, share_of
 from .arithmetic import ceil_div, round_up
 
 LEAST_VECTORS = 256
@@ -44,27 +44,36 @@ class ChannelRows(EarlyWeights):
             return
         row_bytes = self.row_vectors * self.vector * facts.max_dtype_bits // 8
         for projected, bits in self.projections():
-            for blocks in (b for b in CLUSTER_LOSS if b <= min(self.arch.max_cluster_blocks, facts.outer_run_elems)):
+            for blocks in (b for b in CLUSTER_LOSS if b <= self.arch.max_cluster_blocks):
                 share = ceil_div(row_bytes, blocks)
-                if share <= SHARE_BYTES[1] and (blocks == 1 or share >= SHARE_BYTES[0] and facts.iteration_elems <= MAX_GRID[1]):
-                    yield from self.in_runs(projected, bits, blocks)
+                if share > SHARE_BYTES[1] or blocks > 1 and (share < SHARE_BYTES[0] or facts.iteration_elems > MAX_GRID[1]):
+                    continue
+                if blocks <= facts.outer_run_elems:
+                    yield from self.in_runs(projected, bits, blocks, along_run=False)
+                if blocks > 1:
+                    yield from self.in_runs(projected, bits, blocks, along_run=True)
 
-    def in_runs(self, projected: bool, bits: float, blocks: int) -> Iterator[Candidate]:
-        """Every way to give the runs of a block's share to its threads."""
+    def in_runs(self, projected: bool, bits: float, blocks: int, *, along_run: bool) -> Iterator[Candidate]:
+        """Every way to give the runs of a block's share, or its share of the runs, to its threads."""
         facts, arch = self.facts, self.arch
-        inner, outer = ceil_div(facts.inner_run_elems, self.vector), ceil_div(facts.outer_run_elems, blocks)
-        for batches in range(1, MOST_BATCHES + 1):
+        inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.outer_run_elems
+        inner, outer = (share_of(inner, blocks), outer) if along_run else (inner, ceil_div(outer, blocks))
+        most = MOST_BATCHES * self.full_vectors()
+        for batches in range(1, min(inner, most) + 1):
             padded = round_up(ceil_div(inner, batches), arch.warp_threads)
             if inner < LEAST_LANES * padded * batches:
                 continue
-            for outer_batches in range(1, min(outer, MOST_BATCHES * self.full_vectors() // batches) + 1):
+            for outer_batches in range(1, min(outer, most // batches) + 1):
                 bdimz = ceil_div(outer, outer_batches)
                 if bdimz <= MAX_BLOCK_Z and BLOCK_THREADS[0] <= padded * bdimz <= BLOCK_THREADS[1]:
-                    yield from self.with_limits(projected, bits, blocks, (padded, batches), (bdimz, outer_batches))
+                    yield from self.with_limits(projected, bits, (blocks, along_run), (padded, batches), (bdimz, outer_batches))
 
-    def with_limits(self, projected: bool, bits: float, blocks: int, inner: tuple[int, int], outer: tuple[int, int]) -> Iterator[Candidate]:
-        """inner, outer: threads and batches along a run, and over the runs."""
+    def with_limits(
+        self, projected: bool, bits: float, cluster: tuple[int, bool], inner: tuple[int, int], outer: tuple[int, int]
+    ) -> Iterator[Candidate]:  # fmt: skip
+        """cluster: its blocks, and whether they share each run. inner, outer: threads and batches along a run, and over the runs."""
         facts, arch = self.facts, self.arch
+        blocks, along_run = cluster
         (padded, batches), (bdimz, outer_batches) = inner, outer
         threads, vectors = padded * bdimz, batches * outer_batches
         kept = max(self.row_registers(bits, vectors), self.loaded_registers(vectors))
@@ -84,6 +93,7 @@ class ChannelRows(EarlyWeights):
                 kind="3d", storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=None, pad_to_warp=True,
                 rows_per_block=1, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=False, max_registers=limit, cluster_blocks=blocks,
                 still_axes=facts.still_axes, late=2 * (facts.late_input_bits > 0), unswitch=not facts.still_axes,
+                along_run=along_run,
             )  # fmt: skip
             warps = resident * threads // 32
             yield Candidate(params, score, lanes, threads, kept, per_sm, warps, in_flight, 0, facts.iteration_elems * blocks / (arch.sm_count * per_sm))

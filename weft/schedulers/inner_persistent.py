@@ -108,7 +108,8 @@ def keep_what_a_mask_left(params: Any) -> Any:
 
 def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) -> ScheduleResult:
     """Schedule `fusion` in place."""
-    if params.storage == "reread":
+    is_folded = params.storage == "reread" or params.fewer_passes
+    if is_folded:
         analysis = in_fewer_passes(fusion, analysis)
     template = Template(fusion)
     passes = Passes(template, analysis, is_projected=params.project_to_inputs)
@@ -132,7 +133,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1 - (params.cluster_blocks > 1))
     template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
-    if params.storage == "reread":
+    if is_folded:
         template.fold_vectors(params.vector_elems)
     loads_at = row_axes if params.storage == "register" else row_axes + 1  # all loads of a row, or of one iteration, before their first use
     loads = {t: loads_at for t in (*template.loads, *copies) if t not in early}
@@ -162,7 +163,7 @@ def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> li
     """Split the row of the reference and bind its threads; return its serial axes (batches or loop and unroll, vector)."""
     serial = [rows.vector]
     if params.cluster_blocks > 1:
-        if rows.outer is None:
+        if rows.outer is None or params.along_run:
             blocks, rows.row = split_axis(reference, rows.row, params.cluster_blocks, False, SHARE_MULTIPLE)
         else:
             blocks, rows.outer = split_axis(reference, rows.outer, params.cluster_blocks, False)

@@ -21,7 +21,7 @@ from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_single_reads
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
-from .row_passes import Passes, lookups_first, read_again
+from .row_passes import Passes, in_fewer_passes, lookups_first, read_again
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
@@ -37,7 +37,8 @@ class OuterParams:
     storage: "register" or "reread". batches: rows of a thread, all in registers. cluster_blocks: blocks that share columns. project_to_inputs: keep inputs
     instead of what is computed from them. is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
     is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles above each other.
-    single_reads: names of inputs that are read element by element.
+    single_reads: names of inputs that are read element by element. unswitch: the bounds of a thread's batches are one test ("register").
+    fewer_passes: as in `PersistentParams`.
     """
 
     vector_elems: int
@@ -52,6 +53,8 @@ class OuterParams:
     is_tile: bool = False
     is_turned: bool = False
     single_reads: tuple[int, ...] = ()
+    unswitch: bool = False
+    fewer_passes: bool = False
 
 
 LEAST_KEPT, MOST_KEPT, MOST_BATCHES = 64, 1024, 16
@@ -67,7 +70,7 @@ def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | No
     rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits)
     if vector * facts.max_dtype_bits != arch.max_vector_bits or not LEAST_KEPT <= rows <= MOST_KEPT * MOST_KEPT_CLUSTER or facts.projected_bits is None:
         return None
-    bdimx, bdimy = (8, 32) if 256 < rows <= 32 * MOST_BATCHES else (4, 32) if rows <= 256 else (4, 64)
+    bdimx, bdimy = (8, 32) if 256 < rows <= 2 * 32 * MOST_BATCHES else (4, 32) if rows <= 256 else (4, 64)
     cluster = next_power_of_two(ceil_div(rows, bdimy * MOST_BATCHES))
     batches = ceil_div(ceil_div(rows, cluster), bdimy)
     bits = max(facts.projected_bits / rows, facts.input_bits)
@@ -75,7 +78,7 @@ def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | No
     blocks = ceil_div(ceil_div(facts.iteration_elems, vector), bdimx) * cluster
     if registers > MOST_KEPT_REGISTERS or blocks < arch.sm_count or cluster > arch.max_cluster_blocks or blocks // cluster > MAX_GRID[1] and cluster > 1:
         return None
-    return OuterParams(vector, 1, bdimx, bdimy, registers, "register", batches, cluster)
+    return OuterParams(vector, 1, bdimx, bdimy, registers, "register", batches, cluster, unswitch=rows == cluster * batches * bdimy)
 
 
 def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
@@ -197,6 +200,8 @@ class OuterPersistent(Scheduler):
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> ScheduleResult:
         is_reread = params.storage == "reread"
+        if params.fewer_passes:
+            analysis = in_fewer_passes(fusion, analysis)
         template = Template(fusion)
         passes = Passes(template, analysis, is_projected=params.project_to_inputs)
         kept = passes.separate()
@@ -246,11 +251,16 @@ def schedule_kept_columns(reference: TensorView, analysis: PersistentAnalysis, p
         of_cluster.parallelize(ParallelType.grid_x)
         share = [of_cluster]
     batches, threads_y = split_axis(reference, rest, params.batches, False)
+    serial = [batches]
+    if params.unswitch:
+        switch, batches = split_axis(reference, batches, 1, False)
+        switch.parallelize(ParallelType.unswitch)
+        serial = [switch, batches]
     blocks.parallelize(ParallelType.grid_y if share else ParallelType.grid_x)
     threads_x.parallelize(ParallelType.block_x)
     threads_y.parallelize(ParallelType.block_y)
-    arrange_axes(reference, [blocks, *share, batches, threads_y, threads_x, vector])
-    return [batches], 1 + len(share)
+    arrange_axes(reference, [blocks, *share, *serial, threads_y, threads_x, vector])
+    return serial, 1 + len(share)
 
 
 def schedule_tile(reference: TensorView, analysis: PersistentAnalysis, params: OuterParams) -> tuple[list[IterDomain], int]:

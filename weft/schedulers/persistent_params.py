@@ -45,6 +45,8 @@ class PersistentParams:
     unswitch: the bounds of a thread's vectors along the outer runs are one test ("3d").
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
     single_reads: names of inputs that are read element by element.
+    fewer_passes: reductions that need each other are one, as far as they can be, whose results threads and blocks exchange once; rows read again always do so.
+    along_run: the blocks of a cluster share each of the (inner) runs, and not the runs ("3d").
     """
 
     kind: str
@@ -70,6 +72,8 @@ class PersistentParams:
     late: int = 0
     unswitch: bool = False
     single_reads: tuple[int, ...] = ()
+    fewer_passes: bool = False
+    along_run: bool = False
 
     @property
     def part_multiple(self) -> int:
@@ -80,9 +84,10 @@ class PersistentParams:
         """Threads of one row at launch."""
         if self.bdimx is not None:
             return self.bdimx
-        is_run = self.kind == "3d"  # whose runs the blocks of a cluster share, and not the elements of each
+        is_run = self.kind == "3d"
         row = facts.inner_run_elems if is_run else facts.reduction_elems
-        share = share_of(row_vectors(row, self.vector_elems, self.is_phased), 1 if is_run else self.cluster_blocks)
+        is_shared = not is_run or self.along_run
+        share = share_of(row_vectors(row, self.vector_elems, self.is_phased), self.cluster_blocks if is_shared else 1)
         threads = ceil_div(share, self.batches)
         return round_up(threads, WARP_MULTIPLE) if self.pad_to_warp else threads
 

@@ -153,8 +153,12 @@ class _Partition:
         return KernelStep(first.fusion, step.inputs, step.outputs, variables), reasons
 
     def _cut_again(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
-        """Cut the expressions of one group, asking the schedulers about each pair; nothing is repeated."""
-        graph = Graph(self.fusion, exprs, writes, self.env, repeats=False)
+        """Cut the expressions of one group, asking the schedulers about each pair; what costs nothing is repeated, unless they decline a group then."""
+        return self._cut_asking(exprs, writes, repeats=True) or self._cut_asking(exprs, writes, repeats=False) or []
+
+    def _cut_asking(self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool) -> list[Step] | None:
+        """Return the steps; with repeats, None where schedulers decline one of several expressions."""
+        graph = Graph(self.fusion, exprs, writes, self.env, repeats=repeats)
 
         def joinable(a: Group, b: Group) -> bool:
             return self._kernel(graph.members(a, b), graph.writes(a, b))[1] is None
@@ -162,7 +166,10 @@ class _Partition:
         search(graph, joinable)
         steps: list[Step] = []
         for group in in_order(graph, set()):
-            step, reasons = self._kernel(graph.members(group), graph.writes(group))
+            members = graph.members(group)
+            step, reasons = self._kernel(members, graph.writes(group))
+            if reasons is not None and repeats and len(members) > 1:
+                return None
             steps.append(step if reasons is None else _alone(group.anchors[0], reasons))
         return steps
 
