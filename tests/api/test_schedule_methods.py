@@ -56,6 +56,25 @@ def test_caches_and_rfactor(fd):
     assert partial is not before and before.definition().input(0) is partial
 
 
+def test_a_reduction_cut_in_two_is_validated_as_one():
+    """The reference folds the partial result over all that both parts fold."""
+    x = torch.randn(33, 300)
+    for named in ([1], [2]):
+        with FusionDefinition() as fd:
+            y = fd.ops.sum(fd.from_pytorch(x), [1])
+            fd.add_output(y)
+            y.split(1, 64)
+            partial = y.rfactor(named)
+            y.axis(0).parallelize(ParallelType.grid_x)
+            fd.sched.parallelize_like(y, selected_tensors=[partial])
+        torch.testing.assert_close(fd.manual_validate([x])[0], x.sum(1), atol=1e-4, rtol=1e-4)
+
+
+def test_an_axis_is_bound_to_a_parallel_type_only(fd):
+    with pytest.raises(TypeError, match="W306.*'x', which is no ParallelType"):
+        fd.define_tensor([2, 3]).axis(0).parallelize("x")
+
+
 def test_propagation_and_inlining(fd):
     x = fd.define_tensor([-1, 64], contiguity=True)
     y = fd.ops.relu(x)

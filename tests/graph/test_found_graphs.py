@@ -240,6 +240,29 @@ def one_element_as_an_output_beside_sums_of_rows(fd):
     fd.add_output(o.sum(x, [1]))
 
 
+@case(tensor(40, 5, 7), tensor(40, 1, 1))
+def a_result_along_the_folded_axis_only_beside_sums_of_columns(fd):
+    """The column that repeats over the rows' loops of the sum is an output without them."""
+    x, y, o = fd.define_tensor([-1, -1, -1], contiguity=True), fd.define_tensor([-1, 1, 1], contiguity=[True, None, None]), fd.ops
+    fd.add_output(o.neg(o.sum(y, [1, 2])))
+    fd.add_output(o.sum(o.add(y, x), [0], True))
+
+
+@case(tensor(3, 2, 5), tensor(1, 2, 1))
+def a_result_along_a_part_of_what_is_folded(fd):
+    x, y, o = fd.define_tensor([-1, -1, -1], contiguity=True), fd.define_tensor([1, -1, 1], contiguity=[None, True, None]), fd.ops
+    fd.add_output(o.sum(o.mul(o.cumsum(x, 2), y), [0, 1], True))
+    fd.add_output(o.neg(o.reshape(y, [1, -1])))
+
+
+@case(lambda: torch.randint(-5, 6, (3, 1, 3, 4)), tensor(3, 1, 1, 1))
+def a_result_with_a_part_of_the_columns_that_are_loaded_in_vectors(fd):
+    x, y, o = fd.define_tensor([-1, 1, -1, -1], contiguity=[True, None, True, True], dtype=D.Int), fd.define_tensor([-1, 1, 1, 1], contiguity=[True, None, None, None]), fd.ops
+    largest = o.max(y, [3])
+    fd.add_output(o.reshape(o.minimum(o.sum(o.bitwise_and(x, 2), [2]), largest), [3, 1, 2, 1, 2]))
+    fd.add_output(o.prod(o.broadcast_in_dim(largest, [3, 1, 3, 1], [0, 1, 3]), [1, 2, 3], True))
+
+
 def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([1, 2], contiguity=[None, True])

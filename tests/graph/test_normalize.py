@@ -123,6 +123,17 @@ def test_cat_is_a_lookup_of_each_part() -> None:
     assert not any(isinstance(e, PointwiseOp) for e in normal.tensor_exprs())
 
 
+def test_a_part_of_an_axis_without_that_axis_is_one_lookup() -> None:
+    """Heads out of one product: what is taken at one place of an axis is read where it is, and the axis stands behind no vector's lanes."""
+    g = Graph()
+    x = g.tensor([4, 3, 8])
+    fusion = g.out(g.exp(g.squeeze(g.slice(x, [0, 2, 0], [4, 3, 8]), [1])))
+    normal = normalize(fusion)
+    assert kinds(normal) == ["LookupOp", "PointwiseOp"]
+    a = torch.randn(4, 3, 8)
+    torch.testing.assert_close(evaluate(normal, [a])[0], a[:, 2].double().exp())
+
+
 def test_two_equal_cats_share_what_they_read() -> None:
     g = Graph()
     x = g.tensor([3, 5])

@@ -195,3 +195,17 @@ def test_folds_over_rows_and_columns_that_are_both_spread_again_are_not_asked_ab
 
     asked = asked_about(monkeypatch)
     assert len(plan_of(build).steps) == 40 and max(asked) == 1
+
+
+def test_a_fold_across_memory_that_is_spread_again_beside_one_along_memory_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows would wait for columns that need all rows: no scheduler takes that either."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = matrix(fd)
+        for _ in range(20):
+            fd.add_output(fd.ops.sum(x, [1]))
+            x = fd.ops.sub(fd.ops.tanh(x), columns(fd, x))
+        fd.add_output(x)
+
+    asked = asked_about(monkeypatch)
+    assert len(plan_of(build).steps) == 40 and max(asked) == 1

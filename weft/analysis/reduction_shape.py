@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, ReductionOp, TensorView, WelfordOp
+from ..ir.values import Expr, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions
 from .lookups import loads
 from .loop_axes import LoopAxes, Obstacle, loop_order
 
@@ -92,3 +92,16 @@ def reduction_shapes(fusion: Fusion, axes: LoopAxes) -> tuple[ReductionShape, ..
                 runs.append(Run(number in reduced, (number,)))
         shapes.append(ReductionShape(tuple(members), reference, order, reduced, tuple(runs)))
     return tuple(shapes)
+
+
+def without_rows(fusion: Fusion, axes: LoopAxes, kept: frozenset[int]) -> TensorView | None:
+    """Return a tensor that lost broadcast axes which run with loops of `kept` elsewhere, and has elements left; None when there is none.
+
+    The loops of its operand begin with those axes, so that the two cannot share any.
+    """
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, SqueezeOp) and axes.stored(expr.tensor_outputs[0]):
+            operand = no_reductions(expr.tensor_inputs[0].get_logical_domain())
+            if kept & {axes.of(axis) for axis, is_lost in zip(operand, expr.attributes["flags"], strict=True) if is_lost}:
+                return expr.tensor_outputs[0]
+    return None

@@ -59,6 +59,27 @@ def move_lookups_up(fusion: Fusion) -> None:
     for expr in fusion.tensor_exprs():
         if "part" in expr.attributes:
             _read_or_keep(fusion, expr)
+        elif isinstance(expr, SqueezeOp):
+            _drop_single_places(fusion, expr)
+
+
+def _drop_single_places(fusion: Fusion, squeeze: SqueezeOp) -> None:
+    """Let a squeeze of what a lookup without an index reads be that lookup: an axis of one place would stand behind the lanes of a vector."""
+    source, out = squeeze.tensor_inputs[0], squeeze.tensor_outputs[0]
+    lookup, dropped = source.definition(), squeeze.attributes["flags"]
+    if not isinstance(lookup, LookupOp) or len(lookup.inputs) > 1 or len(source.uses()) > 1 or source in fusion.outputs():
+        return
+    if not all(_is_plain_broadcast(axis) for axis, is_dropped in zip(logical_axes(source), dropped, strict=True) if is_dropped):
+        return
+    at = {d: n for n, d in enumerate(d for d, is_dropped in enumerate(dropped) if not is_dropped)}
+    positions: list[Position] = []
+    for place in lookup.positions:
+        if isinstance(place, Along):
+            place = Along(at[place.axis], place.offset) if place.axis in at else Fixed(place.offset)
+        positions.append(place)
+    fusion.remove(squeeze)
+    fusion.remove(lookup)
+    fusion.register(LookupOp([lookup.source], [out], op=lookup.op_name, positions=tuple(positions), is_masked=False))
 
 
 def _read_or_keep(fusion: Fusion, choice: Expr) -> None:

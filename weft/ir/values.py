@@ -19,6 +19,12 @@ from .surface import ScalarSurface, TensorSurface
 
 
 
+class NotAParallelType(UserError, TypeError):
+    code = "W306"
+    what = "cannot bind {axis} to {given!r}, which is no ParallelType"
+    fix = "give a member of ParallelType: ParallelType.block_x, ParallelType.vectorize, ..."
+
+
 class Statement:
     """Anything that belongs to a fusion."""
 
@@ -132,7 +138,9 @@ class IterDomain(Val):
         return self.iter_type is IterType.symbolic
 
     def parallelize(self, parallel_type: ParallelType) -> None:
-        """Bind the axis: `ParallelType.block_x` runs it on threadIdx.x, and so on."""
+        """Bind the axis: `ParallelType.block_x` runs it on threadIdx.x, and so on. Errors: NotAParallelType."""
+        if not isinstance(parallel_type, ParallelType):
+            raise NotAParallelType(axis=self, given=parallel_type)
         self.parallel = parallel_type
 
     def pad_to_multiple_of_warp(self) -> None:

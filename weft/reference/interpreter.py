@@ -278,13 +278,21 @@ def _look_up(m: _Machine, node: LookupOp) -> torch.Tensor:
 
 
 def _reduced_dims(value: Val) -> list[int]:
+    """Return the axes of its operand that a reduction folds; of a partial result of rfactor those that the whole reduction folds."""
     assert isinstance(value, TensorView)
-    if value.has_root():
-        raise Unsupported("a reduction after rfactor, in the reference interpreter")
-    return [i for i, a in enumerate(value.get_logical_domain()) if a.is_reduction()]
+    logical = value.get_logical_domain()
+    return [i for i, a in enumerate(value.get_maybe_root_domain()) if a.is_reduction() or value.has_root() and (a.is_rfactor or a not in logical)]
+
+
+def _is_second_part(node: Expr) -> bool:
+    """True for the reduction that rfactor left to fold a partial result: the partial one folds everything here."""
+    first = node.inputs[0]
+    return isinstance(first, TensorView) and first.has_root() and isinstance(first.definition(), ReductionOp)
 
 
 def _reduce(m: _Machine, node: Expr) -> Any:
+    if _is_second_part(node):
+        return m.tensors[node.inputs[0]]
     monoid = MONOIDS[node.attributes["kind"]]
     if isinstance(monoid, StateMonoid):
         return monoid.reduce([m.tensors[v] for v in node.inputs], _reduced_dims(node.outputs[0]), False)

@@ -21,7 +21,7 @@ from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, poin
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
-from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes
+from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes, without_rows
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.block_ops import SWIZZLED, sample_of
 from ..ir.fusion import Fusion
@@ -502,6 +502,9 @@ def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, Redu
     for tensor in (*_inputs(fusion), *_outputs(fusion)):
         if not axes.concrete(tensor) <= loops:
             return Obstacle(f"{tensor} has an axis that the reduction does not have")
+    without = without_rows(fusion, axes, loops - shape.reduced)
+    if without is not None:
+        return Obstacle(f"{without} lacks an axis of the rows, over which what it is computed from repeats")
     buffers = persistent_buffers(fusion, axes, shape)
     return buffers if isinstance(buffers, Obstacle) else (axes, shape, buffers)
 

@@ -242,34 +242,38 @@ class Graph:
             return "it has an axis that the reduction does not have"
         if len({reduced for _, reduced in folds}) > 2:
             return "they reduce three sets of axes, or more"
-        return "two of their reductions are over other axes, and both are spread over these again" if self._spreads_two(a, b) else None
+        spread = self._spread_again(a, b)
+        if len(spread) > 1:
+            return "two of their reductions are over other axes, and both are spread over these again"
+        is_across = spread and self.is_doubtful(a, b) and not any(axes & self._innermost(reads) for axes in spread)
+        return "a reduction across memory is spread over its axes again, beside one along memory" if is_across else None
 
-    def _spreads_two(self, a: Group, b: Group) -> bool:
-        """Tell whether results over two sets of axes are spread again within both groups: the second would wait for all of the first."""
+    def _spread_again(self, a: Group, b: Group) -> set[int]:
+        """Return the sets of axes over which results are spread again within both groups. Of two the second would wait for all of the first."""
         both = (a.folded | b.folded) & (a.spread | b.spread)
         found: set[int] = set()
-        while both:
+        while both and len(found) < 2:
             bit = both & -both
             found.add(self._reduced[bit.bit_length() - 1])
-            if len(found) > 1:
-                return True
             both ^= bit
-        return False
+        return found
+
+    def _innermost(self, reads: Collection[TensorView]) -> int:
+        """Return the axis along which the largest of `reads` lies in memory, as a bit; all bits when there is none."""
+        largest = max(reads, key=lambda t: (self.bytes(t), t.name), default=None)
+        axes = [] if largest is None else [a for a in no_reductions(largest.domain().maybe_allocation) if not a.is_broadcast()]
+        return self._bit(axes[-1]) if axes else -1
 
     def is_doubtful(self, a: Group, b: Group) -> bool:
         """True for a pair that only some schedulers take, so that they are to be asked: reductions of rows and of columns."""
         return len({reduced for _, reduced in a.folds | b.folds}) > 1
 
     def kind(self, a: Group, b: Group) -> object:
-        """Return what two groups have in common with others for which schedulers answer alike: what they reduce and do, and their size by doublings.
-
-        None where results are spread again: then it matters what is made of what.
+        """Return what two groups have in common with others for which schedulers answer alike: what they reduce, spread and do, and their size by doublings.
         """
-        if a.spread | b.spread:
-            return None
         names = frozenset(e.op_name for g in (a, b) for e in g.anchors if not isinstance(e, PointwiseOp))
         sizes = (len(a.anchors) + len(b.anchors), len(a.reads | b.reads), len(self.writes(a, b)))
-        return frozenset(a.folds | b.folds), names, tuple(n.bit_length() for n in sizes)
+        return frozenset(a.folds | b.folds), frozenset(self._spread_again(a, b)), names, tuple(n.bit_length() for n in sizes)
 
     def join(self, a: Group, b: Group) -> Group:
         """Put the smaller group into the other; return that. Neither leads to the other through other groups."""

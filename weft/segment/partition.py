@@ -100,8 +100,7 @@ class _Partition:
                     return True
                 if self._kernel(graph.members(a, b), graph.writes(a, b))[1] is not None:
                     return False
-                if kind is not None:
-                    taken.add(kind)
+                taken.add(kind)
                 return True
 
             search(graph, joinable, None if self.order == "best" else random.Random(int(self.order)))
