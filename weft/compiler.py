@@ -31,7 +31,7 @@ from .schedule.bulk_copies import settle_bulk_copies
 from .schedule.one_pass_moments import deviations, fold_moments
 from .schedule.online_softmax import exp_sums, fold_online
 from .schedule.row_inverses import multiply_by_inverses
-from .schedule.welford import translate_welford
+from .schedule.welford import fold_scheduled_welford, translate_welford
 from .schedulers import SCHEDULERS
 from .schedulers.base import Decline, ScheduleResult, Scheduler
 
@@ -282,6 +282,7 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
 def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, result: ScheduleResult | None = None, overlaps: bool = False) -> KernelProgram:
     """Return the program of a fusion scheduled by hand, which is left as it is. overlaps: see `lower`."""
     clone, _ = fusion.clone()
+    fold_scheduled_welford(clone)
     settle_as_iteration(clone)
     canonicalize_extents(clone)
     settle_bulk_copies(clone)

@@ -70,6 +70,37 @@ def test_a_reduction_cut_in_two_is_validated_as_one():
         torch.testing.assert_close(fd.manual_validate([x])[0], x.sum(1), atol=1e-4, rtol=1e-4)
 
 
+def threads_over_parts_of_rows(fd, x, first):
+    first.split(-1, 32)
+    first.axis(-1).parallelize(ParallelType.block_x)
+    first.axis(0).parallelize(ParallelType.grid_x)
+    fd.sched.transform_like(first)
+    fd.sched.parallelize_like(first)
+    fd.sched.inline_most()
+
+
+def threads_over_rows_that_are_kept(fd, x, first):
+    x.cache_after()
+    first.axis(-1).parallelize(ParallelType.block_x)
+    fd.sched.parallelize_like(first)
+    fd.sched.inline_most()
+
+
+@pytest.mark.parametrize("static_sizes", [False, True])
+@pytest.mark.parametrize("schedule", [threads_over_parts_of_rows, threads_over_rows_that_are_kept, lambda fd, x, first: fd.sched.inline_most()])
+def test_layer_norm_of_a_variance_scheduled_by_hand(schedule, static_sizes):
+    """Mean and variance are one reduction in the loops of the schedule."""
+    x = torch.randn(7, 96) * 2 + 1
+    with FusionDefinition() as fd:
+        a = fd.from_pytorch(x, static_sizes=static_sizes)
+        variance, mean = fd.ops.var_mean(a, [1], 0, True)
+        inverse = fd.ops.broadcast_in_dim(fd.ops.rsqrt(fd.ops.add(variance, 1e-5)), a.shape(), [0, 1])
+        fd.add_output(fd.ops.mul(fd.ops.sub(a, fd.ops.broadcast_in_dim(mean, a.shape(), [0, 1])), inverse))
+        first = next(t for t in fd.fusion.vals() if isinstance(t, TensorView) and any(axis.is_reduction() for axis in t.get_logical_domain()))
+        schedule(fd, a, first)
+    torch.testing.assert_close(fd.manual_validate([x])[0], torch.nn.functional.layer_norm(x, [96]), atol=1e-5, rtol=1e-5)
+
+
 def test_an_axis_is_bound_to_a_parallel_type_only(fd):
     with pytest.raises(TypeError, match="W306.*'x', which is no ParallelType"):
         fd.define_tensor([2, 3]).axis(0).parallelize("x")

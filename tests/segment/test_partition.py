@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -197,15 +198,22 @@ def test_folds_over_rows_and_columns_that_are_both_spread_again_are_not_asked_ab
     assert len(plan_of(build).steps) == 40 and max(asked) == 1
 
 
-def test_a_fold_across_memory_that_is_spread_again_beside_one_along_memory_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows would wait for columns that need all rows: no scheduler takes that either."""
+def test_in_a_tangle_of_folds_schedulers_are_asked_about_what_they_take_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds across memory that are spread again beside folds along it, and folds whose loops nothing ties together in their kernel, are known without them."""
+    answers: list[Any] = []
+    plain = compiler.declines
+
+    def declines(*arguments: Any) -> Any:
+        answers.append(plain(*arguments))
+        return answers[-1]
 
     def build(fd: FusionDefinition) -> None:
-        x = matrix(fd)
-        for _ in range(20):
-            fd.add_output(fd.ops.sum(x, [1]))
-            x = fd.ops.sub(fd.ops.tanh(x), columns(fd, x))
-        fd.add_output(x)
+        rng, values = random.Random(0), [matrix(fd)]
+        for number in range(120):
+            a, b = rng.choice(values[-20:]), rng.choice(values[-20:])
+            values.append(fd.ops.add(a, b) if number % 3 else fd.ops.sub(a, columns(fd, b) if number % 2 else rows(fd, b)))
+        fd.add_output(values[-1])
 
-    asked = asked_about(monkeypatch)
-    assert len(plan_of(build).steps) == 40 and max(asked) == 1
+    monkeypatch.setattr(compiler, "declines", declines)
+    steps = plan_of(build).steps
+    assert answers == [None] * len(answers) and len(answers) < 2 * len(steps)

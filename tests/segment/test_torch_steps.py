@@ -87,6 +87,23 @@ def test_grouped_products() -> None:
     check(define(lambda fd: build(fd, (3, 2))), torch.randn(3, 5, 4), torch.randn(4, 6), ends)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("shapes", [((8, 16), (3, 16, 8)), ((16, 8), (8, 24)), ((3, 16, 16), (16, 8))])
+def test_groups_may_begin_at_any_row_or_column_on_a_gpu(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """torch's kernel ends the process's work on the device where groups of columns do not begin at a multiple of 8."""
+    a, b = (torch.randn(shape, device="cuda").bfloat16() for shape in shapes)
+    ends = torch.tensor([2, 5, 8], dtype=torch.int32, device="cuda")
+    fd = define(lambda fd: fd.add_output(fd.ops.grouped_mm(fd.from_pytorch(a), fd.from_pytorch(b), fd.from_pytorch(ends))))
+    parts = [(0, 2), (2, 5), (5, 8)]
+    if a.dim() == b.dim():
+        expected = torch.stack([a[:, i:j].double() @ b[i:j].double() for i, j in parts])
+    elif a.dim() == 2:
+        expected = torch.cat([a[i:j].double() @ b[n].double() for n, (i, j) in enumerate(parts)])
+    else:
+        expected = torch.cat([a[n].double() @ b[:, i:j].double() for n, (i, j) in enumerate(parts)], 1)
+    torch.testing.assert_close(fd.execute([a, b, ends])[0].double(), expected, atol=0.1, rtol=2e-2)
+
+
 def test_wrong_operands_are_refused_by_nvfusers_words() -> None:
     with FusionDefinition() as fd:
         x, y, scalar, flat = given(fd, 2), given(fd, 2, BF16), fd.define_tensor(shape=[], contiguity=[]), given(fd, 1)

@@ -70,7 +70,8 @@ def _linear(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any
 def _grouped_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
     a, b, offsets = operands
     widths = (a.shape[-1], b.shape[-1], b.stride(-1) if b.stride(-1) != 1 else b.stride(-2))
-    if a.is_cuda and a.dtype == torch.bfloat16 and torch.cuda.get_device_capability(a.device)[0] == 9 and not any(n % 8 for n in widths):
+    are_rows = a.dim() == 2 and b.dim() == 3  # else groups begin at any column, of which torch's kernel asserts on the device that it is a multiple of 8
+    if are_rows and a.is_cuda and a.dtype == torch.bfloat16 and torch.cuda.get_device_capability(a.device)[0] == 9 and not any(n % 8 for n in widths):
         return (torch.ops.aten._grouped_mm(a, b, offsets),)
     ends = [0, *offsets.tolist()]
     pairs = list(zip(ends, ends[1:]))

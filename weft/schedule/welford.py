@@ -1,7 +1,7 @@
-"""Welford reductions as two passes: the mean, then the sum of squared deviations from it.
+"""Welford reductions as plain nodes: in two passes, the mean and then the sum of squared deviations from it, or as one reduction of a state.
 
-For persistent schedules, where the values of a row stay on chip and the second pass reads them again for nothing.
-Read first: `translate_welford`.
+Two passes are for persistent schedules, where the values of a row stay on chip and the second pass reads them again for nothing. The state is for reductions
+scheduled by hand: its loops are those of the Welford reduction. Read first: `translate_welford`, `fold_scheduled_welford`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from ..expr import product
 from ..ir.fusion import Fusion
 from ..ir.values import FullOp, PointwiseOp, ReductionOp, TensorView, WelfordOp
 from ..ops.build import broadcast, pointwise
-from .caching import require_not_inlined, without_reductions
+from ..ops.moments import MOMENTS
+from .caching import _computed_alike, require_not_inlined, without_reductions
+from .inline import inline_to
 
 
 def translate_welford(fusion: Fusion) -> list[tuple[TensorView, TensorView, TensorView]]:
@@ -53,4 +55,31 @@ def _translate(fusion: Fusion, expr: WelfordOp) -> tuple[TensorView, TensorView,
     return average, squares, count
 
 
-__all__ = ["translate_welford"]
+def fold_scheduled_welford(fusion: Fusion) -> None:
+    """Replace every WelfordOp, whose results have loops and positions, by one reduction of a state in those loops.
+
+    Before: avg, m2, n = welford(x).   After: state = moments(x); avg, m2 = its fields; n = the number of reduced elements.
+    """
+    positions = {tensor: tensor.compute_at for tensor in fusion.tensors()}
+    found = [expr for expr in fusion.tensor_exprs() if isinstance(expr, WelfordOp)]
+    for tensor in positions if found else ():
+        tensor.compute_at = 0
+    for expr in found:
+        x, (average, squares, count) = expr.tensor_inputs[0], expr.tensor_outputs
+        elements = fusion.new_scalar(product(a.logical_extent for a in average.get_logical_domain() if a.is_reduction()), DataType.Int)
+        state = _computed_alike(fusion, average)
+        state._dtype = kind = MOMENTS.state(x.dtype())
+        positions[state] = len(state.get_loop_domain())
+        fusion.remove(expr)
+        fusion.register(ReductionOp([x], [state], op=MOMENTS.kind, kind=MOMENTS.kind))
+        for tensor in (average, squares, count):
+            tensor._domain = without_reductions(tensor.domain())
+            positions[tensor] = len(tensor.get_loop_domain())
+        for field, tensor in (("average", average), ("squares", squares)):
+            fusion.register(PointwiseOp([state], [tensor], op=f"{MOMENTS.kind}.{field}", compute=kind))
+        fusion.register(FullOp([elements], [count], op="full"))
+    if found:
+        inline_to(fusion, positions)
+
+
+__all__ = ["fold_scheduled_welford", "translate_welford"]

@@ -29,6 +29,10 @@ MOST_TENSORS = 100
 """Tensors that a kernel reads or writes at most: pointers and strides of more do not fit the 4 KB of a kernel's parameters."""
 
 
+def _bits_of(axes: int) -> list[int]:
+    return [1 << n for n in range(axes.bit_length()) if axes >> n & 1]
+
+
 def is_barrier(expr: Expr) -> bool:
     """True for an expression whose readers run in another kernel."""
     return isinstance(expr, LoadStoreOp) and expr.op_name == "segment_set"
@@ -47,6 +51,25 @@ def is_free(expr: Expr) -> bool:
     return False
 
 
+Links = list[tuple[int, set[TensorView], bool]]
+
+
+def joined_links(links: Links) -> Links:
+    """Return `links` with those of one axis that share a tensor as one."""
+    place: dict[tuple[int, TensorView], int] = {}
+    made: list[tuple[int, set[TensorView], bool] | None] = []
+    for bit, tensors, is_folded in links:
+        tensors = set(tensors)
+        for at in {place[bit, t] for t in tensors if (bit, t) in place}:
+            _, more, is_other_folded = made[at]  # type: ignore[misc]
+            tensors |= more
+            is_folded |= is_other_folded
+            made[at] = None
+        place.update(((bit, t), len(made)) for t in tensors)
+        made.append((bit, tensors, is_folded))
+    return [link for link in made if link is not None]
+
+
 @dataclass(eq=False)
 class Group:
     """Anchors that one step computes. first: the place of its outermost anchor in the definition. at: its place in an order of all groups, producers first.
@@ -57,6 +80,7 @@ class Group:
     folded: which reductions of the definition are in it, as a set of bits; spread: whose results it has over the axes that they reduced again.
     scatters: it writes at positions that an index gives.
     repeated: expressions of other groups that this one computes again.
+    links: sets of tensors that one loop over an axis (a bit) serves within the group, and whether a reduction of the group has that loop.
     """
 
     anchors: list[Expr]
@@ -71,6 +95,7 @@ class Group:
     is_single: bool = False
     scatters: bool = False
     repeated: list[Expr] = field(default_factory=list)
+    links: "Links" = field(default_factory=list)
     version: int = 0
     is_alive: bool = True
 
@@ -120,8 +145,12 @@ class Graph:
         group = Group([expr], place, place, reads, barred, set(expr.tensor_outputs), is_single=isinstance(expr, WITHOUT_KERNEL))
         group.scatters = isinstance(expr, ScatterStoreOp)
         group.spread = self._spread(expr, reads)
-        if isinstance(expr, (ReductionOp, WelfordOp)):
-            every, reduced = self._fold(expr)
+        is_fold = isinstance(expr, (ReductionOp, WelfordOp))
+        every, reduced = self._fold(expr) if is_fold else (0, 0)
+        around = [(t, self.axes(t)) for t in (*reads, *expr.tensor_outputs)]
+        for bit in _bits_of(every if is_fold else self.axes(expr.tensor_outputs[0])):
+            group.links.append((bit, {t for t, axes in around if axes & bit}, is_fold))
+        if is_fold:
             group.folds.add((every, reduced))
             group.folded = 1 << len(self._reduced)
             self._reduced.append(reduced)
@@ -242,11 +271,19 @@ class Graph:
             return "it has an axis that the reduction does not have"
         if len({reduced for _, reduced in folds}) > 2:
             return "they reduce three sets of axes, or more"
+        if a.folds and b.folds and not self._have_one_loop(a, b):
+            return "no tensor of theirs has the loops of both reductions"
         spread = self._spread_again(a, b)
         if len(spread) > 1:
             return "two of their reductions are over other axes, and both are spread over these again"
         is_across = spread and self.is_doubtful(a, b) and not any(axes & self._innermost(reads) for axes in spread)
         return "a reduction across memory is spread over its axes again, beside one along memory" if is_across else None
+
+    @staticmethod
+    def _have_one_loop(a: Group, b: Group) -> bool:
+        """Tell whether the reductions of both groups run in the same loops: sizes that are equal elsewhere in the definition do not tie two loops."""
+        folded = [bit for bit, _, is_folded in joined_links(a.links + b.links) if is_folded]
+        return len(folded) == len(set(folded))
 
     def _spread_again(self, a: Group, b: Group) -> set[int]:
         """Return the sets of axes over which results are spread again within both groups. Of two the second would wait for all of the first."""
@@ -300,6 +337,8 @@ class Graph:
             self.readers[tensor].discard(a)
             if not self.readers[tensor] and tensor not in self.outputs:
                 a.produced.discard(tensor)
+        links = [(bit, {t for t in tensors if t in a.reads or t in a.produced}, is_folded) for bit, tensors, is_folded in joined_links(a.links + b.links)]
+        a.links = [link for link in links if link[1] or link[2]]
         b.is_alive = False
         a.version += 1
         return a
