@@ -61,7 +61,7 @@ def test_a_reduction_cut_in_two_is_validated_as_one():
     x = torch.randn(33, 300)
     for named in ([1], [2]):
         with FusionDefinition() as fd:
-            y = fd.ops.sum(fd.from_pytorch(x), [1])
+            y = fd.ops.sum(fd.from_pytorch(x, static_sizes=True), [1])
             fd.add_output(y)
             y.split(1, 64)
             partial = y.rfactor(named)
