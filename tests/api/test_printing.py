@@ -90,3 +90,16 @@ def test_no_scheduler_names_the_line():
         fd.add_output(fd.ops.matmul(a, b))  # the line
     with pytest.raises(RuntimeError, match="Can not find a scheduler to schedule fusion segment(.|\n)* matmul is at .*# the line"):
         fd.execute([torch.zeros(4, 4)] * 2, _enable_options=["fuse_matmul"], _disable_options=["matmul_expr_eval"])
+
+
+def test_a_scheduled_fusion_and_its_transforms():
+    x = torch.randn(4, 6)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.exp(fd.from_pytorch(x)))
+    fd.execute([x])
+    plain, full = (fd.fec.get_scheduled_ir([x], tensor_transforms=flag) for flag in (False, True))
+    assert plain.startswith("Inputs:\n  T0_g_float[") and "\n%kernel {\n" in plain and plain.endswith("} // %kernel\n") and "TransformPrinter" not in plain
+    head, transforms = full.split("\nTransformPrinter : \n")
+    assert plain == head + "} // %kernel\n" and fd.fec.get_most_recent_scheduled_ir(tensor_transforms=True) == full
+    output = transforms[transforms.index("T1_g_float[") :]
+    assert " logical domain : (iS2{i0}, iS3{i1})\n contiguity: t t\n  Merge: iS2{i0} and iS3{i1} -> " in output and "\n loop domain : (iblockIdx.x" in output

@@ -34,7 +34,7 @@ def math_text(fusion: Fusion, from_outputs_only: bool = True) -> str:
     """
     exprs = fusion.exprs() if from_outputs_only else _all_exprs(fusion)
     body = "".join(f"{expr_text(expr)}\n" for expr in exprs)
-    return f"{_boundary(fusion)}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
+    return f"{boundary_text(fusion)}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
 
 
 def fusion_text(fusion: Fusion) -> str:
@@ -183,7 +183,8 @@ _WRITERS: Mapping[type[Expr], Callable[[Expr], str]] = {
 
 
 # ---------------------------------------------------------------- inputs and outputs
-def _boundary(fusion: Fusion) -> str:
+def boundary_text(fusion: Fusion) -> str:
+    """Return the list of inputs and that of outputs."""
     lines = ["Inputs:", *(f"  {v}" for v in fusion.inputs()), "Outputs:"]
     for value in fusion.outputs():
         alias = fusion.aliases.get(value)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .. import compiler
+from ..analysis.scheduled_text import scheduled_text
 from ..device.library import translation_unit
 from ..errors import Unsupported, UserError, shown
 from ..ir.fusion import Fusion
@@ -163,4 +164,4 @@ class FusionExecutorCache:
 
 def _scheduled_text(runtime: Runtime, tensor_transforms: bool) -> str:
     scheduled, _ = compiler.schedule_clone(runtime.part.fusion, runtime.proposal)  # type: ignore[arg-type]
-    return str(scheduled)
+    return scheduled_text(scheduled, tensor_transforms)
