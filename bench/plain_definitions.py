@@ -19,6 +19,7 @@ from cases import NAMES
 
 from weft import DataType, FusionDefinition
 from weft.analysis.loop_axes import Obstacle
+from weft.analysis.vectorization import MAX_VECTOR_BITS
 from weft.arch import MAX_GRID, Arch, ceil_div
 from weft.compiler import prepare
 from weft.schedulers import reduction_heuristic
@@ -243,7 +244,7 @@ def reduction_params(facts: Any, arch: Arch) -> Iterator[ReductionParams]:
 
 def transpose_params(choice: TransposeParams, spec: PlainSpec, arch: Arch) -> Iterator[TransposeParams]:
     """Yield legal params of many shapes."""
-    widest = arch.max_vector_bits // (8 * max(DTYPES[spec.dtype].itemsize, DTYPES[spec.out_dtype].itemsize))
+    widest = MAX_VECTOR_BITS // (8 * max(DTYPES[spec.dtype].itemsize, DTYPES[spec.out_dtype].itemsize))
     for chunks in (4, 8, 16):
         tile = chunks * widest
         for threads in (64, 128, 256, 512):

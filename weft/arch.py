@@ -142,7 +142,8 @@ class Arch:
     """Figures of one chip.
 
     Units: in the names; clocks in kHz as the driver reports them. `dram_bytes_per_s` is the vendor's figure,
-    `copy_bytes_per_s` what a large device-to-device copy moves (reads plus writes) where somebody measured it.
+    `copy_bytes_per_s` what a large device-to-device copy moves (reads plus writes) where somebody measured it. `max_access_bits`: the widest access of a
+    thread to global memory.
     """
 
     name: str
@@ -164,7 +165,7 @@ class Arch:
     registers_per_block: int = 65536
     max_registers_per_thread: int = 255
     warp_threads: int = WARP_THREADS
-    max_vector_bits: int = 128
+    max_access_bits: int = 128
     copy_bytes_per_s: float | None = None
     latencies: Latencies = HOPPER_LATENCIES
 
@@ -304,6 +305,7 @@ B200 = Arch(
     shared_per_block_optin_bytes=227 * 1024,  # Blackwell tuning guide
     max_cluster_blocks=16,  # Blackwell tuning guide: 8 portable, 16 opted in
     fp32_lanes_per_sm=128,  # CUDA C++ Programming Guide, arithmetic throughput
+    max_access_bits=256,  # PTX ISA 8.8: ld.global.v8.b32 from 10.0 on
     latencies=BLACKWELL_LATENCIES,
 )
 
@@ -477,6 +479,7 @@ def _read_arch(library: ctypes.CDLL, index: int) -> Arch:
         registers_per_sm=attribute(_MAX_REGISTERS_PER_MULTIPROCESSOR),
         registers_per_block=attribute(_MAX_REGISTERS_PER_BLOCK),
         warp_threads=attribute(_WARP_SIZE),
+        max_access_bits=_max_access_bits(capability),
         copy_bytes_per_s=known.copy_bytes_per_s if known and same_memory else None,
     )
 
@@ -485,6 +488,11 @@ def _known_chip(device_name: str) -> Arch | None:
     """Return the table's record for a driver's device name ("NVIDIA H100 80GB HBM3"), whole words only."""
     words = device_name.upper().replace("-", " ").split()
     return next((chip for word, chip in CHIPS.items() if word in words), None)
+
+
+def _max_access_bits(capability: tuple[int, int]) -> int:
+    """256 from 10.0 on (PTX ISA 8.8, ld.global.v8.b32), and 128 before."""
+    return 256 if capability >= (10, 0) else 128
 
 
 def _max_cluster_blocks(capability: tuple[int, int]) -> int:

@@ -296,7 +296,7 @@ def _finish(scheduled: Fusion, result: ScheduleResult, index_type: DataType, nam
         scheduled, name=name, index_type=index_type, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks,
         peel=result.peel, staying=result.staying, overlaps=overlaps, dump=dump,
     )  # fmt: skip
-    program = generate(scheduled, kernel, result.max_registers)
+    program = generate(scheduled, kernel, result.max_registers, result.access_bits)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}
     program.scheduled_text = str(scheduled) if dump else ""
     Dump.text(name, program.text)

@@ -61,6 +61,9 @@ SHARED = [
 ]  # fmt: skip
 
 GLOBAL = [
+    Rule("32 bytes at once, from a multiple of 32", "weft::Array<float, 8> a; weft::load_global_vector<8>(a, 0, T0 + t % 8 * 8); weft::store_global_vector<8>(work + (b * 64 + t) * 8, a, 0);"),
+    Rule("32 bytes at once, from a multiple of 16", "weft::Array<float, 8> a; weft::load_global_vector<8>(a, 0, T0 + t % 8 * 8 + 4);", "misaligned"),
+    Rule("32 bytes stored at a multiple of 16", "weft::Array<float, 8> a; a.fill(1.f); weft::store_global_vector<8>(work + (b * 64 + t) * 8 + 4, a, 0);", "misaligned out-of-bounds?"),
     Rule("two blocks write one place", "weft::store_global(T1 + t, 1.f);", "data-race"),
     Rule("a block reads what another wrote", "if (b == 0) weft::store_global(work + t, 1.f); else weft::load_global(work + t);", "data-race uninitialised-read?", dict(seed=None)),
     Rule("reading an uninitialised workspace", "weft::load_global(work + t);", "uninitialised-read"),

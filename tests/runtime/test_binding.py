@@ -152,7 +152,7 @@ def test_an_empty_tensor_has_no_strides() -> None:
     assert numbers(bind(relu(), torch.zeros(9).as_strided((4, 0), (77, 5)))) == {"T0.size[0]": 4, "T0.size[1]": 0}
 
 
-@pytest.mark.parametrize(("pointer", "expected"), [(0, 16), (512, 16), (8, 8), (4, 4), (2, 2), (1, 1), (24, 8), (1040, 16)])
+@pytest.mark.parametrize(("pointer", "expected"), [(0, 32), (512, 32), (8, 8), (4, 4), (2, 2), (1, 1), (24, 8), (1040, 16), (1056, 32)])
 def test_alignment(pointer: int, expected: int) -> None:
     assert alignment_bytes(pointer) == expected
 

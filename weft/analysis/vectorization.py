@@ -17,7 +17,7 @@ from .lookups import Piece, in_memory, lookup_of
 from .loop_axes import LoopAxes
 
 MAX_VECTOR_BITS = 128
-"""Widest access of one thread (CUDA C++ Programming Guide, device memory accesses)."""
+"""Widest access of one thread that every chip has (CUDA C++ Programming Guide, device memory accesses); `Arch.max_access_bits` is a chip's own."""
 
 SHIFTED_WORD_BITS = 32
 """Words in which vectors that begin anywhere are read (device/shifted.cuh)."""
@@ -85,6 +85,12 @@ class VectorLimits:
                 if _value(memory.domain().maybe_allocation[index].sym, env) > 1:
                     limit = min(limit, largest_power_of_two_divisor(_stride(memory, index, env)))
         return 1 << (limit.bit_length() - 1)
+
+    def access_bits(self, alignment_bits: Mapping[int, int], max_access_bits: int) -> int:
+        """Return the widest access for which the first elements of all tensors of the widest type are aligned: the chip's, or what every chip has."""
+        widest = max((t.dtype().bits for t in self._runs), default=0)
+        starts = [alignment_bits.get(in_memory(t).name, max_access_bits) for t in self._runs if t.dtype().bits == widest]
+        return max_access_bits if all(bits % max_access_bits == 0 for bits in starts) else MAX_VECTOR_BITS
 
     def shifted(self, position: int) -> list[TensorView]:
         """Return the tensors other than the phased ones that lie without a gap along all loops from `position` on, so that no vector leaves them."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.emulator import Buffer, EmulatedKernel, Finding, LaunchReport, Scalar
 from weft.errors import UserError
+from weft.runtime.binding import VECTOR_BYTES
 
 SEEDS = 8
 
@@ -76,7 +77,7 @@ def own_copies(arguments: Iterable[Any]) -> list[Any]:
         if isinstance(argument, Buffer):
             memory = ctypes.create_string_buffer(argument.bytes + ALIGNMENT_BYTES + 2 * GUARD_BYTES)
             start = ctypes.addressof(memory) + GUARD_BYTES
-            start += -start % ALIGNMENT_BYTES + argument.address % ALIGNMENT_BYTES % 16
+            start += -start % ALIGNMENT_BYTES + argument.address % VECTOR_BYTES
             ctypes.memmove(start, argument.address, argument.bytes)
             moved.append((argument, start))
             argument = replace(argument, address=start, keep=memory)

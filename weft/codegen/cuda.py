@@ -47,10 +47,13 @@ class SplitUnit(UserError):
 
 
 class CudaWriter:
-    """Writes one kernel. `lines` is the body so far; `blocks` the parts of the device library that it needs."""
+    """Writes one kernel. `lines` is the body so far; `blocks` the parts of the device library that it needs.
 
-    def __init__(self, fusion: Fusion, kernel: Kernel) -> None:
-        self.fusion, self.kernel = fusion, kernel
+    access_bits: of the widest access to global memory.
+    """
+
+    def __init__(self, fusion: Fusion, kernel: Kernel, access_bits: int = MAX_ACCESS_BITS) -> None:
+        self.fusion, self.kernel, self.access_bits = fusion, kernel, access_bits
         self.wide = wide_tensors(fusion)
         self.scalars = ScalarPrinter(kernel.index_type)
         self.blocks: dict[str, None] = {"cast": None}
@@ -331,7 +334,8 @@ class CudaWriter:
         if s.is_shifted:
             self.shifted_load(s, depth)
             return
-        widest = MAX_ACCESS_BITS // max(out.dtype.bits, 1)
+        is_far = {src.memory, out.memory} == {MemoryType.global_, MemoryType.local}
+        widest = (self.access_bits if is_far else MAX_ACCESS_BITS) // max(out.dtype.bits, 1)
         if n > widest:  # wider than one instruction: several
             for lane in range(0, n, widest):
                 self.vector_op(Op(expr, [lane_of(target, lane)], [lane_of(source, lane)], vector_elems=widest), depth)
@@ -628,9 +632,9 @@ def _origin(first: int, last: int, s: Statement) -> LineOrigin:
     return LineOrigin(first, last, "reduction" if isinstance(s, Reduce) else "op", tensors, f"{', '.join(tensors)} = {s.expr.op_name}({operands})")
 
 
-def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None) -> KernelProgram:
-    """Return the program of a lowered kernel."""
-    writer = CudaWriter(fusion, kernel)
+def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None, access_bits: int = MAX_ACCESS_BITS) -> KernelProgram:
+    """Return the program of a lowered kernel. access_bits: of the widest access of a thread to global memory."""
+    writer = CudaWriter(fusion, kernel, access_bits)
     writer.body(kernel.body, 1)
     params = _parameters(writer)
     needs = writer.needs

@@ -18,6 +18,7 @@ from ..lower.lookups import checked_positions, position_variable, scatter_variab
 from ..lower.scans import accumulator
 
 MAX_ACCESS_BITS = 128
+"""Of an access that every chip has; a schedule may ask for wider ones to global memory (`ScheduleResult.access_bits`)."""
 
 
 def lane_of(place: Access, lane: int) -> Access:
@@ -59,7 +60,7 @@ def load_inside(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
         return
     if target.buffer.memory is not MemoryType.local:
         raise InternalError(f"{expr} is vectorized, and its result is not in registers")
-    widest = MAX_ACCESS_BITS // max(target.buffer.dtype.bits, 1)
+    widest = writer.access_bits // max(target.buffer.dtype.bits, 1)
     width = min(n, widest)
     writer.require_alignment(source.buffer, width * source.buffer.dtype.bits // 8)
     if inside:

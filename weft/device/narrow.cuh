@@ -130,7 +130,7 @@ template <int N> WEFT_DEVICE void join_pairs(e2m1_pair* to, const e2m1* from) {
 template <int N, Cache C = Cache::unspecified, int M>
 WEFT_DEVICE void load_global_vector(Array<e2m1, M>& dst, int dst_offset, const e2m1_pair* p, WEFT_LINE) {
   e2m1_pair pairs[N / 2];
-  check_access<N / 2, WEFT_READ>(p, line);
+  check_access<N / 2, WEFT_READ, VECTOR_BYTES>(p, line);
   copy_bytes(pairs, p, N / 2);
   split_pairs<N>(dst.target(dst_offset, N, line), pairs);
 }
@@ -138,7 +138,7 @@ template <int N, Cache C = Cache::unspecified, int M>
 WEFT_DEVICE void store_global_vector(e2m1_pair* p, const Array<e2m1, M>& src, int src_offset, WEFT_LINE) {
   e2m1_pair pairs[N / 2];
   join_pairs<N>(pairs, src.source(src_offset, N, line));
-  check_access<N / 2, WEFT_WRITE>(p, line);
+  check_access<N / 2, WEFT_WRITE, VECTOR_BYTES>(p, line);
   copy_bytes(p, pairs, N / 2);
 }
 template <int N, int M> WEFT_DEVICE void load_shared_vector(Array<e2m1, M>& dst, int dst_offset, const e2m1_pair* p, WEFT_LINE) {
@@ -161,12 +161,12 @@ WEFT_DEVICE e2m1 load_shared_packed(const e2m1_pair* p, long long element, WEFT_
 }
 #else
 template <int N, Cache C = Cache::unspecified, int M> WEFT_DEVICE void load_global_vector(Array<e2m1, M>& dst, int dst_offset, const e2m1_pair* p) {
-  unsigned words[4];
+  unsigned words[N > 32 ? 8 : 4];
   load_words<N / 2, C>(words, p);
   array_from_words<N>(dst, dst_offset, words);
 }
 template <int N, Cache C = Cache::unspecified, int M> WEFT_DEVICE void store_global_vector(e2m1_pair* p, const Array<e2m1, M>& src, int src_offset) {
-  unsigned words[4];
+  unsigned words[N > 32 ? 8 : 4];
   words_from_array<N>(words, src, src_offset);
   store_words<N / 2, C>(p, words);
 }
@@ -521,12 +521,12 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #endif
 }
 
-// N elements, a multiple of eight, times a factor that they share, to floats of 4 bits.
-template <int N, int DstN, class From, int SrcN>
+// N elements, a multiple of eight, times a factor that they share, to floats of 4 bits. In `src` they lie Stride apart.
+template <int N, int Stride = 1, int DstN, class From, int SrcN>
 WEFT_DEVICE void convert_scaled_vector(Array<e2m1, DstN>& dst, int dst_offset, const Array<From, SrcN>& src, int src_offset, float factor) {
   float values[N];
 #pragma unroll
-  for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i));
+  for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i * Stride));
 #if defined(WEFT_EMULATOR)
   e2m1* to = dst.target(dst_offset, N);
   unsigned words[N / 8];

@@ -152,9 +152,25 @@ template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const
 
 // ---- global memory ------------------------------------------------------------------------------------------------
 
-// One load or store instruction of 1 to 16 bytes, with a cache operator; words beyond the access are left alone.
+// One load or store instruction of 1 to 16 bytes, or 32 where a chip has such and the compiler knows them, else two; with a cache operator. Words beyond the
+// access are left alone.
+#if __CUDA_ARCH__ >= 1000 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1209
+#define WEFT_HAS_32_BYTES 1
+#define WEFT_LOAD_32(OPERATOR)                                                                                               \
+  asm volatile("ld.global" OPERATOR ".v8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"                                        \
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]), "=r"(w[4]), "=r"(w[5]), "=r"(w[6]), "=r"(w[7]) : "l"(p) : "memory")
+#define WEFT_STORE_32(OPERATOR)                                                                                              \
+  asm volatile("st.global" OPERATOR ".v8.b32 [%8], {%0, %1, %2, %3, %4, %5, %6, %7};"                                        \
+               ::"r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(w[4]), "r"(w[5]), "r"(w[6]), "r"(w[7]), "l"(p) : "memory")
+#else
+#define WEFT_HAS_32_BYTES 0
+#define WEFT_LOAD_32(OPERATOR)
+#define WEFT_STORE_32(OPERATOR)
+#endif
+struct alignas(32) EightWords { unsigned word[8]; };
 #define WEFT_LOAD(OPERATOR)                                                                                                  \
-  if constexpr (Bytes == 16)                                                                                                 \
+  if constexpr (Bytes == 32) { WEFT_LOAD_32(OPERATOR); }                                                                     \
+  else if constexpr (Bytes == 16)                                                                                            \
     asm volatile("ld.global" OPERATOR ".v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p) : "memory"); \
   else if constexpr (Bytes == 8)                                                                                             \
     asm volatile("ld.global" OPERATOR ".v2.u32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p) : "memory");               \
@@ -165,7 +181,8 @@ template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const
   else                                                                                                                       \
     asm volatile("ld.global" OPERATOR ".u8 %0, [%1];" : "=r"(w[0]) : "l"(p) : "memory")
 #define WEFT_STORE(OPERATOR)                                                                                                 \
-  if constexpr (Bytes == 16)                                                                                                 \
+  if constexpr (Bytes == 32) { WEFT_STORE_32(OPERATOR); }                                                                    \
+  else if constexpr (Bytes == 16)                                                                                            \
     asm volatile("st.global" OPERATOR ".v4.u32 [%4], {%0, %1, %2, %3};" ::"r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(p) : "memory"); \
   else if constexpr (Bytes == 8)                                                                                             \
     asm volatile("st.global" OPERATOR ".v2.u32 [%2], {%0, %1};" ::"r"(w[0]), "r"(w[1]), "l"(p) : "memory");                  \
@@ -177,11 +194,18 @@ template <int N, int M> WEFT_DEVICE void words_from_array(unsigned* words, const
     asm volatile("st.global" OPERATOR ".u8 [%1], %0;" ::"r"(w[0]), "l"(p) : "memory")
 
 template <int Bytes, Cache C> WEFT_DEVICE void load_words(unsigned* w, const void* p) {
-  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16, "an access has 1, 2, 4, 8 or 16 bytes");
-  if constexpr (C == Cache::all_levels) { WEFT_LOAD(".ca"); }
+  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16 || Bytes == 32, "an access has 1, 2, 4, 8, 16 or 32 bytes");
+  if constexpr (Bytes == 32 && !WEFT_HAS_32_BYTES) {
+    load_words<16, C>(w, p);
+    load_words<16, C>(w + 4, static_cast<const char*>(p) + 16);
+  } else if constexpr (C == Cache::all_levels) { WEFT_LOAD(".ca"); }
   else if constexpr (C == Cache::global) { WEFT_LOAD(".cg"); }
   else if constexpr (C == Cache::streaming) { WEFT_LOAD(".cs"); }
-  else if constexpr (Bytes == 16) {             // plain loads, so that the compiler may use the read-only path
+  else if constexpr (Bytes == 32) {             // plain loads, so that the compiler may use the read-only path
+    const EightWords v = *(const EightWords*)p;
+#pragma unroll
+    for (int i = 0; i < 8; i++) w[i] = v.word[i];
+  } else if constexpr (Bytes == 16) {
     const uint4 v = *(const uint4*)p;
     w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
   } else if constexpr (Bytes == 8) {
@@ -192,16 +216,22 @@ template <int Bytes, Cache C> WEFT_DEVICE void load_words(unsigned* w, const voi
   }
 }
 template <int Bytes, Cache C> WEFT_DEVICE void store_words(void* p, const unsigned* w) {
-  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16, "an access has 1, 2, 4, 8 or 16 bytes");
-  if constexpr (C == Cache::all_levels) { WEFT_STORE(".wb"); }
+  static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16 || Bytes == 32, "an access has 1, 2, 4, 8, 16 or 32 bytes");
+  if constexpr (Bytes == 32 && !WEFT_HAS_32_BYTES) {
+    store_words<16, C>(p, w);
+    store_words<16, C>(static_cast<char*>(p) + 16, w + 4);
+  } else if constexpr (C == Cache::all_levels) { WEFT_STORE(".wb"); }
   else if constexpr (C == Cache::global) { WEFT_STORE(".cg"); }
   else if constexpr (C == Cache::streaming) { WEFT_STORE(".cs"); }
+  else if constexpr (Bytes == 32) *(EightWords*)p = EightWords{{w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]}};
   else if constexpr (Bytes == 16) *(uint4*)p = make_uint4(w[0], w[1], w[2], w[3]);
   else if constexpr (Bytes == 8) *(uint2*)p = make_uint2(w[0], w[1]);
   else *(typename Unsigned<Bytes>::type*)p = (typename Unsigned<Bytes>::type)w[0];
 }
 #undef WEFT_LOAD
 #undef WEFT_STORE
+#undef WEFT_LOAD_32
+#undef WEFT_STORE_32
 
 // The same pointer, of which the compiler cannot know that all threads of a warp have it: it moves what one address gives to all threads into a uniform
 // register, and so waits for a load that is meant for later right where it is issued.
@@ -223,12 +253,12 @@ template <Cache C = Cache::unspecified, class T> WEFT_DEVICE void store_global(T
   store_words<sizeof(T), C>(p, words);
 }
 template <int N, Cache C = Cache::unspecified, class T, int M> WEFT_DEVICE void load_global_vector(Array<T, M>& dst, int dst_offset, const T* p) {
-  unsigned words[4];
+  unsigned words[N * sizeof(T) > 16 ? 8 : 4];
   load_words<N * sizeof(T), C>(words, p);
   array_from_words<N>(dst, dst_offset, words);
 }
 template <int N, Cache C = Cache::unspecified, class T, int M> WEFT_DEVICE void store_global_vector(T* p, const Array<T, M>& src, int src_offset) {
-  unsigned words[4];
+  unsigned words[N * sizeof(T) > 16 ? 8 : 4];
   words_from_array<N>(words, src, src_offset);
   store_words<N * sizeof(T), C>(p, words);
 }

@@ -23,8 +23,8 @@ from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import NoSuchType, torch_dtype, torch_dtype_to_nvfuser_dtype
 from .storage_check import check_storage
 
-VECTOR_BYTES = 16
-"""The widest access of a kernel, and so the largest alignment that matters."""
+VECTOR_BYTES = 32
+"""The widest access of a kernel on any chip, and so the largest alignment that matters."""
 
 
 class WrongArgumentCount(UserError):
@@ -152,7 +152,7 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 
 def alignment_bytes(pointer: int) -> int:
-    """Return the largest power of two up to 16 that divides an address."""
+    """Return the largest power of two up to 32 that divides an address."""
     low = pointer & (VECTOR_BYTES - 1)
     return low & -low or VECTOR_BYTES
 

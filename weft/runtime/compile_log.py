@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import user_location
+from .binding import alignment_bytes
 
 LOGGER = logging.getLogger("weft")
 LONG_S = 1.0
@@ -24,12 +25,12 @@ Seen = list[tuple[Any, ...]]
 
 
 def facts_of(values: Sequence[Any]) -> Seen:
-    """Return what a call's kernel may depend on: (sizes, strides, dtype, alignment in bytes up to 16) per tensor, the type of another value."""
+    """Return what a call's kernel may depend on: (sizes, strides, dtype, alignment in bytes up to 32) per tensor, the type of another value."""
     out: Seen = []
     for value in values:
         if isinstance(value, torch.Tensor):
             address = value.data_ptr()
-            out.append((tuple(value.shape), tuple(value.stride()), value.dtype, min(address & -address or 16, 16)))
+            out.append((tuple(value.shape), tuple(value.stride()), value.dtype, alignment_bytes(address)))
         else:
             out.append((type(value).__name__, value))
     return out
@@ -59,7 +60,7 @@ def reason(before: Seen | None, now: Seen) -> str:
                 continue
             changed.append(f"{label} of input {index} from {_shown(a)} to {_shown(b)}")
             if label == "alignment":
-                hints.append("allocate inputs on 16 bytes (no slices that begin at odd elements)")
+                hints.append("allocate inputs on 32 bytes (no slices that begin at odd elements)")
             elif label == "strides":
                 hints.append("keep one layout, for example by contiguous()")
             elif label == "sizes":

@@ -95,12 +95,12 @@ def size_class(elems: int) -> tuple[int, ...]:
 
 def place_of(use: KernelUse, alignment_bits: Mapping[str, int], engine: Engine, options: Options) -> Place:
     """Return where what is found for a kernel is kept."""
-    fusion, sizes = use.part.fusion, []
+    fusion, sizes, widest = use.part.fusion, [], engine.arch.max_access_bits
     memo: dict[Sym, Any] = {}
     for tensor in (*fusion.inputs(), *fusion.outputs()):
         if isinstance(tensor, TensorView):
             sizes += [size_class(evaluate_int(axis.logical_extent, use.env, memo)) for axis in no_reductions(tensor.get_logical_domain())]
-            sizes.append((min(128, alignment_bits.get(f"T{tensor.name}", 128)),))
+            sizes.append((min(widest, alignment_bits.get(f"T{tensor.name}", widest)),))
             sizes += [_stride_class(use.env[v]) for n in range(len(tensor.get_logical_domain())) if (v := tensor.stride_var(n)) in use.env]  # type: ignore[arg-type]
     kind = "emulator" if engine.device is None else "gpu"
     arch = engine.arch

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
+from .binding import VECTOR_BYTES
 from .launch import LaunchRecord
 from .launch_batch import LaunchBatch
 
-ALIGNED = 15
+ALIGNED = VECTOR_BYTES - 1
 """Addresses without these bits are aligned for every access."""
 
 TENSOR, COMPLEX_TENSOR, CPU_SCALAR, SCALAR, SHAPE_SCALAR = "tensor", "complex tensor", "CPU scalar", "scalar", "shape scalar"

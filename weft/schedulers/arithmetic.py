@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch import Arch, ceil_div as ceil_div, round_up as round_up
+from ..arch import ceil_div as ceil_div, round_up as round_up
 from ..schedule.peel import gains_by_phase
 from .facts import PersistentFacts, ReductionFacts
 
@@ -58,12 +58,12 @@ def vector_elems(limit_elems: int, max_dtype_bits: int, min_vector_elems: int, m
     return max(min_vector_elems, min(limit_elems, previous_power_of_two(max_vector_bits // max_dtype_bits)))
 
 
-def vectors_along_rows(facts: ReductionFacts | PersistentFacts, arch: Arch) -> tuple[bool, int]:
+def vectors_along_rows(facts: ReductionFacts | PersistentFacts) -> tuple[bool, int]:
     """Return whether vectors along memory begin where aligned ones do, and not with a row (see `weft.schedule.peel`), and how many elements they have."""
     is_simple = facts.is_inner and facts.dimensions == 2 and facts.min_vector_elems == 1
     is_phased = is_simple and gains_by_phase(facts.reduction_elems, facts.vector_limit_elems, facts.phased_limit_elems, facts.max_dtype_bits)
     limit = facts.phased_limit_elems if is_phased else facts.vector_limit_elems
-    return is_phased, vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
+    return is_phased, vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, facts.vector_bits)
 
 
 def best_first(candidates: Iterable[Any], key: Callable[[Any], Any]) -> tuple[Any, ...]:

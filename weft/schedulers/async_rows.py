@@ -76,7 +76,7 @@ def apply_async_rows(fusion: Fusion, analysis: Any, params: AsyncRowsParams) -> 
     static = [(ParallelType.block_x, params.bdimx)]
     staying = StayingBlocks() if params.tile_rows > 1 else None
     peel = peel_of(analysis.shape, analysis.axes, params.fill, params.batches)
-    return ScheduleResult(tuple(static), params.max_registers, peel=peel, staying=staying)
+    return ScheduleResult(tuple(static), params.max_registers, peel=peel, staying=staying, access_bits=params.access_bits)
 
 
 def load_rows(template: Template, analysis: PersistentAnalysis) -> list[TensorView]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import Arch
 from ..schedule.circular import split_registers
 from ..schedule.peel import fill_of_parts
@@ -71,6 +72,7 @@ class AsyncRowsParams:
     at once. blocks: of the grid, which stay. stages: per group. async_warps: roles that share the inputs. registers: of async and compute threads.
     is_stored_in_bulk: results leave through shared memory. project_to_inputs, vector_elems, batches, fill: as for rows in registers.
     tile_rows: rows of a block of kind "tma", one after the other: 1, or TILE_STEPS of a tile of scales, with `stages` of them loaded ahead.
+    access_bits: of the widest access of a thread to global memory.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class AsyncRowsParams:
     max_registers: int | None = None
     fill: str = "partial"
     tile_rows: int = 1
+    access_bits: int = MAX_VECTOR_BITS
 
     @property
     def part_multiple(self) -> int:
@@ -284,7 +287,7 @@ def _held_registers(facts: PersistentFacts, vector: int, batches: int) -> int:
 
 
 def _vector(facts: PersistentFacts, arch: Arch) -> int:
-    return vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
+    return vector_elems(facts.vector_limit_elems, facts.max_dtype_bits, facts.min_vector_elems, facts.vector_bits)
 
 
 def _row_bytes(facts: PersistentFacts, is_stored_in_bulk: bool) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import Arch
 from ..expr import Sym
 from ..ir.enums import ParallelType, SchedulerType
@@ -31,13 +32,14 @@ class Decline:
 @dataclass(frozen=True)
 class ScheduleResult:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
-    how loops over rows are peeled, and how blocks go from row to row."""
+    how loops over rows are peeled, how blocks go from row to row, and the widest access of a thread to global memory."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
     cluster_blocks: int = 1
     peel: Peel | None = None
     staying: StayingBlocks | None = None
+    access_bits: int = MAX_VECTOR_BITS
 
 
 class Scheduler(ABC):

@@ -38,6 +38,7 @@ class PointwiseFacts:
     max_dtype_bits, min_dtype_bits: over the tensors that a vector access can be used on (all inputs and outputs when there is none).
     vectorizable_inputs, vectorizable_outputs: how many of them. full_inputs: inputs that vary over every loop.
     instructions, mufu: cost per element. min_vector_elems: fewest elements that fill the bytes of every output. vector_bits: see `packed.thread_vector_bits`.
+    access_bits: of the widest access that the chip has and alignments allow.
     read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
     block_elems: neighbours in a row that must be with one thread or few lanes. single_reads: names of inputs that must be read element by element, because
     their addresses allow no vector that the outputs need. phased_limit_elems[p]: as vector_limit_elems, for vectors that need not begin with a row.
@@ -57,6 +58,7 @@ class PointwiseFacts:
     has_rng: bool
     min_vector_elems: int
     vector_bits: int = MAX_VECTOR_BITS
+    access_bits: int = MAX_VECTOR_BITS
     read_bits: int = 0
     written_bits: int = 0
     divides_rows: bool = False
@@ -109,7 +111,8 @@ class ReductionFacts(RowShape):
     vector_limit_elems: along the last run. phased_limit_elems: the same for vectors that need not begin with a row. input_bits, output_bits: bits per
     element of the loops of the inputs and outputs that vary over all loops' kinds (both reduced and not). reductions: results per row;
     accumulator_bits: their state. results_meet: an expression uses two of them. exchange_factor: cost of combining partial results
-    among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`. single_reads: as in `PointwiseFacts`.
+    among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
+    single_reads, access_bits: as in `PointwiseFacts`.
     """
 
     iteration_elems: int
@@ -132,6 +135,7 @@ class ReductionFacts(RowShape):
     can_begin_anywhere: bool = False
     phased_limit_elems: int = 1
     vector_bits: int = MAX_VECTOR_BITS
+    access_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
     exchange_factor: int = 1
     single_reads: tuple[int, ...] = ()
@@ -177,6 +181,7 @@ class PersistentFacts(RowShape):
     min_vector_elems: int
     phased_limit_elems: int = 1
     vector_bits: int = MAX_VECTOR_BITS
+    access_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
     still_axes: int = 0
     has_lookup: bool = False
@@ -219,9 +224,17 @@ NARROW_WORD_ELEMS = 4
 takes a register each: a row of 262144 in floats of 8 and 4 bits, one of them at an odd address, spilled 556 bytes of each thread."""
 
 
-def with_single_reads(params: Any, facts: ReductionFacts | PersistentFacts) -> Any:
-    """Return params that read those inputs element by element of which the facts say so."""
-    return replace(params, single_reads=facts.single_reads) if facts.single_reads else params
+def with_accesses(params: Any, facts: ReductionFacts | PersistentFacts) -> Any:
+    """Return params with what the facts say of accesses: inputs that are read element by element, and the bits of the widest one."""
+    if facts.single_reads:
+        params = replace(params, single_reads=facts.single_reads)
+    access_bits = access_bits_of(facts, params.vector_elems)
+    return replace(params, access_bits=access_bits) if access_bits > MAX_VECTOR_BITS else params
+
+
+def access_bits_of(facts: PointwiseFacts | ReductionFacts | PersistentFacts, vector_elems: int) -> int:
+    """Return the bits of the widest access of a kernel with such vectors: what every chip has, unless vectors are wider and the chip has more."""
+    return facts.access_bits if vector_elems * facts.max_dtype_bits > MAX_VECTOR_BITS else MAX_VECTOR_BITS
 
 
 class PointwiseAnalysis:
@@ -246,14 +259,17 @@ class PointwiseAnalysis:
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
-    def facts(self, env: Sizes, alignment_bits: Alignments) -> PointwiseFacts:
-        """Return what the choice is made from, at these sizes."""
+    def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PointwiseFacts:
+        """Return what the choice is made from, at these sizes. max_access_bits: the chip's widest access."""
         extents = self.axes.extents_elems(env)
         single = self._single_reads(env, alignment_bits)
         limits = self.limits.without(single) if single else self.limits
+        access_bits, vector_bits = limits.access_bits(alignment_bits, max_access_bits), self.vector_bits
+        if access_bits > MAX_VECTOR_BITS:
+            vector_bits = max(access_bits, thread_vector_bits(limits.vectorizable, self.outputs, 0, access_bits))
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
-            vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, self.vector_bits) for p in range(max(1, len(self.order)))),
+            vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order)))),
             broadcast=self.broadcast,
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
@@ -265,7 +281,8 @@ class PointwiseAnalysis:
             has_exp=self.cost.has_exp,
             has_rng=self.cost.has_rng,
             min_vector_elems=self.min_vector_elems,
-            vector_bits=self.vector_bits,
+            vector_bits=vector_bits,
+            access_bits=access_bits,
             read_bits=self.read_bits,
             written_bits=self.written_bits,
             divides_rows=self.divides_rows,
@@ -342,17 +359,22 @@ class RowAnalysis:
         self.vector_bits = thread_vector_bits(vectorizable, outputs, self.blocks.largest)
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if t in buffers.first_pass and buffers.first_pass[t] > 0)
 
-    def shared_facts(self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...]) -> dict[str, Any]:
-        """Return the fields that the facts of reductions and of normalizations have in common."""
+    def shared_facts(
+        self, env: Sizes, alignment_bits: Alignments, extents: tuple[int, ...], max_access_bits: int = MAX_VECTOR_BITS
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the fields that the facts of reductions and of normalizations have in common. max_access_bits: the chip's widest access."""
         shape = self.shape
         single = self.single_reads(env, alignment_bits)
         limits = self.limits.without(single) if single else self.limits
+        access_bits, vector_bits = limits.access_bits(alignment_bits, max_access_bits), self.vector_bits
+        if access_bits > MAX_VECTOR_BITS:
+            vector_bits = thread_vector_bits(limits.vectorizable, self.outputs, self.blocks.largest, access_bits)
         is_phased = not single and not self.blocks.largest
         return dict(
             iteration_elems=math.prod(extents[n] for n in shape.order if n not in shape.reduced),
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
-            vector_limit_elems=limits.limit_elems(shape.inner_position, env, alignment_bits, self.vector_bits),
+            vector_limit_elems=limits.limit_elems(shape.inner_position, env, alignment_bits, vector_bits),
             phased_limit_elems=limits.phased_limit_elems(shape.inner_position, alignment_bits) if is_phased else 1,
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
@@ -366,7 +388,8 @@ class RowAnalysis:
             has_exp=self.cost.has_exp,
             has_rng=self.cost.has_rng,
             min_vector_elems=self.min_vector_elems,
-            vector_bits=self.vector_bits,
+            vector_bits=vector_bits,
+            access_bits=access_bits,
             block_elems=self.blocks.largest,
             single_reads=tuple(t.name for t in single),
         )
@@ -416,9 +439,9 @@ class ReductionAnalysis(RowAnalysis):
         """No tensor has some of the axes along which columns lie and lacks others: a vector that overlaps the one before has an index for all of them."""
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
-    def facts(self, env: Sizes, alignment_bits: Alignments) -> ReductionFacts:
+    def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
         can_begin_anywhere = self.has_whole_columns and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
-        shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env))
+        shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env), max_access_bits)
         return ReductionFacts(**shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor)
 
 
@@ -450,13 +473,13 @@ class PersistentAnalysis(RowAnalysis):
         last = [max((n for n, c in enumerate(run) if c in stored), default=-1) for stored in still]
         return len(run) - 1 - max(last) if last and max(last) >= 0 else 0
 
-    def facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
+    def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PersistentFacts:
         """Return the facts at these sizes; the last reduced run is cut where an input stands still, unless vectors would be too narrow."""
-        facts = self._facts(env, alignment_bits)
+        facts = self._facts(env, alignment_bits, max_access_bits)
         if not self.still_axes:
             return facts
         extents, order = self.axes.extents_elems(env), self.shape.order
-        limit = self.limits.limit_elems(len(order) - self.still_axes, env, alignment_bits, self.vector_bits)
+        limit = self.limits.limit_elems(len(order) - self.still_axes, env, alignment_bits, facts.vector_bits)
         if limit < facts.vector_limit_elems and (limit * facts.max_dtype_bits < LEAST_RUN_BITS or limit < facts.min_vector_elems):
             return facts
         inner = math.prod(extents[n] for n in order[-self.still_axes :])
@@ -464,7 +487,7 @@ class PersistentAnalysis(RowAnalysis):
         runs = (*facts.runs[:-1], (is_reduced, run // inner), (is_reduced, inner))
         return replace(facts, runs=runs, still_axes=self.still_axes, vector_limit_elems=limit, phased_limit_elems=1)  # a phase is of a row that is one run
 
-    def _facts(self, env: Sizes, alignment_bits: Alignments) -> PersistentFacts:
+    def _facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int) -> PersistentFacts:
         extents = self.axes.extents_elems(env)
         buffers = self.buffers
         return PersistentFacts(
@@ -478,7 +501,7 @@ class PersistentAnalysis(RowAnalysis):
             recompute_instructions=buffers.recomputed.instructions,
             recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
             passes=buffers.passes,
-            **self.shared_facts(env, alignment_bits, extents),
+            **self.shared_facts(env, alignment_bits, extents, max_access_bits),
         )
 
 

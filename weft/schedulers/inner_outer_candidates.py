@@ -72,7 +72,7 @@ class Candidates:
     def __init__(self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER) -> None:
         self.facts, self.arch, self.rows, self.slack = facts, arch, facts.rows, slack
         rows = self.rows
-        self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, max(rows.vector_bits, arch.max_vector_bits))
+        self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, rows.vector_bits)
         if facts.has_single_axes:
             self.vector = rows.min_vector_elems
         self.is_projected = rows.projected_bits is not None and (rows.projected_bits <= rows.persistent_bits and not rows.recompute_has_exact_exp)

@@ -26,7 +26,7 @@ from ..schedule.rfactor import rfactor
 from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_single_reads
+from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, in_fewer_passes, keep_elsewhere
 from .row_ways import choose_rows, way_candidates, way_of
@@ -53,24 +53,24 @@ class InnerPersistent(Scheduler):
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         if not analysis.needs_vectors:
             return None
-        facts = analysis.facts(sizes, alignment_bits)
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
         return self.choose_variant(analysis, sizes, alignment_bits, arch, "register")
 
     def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
-        facts = analysis.facts(sizes, alignment_bits)
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         is_masked = reads_under_a_mask(analysis)
         params, trace = choose_rows(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked), variant=variant)
-        params = with_single_reads(params, facts)
+        params = with_accesses(params, facts)
         return keep_what_a_mask_left(params) if is_masked else params, trace
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
         chosen = self.choose_variant(analysis, sizes, alignment_bits, arch, "auto")[0]
-        facts, is_masked = analysis.facts(sizes, alignment_bits), reads_under_a_mask(analysis)
+        facts, is_masked = analysis.facts(sizes, alignment_bits, arch.max_access_bits), reads_under_a_mask(analysis)
         ways = way_candidates(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked))
-        found = [(way, with_single_reads(params, facts)) for way, params in ways]
+        found = [(way, with_accesses(params, facts)) for way, params in ways]
         if analysis.needs_vectors:
             found = [(way, params) for way, params in found if params.vector_elems == chosen.vector_elems]
         if is_masked:
@@ -146,7 +146,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]
     peel = peel_of(analysis.shape, analysis.axes, params.fill, params.batches, phase)
-    return ScheduleResult(tuple(static), params.max_registers, params.cluster_blocks, peel)
+    return ScheduleResult(tuple(static), params.max_registers, params.cluster_blocks, peel, access_bits=params.access_bits)
 
 
 def copy_to_shared(template: Template, names: set[int], vector_elems: int) -> dict[TensorView, TensorView]:

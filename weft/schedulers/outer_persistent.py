@@ -12,13 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..analysis.loop_axes import Obstacle
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import MAX_GRID, Arch
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_single_reads
+from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
 from .row_passes import Passes, in_fewer_passes, lookups_first, read_again
@@ -67,8 +68,8 @@ results of eight columns; of a thread in all."""
 
 def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     """Return the params for columns in registers; None where they are too long or short, or accesses too narrow, or blocks too few."""
-    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits)
-    if vector * facts.max_dtype_bits != arch.max_vector_bits or not LEAST_KEPT <= rows <= MOST_KEPT * MOST_KEPT_CLUSTER or facts.projected_bits is None:
+    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
+    if vector * facts.max_dtype_bits != MAX_VECTOR_BITS or not LEAST_KEPT <= rows <= MOST_KEPT * MOST_KEPT_CLUSTER or facts.projected_bits is None:
         return None
     bdimx, bdimy = (8, 32) if 256 < rows <= 2 * 32 * MOST_BATCHES else (4, 32) if rows <= 256 else (4, 64)
     cluster = next_power_of_two(ceil_div(rows, bdimy * MOST_BATCHES))
@@ -86,7 +87,7 @@ def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
 
     Source: blocks of 16 and 32 quantized along both axes from one read.
     """
-    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits)
+    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
     lanes = ceil_div(facts.block_elems, vector)
     if rows > MOST_TILE_ROWS or lanes > arch.warp_threads or facts.projected_bits is None:
         return None
@@ -99,7 +100,7 @@ def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
 
 def turned_tile(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     """Return the params for tiles with turned outputs; None where a thread cannot hold its columns, or a block along a row is wider than its lanes."""
-    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits)
+    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
     bdimx = max(LANES_ALONG_COLUMNS, ceil_div(facts.block_elems, vector))
     if facts.projected_bits is None or bdimx > arch.warp_threads:
         return None
@@ -152,13 +153,13 @@ class OuterPersistent(Scheduler):
         if kept is None and not facts.block_elems:
             kept = columns_in_registers(facts, arch)
         if kept is not None:
-            return with_single_reads(kept, facts), f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
+            return with_accesses(kept, facts), f"outer_persistent: columns of {facts.reduction_elems} elements are kept in registers"
         read, why = self.choose_reread(facts, arch)
-        return with_single_reads(read, facts), why
+        return with_accesses(read, facts), why
 
     def choose_reread(self, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams, str]:
         """Return the params of columns that every pass reads again."""
-        vector = max(1, min(facts.vector_limit_elems, arch.max_vector_bits // facts.max_dtype_bits))
+        vector = max(1, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits))
         shared = self.shared_columns(facts, arch, vector)
         if shared is not None:
             return shared, f"outer_persistent: blocks of a cluster share columns, {shared.bdimx * vector} a block"
@@ -191,7 +192,7 @@ class OuterPersistent(Scheduler):
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, OuterParams]]:
         facts = analysis.facts(sizes, alignment_bits)
-        read = with_single_reads(self.choose_reread(facts, arch)[0], facts)
+        read = with_accesses(self.choose_reread(facts, arch)[0], facts)
         out = [self.choose(analysis, sizes, alignment_bits, arch)[0], read]
         for bdimx in (read.bdimx, max(1, read.bdimx // 2), min(32, 2 * read.bdimx)):
             bdimy = previous_power_of_two(max(1, min(read.bdimx * read.bdimy, BLOCK_THREADS) // bdimx))

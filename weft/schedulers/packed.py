@@ -29,17 +29,20 @@ def min_vector_elems(outputs: Iterable[TensorView]) -> int:
     return max([1, *(t.dtype().elems_per_unit for t in outputs)])
 
 
-def thread_vector_bits(tensors: Sequence[TensorView], outputs: Sequence[TensorView], block_elems: int = 0) -> int:
+def thread_vector_bits(
+    tensors: Sequence[TensorView], outputs: Sequence[TensorView], block_elems: int = 0, access_bits: int = MAX_VECTOR_BITS
+) -> int:  # fmt: skip
     """Bits of the widest of `tensors` that a thread takes at once: one access, or two of inputs beside which 8 or 4 bits would move in small pieces.
 
-    block_elems: of rows whose blocks have a scale each, which every thread of a block computes: threads with more of it do so less often.
+    block_elems: of rows whose blocks have a scale each, which every thread of a block computes: threads with more of it do so less often. access_bits: of
+    the widest access, which outputs may be as wide as.
     """
     narrow = [t.dtype().bits for t in tensors if t.dtype().is_narrow_float]
     if not narrow:
         return MAX_VECTOR_BITS
     widest = max(t.dtype().bits for t in tensors)
     is_stored = any(t.dtype().bits == widest and any(t is o for o in outputs) for t in tensors)
-    bits, most = MAX_VECTOR_BITS, MAX_VECTOR_BITS if is_stored else MOST_THREAD_BITS
+    bits, most = MAX_VECTOR_BITS, access_bits if is_stored else MOST_THREAD_BITS
     while (bits // widest * min(narrow) < NARROW_ACCESS_BITS or bits // widest < block_elems) and bits < most:
         bits *= 2
     return bits

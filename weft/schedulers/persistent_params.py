@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import Arch
 from ..schedule.peel import fill_of_parts, row_vectors
 from .facts import PersistentFacts
@@ -44,7 +45,7 @@ class PersistentParams:
     late: where inputs that only the last pass reads are loaded: 0: with the row, 1: all at the start of that pass, 2: each vector as it is used.
     unswitch: the bounds of a thread's vectors along the outer runs are one test ("3d").
     fill: which vectors of a row in registers all exist: "whole": every one of every thread; "leading": those of all batches but the last; "partial": not known.
-    single_reads: names of inputs that are read element by element.
+    single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory.
     fewer_passes: reductions that need each other are one, as far as they can be, whose results threads and blocks exchange once; rows read again always do so.
     along_run: the blocks of a cluster share each of the (inner) runs, and not the runs ("3d").
     """
@@ -74,6 +75,7 @@ class PersistentParams:
     single_reads: tuple[int, ...] = ()
     fewer_passes: bool = False
     along_run: bool = False
+    access_bits: int = MAX_VECTOR_BITS
 
     @property
     def part_multiple(self) -> int:
@@ -149,7 +151,7 @@ class RowsOf:
     def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
         self.is_wide = facts.max_dtype_bits >= 32
-        self.is_phased, self.vector = vectors_along_rows(facts, arch)
+        self.is_phased, self.vector = vectors_along_rows(facts)
         self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         self.block_lanes = max(1, facts.block_elems // self.vector)
         self.share = share_bytes_per_ns(arch)
@@ -167,7 +169,7 @@ class RowsOf:
 
     def full_vectors(self) -> int:
         """Vectors that have the bytes of the widest access."""
-        return max(1, self.arch.max_vector_bits // (self.vector * self.facts.max_dtype_bits))
+        return max(1, MAX_VECTOR_BITS // (self.vector * self.facts.max_dtype_bits))
 
     def workspace_bytes(self, block: int) -> int:
         """Shared memory in which the warps of a block exchange partial results."""

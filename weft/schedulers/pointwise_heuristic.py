@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import MAX_GRID, WARP_THREADS, Arch
 from ..schedule.peel import gains_by_phase, row_vectors
-from .facts import PointwiseFacts
+from .facts import PointwiseFacts, access_bits_of
 from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_two, round_up, vector_elems
 from .throughput_heuristic import INSTRUCTIONS_PER_OP, bytes_in_flight_per_sm, clocks_per_ns, share_bytes_per_ns
 
@@ -54,7 +55,7 @@ class PointwiseParams:
     break_point: number of loops on the left; 0: one dimension. unroll_outer: left indices per thread; unroll_inner: vectors per thread on the right.
     split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
     single_reads: names of inputs that are read element by element. is_phased: vectors are aligned in memory although the right side's rows are not, so that
-    a row begins and ends inside of one.
+    a row begins and ends inside of one. access_bits: of the widest access of a thread.
     """
 
     break_point: int
@@ -68,6 +69,7 @@ class PointwiseParams:
     max_registers: int
     single_reads: tuple[int, ...] = ()
     is_phased: bool = False
+    access_bits: int = MAX_VECTOR_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,12 @@ def _is_legal_vector(facts: PointwiseFacts, position: int, vector: int) -> bool:
 def _vector(facts: PointwiseFacts, arch: Arch, position: int) -> int:
     """Width at a break position: the widest legal one; a single element when even one warp per multiprocessor would lack work."""
     limit = facts.vector_limit_elems[position] if position < len(facts.vector_limit_elems) else 1
-    widest = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, max(facts.vector_bits, arch.max_vector_bits))
-    return widest if facts.total_elems >= widest * arch.sm_count * arch.warp_threads else min(widest, facts.min_vector_elems)
+    widest = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, facts.vector_bits)
+    least, right = widest * arch.sm_count * arch.warp_threads, math.prod(facts.extents_elems[position:])
+    if facts.access_bits > MAX_VECTOR_BITS and (facts.total_elems < least or position and right < LANES_FOR_TWO_DIMENSIONS * widest):
+        narrower = vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, MAX_VECTOR_BITS)
+        widest, least = narrower, narrower * arch.sm_count * arch.warp_threads
+    return widest if facts.total_elems >= least else min(widest, facts.min_vector_elems)
 
 
 def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> PointwiseParams:
@@ -185,7 +191,7 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
     return PointwiseParams(
         break_point=position, vector_elems=vector, **asdict(block), is_left_fastest=left_fastest,
         split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
-        single_reads=facts.single_reads, is_phased=chosen.is_phased,
+        single_reads=facts.single_reads, is_phased=chosen.is_phased, access_bits=access_bits_of(facts, vector),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ..schedule.peel import Peel, Phase
 from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction, with_single_reads
+from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction, with_accesses
 from .reduction_heuristic import ReductionParams, choose_with_trace, variants
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of, positions, split_axis, whole_warps,
@@ -43,17 +43,17 @@ class Reduction(Scheduler):
     def accept(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         if not analysis.needs_vectors:
             return None
-        facts = analysis.facts(sizes, alignment_bits)
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         return analysis.why_not_vectors(facts, choose_with_trace(facts, arch)[0].vector_elems)
 
     def choose(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ReductionParams, str]:
-        facts = analysis.facts(sizes, alignment_bits)
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         params, trace = choose_with_trace(facts, arch)
-        return with_single_reads(params, facts), str(trace)
+        return with_accesses(params, facts), str(trace)
 
     def candidates(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, ReductionParams]]:
-        facts = analysis.facts(sizes, alignment_bits)
-        return [(name, with_single_reads(params, facts)) for name, params in variants(facts, arch)]
+        facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
+        return [(name, with_accesses(params, facts)) for name, params in variants(facts, arch)]
 
     def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> ScheduleResult:
         template = Template(fusion)
@@ -85,7 +85,8 @@ class Reduction(Scheduler):
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), first, apart)
         threads = (whole_warps(params.bdimx, params.bdimy, params.bdimz), params.bdimy, params.bdimz)
         static = tuple((kind, n) for kind, n in zip(_STATIC, threads) if n > 1 or kind is ParallelType.block_x)
-        return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, None if phase is None else Peel(phase=phase))
+        peel = None if phase is None else Peel(phase=phase)
+        return ScheduleResult(static, params.max_registers, params.grid_split if params.is_cluster else 1, peel, access_bits=params.access_bits)
 
 
 def read_on_both_sides(template: Template) -> list[TensorView]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import Arch
 from ..schedule.peel import row_vectors
 from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows
@@ -64,7 +65,7 @@ class ReductionParams:
     is_phased: vectors are aligned in memory although rows are not ("inner" only). is_cluster: the grid_split blocks are a cluster ("outer" only).
     unswitch: the serial loop tests the bounds of all unrolled loads at once.
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
-    single_reads: names of inputs that are read element by element.
+    single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class ReductionParams:
     is_cluster: bool = False
     overlaps: bool = False
     single_reads: tuple[int, ...] = ()
+    access_bits: int = MAX_VECTOR_BITS
 
     @property
     def threads_per_block(self) -> int:
@@ -155,7 +157,7 @@ class Candidates:
 
     def __init__(self, facts: ReductionFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
-        self.is_phased, self.vector = vectors_along_rows(facts, arch)
+        self.is_phased, self.vector = vectors_along_rows(facts)
         if not facts.is_inner and facts.max_dtype_bits < 8:
             self.vector = min(self.vector, MOST_NARROW_COLUMNS)
         self.overlaps = facts.can_begin_anywhere and self.vector == 1 and facts.inner_run_elems >= SHIFTED_ELEMS and facts.min_vector_elems == 1

@@ -16,7 +16,7 @@ from ..analysis.connected import is_connected
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.lookups import bad_source, loads
 from ..analysis.reduction_shape import reduction_exprs
-from ..analysis.vectorization import VectorLimits
+from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..arch import MAX_GRID, Arch
 from ..dtypes import DataType
 from ..ir.enums import ParallelType, SchedulerType
@@ -107,7 +107,7 @@ class Scans(Scheduler):
         row, others = extents[analysis.along], math.prod(extents[n] for n in analysis.order if n != analysis.along)
         if analysis.is_row:
             limit = analysis.limits.limit_elems(len(analysis.order) - 1, sizes, alignment_bits)
-            vector = min(limit, max(1, arch.max_vector_bits // analysis.max_dtype_bits))
+            vector = min(limit, max(1, MAX_VECTOR_BITS // analysis.max_dtype_bits))
             threads = min(ROW_THREADS, max(32, next_power_of_two(ceil_div(row, vector * 2))))
             unroll = min(ROW_UNROLL, next_power_of_two(ceil_div(row, vector * threads)))
             params = ScanParams(True, vector, unroll, threads, 1, arch.registers_per_thread(2048))

@@ -18,7 +18,7 @@ import numpy as np
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
-from ..analysis.vectorization import VectorLimits
+from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..arch import CP_ASYNC_BYTES, SECTOR_BYTES, Arch
 from ..expr import evaluate_int
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
@@ -167,7 +167,7 @@ class Transpose(Scheduler):
 
     def _vectors(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[int, int]:
         """Return elements of an access on the straight side, and on the turned one."""
-        widest = arch.max_vector_bits // analysis.widest_bits
+        widest = MAX_VECTOR_BITS // analysis.widest_bits
         along = analysis.vector(analysis.along_limits, analysis.along, sizes, alignment_bits)
         return min(widest, along), min(widest, analysis.vector(analysis.across_limits, analysis.across, sizes, alignment_bits))
 
@@ -182,7 +182,7 @@ class Transpose(Scheduler):
 
     def _ranked(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[TransposeParams], list[float]]:
         """Return the candidates and their predicted times in ns, best first."""
-        widest = arch.max_vector_bits // analysis.widest_bits
+        widest = MAX_VECTOR_BITS // analysis.widest_bits
         along, across = self._vectors(analysis, sizes, alignment_bits, arch)
         found = []
         for tile, threads in ((chunks * widest, threads) for chunks in TILE_CHUNKS for threads in TILE_THREADS):
