@@ -26,6 +26,8 @@ SHARED_RESERVED_PER_BLOCK_BYTES = 1024
 """CUDA keeps 1 KiB of shared memory per block (tuning guides of Ampere, Hopper and Blackwell)."""
 SECTOR_BYTES = 32
 """What memory is read and written in. Source: CUDA C++ Best Practices Guide, coalesced access to global memory."""
+VECTOR_BYTES = 32
+"""The widest access of a thread to global memory on any chip, and so the largest alignment that matters; `Arch.max_access_bits` is that of one."""
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK_Z = 64
 BULK_BYTES = 16

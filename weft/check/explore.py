@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weft.arch import VECTOR_BYTES
 from weft.emulator import Buffer, EmulatedKernel, Finding, LaunchReport, Scalar
 from weft.errors import UserError
-from weft.runtime.binding import VECTOR_BYTES
 
 SEEDS = 8
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..analysis.extents import SizeEquality
+from ..arch import VECTOR_BYTES
 from ..dtypes import DataType
 from ..errors import UserError
 from ..expr import Number, Sym, evaluate, var
@@ -22,9 +23,6 @@ from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import NoSuchType, torch_dtype, torch_dtype_to_nvfuser_dtype
 from .storage_check import check_storage
-
-VECTOR_BYTES = 32
-"""The widest access of a kernel on any chip, and so the largest alignment that matters."""
 
 
 class WrongArgumentCount(UserError):

@@ -24,7 +24,7 @@ from .. import compiler, forking
 from ..analysis.extents import SizeEquality, canonicalize_extents
 from ..analysis.layouts import keep_memory_formats
 from ..analysis.random_numbers import drawing_ops
-from ..arch import Arch
+from ..arch import VECTOR_BYTES, Arch
 from ..dtypes import DataType
 from ..errors import WeftError
 from ..expr import Number, Sym, evaluate, evaluate_int, variables
@@ -41,7 +41,7 @@ from ..lower.program import KernelProgram
 from ..options import Options, current
 from ..segment.plan import KernelStep, Plan, ViewStep
 from . import tuned, zero_size
-from .binding import VECTOR_BYTES, Bound, SizesDiffer
+from .binding import Bound, SizesDiffer
 from .engines import BuiltKernel, Engine
 from .outputs import Layout, OutputPlan, layout_of, stride_values
 from .steps import KernelUse, Part, PlanTable, uses_of

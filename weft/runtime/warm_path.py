@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from .binding import VECTOR_BYTES
+from ..arch import VECTOR_BYTES
 from .launch import LaunchRecord
 from .launch_batch import LaunchBatch
 
