@@ -7,7 +7,9 @@ import torch
 from narrow_tensors import random_values
 
 from weft import DataType, FusionDefinition, quantize
+from weft.ops.matmuls import WrongOperand
 from weft.ops.torch_ops import MissingHardware, check_hardware
+from weft.runtime.binding import WrongDtype
 
 BF16, E4M3, E8M0 = DataType.BFloat16, DataType.Float8_e4m3fn, DataType.Float8_e8m0fnu
 FP4 = DataType.Float4_e2m1fn_x2
@@ -137,3 +139,14 @@ def test_groups_with_scales_of_blocks_name_the_missing_hardware(elements, scales
     given = [q, qb.view(1, 32, -1).transpose(1, 2), torch.tensor([32], dtype=torch.int32, device=device), s, sb.view(1, 32, -1).transpose(1, 2)]
     with pytest.raises(MissingHardware, match=f"grouped_mm of {name} needs a GPU of compute capability 10.0"):
         grouped(elements, scales).execute(given)
+
+
+@pytest.mark.parametrize("op", ["matmul", "linear"])
+def test_products_without_scales_are_refused_by_name(op):
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor([-1, -1], contiguity=True, dtype=FP4) for _ in range(2))
+        with pytest.raises(WrongOperand, match=f"W394: {op}: torch has no {op} of Float4_e2m1fn without scales(.|\n)*scaled_mm"):
+            getattr(fd.ops, op)(a, b)
+        fd.add_output(fd.ops.cast(a, BF16))
+    with pytest.raises(WrongDtype, match=r"W773(.|\n)*bytes of codes as tensor.view\(torch.float4_e2m1fn_x2\)"):
+        fd.execute([torch.zeros(4, 8, dtype=torch.uint8), torch.zeros(4, 8, dtype=torch.uint8)])

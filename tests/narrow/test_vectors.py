@@ -195,3 +195,9 @@ def test_a_transposed_input_is_quantized_in_one_kernel():
     for got, want in zip(fd.execute([x]), quantize.nvfp4(x.t().contiguous()), strict=True):
         np.testing.assert_array_equal(codes(got), codes(want))
     assert len(fd.fec.kernel_runtimes) == 1
+
+
+@pytest.mark.parametrize("layout, sizes", [("rows", (5, 0)), ("128x4", (128, 0))])
+def test_rows_without_elements_have_no_scales(layout, sizes):
+    codes, scales = quantize.nvfp4(torch.zeros(5, 0, dtype=torch.bfloat16), None, layout)
+    assert tuple(codes.shape) == (5, 0) and tuple(scales.shape) == sizes

@@ -44,6 +44,12 @@ def _same_type(op: str, a: TensorView, b: TensorView, names: str = "A and B") ->
         raise WrongOperand(op=op, reason=text, remedy="cast one of them to the type of the other")
 
 
+def _has_product(op: str, a: TensorView) -> None:
+    if a.dtype().is_narrow_float:
+        remedy = "give fd.ops.scaled_mm the elements and their scales, or cast both to BFloat16"
+        raise WrongOperand(op=op, reason=f"torch has no {op} of {a.dtype().name} without scales", remedy=remedy)
+
+
 def _same_extent(op: str, a: TensorView, b: TensorView, of_a: int, of_b: int) -> None:
     """Check the summed axis of two operands."""
     x, y = logical_axes(a)[of_a], logical_axes(b)[of_b]
@@ -77,6 +83,7 @@ def matmul(fusion: Fusion, a: TensorView, b: TensorView) -> TensorView:
     if a.ndim == 0 or b.ndim == 0:
         raise WrongOperand(op="matmul", reason=f"Expected inputs to be atleast 1D, got: {a.ndim} and {b.ndim}", remedy="give both operands an axis")
     _same_type("matmul", a, b)
+    _has_product("matmul", a)
     _same_extent("matmul", a, b, -1, -1 if b.ndim == 1 else -2)
     rows = [] if a.ndim == 1 else [like(fusion, logical_axes(a)[-2])]
     columns = [] if b.ndim == 1 else [like(fusion, logical_axes(b)[-1])]
@@ -91,6 +98,7 @@ def linear(fusion: Fusion, x: TensorView, weight: TensorView, bias: TensorView |
     if weight.ndim != 2:
         raise WrongOperand(op="linear", reason=f"Input B must be at least 2D, and {weight} has {weight.ndim} axes", remedy="give the weight the shape [N, K]")
     _same_type("linear", x, weight, "input and weight")
+    _has_product("linear", x)
     _same_extent("linear", x, weight, -1, -1)
     operands = [x, weight]
     if bias is not None:

@@ -46,7 +46,7 @@ class ExpectedScalar(UserError):
 class WrongDtype(UserError):
     code = "W773"
     what = "Expected input {index}, {value}, to be bound to a tensor of dtype {expected}, but got a tensor of dtype {given}"
-    fix = "pass tensor.to({torch_type}), or define the input with the dtype of the tensor"
+    fix = "pass {remedy}, or define the input with the dtype of the tensor"
 
 
 class WrongRank(UserError):
@@ -201,7 +201,7 @@ class _TensorInput:
         if not isinstance(given, torch.Tensor):
             raise ExpectedTensor(index=self.index, value=self.shown, given=_shown_value(given), dtype=self.tensor.dtype())
         if given.dtype is not self.dtype:
-            raise WrongDtype(index=self.index, value=self.shown, expected=self.tensor.dtype().value, given=type_name(given.dtype), torch_type=self.dtype)
+            raise WrongDtype(index=self.index, value=self.shown, expected=self.tensor.dtype().value, given=type_name(given.dtype), remedy=self._converted())
         if given.dim() != self.rank:
             raise WrongRank(index=self.index, value=self.shown, expected=self.rank, given=given.dim())
         if self.tensor.is_cpu_scalar:
@@ -212,6 +212,10 @@ class _TensorInput:
         span = span_elems(sizes, strides)
         check_storage(given, -(-span * self.tensor.dtype().bits // 8), self.index, self.shown)
         return BoundTensor(sizes, strides, alignment_bytes(given.data_ptr()), span)
+
+    def _converted(self) -> str:
+        """How a tensor of another type becomes one of this input's; torch has no casts to types of which several elements share a byte."""
+        return f"tensor.to({self.dtype})" if self.unit == 1 else f"bytes of codes as tensor.view({self.dtype}), numbers through fd.ops.cast or weft.quantize"
 
     def _unpacked(self, sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return sizes and strides in elements, of which torch's own hold several along the axis that is innermost in memory. Errors: NotWholeBytes."""

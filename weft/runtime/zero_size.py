@@ -38,7 +38,7 @@ def extents(fusion: Fusion) -> list[Sym]:
     """Return the distinct extents of all tensors that matter, in order."""
     found: dict[Sym, None] = {}
     for tensor in fusion.tensors():
-        for axis in tensor.get_maybe_root_domain():
+        for axis in (*tensor.get_maybe_root_domain(), *(tensor.get_logical_domain() if sample_of(tensor) is not None else ())):
             found[axis.logical_extent] = None
     return list(found)
 
