@@ -20,6 +20,7 @@ import torch
 from .aligned import align_products
 from .aten import RULES
 from .backend_options import BackendOptions, BadOption, BadOptionValue, chosen_options
+from .channels_last import lay_out_convolutions
 from .compiling import compile_graph, is_on_cpu, run_plan
 from .cuda_graphs import CudaGraphs
 from .record import GRAPHS, CompiledGraph
@@ -102,6 +103,7 @@ def partition(
     simplify(joint.graph, splits_bias=is_ours)
     if is_ours:
         align_products(joint.graph)
+        lay_out_convolutions(joint.graph)
     _save_what_extrema_are_of(joint.graph)
     return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
 

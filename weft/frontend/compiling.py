@@ -16,6 +16,7 @@ from torch.fx import Node
 from ..errors import WeftError
 from . import ahead
 from .aligned import align_products
+from .channels_last import lay_out_convolutions
 from .aten import Declined
 from .backend_options import BackendOptions
 from .calling import shorten, with_calls
@@ -41,6 +42,7 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
         simplify(gm.graph, splits_bias=options.emulate or not on_cpu)
         if options.emulate or not on_cpu:
             align_products(gm.graph)
+            lay_out_convolutions(gm.graph)
     if on_cpu and not options.emulate:
         log.info("%s graph: its tensors are on the CPU, so torch runs it eagerly (options={'emulate': True} runs weft's kernels in the emulator)", kind)
         return _plain(gm)

@@ -46,14 +46,19 @@ def emit(graph: Graph, at: Node, target: Any, *args: Any, **keywords: Any) -> No
     with graph.inserting_before(at):
         node = graph.call_function(target, args, keywords)
     node.meta = {key: value for key, value in at.meta.items() if key != "tensor_meta"}
-    given, named = torch.fx.node.map_arg((args, keywords), lambda n: n.meta["val"])
-    mode = next(v.fake_mode for n in (*node.all_input_nodes, *at.all_input_nodes) if isinstance(v := n.meta["val"], FakeTensor))
+    node.meta["val"] = fake_result(node, *at.all_input_nodes)
+    return node
+
+
+def fake_result(node: Node, *others: Node) -> Any:
+    """Return what a call gives for the fake values of its arguments; the mode is theirs, or that of `others`."""
+    given, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    mode = next(v.fake_mode for n in (*node.all_input_nodes, *others) if isinstance(v := n.meta["val"], FakeTensor))
     with mode, torch.no_grad():
-        value = target(*given, **named)
+        value = node.target(*given, **named)  # type: ignore[operator]
         if isinstance(value, torch.Tensor) and value._is_view():  # which remembers whose it is, and could not be written to a file
             value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    node.meta["val"] = value
-    return node
+    return value
 
 
 def _replace(graph: Graph, node: Node, by: Node) -> None:
@@ -278,4 +283,4 @@ _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.as_strided.default: _as_view,
 }  # fmt: skip
 
-__all__ = ["KEPT", "emit", "simplify"]
+__all__ = ["KEPT", "emit", "fake_result", "simplify"]
