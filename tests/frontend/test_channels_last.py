@@ -10,11 +10,19 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from weft.frontend.backend import GRAPHS, backend
+from weft.frontend import channels_last, regions
 from weft.frontend.channels_last import lay_out_convolutions
 
-pytestmark = pytest.mark.usefixtures("fresh")
+pytestmark = pytest.mark.usefixtures("fresh", "small_images")
 OPTIONS = {"emulate": True, "debug": True, "strict": True}
 Result = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+@pytest.fixture
+def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of a test count as large ones."""
+    monkeypatch.setattr(channels_last, "LEAST_ELEMS", 1)
+    monkeypatch.setattr(regions, "LARGE_ELEMS", 1)
 
 
 def residual(x: torch.Tensor, w: torch.Tensor) -> Result:
@@ -101,6 +109,7 @@ def test_which_convolutions_take_channels_last() -> None:
     first, last = (1008, 63, 7, 1), (1008, 1, 112, 16)
     assert strides_of_images(residual, x, w) == [last]
     assert strides_of_images(chained, x, w) == [last, (560, 1, 80, 16)]
+    assert strides_of_images(residual, x.to(memory_format=torch.channels_last), w) == [last]
     assert strides_of_images(residual, x.float(), w.float()) == [first]
     assert strides_of_images(lambda x, w: F.conv2d(F.relu(x), w), x[:, :3].contiguous(), w[:, :3].contiguous()) == [(189, 63, 7, 1)]
     assert strides_of_images(lambda x, w: F.conv2d(F.relu(x), w, groups=16), x, w[:, :1].contiguous()) == [first]

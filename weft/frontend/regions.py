@@ -46,6 +46,10 @@ def reason_against(node: Node) -> str:
 MOVES = "weft_moves"
 """A mark on nodes (`meta`): a copy that arranges its elements anew for an op that torch runs. A kernel writes it at once as that op wants it."""
 
+ALONE = "weft_alone"
+"""A mark on copies that turn an image between channels first and channels last beside a convolution. They are kernels of their own: a transpose goes through
+tiles, and a norm that wrote its result across its rows would write single elements."""
+
 
 def is_cheap(node: Node) -> bool:
     """True for views and factories, and for the parts of a view that has several."""
@@ -91,7 +95,7 @@ def find_regions(graph: torch.fx.Graph, reasons: dict[Node, str]) -> list[Region
 
 
 def _mark_moves(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> None:
-    """Mark copies that arrange a large tensor anew and that torch's ops read, directly or through views."""
+    """Mark copies that arrange a large tensor anew and that torch's ops read, directly or through views, or that stand beside a convolution."""
     foreign: set[Node] = set()  # what is no op of a region, and views that such an op reads
     for node in reversed(nodes):
         if node.op == "call_function" and is_cheap(node):
@@ -101,8 +105,24 @@ def _mark_moves(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> Non
         if is_foreign:
             foreign.add(node)
     for node in nodes:
-        if node.target is torch.ops.aten.clone.default and node in foreign and _is_large(node) and not why(node) and _is_rearranged(node):
-            node.meta[MOVES] = True
+        if node.target is torch.ops.aten.clone.default and _is_large(node) and not why(node) and _is_rearranged(node):
+            if _is_beside_convolution(node):
+                node.meta[MOVES] = node.meta[ALONE] = True
+            elif node in foreign:
+                node.meta[MOVES] = True
+
+
+def _is_beside_convolution(copy: Node) -> bool:
+    """True for a copy of four axes of what a convolution computes, or for one to read."""
+    convolutions = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+    source: Node = copy.args[0]  # type: ignore[assignment]
+    if is_getitem(source):
+        source = source.args[0]  # type: ignore[assignment]
+    return copy.meta["val"].dim() == 4 and any(node.target in convolutions for node in (source, *copy.users))
+
+
+def _joins(node: Node, source: Node) -> bool:
+    return ALONE not in node.meta and ALONE not in source.meta
 
 
 def _is_rearranged(node: Node) -> bool:
@@ -131,7 +151,7 @@ def _levels(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node
     level: dict[Node, int] = {}
     for node in nodes:
         takes = node in members
-        level[node] = max((level[s] + (0 if takes and s in members else 1) for s in sources[node]), default=0)
+        level[node] = max((level[s] + (0 if takes and s in members and _joins(node, s) else 1) for s in sources[node]), default=0)
     return level
 
 
@@ -142,7 +162,7 @@ def _sink(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]]
         if node in members and not is_getitem(node) and node in latest:
             level[node] = max(level[node], latest[node])
         for source in sources[node]:
-            limit = level[source] if node.op == "output" else level[node] - (0 if node in members else 1)
+            limit = level[source] if node.op == "output" else level[node] - (0 if node in members and _joins(node, source) else 1)
             latest[source] = min(latest.get(source, limit), limit)
     for node in nodes:
         if is_getitem(node) and node in members:
@@ -161,7 +181,7 @@ def _connected(nodes: list[Node], members: set[Node], sources: dict[Node, list[N
         return node
 
     for node in nodes:
-        if node not in members:
+        if node not in members or ALONE in node.meta:
             continue
         for source in sources[node]:
             if source in members and level[source] == level[node]:

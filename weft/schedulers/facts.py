@@ -113,6 +113,7 @@ class ReductionFacts(RowShape):
     accumulator_bits: their state. results_meet: an expression uses two of them. exchange_factor: cost of combining partial results
     among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
     single_reads, access_bits: as in `PointwiseFacts`.
+    column_inputs: inputs with one value for each column, which a thread holds while it goes down.
     """
 
     iteration_elems: int
@@ -138,6 +139,7 @@ class ReductionFacts(RowShape):
     access_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
     exchange_factor: int = 1
+    column_inputs: int = 0
     single_reads: tuple[int, ...] = ()
 
 
@@ -435,6 +437,7 @@ class ReductionAnalysis(RowAnalysis):
         super().__init__(fusion, axes, shape, buffers)
         self.results_meet = _results_meet(fusion, shape)
         columns = frozenset(shape.runs[-1].classes)
+        self.column_inputs = sum(not shape.is_inner and bool(axes.stored(t) & columns) and not axes.stored(t) & shape.reduced for t in _inputs(fusion))
         self.has_whole_columns = not shape.is_inner and all(axes.stored(t) & columns in (frozenset(), columns) for t in fusion.tensors())
         """No tensor has some of the axes along which columns lie and lacks others: a vector that overlaps the one before has an index for all of them."""
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
@@ -442,7 +445,10 @@ class ReductionAnalysis(RowAnalysis):
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:
         can_begin_anywhere = self.has_whole_columns and self.limits.can_begin_anywhere(self.shape.inner_position, alignment_bits)
         shared = self.shared_facts(env, alignment_bits, self.axes.extents_elems(env), max_access_bits)
-        return ReductionFacts(**shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor)
+        return ReductionFacts(
+            **shared, results_meet=self.results_meet, can_begin_anywhere=can_begin_anywhere, exchange_factor=self.exchange_factor,
+            column_inputs=self.column_inputs,
+        )  # fmt: skip
 
 
 def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:

@@ -24,7 +24,7 @@ from ..arch import Arch
 from ..schedule.peel import row_vectors
 from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows
 from .cost.passing import passing_ns
-from .cost.reductions import Reductions, work_of_reductions
+from .cost.reductions import Reductions, needed_registers, work_of_reductions
 from .facts import ReductionFacts
 
 UNROLLS, MOST_UNROLL = (1, 2, 4), 8
@@ -233,9 +233,11 @@ class Candidates:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
 
     def column_registers(self, threads: int, unroll: int) -> int:
-        """The same for columns, whose loads must all have registers: a tight limit makes the compiler issue one after the other."""
+        """The same for columns, whose loads must all have registers: a tight limit makes the compiler issue one after the other. Twice as many, too, where
+        what a thread holds for its columns leaves none for loads."""
         usual = self.registers(threads)
-        return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == MOST_UNROLL else usual
+        is_held = self.facts.column_inputs and needed_registers(self.facts, unroll * self.loaded_registers, self.vector, is_outer=True) > usual
+        return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == MOST_UNROLL or is_held else usual
 
     def splits(self, blocks: int, most: int, threads: int) -> Iterator[int]:
         """Ways to share a row among blocks: 1, and as many as give each multiprocessor a few blocks, all of which run at the same time.
@@ -293,15 +295,14 @@ class Candidates:
             for bdimy in dict.fromkeys(self.fitting(bdimx, max(1, min(n // bdimx, next_power_of_two(facts.reduction_elems)))) for n in BLOCK_THREADS[1:]):
                 threads = bdimx * bdimy
                 most = facts.reduction_elems // (2 * bdimy)
-                usual, many = self.column_registers(threads, 1), self.column_registers(threads, MOST_UNROLL)
                 for split in self.splits(columns, most, threads):
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
-                        yield False, unroll, bdimx, bdimy, 1, split, False, many if unroll == MOST_UNROLL else usual
+                        yield False, unroll, bdimx, bdimy, 1, split, False, self.column_registers(threads, unroll)
                 split = MOST_CLUSTER
                 # each block of a cluster gets its part of the columns from as many threads as there are blocks
                 if split <= min(most, bdimy, arch.max_cluster_blocks) and columns * split <= arch.sm_count:
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
-                        yield False, unroll, bdimx, bdimy, 1, split, True, many if unroll == MOST_UNROLL else usual
+                        yield False, unroll, bdimx, bdimy, 1, split, True, self.column_registers(threads, unroll)
 
     def fitting(self, bdimx: int, bdimy: int) -> int:
         """Return as many of the threads along y as have shared memory to fold all results of the kernel in."""

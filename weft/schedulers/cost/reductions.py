@@ -40,6 +40,13 @@ class Reductions:
     max_registers: Any
 
 
+def needed_registers(f: ReductionFacts, loaded: Any, vector: Any, *, is_outer: bool) -> Any:
+    """Return the registers of a thread that loads so many words before their first use."""
+    if not is_outer:
+        return OTHER_REGISTERS + loaded + f.accumulator_bits / 32
+    return OTHER_REGISTERS + loaded + vector * (f.accumulator_bits / 32 + f.column_inputs)
+
+
 def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
     """Return what the kernels do."""
     t = arch.latencies
@@ -60,7 +67,7 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     rounds = np.ceil(vectors / p.unroll)
     bits = f.input_bits / inputs
     words = SHIFTED_ACCESSES if p.overlaps else np.maximum(1, v * bits / 32)
-    needed = OTHER_REGISTERS + p.unroll * inputs * words + (v * f.accumulator_bits / 32 if p.is_outer else f.accumulator_bits / 32)
+    needed = needed_registers(f, p.unroll * inputs * words, v, is_outer=p.is_outer)
     lacking = np.maximum(0.0, needed - p.max_registers)
     # what a warp touches at once, and what it leaves of a line for later
     piece = np.minimum(run, p.bdimx * v) * bits / 8
