@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
 from .rewrites import emit, fake_result
 
@@ -89,7 +90,7 @@ def _turn_back(graph: Graph, node: Node, traced: Any, turned: dict[Node, Node]) 
     readers = list(node.users)
     if readers:
         copy = emit(graph, node.next, aten.clone.default, node, memory_format=torch.contiguous_format)
-        copy.meta = {**node.meta, "val": copy.meta["val"]}
+        copy.meta = {"recompute": CheckpointPolicy.MUST_SAVE, **node.meta, "val": copy.meta["val"]}  # not turned again in the backward
         for reader in readers:
             reader.replace_input_with(node, copy)
         turned[copy] = node
