@@ -6,8 +6,13 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from quick import milliseconds
+from weft import DataType, FusionDefinition
 from weft.arch import A100, B200, H100, H200
+from weft.device.library import translation_unit
+from weft.options import current
+from weft.runtime.nvrtc import compile_cubin
 from weft.schedulers.facts import ReductionFacts
 from weft.schedulers.reduction_heuristic import choose, choose_with_trace
 from weft.schedulers.arithmetic import tree_workspace_bytes
@@ -160,3 +165,32 @@ def test_odd_rows_are_read_in_wide_vectors(n):
         assert params == replace(choose(rows(m, n // 8 * 8), H200), is_phased=True)
     assert not choose(rows(m, n, vector=1), H200).is_phased
     assert not choose(replace(columns(m, n, vector=1), phased_limit_elems=8), H200).is_phased
+
+
+def many_values_per_column() -> FusionDefinition:
+    """Gradients of the weights of a norm down columns, with six values for each column."""
+    with FusionDefinition() as fd:
+        gradient, x = (fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16) for _ in range(2))
+        values = [fd.define_tensor([-1], contiguity=True, dtype=DataType.BFloat16) for _ in range(6)]
+        g, x, *held = (fd.ops.cast(t, DataType.Float) for t in (gradient, x, *values))
+        weight, mean, inverse, scale, shift, bias = (fd.ops.broadcast_in_dim(v, shape=x.shape(), broadcast_dims=[1]) for v in held)
+        hat = fd.ops.mul(fd.ops.sub(fd.ops.add(x, bias), mean), inverse)
+        y = fd.ops.add(fd.ops.mul(fd.ops.mul(hat, weight), scale), shift)
+        passed = fd.ops.mul(g, fd.ops.mul(fd.ops.sigmoid(y), fd.ops.add(y, 1.0)))
+        for term in (passed, fd.ops.mul(passed, hat), fd.ops.mul(passed, scale), fd.ops.mul(passed, y)):
+            fd.add_output(fd.ops.sum(term, [0]))
+    return fd
+
+
+@pytest.mark.parametrize("shape", [(65536, 320), (4096, 4099), (1000, 8192)])
+def test_values_that_a_thread_holds_for_its_columns_get_registers(shape):
+    """Before they were counted, eight loads ahead were chosen here, and 600 bytes of each thread went to memory."""
+    fd = many_values_per_column()
+    inputs = [torch.empty(shape, dtype=torch.bfloat16)] * 2 + [torch.empty(shape[1], dtype=torch.bfloat16)] * 6
+    caller = fd._executor_cache()._caller
+    sizes, engine = caller.sizes(inputs, None, current())
+    (use,) = sizes.kernels
+    request = caller.request(use, sizes, engine, current())
+    program = caller.kernels.program(request)
+    compiled = compile_cubin(translation_unit(program.text, program.blocks), program.name, "sm_90a", max_registers=program.max_registers)
+    assert compiled.resources.stack_bytes <= 64
