@@ -94,14 +94,22 @@ def reduction_shapes(fusion: Fusion, axes: LoopAxes) -> tuple[ReductionShape, ..
     return tuple(shapes)
 
 
-def without_rows(fusion: Fusion, axes: LoopAxes, kept: frozenset[int]) -> TensorView | None:
-    """Return a tensor that lost broadcast axes which run with loops of `kept` elsewhere, and has elements left; None when there is none.
+def without_rows(fusion: Fusion, axes: LoopAxes, shape: ReductionShape) -> TensorView | None:
+    """Return a tensor that lost broadcast axes which run with loops that are kept elsewhere, and cannot share the others' loops; None when there is none.
 
-    The loops of its operand begin with those axes, so that the two cannot share any.
+    One along what is reduced: its operand's loops begin with those axes, so that the two have none in common. One that lost several axes of the run that is
+    cut into vectors: the loops around it do not say where it stands in them.
     """
+    kept = frozenset(shape.order) - shape.reduced
+    in_vectors = frozenset(() if shape.is_inner else shape.runs[-1].classes)
+    lost: dict[TensorView, frozenset[int | None]] = {}
     for expr in fusion.tensor_exprs():
-        if isinstance(expr, SqueezeOp) and axes.stored(expr.tensor_outputs[0]):
+        gone = frozenset().union(*(lost.get(t, frozenset()) for t in expr.tensor_inputs))
+        if isinstance(expr, SqueezeOp):
             operand = no_reductions(expr.tensor_inputs[0].get_logical_domain())
-            if kept & {axes.of(axis) for axis, is_lost in zip(operand, expr.attributes["flags"], strict=True) if is_lost}:
-                return expr.tensor_outputs[0]
+            gone |= kept & {axes.of(axis) for axis, is_lost in zip(operand, expr.attributes["flags"], strict=True) if is_lost}
+        for tensor in expr.tensor_outputs if gone else ():
+            lost[tensor] = mine = gone - axes.concrete(tensor)
+            if mine and axes.stored(tensor) & shape.reduced or len(mine & in_vectors) > 1 and axes.stored(tensor):
+                return tensor
     return None

@@ -531,9 +531,6 @@ def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, Redu
     for tensor in (*_inputs(fusion), *_outputs(fusion)):
         if not axes.concrete(tensor) <= loops:
             return Obstacle(f"{tensor} has an axis that the reduction does not have")
-    without = without_rows(fusion, axes, loops - shape.reduced)
-    if without is not None:
-        return Obstacle(f"{without} lacks an axis of the rows, over which what it is computed from repeats")
     buffers = persistent_buffers(fusion, axes, shape)
     return buffers if isinstance(buffers, Obstacle) else (axes, shape, buffers)
 
@@ -545,6 +542,9 @@ def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> Reduction
         return found
     if found[2].passes > 1:
         return Obstacle("a reduction's result is used over the axes that it reduced")
+    without = without_rows(fusion, found[0], found[1])
+    if without is not None:
+        return Obstacle(f"{without} lacks an axis of the rows, over which what it is computed from repeats")
     return ReductionAnalysis(fusion, *found)
 
 

@@ -306,8 +306,7 @@ class Graph:
         return len({reduced for _, reduced in a.folds | b.folds}) > 1
 
     def kind(self, a: Group, b: Group) -> object:
-        """Return what two groups have in common with others for which schedulers answer alike: what they reduce, spread and do, and their size by doublings.
-        """
+        """Return what two groups have in common with others for which schedulers answer alike: what they reduce, spread and do, and their size by doublings."""
         names = frozenset(e.op_name for g in (a, b) for e in g.anchors if not isinstance(e, PointwiseOp))
         sizes = (len(a.anchors) + len(b.anchors), len(a.reads | b.reads), len(self.writes(a, b)))
         return frozenset(a.folds | b.folds), frozenset(self._spread_again(a, b)), names, tuple(n.bit_length() for n in sizes)
