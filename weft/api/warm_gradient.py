@@ -67,9 +67,9 @@ def forward(ctx, {", ".join(names)}):
             seen[0] = {_pointers("p", len(names))}
         {call}
     else:
-        [{", ".join(made)}] = execute(({", ".join(names)},))
-    ctx.save_for_backward({saved})
-    ctx.materialize_grads = False
+        {", ".join(made)}, = execute(({", ".join(names)},))
+    ctx.to_save = ({saved}{"," if saved else ""})
+    {"ctx.materialize_grads = False" if count > 1 else "pass"}
     {f"ctx.mark_non_differentiable({', '.join(flat)})" if flat else "pass"}
     return {", ".join(made[:count])}
 """
@@ -128,7 +128,12 @@ def _backward(plan: Plan, kept: "_Kept", count: int, run: Callable[..., Any] | N
     for position, place in zip(plain.positions, plain.places):
         results[position] = f"r{place}"
     made = [f"r{k}" for k in range(len(plain.fusion.outputs()))]
-    pointers, olds = ("".join([f"{letter}{n}, " for n in places]) for letter in "pq")
+    pointers = "".join([f"p{n}, " for n in places])
+    watched = kept.watched
+    seen = "".join([f"q{n}, " for n, is_watched in zip(places, watched) if is_watched])
+    olds = "".join([f"{'q' if is_watched else 'p'}{n}, " for n, is_watched in zip(places, watched)])
+    now = "".join([f"p{n}, " for n, is_watched in zip(places, watched) if is_watched])
+    moved = " or ".join([f"p{n} != q{n}" for n, is_watched in zip(places, watched) if is_watched])
     constants = {"profiling": profile.active, "is_grad_enabled": torch.is_grad_enabled, "way": kept.way, "general": kept.general}
     call, named = f"[{', '.join(made)}] = run({', '.join(values)}, {pointers})", {}
     taken = (*constants, "saved", "guard", "run", "fits", "options", "settings", "told")
@@ -142,11 +147,11 @@ def backward(ctx, {", ".join(grads)}):
     saved = [{", ".join(saved)}] = ctx.saved_tensors
     if {expected} and not is_grad_enabled():
         {"; ".join([f"p{n} = a{n}.data_ptr()" for n in places])}
-        guard, run, fits, settings, options, {olds} = way[0]
+        guard, run, fits, settings, options, {seen} = way[0]
         if {same}guard({", ".join(tensors)}) and not ({" | ".join([f"p{n}" for n in places])}) & {ALIGNED} and settings() is options and not profiling:
-            if {" or ".join([f"p{n} != q{n}" for n in places])}:
+            if {moved}:
                 fits({", ".join(tensors)}, {pointers}{olds})
-                way[0] = guard, run, fits, settings, options, {pointers}
+                way[0] = guard, run, fits, settings, options, {now}
             {call}
             return {", ".join(results)}
     return general(ctx, saved, ({", ".join(grads)},))
@@ -159,7 +164,8 @@ class _Kept:
     """What stays the same for all calls of one signature, and the backward for what the quick way does not serve.
 
     way: [(guard, run, fits, settings, options, addresses...)] of the quick way. becomes(run): makes that run a part of the backward's text.
-    scalars: of the plain backward. hides_saved: values that only the backward reads are no results of the Function, so that gradients of gradients compute
+    watched: of the tensors that the plain backward reads, which may have another storage than at the last call: all but those that only the forward and the
+    backward have. scalars: of the plain backward. hides_saved: values that only the backward reads are no results of the Function, so that gradients of gradients compute
     them again.
     """
 
@@ -172,7 +178,9 @@ class _Kept:
         examples = [None if i is None else inputs[i] for i in plan.saved_inputs]
         self.scalars = [plan.read_scalar(s, examples, self) for s in plan.plain.scalars]
         self.becomes: Callable[[Callable[..., Any] | None], None] | None = None
-        self.way: list[tuple[Any, ...]] = [(never, None, None, None, None, *[0] * (len(plan.plain.used) + sum(f is not None for f in plan.plain_forms())))]
+        is_hidden = [i is None and o >= plan.count for i, o in zip(plan.saved_inputs, plan.saved_outputs)]
+        self.watched = [*(not is_hidden[i] for i in plan.plain.used), *(True for form in plan.plain_forms() if form is not None)]
+        self.way: list[tuple[Any, ...]] = [(never, None, None, None, None, *[0] * sum(self.watched))]
 
     def general(self, ctx: Any, saved: Sequence[torch.Tensor], grads: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
         """The backward for any gradients, also where gradients of gradients are recorded. saved: read already, which checkpoints allow once."""
@@ -211,7 +219,8 @@ class _Kept:
         if warm is not None:
             self.told += 1
             is_new = self.way[0][1] is not warm.run
-            self.way[0] = (warm.guard, warm.run, warm.fits, warm.settings, warm.settings(), *warm.seen)
+            seen = [address for address, is_watched in zip(warm.seen, self.watched) if is_watched]
+            self.way[0] = (warm.guard, warm.run, warm.fits, warm.settings, warm.settings(), *seen)
             if is_new and self.becomes is not None:
                 self.becomes(warm.run)
 

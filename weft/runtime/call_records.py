@@ -48,7 +48,7 @@ RECORD = "record"
 """Its place in an entry's metadata."""
 
 _DATA = re.compile(r"(size|stride|dtype)\w*|number_\d+|torch\d+_\d+")
-_MADE = re.compile(r"launch\d+|zeroed_memory|gpu|empty|place|stream|device")
+_MADE = re.compile(r"launch\d+|zeroed_memory|default_stream|nothing|gpu|empty|place|stream|device")
 """Names of constants: those that are kept as they are, and those that every process makes for itself."""
 
 
@@ -240,7 +240,7 @@ def _rebuilt(record: _Record, engine: Engine, options: Options) -> tuple[Callabl
         kernels.append(found)
         constants[f"launch{number}"] = found.built.launcher(one.plan)
     if any("zeroed_memory" in line for line in record.parts["before"]):
-        constants.update(zeroed_memory=work_memory.zeroed, gpu=engine.device)
+        constants.update(work_memory.names(engine.device))
     if record.random_ops:
         constants["take"] = philox_state.taker(engine.device, record.random_ops, kernels[0].program.name)
     if engine.device is not None:

@@ -361,8 +361,8 @@ class _CallWriter:
     def _share_work(self, parts: warm_path.RunParts) -> None:
         """Write what the launches have in common: zeroed memory, of which each leaves all zero, and the state of the random generator."""
         if self.kernels and self._zeroed_bytes:
-            parts.constants.update(zeroed_memory=work_memory.zeroed, gpu=self.engine.device)
-            parts.before.append(f"memory, zeroed = zeroed_memory(gpu, queue, {self._zeroed_bytes})")
+            parts.constants.update(work_memory.names(self.engine.device))
+            parts.before += work_memory.statements(self._zeroed_bytes)
         if any(kernel.program.random_ops for kernel in self.kernels):
             random_ops = self.caller.shared.random_ops
             parts.constants["take"] = philox_state.taker(self.engine.device, random_ops, self.kernels[0].program.name)
