@@ -112,6 +112,22 @@ def test_wrong_arguments_are_refused_after_right_ones() -> None:
         W.rms_norm(x, eps=1e-6)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_packed_inputs_are_remembered(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, 10, requires_grad=True)
+    with mode():
+        for function, wanted in ((W.swiglu, F.silu), (W.geglu, lambda a: F.gelu(a, approximate="tanh"))):
+            twice(lambda function=function: function(x))
+            with monkeypatch.context() as patched:
+                patched.setattr("weft.nn.functional._half", lambda *given: pytest.fail("checked again"))
+                a, b = x.chunk(2, -1)
+                result = function(x)
+            close(result, wanted(a) * b)
+            if torch.is_grad_enabled():
+                g = torch.randn_like(result)
+                close(torch.autograd.grad(result, x, g)[0], torch.autograd.grad(wanted(a) * b, x, g)[0])
+
+
 def test_only_so_many_calls_are_remembered_and_all_are_right() -> None:
     for _ in range(2):
         for rows in range(1, MOST_ATTEMPTS + 4):

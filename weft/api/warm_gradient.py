@@ -165,8 +165,8 @@ class _Kept:
 
     way: [(guard, run, fits, settings, options, addresses...)] of the quick way. becomes(run): makes that run a part of the backward's text.
     watched: of the tensors that the plain backward reads, which may have another storage than at the last call: all but those that only the forward and the
-    backward have. scalars: of the plain backward. hides_saved: values that only the backward reads are no results of the Function, so that gradients of gradients compute
-    them again.
+    backward have. scalars: of the plain backward. hides_saved: values that only the backward reads are no results of the Function, so that gradients of
+    gradients compute them again.
     """
 
     def __init__(self, plan: Plan, inputs: Sequence[torch.Tensor]) -> None:

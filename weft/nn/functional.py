@@ -340,20 +340,34 @@ _SWIGLU = Family("swiglu", lambda o, a, b: o.swiglu(a, b), ["gate", "value"], ke
 _GEGLU = Family("geglu", lambda o, a, b, *, exact: o.geglu_exact(a, b) if exact else o.geglu(a, b), ["gate", "value"], keeps_layout=True)
 
 
-def _halves(name: str, gate: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
-    if value is not None:
-        return gate, value
+class _HalvesFamily(Family):
+    """The last axis of its tensors has a fixed size, so that its halves are slices by numbers."""
+
+    def definition(self, forms: Sequence[Any], static: dict[str, Any]) -> Any:
+        fixed = [(dtype, (*sizes[:-1], 2 * static["half"]), contiguity, order) for dtype, sizes, contiguity, order in forms]
+        return super().definition(fixed, static)
+
+
+_PACKED_SWIGLU = _HalvesFamily("packed_swiglu", lambda o, x, *, half: o.swiglu(x[..., :half], x[..., half:]), ["gate"])
+_PACKED_GEGLU = _HalvesFamily(
+    "packed_geglu", lambda o, x, *, half, exact: (o.geglu_exact if exact else o.geglu)(x[..., :half], x[..., half:]), ["gate"]
+)  # fmt: skip
+
+
+def _half(name: str, gate: Tensor) -> int:
+    """Return the size of the gate in a packed input. Errors: WrongArgument."""
     if not gate.dim() or gate.shape[-1] % 2:
         problem = f"the packed input has sizes {list(gate.shape)}"
         raise WrongArgument(function=name, problem=problem, remedy="give gate and value side by side, of one size, or as two tensors")
-    a, b = gate.chunk(2, -1)
-    return a, b
+    return gate.shape[-1] // 2
 
 
 @quick
 def swiglu(gate: Tensor, value: Tensor | None = None) -> Tensor:
     """Return silu(gate) * value; with one tensor its first half along the last axis is the gate, the second the value."""
-    return _SWIGLU(_halves("swiglu", gate, value))
+    if value is None and _half("swiglu", gate):
+        return _PACKED_SWIGLU((gate,), half=gate.shape[-1] // 2)
+    return _SWIGLU(tuple(gate.chunk(2, -1)) if value is None else (gate, value))
 
 
 @quick
@@ -361,7 +375,9 @@ def geglu(gate: Tensor, value: Tensor | None = None, approximate: str = "tanh") 
     """Return gelu(gate) * value; with one tensor its first half along the last axis is the gate. approximate: "tanh" (Liger's) or "none"."""
     if approximate not in ("tanh", "none"):
         raise WrongArgument(function="geglu", problem=f"approximate is {approximate!r}", remedy="give 'tanh' or 'none'")
-    return _GEGLU(_halves("geglu", gate, value), exact=approximate == "none")
+    if value is None and _half("geglu", gate):
+        return _PACKED_GEGLU((gate,), half=gate.shape[-1] // 2, exact=approximate == "none")
+    return _GEGLU(tuple(gate.chunk(2, -1)) if value is None else (gate, value), exact=approximate == "none")
 
 
 # ---------------------------------------------------------------- positions
@@ -371,15 +387,7 @@ def _rope(o: Any, x: Any, cos: Any, sin: Any, *, half: int) -> Any:
     return c.narrowed(wide * c.wide(cos) + turned * c.wide(sin), x.dtype())
 
 
-class _RopeFamily(Family):
-    """The last axis has a fixed size, so that its halves are slices by numbers."""
-
-    def definition(self, forms: Sequence[Any], static: dict[str, Any]) -> Any:
-        fixed = [(dtype, (*sizes[:-1], 2 * static["half"]), contiguity, order) for dtype, sizes, contiguity, order in forms]
-        return super().definition(fixed, static)
-
-
-_ROPE = _RopeFamily("rope", _rope, ["x", "cos", "sin"])
+_ROPE = _HalvesFamily("rope", _rope, ["x", "cos", "sin"])
 
 
 @checked
@@ -504,7 +512,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     known = hasattr(torch.nn.functional, name)
-    theirs = f": use torch.nn.functional.{name}; torch.compile(model, backend=\"weft\") fuses it with what stands around it" if known else ""
+    theirs = f': use torch.nn.functional.{name}; torch.compile(model, backend="weft") fuses it with what stands around it' if known else ""
     raise AttributeError(f"module 'weft.nn.functional' has no attribute {name!r}{theirs or '; dir(weft.nn.functional) lists what it has'}")
 
 

@@ -8,8 +8,9 @@ Why it looks like this, for 4 pointers against a driver that does nothing (Pytho
 `python tests/runtime/launch_cost.py`): 0.46 us a launch. ctypes spends its time on converting arguments, so all four of
 cuLaunchKernelEx are converted beforehand (0.16 us; with ints and argtypes 0.22; cuLaunchKernel with its eleven 0.48, with
 ints 0.89; cuda.bindings 0.23 and 0.29), and the pointers go in by one slice assignment (0.09 us; one by one 0.21), where the
-launch is written out by struct.pack_into, which needs no tuple (8 pointers with Python 3.12 on an H200's host: 0.36 us for 0.60). The interpreter lock is released during the call: a full launch queue blocks the caller, and another
-thread may be needed to empty it. A lock around the buffers would cost 0.13 us; the list of idle ones costs 0.05.
+launch is written out by struct.pack_into, which needs no tuple (8 pointers with Python 3.12 on an H200's host: 0.36 us for 0.60).
+The interpreter lock is released during the call: a full launch queue blocks the caller, and another thread may be needed to
+empty it. A lock around the buffers would cost 0.13 us; the list of idle ones costs 0.05.
 The function of a warm call has the launch written out (`LaunchRecord.written`), which saves 0.15 us: a call and its sequences of arguments.
 Read first: `LaunchRecord`.
 """
@@ -24,9 +25,7 @@ from typing import Any, Literal, TypeAlias
 from weft.errors import InternalError
 
 ScalarType: TypeAlias = "str | type[ctypes._SimpleCData[Any]]"
-ParamSlot: TypeAlias = (
-    "tuple[Literal['pointer'], int] | tuple[Literal['scalar'], ScalarType, int | float | bool] | tuple[Literal['tensor_map'], int, bytes]"
-)
+ParamSlot: TypeAlias = "tuple[Literal['pointer'], int] | tuple[Literal['scalar'], ScalarType, int | float | bool] | tuple[Literal['tensor_map'], int, bytes]"
 """One kernel parameter, in the kernel's order:
 ("pointer", i): the address `pointers[i]` of the launch; several slots may name one i.
 ("scalar", type, value): by value; `type` is CUDA's name ("int", "long long", "float", ...) or a ctypes type.
