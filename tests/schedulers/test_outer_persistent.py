@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from channel_cases import BF16, FLOAT, batch_norm, checked, softmax_across, with_params
-from row_fusions import numbers
+from row_fusions import numbers, wide
 
+from weft import FusionDefinition
 from weft.options import options
+from weft.schedulers import outer_persistent
 
 KEPT = dict(storage="register", max_registers=128)
 CASES = [
@@ -49,14 +53,34 @@ def test_few_long_columns_are_shared_as_chosen() -> None:
     assert runtime.proposal.params.cluster_blocks == 8 and runtime.proposal.params.vector_elems == 8
 
 
+def test_long_columns_beyond_l2_are_read_by_two_kernels(monkeypatch) -> None:
+    """One for their moments, over all multiprocessors, and one that uses them; both read what the user gave."""
+    monkeypatch.setattr(outer_persistent, "rereads_from_memory", lambda *_: 1.0)
+    fd = batch_norm(BF16, channel=3)
+    checked(fd, [numbers(BF16, 6, 60, 60, 40) + 3, numbers(BF16, 40), numbers(BF16, 40)])
+    runtimes = {r.scheduler: r.program.text for r in fd.fec.kernel_runtimes}
+    assert set(runtimes) == {"reduction", "pointwise"} and "FoldMoments" in runtimes["reduction"]
+    assert all(re.search(r"const weft::bf16\*(?: __restrict__)? T0,", text) for text in runtimes.values())
+
+
+def test_backward_of_long_columns_beyond_l2_is_two_kernels(monkeypatch) -> None:
+    """Sums of the gradient, and of its products; then what uses them."""
+    monkeypatch.setattr(outer_persistent, "rereads_from_memory", lambda *_: 1.0)
+    with FusionDefinition() as fd:
+        x, g = (wide(fd, fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)) for _ in range(2))
+        total, product = fd.ops.sum(g, [0], True), fd.ops.sum(fd.ops.mul(g, x), [0], True)
+        fd.add_output(fd.ops.sub(fd.ops.sub(g, total), fd.ops.mul(x, product)))
+    checked(fd, [numbers(FLOAT, 20001, 12) / 8, numbers(FLOAT, 20001, 12) / 8])
+    assert sorted(r.scheduler for r in fd.fec.kernel_runtimes) == ["pointwise", "reduction"]
+
+
 @pytest.mark.parametrize("cluster", [1, 4])
 @pytest.mark.parametrize("is_norm", [False, True])
 def test_bounds_of_kept_columns_are_one_test(cluster, is_norm) -> None:
-    rows, fields = 61, dict(KEPT, vector_elems=8, bdimx=4, bdimy=8, batches=8 // cluster, cluster_blocks=cluster, unswitch=True, fewer_passes=is_norm)
+    rows, fields = 61, dict(KEPT, vector_elems=8, bdimx=4, bdimy=8, batches=8 // cluster, cluster_blocks=cluster, unswitch=True)
     inputs = [numbers(BF16, rows, 1, 1, 40), numbers(BF16, 40), numbers(BF16, 40) + 1] if is_norm else [numbers(BF16, rows, 72)]
     with options(check="races"):
-        runtime = checked(with_params(batch_norm(BF16, channel=3) if is_norm else softmax_across(), **fields), inputs)
-    assert ("FoldMoments" in runtime.program.text) == is_norm
+        checked(with_params(batch_norm(BF16, channel=3) if is_norm else softmax_across(), **fields), inputs)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 40), (300, 1), (257, 33), (5000, 8)])

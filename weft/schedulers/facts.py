@@ -469,6 +469,8 @@ class PersistentAnalysis(RowAnalysis):
     def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
         super().__init__(fusion, axes, shape, buffers)
         self.still_axes = self._still_axes()
+        self.reads_twice = False
+        """Two readings are enough: one for all reductions, and one for what uses them. Asked by schedulers that do not keep what was read."""
 
     def _still_axes(self) -> int:
         """How many of the innermost reduced loops some input does not have that has others of their run; 0: none, or a result lacks them too."""

@@ -22,10 +22,11 @@ from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
-from .row_passes import Passes, in_fewer_passes, lookups_first, read_again
+from .row_passes import Passes, lookups_first, passes_with_moments, read_again
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
+from .throughput_heuristic import rereads_from_memory
 
 BLOCK_THREADS = 512
 
@@ -39,7 +40,6 @@ class OuterParams:
     instead of what is computed from them. is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
     is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles above each other.
     single_reads: names of inputs that are read element by element. unswitch: the bounds of a thread's batches are one test ("register").
-    fewer_passes: as in `PersistentParams`.
     """
 
     vector_elems: int
@@ -55,14 +55,13 @@ class OuterParams:
     is_turned: bool = False
     single_reads: tuple[int, ...] = ()
     unswitch: bool = False
-    fewer_passes: bool = False
 
 
 LEAST_KEPT, MOST_KEPT, MOST_BATCHES = 64, 1024, 16
 KEPT_REGISTERS = 56
 MOST_KEPT_REGISTERS = 128
-MOST_KEPT_CLUSTER = 4
-"""Columns of so many elements in the registers of a block, four times as many in those of a cluster; vectors of a thread; registers beside these, for the
+MOST_KEPT_CLUSTER = 16
+"""Columns of so many elements in the registers of a block, so many times as many in those of a cluster; vectors of a thread; registers beside these, for the
 results of eight columns; of a thread in all."""
 
 
@@ -71,7 +70,8 @@ def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | No
     rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
     if vector * facts.max_dtype_bits != MAX_VECTOR_BITS or not LEAST_KEPT <= rows <= MOST_KEPT * MOST_KEPT_CLUSTER or facts.projected_bits is None:
         return None
-    bdimx, bdimy = (8, 32) if 256 < rows <= 2 * 32 * MOST_BATCHES else (4, 32) if rows <= 256 else (4, 64)
+    is_halved = rows % 64 == 0 and rows <= 2 * 32 * MOST_BATCHES  # by two blocks that both have a row for each thread in each batch
+    bdimx, bdimy = (4, 32) if rows <= 256 else (8, 32) if rows <= 32 * MOST_BATCHES or is_halved else (4, 64)
     cluster = next_power_of_two(ceil_div(rows, bdimy * MOST_BATCHES))
     batches = ceil_div(ceil_div(rows, cluster), bdimy)
     bits = max(facts.projected_bits / rows, facts.input_bits)
@@ -115,6 +115,9 @@ LEAST_SHARED, MOST_SHARING = 8192, 8
 PIECES_BYTES, LEAST_BUSY = (128, 64, 32), 0.4
 """Columns of so many elements are shared by the blocks of a cluster, so many at most, where columns are few; neighbouring bytes that a block reads of a row,
 the most with which blocks have this part of the multiprocessors."""
+MOST_FROM_MEMORY = 0.5
+"""Part of columns that are read again which may come from memory and not from L2. One H200, batch norm with channels last, of a copy in one kernel and in two:
+64x14x14x1024 0.46 and 0.41, 40x48x48x320 0.33 and 0.37, 64x28x28x512 0.33 and 0.44, 64x56x56x256 0.31 and 0.49, 16x224x224x64 0.15 and 0.49."""
 
 
 class OuterPersistent(Scheduler):
@@ -130,14 +133,26 @@ class OuterPersistent(Scheduler):
             return Decline("the innermost axis is reduced: rows are kept by inner_persistent")
         if found.buffers.projected is None:
             return Decline(f"columns are read again, and {found.buffers.projection_obstacle}")
+        found.reads_twice = passes_with_moments(fusion, found) == 2
         return found
 
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         if not analysis.needs_vectors:
-            return None
+            return self.why_not_in_one_kernel(analysis, analysis.facts(sizes, alignment_bits), arch)
         facts = analysis.facts(sizes, alignment_bits)
         tile, turned = self.tile(analysis, facts, arch)
         return analysis.why_not_vectors(facts, tile.vector_elems if tile else RowsOf(facts, arch).vector, is_tile=tile is not None, turned=turned)
+
+    def why_not_in_one_kernel(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> Decline | None:
+        """Return why two kernels are better than columns that are read again: L2 does not keep them, and some multiprocessors would have nothing to do."""
+        if not analysis.reads_twice or columns_in_registers(facts, arch) is not None:
+            return None
+        from_memory = rereads_from_memory(facts.total_elems * facts.input_bits / 8, arch)
+        params = self.choose_reread(facts, arch)[0]
+        blocks = ceil_div(ceil_div(facts.iteration_elems, params.vector_elems), params.bdimx) * params.cluster_blocks
+        if from_memory <= MOST_FROM_MEMORY or blocks >= arch.sm_count:
+            return None
+        return Decline(f"{blocks} blocks would share {facts.iteration_elems} long columns: a kernel for the reductions and one that uses them have more")
 
     def tile(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams | None, list[TensorView]]:
         """Return the params of a tile, if there is one, and the outputs that it turns: where a byte of these would else have several threads."""
@@ -201,8 +216,6 @@ class OuterPersistent(Scheduler):
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> ScheduleResult:
         is_reread = params.storage == "reread"
-        if params.fewer_passes:
-            analysis = in_fewer_passes(fusion, analysis)
         template = Template(fusion)
         passes = Passes(template, analysis, is_projected=params.project_to_inputs)
         kept = passes.separate()

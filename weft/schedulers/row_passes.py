@@ -132,6 +132,15 @@ def in_fewer_passes(fusion: Fusion, analysis: PersistentAnalysis) -> PersistentA
     return found
 
 
+def passes_with_moments(fusion: Fusion, analysis: PersistentAnalysis) -> int:
+    """Return how many passes there are when means and squared deviations are one reduction."""
+    clone, _ = fusion.clone()
+    if not fold_moments(clone):
+        return analysis.buffers.passes
+    found = analyze_persistent(clone)
+    return 1 if isinstance(found, Obstacle) else found.buffers.passes
+
+
 def lookups_first(tensors: list[TensorView]) -> list[TensorView]:
     """Return tensors with lookups before what they read: a copy of a lookup reads indices of its own, which are then loaded again for it."""
     found = {t for t in tensors if isinstance(t.definition(), LookupOp)}
