@@ -42,6 +42,13 @@ class _Linear:
         return Bound(tuple(sorted(self.steps.items())), self.offset)
 
 
+def position_of(value: Val) -> int | None:
+    """Return the axis that torch sees along which an integer tensor counts its elements' positions, 0, 1, 2 and so on; None for others."""
+    found = _Conditions().linear(value)
+    (axis, step), *more = [*found.steps.items(), (0, 0)] if found is not None and found.steps else [(0, 0)]
+    return axis if step == 1 and len(more) == 1 and found is not None and found.offset is ZERO else None
+
+
 def _axes_count(tensor: TensorView) -> int:
     return len(no_reductions(tensor.get_logical_domain()))
 
@@ -184,4 +191,4 @@ def _without_broadcasts(bounds: Iterable[Bound], operand: TensorView) -> Needed:
     return frozenset(b for b in bounds if all(p < len(axes) and not axes[p].is_broadcast() for p, _ in b.steps))
 
 
-__all__ = ["EVERYWHERE", "Bound", "Needed", "mask_bounds", "needed_elements"]
+__all__ = ["EVERYWHERE", "Bound", "Needed", "mask_bounds", "needed_elements", "position_of"]

@@ -24,6 +24,7 @@ from .concretize import concretize, has_views, is_open
 from .few_largest import fold_few_largest
 from .lookups import move_lookups_up
 from .padded_folds import fold_before_padding
+from .picked_sums import look_up_what_sums_pick
 from .questions import Questions
 from .scatters import scatter_in_kernels
 from .selections import select_by_position
@@ -41,7 +42,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left; lookups
-    read what is in memory, where that pays; topks of a few values are folds; scatters are writes into a copy.
+    read what is in memory, where that pays; topks of a few values are folds, sums of one element lookups; scatters are writes into a copy.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -49,6 +50,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
         fold_squeezes(fusion)
         fold_few_largest(fusion, questions)
         scatter_in_kernels(fusion, questions)
+        look_up_what_sums_pick(fusion)
         move_lookups_up(fusion)
         return None
     concretize(fusion, questions)
@@ -62,6 +64,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
             select_by_position(fusion, expr)
     fold_squeezes(fusion)
     scatter_in_kernels(fusion, questions)
+    look_up_what_sums_pick(fusion)
     move_lookups_up(fusion)
     return equalities
 

@@ -70,7 +70,7 @@ def _exchange(fusion: Fusion, expr: ReductionOp, casts: list[Expr], pad: LookupO
     fusion.remove(expr)
     fusion.register(ReductionOp([source], [result], **expr.attributes))
     kept = [(place, axis) for place, axis, fold in zip(pad.positions, out.get_logical_domain(), folded) if not fold]
-    _keep(out, [axis for _, axis in kept])
+    keep_axes(out, [axis for _, axis in kept])
     identity = constant(fusion, MONOIDS[expr.attributes["kind"]].identity_value(out.dtype()), out.dtype())
     positions = tuple(Along(n, _offset(place)) for n, (place, _) in enumerate(kept))
     fusion.register(LookupOp([result, identity], [out], op="pad", positions=positions, is_masked=True))
@@ -81,11 +81,11 @@ def _offset(place: object) -> Sym:
     return place.offset
 
 
-def _keep(tensor: TensorView, axes: list[IterDomain]) -> None:
+def keep_axes(tensor: TensorView, axes: list[IterDomain]) -> None:
     """Let the tensor have these of its axes, in its order in memory."""
     domain = tensor.domain()
     allocation = None if domain.allocation is None else [a for a in domain.allocation if a in axes]
     tensor._domain = TensorDomain(None, axes, [None if a.is_broadcast() else True for a in (allocation or axes)], allocation)
 
 
-__all__ = ["fold_before_padding"]
+__all__ = ["fold_before_padding", "keep_axes"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..analysis.plain_copies import copied_value
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, PointwiseOp, ReductionOp, Scalar, TensorView, Val
@@ -36,11 +37,11 @@ def exp_sums(fusion: Fusion) -> list[ExpSum]:
 
 def _match(expr: Expr) -> ExpSum | None:
     total = _reduced(expr, "sum")
-    shifted = _operand(expr.inputs[0].definition(), "exp") if total is not None else None
-    difference = shifted.definition() if shifted is not None else None
+    shifted = _operand(copied_value(expr.inputs[0]).definition(), "exp") if total is not None else None
+    difference = copied_value(shifted).definition() if shifted is not None else None
     if total is None or not isinstance(difference, PointwiseOp) or difference.op_name != "sub":
         return None
-    x, spread = difference.inputs
+    x, spread = map(copied_value, difference.inputs)
     flags: tuple[bool, ...] | None = None
     is_guarded = False
     while True:
@@ -54,10 +55,12 @@ def _match(expr: Expr) -> ExpSum | None:
             flags, spread = tuple(above.attributes["flags"]), above.inputs[0]
         elif isinstance(above, ExpandOp):
             spread = above.inputs[0]
+        elif copied_value(spread) is not spread:
+            spread = copied_value(spread)
         else:
             break
     largest = None if above is None else _reduced(above, "max")
-    if largest is None or above.inputs[0] is not x or not isinstance(x, TensorView) or x.dtype() not in (DataType.Float, DataType.Double):  # type: ignore[union-attr]
+    if largest is None or copied_value(above.inputs[0]) is not x or not isinstance(x, TensorView) or x.dtype() not in (DataType.Float, DataType.Double):  # type: ignore[union-attr]
         return None
     folded = [tuple(axis.is_reduction() for axis in t.get_logical_domain()) for t in (largest, total)]
     return ExpSum(x, largest, total, is_guarded) if folded[0] == folded[1] == flags else None

@@ -1,0 +1,86 @@
+"""Sums that pick one element of a row are lookups."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fusion_check import poisoned_outputs
+
+from weft import DataType, FusionDefinition
+from weft.options import options
+
+TYPES = {torch.float32: DataType.Float, torch.bfloat16: DataType.BFloat16, torch.int64: DataType.Int, torch.int32: DataType.Int32}
+
+
+def declared(fd: FusionDefinition, tensor: torch.Tensor):
+    return fd.define_tensor(shape=[-1] * tensor.dim(), contiguity=True, dtype=TYPES[tensor.dtype])
+
+
+def is_at(fd: FusionDefinition, index, like, dim: int, n: int, start: int = 0):
+    """Where the position along `dim` is the row's index."""
+    zero, one, length = (fd.define_scalar(v, dtype=DataType.Int) for v in (start, 1, n))
+    place = fd.ops.broadcast(fd.ops.iota(length, zero, one, DataType.Int), [d != dim for d in range(like.ndim)])
+    return fd.ops.eq(place, fd.ops.broadcast(index, [d == dim for d in range(like.ndim)]))
+
+
+def picked(fd: FusionDefinition, x, index, dim: int, n: int, start: int = 0):
+    return fd.ops.sum(fd.ops.where(is_at(fd, index, x, dim, n, start), x, fd.define_scalar(0.0)), [dim])
+
+
+def run(fd: FusionDefinition, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, list[str]]:
+    with poisoned_outputs(), options(check="races"):
+        (out,) = fd.execute(inputs)
+    return out, [kernel.scheduler for kernel in fd.fec.kernel_runtimes]
+
+
+@pytest.mark.parametrize("index_type", [torch.int64, torch.int32])
+@pytest.mark.parametrize("shape, dim", [((37, 45), 1), ((37, 45), 0), ((3, 5, 7), 1), ((1, 9), 1), ((9, 1), 1)])
+def test_one_element_of_each_row(shape: tuple[int, ...], dim: int, index_type: torch.dtype) -> None:
+    """Other elements are no numbers, and positions may be outside: their rows are 0."""
+    n, rows = shape[dim], [extent for d, extent in enumerate(shape) if d != dim]
+    index = torch.randint(-2, n + 2, rows, generator=torch.Generator().manual_seed(n)).to(index_type)
+    index.view(-1)[0], index.view(-1)[-1] = -100, n
+    inside = (index >= 0) & (index < n)
+    at = torch.where(inside, index, 0).long().unsqueeze(dim)
+    wanted = torch.randn(rows)
+    x = torch.full(shape, float("nan")).scatter_(dim, at, wanted.unsqueeze(dim))
+    with FusionDefinition() as fd:
+        fd.add_output(picked(fd, declared(fd, x), declared(fd, index), dim, n))
+    out, schedulers = run(fd, [x, index])
+    assert torch.equal(out, torch.where(inside, wanted, 0.0)) and "reduction" not in schedulers
+
+
+def test_positions_that_begin_elsewhere_are_summed() -> None:
+    x, index = torch.randn(6, 8), torch.randint(0, 10, (6,))
+    with FusionDefinition() as fd:
+        fd.add_output(picked(fd, declared(fd, x), declared(fd, index), 1, 8, start=2))
+    out, _ = run(fd, [x, index])
+    assert torch.equal(out, torch.where(torch.arange(2, 10) == index[:, None], x, 0.0).sum(1))
+
+
+def test_what_all_columns_share_is_not_looked_up() -> None:
+    """As the gradient of a loss for each row: its sum over the classes is the row's number."""
+    rows, index = torch.randn(11), torch.tensor([0, 5, -1, 6, 7, 3, 2, 1, 100, 4, 0])
+    with FusionDefinition() as fd:
+        r, i = declared(fd, rows), declared(fd, index)
+        spread = fd.ops.broadcast_in_dim(r, [11, 7], [0])
+        fd.add_output(fd.ops.sum(fd.ops.where(is_at(fd, i, spread, 1, 7), spread, fd.define_scalar(0.0)), [1]))
+    out, schedulers = run(fd, [rows, index])
+    assert torch.equal(out, torch.where((index >= 0) & (index < 7), rows, 0.0)) and schedulers == ["pointwise"]
+
+
+@pytest.mark.parametrize("columns", [1, 7, 501, 4096])
+def test_a_loss_without_a_gather_reads_its_rows_once(columns: int) -> None:
+    """Also where there are copies between the ops, as frontends write them."""
+    x, index = torch.randn(5, columns).bfloat16() * 9, torch.randint(0, columns, (5,))
+    with FusionDefinition() as fd:
+        a, i = declared(fd, x), declared(fd, index)
+        wide = fd.ops.cast(a, DataType.Float)
+        largest = fd.ops.set(fd.ops.broadcast(fd.ops.max(wide, [1]), [False, True]))
+        shifted = fd.ops.sub(fd.ops.set(wide), largest)
+        total = fd.ops.sum(fd.ops.exp(fd.ops.set(shifted)), [1], keepdim=True)
+        logs = fd.ops.sub(fd.ops.set(shifted), fd.ops.log(fd.ops.set(total)))
+        fd.add_output(fd.ops.neg(picked(fd, logs, i, 1, columns)))
+    out, schedulers = run(fd, [x, index])
+    torch.testing.assert_close(out.double(), torch.nn.functional.cross_entropy(x.double(), index, reduction="none"), rtol=1e-5, atol=1e-5)
+    assert schedulers == ["reduction"]
