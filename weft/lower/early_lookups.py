@@ -1,4 +1,6 @@
-"""Lookups of one element per row, such as the logit of a label, are loaded before the row is folded: the load then arrives while the row does.
+"""Lookups of one element per row, such as the logit of a label, are loaded before the threads of the row meet: the load then arrives while they do.
+
+An index is loaded with the row, but what is at it not before the row's own loads are under way: a thread waits for the index where it asks for the element.
 
 Read first: `advance_lookups`.
 """
@@ -16,9 +18,9 @@ from .state import BuildState
 
 @lowering_pass(before=["pipelines", "peeled rows", "unswitched", "grouped predicates"])
 def advance_lookups(kernel: Kernel, state: BuildState) -> Kernel:
-    """Move lookups of one element, whose positions an index gives, in front of the reductions between the index and them.
+    """Move lookups of one element, whose positions an index gives, in front of the reductions across threads between the index and them.
 
-    Before: ops stand where their results are needed.   After: such a lookup stands right behind its index.
+    Before: ops stand where their results are needed.   After: such a lookup stands in front of the first of these; where there is none, right behind its index.
     Here because: each op stands once, loops over rows are as the schedule made them, and no load has a stage of a ring yet.
     """
     written = {out.buffer for s in walk(kernel.body) if isinstance(s, Op) for out in s.outputs}
@@ -53,6 +55,7 @@ def _move(body: list[Statement], s: Op) -> None:
     names = {v for value in expressions_of(s) for sym in values_of(value) for v in variables(sym)}
     place = next((n + 1 for n in reversed(range(at)) if _gives(body[n], needed, names)), 0)
     if any(_folds(other) for other in body[place:at]):
+        place = next((n for n in range(place, at) if isinstance(met := body[n], Reduce) and met.thread_types), place)
         moved = [other for other in body[place:at] if isinstance(other, Allocate) and other.buffer is s.outputs[0].buffer] + [s]
         for other in moved:
             body.remove(other)
