@@ -252,9 +252,10 @@ def transpose_params(choice: TransposeParams, spec: PlainSpec, arch: Arch) -> It
                 for across in {choice.across_vector, max(1, choice.across_vector // 2)}:
                     for most in (1, 2, 4, 8):
                         unrolls = [max(1, min(most, tile * tile // (vector * threads))) for vector in (along, across)]
+                        anywhere = choice.across_anywhere and across == choice.across_vector
                         for first in (True, False):
                             if tile * tile >= max(along, across) * threads:
-                                yield TransposeParams(tile, along, across, threads, *unrolls, first)
+                                yield TransposeParams(tile, along, across, threads, *unrolls, first, anywhere)
 
 
 # ---------------------------------------------------------------- random specs

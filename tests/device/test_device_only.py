@@ -19,22 +19,22 @@ TYPES = {"float": np.float32, "double": np.float64, "weft::bf16": np.uint16, "si
 HEAD = 'extern "C" __global__ void moves(const {t}* __restrict__ T0, {t}* T1, int n) {{\n'
 
 
-def run(engine: str, body: str, type_: str, x: np.ndarray, n: int, blocks: list[str], out: int) -> np.ndarray:
-    """Run one thread; return what it wrote into `out` elements, which were 77 before."""
+def run(engine: str, body: str, type_: str, x: np.ndarray, n: int, blocks: list[str], out: int, threads: int = 1) -> np.ndarray:
+    """Run some threads; return what they wrote into `out` elements, which were 77 before."""
     source = translation_unit(HEAD.format(t=type_) + body + "\n}", blocks)
-    y = np.full(out, 77, x.dtype)
+    y = aligned(np.full(out, 77, x.dtype))
     if engine == "emulator":
         from weft.emulator import Scalar
 
         arguments: list[Any] = [Buffer.of(x, "T0"), Buffer.of(y, "T1", written=True), Scalar("int", n)]
-        EmulatedKernel(source, "moves", check="bounds").launch((1, 1, 1), (1, 1, 1), 0, arguments)
+        EmulatedKernel(source, "moves", check="bounds").launch((1, 1, 1), (threads, 1, 1), 0, arguments)
         return y
     import torch
     from test_on_gpu import launch
 
     signed = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}[x.itemsize]
     given, made = (torch.from_numpy(v.view(signed)).cuda() for v in (x, y))
-    launch(source, "moves", 1, (1, 1, 1), 0, [given, made, ("int", n)])
+    launch(source, "moves", 1, (threads, 1, 1), 0, [given, made, ("int", n)])
     return made.cpu().numpy().view(x.dtype)
 
 
@@ -75,6 +75,29 @@ def test_vectors_that_begin_anywhere(type_: str, engine: str) -> None:
             x = aligned(numbers(type_, 2 * lanes + 2))
             found = run(engine, f"  weft::Array<{type_}, {2 * lanes}> a;\n{loads}{stores}", type_, x, is_odd, ["cast", "shifted"], 2 * lanes)
             assert found.tolist() == x[is_odd : is_odd + 2 * lanes].tolist()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("type_", TYPES)
+def test_lanes_load_rows_that_begin_anywhere(type_: str, engine: str) -> None:
+    """Rows of all lengths are loaded from any alignment, by 4 to 32 lanes."""
+    size = TYPES[type_]().itemsize
+    for lanes, bytes_ in ((4, 16), (16, 16), (32, 16), (8, 8), (16, 4)):
+        n = bytes_ // size
+        if n * size < 4:
+            continue
+        body = f"""
+  weft::Array<{type_}, {n}> a;
+  const int place = (int)threadIdx.x % {lanes};
+  for (int first = 0; first < 3; first += {32 // lanes}) {{
+    const int row = first + (int)threadIdx.x / {lanes}, left = row < 3 ? n - place * {n} : -{n};
+    weft::load_row_vector<{n}, {lanes}>(a, 0, T0 + n % 5 + row * n + place * {n}, left);
+    for (int i = 0; i < {n} && i < left; i++) weft::store_global(T1 + 3 + row * n + place * {n} + i, ({type_})a[i]);
+  }}"""
+        for length in sorted({1, max(1, n - 1), n, n + 1, 2 * n + 1, lanes * n - n - 1, lanes * n - 1, lanes * n} - {0}):
+            x = aligned(numbers(type_, length % 5 + 3 * length))
+            found = run(engine, body, type_, x, length, ["cast", "row_vectors"], 3 + 3 * length + n, 32)
+            assert found.tolist() == [77, 77, 77, *x[length % 5 :].tolist(), *[77] * n]
 
 
 @pytest.mark.gpu

@@ -21,7 +21,7 @@ from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
 )  # fmt: skip
 from ..lower.kernel_ir import (
-    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, Scan,
+    Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
     ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
@@ -34,6 +34,7 @@ from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile
 from .parameters import signature_lines
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, scatter_store
 from .protocol import exchange_text, write_protocol
+from .row_vectors import load_row_vector
 from .scalars import ScalarPrinter, literal
 
 _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp)
@@ -213,6 +214,8 @@ class CudaWriter:
         expr, output = s.expr, s.outputs[0]
         if isinstance(s, BulkCopy):
             self.bulk_copy(s, depth)
+        elif isinstance(s, RowLoad):
+            load_row_vector(self, s, _CACHE[s.expr.cache_op], depth)  # type: ignore[attr-defined]
         elif isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:
             self.async_copy(s, depth)
         elif isinstance(expr, LookupOp):

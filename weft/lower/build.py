@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from ..analysis.masks import EVERYWHERE, mask_bounds
 from ..dtypes import DataType
-from ..expr import ONE, TRUE, conjunction, mul, product
+from ..errors import InternalError
+from ..expr import ONE, TRUE, conjunction, conjuncts, minimum, mul, product, sub, variables
 from ..ir.block_ops import GROUPED, BlockFoldOp, BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ScanOp
 from ..ir.values import Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, Split, TensorView
-from .access import op_fields
+from .access import op_fields, op_predicate
 from .blocks import check_fold, row_of, sample_guard
 from .copies import bulk_copy, check_async
 from .indexing import Indexer
-from .kernel_ir import Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, Statement
+from .kernel_ir import Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, RowLoad, Statement
 from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import vector_conditions
@@ -28,6 +29,7 @@ from .loops import LoopGroup, is_global_load
 from .masks import condition_of
 from .prepare import prepare_reductions
 from .state import LANE_TYPES, BuildState, bound_reductions, launch_sizes
+from .units import lanes_of_row
 from .validate import check_axes, check_parallel
 
 
@@ -144,6 +146,8 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
             **fields, thread_types=tuple(p for p in BLOCK_TYPES if p in bound), grid_types=tuple(p for p in GRID_TYPES if p in bound),  # type: ignore[arg-type]
             group_elems=int(vector.value), in_loop=any(g.extent is not ONE for g in open_groups),  # type: ignore[arg-type]
         )  # fmt: skip
+    elif lanes_of_row(output):
+        op = row_load(state, expr, Op(**fields, vector_elems=int(vector.value)), groups[lanes[-1]])  # type: ignore[arg-type]
     else:
         op = Op(**fields, vector_elems=int(vector.value))  # type: ignore[arg-type]
         if isinstance(expr, BlockSampleOp):
@@ -158,6 +162,20 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
             check_async(expr, output, op.vector_elems)
         mask(state, op, indexer, loop[lanes[-1]] if lanes else None)
     return op, open_groups
+
+
+def row_load(state: BuildState, expr: Expr, op: Op, lane: LoopGroup) -> RowLoad:
+    """Return the load of a vector that all lanes do together, with what is left of its row there."""
+    output: TensorView = expr.outputs[0]  # type: ignore[assignment]
+    kept, left = [], lane.extent
+    for atom in conjuncts(op_predicate(state, state.indexer(expr), expr, output)):
+        if lane.index not in variables(atom):
+            kept.append(atom)
+        elif atom.op == "lt" and lane.index not in variables(first := sub(atom.args[0], lane.index)):
+            left = sub(atom.args[1], first) if left is lane.extent else minimum(left, sub(atom.args[1], first))
+        else:
+            raise InternalError(f"{expr} loads vectors of rows that begin anywhere, and {atom} is no end of a row")
+    return RowLoad(expr, op.outputs, op.operands, conjunction(kept), op.vector_elems, left=left, row_lanes=lanes_of_row(output))
 
 
 def mask(state: BuildState, op: Op, indexer: Indexer, lane: IterDomain | None) -> None:

@@ -175,6 +175,19 @@ class Op(Statement):
 
 
 @dataclass(eq=False)
+class RowLoad(Op):
+    """A vector of each lane from memory, where rows begin anywhere, into a tile in shared memory. Executed by all threads.
+
+    left: elements of the row from the vector's first on, where the predicate holds. row_lanes: neighbouring lanes that have neighbouring vectors of a row.
+    """
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "left")
+
+    left: Sym = ZERO
+    row_lanes: int = 1
+
+
+@dataclass(eq=False)
 class ThreadGroup:
     """Threads that reduce, or meet, apart from the rest of the block, in a kernel with async warps.
 
@@ -378,7 +391,7 @@ class Kernel:
 
 def is_collective(statement: Statement) -> bool:
     """True for what all threads execute, whatever its predicate says."""
-    return isinstance(statement, (Reduce, Scan, StoreScales)) or isinstance(statement, BlockFold) and statement.lanes > 1
+    return isinstance(statement, (Reduce, RowLoad, Scan, StoreScales)) or isinstance(statement, BlockFold) and statement.lanes > 1
 
 
 def is_host_variable(v: Sym) -> bool:

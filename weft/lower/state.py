@@ -23,7 +23,7 @@ from .feeds import Feed, plan_feeds, stage_position
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Buffer
 from .loops import LoopPlan, order_exprs
-from .units import begins_anywhere, units_extent
+from .units import begins_anywhere, lanes_of_row, units_extent
 
 LANE_TYPES = (ParallelType.vectorize, ParallelType.group, ParallelType.tma)
 
@@ -142,7 +142,7 @@ def vector_divisors(fusion: Fusion) -> dict[Sym, int]:
                 source, lanes = transform.source(), int(axis.sym.value)  # type: ignore[arg-type]
                 while _is_inner_part(source, lanes):  # a vector of a tile is one of what the tile is a part of
                     source = source.definition().source()  # type: ignore[union-attr]
-                if not source.sym.is_const and not transform.is_phased and not transform.overlaps:
+                if not source.sym.is_const and not transform.is_phased and not transform.overlaps and not lanes_of_row(tensor):
                     out[source.sym] = max(out.get(source.sym, 1), lanes)
     for expr in fusion.tensor_exprs():
         if isinstance(expr, BlockFoldOp):

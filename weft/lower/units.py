@@ -18,6 +18,12 @@ def begins_anywhere(tensor: TensorView) -> bool:
     return definition is not None and bool(definition.attributes.get("whole_units", False))
 
 
+def lanes_of_row(tensor: TensorView) -> int:
+    """Return how many neighbouring lanes load vectors of one row that begins anywhere; 0 for other tensors. See `load_rows_by_lanes`."""
+    definition = tensor.definition()
+    return 0 if definition is None else definition.attributes.get("row_lanes", 0)
+
+
 def units_extent(tensor: TensorView, extent: Sym) -> Sym:
     """Return the elements of the units that hold `extent` elements, wherever these begin."""
     per_unit = BULK_BYTES * 8 // tensor.dtype().bits

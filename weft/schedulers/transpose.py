@@ -18,7 +18,7 @@ import numpy as np
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
-from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
+from ..analysis.vectorization import MAX_VECTOR_BITS, SHIFTED_WORD_BITS, VectorLimits
 from ..arch import CP_ASYNC_BYTES, SECTOR_BYTES, Arch
 from ..expr import evaluate_int
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
@@ -27,6 +27,7 @@ from ..ir.values import SharedSwizzle, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
 from ..schedule.propagate import parallelize_like
+from ..schedule.row_lanes import LEAST_BYTES, load_rows_by_lanes
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import analyze_pointwise
 from .cost.passing import passing_ns
@@ -37,6 +38,9 @@ TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (256, 128, 512, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, that are tried."""
 NEAR = 0.005
 """Predicted times this close (relative) count as equal: the first is taken."""
+NEAR_CUT = 0.03
+"""The same among numbers of threads where rows begin within sectors and are written element by element: the most threads are taken, so that fewer tiles have
+sectors half written; not more than leave each of them as many stores under way. Nine odd shapes on one H200: 1 to 25 % faster than with half as many."""
 BANK_BYTES, LINE_BITS = 4, 1024
 MOST_UNROLL = 4
 
@@ -49,6 +53,7 @@ class TransposeParams:
     along_vector, across_vector: elements of an access on the straight side, and on the turned one.
     threads: of a block. unroll, turned_unroll: vectors of each side that a thread has under way at once.
     is_along_first: neighbouring blocks have neighbouring tiles along the straight side's rows, else along the turned side's.
+    across_anywhere: rows of the turned side's inputs begin anywhere, and lanes hand each other what lies in two vectors.
     """
 
     tile_elems: int
@@ -58,6 +63,7 @@ class TransposeParams:
     unroll: int
     turned_unroll: int
     is_along_first: bool
+    across_anywhere: bool = False
 
 
 class TransposeAnalysis:
@@ -107,6 +113,12 @@ class TransposeAnalysis:
 
     def vector(self, limits: VectorLimits, classes: tuple[int, ...], sizes: Sizes, alignment_bits: Alignments) -> int:
         return limits.limit_elems(len(self.order) - len(classes), sizes, alignment_bits)
+
+    def can_begin_anywhere(self, vector_elems: int) -> bool:
+        """True when the turned tensors are inputs whose rows lie without a gap, so that lanes can load vectors of them wherever they begin."""
+        moved = self.across_limits.vectorizable
+        is_wide = all(t.is_fusion_input and not t.dtype().is_packed and LEAST_BYTES * 8 <= vector_elems * t.dtype().bits for t in moved)
+        return is_wide and len(moved) == len(self.turned) == len(self.across_limits.anywhere(len(self.order) - len(self.across)))
 
 
 def _common_run(orders: list[tuple[int, ...]], last: int, taken: tuple[int, ...]) -> tuple[int, ...]:
@@ -183,17 +195,27 @@ class Transpose(Scheduler):
     def _ranked(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[TransposeParams], list[float]]:
         """Return the candidates and their predicted times in ns, best first."""
         widest = MAX_VECTOR_BITS // analysis.widest_bits
-        along, across = self._vectors(analysis, sizes, alignment_bits, arch)
+        along, narrow = self._vectors(analysis, sizes, alignment_bits, arch)
+        ways = [(narrow, False)]
+        if narrow * analysis.turned_bits < SHIFTED_WORD_BITS and analysis.can_begin_anywhere(widest):
+            ways.append((widest, True))
         found = []
         for tile, threads in ((chunks * widest, threads) for chunks in TILE_CHUNKS for threads in TILE_THREADS):
             is_small = tile * tile * analysis.turned_tiles_bits <= 8 * arch.shared_per_block_optin_bytes // 2
-            if tile == TILE_CHUNKS[-1] * widest or tile * tile >= max(along, across) * threads and is_small:
-                unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
-                found += [TransposeParams(tile, along, across, threads, unroll, turned_unroll, is_along_first) for is_along_first in (True, False)]
+            for across, anywhere in ways:
+                fits = tile * tile >= max(along, across) * threads and is_small
+                if fits or tile == TILE_CHUNKS[-1] * widest and not anywhere:
+                    unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
+                    found += [TransposeParams(tile, along, across, threads, unroll, turned_unroll, first, anywhere) for first in (True, False)]
         columns = np.array([astuple(params) for params in found], dtype=float).T
-        columns = [*columns[:-1], columns[-1] > 0]
-        times = passing_ns(work_of_transposes(Tiles(*columns), analysis.facts(sizes), arch), arch)
-        order = np.lexsort((np.arange(len(found)), np.floor((times / times.min() - 1) / NEAR))).tolist()
+        columns = [*columns[:-2], *(column > 0 for column in columns[-2:])]
+        facts = analysis.facts(sizes)
+        times = passing_ns(work_of_transposes(Tiles(*columns), facts, arch), arch)
+        order: list[int] = np.lexsort((np.arange(len(found)), np.floor((times / times.min() - 1) / NEAR))).tolist()
+        if facts.is_along_cut and along == 1:
+            first = found[order[0]]
+            near = [n for n in order if times[n] <= (1 + NEAR_CUT) * times[order[0]] and _is_like(found[n], first) and found[n].unroll >= first.unroll]
+            order.sort(key=max(near, key=lambda n: found[n].threads).__ne__)
         return [found[n] for n in order], [float(times[n]) for n in order]
 
     def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> ScheduleResult:
@@ -221,6 +243,11 @@ class Transpose(Scheduler):
         return ScheduleResult(((ParallelType.block_x, params.threads),))
 
 
+def _is_like(a: TransposeParams, b: TransposeParams) -> bool:
+    """True for the same tiles and accesses, with other threads."""
+    return (a.tile_elems, a.across_vector, a.across_anywhere, a.is_along_first) == (b.tile_elems, b.across_vector, b.across_anywhere, b.is_along_first)
+
+
 def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> None:
     """Keep a tile in shared memory, whose rows are written in vectors of `written` elements and whose columns are read by `read` at once."""
     set_memory_type(tensor, MemoryType.shared)
@@ -231,7 +258,7 @@ def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> No
 
 def _turn_input(source: TensorView, params: TransposeParams, *, has_vectors: bool) -> TensorView:
     """Put a copy in shared memory between an input and its registers; return it."""
-    is_async = has_vectors and params.across_vector * source.dtype().bits // 8 in CP_ASYNC_BYTES
+    is_async = has_vectors and not params.across_anywhere and params.across_vector * source.dtype().bits // 8 in CP_ASYNC_BYTES
     copy = cache_after(source, LoadStoreOpType.cp_async if is_async else LoadStoreOpType.set, propagate_allocation_domain=False)
     _swizzle(copy, params.tile_elems, params.across_vector, params.along_vector)
     return copy
@@ -267,6 +294,8 @@ def _turned_side(tensor: TensorView, params: TransposeParams, *, has_vectors: bo
     _threads(tensor, params.across_vector, params, params.turned_unroll)
     if has_vectors and params.across_vector > 1:
         tensor.axis(-1).parallelize(ParallelType.vectorize)
+        if params.across_anywhere:
+            load_rows_by_lanes(tensor, params.tile_elems // params.across_vector)
 
 
 def _straight_side(reference: TensorView, params: TransposeParams) -> None:

@@ -16,6 +16,9 @@ from .passing import Passing, piece_cost, resident_blocks
 
 SHARED_INSTRUCTIONS = 2.5
 """Of a thread, for an element that is read from or written to a tile by itself: its address, changed by the swizzle, and the access."""
+ROW_VECTOR_INSTRUCTIONS = 45.0
+"""Of a thread, beside the access, for a vector of a row that begins anywhere: what goes from lane to lane, the bytes of two vectors picked, the ends of a
+row. Counted in machine code for the H200 (device/row_vectors.cuh)."""
 OTHER_REGISTERS = 16.0
 CUT_BYTES = 32.0
 """Moved once more for each row of a tile whose neighbour shares a line and comes much later."""
@@ -32,6 +35,7 @@ class Tiles:
     unroll: Any
     turned_unroll: Any
     is_along_first: Any
+    across_anywhere: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     straight_tensors = max(1, f.straight_inputs + f.straight_outputs)
     accesses = straight * (f.straight_inputs + f.straight_outputs + tiles * (p.along_vector == 1)) + turned * tiles * 2
     instructions = OP_INSTRUCTIONS * f.instructions * elems + ACCESS_INSTRUCTIONS * accesses * used + SHARED_INSTRUCTIONS * elems * tiles + STEP_INSTRUCTIONS
+    instructions = instructions + ROW_VECTOR_INSTRUCTIONS * turned * tiles * p.across_anywhere
     rounds = (f.turned_inputs > 0) * np.ceil(turned / p.turned_unroll) + (f.straight_inputs > 0) * np.ceil(straight / p.unroll)
     at_once = np.maximum(p.unroll * p.along_vector * f.straight_inputs, p.along_vector * p.unroll)
     needed = OTHER_REGISTERS + at_once * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 32
