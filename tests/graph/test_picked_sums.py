@@ -69,6 +69,20 @@ def test_what_all_columns_share_is_not_looked_up() -> None:
     assert torch.equal(out, torch.where((index >= 0) & (index < 7), rows, 0.0)) and schedulers == ["pointwise"]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_number_added_to_all_is_counted(is_first: bool) -> None:
+    """As the gradient of a loss with smoothed labels."""
+    rows, even, index = torch.randn(11), torch.randn(11), torch.tensor([0, 5, -1, 6, 7, 3, 2, 1, 100, 4, 0])
+    with FusionDefinition() as fd:
+        r, e, i = declared(fd, rows), declared(fd, even), declared(fd, index)
+        spread, beside = (fd.ops.broadcast_in_dim(t, [11, 7], [0]) for t in (r, e))
+        chosen = fd.ops.where(is_at(fd, i, spread, 1, 7), spread, fd.define_scalar(0.0))
+        fd.add_output(fd.ops.sum(fd.ops.add(beside, chosen) if is_first else fd.ops.add(chosen, beside), [1]))
+    out, schedulers = run(fd, [rows, even, index])
+    torch.testing.assert_close(out, 7 * even + torch.where((index >= 0) & (index < 7), rows, 0.0))
+    assert schedulers == ["pointwise"]
+
+
 @pytest.mark.parametrize("columns", [1, 7, 501, 4096])
 def test_a_loss_without_a_gather_reads_its_rows_once(columns: int) -> None:
     """Also where there are copies between the ops, as frontends write them."""
