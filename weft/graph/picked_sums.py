@@ -106,7 +106,7 @@ def _exchange(fusion: Fusion, expr: ReductionOp, found: Picked) -> None:
         operation["op"] = "add"
     fusion.remove(expr)
     keep_axes(out, [a for a in out.get_logical_domain() if not a.is_reduction()])
-    fusion.register(PointwiseOp(operands, [out], **operation))  # type: ignore[arg-type]
+    fusion.register(PointwiseOp(operands, [out], **operation))
 
 
 __all__ = ["look_up_what_sums_pick"]
