@@ -279,6 +279,11 @@ WEFT_DEVICE float round_e2m1(float x) {
 #endif
   return plain_add(high, -exact_fma(a, -2.384185791015625e-07f, high));
 }
+// The signs of eight floats, in the places of those of their codes of 4 bits. NaN has none.
+WEFT_DEVICE unsigned sign_codes(const float* x) {
+  const unsigned even = encode_word_e5m2(x[0], x[2], x[4], x[6]), odd = encode_word_e5m2(x[1], x[3], x[5], x[7]);
+  return ((even >> 4 & 0x0f0f0f0fu) | (odd & 0xf0f0f0f0u)) & 0x88888888u;
+}
 // N floats times 2^-8 to words of eight 4-bit floats. Returns whether one is too large, or NaN, so that the words mean nothing.
 template <int N> WEFT_DEVICE bool encode_small_e2m1(unsigned* words, const float* x) {
   unsigned all = 0;
@@ -289,33 +294,37 @@ template <int N> WEFT_DEVICE bool encode_small_e2m1(unsigned* words, const float
 #pragma unroll
     for (int i = 0; i < 8; i++) r[i] = round_e2m1(y[i]);
     const unsigned even = encode_word_e5m2(r[0], r[2], r[4], r[6]), odd = encode_word_e5m2(r[1], r[3], r[5], r[7]);  // twice their codes
-    const unsigned even_signs = encode_word_e5m2(y[0], y[2], y[4], y[6]), odd_signs = encode_word_e5m2(y[1], y[3], y[5], y[7]);
     all |= even | odd;
-    words[w] = (even + odd * 16) >> 1 | ((even_signs >> 4 & 0x0f0f0f0fu) | (odd_signs & 0xf0f0f0f0u)) & 0x88888888u;
+    words[w] = (even + odd * 16) >> 1 | sign_codes(y);
   }
   return all & 0xf0f0f0f0u;
 }
 // N floats, times a factor, to words of eight 4-bit floats. Seldom is a product too large behind a scale, so that the limit is no part of what is done for each.
+// The factor of a block of zeros is the largest float, which times 2^8 is infinite: their codes are signs.
 template <int N> WEFT_DEVICE void encode_scaled_e2m1(unsigned* words, const float* x, float factor) {
-  constexpr int CHECKED = N;
+  float y[N];
 #pragma unroll
-  for (int first = 0; first < N; first += CHECKED) {
-    float y[CHECKED];
+  for (int i = 0; i < N; i++) y[i] = x[i] * (factor * 256.f);
+  if (!encode_small_e2m1<N>(words, y)) return;
+  unsigned all = 0;
 #pragma unroll
-    for (int i = 0; i < CHECKED; i++) y[i] = x[first + i] * (factor * 256.f);
-    if (!encode_small_e2m1<CHECKED>(words + first / 8, y)) continue;
+  for (int i = 0; i < N; i++) all |= bits_of_float(x[i]);
+  if (all << 1 == 0 && factor > 0.f && factor <= 3.4028234663852886e38f) {
 #pragma unroll
-    for (int i = 0; i < CHECKED; i++) {
-      const float product = x[first + i] * factor;
-#if defined(WEFT_EMULATOR)
-      const float low = product < 6.f ? product : 6.f;
-      y[i] = (low > -6.f ? low : -6.f) * 256.f;
-#else
-      y[i] = fmaxf(fminf(product, 6.f), -6.f) * 256.f;  // NaN gives 6
-#endif
-    }
-    encode_small_e2m1<CHECKED>(words + first / 8, y);
+    for (int w = 0; w < N / 8; w++) words[w] = sign_codes(x + 8 * w);
+    return;
   }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    const float product = x[i] * factor;
+#if defined(WEFT_EMULATOR)
+    const float low = product < 6.f ? product : 6.f;
+    y[i] = (low > -6.f ? low : -6.f) * 256.f;
+#else
+    y[i] = fmaxf(fminf(product, 6.f), -6.f) * 256.f;  // NaN gives 6
+#endif
+  }
+  encode_small_e2m1<N>(words, y);
 }
 
 #if WEFT_HAS_FP4
@@ -521,12 +530,12 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #endif
 }
 
-// N elements, a multiple of eight, times a factor that they share, to floats of 4 bits. In `src` they lie Stride apart.
-template <int N, int Stride = 1, int DstN, class From, int SrcN>
+// N elements, a multiple of eight, times a factor that they share, to floats of 4 bits.
+template <int N, int DstN, class From, int SrcN>
 WEFT_DEVICE void convert_scaled_vector(Array<e2m1, DstN>& dst, int dst_offset, const Array<From, SrcN>& src, int src_offset, float factor) {
   float values[N];
 #pragma unroll
-  for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i * Stride));
+  for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i));
 #if defined(WEFT_EMULATOR)
   e2m1* to = dst.target(dst_offset, N);
   unsigned words[N / 8];

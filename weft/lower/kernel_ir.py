@@ -215,12 +215,7 @@ class MagnitudeFold(Op):
 
 @dataclass(eq=False)
 class ScaledCast(Op):
-    """A cast of elements in registers, from the first operand on, to floats of 4 bits, each times the second operand, a Float that all of them share.
-
-    stride_elems: how far they lie apart.
-    """
-
-    stride_elems: int = 1
+    """A cast of neighbours in registers, the first operand, to floats of 4 bits, each times the second operand, a Float that all of them share."""
 
 
 @dataclass(eq=False)

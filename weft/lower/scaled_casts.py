@@ -7,7 +7,7 @@ Read first: `join_factors`.
 from __future__ import annotations
 
 from ..dtypes import DataType
-from ..expr import ONE, ZERO, Sym, add, mul, sub, substitute, variables
+from ..expr import ZERO, Sym, add, sub, variables
 from ..ir.enums import MemoryType
 from ..ir.values import PointwiseOp
 from .contracts import lowering_pass
@@ -57,14 +57,13 @@ def _join(body: list[Statement], casts: dict[Op, Buffer]) -> None:
             loop = loops[casts[s]]
             product = _product(loop, s)
             if product is not None:
-                element, factor, stride = product
-                body[number] = ScaledCast(s.expr, s.outputs, [element, factor], vector_elems=s.vector_elems, stride_elems=stride)
+                body[number] = ScaledCast(s.expr, s.outputs, list(product), vector_elems=s.vector_elems)
                 gone |= {loop, casts[s]}
     body[:] = [s for s in body if not (isinstance(s, Loop) and s in gone or isinstance(s, Allocate) and s.buffer in gone)]
 
 
-def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym, int] | None:
-    """Return the first element and the factor whose products a loop makes for a cast, and how far the elements lie apart; None where it does other things."""
+def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym] | None:
+    """Return the vector and the factor whose products a loop makes for a cast; None where it does more, or other things."""
     *before, last = [s for s in loop.body if not isinstance(s, Allocate)]
     read = _packed_cast(cast)
     extent = loop.extent.value if loop.extent.is_const else 0
@@ -78,18 +77,10 @@ def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym, int] | None:
     for element, factor in (last.operands, last.operands[::-1]):
         taken = made.get(element.buffer, element) if isinstance(element, Access) else element
         if _is_fixed(factor, loop, made) and isinstance(taken, Access) and (not made or taken is not element):
-            place = _line(taken.index, loop.index)
-            if taken.buffer.memory is MemoryType.local and taken.buffer.dtype.is_float and place is not None:
-                return Access(taken.buffer, place[0]), factor, place[1]
+            first = sub(taken.index, loop.index)
+            if taken.buffer.memory is MemoryType.local and taken.buffer.dtype.is_float and loop.index not in variables(first):
+                return Access(taken.buffer, first), factor
     return None
-
-
-def _line(index: Sym, variable: Sym) -> tuple[Sym, int] | None:
-    """Return (start, step) of an index that is start + variable * step, a constant of at least 1; None for others."""
-    first = substitute(index, {variable: ZERO})
-    step = sub(substitute(index, {variable: ONE}), first)
-    is_line = step.is_const and int(step.value) > 0 and add(first, mul(variable, step)) is index  # type: ignore[arg-type]
-    return (first, int(step.value)) if is_line else None  # type: ignore[arg-type]
 
 
 def _is_fixed(factor: Access | Sym, loop: Loop, made: dict[Buffer, Access | Sym]) -> bool:
