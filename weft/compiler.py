@@ -182,11 +182,11 @@ def _in_one_pass(fusion: Fusion) -> Prepared | None:
 
 
 def propose(
-    fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch, only: SchedulerType | None = None, variant: str = "auto"
+    fusion: Fusion, sizes: Mapping[Sym, Number], alignment_bits: Mapping[str, int], arch: Arch, only: SchedulerType | None = None, way: str = "auto"
 ) -> Proposal:  # fmt: skip
     """Return the first scheduler that takes the fusion at these sizes, with its parameters.
 
-    variant: how a scheduler that knows several ways is to do it (the setting `rows`); where that way is impossible, its own choice stands.
+    way: how a scheduler that knows several ways is to do it (the setting `rows`); where that way is impossible, its own choice stands.
     sizes: values of the fusion's size and stride variables. alignment_bits: "T3" -> alignment of the tensor's first element in bits.
     Errors: NoScheduler with every scheduler's reason; ScheduleFailed where all that a scheduler has for these sizes was rejected.
     """
@@ -204,7 +204,7 @@ def propose(
         if declined is not None:
             reasons[scheduler.name.name] = declined.reason
             continue
-        params, trace = scheduler.choose_variant(analysis, sizes, alignments, arch, variant)  # type: ignore[arg-type]
+        params, trace = scheduler.choose_way(analysis, sizes, alignments, arch, way)  # type: ignore[arg-type]
         rejected = prepared.rejected.get(scheduler.name, {})
         if params in rejected:
             other = scheduler.choose_other(analysis, sizes, alignments, arch, frozenset(rejected))  # type: ignore[arg-type]

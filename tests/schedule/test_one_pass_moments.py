@@ -34,7 +34,7 @@ def layer_norm(*, is_double: bool = False) -> FusionDefinition:
 
 def force(monkeypatch: pytest.MonkeyPatch, **params: Any) -> None:
     """Let rows be read again."""
-    monkeypatch.setattr(InnerPersistent, "choose_variant", lambda *_: (replace(REREAD, **params), "forced by a test"))
+    monkeypatch.setattr(InnerPersistent, "choose_way", lambda *_: (replace(REREAD, **params), "forced by a test"))
 
 
 def exact(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

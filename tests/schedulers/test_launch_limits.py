@@ -57,7 +57,7 @@ def test_a_block_of_the_kernel_fits_the_chip(name, arch):
     make, (rows, columns) = CASES[name]
     fusion, env = make(), {size("m"): rows, size("n"): columns}
     # rows by TMA, whose blocks test_rows_by_tma.py checks, need sizes that are named after an input
-    program = compile_program(fusion, propose(fusion, env, {}, arch, variant="register"), DataType.Int, name="k")
+    program = compile_program(fusion, propose(fusion, env, {}, arch, way="register"), DataType.Int, name="k")
     x, y, z = (int(evaluate(extent, env)) for extent in program.block)
     shared = int(evaluate(program.shared_bytes, env))
     assert x * y * z <= arch.max_threads_per_block and z <= 64

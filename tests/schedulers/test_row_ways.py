@@ -171,7 +171,7 @@ def test_bounds_are_kept_for_other_sizes_and_what_is_known_of_them_is_not() -> N
 def test_a_forced_way_shares_a_kernel_among_rows_that_end_anywhere_in_their_last_part(variant: str) -> None:
     """(2048, 4096), (2056, 4096) and (2056, 4088) share one, as they do when nothing is forced; other lengths have their own."""
     shapes = ((2048, 4096), (2056, 4096), (2056, 4088), (2056, 4104))
-    made = [choose_rows(facts_of(*shape, DataType.BFloat16), H200, is_loadable=True, variant=variant)[0] for shape in shapes]
+    made = [choose_rows(facts_of(*shape, DataType.BFloat16), H200, is_loadable=True, way=variant)[0] for shape in shapes]
     assert made[0] == made[1] == made[2] != made[3]
     assert isinstance(made[0], AsyncRowsParams) and made[0].fill == "leading"
 

@@ -44,6 +44,6 @@ def test_blocks_fit_the_chip_with_the_registers_that_the_compiler_may_use():
     tensor = fd.fusion.inputs()[0]
     for columns in range(16388, 32769, 148):
         env = {axis.sym: n for axis, n in zip(tensor.get_logical_domain(), (4096, columns))}
-        params = compiler.propose(fd.fusion, env, {}, H200, variant="tma").params
+        params = compiler.propose(fd.fusion, env, {}, H200, way="tma").params
         assert isinstance(params, AsyncRowsParams) and params.max_registers is not None
         assert H200.threads_per_sm_for(params.max_registers) >= params.bdimx, (columns, params)

@@ -355,7 +355,7 @@ def propose(
     """
     alignments = alignments_bits(shared, use, sizes)
     proposal = tuned.winner(use, alignments, engine, options) if is_tuned else None
-    proposal = proposal or compiler.propose(use.part.fusion, use.env, alignments, engine.arch, variant=options.rows)
+    proposal = proposal or compiler.propose(use.part.fusion, use.env, alignments, engine.arch, way=options.rows)
     overlaps = overlaps_previous(use, sizes, engine.arch, options)
     return request_for(proposal, use.part, index_type_for(use, sizes), engine, options, fmad=fmad, overlaps=overlaps)
 

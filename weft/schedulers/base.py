@@ -60,8 +60,8 @@ class Scheduler(ABC):
     def choose(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
         """Return frozen, hashable parameters and a trace of the candidates. Pure: nothing but the arguments matters."""
 
-    def choose_variant(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
-        """Return params of the way named `variant` where the scheduler has it and it is possible, else those of `choose`."""
+    def choose_way(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, way: str) -> tuple[Any, str]:
+        """Return params of the way named `way` where the scheduler has it and it is possible, else those of `choose`."""
         return self.choose(analysis, sizes, alignment_bits, arch)
 
     def choose_other(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: frozenset[Any]) -> tuple[Any, str] | None:
@@ -70,7 +70,7 @@ class Scheduler(ABC):
 
     def candidates(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
         """Return (way, params) that are worth timing: the choice first, then others in the order of what is predicted for them. For tuning."""
-        return [("", self.choose_variant(analysis, sizes, alignment_bits, arch, "auto")[0])]
+        return [("", self.choose_way(analysis, sizes, alignment_bits, arch, "auto")[0])]
 
     @abstractmethod
     def apply(self, fusion: Fusion, analysis: Any, params: Any) -> ScheduleResult:

@@ -70,20 +70,20 @@ class InnerOuterPersistent(Scheduler):
     def choose(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[InnerOuterParams, str]:
         return choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, all(can_load(t) for t in analysis.row_inputs))
 
-    def choose_variant(
-        self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str
+    def choose_way(
+        self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, way: str
     ) -> tuple[InnerOuterParams, str]:  # fmt: skip
         params, trace = self.choose(analysis, sizes, alignment_bits, arch)
-        if variant == "auto":
+        if way == "auto":
             return params, trace
-        if variant == "specialized":
+        if way == "specialized":
             return params, f"not specialized: {NOT_SPECIALIZED}\n{trace}"
-        wanted = {"tma": ("tma",), "register": ("now", "ahead")}[variant]
+        wanted = {"tma": ("tma",), "register": ("now", "ahead")}[way]
         facts = analysis.facts(sizes, alignment_bits)
         forced, compared = choose_inner_outer(facts, arch, all(can_load(t) for t in analysis.row_inputs), loads=wanted)
         if forced.loads not in wanted:
-            return params, f"not {variant}: no such kernel fits the chip at these sizes\n{trace}"
-        return forced, f"forced {variant}: {compared}"
+            return params, f"not {way}: no such kernel fits the chip at these sizes\n{trace}"
+        return forced, f"forced {way}: {compared}"
 
     def choose_other(
         self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: frozenset[InnerOuterParams]

@@ -57,17 +57,17 @@ class InnerPersistent(Scheduler):
         return analysis.why_not_vectors(facts, RowsOf(facts, arch).vector)
 
     def choose(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[PersistentParams, str]:
-        return self.choose_variant(analysis, sizes, alignment_bits, arch, "register")
+        return self.choose_way(analysis, sizes, alignment_bits, arch, "register")
 
-    def choose_variant(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, variant: str) -> tuple[Any, str]:
+    def choose_way(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, way: str) -> tuple[Any, str]:
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         is_masked = reads_under_a_mask(analysis)
-        params, trace = choose_rows(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked), variant=variant)
+        params, trace = choose_rows(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked), way=way)
         params = with_accesses(params, facts)
         return keep_what_a_mask_left(params) if is_masked else params, trace
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
-        chosen = self.choose_variant(analysis, sizes, alignment_bits, arch, "auto")[0]
+        chosen = self.choose_way(analysis, sizes, alignment_bits, arch, "auto")[0]
         facts, is_masked = analysis.facts(sizes, alignment_bits, arch.max_access_bits), reads_under_a_mask(analysis)
         ways = way_candidates(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked))
         found = [(way, with_accesses(params, facts)) for way, params in ways]

@@ -23,7 +23,7 @@ from ..schedule.primitives import split
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction, with_accesses
-from .reduction_heuristic import ReductionParams, choose_with_trace, variants
+from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of, positions, split_axis, whole_warps,
 )  # fmt: skip
@@ -53,7 +53,7 @@ class Reduction(Scheduler):
 
     def candidates(self, analysis: ReductionAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, ReductionParams]]:
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
-        return [(name, with_accesses(params, facts)) for name, params in variants(facts, arch)]
+        return [(name, with_accesses(params, facts)) for name, params in candidates(facts, arch)]
 
     def apply(self, fusion: Fusion, analysis: ReductionAnalysis, params: ReductionParams) -> ScheduleResult:
         template = Template(fusion)

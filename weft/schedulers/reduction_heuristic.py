@@ -135,7 +135,7 @@ SHOWN, TUNED = 6, 60
 """Candidates in a trace, and those among which tuning finds some of every way."""
 
 
-def variants(facts: ReductionFacts, arch: Arch) -> list[tuple[str, ReductionParams]]:
+def candidates(facts: ReductionFacts, arch: Arch) -> list[tuple[str, ReductionParams]]:
     """Return (way, params) to time, the choice first: rows or columns in one block, shared through memory, and in clusters."""
     found = [c.params for c in Candidates(facts, arch).ranked(TUNED)]
     return [(f"{p.kind}, {'cluster' if p.is_cluster else 'one block' if p.grid_split == 1 else 'several blocks'}", p) for p in found]

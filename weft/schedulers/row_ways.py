@@ -84,21 +84,21 @@ def pipeline(facts: PersistentFacts, arch: Arch, kind: str, in_registers: Persis
     return choose_async_rows(facts, arch, kind)
 
 
-def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, variant: str = "auto") -> tuple[Params, str]:
+def choose_rows(facts: PersistentFacts, arch: Arch, *, is_loadable: bool, way: str = "auto") -> tuple[Params, str]:
     """Return the params of a normalization and why.
 
-    is_loadable: rows of all inputs lie contiguously. variant: the way that is asked for; where that is impossible, the params of rows in registers.
+    is_loadable: rows of all inputs lie contiguously. way: the way that is asked for; where that is impossible, the params of rows in registers.
     """
-    if variant == "auto":
+    if way == "auto":
         ways = find_ways(facts, arch, is_loadable=is_loadable)
         best = ways.best(FITTED)
         return ways.params[best], f"{best} of the {ways}"
     in_registers, trace = choose_with_trace(facts, arch)
-    if variant == "register":
+    if way == "register":
         return in_registers, str(trace)
-    found = choose_async_rows(facts, arch, variant)
+    found = choose_async_rows(facts, arch, way)
     if isinstance(found, Decline):
-        return in_registers, f"not {variant}: {found.reason}\n{trace}"
+        return in_registers, f"not {way}: {found.reason}\n{trace}"
     shared = replace(found, fill="leading") if found.fill == "whole" and found.batches > 1 else found
     return shared, f"forced, and the same for rows whose last part is not full: {shared}"
 
