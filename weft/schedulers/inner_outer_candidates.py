@@ -40,8 +40,8 @@ STAGES, STAGES_BEHIND = (2, 3), (3, 4)
 """Of rings; the second with second passes behind, where one has the row before. More stages are slower: of 163 random cases on an H200 (two_sided_behind.json)
 kernels that differ in stages alone take 1.2 % longer with 4 than with 3, and with second passes behind 2 to 6 % longer with 6 than with 4."""
 MOST_RING_BYTES = 128 * 1024
-"""Of all rings of a multiprocessor, up to which a fourth stage helps second passes behind: with 96 KB in three stages it takes up to 4 % off, with 120 KB and more
-it costs 2 to 4 % (the same cases)."""
+"""Of all rings of a multiprocessor, up to which a fourth stage helps second passes behind: with 96 KB in three stages it takes up to 4 % off; with 120 KB and
+more it costs 2 to 4 % (the same cases)."""
 MOST_STEP_BYTES = 100_000
 """Of all inputs, that a block takes at once."""
 MOST_ELEMS_IN_REGISTERS = 64
