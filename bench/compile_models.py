@@ -1,6 +1,6 @@
 """A training step and inference of five models through eager torch, torch.compile, Liger and weft, each model in one process. Needs a GPU.
 
-    PYTHONPATH=. python bench/compile_models.py --starts --caches DIR               first steps of new processes, all at once: without caches, then with them
+    PYTHONPATH=. python bench/compile_models.py --starts --caches DIR --at-once 2   first steps of new processes: all without caches, then all with them
     PYTHONPATH=. python bench/compile_models.py OUT.jsonl --caches DIR              the rows of all models and backends
     PYTHONPATH=. python bench/compile_models.py OUT.jsonl --models llama gpt --backends eager,inductor,weft,weft-graphs,inductor-autotune --details
     PYTHONPATH=. python bench/compile_models.py OUT.jsonl --table                   the rows as a table of Markdown
@@ -178,24 +178,24 @@ def start_of(name: str, which: str) -> None:
     print(json.dumps({key: round(value, 3) for key, value in found.items()}))
 
 
-def one_start(name: str, which: str, caches: str, runs: tuple[str, ...]) -> str:
-    """Run `start_of` in new processes, the first with empty caches, the second with what it left, and say what they took."""
+def one_start(name: str, which: str, caches: str, state: str) -> str:
+    """Run `start_of` in a new process, and say what it took. state: cold or warm, what its caches are."""
     places = {"TORCHINDUCTOR_CACHE_DIR": "torch", "WEFT_CACHE_DIR": "weft", "TRITON_CACHE_DIR": "triton"}
     environment = {**os.environ, **{variable: f"{caches}/{name}/{place}" for variable, place in places.items()}}
-    found = {"model": name, "backend": which}
-    for key in runs:
-        command = [sys.executable, __file__, "--models", name, "--backends", which, "--first"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        found[key] = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else done.stderr[-600:]
-    return json.dumps(found)
+    command = [sys.executable, __file__, "--models", name, "--backends", which, "--first"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else {"problem": done.stderr[-600:]}
+    return json.dumps({"model": name, "backend": which, "state": state} | found)
 
 
-def starts(names: list[str], backends: list[str], caches: str, runs: tuple[str, ...]) -> None:
-    """Print the seconds of first steps, of all models and backends at once. The caches that they leave serve the measurements."""
-    with concurrent.futures.ThreadPoolExecutor(len(names) * len(backends)) as pool:
-        waiting = [pool.submit(one_start, name, which, caches, runs) for name in names for which in backends]
-        for done in concurrent.futures.as_completed(waiting):
-            print(done.result(), flush=True)
+def starts(names: list[str], backends: list[str], caches: str, states: tuple[str, ...], at_once: int) -> None:
+    """Print the seconds of first steps of all models and backends, so many at once; those with caches when all without have ended. The caches that they leave
+    serve the measurements."""
+    for state in states:
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            waiting = [pool.submit(one_start, name, which, caches, state) for name in names for which in backends]
+            for done in concurrent.futures.as_completed(waiting):
+                print(done.result(), flush=True)
 
 
 def rows_of(names: list[str], backends: list[str], out: str, details: bool) -> None:
@@ -251,6 +251,7 @@ def main() -> None:
     parser.add_argument("--details", action="store_true", help="the longest kernels of each backend")
     parser.add_argument("--starts", action="store_true", help="seconds of first steps in new processes")
     parser.add_argument("--once", action="store_true", help="of --starts, those without caches alone")
+    parser.add_argument("--at-once", type=int, default=10, help="of --starts, processes that run at once")
     parser.add_argument("--first", action="store_true", help="seconds of the first step in this process, after one of eager torch")
     parser.add_argument("--here", action="store_true", help="measure in this process")
     parser.add_argument("--table", action="store_true", help="print what OUT holds")
@@ -261,7 +262,7 @@ def main() -> None:
     elif a.first:
         start_of(a.models[0], backends[0])
     elif a.starts:
-        starts(a.models, backends, a.caches, ("cold",) if a.once else ("cold", "warm"))
+        starts(a.models, backends, a.caches, ("cold",) if a.once else ("cold", "warm"), a.at_once)
     elif a.here:
         rows_of(a.models, backends, a.out, a.details)
     else:

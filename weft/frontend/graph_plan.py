@@ -6,8 +6,8 @@ Another process runs it without torch's graph, which takes 5 ms per hundred node
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
-import itertools
 import linecache
 import logging
 from collections.abc import Callable, Sequence
@@ -17,19 +17,18 @@ from typing import Any
 
 import torch
 
+from ..runtime import kept_code
 from .record import CompiledGraph
 from .region_call import RegionCall, RegionPlan
 
 log = logging.getLogger(__name__)
-
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
 class GraphPlan:
     """kind: forward, backward or inference. source: the text of a function forward(self, arguments). names: what it names: ("region", its number),
     ("module", its name), ("part", a module and the path of what is in it) or ("value", a number, a type of torch, None). constants: tensors, by their
-    attribute of `self`. torch_ops, compute_nodes: as in `CompiledGraph`."""
+    attribute of `self`. torch_ops, compute_nodes: as in `CompiledGraph`. code: of the source (`kept_code`)."""
 
     kind: str
     source: str
@@ -38,9 +37,11 @@ class GraphPlan:
     compute_nodes: int
     torch_ops: dict[str, tuple[int, str]] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    code: bytes = b""
 
     def function(self, calls: Sequence[RegionCall]) -> "Boxed":
         """Return the function, with these calls of regions."""
+        kept_code.unpack(self.code)
         found: dict[str, Callable[[Any], Any]] = {
             "region": lambda number: calls[number], "module": importlib.import_module, "part": lambda at: _part(*at), "value": lambda value: value,
         }  # fmt: skip
@@ -57,14 +58,19 @@ ALIGNED_BYTES = 64
 """What torch's own tensors are aligned to, and one from a file may not be: its calls would have other kernels."""
 
 
+def _file(source: str, kind: str) -> str:
+    """Where tracebacks say that a graph stands."""
+    return f"<weft {kind} graph {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
+
+
 class Boxed:
     """A function of one list of arguments, which it empties. plan: returns its plan, or None where it names what no file can hold."""
 
     def __init__(self, source: str, names: dict[str, Any], owner: Any, kind: str, plan: Callable[[], GraphPlan | None]) -> None:
-        file = f"<weft {kind} graph {next(_numbers)}>"
+        file = _file(source, kind)
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)  # so that tracebacks show its lines
         namespace = dict(names)
-        exec(compile(source, file, "exec"), namespace)  # noqa: S102  (text of this package and of torch.fx)
+        exec(kept_code.code_of(source, file), namespace)  # noqa: S102  (text of this package and of torch.fx)
         self._forward, self._owner, self.plan = namespace["forward"], owner, plan
         self._boxed_call = True  # torch copies the attributes of the object, not of its class
 
@@ -88,7 +94,10 @@ def boxed(graph: torch.fx.Graph, gm: torch.fx.GraphModule, record: CompiledGraph
             why = f"it names {', '.join(strange)}" if strange else "it is not to be kept"
             log.info("%s graph: another process will cut it into regions again: %s", record.kind, why)
             return None
-        return GraphPlan(record.kind, code.src, names, tuple(regions), record.compute_nodes, record.torch_ops, constants)  # type: ignore[arg-type]
+        with kept_code.noting() as codes:
+            kept_code.code_of(code.src, _file(code.src, record.kind))
+        made = kept_code.packed(codes)
+        return GraphPlan(record.kind, code.src, names, tuple(regions), record.compute_nodes, record.torch_ops, constants, made)  # type: ignore[arg-type]
 
     return Boxed(code.src, code.globals, gm, record.kind, plan)
 

@@ -17,7 +17,7 @@ from ..ir.values import Scalar, TensorView
 from ..ops.build import logical_axes
 from .aten import Declined, lookup
 from .aten.rules import Translation, hint
-from .regions import Region, is_cheap, is_getitem
+from .regions import Region, is_getitem
 
 if TYPE_CHECKING:
     from ..api.definition import FusionDefinition
@@ -35,8 +35,8 @@ def translate(region: Region) -> Translated:
     from ..api.definition import FusionDefinition
 
     with FusionDefinition() as fd:
-        # outputs lie in memory as they were traced
-        fd.fusion.shares_results = False  # type: ignore[union-attr]
+        # outputs lie in memory as they were traced, each in its own: views are no ops of a region
+        fd.fusion.shares_results = fd.fusion.shows_inputs = False  # type: ignore[union-attr]
         t = Translation(fd)
         values: dict[Node, Any] = {}
         for node in region.inputs:
@@ -131,7 +131,7 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     is_copy = False
     if value.dtype() is not dtype:
         value = t.ops.cast(value, dtype=dtype)
-    elif value.is_fusion_input or value.is_fusion_output or _is_cloned(node):
+    elif value.is_fusion_input or value.is_fusion_output:
         value, is_copy = t.ops.set(value), True
     order, contiguity = _layout(fake)
     if not all(c in (True, None) for c in contiguity):
@@ -140,15 +140,6 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     if fake.dim() > 1 and (order != list(range(fake.dim()))[::-1] or t.is_reordered or is_copy):  # without a word, weft takes over an input's strides
         value = t.ops.stride_order(value, stride_order=order)
     return value
-
-
-def _is_cloned(node: Node) -> bool:
-    """True where torch has memory of its own for a result that weft would show as a view of an input: a clone, and views of one."""
-    while isinstance(node, Node) and node.target is not torch.ops.aten.clone.default:
-        if node.op != "call_function" or not node.args or not is_cheap(node):
-            return False
-        node = node.args[0]  # type: ignore[assignment]
-    return isinstance(node, Node)
 
 
 def _with_elements(t: Translation, value: TensorView, fake: torch.Tensor) -> TensorView:

@@ -50,6 +50,7 @@ class Fusion(Owner):
         self.aliases: dict[Val, Val] = {}  # output -> the input that it is written into
         self.hidden_outputs: set[Val] = set()  # aliased outputs that are not returned
         self.shares_results = True  # outputs that rename another result may share its memory, as in nvFuser; else each has its own, in row-major order
+        self.shows_inputs = True  # outputs that rename an input may be views of it; else each has memory of its own
         self.detached: set[Val] = set()  # tensors through which no gradient flows
         self.own_gradients: dict[Val, tuple[tuple[Val, ...], Callable[..., Any]]] = {}  # result of a composite -> (sources, rule), see weft.ops.gradients
         self.as_written: dict[Val, AsWritten] = {}  # results that the graph computes in another way than the user wrote
@@ -284,7 +285,7 @@ class _Cloner:
         target._outputs = [self._value(v) for v in source._outputs]
         target.aliases = {self._value(a): self._value(b) for a, b in source.aliases.items()}
         target.hidden_outputs = {self._value(v) for v in source.hidden_outputs}
-        target.shares_results = source.shares_results
+        target.shares_results, target.shows_inputs = source.shares_results, source.shows_inputs
         for value, (sources, rule) in source.own_gradients.items():
             if value in self.map and all(v in self.map for v in sources):
                 target.own_gradients[self.map[value]] = (tuple(self.map[v] for v in sources), rule)

@@ -29,7 +29,7 @@ from ..dtypes import DataType
 from ..expr import EVALUATORS, const, var
 from ..lower.program import KernelProgram, LineOrigin, Need
 from ..options import Options, current, in_block
-from . import engines, philox_state, profile, warm_path, work_memory
+from . import engines, kept_code, philox_state, profile, warm_path, work_memory
 from .arguments import flattened
 from .binding import span_elems
 from .engines import BuiltKernel, Engine, LaunchPlan, Memory
@@ -40,12 +40,12 @@ from .torch_steps import TorchCall
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Of records: raise it when their meaning changes without a change of weft's files."""
 MOST_SIGNATURES = 16
 """Records that one process writes for one definition: a size that changes at every call would fill the disk."""
-RECORD = "record"
-"""Its place in an entry's metadata."""
+RECORD, CODE = "record", "code"
+"""Its place in an entry's metadata, and that of the code of its functions among the byte strings."""
 
 _DATA = re.compile(r"(size|stride|dtype)\w*|number_\d+|torch\d+_\d+")
 _MADE = re.compile(r"launch\d+|zeroed_memory|default_stream|nothing|gpu|empty|place|stream|device")
@@ -262,6 +262,22 @@ def _read(found: object) -> _Record:
     return record
 
 
+def _storage_check(kinds: Sequence[str], values: Sequence[Any]) -> tuple[list[tuple[int, Any]], Callable[..., None]]:
+    """Return the tensors among values, with their places, and what asks whether the memory of tensors like these is large enough."""
+    tensors = [(n, v) for n, (v, kind) in enumerate(zip(values, kinds)) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
+    wanted: list[Any] = [(n, SimpleNamespace(name=n), span_elems(v.shape, v.stride()) * v.element_size(), v.element_size()) for n, v in tensors]
+    return tensors, checker(wanted)
+
+
+def _code_for(record: _Record, values: Sequence[Any], text: str) -> bytes:
+    """Return the code of what another process writes for a record: how it finds the call, checks its memory, and runs it. text: of `run`."""
+    with kept_code.noting() as codes:
+        warm_path.write_execute(record.kinds, {})
+        _storage_check(record.kinds, values)
+        warm_path.code_of_written(text)
+    return kept_code.packed(codes)
+
+
 # ---------------------------------------------------------------- calls
 class RecordedCalls:
     """Calls of one definition, from records where there are any.
@@ -326,6 +342,7 @@ class RecordedCalls:
             artefact = None if cache is None else cache.get(_key(self.definition, signature, device, engine, options))
             if artefact is None:
                 return False
+            kept_code.unpack(artefact.blobs.get(CODE, b""))
             record = _read(artefact.metadata.get(RECORD))
             if self._kinds not in ((), record.kinds):
                 return False
@@ -339,9 +356,7 @@ class RecordedCalls:
 
     def _remember(self, kinds: tuple[str, ...], values: Sequence[Any], device: Any, run: Callable[..., Any]) -> None:
         """Put a function into the table, as `weft.runtime.calls.Caller` does."""
-        tensors = [(n, v) for n, (v, kind) in enumerate(zip(values, kinds)) if kind in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR)]
-        wanted: list[Any] = [(n, SimpleNamespace(name=n), span_elems(v.shape, v.stride()) * v.element_size(), v.element_size()) for n, v in tensors]
-        fits = checker(wanted)
+        tensors, fits = _storage_check(kinds, values)
         fits(*(v for _, v in tensors), *(v.data_ptr() for _, v in tensors), *(None for _ in tensors))
         if not self._kinds:
             constants = {
@@ -368,12 +383,13 @@ class RecordedCalls:
             return
         try:
             key = _key(self.definition, signature_of(values), device, engine, options)
-            record = encoded(_record_of(caller, prepared), _CLASSES)
+            found = _record_of(caller, prepared)
+            record, code = encoded(found, _CLASSES), _code_for(found, values, prepared.run.text)
         except NoRecord as error:
             log.debug("a call is not recorded: %s", error)
             return
         cache = default_cache(options)
-        if cache is not None and cache.put(key, Artefact({"kind": "call", RECORD: record})):
+        if cache is not None and cache.put(key, Artefact({"kind": "call", RECORD: record}, {CODE: code})):
             self._written += 1
 
 

@@ -6,9 +6,7 @@ Read first: `check_storage`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -54,14 +52,9 @@ def checker(wanted: Sequence[tuple[int, Val, int, int]]) -> Callable[..., None]:
         for tensor, (index, value, span_bytes, _) in zip(tensors, wanted):
             check_storage(tensor, span_bytes, index, value)
 
-    return _check(tuple(names), (*names, *pointers, *seen), tuple(short))(say)
-
-
-@functools.lru_cache(maxsize=1024)
-def _check(names: tuple[str, ...], given: tuple[str, ...], short: tuple[str, ...]) -> Callable[..., Any]:
     text = f"""
 def make(say):
-    def check({", ".join(given)}):
+    def check({", ".join([*names, *pointers, *seen])}):
         try:
             if not ({" or ".join(short)}): return
         except (RuntimeError, NotImplementedError): pass
@@ -70,4 +63,5 @@ def make(say):
 """
     from .warm_path import written
 
-    return written(text, {})["make"]
+    found: Callable[..., None] = written(text, {})["make"](say)
+    return found

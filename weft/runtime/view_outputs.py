@@ -50,7 +50,7 @@ def chains(fusion: Fusion, computed: Sequence[TensorView], alias: Sequence[int |
     inputs = {v: n for n, v in enumerate(fusion.inputs()) if isinstance(v, TensorView) and not v.is_cpu_scalar}
     written = set(fusion.aliases.values())
     out: dict[int, Chain] = {}
-    for number, tensor in enumerate(computed):
+    for number, tensor in enumerate(computed) if fusion.shows_inputs else ():
         current, exprs = _behind_renames(tensor)
         if current in inputs and current not in written and alias[number] is None and exprs and not _is_packed(tensor):
             out[number] = Chain(inputs[current], exprs)

@@ -13,7 +13,6 @@ Read first: `write_execute`, `write_run`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from ..arch import VECTOR_BYTES
+from .kept_code import code_of
 from .launch import LaunchRecord
 from .launch_batch import LaunchBatch
 
@@ -52,9 +52,8 @@ def _in_range(name: str, kind: str) -> list[str]:
 
 
 
-@functools.lru_cache(maxsize=4096)
-def _code(text: str) -> CodeType:
-    return compile(text, f"{__file__}.written", "exec")  # below the package's folder, so that errors name the caller's line
+_FILE = f"{__file__}.written"
+"""Below the package's folder, so that errors name the caller's line."""
 
 
 def _function(name: str, text: str, constants: dict[str, Any]) -> Callable[..., Any]:
@@ -65,8 +64,13 @@ def _function(name: str, text: str, constants: dict[str, Any]) -> Callable[..., 
 def written(text: str, constants: dict[str, Any]) -> dict[str, Any]:
     """Return what `text`, which one of weft's writers wrote, defines, with `constants` as its globals."""
     namespace = dict(constants)
-    exec(_code(text), namespace)  # noqa: S102  (text of this package)
+    exec(code_of_written(text), namespace)  # noqa: S102  (text of this package)
     return namespace
+
+
+def code_of_written(text: str) -> CodeType:
+    """Return the code of a text that one of weft's writers wrote."""
+    return code_of(text, _FILE)
 
 
 def _names(letter: str, numbers: Sequence[int]) -> list[str]:
@@ -257,7 +261,7 @@ class RunParts:
 
 def write_run(parts: RunParts) -> Callable[..., Any]:
     """Return run(values..., pointers...), which allocates, launches and returns the outputs; `run.parts`: what it was written from, `run.lines`: its statements
-    but the last, for a function that takes them in place of a call (`inlined`)."""
+    but the last, for a function that takes them in place of a call (`inlined`), `run.text`: its text."""
     lines, constants = [*parts.allocations], dict(parts.constants)
     stream = "stream(device)" if "stream" in constants else "0"
     if sum(not step.call for step in parts.steps) > 1 or any("queue" in line for line in parts.before):
@@ -274,7 +278,7 @@ def write_run(parts: RunParts) -> Callable[..., Any]:
     returned = f"return [{', '.join(parts.returned)}]"
     text = f"def run({', '.join(parts.arguments)}):\n    " + "\n    ".join([*lines, returned]) + "\n"
     run = _function("run", text, constants)
-    run.parts, run.lines, run.names = parts, lines, constants  # type: ignore[attr-defined]
+    run.parts, run.lines, run.names, run.text = parts, lines, constants, text  # type: ignore[attr-defined]
     return run
 
 

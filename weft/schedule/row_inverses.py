@@ -10,7 +10,7 @@ from ..analysis.precision import wide_tensors
 from ..dtypes import DataType
 from ..ir.fusion import Fusion
 from ..ir.values import ExpandOp, Expr, PointwiseOp, TensorView, Val
-from ..ops.build import pointwise
+from ..ops.build import logical_axes, pointwise
 from .recompute import after_reduction
 
 DIVISIONS = ("div", "truediv")
@@ -50,7 +50,7 @@ def _is_division(expr: Expr) -> bool:
 
 def _repeats(divided: TensorView, divisor: TensorView) -> bool:
     """True when elements of the divisor divide several elements each, and the result has the shape of what is divided."""
-    axes = [(a.is_broadcast(), b.is_broadcast()) for a, b in zip(divided.get_logical_domain(), divisor.get_logical_domain(), strict=True)]
+    axes = [(a.is_broadcast(), b.is_broadcast()) for a, b in zip(logical_axes(divided), logical_axes(divisor), strict=True)]
     return (False, True) in axes and not any(is_broadcast for is_broadcast, _ in axes)
 
 

@@ -88,8 +88,9 @@ class Translation:
         return elementwise_dtypes(*[m for m in metas if m is not None], type_promotion_kind=kind)[0]
 
     def to(self, value: Operand, dtype: torch.dtype) -> Operand:
-        """Return a tensor in `dtype`; numbers stay, since ops take them in the type they compute in."""
-        return self.ops.cast(value, dtype=self.dtype(dtype)) if isinstance(value, TensorView) else value
+        """Return a tensor in `dtype`, itself if it has that type; numbers stay, since ops take them in the type they compute in."""
+        wanted = self.dtype(dtype)
+        return self.ops.cast(value, dtype=wanted) if isinstance(value, TensorView) and value.dtype() is not wanted else value
 
     def wide(self, value: Operand) -> Operand:
         """Return a float tensor in the type that it is computed in: 16-bit floats in float32."""

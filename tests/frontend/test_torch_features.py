@@ -1,0 +1,63 @@
+"""What programs of torch do besides arithmetic: they write into inputs, hand on views, cast automatically, and compute again what was not saved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._functorch.config as functorch_config
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from weft.frontend.backend import GRAPHS, backend
+
+pytestmark = pytest.mark.usefixtures("fresh")
+OPTIONS = {"emulate": True, "strict": True, "debug": True}
+
+
+def test_inputs_are_written_as_in_eager() -> None:
+    def f(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        b.mul_(2).add_(x.sum(0))
+        return x * b
+
+    x, b = torch.randn(4, 7), torch.randn(7)
+    exact, own = b.double(), b.clone()
+    got = torch.compile(f, backend=backend, options=OPTIONS)(x, own)
+    torch.testing.assert_close(got.double(), f(x.double(), exact), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(own.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_views_of_inputs_share_their_memory_and_results_do_not() -> None:
+    x = torch.randn(6, 5)
+    view, turned, same = torch.compile(lambda x: (x.view(5, 6), (x * 2).t(), x), backend=backend, options=OPTIONS)(x)
+    assert view.data_ptr() == same.data_ptr() == x.data_ptr() != turned.data_ptr()
+    torch.testing.assert_close(turned, (x * 2).t())
+    assert turned.stride() == (1, 5)
+
+
+def test_autocast_gives_the_types_of_eager() -> None:
+    model, x = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = torch.compile(model, backend=backend, options=OPTIONS)(x), model(x)
+    assert got.dtype is want.dtype is torch.bfloat16
+    torch.testing.assert_close(got.double(), model(x).double(), rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("how", ["a budget", "a checkpoint"])
+def test_what_is_not_saved_is_computed_again(how: str) -> None:
+    def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = F.gelu(x @ w)
+        return x
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (checkpoint(layers, x, w, use_reentrant=False) if how == "a checkpoint" else layers(x, w)).sum()
+
+    x, w = torch.randn(4, 8), torch.randn(8, 8, requires_grad=True)
+    exact = w.detach().double().requires_grad_()
+    with functorch_config.patch(activation_memory_budget=0.3 if how == "a budget" else 1.0):
+        torch.compile(f, backend=backend, options={**OPTIONS, "cache": False})(x, w).backward()
+    layers(x.double(), exact).sum().backward()
+    torch.testing.assert_close(w.grad.double(), exact.grad, rtol=1e-4, atol=1e-4)
+    products = {graph.kind: sum(times for op, (times, _) in graph.torch_ops.items() if ".mm" in op) for graph in GRAPHS}
+    assert products["forward"] == 3 and products["backward"] > 5  # five are the gradient's own
