@@ -136,14 +136,14 @@ def test_a_clone_of_a_part_has_memory_of_its_own() -> None:
 
 
 def test_a_loss_behind_a_bias_has_its_gradient_in_one_kernel() -> None:
-    """The logits' gradient and the sums of its columns are one kernel, which reads the loss's gradient, a tensor without axes; no row is summed."""
+    """The logits' gradient and the sums of its columns are one kernel; no row is summed."""
 
     def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(F.linear(x, w, b), torch.arange(5, device=x.device) * 7)
+        return F.cross_entropy(F.linear(x, w, b), torch.arange(20, device=x.device) * 7)
 
     with options(strict_schedules=True):
-        compare(f, torch.randn(5, 16), torch.randn(1000, 16), torch.randn(1000))
-    assert set(schedulers("backward")) == {"reduction"}
+        compare(f, torch.randn(20, 16), torch.randn(1000, 16), torch.randn(1000))
+    assert schedulers("backward").count("reduction") == 1 and set(schedulers("backward")) <= {"reduction", "pointwise"}  # numbers of rows may be a kernel
 
 
 def test_what_a_maximum_is_taken_of_is_not_computed_again_behind_a_view() -> None:
