@@ -6,6 +6,7 @@ Everything else stays as it was traced. Owns the rewriting. Read first: `lay_out
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -26,27 +27,22 @@ def lay_out_convolutions(graph: Graph) -> None:
     """Write a graph anew, in place, with equal results: its convolutions take and give channels last where cuDNN would turn them itself."""
     turned: dict[Node, Node] = {}
     for node in list(graph.nodes):
-        if node.target is aten.convolution.default and _is_wanted(*node.args[:2], *_shape_of(node.args[3:])):
-            images, rest = node.args[:2], node.args[2:]
-        elif node.target is aten.convolution_backward.default and _is_wanted(*node.args[1:3], *_shape_of(node.args[4:])):
-            images, rest = node.args[:3], node.args[3:]
-        else:
+        if node.target not in (aten.convolution.default, aten.convolution_backward.default):
+            continue
+        first = 0 if node.target is aten.convolution.default else 1  # of the image; a gradient stands before it
+        if not _is_wanted(node.args[first], node.args[first + 1], node.args[first + 3 :]):
             continue
         traced = node.meta["val"]
-        node.args = (*(_turned(graph, node, image, turned) for image in images), *rest)  # type: ignore[arg-type]
+        node.args = (*(_turned(graph, node, image, turned) for image in node.args[: first + 2]), *node.args[first + 2 :])
         node.meta["val"] = _as_computed(fake_result(node))
-        for part in [user for user in node.users if user.target.__name__ == "getitem"] if isinstance(traced, tuple) else [node]:  # type: ignore[union-attr]
+        for part in [user for user in node.users if user.target is operator.getitem] if isinstance(traced, tuple) else [node]:
             _turn_back(graph, part, traced if part is node else part.meta["val"], turned)
     graph.eliminate_dead_code()
 
 
-def _shape_of(arguments: Any) -> tuple[Any, Any, Any]:
-    """Stride, whether it is transposed, and groups, of what stands behind a convolution's operands and the bias."""
-    return arguments[0], arguments[3], arguments[5]
-
-
-def _is_wanted(x: Node, weight: Node, stride: list[int], is_transposed: bool, groups: int) -> bool:
-    """True for a plain convolution of two axes, in 16 bits, of an image whose channels fill vectors and do not lie innermost yet."""
+def _is_wanted(x: Any, weight: Any, rest: Any) -> bool:
+    """True for a plain convolution of two axes, in 16 bits, of an image whose channels fill vectors and do not lie innermost yet. rest: from the stride on."""
+    stride, is_transposed, groups = rest[0], rest[3], rest[5]
     image, kernel = x.meta["val"], weight.meta["val"]
     if image.dtype not in (torch.bfloat16, torch.float16) or image.dim() != 4 or len(stride) != 2 or is_transposed or groups != 1:
         return False
@@ -61,7 +57,7 @@ def _is_channels_last(value: torch.Tensor) -> bool:
     return value.is_contiguous(memory_format=torch.channels_last)
 
 
-def _turned(graph: Graph, node: Node, operand: Node, turned: dict[Node, Node]) -> Node:
+def _turned(graph: Graph, node: Node, operand: Any, turned: dict[Node, Node]) -> Node:
     """An operand of `node` in channels last."""
     if _is_channels_last(operand.meta["val"]):
         return operand
@@ -82,8 +78,8 @@ def _as_computed(value: Any) -> Any:
 
 def _turn_back(graph: Graph, node: Node, traced: Any, turned: dict[Node, Node]) -> None:
     """Let what reads a result, or a gradient, read a copy with the strides that were traced."""
-    if node.target.__name__ == "getitem":  # type: ignore[union-attr]
-        node.meta["val"] = node.args[0].meta["val"][node.args[1]]  # type: ignore[union-attr, index]
+    if node.target is operator.getitem:
+        node.meta["val"] = node.args[0].meta["val"][node.args[1]]  # type: ignore[union-attr]
     value = node.meta["val"]
     if value is None or value.stride() == traced.stride() or not traced.is_contiguous():
         return
