@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measure import compile_ahead, device_of, fraction_of_copy, moved_bytes, parser, request_for, table, write
+from measure import compile_ahead, device_of, fraction_of_copy, moved_bytes, parser, requests_for, table, write
 
 from weft import DataType, FusionDefinition
 from weft.ir.values import TensorView
@@ -129,7 +129,7 @@ def main() -> None:
             seen.setdefault(c.name, Case(c.name, SMOKE.get(c.name, (4, 8, 8, 16)), c.define, c.reference, c.dtype, c.weights, c.has_residual))
         cases = list(seen.values())
     definitions = {c: c.definition() for c in cases}
-    kernels = compile_ahead((request_for(definitions[c], c.inputs(device)) for c in cases), 2 if a.cpu_smoke else 16)
+    kernels = compile_ahead((r for c in cases for r in requests_for(definitions[c], c.inputs(device))), 2 if a.cpu_smoke else 16)
     rows: list[dict[str, Any]] = []
     for case in cases:
         if time.monotonic() - start > a.seconds:

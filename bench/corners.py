@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from cases import BY_NAME, Case, matrix, output
-from measure import compile_ahead, device_of, fraction_of_copy, moved_bytes, parser, request_for, table, write
+from measure import compile_ahead, device_of, fraction_of_copy, moved_bytes, parser, requests_for, table, write
 from widths import shown
 
 from weft import DataType, FusionDefinition
@@ -112,7 +112,7 @@ def main() -> None:
     chosen = [(name, *c) for name, cases in (SMOKE if a.cpu_smoke else CORNERS).items() for c in cases if a.only in name or a.only in c[0]]
     definitions: dict[tuple[str, torch.dtype], FusionDefinition] = {(kind, dtype): KINDS[kind].definition(dtype) for _, kind, dtype, _, _ in chosen}
     inputs: Callable[[Sequence[Any]], list[torch.Tensor]] = lambda c: KINDS[c[1]].inputs(c[3], c[4], c[2], device)  # noqa: E731
-    requests = [request_for(definitions[c[1], c[2]], inputs(c)) for c in chosen]
+    requests = [r for c in chosen for r in requests_for(definitions[c[1], c[2]], inputs(c))]
     lowered_s = time.monotonic() - start
     compile_ahead(requests, 2 if a.cpu_smoke else 16)
     print(f"{len(requests)} cases: lowered in {lowered_s:.1f} s, compiled in {time.monotonic() - start - lowered_s:.1f} s", flush=True)

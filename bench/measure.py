@@ -198,13 +198,18 @@ def measured(call: Callable[[], Sequence[torch.Tensor]], inputs: Sequence[torch.
 
 
 # ---------------------------------------------------------------- kernels, compiled before they are needed
-def request_for(fd: FusionDefinition, inputs: Sequence[torch.Tensor]) -> tuple[Request, KernelProgram]:
-    """Return what a call would ask the compiler for, with the lowered program, which stays with the definition's kernels."""
+def requests_for(fd: FusionDefinition, inputs: Sequence[torch.Tensor]) -> list[tuple[Request, KernelProgram]]:
+    """Return what a call would ask the compiler for, with the lowered programs, which stay with the definition's kernels."""
     caller = fd._executor_cache()._caller
     sizes, engine = caller.sizes(inputs, None, current())
-    (use,) = sizes.kernels
-    request = caller.request(use, sizes, engine, current())
-    return request, caller.kernels.program(request)
+    requests = [caller.request(use, sizes, engine, current()) for use in sizes.kernels]
+    return [(request, caller.kernels.program(request)) for request in requests]
+
+
+def request_for(fd: FusionDefinition, inputs: Sequence[torch.Tensor]) -> tuple[Request, KernelProgram]:
+    """The same for a call of one kernel."""
+    (found,) = requests_for(fd, inputs)
+    return found
 
 
 def compile_ahead(requests: Iterable[tuple[Request, KernelProgram]], processes: int) -> int:

@@ -21,7 +21,7 @@ from ..lower.program import KernelProgram, Need
 from ..options import Options, current
 from . import bounds, work_memory
 from .launch import ParamSlot, current_stream_reader
-from .resources import MOST_SPILL_BYTES, MOST_SPILL_BYTES_OF_STAYING, Resources, TooManySpills
+from .resources import MOST_SPILL_BYTES, Resources, TooManySpills
 
 if TYPE_CHECKING:
     from .nvrtc import Compiled
@@ -134,13 +134,6 @@ def registers_to_try(program: KernelProgram, arch: Arch) -> list[int | None]:
     return [program.max_registers, most] if most > program.max_registers else [program.max_registers]
 
 
-def most_spill_bytes(program: KernelProgram) -> int:
-    """Return how much a kernel may spill; one whose blocks stay has candidates beside it that spill less."""
-    if not program.cooperative:
-        return MOST_SPILL_BYTES
-    return 0 if Need.bulk_copies in program.needs else MOST_SPILL_BYTES_OF_STAYING
-
-
 def _reports(program: KernelProgram, options: Options) -> bool:
     return bounds.BLOCK in program.blocks and options.bounds
 
@@ -151,7 +144,7 @@ def _compiled(arch: Arch, program: KernelProgram, options: Options, fmad: bool) 
 
     unit = ("#define WEFT_BOUNDS\n" if _reports(program, options) else "") + translation_unit(program.text, program.blocks, shortened=True)
     limits = registers_to_try(program, arch)
-    most_spilled = most_spill_bytes(program)
+    most_spilled = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
     for limit in limits:
         compiled = compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
         spilled = compiled.resources.spill_store_bytes or 0

@@ -43,9 +43,6 @@ MOST_SPILL_BYTES = 512
 """Stored per thread. Source: of 1,100 kernels without bulk copies that were timed and checked on an H200, those that spill up to 512 bytes are right; in two
 that spilled far more, code of ptxas (CUDA 13.0) overwrote the stack pointer. Of 300 kernels whose blocks stay and copy in bulk, eight that spill 52 to 332
 bytes accessed illegal addresses: such kernels may not spill at all."""
-MOST_SPILL_BYTES_OF_STAYING = 64
-"""The same of kernels whose blocks stay and meet, without bulk copies. Choices for 163 random norm backwards on an H200 lose 4.5 % in the geometric mean and
-44 % at most with it, 5.2 and 92 % with 512 bytes; four of 183 first candidates spill more, and the next one is compiled."""
 
 
 @dataclass(frozen=True, slots=True)

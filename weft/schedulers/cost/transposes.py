@@ -75,7 +75,9 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     at_once = np.maximum(p.unroll * p.along_vector * f.straight_inputs, p.along_vector * p.unroll)
     needed = OTHER_REGISTERS + at_once * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 32
     straight_piece = np.where(tile >= f.along, f.along * np.minimum(tile, f.across), tile) * (f.bits - f.turned_bits) / 8 / straight_tensors
-    turned_piece = np.where(tile >= f.across, f.across * np.minimum(tile, f.along), tile) * f.turned_bits / 8 / tiles
+    turned_piece = straight_piece  # where nothing lies across, as with lookups alone
+    if tiles:
+        turned_piece = np.where(tile >= f.across, f.across * np.minimum(tile, f.along), tile) * f.turned_bits / 8 / tiles
     cost = (f.bits - f.turned_bits) * piece_cost(straight_piece) + f.turned_bits * piece_cost(turned_piece)
     is_along_cut, is_across_cut = f.is_along_cut & (tile < f.along), f.is_across_cut & (tile < f.across)
     cut_bits = np.where(p.is_along_first, is_across_cut * f.turned_bits, is_along_cut * (f.bits - f.turned_bits))
