@@ -26,7 +26,11 @@ from test_narrow import unit  # noqa: E402
 
 BF16, E8M0 = functions.DataType.BFloat16, functions.DataType.Float8_e8m0fnu
 TARGETS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
-CHIPS = {target: chip for target, chip in zip(TARGETS, (A100, replace(A100, compute_capability=(8, 9)), H200, B200, B200, B200), strict=True)}
+CONSUMER = {"max_threads_per_sm": 1536, "max_blocks_per_sm": 24, "shared_per_sm_bytes": 100 * 1024, "shared_per_block_optin_bytes": 99 * 1024}
+"""What a multiprocessor of 8.9 and of 12.0 has less than one of a data centre's chip. Source: CUDA C++ Programming Guide, technical specifications."""
+L40 = replace(A100, compute_capability=(8, 9), **CONSUMER)
+RTX = replace(B200, compute_capability=(12, 0), max_cluster_blocks=8, **CONSUMER)
+CHIPS = dict(zip(TARGETS, (A100, L40, H200, B200, B200, RTX), strict=True))
 HAS_FP8, HAS_FP4 = set(TARGETS[1:]), set(TARGETS[3:])
 MATRIX, VECTOR = (BF16, 2, True), (BF16, 1, True)
 SIZES = (16384, 4096)
@@ -51,7 +55,7 @@ PLAIN = {  # what is read as it is: source, sizes, target, and what is between
 }  # fmt: skip
 SOFTMAX_NVFP4 = "softmax nvfp4"
 SPILLED = {("column sums of fp8", "sm_120a"): 4}
-"""Bytes of a thread that a kernel may spill: none but one register of 128, on a chip whose sizes are those of another here."""
+"""Bytes of a thread that a kernel may spill: none but one register of 128."""
 BOTH_WAYS = {"mxfp8 both ways": MxBothWays(), "nvfp4 both ways": NvFp4BothWays("128x4")}
 GROUPS = "nvfp4 in groups"
 
@@ -90,7 +94,7 @@ def compiled(text: str, blocks: object, name: str, target: str, registers: int |
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", [*KINDS, *PLAIN, *BOTH_WAYS, SOFTMAX_NVFP4, GROUPS, "softmax fp4 BFloat16 16384x4096", "fp8 BFloat16 16384x4096"])
 def test_a_kernel_of_each_kind_compiles_and_spills_nothing(name, target):
-    """Conversions are chosen inside the device functions: the text names none. Consumer chips have the sizes of these here."""
+    """Conversions are chosen inside the device functions: the text names none."""
     program = kernel_of(name, target)
     made = compiled(program.text, program.blocks, "kernel", target, program.max_registers)
     assert (made.resources.spill_store_bytes or 0) <= SPILLED.get((name, target), 0), made.resources
