@@ -19,11 +19,15 @@ NUMERIC = [case for case in all_cases() if case.compute in STORAGE]
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+KNOWN_WARNINGS = ("declared but never referenced", "pointless comparison of unsigned integer with zero")
+"""The second is what NVRTC 13.0 says of templates for integers of either kind."""
+
+
 @pytest.mark.parametrize("compute", COMPUTE_TYPES, ids=lambda t: t.name)
 def test_all_texts_of_a_type_compile_for_the_gpu(compute: DataType) -> None:
     text = unit(compute)
     compiled = compile_cubin(text, first_entry(text), "sm_90a")
-    warnings = [line for line in compiled.log.splitlines() if "warning #" in line and "declared but never referenced" not in line]
+    warnings = [line for line in compiled.log.splitlines() if "warning #" in line and not any(known in line for known in KNOWN_WARNINGS)]
     assert not warnings
 
 

@@ -13,6 +13,7 @@ Read first: `compile_cubin`, and `compile_or_load` for the cached form.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import glob
@@ -181,6 +182,7 @@ def _load(setting: str) -> Nvrtc:
     looked = []
     for candidate in candidates(setting):
         try:
+            _open_builtins(candidate.path)
             library = _open(candidate.path)
         except OSError as error:
             looked.append(f"{candidate.path} ({error})")
@@ -197,6 +199,13 @@ def _open(path: str) -> ctypes.CDLL:
         dlopen.argtypes, dlopen.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
         dlopen(os.fsencode(path), os.RTLD_NOW)  # a failure repeats below, where the reason is told
     return ctypes.CDLL(path)
+
+
+def _open_builtins(path: str) -> None:
+    """Load what NVRTC looks for by name alone when it compiles: that of the wheel of 13.0 does not look into its own folder."""
+    for builtins in glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.realpath(path))), "libnvrtc-builtins.so.*")) if os.path.isabs(path) else []:
+        with contextlib.suppress(OSError):  # one of another version, or a broken one: NVRTC says what it lacks
+            ctypes.CDLL(builtins)
 
 
 def identity(setting: str | None = None) -> str:
