@@ -73,7 +73,7 @@ def _acquired(path: Path, limit_s: float) -> int | None:
         except OSError:  # no locks here
             os.close(descriptor)
             return None
-        except BaseException:
+        except BaseException:  # an interrupt goes on; the descriptor would leak
             os.close(descriptor)
             raise
         os.close(descriptor)

@@ -6,14 +6,14 @@ Everything else stays as it was traced. Owns the rewriting. Read first: `lay_out
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from .rewrites import emit, fake_result
+from .regions import is_getitem
+from .rewrites import CONVOLUTIONS, emit, fake_result
 
 aten = torch.ops.aten
 
@@ -27,7 +27,7 @@ def lay_out_convolutions(graph: Graph) -> None:
     """Write a graph anew, in place, with equal results: its convolutions take and give channels last where cuDNN would turn them itself."""
     turned: dict[Node, Node] = {}
     for node in list(graph.nodes):
-        if node.target not in (aten.convolution.default, aten.convolution_backward.default):
+        if node.target not in CONVOLUTIONS:
             continue
         first = 0 if node.target is aten.convolution.default else 1  # of the image; a gradient stands before it
         if not _is_wanted(node.args[first], node.args[first + 1], node.args[first + 3 :]):
@@ -35,7 +35,7 @@ def lay_out_convolutions(graph: Graph) -> None:
         traced = node.meta["val"]
         node.args = (*(_turned(graph, node, image, turned) for image in node.args[: first + 2]), *node.args[first + 2 :])
         node.meta["val"] = _as_computed(fake_result(node))
-        for part in [user for user in node.users if user.target is operator.getitem] if isinstance(traced, tuple) else [node]:
+        for part in [user for user in node.users if is_getitem(user)] if isinstance(traced, tuple) else [node]:
             _turn_back(graph, part, traced if part is node else part.meta["val"], turned)
     graph.eliminate_dead_code()
 
@@ -78,7 +78,7 @@ def _as_computed(value: Any) -> Any:
 
 def _turn_back(graph: Graph, node: Node, traced: Any, turned: dict[Node, Node]) -> None:
     """Let what reads a result, or a gradient, read a copy with the strides that were traced."""
-    if node.target is operator.getitem:
+    if is_getitem(node):
         node.meta["val"] = node.args[0].meta["val"][node.args[1]]  # type: ignore[union-attr]
     value = node.meta["val"]
     if value is None or value.stride() == traced.stride() or not traced.is_contiguous():

@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .aten import lookup
 from .aten.rules import SUPPORTED_DTYPES, tensor_dtypes
+from .rewrites import CONVOLUTIONS
 
 
 @dataclass
@@ -114,11 +115,10 @@ def _mark_moves(nodes: list[Node], reasons: dict[Node, str], why: Reason) -> Non
 
 def _is_beside_convolution(copy: Node) -> bool:
     """True for a copy of four axes of what a convolution computes, or for one to read."""
-    convolutions = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
     source: Node = copy.args[0]  # type: ignore[assignment]
     if is_getitem(source):
         source = source.args[0]  # type: ignore[assignment]
-    return copy.meta["val"].dim() == 4 and any(node.target in convolutions for node in (source, *copy.users))
+    return copy.meta["val"].dim() == 4 and any(node.target in CONVOLUTIONS for node in (source, *copy.users))
 
 
 def _joins(node: Node, source: Node) -> bool:

@@ -21,13 +21,14 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 aten = torch.ops.aten
 
+CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 KEPT = (aten.select_backward.default, aten.slice_backward.default)
 """Ops that arrive whole, so that `simplify` sees them; it leaves none."""
 
 
 def simplify(graph: Graph, *, splits_bias: bool) -> None:
     """Write a graph anew, in place. splits_bias: convolutions and their biases are apart."""
-    wanted = {target: rewrite for target, rewrite in _REWRITES.items() if splits_bias or target not in _CONVOLUTIONS}
+    wanted = {target: rewrite for target, rewrite in _REWRITES.items() if splits_bias or target not in CONVOLUTIONS}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in wanted and not node._erased:
             wanted[node.target](graph, node)
@@ -277,10 +278,9 @@ def _is_below(index: Any, size: Any) -> bool:
     return False
 
 
-_CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.add.Tensor: _join_slices, aten.convolution.default: _split_bias, aten.convolution_backward.default: _split_gradient_of_bias,
     aten.as_strided.default: _as_view,
 }  # fmt: skip
 
-__all__ = ["KEPT", "emit", "fake_result", "simplify"]
+__all__ = ["CONVOLUTIONS", "KEPT", "emit", "fake_result", "simplify"]

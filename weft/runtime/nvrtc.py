@@ -203,9 +203,14 @@ def _open(path: str) -> ctypes.CDLL:
 
 def _open_builtins(path: str) -> None:
     """Load what NVRTC looks for by name alone when it compiles: that of the wheel of 13.0 does not look into its own folder."""
-    for builtins in glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.realpath(path))), "libnvrtc-builtins.so.*")) if os.path.isabs(path) else []:
-        with contextlib.suppress(OSError):  # one of another version, or a broken one: NVRTC says what it lacks
-            ctypes.CDLL(builtins)
+    for builtins in _builtins_beside(path) if os.path.isabs(path) else []:
+        if os.path.basename(builtins).startswith("libnvrtc-builtins.so."):
+            with contextlib.suppress(OSError):  # one of another version, or a broken one: NVRTC says what it lacks
+                _open(builtins)
+
+
+def _builtins_beside(path: str) -> list[str]:
+    return glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.realpath(path))), "libnvrtc-builtins*.so*"))
 
 
 def identity(setting: str | None = None) -> str:
@@ -229,8 +234,7 @@ def _loadable(setting: str) -> Candidate:
 @functools.cache
 def _identity_of(path: str) -> str:
     real = os.path.realpath(path)
-    builtins = glob.glob(os.path.join(os.path.dirname(real), "libnvrtc-builtins*.so*"))
-    versions = sorted({match[1] for name in builtins if (match := re.search(r"\.so\.(\d+\.\d+)", os.path.basename(name)))})
+    versions = sorted({match[1] for name in _builtins_beside(path) if (match := re.search(r"\.so\.(\d+\.\d+)", os.path.basename(name)))})
     if not os.path.isabs(path) or not versions:
         return ""
     return f"{'+'.join(versions)}/{os.path.getsize(real)}"
