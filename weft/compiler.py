@@ -245,6 +245,12 @@ def declines(fusion: Fusion, sizes: Mapping[Sym, Number], arch: Arch) -> dict[st
     return reasons
 
 
+def is_taken_at_some_sizes(fusion: Fusion) -> bool:
+    """Tell whether a scheduler declines a fusion for its sizes alone, if it does."""
+    prepared = prepare(fusion)
+    return any(prepared.analysis(scheduler) is not None for scheduler in SCHEDULERS)
+
+
 def reject(found: Rejected) -> None:
     """Let the scheduler choose other params for fusions like this from now on. Errors: what was found, when it chose them in spite of that."""
     failures = FAILURES.setdefault(known_key(found.fusion), Failures())

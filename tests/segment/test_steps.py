@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from weft import DataType, FusionDefinition
+from weft.arch import H200
 from weft.reference.interpreter import evaluate
+from weft.runtime.steps import PlanTable
 
 
 def define(build: Callable[[FusionDefinition], None]) -> FusionDefinition:
@@ -133,3 +135,19 @@ def test_equal_steps_share_a_kernel() -> None:
     fd = define(build)
     check(fd, torch.randn(6, 40), *[torch.randn(40) for _ in range(4)])
     assert len(fd.fec.kernel_runtimes) == 1
+
+
+def test_a_plan_made_for_large_sizes_is_not_the_plan_of_small_ones() -> None:
+    """Columns that stay on the chip are one kernel, whether or not a call before had columns that do not."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = matrix(fd)
+        variance, mean = fd.ops.var_mean(x, [0], 0, True)
+        fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(variance)))
+
+    fusion = define(build).fusion
+    rows, columns = (axis.sym for axis in fusion.inputs()[0].get_logical_domain())
+    table = PlanTable(fusion)
+    counts = [len(table.plan_for({rows: n, columns: 256}, H200).kernels) for n in (300_000, 64, 400_000, 128, 64)]
+    assert counts == [2, 1, 2, 1, 1]
+    assert len(table._plans[H200.name, "best"]) == 2

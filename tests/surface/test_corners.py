@@ -74,7 +74,21 @@ case("where keeps halves", lambda fd, o, c, a, b: [o.where(c, a, b)], [torch.ten
 case("an integer beside a number with a fraction", lambda fd, o, x: [o.gt(x, 1.5)], [ints(1, 2)], torch.tensor([False, True]))
 case("maxima keep what is no number", lambda fd, o, x: [o.max(x, [0]), o.maximum(x, 0.0), o.relu(x)], [torch.tensor([1.0, NAN])], torch.tensor(NAN), torch.tensor([1.0, NAN]), torch.tensor([1.0, NAN]))
 case("an output added twice", lambda fd, o, x: [y := o.neg(x), y], [X], -X, -X)
+case("ints stand for truths", lambda fd, o, x: [o.sum(x, dims=[1], keepdim=1), o.slice(x, start_indices=(0, 1), end_indices=(3, 3), strides=(1, 1), manual_normalization=0), o.add(o.broadcast(x, [1, 0, 0]), x)], [X], X.sum(1, keepdim=True), X[:, 1:3], (X + X)[None])
 # fmt: on
+
+
+def test_ints_stand_for_truths_in_declarations() -> None:
+    """But not in contiguities: two lists of ints are sizes and strides."""
+
+    def define(fd: Any) -> None:
+        a = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], is_cpu=0)
+        b = fd.define_tensor(sizes=[3, 4], strides=[4, 1], static_sizes=1)
+        c = fd.define_tensor([3, 4], [4, 1])
+        fd.add_output(fd.ops.add(fd.ops.add(a, b), c))
+
+    x = X.to(DEVICE)
+    assert torch.equal(run(define, [x, x, x], is_new=None)[0].cpu(), 3 * X)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -76,7 +76,7 @@ class WrongScalarValue(UserError):
 
 # ---------------------------------------------------------------- overloads
 _DTYPE = Parameter("dtype", ov.is_dtype, "DataType", DataType.Float)
-_IS_CPU = Parameter("is_cpu", ov.is_bool, "bool", False)
+_IS_CPU = Parameter("is_cpu", ov.is_truth, "bool", False)
 _ORDER = Parameter("stride_order", ov.is_int_sequence, "Sequence[int]", ())
 _SHAPE = Parameter("shape", ov.is_int_sequence, "Sequence[int]")
 _TENSOR_OVERLOADS = (
@@ -84,7 +84,7 @@ _TENSOR_OVERLOADS = (
     Overload("bool", (_SHAPE, Parameter("contiguity", ov.is_bool, "bool", False), _DTYPE, _IS_CPU, _ORDER)),
     Overload("strides", (
         Parameter("sizes", ov.is_int_sequence, "Sequence[int]"), Parameter("strides", ov.is_int_sequence, "Sequence[int]"), _DTYPE,
-        Parameter("static_sizes", ov.is_bool, "bool", False), _IS_CPU,
+        Parameter("static_sizes", ov.is_truth, "bool", False), _IS_CPU,
     )),
 )  # fmt: skip
 _SCALAR_OVERLOADS = (

@@ -98,6 +98,11 @@ def is_bool(value: object) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool") and type(value).__module__ == "numpy"
 
 
+def is_truth(value: object) -> bool:
+    """A bool, or an int that stands for one."""
+    return is_bool(value) or isinstance(value, int)
+
+
 def is_sequence(value: object) -> bool:
     """A list, a tuple, or another sequence that is no text (torch.Size)."""
     return isinstance(value, (list, tuple)) or hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict))

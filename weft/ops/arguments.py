@@ -35,6 +35,8 @@ def number(value: object) -> object:
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
     if isinstance(value, numbers.Real):
         return float(value)
     return value
@@ -72,10 +74,18 @@ def integer(op: str, argument: str, value: object) -> int:
 
 
 def boolean(op: str, argument: str, value: object) -> bool:
-    """Check a bool."""
-    if not isinstance(value, bool):
+    """Check a bool; an int stands for its truth, as in nvFuser's binding."""
+    value = number(value)
+    if not isinstance(value, int):
         raise wrong(op, argument, "a bool", value)
-    return value
+    return bool(value)
+
+
+def booleans(op: str, argument: str, value: object) -> list[bool]:
+    """Check a list or tuple of bools."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or not all(isinstance(number(v), int) for v in value):
+        raise wrong(op, argument, "a list of bools", value)
+    return [bool(v) for v in value]
 
 
 def integers(op: str, argument: str, value: object) -> list[int]:

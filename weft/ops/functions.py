@@ -15,8 +15,8 @@ from ..errors import Unsupported, UserError
 from ..ir.fusion import Fusion
 from ..ir.values import Scalar, TensorView, Val
 from . import block_functions, build, factories, index_functions, reductions, shapes, torch_functions, view_functions
-from .arguments import WrongArgument, boolean as _bool, data_type as _dtype, extents as _shape, integer as _int, integers as _ints, number as _number
-from .arguments import operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
+from .arguments import WrongArgument, boolean as _bool, booleans as _bools, data_type as _dtype, extents as _shape, integer as _int, integers as _ints
+from .arguments import number as _number, operand as _operand, optional_data_type as _optional_dtype, scalar as _scalar, tensor as _tensor, wrong as _wrong
 from .registry import OPS, UnknownOp, nearest_names
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -235,8 +235,7 @@ def welford(fusion: Fusion, arg: Any, dims: Any) -> tuple[TensorView, TensorView
 def broadcast(fusion: Fusion, arg: Any, is_broadcast_dim: Any) -> TensorView:
     """Return arg with new axes of extent 1 where is_broadcast_dim is true."""
     tensor = _tensor("broadcast", "arg", arg)
-    if not isinstance(is_broadcast_dim, Sequence) or not all(isinstance(f, bool) for f in is_broadcast_dim):
-        raise _wrong("broadcast", "is_broadcast_dim", "a list of bools", is_broadcast_dim)
+    is_broadcast_dim = _bools("broadcast", "is_broadcast_dim", is_broadcast_dim)
     own = sum(not f for f in is_broadcast_dim)
     if own != tensor.ndim:
         sentence = f"Invalid broadcast, number of false entries in is_broadcast_dim expected to be {tensor.ndim}, but is {own}"

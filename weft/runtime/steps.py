@@ -68,7 +68,7 @@ class PlanTable:
         self._lock = forking.lock()
 
     def plan_for(self, env: Mapping[Sym, Number], arch: Arch) -> Plan:
-        """Return the plan for these sizes: an earlier one if schedulers take all of its kernels at these sizes, too.
+        """Return the plan for these sizes: an earlier one if schedulers take all of its kernels at these sizes, too, and still decline what they declined.
 
         Errors: NoScheduler.
         """
@@ -87,7 +87,8 @@ class PlanTable:
     def _known(self, env: Mapping[Sym, Number], arch: Arch, order: str) -> Plan | None:
         plans = sorted(self._plans.get((arch.name, order), ()), key=lambda plan: len(plan.steps))
         for plan in plans:
-            if all(compiler.declines(step.fusion, env_of(step, env), arch) is None for step in plan.kernels):
+            is_taken = all(compiler.declines(step.fusion, env_of(step, env), arch) is None for step in plan.kernels)
+            if is_taken and all(compiler.declines(part, env, arch) is not None for part in plan.declined):
                 return plan
         return None
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from ..analysis.connected import components
-from ..compiler import WITHOUT_KERNEL, NoScheduler
+from ..compiler import WITHOUT_KERNEL, NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
 from ..ir.fusion import Fusion
@@ -39,18 +39,27 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     """
     steps: list[Step] = []
     reasons: dict[tuple[TensorView, Step], str] = {}
+    declined: list[Fusion] = []
+
+    def asked(part: Fusion) -> dict[str, str] | None:
+        why = takes(part)
+        if why is not None:
+            declined.append(part)
+        return why
+
     for outputs in _connected_outputs(fusion):
         exprs = [e for e in fusion.exprs(outputs) if isinstance(e.outputs[0], TensorView)]
         is_small = len(exprs) <= SMALL and not any(isinstance(e, WITHOUT_KERNEL) and not isinstance(e, ScanOp) or is_barrier(e) for e in exprs)
         whole = kernel_step(fusion, exprs, outputs) if is_small and order == "best" else None
-        if whole is not None and takes(whole.fusion) is None:
+        if whole is not None and asked(whole.fusion) is None:
             steps.append(whole)
         else:
-            part = _Partition(fusion, exprs, outputs, takes, env, order)
+            part = _Partition(fusion, exprs, outputs, asked, env, order)
             steps += part.steps()
             reasons.update(part.reasons)
     returned = set(fusion.outputs())
-    return Plan(tuple(steps), tuple(dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)), reasons)
+    edges = dict.fromkeys(t for step in steps for t in step.outputs if t not in returned)
+    return Plan(tuple(steps), tuple(edges), reasons, tuple(part for part in declined if order == "best" and is_taken_at_some_sizes(part)))
 
 
 def _connected_outputs(fusion: Fusion) -> list[list[TensorView]]:

@@ -77,11 +77,13 @@ class Plan:
     """The steps of a definition in the order in which they run.
 
     edges: tensors that one step writes and only later steps read. reasons: (tensor, step that reads it) -> why its writer is another step.
+    declined: what no scheduler took at the sizes that the plan was made for, though one may at others: at those another plan may be better.
     """
 
     steps: tuple[Step, ...]
     edges: tuple[TensorView, ...] = ()
     reasons: Mapping[tuple[TensorView, Step], str] = field(default_factory=dict)
+    declined: tuple[Fusion, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:
