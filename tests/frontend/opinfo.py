@@ -18,6 +18,7 @@ import collections
 import functools
 import importlib.util
 import itertools
+import random
 import sys
 import time
 import types
@@ -317,6 +318,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=None, help="samples per entry")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2 * 3600)
+    parser.add_argument("--seed", type=int, default=None, help="parts in a random order, for runs that are cut off")
     parser.add_argument("--ledger", default="", help="a file that keeps what is done, from which a later run goes on")
     a = parser.parse_args()
     total = Tally()
@@ -328,6 +330,8 @@ def main() -> None:
         if (not a.words or any(w in op.name for w in a.words)) and (not a.functions or op.name in ours and not op.variant_test_name)
     }  # fmt: skip
     items = [(index, a.dtype, part, a.most, a.emulate, a.functions, a.device) for part in range(PARTS) for index in chosen]
+    if a.seed is not None:
+        random.Random(a.seed).shuffle(items)
     done = 0
     for item, fields in resumed(_work, items, a.workers, a.seconds, a.ledger):
         done, tally = done + 1, Tally(**fields)

@@ -29,14 +29,10 @@ def run(tmp_path: Path, **environment: str) -> str:
     return done.stderr
 
 
-def test_logs_say_how_many_nodes_regions_hold(tmp_path: Path) -> None:
-    text = run(tmp_path, TORCH_LOGS="+weft.frontend")
-    assert "forward graph: 1 regions hold 8 of 8 compute nodes" in text and "backward graph: 1 regions hold" in text
-
-
-def test_traces_have_the_regions_of_each_graph(tmp_path: Path) -> None:
+def test_logs_say_how_many_nodes_regions_hold_and_traces_which(tmp_path: Path) -> None:
     folder = tmp_path / "trace"
-    run(tmp_path, TORCH_TRACE=str(folder))
+    text = run(tmp_path, TORCH_LOGS="+weft.frontend", TORCH_TRACE=str(folder))
+    assert "forward graph: 1 regions hold 8 of 8 compute nodes" in text and "backward graph: 1 regions hold" in text
     (trace,) = folder.iterdir()
     lines = trace.read_text(encoding="utf-8").splitlines()
     found = {}

@@ -276,3 +276,97 @@ def test_sums_and_extrema_of_rows(dtype, rows, columns):
     assert params.is_phased and (rows == 2 or (params.grid_split > 1) == (rows == 1))
     torch.testing.assert_close(total.double(), x.double().square().sum(1), rtol=1e-5, atol=0)
     assert torch.equal(most, x.float().amax(1))
+
+
+# ---- rows that lie further apart than they are long: every one begins with an aligned vector, and has a tail
+def is_tailed(fd: FusionDefinition) -> bool:
+    params = fd.fec.kernel_runtimes[-1].proposal.params
+    return params.is_phased and params.is_tailed
+
+
+def apart(rows: int, columns: int, stride: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows in steps of `stride`; what lies between them is no number."""
+    memory = torch.full((rows, stride), float("nan"), dtype=dtype)
+    memory[:, :columns] = torch.randn(rows, columns)
+    return memory[:, :columns]
+
+
+def rows_apart(fd: FusionDefinition, dtype: torch.dtype):
+    return fd.define_tensor(shape=[-1, -1], contiguity=[False, True], dtype=TYPES[dtype])
+
+
+def squares_and_extrema(dtype: torch.dtype) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(rows_apart(fd, dtype), DataType.Float)
+        weight = fd.ops.cast(matrix(fd, dtype, 1), DataType.Float)
+        fd.add_output(fd.ops.sum(fd.ops.mul(fd.ops.mul(x, x), weight), dims=[1]))
+        fd.add_output(fd.ops.max(x, dims=[1]))
+    return fd
+
+
+@by_dtype
+def test_rows_apart_are_read_in_vectors_up_to_their_tail(dtype):
+    """Widths of few and of many vectors, and strides that a vector does not divide."""
+    fd = squares_and_extrema(dtype)
+    elems = 16 // dtype.itemsize
+    for rows, columns in ((9, 8 * elems + 1), (7, 501), (3, 4099), (2, 24593), (1, 70001)):
+        for stride in (-(-columns // elems) * elems, -(-columns // elems) * elems + elems, columns + 2 - columns % 2):
+            x, weight = apart(rows, columns, stride, dtype), torch.rand(columns).to(dtype)
+            total, most = fd.execute([x, weight.clone()])
+            params = fd.fec.kernel_runtimes[-1].proposal.params
+            assert rows == 1 or is_tailed(fd) and params.vector_elems == min(elems, stride & -stride), (columns, stride)
+            torch.testing.assert_close(total.double(), (x.double().square() * weight.double()).sum(1), rtol=1e-5, atol=0)
+            assert torch.equal(most, x.float().amax(1))
+
+
+@by_dtype
+@pytest.mark.parametrize(("rows", "columns", "more"), [(9, 67, 5), (5, 1009, 7), (3, 4097, 7), (2, 40009, 7)])
+def test_rows_apart_that_are_kept(dtype, rows, columns, more):
+    """How far the elements of a row are from their mean: a second pass, and no result that is a row."""
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(rows_apart(fd, dtype), DataType.Float)
+        mean = fd.ops.mean(x, dims=[-1], keepdim=True)
+        fd.add_output(fd.ops.sum(fd.ops.abs(fd.ops.sub(x, mean)), dims=[-1]))
+    x = apart(rows, columns, columns + more, dtype)
+    (out,) = fd.execute([x])
+    assert is_tailed(fd) and isinstance(fd.fec.kernel_runtimes[-1].proposal.params, PersistentParams)
+    wide = x.double()
+    torch.testing.assert_close(out.double(), (wide - wide.mean(1, keepdim=True)).abs().sum(1), rtol=1e-5, atol=0)
+
+
+def test_rows_apart_that_are_written_over():
+    """What lies between rows stays as it is."""
+    with FusionDefinition() as fd:
+        source = rows_apart(fd, torch.bfloat16)
+        x = fd.ops.cast(source, DataType.Float)
+        e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, dims=[-1], keepdim=True)))
+        fd.add_output(fd.ops.cast(fd.ops.div(e, fd.ops.sum(e, dims=[-1], keepdim=True)), DataType.BFloat16), source)
+    x = apart(5, 1009, 1016, torch.bfloat16)
+    expected = torch.softmax(x.double(), 1)
+    fd.execute([x])
+    assert_close(x, expected, torch.bfloat16)
+    assert torch.as_strided(x, (4, 7), (1016, 1), 1009).isnan().all()
+
+
+@pytest.mark.parametrize(("first", "length", "tailed"), [(0, 4099, True), (8, 4091, True), (3, 4096, False), (8, 1001, True), (0, 61, False)])
+def test_a_slice_of_wider_rows_has_vectors_of_these(first, length, tailed):
+    """The kernel reads the wider rows themselves: where the slice begins decides, not how long it is. Rows of few vectors are read as before."""
+    with FusionDefinition() as fd:
+        wide = matrix(fd, torch.bfloat16)
+        part = fd.ops.cast(fd.ops.slice(wide, start_indices=[0, first], end_indices=[7, first + length]), DataType.Float)
+        fd.add_output(fd.ops.sum(fd.ops.exp(part), dims=[1]))
+    x = torch.randn(7, 4104).bfloat16()
+    x[:, :first], x[:, first + length :] = float("inf"), float("inf")
+    (out,) = fd.execute([x])
+    assert is_tailed(fd) == tailed
+    torch.testing.assert_close(out.double(), x[:, first : first + length].double().exp().sum(1), rtol=1e-5, atol=0)
+
+
+def test_rows_apart_and_rows_without_gaps_have_no_common_vectors():
+    with FusionDefinition() as fd:
+        x, y = rows_apart(fd, torch.bfloat16), matrix(fd, torch.bfloat16)
+        fd.add_output(fd.ops.sum(fd.ops.cast(fd.ops.mul(x, y), DataType.Float), dims=[1]))
+    x, y = apart(5, 1001, 1008, torch.bfloat16), torch.randn(5, 1001).bfloat16()
+    (out,) = fd.execute([x, y])
+    assert not fd.fec.kernel_runtimes[-1].proposal.params.is_phased
+    torch.testing.assert_close(out.double(), (x.double() * y.double()).sum(1), rtol=1e-4, atol=1e-3)

@@ -7,7 +7,7 @@ Read first: `VectorLimits.limit_elems`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..expr import Sym, evaluate_int
 from ..ir.graph_ops import ScatterStoreOp
@@ -106,6 +106,27 @@ class VectorLimits:
         is_fast = all(t.dtype().is_reduced_float and t.dtype().bits == 16 for t in found)
         return bool(found) and len(found) == len(self._runs) and is_fast and all(alignment_bits.get(t.name, 128) % SHIFTED_WORD_BITS == 0 for t in found)
 
+    def tailed_limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
+        """Return the widest vector with which all rows, the loops from `position` on, begin, whatever is left behind the last whole one of a row.
+
+        1 where a tensor has a gap inside of its rows, or packs several elements into a byte.
+        """
+        if any(t.dtype().is_packed for t in self._runs):
+            return 1
+        limit = max_vector_bits
+        for tensor, run in self._runs.items():
+            row = [piece for at, piece in run if at >= position]
+            if len(row) < len(self.order) - position:
+                return 1
+            memory, lookup = in_memory(tensor), lookup_of(tensor)
+            elems = min(max_vector_bits, largest_power_of_two_divisor(alignment_bits.get(memory.name, max_vector_bits))) // tensor.dtype().bits
+            starts = [*_steps(tensor, len(row), env)]
+            if lookup is not None and not row[-1].is_whole:
+                inner = math.prod(_value(piece.extents[0], env) for piece in row[:-1])
+                starts += [inner * _value(sym, env) for sym in row[-1].extents[1 if lookup.is_masked else 2 :]]
+            limit = min(limit, max(1, elems), *map(largest_power_of_two_divisor, starts))
+        return limit
+
     def phased_limit_elems(self, position: int, alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest vector of which rows, the loops from `position` on, can be made when vectors need not begin with them; 1 when there is none.
 
@@ -119,6 +140,19 @@ class VectorLimits:
         widest = max(t.dtype().bits for t in self.phased)
         aligned = min(largest_power_of_two_divisor(alignment_bits.get(t.name, max_vector_bits)) for t in self.phased)
         return max(1, min(max_vector_bits, aligned) // widest)
+
+
+def _steps(tensor: TensorView, inside: int, env: Mapping[Sym, int]) -> Iterator[int]:
+    """Yield the strides in elements of the axes of `tensor` in memory, without the `inside` innermost."""
+    memory = in_memory(tensor)
+    domain, step = memory.domain(), 1
+    axes = [n for n, a in enumerate(domain.maybe_allocation) if not a.is_broadcast() and not a.is_reduction()]
+    for done, index in enumerate(reversed(axes)):
+        if not domain.contiguity[index]:
+            step = _stride(memory, index, env)
+        if done >= inside:
+            yield step
+        step *= _value(domain.maybe_allocation[index].sym, env)
 
 
 def _aligned_bits(alignment_bits: Mapping[int, int], tensor: TensorView, max_vector_bits: int) -> int:

@@ -139,7 +139,7 @@ def _of_all_threads(reduce: Reduce) -> Sym:
 def _head(state: BuildState, phase: Phase) -> list[Statement]:
     """Return the statements that compute the phase."""
     skipped = skipped_variable(const(phase.vector_elems))
-    row = _row_index(state, phase)
+    row = None if phase.is_tailed else _row_index(state, phase)
     whole = mul(floordiv(sub(phase.length, skipped), phase.vector_elems), phase.vector_elems)
     thread = var(ParallelType.block_x.value, extent=state.launch[ParallelType.block_x])
     if phase.blocks is not None:  # the ends are for the threads of the first block: the others count from beyond them

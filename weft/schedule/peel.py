@@ -8,7 +8,8 @@ parts       A thread does its vectors in parts (batches). Those of the first par
 head, tail  A row of a contiguous tensor begins at a multiple of its length. When that is no multiple of the vector, the loops skip the elements in front of
             the first aligned vector: up to a vector less one, as many in all contiguous tensors of the shape. These, and what is left behind the last whole
             vector, are the ends of the row: fewer than two vectors, of which each of the first threads of the row does one element. The splits that
-            make such vectors are phased (`Split.is_phased`).
+            make such vectors are phased (`Split.is_phased`). Where the strides of rows are multiples of the vector in all tensors, as those of a part of a
+            wider matrix, a row has a tail only.
 
 Both may be asked of a row. `weft.lower.peel` makes the text. Read first: `Peel`; for choices: `gains_by_phase`, `fill_of_parts`.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arch import ceil_div
-from ..expr import Sym, mod, mul, sub, var
+from ..expr import ZERO, Sym, mod, mul, sub, var
 from ..ir.enums import ParallelType
 from ..ir.values import IterDomain
 
@@ -30,10 +31,11 @@ PHASED_ROW_VECTORS = 8
 
 @dataclass(frozen=True)
 class Phase:
-    """Rows that begin anywhere, in vectors that are aligned in memory.
+    """Rows whose length is no multiple of the vector, in vectors that are aligned in memory.
 
     rows: the axis that counts the rows in memory order; None when there is one row. length: elements of a row. vector_elems: factor of the phased splits.
-    aligned: names of the inputs whose vectors are aligned. blocks: the parallel type of the blocks that share a row, if any.
+    aligned: names of the inputs whose vectors are aligned. blocks: the parallel type of the blocks that share a row, if any. is_tailed: every row begins with
+    an aligned vector, because rows lie further apart than they are long; there is no head.
     """
 
     rows: IterDomain | None
@@ -41,14 +43,17 @@ class Phase:
     vector_elems: int
     aligned: frozenset[int] = frozenset()
     blocks: ParallelType | None = None
+    is_tailed: bool = False
 
     @property
     def min_threads(self) -> int:
         """Threads of a row that its ends need, and elements that it must have."""
-        return 2 * self.vector_elems
+        return self.vector_elems if self.is_tailed else 2 * self.vector_elems
 
     def skipped(self, row: Sym) -> Sym:
         """Return how many elements of a row stand in front of its first aligned vector. Remainders are taken first, so that nothing overflows."""
+        if self.is_tailed:
+            return ZERO
         phase = mod(mul(mod(row, self.vector_elems), mod(self.length, self.vector_elems)), self.vector_elems)
         return mod(sub(self.vector_elems, phase), self.vector_elems)
 

@@ -41,7 +41,8 @@ class PointwiseFacts:
     access_bits: of the widest access that the chip has and alignments allow.
     read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
     block_elems: neighbours in a row that must be with one thread or few lanes. single_reads: names of inputs that must be read element by element, because
-    their addresses allow no vector that the outputs need. phased_limit_elems[p]: as vector_limit_elems, for vectors that need not begin with a row.
+    their addresses allow no vector that the outputs need. phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]:
+    all rows begin with one of these.
     """
 
     extents_elems: tuple[int, ...]
@@ -65,6 +66,7 @@ class PointwiseFacts:
     block_elems: int = 0
     single_reads: tuple[int, ...] = ()
     phased_limit_elems: tuple[int, ...] = ()
+    is_tailed: tuple[bool, ...] = ()
 
     @property
     def total_elems(self) -> int:
@@ -108,7 +110,7 @@ class ReductionFacts(RowShape):
     """A fusion whose reductions fold the same loops, once.
 
     runs: (is reduced, extent) of neighbouring loops of one kind, outermost first, in memory order. is_inner: the last run is reduced.
-    vector_limit_elems: along the last run. phased_limit_elems: the same for vectors that need not begin with a row. input_bits, output_bits: bits per
+    vector_limit_elems: along the last run. phased_limit_elems, is_tailed: as in `PointwiseFacts`. input_bits, output_bits: bits per
     element of the loops of the inputs and outputs that vary over all loops' kinds (both reduced and not). reductions: results per row;
     accumulator_bits: their state. results_meet: an expression uses two of them. exchange_factor: cost of combining partial results
     among threads, a sum's being 1. can_begin_anywhere: vectors of columns need not be aligned, see `VectorLimits`.
@@ -135,6 +137,7 @@ class ReductionFacts(RowShape):
     results_meet: bool = False
     can_begin_anywhere: bool = False
     phased_limit_elems: int = 1
+    is_tailed: bool = False
     vector_bits: int = MAX_VECTOR_BITS
     access_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
@@ -182,6 +185,7 @@ class PersistentFacts(RowShape):
     has_rng: bool
     min_vector_elems: int
     phased_limit_elems: int = 1
+    is_tailed: bool = False
     vector_bits: int = MAX_VECTOR_BITS
     access_bits: int = MAX_VECTOR_BITS
     block_elems: int = 0
@@ -219,6 +223,12 @@ def single_reads(
         return []
     others = [t for t in limits.vectorizable if not any(t is o for o in outputs)]
     return [t for t in others if limits.only(t).limit_elems(position, env, alignment_bits, vector_bits) < wanted_elems]
+
+
+def phased_limit(limits: VectorLimits, position: int, env: Sizes, alignment_bits: Alignments) -> tuple[int, bool]:
+    """Return the widest vector of rows, the loops from `position` on, that it need not fill, and whether every row begins with one."""
+    anywhere, tailed = limits.phased_limit_elems(position, alignment_bits), limits.tailed_limit_elems(position, env, alignment_bits)
+    return max(anywhere, tailed), tailed > anywhere
 
 
 NARROW_WORD_ELEMS = 4
@@ -269,6 +279,7 @@ class PointwiseAnalysis:
         access_bits, vector_bits = limits.access_bits(alignment_bits, max_access_bits), self.vector_bits
         if access_bits > MAX_VECTOR_BITS:
             vector_bits = max(access_bits, thread_vector_bits(limits.vectorizable, self.outputs, 0, access_bits))
+        phased = [] if single or self.needs_vectors else [phased_limit(self.limits, p, env, alignment_bits) for p in range(len(self.order))]
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
             vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order)))),
@@ -290,11 +301,8 @@ class PointwiseAnalysis:
             divides_rows=self.divides_rows,
             block_elems=self.blocks.largest,
             single_reads=tuple(t.name for t in single),
-            phased_limit_elems=() if single or self.needs_vectors else self._phased_limits(alignment_bits),
+            phased_limit_elems=tuple(elems for elems, _ in phased), is_tailed=tuple(tailed for _, tailed in phased),
         )
-
-    def _phased_limits(self, alignment_bits: Alignments) -> tuple[int, ...]:
-        return tuple(self.limits.phased_limit_elems(p, alignment_bits) for p in range(len(self.order)))
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         wanted = self.min_vector_elems if self.needs_vectors else 1
@@ -371,13 +379,13 @@ class RowAnalysis:
         access_bits, vector_bits = limits.access_bits(alignment_bits, max_access_bits), self.vector_bits
         if access_bits > MAX_VECTOR_BITS:
             vector_bits = thread_vector_bits(limits.vectorizable, self.outputs, self.blocks.largest, access_bits)
-        is_phased = not single and not self.blocks.largest
+        phased, is_tailed = (1, False) if single or self.blocks.largest else phased_limit(limits, shape.inner_position, env, alignment_bits)
         return dict(
             iteration_elems=math.prod(extents[n] for n in shape.order if n not in shape.reduced),
             reduction_elems=math.prod(extents[n] for n in shape.reduced),
             runs=tuple((run.is_reduction, run.extent_elems(extents)) for run in shape.runs),
             vector_limit_elems=limits.limit_elems(shape.inner_position, env, alignment_bits, vector_bits),
-            phased_limit_elems=limits.phased_limit_elems(shape.inner_position, alignment_bits) if is_phased else 1,
+            phased_limit_elems=phased, is_tailed=is_tailed,
             max_dtype_bits=self.max_dtype_bits,
             min_dtype_bits=self.min_dtype_bits,
             vectorizable_inputs=self.vectorizable_inputs,

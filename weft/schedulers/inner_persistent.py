@@ -30,7 +30,7 @@ from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import Passes, in_fewer_passes, keep_elsewhere
 from .row_ways import choose_rows, way_candidates, way_of
-from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of, positions, split_axis, whole_warps
+from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
 
 
 MASKED_ELEMS, MASKED_REGISTERS = 32, 48
@@ -119,12 +119,12 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
         reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased, inner_axes=params.still_axes
     )
     shared = ParallelType.grid_x if params.cluster_blocks > 1 else None
-    phase = phase_of(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
+    phase = phase_of_rows(rows, params, analysis.limits, shared) if params.is_phased else None
     serial = split_row(reference, rows, params)
     row_axes = bind_rows(reference, rows, params) + (params.cluster_blocks > 1)
     copies, in_shared = keep_elsewhere(kept, passes, params)
     weights = {t.name for t in analysis.broadcast_inputs}
-    in_vectors = [n for n in names_in_vectors(analysis.limits, analysis.shape.inner_position, params.is_phased) if n not in params.single_reads]
+    in_vectors = [n for n in names_in_vectors(analysis.limits, analysis.shape.inner_position, params) if n not in params.single_reads]
     early = copy_to_shared(template, weights & set(in_vectors), params.vector_elems) if params.weights == "shared" else {}
     partial = rfactor(reference, positions(reference, serial))
     template.propagate(partial)

@@ -38,7 +38,7 @@ class PersistentParams:
     bdimz, outer_batches: 3-D only, threads and static iterations along the outer reduced run.
     is_warp_only: the threads of a row are in one warp, so that no barrier is needed. max_registers: per thread, for the compiler.
     cluster_blocks: blocks of a cluster that share a row (registers, 2-D, one row at a time); they exchange partial results through shared memory.
-    is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one.
+    is_phased: vectors are aligned in memory although rows are not, so that a row begins and ends inside of one. is_tailed: it only ends inside of one.
     weights: when inputs that all rows share are loaded: "late", behind the reductions, or before them to "registers" or, by cp.async, to "shared" memory.
     block_lanes: neighbouring lanes that a block of neighbours in a row takes.
     still_axes: how many of the innermost loops make the (inner) row of vectors, 0: all of the last reduced run; see `PersistentFacts`.
@@ -76,6 +76,7 @@ class PersistentParams:
     fewer_passes: bool = False
     along_run: bool = False
     access_bits: int = MAX_VECTOR_BITS
+    is_tailed: bool = False
 
     @property
     def part_multiple(self) -> int:

@@ -17,7 +17,7 @@ from ..schedule.peel import Peel, Phase
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
-from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vectors, split_axis
+from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, split_axis
 
 
 class PointWise(Scheduler):
@@ -48,7 +48,7 @@ class PointWise(Scheduler):
         static, loads_at, phase = schedule_reference(reference, analysis, params)
         template.propagate(reference)
         template.bind(reference)
-        names = names_in_vectors(analysis.limits, params.break_point, params.is_phased)
+        names = names_in_vectors(analysis.limits, params.break_point, params)
         template.vectorize([name for name in names if name not in params.single_reads], params.vector_elems)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
         return ScheduleResult(tuple(static), params.max_registers, peel=None if phase is None else Peel(phase=phase), access_bits=params.access_bits)
@@ -69,7 +69,7 @@ def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, param
     phase = None
     if params.is_phased:
         across = ParallelType.grid_y if params.is_left_fastest else ParallelType.grid_x
-        phase = Phase(left, right.sym, params.vector_elems, frozenset(t.name for t in analysis.limits.phased), across)  # type: ignore[union-attr]
+        phase = phase_of(left, right, params, analysis.limits, across)  # type: ignore[arg-type]
     outer, vector = split_axis(reference, right, params.vector_elems, is_phased=params.is_phased)  # type: ignore[arg-type]
     outer, threads = split_axis(reference, outer, params.bdimx)
     blocks, unroll = split_axis(reference, outer, params.unroll_inner)

@@ -55,7 +55,7 @@ class PointwiseParams:
     break_point: number of loops on the left; 0: one dimension. unroll_outer: left indices per thread; unroll_inner: vectors per thread on the right.
     split_grid_y: the loop on BIDy has more than 65535 iterations and gets a serial loop around it. max_registers: per thread, for the compiler.
     single_reads: names of inputs that are read element by element. is_phased: vectors are aligned in memory although the right side's rows are not, so that
-    a row begins and ends inside of one. access_bits: of the widest access of a thread.
+    a row begins and ends inside of one; with is_tailed it only ends inside of one. access_bits: of the widest access of a thread.
     """
 
     break_point: int
@@ -70,6 +70,7 @@ class PointwiseParams:
     single_reads: tuple[int, ...] = ()
     is_phased: bool = False
     access_bits: int = MAX_VECTOR_BITS
+    is_tailed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,7 @@ def _with_break(facts: PointwiseFacts, arch: Arch, chosen: BreakCandidate) -> Po
         break_point=position, vector_elems=vector, **asdict(block), is_left_fastest=left_fastest,
         split_grid_y=bool(position) and y_blocks > MAX_GRID[1], max_registers=arch.max_registers_per_thread,
         single_reads=facts.single_reads, is_phased=chosen.is_phased, access_bits=access_bits_of(facts, vector),
+        is_tailed=chosen.is_phased and facts.is_tailed[position],
     )  # fmt: skip
 
 

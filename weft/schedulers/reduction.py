@@ -25,7 +25,7 @@ from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import ReductionAnalysis, RowAnalysis, analyze_reduction, with_accesses
 from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
 from .rows import (
-    Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of, positions, split_axis, whole_warps,
+    Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of_rows, positions, split_axis, whole_warps,
 )  # fmt: skip
 
 _STATIC = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
@@ -73,7 +73,7 @@ class Reduction(Scheduler):
         template.rfactor_others(reference, partial)
         if params.kind == "outer" and params.vector_elems > 1:
             template.group_reductions(-1)
-        names = names_in_vectors(analysis.limits, analysis.shape.inner_position, params.is_phased)
+        names = names_in_vectors(analysis.limits, analysis.shape.inner_position, params)
         stored = results_along_columns(analysis) if params.kind == "outer" and not params.overlaps else []
         if params.overlaps:
             names = [t.name for t in analysis.limits.anywhere(analysis.shape.inner_position) if t.is_fusion_input]
@@ -121,7 +121,7 @@ def schedule_inner(reference: TensorView, analysis: ReductionAnalysis, params: R
     """Transform and bind a reduction along memory; return its serial axes, how many axes stand left of the unrolled loads, and the phase of its rows."""
     rows = canonical_rows(reference, analysis.shape, analysis.axes, params.vector_elems, keep_outer=params.kind == "3d", is_phased=params.is_phased)
     shared = ParallelType.grid_y if params.grid_split > 1 else None
-    phase = phase_of(rows, params.vector_elems, analysis.limits, shared) if params.is_phased else None
+    phase = phase_of_rows(rows, params, analysis.limits, shared) if params.is_phased else None
     front: list[IterDomain] = []
     if rows.rows is not None:
         blocks = rows.rows

@@ -62,7 +62,8 @@ class ReductionParams:
 
     kind: "inner", "outer" or "3d". vector_elems: along the innermost loop, reduced or not. unroll: loads issued before the first is used.
     bdimx, bdimy, bdimz: threads, see the module. grid_split: blocks that share a row or column, 1: none.
-    is_phased: vectors are aligned in memory although rows are not ("inner" only). is_cluster: the grid_split blocks are a cluster ("outer" only).
+    is_phased: vectors are aligned in memory although rows are not ("inner" only), or only end inside of one (is_tailed).
+    is_cluster: the grid_split blocks are a cluster ("outer" only).
     unswitch: the serial loop tests the bounds of all unrolled loads at once.
     overlaps: vectors begin at any element, and the last one of the columns repeats some of the one before ("outer" only).
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory.
@@ -83,6 +84,7 @@ class ReductionParams:
     overlaps: bool = False
     single_reads: tuple[int, ...] = ()
     access_bits: int = MAX_VECTOR_BITS
+    is_tailed: bool = False
 
     @property
     def threads_per_block(self) -> int:
@@ -211,6 +213,7 @@ class Candidates:
         return ReductionParams(
             kind="3d" if is_3d else "outer" if is_outer else "inner", vector_elems=self.vector, unroll=unroll, bdimx=bdimx, bdimy=bdimy, bdimz=bdimz,
             grid_split=split, is_warp_only=is_warp_only, max_registers=registers, is_phased=self.is_phased,
+            is_tailed=self.is_phased and self.facts.is_tailed,
             unswitch=vectors > unroll > 1 and not is_3d, is_cluster=is_cluster, overlaps=self.overlaps,
         )  # fmt: skip
 

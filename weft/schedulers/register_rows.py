@@ -263,7 +263,7 @@ class RegisterRows(RowsOf):
             pad_to_warp=bdimx is None, rows_per_block=rows, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=is_warp_row,
             max_registers=min(limit, arch.registers_per_thread(block)),  # with more, the block could not be launched
             cluster_blocks=cluster_blocks, is_phased=self.is_phased, weights="late" if early is None else early.weights, block_lanes=self.block_lanes,
-            still_axes=facts.still_axes,
+            still_axes=facts.still_axes, is_tailed=self.is_phased and facts.is_tailed,
         )  # fmt: skip
         params = dataclasses.replace(params, fill=params.fill_of(facts))
         lanes = facts.reduction_elems / (row_threads * vectors * self.vector * cluster_blocks)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..analysis.axes import axis_maps, is_row_major
+from ..analysis.lookups import in_memory
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..analysis.vectorization import VectorLimits
@@ -242,18 +244,23 @@ def lies_in_outer_runs(tensor: TensorView, shape: ReductionShape, axes: LoopAxes
     return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and not axes.concrete(tensor) & set(shape.runs[-1].classes)
 
 
-def phase_of(rows: Rows, vector_elems: int, limits: VectorLimits, blocks: ParallelType | None) -> Phase:
+def phase_of_rows(rows: Rows, params: Any, limits: VectorLimits, blocks: ParallelType | None) -> Phase:
     """Return what the phase of a row depends on. Before: the row is not split among threads. blocks: the blocks that share a row."""
-    row: IterDomain = rows.row.definition().inputs[0]  # type: ignore[union-attr, assignment]
-    return Phase(rows.rows, row.sym, vector_elems, frozenset(t.name for t in limits.phased), blocks)
+    return phase_of(rows.rows, rows.row.definition().inputs[0], params, limits, blocks)  # type: ignore[union-attr, arg-type]
 
 
-def names_in_vectors(limits: VectorLimits, position: int, is_phased: bool) -> list[int]:
+def phase_of(rows: IterDomain | None, row: IterDomain, params: Any, limits: VectorLimits, blocks: ParallelType | None) -> Phase:
+    """Return what the phase of a row depends on. params: of any scheduler that has `is_phased` and `is_tailed`. blocks: the blocks that share a row."""
+    aligned = [in_memory(t) for t in limits.vectorizable] if params.is_tailed else limits.phased
+    return Phase(rows, row.sym, params.vector_elems, frozenset(t.name for t in aligned), blocks, params.is_tailed)
+
+
+def names_in_vectors(limits: VectorLimits, position: int, params: Any) -> list[int]:
     """Return the names of the inputs and outputs that move in vectors. With a phase, these are whole rows; of outputs those whose vectors are aligned.
 
-    position: how many loops stand left of a row.
+    position: how many loops stand left of a row. params: of any scheduler that has `is_phased` and `is_tailed`.
     """
-    if not is_phased:
+    if not params.is_phased or params.is_tailed:
         return [t.name for t in limits.vectorizable]
     return [t.name for t in (*limits.phased, *limits.shifted(position)) if t.is_fusion_input or t in limits.phased]
 
