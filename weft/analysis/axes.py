@@ -58,6 +58,20 @@ def equal_lookups(exprs: Iterable[Expr]) -> list[list[TensorView]]:
     return [group for group in found.values() if len(group) > 1]
 
 
+TIE = "tie"
+"""The attribute of expressions that one kernel computes in the same loops though nothing else ties their axes: equal numbers, equal axes."""
+
+
+def tied_results(exprs: Iterable[Expr]) -> list[list[TensorView]]:
+    """Return tensors whose root axes are the same, place by place, without an expression between them: equal lookups, and what a cut tied."""
+    found: dict[Hashable, list[TensorView]] = {}
+    exprs = list(exprs)
+    for expr in exprs:
+        if TIE in expr.attributes:
+            found.setdefault(expr.attributes[TIE], []).append(expr.tensor_outputs[0])
+    return [*equal_lookups(exprs), *found.values()]
+
+
 def _copied_from(value: Val) -> Hashable:
     """Return what stands for a tensor's values: the tensor that it is copied from, and the broadcasts and casts on the way."""
     definition = value.definition()
@@ -235,7 +249,7 @@ class AxisMaps:
             first = expr.outputs[0]
             for sibling in expr.outputs[1:] if not isinstance(expr, TorchOp) else ():  # torch's results have shapes of their own
                 yield from siblings(first, sibling)  # type: ignore[arg-type]
-        for leader, *others in equal_lookups(self._tensor_exprs):
+        for leader, *others in tied_results(self._tensor_exprs):
             for other in others:
                 yield from siblings(leader, other)
 
@@ -430,6 +444,6 @@ def loop_match(producer: TensorView, consumer: TensorView, ends: _TransformsOf |
 
 
 __all__ = [
-    "MAPS", "AxisMaps", "Swizzle", "UnionFind", "axis_maps", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms", "pairwise",
-    "siblings", "transforms_between",
+    "MAPS", "TIE", "AxisMaps", "Swizzle", "UnionFind", "axis_maps", "axis_transforms", "equal_lookups", "is_row_major", "loop_match", "match_transforms",
+    "pairwise", "siblings", "tied_results", "transforms_between",
 ]  # fmt: skip

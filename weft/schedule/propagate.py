@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..analysis.axes import axis_maps, axis_transforms, equal_lookups, match_transforms, pairwise, siblings, transforms_between
+from ..analysis.axes import axis_maps, axis_transforms, match_transforms, pairwise, siblings, tied_results, transforms_between
 from ..errors import UserError
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
@@ -120,7 +120,7 @@ def _boundaries(fusion: Fusion, reference: TensorView, allowed: set[TensorView],
             for sibling in expr.tensor_outputs:
                 if sibling is not consumer:
                     near[consumer].setdefault(sibling)
-    for leader, *others in [] if backward_only else equal_lookups(fusion.tensor_exprs()):
+    for leader, *others in [] if backward_only else tied_results(fusion.tensor_exprs()):
         for other in others:
             near[leader].setdefault(other)
             near[other].setdefault(leader)

@@ -70,6 +70,15 @@ def joined_links(links: Links) -> Links:
     return [link for link in made if link is not None]
 
 
+@dataclass(frozen=True)
+class Alike:
+    """One of several groups whose loops have equal sizes, as it was alone. reference: a tensor that it writes, with all of its loops."""
+
+    exprs: list[Expr]
+    writes: set[TensorView]
+    reference: TensorView
+
+
 @dataclass(eq=False)
 class Group:
     """Anchors that one step computes. first: the place of its outermost anchor in the definition. at: its place in an order of all groups, producers first.
@@ -81,6 +90,7 @@ class Group:
     scatters: it writes at positions that an index gives.
     repeated: expressions of other groups that this one computes again.
     links: sets of tensors that one loop over an axis (a bit) serves within the group, and whether a reduction of the group has that loop.
+    parts: the groups of equal loops that it is made of (`alike.py`).
     """
 
     anchors: list[Expr]
@@ -96,6 +106,7 @@ class Group:
     scatters: bool = False
     repeated: list[Expr] = field(default_factory=list)
     links: "Links" = field(default_factory=list)
+    parts: list[Alike] = field(default_factory=list)
     version: int = 0
     is_alive: bool = True
 
@@ -193,7 +204,8 @@ class Graph:
         return sorted(found.values(), key=lambda e: self.place[id(e)])
 
     # -- axes and bytes
-    def _bit(self, axis: IterDomain) -> int:
+    def bit(self, axis: IterDomain) -> int:
+        """Return an axis as a bit."""
         return self._bits.setdefault(self._maps.exact(axis), 1 << len(self._bits))
 
     def axes(self, tensor: TensorView) -> int:
@@ -203,7 +215,7 @@ class Graph:
             found = 0
             for axis in no_reductions(loop_sources(tensor)):
                 if not axis.is_broadcast():
-                    found |= self._bit(axis)
+                    found |= self.bit(axis)
             self._axes[tensor] = found
         return found
 
@@ -211,8 +223,8 @@ class Graph:
         every = reduced = 0
         for axis in expr.outputs[0].get_logical_domain():  # type: ignore[attr-defined]
             if not axis.is_broadcast():
-                every |= self._bit(axis)
-                reduced |= self._bit(axis) if axis.is_reduction() else 0
+                every |= self.bit(axis)
+                reduced |= self.bit(axis) if axis.is_reduction() else 0
         return every, reduced
 
     def bytes(self, tensor: TensorView) -> float:
@@ -299,7 +311,7 @@ class Graph:
         """Return the axis along which the largest of `reads` lies in memory, as a bit; all bits when there is none."""
         largest = max(reads, key=lambda t: (self.bytes(t), t.name), default=None)
         axes = [] if largest is None else [a for a in no_reductions(largest.domain().maybe_allocation) if not a.is_broadcast()]
-        return self._bit(axes[-1]) if axes else -1
+        return self.bit(axes[-1]) if axes else -1
 
     def is_doubtful(self, a: Group, b: Group) -> bool:
         """True for a pair that only some schedulers take, so that they are to be asked: reductions of rows and of columns."""

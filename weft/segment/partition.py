@@ -19,8 +19,9 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, ScanOp, WrittenOp
 from ..ir.values import Expr, TensorView
 from ..ops.torch_ops import entry_of
+from .alike import join_alike, tie
 from .extract import boundary, extract
-from .groups import Graph, Group, is_barrier
+from .groups import Alike, Graph, Group, is_barrier
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import repeat_short_chains, search
 
@@ -114,6 +115,8 @@ class _Partition:
 
             search(graph, joinable, None if self.order == "best" else random.Random(int(self.order)))
             repeat_short_chains(graph)
+            if self.order == "best":
+                join_alike(graph)
         steps: list[Step] = []
         for group in in_order(graph, set(self.fusion.aliases)):
             own = self._steps_of(graph, group)
@@ -138,16 +141,23 @@ class _Partition:
         if isinstance(expr, (ReshapeOp, WrittenOp)):
             return [_view(expr)]
         members, writes = graph.members(group), graph.writes(group)
-        step, reasons = self._kernel(members, writes)
+        step, reasons = self._kernel(members, writes, group.parts if len(group.parts) > 1 else ())
         if reasons is None:
             return [step]
+        if len(group.parts) > 1:
+            return [own for part in group.parts for own in self._steps_of_exprs(part.exprs, part.writes)]
         if len(members) == 1:
             return [_alone(expr, reasons)]
         return self._cut_again(members, writes)
 
-    def _kernel(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> tuple[KernelStep, dict[str, str] | None]:
+    def _steps_of_exprs(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
+        step, reasons = self._kernel(exprs, writes)
+        return [step] if reasons is None else self._cut_again(exprs, writes)
+
+    def _kernel(self, exprs: Sequence[Expr], writes: Set[TensorView], parts: Sequence[Alike] = ()) -> tuple[KernelStep, dict[str, str] | None]:
         """Return the kernel of a group, with the fusion of an earlier one of equal structure, and why schedulers decline it."""
         step = kernel_step(self.fusion, exprs, writes)
+        tie(step.fusion, parts)
         key = SegmentKey(step.fusion)
         structure = key.build()
         known = self.shared.get(structure)

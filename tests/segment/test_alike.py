@@ -1,0 +1,115 @@
+"""Groups that read the same data in loops of equal sizes over other axes: one kernel, with the numbers of torch; no kernel where sizes are not known to be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from weft import DataType, FusionDefinition
+from weft.reference.interpreter import evaluate
+
+
+def kernels(build: Callable[[FusionDefinition], None], *inputs: Any) -> int:
+    """Check a definition's results, which are overwritten with NaN between two calls, and return the number of its kernels."""
+    with FusionDefinition() as fd:
+        build(fd)
+    wanted = evaluate(fd.fusion, list(inputs))
+    for _ in range(2):
+        for got, expected in zip(fd.execute(list(inputs)), wanted, strict=True):
+            tolerance = 2e-2 if got.dtype is torch.bfloat16 else 1e-5
+            torch.testing.assert_close(got.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
+            got.fill_(float("nan"))
+    return len(fd.fec.kernel_runtimes)
+
+
+def rotary(sizes: tuple[int, int, int, int], *, is_open: bool, values: str) -> tuple[Callable[[FusionDefinition], None], list[torch.Tensor]]:
+    """Queries, keys and values out of one product of [batch, length, 3 * heads * elems], the first two with rotary positions."""
+    batch, length, heads, elems = sizes
+
+    def build(fd: FusionDefinition) -> None:
+        o, kind = fd.ops, DataType.BFloat16
+        product = fd.define_tensor([-1 if is_open else batch, -1 if is_open else length, 3 * heads * elems], contiguity=True, dtype=kind)
+        angles = [fd.define_tensor([-1 if is_open else length, elems], contiguity=True, dtype=kind) for _ in range(2)]
+        b, n = (product.size(0), product.size(1)) if is_open else (batch, length)
+        turned = o.permute(o.reshape(product, [b, n, 3, heads, elems]), [2, 0, 3, 1, 4])
+        parts = [o.squeeze(o.slice(turned, [place, 0, 0, 0, 0], [place + 1, b, heads, n, elems]), [0]) for place in range(3)]
+        cos, sin = (o.broadcast_in_dim(o.cast(t, DataType.Float), [b, heads, n, elems], [2, 3]) for t in angles)
+        for part in parts[:2]:
+            x = o.cast(part, DataType.Float)
+            low, high = o.slice(x, [0] * 4, [b, heads, n, elems // 2]), o.slice(x, [0, 0, 0, elems // 2], [b, heads, n, elems])
+            fd.add_output(o.cast(o.add(o.mul(x, cos), o.mul(o.cat([o.neg(high), low], -1), sin)), kind))
+        if values == "computed":
+            fd.add_output(o.mul(parts[2], 0.5))
+        elif values == "turned":
+            fd.add_output(o.stride_order(o.mul(parts[2], 0.5), [0, 1, 2, 3]))
+
+    inputs = [torch.randn(shape).bfloat16() for shape in ((batch, length, 3 * heads * elems), (length, elems), (length, elems))]
+    return build, inputs
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(("values", "count"), [("", 1), ("computed", 1), ("turned", 2)])
+@pytest.mark.parametrize("sizes", [(2, 7, 3, 8), (1, 5, 2, 6), (3, 1, 1, 2)])
+def test_rotary_positions_of_queries_and_keys(sizes: tuple[int, int, int, int], values: str, count: int, is_open: bool) -> None:
+    build, inputs = rotary(sizes, is_open=is_open, values=values)
+    found = kernels(build, *inputs)
+    assert found == count or 1 in sizes  # where an axis has one element, more orders are the same, and an open size decides more
+
+
+def test_sizes_that_are_equal_by_chance_are_not_tied() -> None:
+    """Sizes of two inputs are equal in this call, and need not be in the next."""
+
+    def build(sizes: list[int]) -> Callable[[FusionDefinition], None]:
+        def define(fd: FusionDefinition) -> None:
+            a, b = (fd.define_tensor(sizes, contiguity=True) for _ in range(2))
+            w = fd.define_tensor([sizes[1]], contiguity=True)
+            fd.add_output(fd.ops.mul(a, w))
+            fd.add_output(fd.ops.exp(fd.ops.add(b, fd.ops.sin(w))))
+
+        return define
+
+    inputs = torch.randn(6, 9), torch.randn(6, 9), torch.randn(9)
+    assert kernels(build([-1, -1]), *inputs) == 2
+    assert kernels(build([6, 9]), *inputs) == 1
+    with FusionDefinition() as fd:
+        build([-1, -1])(fd)
+    fd.execute(list(inputs))
+    x = torch.randn(4, 9)
+    assert torch.equal(fd.execute([inputs[0], x, inputs[2]])[0], inputs[0] * inputs[2])
+
+
+def test_two_axes_of_one_tensor_are_not_tied() -> None:
+    """A group that has the other's axis already, as the second axis of a square, keeps its loops."""
+
+    def build(fd: FusionDefinition) -> None:
+        x, y = fd.define_tensor([5, 5], contiguity=True), fd.define_tensor([5], contiguity=True)
+        turned = fd.ops.segment_set(fd.ops.add(fd.ops.permute(x, [1, 0]), x))
+        fd.add_output(fd.ops.add(turned, y))
+        fd.add_output(fd.ops.mul(fd.ops.permute(turned, [1, 0]), fd.ops.exp(y)))
+
+    kernels(build, torch.randn(5, 5), torch.randn(5))
+
+
+def test_what_needs_the_other_is_not_tied() -> None:
+    def build(fd: FusionDefinition) -> None:
+        x, y = fd.define_tensor([4, 6], contiguity=True), fd.define_tensor([6], contiguity=True)
+        first = fd.ops.segment_set(fd.ops.mul(x, y))
+        picked = fd.ops.take_along_axis(first, fd.define_tensor([4, 6], contiguity=True, dtype=DataType.Int), 0)
+        fd.add_output(fd.ops.add(picked, y))
+        fd.add_output(first)
+
+    assert kernels(build, torch.randn(4, 6), torch.randn(6), torch.randint(0, 4, (4, 6))) == 2
+
+
+def test_many_alike_are_several_kernels() -> None:
+    """A kernel reads and writes a bounded number of tensors."""
+
+    def build(fd: FusionDefinition) -> None:
+        w = fd.define_tensor([7], contiguity=True)
+        for n in range(20):
+            fd.add_output(fd.ops.mul(fd.ops.add(fd.define_tensor([3, 7], contiguity=True), float(n)), w))
+
+    assert 3 <= kernels(build, torch.randn(7), *[torch.randn(3, 7) for _ in range(20)]) <= 4

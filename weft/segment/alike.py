@@ -1,0 +1,108 @@
+"""Groups that read the same data in loops of equal sizes over other axes, as heads that are cut out of one product: they become one kernel.
+
+Owns which groups are alike, and how their loops become the same: the tensor with all loops of each is tied to that of the first (`analysis.axes.TIE`).
+Nothing of this changes what the search found: schedulers that decline such a kernel leave each group its own. Read first: `join_alike`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis.axes import TIE
+from ..ir.fusion import Fusion
+from ..ir.values import IterDomain, TensorView, no_reductions
+from .groups import LAUNCH_BYTES, Alike, Graph, Group
+
+MOST_ALIKE_TENSORS = 16
+"""Tensors that a kernel of groups that are alike reads or writes: each is a stream of its own in memory."""
+
+LEAST_SAVED = 0.01
+"""The part of the bytes of two groups that one kernel has to save, its launch counted as bytes: with less there is nothing to gain."""
+
+MOST_OPEN = 8
+"""Groups of one tensor that another is compared with, the nearest in the definition."""
+
+
+def join_alike(graph: Graph) -> None:
+    """Join pointwise groups that share a tensor in memory, do not need each other, and have loops of equal sizes. Their `parts` say what they were."""
+    open_groups: dict[TensorView, list[Group]] = {}
+    for group in sorted(graph.alive(), key=lambda g: g.first):
+        if group.is_single or group.folds or group.scatters:
+            continue
+        part = _part(graph, group)
+        if part is None:
+            continue
+        group.parts = [part]
+        near = [other for t in sorted(group.reads, key=lambda t: t.name) for other in open_groups.get(t, [])[-MOST_OPEN:]]
+        for other in dict.fromkeys(near):
+            if other.is_alive and _are_alike(graph, other, group):
+                group = _join(graph, other, group)
+                break
+        for tensor in group.reads:
+            known = open_groups.setdefault(tensor, [])
+            if group not in known:
+                known.append(group)
+
+
+def _part(graph: Graph, group: Group) -> Alike | None:
+    """Return a group as a part, or None when none of its results has all of its loops in the order of its root axes."""
+    writes = graph.writes(group)
+    looked_up = {t for e in group.anchors for t in e.read_whole}
+    needed = 0
+    for tensor in (*group.reads - looked_up, *writes):
+        needed |= graph.axes(tensor)
+    for tensor in sorted(writes, key=lambda t: t.name):
+        root = no_reductions(tensor.get_maybe_root_domain())
+        if graph.axes(tensor) == needed and set(root) == set(no_reductions(tensor.get_logical_domain())):
+            return Alike(graph.members(group), writes, tensor)
+    return None
+
+
+def _are_alike(graph: Graph, a: Group, b: Group) -> bool:
+    reads, writes = a.reads | b.reads, graph.writes(a, b)
+    if len(reads) + len(writes) > MOST_ALIKE_TENSORS or not _have_equal_loops(graph, a.parts[0].reference, b.parts[0].reference):
+        return False
+    moved = sum(graph.bytes(t) for g in (a, b) for t in (*g.reads, *graph.writes(g)))
+    saved = LAUNCH_BYTES + sum(graph.bytes(t) for t in a.reads & b.reads)
+    needs_other = any(t in a.produced for t in b.reads) or any(t in b.produced for t in a.reads)
+    return saved >= LEAST_SAVED * moved and not needs_other and not graph.makes_cycle(a, b)
+
+
+def _have_equal_loops(graph: Graph, a: TensorView, b: TensorView) -> bool:
+    """Tell whether the loops of two tensors can be the same: place by place one axis, or two of equal size that the other tensor does not have."""
+    first, second = no_reductions(a.get_maybe_root_domain()), no_reductions(b.get_maybe_root_domain())
+    if len(first) != len(second) or _innermost(a) != _innermost(b):
+        return False
+    of_a, of_b = graph.axes(a), graph.axes(b)
+    for one, other in zip(first, second):
+        if one.is_broadcast() != other.is_broadcast() or one.logical_extent is not other.logical_extent:
+            return False
+        bits = (0, 0) if one.is_broadcast() else (graph.bit(one), graph.bit(other))
+        if bits[0] != bits[1] and (bits[0] & of_b or bits[1] & of_a):
+            return False
+    return True
+
+
+def _innermost(tensor: TensorView) -> int:
+    """Return the place, among the root axes, of the axis along which a tensor lies in memory; -1 when it has none."""
+    root: list[IterDomain] = no_reductions(tensor.get_maybe_root_domain())
+    inner = [axis for axis in tensor.domain().maybe_allocation if axis in root and not axis.is_broadcast()]
+    return root.index(inner[-1]) if inner else -1
+
+
+def _join(graph: Graph, a: Group, b: Group) -> Group:
+    parts = a.parts + b.parts
+    joined = graph.join(a, b)
+    joined.parts = parts
+    return joined
+
+
+def tie(fusion: Fusion, parts: Sequence[Alike]) -> None:
+    """Let a kernel's fusion run the loops of all parts as one: its copies of their references are tied."""
+    names = {part.reference.name for part in parts}
+    for expr in fusion.tensor_exprs():
+        if any(t.name in names for t in expr.tensor_outputs):
+            expr.attributes[TIE] = 1
+
+
+__all__ = ["join_alike", "tie"]
