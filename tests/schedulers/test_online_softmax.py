@@ -150,3 +150,66 @@ def test_a_softmax_that_keeps_its_rows_stays_as_it_was() -> None:
         fd.add_output(shares / fd.ops.sum(shares, [1], True))
     x = torch.randn(3, 500)
     torch.testing.assert_close(run(fd, [x], is_online=False)[0], torch.softmax(x, 1))
+
+
+# ---------------------------------------------------------------- sums of log probabilities: smoothed labels
+def sum_of_log_probabilities(dtype: DataType, *, log_last: bool = False) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=dtype)
+        wide = fd.ops.cast(x, dtype=DataType.Float) if dtype in (DataType.BFloat16, DataType.Half) else x
+        below = wide - fd.ops.max(wide, dims=[1], keepdim=True)
+        total = fd.ops.sum(fd.ops.exp(below), dims=[1])
+        spread = fd.ops.log(fd.ops.broadcast(total, [False, True])) if log_last else fd.ops.broadcast(fd.ops.log(total), [False, True])
+        fd.add_output(fd.ops.sum(below - spread, dims=[1]))
+    return fd
+
+
+SUMS = {dtype: sum_of_log_probabilities(dtype) for dtype in (DataType.Float, DataType.BFloat16, DataType.Double)}
+
+
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16, DataType.Double])
+@pytest.mark.parametrize("shift", [0.0, 5000.0])
+@pytest.mark.parametrize(("rows", "columns"), [(3, 1), (5, 33), (3, 4099), (7, 2048)])
+def test_log_probabilities_are_summed_up_in_one_pass(dtype: DataType, shift: float, rows: int, columns: int) -> None:
+    """Far from 0, too, where sum(x) and n * max(x) have few digits of their difference."""
+    x = (torch.randn(rows, columns, generator=torch.Generator().manual_seed(columns)) * 8 + shift).to(TORCH[dtype])
+    (y,) = run(SUMS[dtype], [x])
+    assert "FoldMaxSumBelow" in SUMS[dtype].fec.kernel_runtimes[0].program.text and len(SUMS[dtype].fec.kernel_runtimes) <= 4
+    roundoff = 2.0**-53 if dtype is DataType.Double else 2.0**-24
+    wanted = torch.log_softmax(x.double(), 1).sum(1)
+    assert ((y.double() - wanted).abs() <= roundoff * 64 * wanted.abs()).all()  # terms of one sign: a tree of sums, and as many rescalings
+
+
+def test_rows_that_ascend_or_descend_lose_no_digits() -> None:
+    x = torch.arange(2 * 8192, dtype=torch.float32).reshape(2, 8192) * 1e-3
+    x = torch.cat([x, x.flip(1)])
+    (y,) = run(sum_of_log_probabilities(DataType.Float, log_last=True), [x])
+    wanted = torch.log_softmax(x.double(), 1).sum(1)
+    assert ((y.double() - wanted).abs() <= 2.0**-24 * 64 * wanted.abs()).all()
+
+
+def test_log_probabilities_that_are_no_numbers_are_summed_up_as_in_torch() -> None:
+    inf, nan = float("inf"), float("nan")
+    x = torch.randn(9, 2048)
+    x[0], x[1, 7], x[2, 2000], x[3, 9:1500], x[4, :2047], x[5, 3], x[6] = -inf, inf, nan, -inf, -inf, -inf, -3e38
+    x[7, 5], x[7, 1900] = inf, nan
+    (y,) = run(SUMS[DataType.Float], [x])
+    torch.testing.assert_close(y, torch.log_softmax(x, 1).sum(1), equal_nan=True)
+
+
+def test_a_sum_of_differences_from_something_else_is_a_sum_of_its_own() -> None:
+    """Sums with another shift, another logarithm or over other axes are not part of the state."""
+
+    def other(fd: FusionDefinition, kind: str) -> None:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        below = x - fd.ops.max(x, dims=[1], keepdim=True)
+        total = fd.ops.sum(fd.ops.exp(below), dims=[1], keepdim=True)
+        spread = {"log2": fd.ops.log2, "twice": lambda t: fd.ops.log(fd.ops.log(t)), "none": lambda t: t}.get(kind, fd.ops.log)(total)
+        fd.add_output(fd.ops.sum(below - spread, dims=[0] if kind == "columns" else [1]))
+
+    x = torch.randn(6, 50)
+    for kind in ("log2", "twice", "none", "columns"):
+        with FusionDefinition() as fd:
+            other(fd, kind)
+        fd.validate([x])
+        assert all("FoldMaxSumBelow" not in r.program.text for r in fd.fec.kernel_runtimes)

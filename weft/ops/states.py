@@ -1,4 +1,4 @@
-"""Monoids whose state has several fields: the online maximum and sum of exponentials.
+"""Monoids whose state has several fields: the online maximum and sum of exponentials, also with the sum of what lies between the elements and the maximum.
 
 Each is one record: what it folds, its fields with their types, its C++, and torch's result. Read first: `StateMonoid` in `monoids.py`, then `MAX_SUM`.
 """
@@ -89,4 +89,72 @@ template <class State> WEFT_DEVICE auto total_below_finite(State state) {
 Error: each rescaling of a sum is within 2 units of rounding, and 1 exactly where the maximum stays; a sum is rescaled at most once per vector of its thread and
 once per step of the tree of threads."""
 
-__all__ = ["MAX_SUM"]
+
+
+def _max_sum_below(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
+    (x,) = operands
+    largest = torch.amax(x, dims, keepdim=True)
+    below = x - largest
+    count = torch.ones_like(x).sum(dims, keepdim=keepdim)
+    return [largest if keepdim else largest.squeeze(dims), torch.exp(below).sum(dims, keepdim=keepdim), below.sum(dims, keepdim=keepdim), count]
+
+
+MAX_SUM_BELOW = define_monoid(
+    StateMonoid(
+        "max_sum_below", "", no_text, _max_sum_below, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMaxSumBelow",
+        has_rounding=True, needs_elements=True, instructions=11, mufu=1, exchange_factor=5, struct="MaxSumBelow",
+        fields={"largest": same, "total": same, "below": same, "count": same},
+        field_text={"total": "weft::total_below_largest<{T}>({0})", "below": "weft::sum_below_largest<{T}>({0})"},
+        needed_blocks=("math", "reduce"), takes_vectors=True,
+        text=MAX_SUM.text + """
+// The largest of some numbers x, the sum of exp(x - largest), that of x - largest, and how many there are.
+template <class T> struct MaxSumBelow { T largest, total, below, count; };
+struct FoldMaxSumBelow {
+  template <class T> WEFT_DEVICE MaxSumBelow<T> identity() { return {-infinity<T>(), T(0), T(0), T(0)}; }
+  template <class T> WEFT_DEVICE MaxSumBelow<T> lift(T x) { return {x, T(1), T(0), T(1)}; }
+  // What the sum below the largest grows by when the largest becomes `largest`: nothing where there is no number yet, or it stays.
+  template <class T> WEFT_DEVICE T lowered(MaxSumBelow<T> state, T largest) {
+    return state.count == T(0) || state.largest == largest ? T(0) : state.count * (state.largest - largest);
+  }
+  // The same bits in either order: only the sums of the smaller one change.
+  template <class T> WEFT_DEVICE MaxSumBelow<T> combine(MaxSumBelow<T> a, MaxSumBelow<T> b) {
+    const bool is_less = a.largest < b.largest;
+    const MaxSumBelow<T> low = is_less ? a : b, high = is_less ? b : a;
+    const T scale = low.largest == high.largest ? T(1) : share_exp(low.largest - high.largest);
+    const T below = (low.below + lowered(low, high.largest)) + high.below;
+    return {maximum(a.largest, b.largest), multiply_add(low.total, scale, high.total), below, low.count + high.count};
+  }
+  // One rescaling for all lanes.
+  template <int Width, class T> WEFT_DEVICE MaxSumBelow<T> all_lanes(MaxSumBelow<T> state) {
+    const T largest = reduce_lanes<Max, Width>(state.largest);
+    const T scale = state.largest == largest ? T(1) : share_exp(state.largest - largest);
+    const T below = state.below + lowered(state, largest);
+    return {largest, reduce_lanes<Sum, Width>(state.total * scale), reduce_lanes<Sum, Width>(below), reduce_lanes<Sum, Width>(state.count)};
+  }
+  // One rescaling for N elements.
+  template <int N, class T, int M> WEFT_DEVICE MaxSumBelow<T> absorb_vector(same<MaxSumBelow<T>> state, const Array<T, M>& elements, int first) {
+    const T* const x = elements.source(first, N);
+    T largest = state.largest, total = T(0), below = T(0);
+#pragma unroll
+    for (int i = 0; i < N; i++) largest = maximum(largest, x[i]);
+    const T shift = largest == -infinity<T>() ? T(0) : largest;  // nothing but -infinity so far: exp(-infinity - 0) = 0
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      const T difference = x[i] - shift;
+      total += share_exp(difference);
+      below += difference;
+    }
+    const T before = state.below + lowered(state, largest);
+    return {largest, multiply_add(state.total, share_exp(state.largest - shift), total), before + below, state.count + T(N)};
+  }
+};
+// As x - largest sums up: no number where the largest is infinite.
+template <class State> WEFT_DEVICE auto sum_below_largest(State state) { return (state.largest - state.largest) + state.below; }
+""",
+    )
+)
+"""The same with the sum of x - largest, which log probabilities sum up to: sum(x) - n * largest would lose the digits that x and its largest share.
+
+Error: every term of that sum is at most 0, and so is what it grows by when the largest does, so nothing cancels: as a sum of n terms of one sign."""
+
+__all__ = ["MAX_SUM", "MAX_SUM_BELOW"]

@@ -5,24 +5,31 @@ Owns the pattern and the rewrite; which schedules want it, `compiler.prepare` an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..analysis.plain_copies import copied_value
 from ..dtypes import DataType
+from ..expr import product
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, PointwiseOp, ReductionOp, Scalar, TensorView, Val
-from ..ops.states import MAX_SUM
+from ..ops.build import pointwise
+from ..ops.states import MAX_SUM, MAX_SUM_BELOW
+from .caching import require_not_inlined, without_reductions
 from .states import fold_into_state
 
 
 @dataclass(frozen=True)
 class ExpSum:
-    """A sum of exp(x - max(x)) over the axes of the maximum, found in a fusion. is_guarded: x - 0 where the maximum is infinite."""
+    """A sum of exp(x - max(x)) over the axes of the maximum, found in a fusion. is_guarded: x - 0 where the maximum is infinite.
+
+    logarithms: the sum of x - max(x) - log(total) over the same axes, if there is one: that of smoothed labels.
+    """
 
     x: TensorView
     largest: TensorView
     total: TensorView
     is_guarded: bool
+    logarithms: TensorView | None = None
 
 
 def exp_sums(fusion: Fusion) -> list[ExpSum]:
@@ -32,7 +39,44 @@ def exp_sums(fusion: Fusion) -> list[ExpSum]:
         match = _match(expr)
         if match is not None:
             found.setdefault(match.largest, match)
+    for expr in fusion.tensor_exprs() if found else ():
+        pair = _of_logarithms(expr, found)
+        if pair is not None and pair.logarithms is None:
+            found[pair.largest] = replace(pair, logarithms=expr.tensor_outputs[0])
     return list(found.values())
+
+
+def _of_logarithms(expr: Expr, pairs: dict[TensorView, ExpSum]) -> ExpSum | None:
+    """Return the pair of which `expr` sums up x - max(x) - log(total)."""
+    summed = _reduced(expr, "sum")
+    outer = None if summed is None else _operands(expr.inputs[0], "sub")
+    inner = None if outer is None else _operands(outer[0], "sub")
+    if summed is None or outer is None or inner is None:
+        return None
+    folded = tuple(axis.is_reduction() for axis in summed.get_logical_domain())
+    pair = next((p for p in pairs.values() if not p.is_guarded and copied_value(inner[0]) is p.x and _spread(inner[1], folded) == (p.largest, 0)), None)
+    return pair if pair is not None and _spread(outer[1], folded) == (pair.total, 1) else None
+
+
+def _operands(value: Val, op: str) -> tuple[Val, Val] | None:
+    expr = copied_value(value).definition()
+    return (expr.inputs[0], expr.inputs[1]) if isinstance(expr, PointwiseOp) and expr.op_name == op else None
+
+
+def _spread(value: Val, folded: tuple[bool, ...]) -> tuple[Val, int] | None:
+    """Return what `value` is the broadcast of, over the folded axes, and how many logarithms were taken on the way; None where it is none."""
+    flags: tuple[bool, ...] | None = None
+    logarithms = 0
+    while True:
+        value = copied_value(value)
+        expr = value.definition()
+        if isinstance(expr, BroadcastOp) and flags is None:
+            flags = tuple(expr.attributes["flags"])
+        elif isinstance(expr, PointwiseOp) and expr.op_name == "log" and not logarithms:
+            logarithms = 1
+        elif not isinstance(expr, ExpandOp):
+            return (value, logarithms) if flags == folded else None
+        value = expr.inputs[0]
 
 
 def _match(expr: Expr) -> ExpSum | None:
@@ -92,15 +136,34 @@ def fold_online(fusion: Fusion) -> int:
     """Fold max(x) and the sum of exp(x - max(x)) together, in place; return how many pairs there were.
 
     Before: m = max(x); s = sum(exp(x - m)).   After: state = max_sum(x); m, s = its fields, which stay the same tensors.
+    With r = sum(x - m - log(s)): state = max_sum_below(x); r = state.below - n * log(s): both at most 0, so that nothing cancels.
     Other readers of m and of the exponentials stay as they are.
     Contract: m is the same; s is the same sum in another order, with terms that were scaled down step by step (the bound stands with `MAX_SUM`); where m is
     infinite or no number, s is no number, as x - m is none; guarded, s is infinite or 0 there. Call it before transforming axes.
     """
     found = exp_sums(fusion)
     for pair in found:
+        if pair.logarithms is not None:
+            _fold_three(fusion, pair, pair.logarithms)
+            continue
         results = (("largest", pair.largest), ("guarded" if pair.is_guarded else "total", pair.total))
         fold_into_state(fusion, MAX_SUM, pair.x, pair.largest, results, "fold the exponentials of")
     return len(found)
+
+
+def _fold_three(fusion: Fusion, pair: ExpSum, logarithms: TensorView) -> None:
+    """Fold the maximum, the sum of exponentials and the sum of differences together; `logarithms` is made of their fields."""
+    axes = logarithms.get_logical_domain()
+    count = fusion.new_scalar(product(axis.logical_extent for axis in axes if axis.is_reduction()), DataType.Int)
+    below = fusion.new_tensor([fusion.copy_axis(axis) for axis in axes], logarithms.dtype())
+    fusion.register(ReductionOp([pair.x], [below], op="sum", kind="sum"))
+    results = (("largest", pair.largest), ("total", pair.total), ("below", below))
+    fold_into_state(fusion, MAX_SUM_BELOW, pair.x, pair.largest, results, "fold the exponentials of")
+    require_not_inlined(logarithms, "fold the exponentials of")
+    fusion.remove(logarithms.definition())  # type: ignore[arg-type]
+    logarithms._domain = without_reductions(logarithms.domain())
+    shift = pointwise(fusion, "mul", pointwise(fusion, "log", pair.total), count)
+    fusion.register(PointwiseOp([below, shift], [logarithms], op="sub", compute=logarithms.dtype()))
 
 
 __all__ = ["ExpSum", "exp_sums", "fold_online"]
