@@ -113,3 +113,43 @@ def test_many_alike_are_several_kernels() -> None:
             fd.add_output(fd.ops.mul(fd.ops.add(fd.define_tensor([3, 7], contiguity=True), float(n)), w))
 
     assert 3 <= kernels(build, torch.randn(7), *[torch.randn(3, 7) for _ in range(20)]) <= 4
+
+
+def losses(fd: FusionDefinition, rows: Any, weights: Any) -> None:
+    """The mean of losses that an earlier kernel made, with the sums of their weights."""
+    a, b = fd.ops.segment_set(fd.ops.exp(rows)), fd.ops.segment_set(fd.ops.sin(rows))
+    is_counted = fd.ops.cast(fd.ops.segment_set(fd.ops.gt(rows, 0.0)), DataType.Float)
+    fd.add_output(fd.ops.truediv(fd.ops.sum(fd.ops.mul(a, weights)), fd.ops.add(fd.ops.sum(b), fd.ops.max(is_counted))))
+
+
+@pytest.mark.parametrize("count", [1, 7, 5000])
+def test_sums_over_one_axis_that_no_tensor_of_theirs_ties(count: int) -> None:
+    """Results of one kernel are folded by one other, though nothing that it computes has the loops of all."""
+
+    def build(fd: FusionDefinition) -> None:
+        losses(fd, fd.define_tensor([-1], contiguity=True), 2.0)
+
+    assert kernels(build, torch.randn(count)) == 2
+
+
+@pytest.mark.parametrize("sizes", [(5, 9), (64, 33), (3, 2000)])
+@pytest.mark.parametrize("dims", [[0], [1], [0, 1]])
+def test_folds_of_matrices_that_no_tensor_of_theirs_ties(sizes: tuple[int, int], dims: list[int]) -> None:
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        a, b = fd.ops.segment_set(fd.ops.exp(x)), fd.ops.segment_set(fd.ops.sin(x))
+        fd.add_output(fd.ops.add(fd.ops.sum(a, dims), fd.ops.max(b, dims)))
+        fd.add_output(fd.ops.var(a, dims))
+
+    assert kernels(build, torch.rand(sizes)) == 2
+
+
+def test_orders_that_differ_are_not_tied() -> None:
+    """Axes of the other reduction in another order: places say which axes are the same."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([6, 6], contiguity=True)
+        a, b = fd.ops.segment_set(fd.ops.exp(x)), fd.ops.segment_set(fd.ops.permute(fd.ops.sin(x), [1, 0]))
+        fd.add_output(fd.ops.add(fd.ops.sum(a), fd.ops.max(b)))
+
+    assert kernels(build, torch.rand(6, 6)) >= 2

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from ..analysis.axes import TIE
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, TensorView, no_reductions
+from ..ir.values import IterDomain, ReductionOp, TensorView, WelfordOp, no_reductions
+from ..ops.build import copy
 from .groups import LAUNCH_BYTES, Alike, Graph, Group
 
 MOST_ALIKE_TENSORS = 16
@@ -93,15 +94,23 @@ def _innermost(tensor: TensorView) -> int:
 def _join(graph: Graph, a: Group, b: Group) -> Group:
     parts = a.parts + b.parts
     joined = graph.join(a, b)
-    joined.parts = parts
+    joined.parts, joined.tied = parts, [part.reference for part in parts]
     return joined
 
 
-def tie(fusion: Fusion, parts: Sequence[Alike]) -> None:
-    """Let a kernel's fusion run the loops of all parts as one: its copies of their references are tied."""
-    names = {part.reference.name for part in parts}
-    for expr in fusion.tensor_exprs():
+def tie(fusion: Fusion, tensors: Sequence[TensorView]) -> None:
+    """Let a kernel's fusion run the loops of its copies of `tensors` as one.
+
+    A copy of what a reduction folds is tied in place of its result: schedules cut reductions in two.
+    """
+    names = {tensor.name for tensor in tensors}
+    for expr in fusion.tensor_exprs() if names else ():
         if any(t.name in names for t in expr.tensor_outputs):
+            if isinstance(expr, (ReductionOp, WelfordOp)):
+                folded = expr.tensor_inputs[0]
+                copied = copy(fusion, folded)
+                fusion.replace_input(expr, folded, copied)
+                expr = copied.definition()  # type: ignore[assignment]
             expr.attributes[TIE] = 1
 
 

@@ -70,6 +70,15 @@ def joined_links(links: Links) -> Links:
     return [link for link in made if link is not None]
 
 
+def _with_one_folded_loop(links: Links) -> Links:
+    """Return `links` with those of one axis that a reduction runs over as one: they were tied."""
+    folded: dict[int, set[TensorView]] = {}
+    for bit, tensors, is_folded in links:
+        if is_folded:
+            folded.setdefault(bit, set()).update(tensors)
+    return [(bit, tensors, True) for bit, tensors in folded.items()] + [link for link in links if not link[2]]
+
+
 @dataclass(frozen=True)
 class Alike:
     """One of several groups whose loops have equal sizes, as it was alone. reference: a tensor that it writes, with all of its loops."""
@@ -90,7 +99,7 @@ class Group:
     scatters: it writes at positions that an index gives.
     repeated: expressions of other groups that this one computes again.
     links: sets of tensors that one loop over an axis (a bit) serves within the group, and whether a reduction of the group has that loop.
-    parts: the groups of equal loops that it is made of (`alike.py`).
+    parts: the groups of equal loops that it is made of (`alike.py`). fold: one of its reductions. tied: tensors whose loops are made one (`analysis.axes.TIE`).
     """
 
     anchors: list[Expr]
@@ -107,6 +116,8 @@ class Group:
     repeated: list[Expr] = field(default_factory=list)
     links: "Links" = field(default_factory=list)
     parts: list[Alike] = field(default_factory=list)
+    fold: Expr | None = None
+    tied: list[TensorView] = field(default_factory=list)
     version: int = 0
     is_alive: bool = True
 
@@ -162,6 +173,7 @@ class Graph:
         for bit in _bits_of(every if is_fold else self.axes(expr.tensor_outputs[0])):
             group.links.append((bit, {t for t, axes in around if axes & bit}, is_fold))
         if is_fold:
+            group.fold = expr
             group.folds.add((every, reduced))
             group.folded = 1 << len(self._reduced)
             self._reduced.append(reduced)
@@ -283,7 +295,7 @@ class Graph:
             return "it has an axis that the reduction does not have"
         if len({reduced for _, reduced in folds}) > 2:
             return "they reduce three sets of axes, or more"
-        if a.folds and b.folds and not self._have_one_loop(a, b):
+        if a.folds and b.folds and not self._have_one_loop(a, b) and not self._can_be_tied(a, b):
             return "no tensor of theirs has the loops of both reductions"
         spread = self._spread_again(a, b)
         if len(spread) > 1:
@@ -296,6 +308,19 @@ class Graph:
         """Tell whether the reductions of both groups run in the same loops: sizes that are equal elsewhere in the definition do not tie two loops."""
         folded = [bit for bit, _, is_folded in joined_links(a.links + b.links) if is_folded]
         return len(folded) == len(set(folded))
+
+    def _can_be_tied(self, a: Group, b: Group) -> bool:
+        """Tell whether the loops of two groups can be made one: all of their reductions fold the same axes, which lie in the same order."""
+        assert a.fold is not None and b.fold is not None
+        first, second = ([0 if axis.is_broadcast() else self.bit(axis) for axis in e.tensor_outputs[0].get_maybe_root_domain()] for e in (a.fold, b.fold))
+        return not self.is_doubtful(a, b) and first == second
+
+    def ties(self, a: Group, b: Group) -> list[TensorView]:
+        """Return the tensors whose loops one kernel for two groups makes one."""
+        tied = dict.fromkeys(a.tied + b.tied)
+        if a.fold is not None and b.fold is not None and not self._have_one_loop(a, b):
+            tied.update(dict.fromkeys([a.fold.tensor_outputs[0], b.fold.tensor_outputs[0]]))
+        return list(tied)
 
     def _spread_again(self, a: Group, b: Group) -> set[int]:
         """Return the sets of axes over which results are spread again within both groups. Of two the second would wait for all of the first."""
@@ -327,6 +352,7 @@ class Graph:
         """Put the smaller group into the other; return that. Neither leads to the other through other groups."""
         if len(a.anchors) < len(b.anchors):
             a, b = b, a
+        a.tied, a.fold = self.ties(a, b), a.fold or b.fold
         a.at = self._place_between(*sorted((a, b), key=lambda g: g.at))
         for tensor in b.reads:
             readers = self.readers[tensor]
@@ -350,6 +376,8 @@ class Graph:
                 a.produced.discard(tensor)
         links = [(bit, {t for t in tensors if t in a.reads or t in a.produced}, is_folded) for bit, tensors, is_folded in joined_links(a.links + b.links)]
         a.links = [link for link in links if link[1] or link[2]]
+        if a.tied:
+            a.links = _with_one_folded_loop(a.links)
         b.is_alive = False
         a.version += 1
         return a

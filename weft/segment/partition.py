@@ -21,7 +21,7 @@ from ..ir.values import Expr, TensorView
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, tie
 from .extract import boundary, extract
-from .groups import Alike, Graph, Group, is_barrier
+from .groups import Graph, Group, is_barrier
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
 from .search import repeat_short_chains, search
 
@@ -108,7 +108,7 @@ class _Partition:
                 kind = graph.kind(a, b)
                 if kind in taken:
                     return True
-                if self._kernel(graph.members(a, b), graph.writes(a, b))[1] is not None:
+                if self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is not None:
                     return False
                 taken.add(kind)
                 return True
@@ -141,7 +141,7 @@ class _Partition:
         if isinstance(expr, (ReshapeOp, WrittenOp)):
             return [_view(expr)]
         members, writes = graph.members(group), graph.writes(group)
-        step, reasons = self._kernel(members, writes, group.parts if len(group.parts) > 1 else ())
+        step, reasons = self._kernel(members, writes, group.tied)
         if reasons is None:
             return [step]
         if len(group.parts) > 1:
@@ -154,10 +154,10 @@ class _Partition:
         step, reasons = self._kernel(exprs, writes)
         return [step] if reasons is None else self._cut_again(exprs, writes)
 
-    def _kernel(self, exprs: Sequence[Expr], writes: Set[TensorView], parts: Sequence[Alike] = ()) -> tuple[KernelStep, dict[str, str] | None]:
+    def _kernel(self, exprs: Sequence[Expr], writes: Set[TensorView], tied: Sequence[TensorView] = ()) -> tuple[KernelStep, dict[str, str] | None]:
         """Return the kernel of a group, with the fusion of an earlier one of equal structure, and why schedulers decline it."""
         step = kernel_step(self.fusion, exprs, writes)
-        tie(step.fusion, parts)
+        tie(step.fusion, tied)
         key = SegmentKey(step.fusion)
         structure = key.build()
         known = self.shared.get(structure)
@@ -179,13 +179,13 @@ class _Partition:
         graph = Graph(self.fusion, exprs, writes, self.env, repeats=repeats)
 
         def joinable(a: Group, b: Group) -> bool:
-            return self._kernel(graph.members(a, b), graph.writes(a, b))[1] is None
+            return self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is None
 
         search(graph, joinable)
         steps: list[Step] = []
         for group in in_order(graph, set()):
             members = graph.members(group)
-            step, reasons = self._kernel(members, graph.writes(group))
+            step, reasons = self._kernel(members, graph.writes(group), group.tied)
             if reasons is not None and repeats and len(members) > 1:
                 return None
             steps.append(step if reasons is None else _alone(group.anchors[0], reasons))
