@@ -142,6 +142,8 @@ class Graph:
         self.writer: dict[TensorView, Group] = {}
         self.readers: dict[TensorView, set[Group]] = {}
         self.groups: list[Group] = []
+        self._last_pair: tuple[Group, int, Group, int] | None = None
+        self._has_one_loop = False
         self._reduced: list[int] = []  # of each reduction, by the number of its bit
         self._folded_into: dict[TensorView, int] = {}  # the reductions whose results a tensor is made of, without the axes that they reduced
         for expr in self.exprs:
@@ -303,11 +305,13 @@ class Graph:
         is_across = spread and self.is_doubtful(a, b) and not any(axes & self._innermost(reads) for axes in spread)
         return "a reduction across memory is spread over its axes again, beside one along memory" if is_across else None
 
-    @staticmethod
-    def _have_one_loop(a: Group, b: Group) -> bool:
+    def _have_one_loop(self, a: Group, b: Group) -> bool:
         """Tell whether the reductions of both groups run in the same loops: sizes that are equal elsewhere in the definition do not tie two loops."""
-        folded = [bit for bit, _, is_folded in joined_links(a.links + b.links) if is_folded]
-        return len(folded) == len(set(folded))
+        pair = (a, a.version, b, b.version)
+        if self._last_pair != pair:  # asked about a pair before it is joined, and again when it is
+            folded = [bit for bit, _, is_folded in joined_links(a.links + b.links) if is_folded]
+            self._last_pair, self._has_one_loop = pair, len(folded) == len(set(folded))
+        return self._has_one_loop
 
     def _can_be_tied(self, a: Group, b: Group) -> bool:
         """Tell whether the loops of two groups can be made one: all of their reductions fold the same axes, which lie in the same order."""
@@ -350,9 +354,10 @@ class Graph:
 
     def join(self, a: Group, b: Group) -> Group:
         """Put the smaller group into the other; return that. Neither leads to the other through other groups."""
+        tied, fold = self.ties(a, b), a.fold or b.fold
         if len(a.anchors) < len(b.anchors):
             a, b = b, a
-        a.tied, a.fold = self.ties(a, b), a.fold or b.fold
+        a.tied, a.fold = tied, fold
         a.at = self._place_between(*sorted((a, b), key=lambda g: g.at))
         for tensor in b.reads:
             readers = self.readers[tensor]
