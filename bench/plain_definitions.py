@@ -248,14 +248,14 @@ def transpose_params(choice: TransposeParams, spec: PlainSpec, arch: Arch) -> It
     for chunks in (4, 8, 16):
         tile = chunks * widest
         for threads in (64, 128, 256, 512):
-            for along in {choice.along_vector, max(1, choice.along_vector // 2)}:
-                for across in {choice.across_vector, max(1, choice.across_vector // 2)}:
+            for along in {1} if choice.is_whole else {choice.along_vector, max(1, choice.along_vector // 2)}:  # whole tiles move vectors wherever rows begin
+                for across in {1} if choice.is_whole else {choice.across_vector, max(1, choice.across_vector // 2)}:
                     for most in (1, 2, 4, 8):
                         unrolls = [max(1, min(most, tile * tile // (vector * threads))) for vector in (along, across)]
                         anywhere = choice.across_anywhere and across == choice.across_vector
                         for first in (True, False):
                             if tile * tile >= max(along, across) * threads:
-                                yield TransposeParams(tile, along, across, threads, *unrolls, first, anywhere)
+                                yield TransposeParams(tile, along, across, threads, *unrolls, first, anywhere, choice.cut)
 
 
 # ---------------------------------------------------------------- random specs

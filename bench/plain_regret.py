@@ -84,7 +84,7 @@ def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray
         work = work_of_reductions(kernels, facts, arch, fitted)
     else:
         names = ("tile_elems", "along_vector", "across_vector", "threads", "unroll", "turned_unroll", "is_along_first", "across_anywhere")
-        work = work_of_transposes(Tiles(*map(of, names)), analysis.facts(sizes), arch, fitted)
+        work = work_of_transposes(Tiles(*map(of, names)), analysis.facts(sizes, analysis.cuts[0]), arch, fitted)
     return passing_ns(work, arch, fitted)
 
 

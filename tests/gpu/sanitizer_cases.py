@@ -90,6 +90,14 @@ def softmax(dim: int) -> Callable:
     return lambda x: torch.softmax(x, dim)
 
 
+def softmax_with_column_sums(fd: FusionDefinition) -> None:
+    x = fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=BFLOAT16), FLOAT)
+    e = fd.ops.exp(x - fd.ops.max(x, [1], True))
+    y = e / fd.ops.sum(e, [1], True)
+    fd.add_output(fd.ops.cast(y, BFLOAT16))
+    fd.add_output(fd.ops.sum(y, [0]))
+
+
 CASES: list[tuple[str, Callable, list, Callable, str, str]] = []
 
 
@@ -131,6 +139,9 @@ def collect_two_sided() -> None:
     for way in WAYS:
         shared = " (cluster)" * ("cluster_blocks" in WAYS[way])
         case(f"norm backward, {way}{shared}", norm_backward(BFLOAT16), norm_backward_inputs(35, 512, BFLOAT16), lambda *t: norm_backward_in_float64(t), way=way)
+    for rows, columns in ((70, 257), (300, 24), (35, 512), (600, 4096), (3, 16384)):
+        case(f"softmax with sums of columns {rows}x{columns}{' (cluster)' * (columns > 10000)}", softmax_with_column_sums, [torch.randn(rows, columns).to(torch.bfloat16)],
+             lambda x: [torch.softmax(x, 1), torch.softmax(x, 1).sum(0)])  # fmt: skip
     for name, make in TWO_SIDED.items():
         fd, inputs, wanted = make()
         case(f"rows and columns, {name}", fd, inputs, lambda *_, wanted=wanted: wanted)
@@ -152,6 +163,16 @@ def transposed(fd: FusionDefinition) -> None:
     fd.add_output(fd.ops.set(fd.ops.permute(fd.ops.exp(x), [1, 0])))
 
 
+def turned(dims: list[int], dtype: DataType) -> Callable:
+    """A copy whose axes stand in another order in memory."""
+
+    def define(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([-1] * len(dims), contiguity=True, dtype=dtype)
+        fd.add_output(fd.ops.stride_order(fd.ops.permute(x, dims), list(range(len(dims)))[::-1]))
+
+    return define
+
+
 def indexed(name: str, dim: int) -> Callable:
     """A lookup of one float matrix by an index, and work on what it finds."""
 
@@ -165,6 +186,9 @@ def indexed(name: str, dim: int) -> Callable:
 
 def collect_others() -> None:
     """Transposes, lookups and running sums."""
+    for shape, dims in (((523, 641), [1, 0]), ((3, 1023, 1025), [0, 2, 1]), ((700, 9, 4), [2, 1, 0]), ((3, 50, 900), [2, 1, 0])):
+        for dtype, data in ((BFLOAT16, torch.bfloat16), (FLOAT, torch.float32)):
+            case(f"turned {shape} {data}", turned(dims, dtype), [torch.randn(*shape).to(data)], lambda x, dims=dims: x.permute(dims))
     for rows, columns in ((512, 640), (257, 1023), (70, 4100)):
         case(f"transpose {rows}x{columns}", transposed, [torch.randn(rows, columns)], lambda x: x.t().exp())
         for dim in (0, 1):

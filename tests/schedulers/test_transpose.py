@@ -66,6 +66,30 @@ def test_batch_axes_and_runs_of_axes(shape: tuple[int, ...], dims: list[int]) ->
     params_of(fd)
 
 
+@pytest.mark.parametrize("shape, dims, cut", [
+    ((70, 9, 4), [2, 1, 0], 1), ((33, 50, 3), [2, 1, 0], 1), ((40, 3, 5, 7), [3, 2, 1, 0], 1), ((2, 40, 6, 5), [0, 3, 2, 1], 1),
+    ((4, 9, 70), [2, 1, 0], 2), ((3, 50, 33), [2, 1, 0], 2), ((40, 3, 133), [2, 1, 0], 0),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_short_innermost_axis_is_merged_with_the_one_before(dtype: torch.dtype, shape: tuple[int, ...], dims: list[int], cut: int) -> None:
+    """The other side, where these axes are no neighbours, divides for the row of a tile."""
+    x = numbers(*shape, dtype=dtype)
+    fd, out = permuted([x], dims)
+    assert torch.equal(out, x.permute(dims))
+    assert params_of(fd).cut == cut
+
+
+def test_arithmetic_beside_a_short_innermost_axis() -> None:
+    x, y = numbers(70, 9, 4, dtype=torch.bfloat16), numbers(4, 9, 70, dtype=torch.bfloat16)
+    with FusionDefinition() as fd:
+        a, b = declared(fd, x), declared(fd, y)
+        fd.add_output(rows_first(fd, narrow(fd, fd.ops.add(fd.ops.permute(wide(fd, a), dims=[2, 1, 0]), wide(fd, b))), [0, 1, 2]))
+    with poisoned_outputs(), options(check="races"):
+        (out,) = fd.execute([x, y])
+    torch.testing.assert_close(out.double(), x.double().permute(2, 1, 0) + y.double(), rtol=2**-8, atol=2**-8)  # one rounding to bfloat16
+    assert params_of(fd).cut == 1
+
+
 def test_vectors_are_as_wide_as_each_side_allows() -> None:
     fd, _ = permuted([numbers(72, 132, dtype=torch.bfloat16)], [1, 0])
     assert (params_of(fd).along_vector, params_of(fd).across_vector) == (8, 4)

@@ -22,7 +22,7 @@ from ..ir.values import (
 )  # fmt: skip
 from ..lower.kernel_ir import (
     Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
-    ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, Unswitched, bytes_of, walk,
+    ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
 from ..lower.reduction_form import reduction_form
@@ -35,6 +35,7 @@ from .parameters import signature_lines
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, scatter_store
 from .protocol import exchange_text, write_protocol
 from .row_vectors import load_row_vector
+from .turned import write_turned_tile
 from .scalars import ScalarPrinter, literal
 
 _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp)
@@ -214,6 +215,8 @@ class CudaWriter:
         expr, output = s.expr, s.outputs[0]
         if isinstance(s, BulkCopy):
             self.bulk_copy(s, depth)
+        elif isinstance(s, TurnTile):
+            write_turned_tile(self, s, depth)
         elif isinstance(s, RowLoad):
             load_row_vector(self, s, _CACHE[s.expr.cache_op], depth)  # type: ignore[attr-defined]
         elif isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.cp_async:

@@ -21,7 +21,7 @@ from .access import op_fields, op_predicate
 from .blocks import check_fold, row_of, sample_guard
 from .copies import bulk_copy, check_async
 from .indexing import Indexer
-from .kernel_ir import Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, RowLoad, Statement
+from .kernel_ir import Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, RowLoad, Statement, TurnTile, walk
 from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import vector_conditions
@@ -31,6 +31,7 @@ from .prepare import prepare_reductions
 from .state import LANE_TYPES, BuildState, bound_reductions, launch_sizes
 from .units import lanes_of_row
 from .validate import check_axes, check_parallel
+from .whole_tiles import is_part_of_tile, tile_of_copy, turn_tile
 
 
 def adopt_bindings(state: BuildState) -> bool:
@@ -59,6 +60,8 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
     check_parallel(state)
     nest = NestBuilder()
     for expr in state.exprs:
+        if is_part_of_tile(expr):
+            continue
         statement, open_groups = build_op(state, expr)
         nest.place(open_groups, statement, [(state.buffer(t), scope_groups(state, t)) for t in expr.outputs if t.memory_type is not MemoryType.global_])  # type: ignore[attr-defined, arg-type]
     dims = state.launch
@@ -67,6 +70,7 @@ def build_kernel_state(fusion: Fusion, name: str, index_type: DataType, static_b
         grid=tuple(dims.get(p, ONE) for p in GRID_TYPES), block=tuple(dims.get(p, ONE) for p in BLOCK_TYPES),  # type: ignore[arg-type]
         index_type=index_type, facts=state.divisors, bulk_sizes=state.bulk_sizes,
     )  # fmt: skip
+    kernel.workspaces += [s.workspace for s in walk(nest.body) if isinstance(s, TurnTile) and s.workspace is not None]
     wanted = launch_sizes(state.plan, {})
     covered = [t for t in state.maps.transforms if isinstance(t, Split) and t.part and not t.source().is_broadcast()]
     kernel.assumptions = list(dict.fromkeys((t.source().sym, mul(t.factor, t.part)) for t in covered))
@@ -128,6 +132,8 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
     open_groups = [g for g in nest if not g.parallel.is_bound and id(g) not in lane_ids and (g.extent is not ONE or g.is_unswitched)]
     if isinstance(expr, LoadStoreOp) and expr.kind is LoadStoreOpType.tma:
         return bulk_copy(state, expr, lanes), open_groups
+    if (tile := tile_of_copy(expr)) is not None:
+        return turn_tile(state, expr, tile), []
     indexer = state.indexer(expr, [groups[k].axis for k in lanes])
     fields = op_fields(state, indexer, expr)
     vector = product(groups[k].extent for k in lanes)

@@ -188,6 +188,27 @@ class RowLoad(Op):
 
 
 @dataclass(eq=False)
+class TurnTile(Op):
+    """A tile of `tile_elems` rows and columns from memory to memory, turned, by all threads. Accesses are of its first element.
+
+    to_step: from a column to the next in the output. from_step: from a row to the next in the source. rows, columns: from the tile's first on. first_row:
+    its number. lanes: of a warp that write neighbouring vectors. workspace: shared memory.
+    """
+
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "to_step", "from_step", "rows", "columns", "first_row")
+
+    to_step: Sym = ZERO
+    from_step: Sym = ZERO
+    rows: Sym = ZERO
+    columns: Sym = ZERO
+    first_row: Sym = ZERO
+    tile_elems: int = 0
+    threads: int = 0
+    lanes: int = 0
+    workspace: Buffer | None = None
+
+
+@dataclass(eq=False)
 class ThreadGroup:
     """Threads that reduce, or meet, apart from the rest of the block, in a kernel with async warps.
 
@@ -386,7 +407,7 @@ class Kernel:
 
 def is_collective(statement: Statement) -> bool:
     """True for what all threads execute, whatever its predicate says."""
-    return isinstance(statement, (Reduce, RowLoad, Scan, StoreScales)) or isinstance(statement, BlockFold) and statement.lanes > 1
+    return isinstance(statement, (Reduce, RowLoad, Scan, StoreScales, TurnTile)) or isinstance(statement, BlockFold) and statement.lanes > 1
 
 
 def is_host_variable(v: Sym) -> bool:

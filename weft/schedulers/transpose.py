@@ -6,12 +6,15 @@
 Both sides move vectors. All arithmetic is on the straight side, in registers. An input of the smaller group is loaded into shared memory on the turned side
 (by cp.async where its vectors are wide enough) and read from there element by element on the straight side; an output of it goes the other way. Chunks of a
 tile's rows change places (`SharedSwizzle`), so that the lanes of a warp, which read different rows, meet different banks. Read first: `Transpose.apply`.
+
+Where rows of a side begin within vectors, and an input is copied as it is, one statement moves each tile (`schedule/whole_tiles.py`): a row of a tile begins
+with a sector of the output, up to a sector later than the row before, so that sectors are written whole; the tile has as many more rows of the input.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -23,12 +26,14 @@ from ..arch import CP_ASYNC_BYTES, SECTOR_BYTES, Arch
 from ..expr import evaluate_int
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import SharedSwizzle, TensorView
+from ..ir.values import IterDomain, SharedSwizzle, TensorView
 from ..schedule.caching import cache_after, cache_before
 from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
-from ..schedule.propagate import parallelize_like
+from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.row_lanes import LEAST_BYTES, load_rows_by_lanes
+from ..schedule.whole_tiles import WholeTile, chain_of, move_whole_tiles
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
+from .arithmetic import round_up
 from .facts import analyze_pointwise
 from .cost.passing import passing_ns
 from .cost.transposes import TileFacts, Tiles, work_of_transposes
@@ -43,6 +48,9 @@ NEAR_CUT = 0.03
 sectors half written; not more than leave each of them as many stores under way. Nine odd shapes on one H200: 1 to 25 % faster than with half as many."""
 BANK_BYTES, LINE_BITS = 4, 1024
 MOST_UNROLL = 4
+WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, 256, 0.5
+"""Where tiles are moved whole: bits of an element, vectors in a row of a tile, threads, and the part of the tiles that must exist. H200, 26 odd shapes: with
+256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; where less than half of the tiles exists others are faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,7 @@ class TransposeParams:
     threads: of a block. unroll, turned_unroll: vectors of each side that a thread has under way at once.
     is_along_first: neighbouring blocks have neighbouring tiles along the straight side's rows, else along the turned side's.
     across_anywhere: rows of the turned side's inputs begin anywhere, and lanes hand each other what lies in two vectors.
+    cut: which of the analysis' cuts into batch, across and along. is_whole: one statement moves a tile from memory to memory (`schedule/whole_tiles.py`).
     """
 
     tile_elems: int
@@ -64,14 +73,41 @@ class TransposeParams:
     turned_unroll: int
     is_along_first: bool
     across_anywhere: bool = False
+    cut: int = 0
+    is_whole: bool = False
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One way to see the axes as batch, across and along, with the vectors of both sides.
+
+    along, across: classes of the loops that rows of a tile run over on the straight and on the turned side, outermost first; order: batch, across, along.
+    divides_along, divides_across: these classes are no neighbours on the other side, which divides to find each row of a tile.
+    """
+
+    order: tuple[int, ...]
+    along: tuple[int, ...]
+    across: tuple[int, ...]
+    along_limits: VectorLimits
+    across_limits: VectorLimits
+    divides_along: bool = False
+    divides_across: bool = False
+
+    def vectors(self, widest: int, sizes: Sizes, alignment_bits: Alignments) -> tuple[int, int]:
+        """Return elements of an access on the straight side, and on the turned one."""
+        along, across = (
+            limits.limit_elems(len(self.order) - len(classes), sizes, alignment_bits)
+            for limits, classes in ((self.along_limits, self.along), (self.across_limits, self.across))
+        )
+        return min(widest, along), min(widest, across)
 
 
 class TransposeAnalysis:
     """What is known without sizes.
 
-    order: the loop classes, as batch, across, along; each side's classes outermost first. turned: names of the inputs and outputs of the smaller group.
-    along_limits, across_limits: the vectors of both sides. in_vectors: names of the tensors that move in these. packed: tensors of which several elements
-    share a byte.
+    cuts: ways to see the loop classes as batch, across and along. In the first each side's classes are neighbours in all tensors; in others, for short
+    rows, only in those of that side. turned: names of the inputs and outputs of the smaller group. in_vectors: names of the tensors that move in vectors.
+    packed: tensors of which several elements share a byte. is_plain: an output is a copy of an input that lies across, both without gaps.
     """
 
     def __init__(
@@ -79,46 +115,74 @@ class TransposeAnalysis:
     ) -> None:  # fmt: skip
         self.axes, self.reference, self.ends = axes, reference, ends
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
-        orders = [axes.memory_order(t) for t in turned]
-        self.along = _common_run([order, *orders], order[-1], ())
-        self.across = _common_run([orders[0], order, *orders[1:]], orders[0][-1], self.along)
-        self.order = (*(n for n in order if n not in self.along and n not in self.across), *self.across, *self.along)
         self.turned = tuple(t.name for t in turned)
-        turned_order = (*(n for n in self.order if n not in self.across), *self.across)
-        self.along_limits = VectorLimits(axes, self.order, [t for t in ends if t.name not in self.turned])
-        self.across_limits = VectorLimits(axes, turned_order, turned)
-        self.in_vectors = {t.name for limits in (self.along_limits, self.across_limits) for t in limits.vectorizable}
+        self.cuts = self._cuts(order, turned)
+        self.in_vectors = {t.name for limits in (self.cuts[0].along_limits, self.cuts[0].across_limits) for t in limits.vectorizable}
         self.packed = [t for t in ends if t.dtype().is_packed]
+        can_move = all(WHOLE_BITS[0] <= t.dtype().bits <= WHOLE_BITS[1] and _has_no_gap(t) for t in ends)
+        self.is_plain = len(ends) == 2 and can_move and not fusion.aliases and bool(chain_of(ends[0]))
         self.turned_bits = max(t.dtype().bits for t in turned)
         self.turned_tiles_bits = sum(t.dtype().bits for t in turned)
-        self.widest_bits = max(8, self.turned_bits, *(t.dtype().bits for t in self.along_limits.vectorizable))
+        self.widest_bits = max(8, self.turned_bits, *(t.dtype().bits for t in self.cuts[0].along_limits.vectorizable))
+
+    def _cuts(self, order: tuple[int, ...], turned: list[TensorView]) -> tuple[Cut, ...]:
+        """Return the cut into neighbours of all tensors, then those with a longer run on one side."""
+        orders = [self.axes.memory_order(t) for t in turned]
+        along = _common_run([order, *orders], order[-1], ())
+        across = _common_run([orders[0], order, *orders[1:]], orders[0][-1], along)
+        longer_across, longer_along = _common_run(orders, orders[0][-1], along), _common_run([order], order[-1], across)
+        out = [self._cut(order, along, across, turned)]
+        if len(longer_across) > len(across):
+            out.append(self._cut(order, along, longer_across, turned, divides_across=True))
+        if len(longer_along) > len(along):
+            out.append(self._cut(order, longer_along, across, turned, divides_along=True))
+        return tuple(out)
+
+    def _cut(self, order: tuple[int, ...], along: tuple[int, ...], across: tuple[int, ...], turned: list[TensorView], **divides: bool) -> Cut:
+        whole = (*(n for n in order if n not in along and n not in across), *across, *along)
+        turned_order = (*(n for n in whole if n not in across), *across)
+        straight_limits = VectorLimits(self.axes, whole, [t for t in self.ends if t.name not in self.turned])
+        return Cut(whole, along, across, straight_limits, VectorLimits(self.axes, turned_order, turned), **divides)
 
     def extent(self, classes: tuple[int, ...], sizes: Sizes) -> int:
         return math.prod(evaluate_int(self.axes.extent_sym(n), sizes) for n in classes)
 
-    def facts(self, sizes: Sizes) -> TileFacts:
+    def facts(self, sizes: Sizes, cut: Cut) -> TileFacts:
         """Return what the model knows, at these sizes."""
-        along, across = self.extent(self.along, sizes), self.extent(self.across, sizes)
-        full = [t for t in self.ends if len(self.axes.memory_order(t)) == len(self.order)]
+        along, across = self.extents(cut, sizes)
+        full = [t for t in self.ends if len(self.axes.memory_order(t)) == len(cut.order)]
         turned = [t for t in full if t.name in self.turned]
         written = [t for t in full if not t.is_fusion_input]
         along_bits, across_bits = ([t.dtype().bits for t in written if (t in turned) is is_turned] for is_turned in (False, True))
         sides = [(t.name in self.turned, t.is_fusion_input) for t in full]
         return TileFacts(
-            along, across, self.extent(self.order, sizes) // max(1, along * across), straight_inputs=sides.count((False, True)),
+            along, across, self.extent(cut.order, sizes) // max(1, along * across), straight_inputs=sides.count((False, True)),
             turned_inputs=sides.count((True, True)), straight_outputs=sides.count((False, False)), turned_outputs=sides.count((True, False)),
             bits=sum(t.dtype().bits for t in full), turned_bits=sum(t.dtype().bits for t in turned), instructions=self.cost.instructions, mufu=self.cost.mufu,
             is_along_cut=any(along * bits % LINE_BITS for bits in along_bits), is_across_cut=any(across * bits % LINE_BITS for bits in across_bits),
+            divides_along=cut.divides_along, divides_across=cut.divides_across,
         )  # fmt: skip
 
-    def vector(self, limits: VectorLimits, classes: tuple[int, ...], sizes: Sizes, alignment_bits: Alignments) -> int:
-        return limits.limit_elems(len(self.order) - len(classes), sizes, alignment_bits)
+    @property
+    def widest_elems(self) -> int:
+        """Elements of the widest access."""
+        return MAX_VECTOR_BITS // self.widest_bits
 
-    def can_begin_anywhere(self, vector_elems: int) -> bool:
+    def extents(self, cut: Cut, sizes: Sizes) -> tuple[int, int]:
+        return self.extent(cut.along, sizes), self.extent(cut.across, sizes)
+
+    def filled_cuts(self, sizes: Sizes) -> list[Cut]:
+        """Return the cuts whose tiles are not mostly empty: the first, and where a run of it is shorter than the largest tile, those with a longer one."""
+        first, *longer = self.cuts
+        short = [extent < TILE_CHUNKS[0] * self.widest_elems for extent in self.extents(first, sizes)]
+        found = [first, *(cut for cut in longer if cut.divides_along and short[0] or cut.divides_across and short[1])]
+        return [cut for cut in found if min(self.extents(cut, sizes)) * self.turned_bits >= 8 * SECTOR_BYTES]
+
+    def can_begin_anywhere(self, cut: Cut, vector_elems: int) -> bool:
         """True when the turned tensors are inputs whose rows lie without a gap, so that lanes can load vectors of them wherever they begin."""
-        moved = self.across_limits.vectorizable
+        moved = cut.across_limits.vectorizable
         is_wide = all(t.is_fusion_input and not t.dtype().is_packed and LEAST_BYTES * 8 <= vector_elems * t.dtype().bits for t in moved)
-        return is_wide and len(moved) == len(self.turned) == len(self.across_limits.anywhere(len(self.order) - len(self.across)))
+        return is_wide and len(moved) == len(self.turned) == len(cut.across_limits.anywhere(len(cut.order) - len(cut.across)))
 
 
 def _common_run(orders: list[tuple[int, ...]], last: int, taken: tuple[int, ...]) -> tuple[int, ...]:
@@ -166,27 +230,22 @@ class Transpose(Scheduler):
         return TransposeAnalysis(fusion, axes, reference, order, ends, turned)
 
     def accept(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
-        for classes in (analysis.along, analysis.across):
-            extent = analysis.extent(classes, sizes)
-            if extent * analysis.turned_bits < 8 * SECTOR_BYTES:
-                return Decline(f"an innermost run has {extent} elements, less than {SECTOR_BYTES} bytes: tiles would be mostly empty")
+        cuts = analysis.filled_cuts(sizes)
+        if not cuts:
+            extent = min(analysis.extents(analysis.cuts[0], sizes))
+            return Decline(f"an innermost run has {extent} elements, less than {SECTOR_BYTES} bytes: tiles would be mostly empty")
         single = [t for t in analysis.packed if (t.name in analysis.turned or t.is_fusion_output) and t.name not in analysis.in_vectors]
         if single:
             return Decline(f"{single[0]} has several elements to a byte, and its neighbours lie apart in memory")
-        narrowest = min(self._vectors(analysis, sizes, alignment_bits, arch))
+        narrowest = min(min(cut.vectors(analysis.widest_elems, sizes, alignment_bits)) for cut in cuts)
         packed = [t for t in analysis.packed if t.dtype().elems_per_unit > narrowest]
         return Decline(f"{packed[0]} has several elements to a byte, and sizes, strides or alignments allow vectors of {narrowest}") if packed else None
-
-    def _vectors(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[int, int]:
-        """Return elements of an access on the straight side, and on the turned one."""
-        widest = MAX_VECTOR_BITS // analysis.widest_bits
-        along = analysis.vector(analysis.along_limits, analysis.along, sizes, alignment_bits)
-        return min(widest, along), min(widest, analysis.vector(analysis.across_limits, analysis.across, sizes, alignment_bits))
 
     def choose(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[TransposeParams, str]:
         found, times = self._ranked(analysis, sizes, alignment_bits, arch)
         lines = [f"  {'  ' if n else '->'} {params}: {ns / 1e3:.2f} us" for n, (params, ns) in enumerate(zip(found[:4], times))]
-        return found[0], "\n".join([f"transpose: {analysis.facts(sizes)}, of {len(found)} candidates", *lines])
+        facts = analysis.facts(sizes, analysis.cuts[found[0].cut])
+        return found[0], "\n".join([f"transpose: {facts}, of {len(found)} candidates", *lines])
 
     def candidates(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, TransposeParams]]:
         found, _ = self._ranked(analysis, sizes, alignment_bits, arch)
@@ -194,47 +253,61 @@ class Transpose(Scheduler):
 
     def _ranked(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[TransposeParams], list[float]]:
         """Return the candidates and their predicted times in ns, best first."""
-        widest = MAX_VECTOR_BITS // analysis.widest_bits
-        along, narrow = self._vectors(analysis, sizes, alignment_bits, arch)
+        found: list[TransposeParams] = []
+        times = np.empty(0)
+        for cut in analysis.filled_cuts(sizes):
+            made = self._of_cut(analysis, cut, sizes, alignment_bits, arch)
+            columns = [np.array([getattr(params, field.name) for params in made]) for field in fields(Tiles)]
+            found += made
+            times = np.append(times, passing_ns(work_of_transposes(Tiles(*columns), analysis.facts(sizes, cut), arch), arch))
+        order: list[int] = np.lexsort((np.arange(len(found)), np.floor((times / times.min() - 1) / NEAR))).tolist()
+        first = found[order[0]]
+        if first.along_vector == 1 and analysis.facts(sizes, analysis.cuts[first.cut]).is_along_cut:
+            near = [n for n in order if times[n] <= (1 + NEAR_CUT) * times[order[0]] and _is_like(found[n], first) and found[n].unroll >= first.unroll]
+            order.sort(key=max(near, key=lambda n: found[n].threads).__ne__)
+        return [found[n] for n in order], [float(times[n]) for n in order]
+
+    def _of_cut(self, analysis: TransposeAnalysis, cut: Cut, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[TransposeParams]:
+        """Return the candidates of one cut."""
+        widest = analysis.widest_elems
+        along, narrow = cut.vectors(widest, sizes, alignment_bits)
         ways = [(narrow, False)]
-        if narrow * analysis.turned_bits < SHIFTED_WORD_BITS and analysis.can_begin_anywhere(widest):
+        if narrow * analysis.turned_bits < SHIFTED_WORD_BITS and analysis.can_begin_anywhere(cut, widest):
             ways.append((widest, True))
-        found = []
+        number, found = analysis.cuts.index(cut), []
         for tile, threads in ((chunks * widest, threads) for chunks in TILE_CHUNKS for threads in TILE_THREADS):
             is_small = tile * tile * analysis.turned_tiles_bits <= 8 * arch.shared_per_block_optin_bytes // 2
             for across, anywhere in ways:
                 fits = tile * tile >= max(along, across) * threads and is_small
                 if fits or tile == TILE_CHUNKS[-1] * widest and not anywhere:
                     unroll, turned_unroll = (max(1, min(MOST_UNROLL, tile * tile // (vector * threads))) for vector in (along, across))
-                    found += [TransposeParams(tile, along, across, threads, unroll, turned_unroll, first, anywhere) for first in (True, False)]
-        columns = np.array([astuple(params) for params in found], dtype=float).T
-        columns = [*columns[:-2], *(column > 0 for column in columns[-2:])]
-        facts = analysis.facts(sizes)
-        times = passing_ns(work_of_transposes(Tiles(*columns), facts, arch), arch)
-        order: list[int] = np.lexsort((np.arange(len(found)), np.floor((times / times.min() - 1) / NEAR))).tolist()
-        if facts.is_along_cut and along == 1:
-            first = found[order[0]]
-            near = [n for n in order if times[n] <= (1 + NEAR_CUT) * times[order[0]] and _is_like(found[n], first) and found[n].unroll >= first.unroll]
-            order.sort(key=max(near, key=lambda n: found[n].threads).__ne__)
-        return [found[n] for n in order], [float(times[n]) for n in order]
+                    found += [TransposeParams(tile, along, across, threads, unroll, turned_unroll, first, anywhere, number) for first in (True, False)]
+        tile = WHOLE_CHUNKS * widest
+        is_cut = along < widest or narrow * analysis.turned_bits < SHIFTED_WORD_BITS  # else inputs come by cp.async, and outputs leave in whole vectors
+        is_filled = math.prod(extent / round_up(extent, tile) for extent in analysis.extents(cut, sizes)) >= WHOLE_FILLED
+        if analysis.is_plain and not (cut.divides_along or cut.divides_across) and is_cut and is_filled:
+            found.append(TransposeParams(tile, widest, widest, WHOLE_THREADS, 1, 1, True, False, number, True))
+        return found
 
     def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> ScheduleResult:
+        name, cut = analysis.reference.name, analysis.cuts[params.cut]
+        if params.is_whole:
+            return _move_whole(fusion, analysis, cut, params)
         template = Template(fusion)
-        name = analysis.reference.name
         reference = next(local for local, output in template.outputs if name in (local.name, output.name))
         turned = [source for source, _ in template.inputs if source.name in analysis.turned]
         loaded = {_turn_input(source, params, has_vectors=source.name in analysis.in_vectors): source for source in turned}
         stored = [_turn_output(output, params) for local, output in template.outputs if {local.name, output.name} & set(analysis.turned)]
         in_vectors = {copy for copy, source in loaded.items() if source.name in analysis.in_vectors}
         in_vectors |= {output for local, output in template.outputs if {local.name, output.name} & analysis.in_vectors}
-        tiles_of(reference, analysis, params)
+        tiles_of(reference, analysis, cut, params)
         template.propagate(reference)
         for tensor in (*loaded, *(t for _, *rest in stored for t in rest)):
             _turned_side(tensor, params, has_vectors=tensor in in_vectors)
         _straight_side(reference, params)
         template.propagate(reference)
         parallelize_like(reference)
-        template.vectorize([t.name for t in analysis.along_limits.vectorizable], params.along_vector)
+        template.vectorize([t.name for t in cut.along_limits.vectorizable], params.along_vector)
         for shared, *_ in stored:
             if params.along_vector > 1:
                 set_lanes(shared)  # the vectors of the straight side go to shared memory whole
@@ -243,9 +316,28 @@ class Transpose(Scheduler):
         return ScheduleResult(((ParallelType.block_x, params.threads),))
 
 
+def _has_no_gap(tensor: TensorView) -> bool:
+    return all(c is not False for c in tensor.domain().contiguity) and not any(a.is_broadcast() for a in tensor.get_logical_domain())
+
+
+def _move_whole(fusion: Fusion, analysis: TransposeAnalysis, cut: Cut, params: TransposeParams) -> ScheduleResult:
+    """Schedule `fusion` in place: a block moves a tile."""
+    (output,) = (t for t in fusion.tensors() if t.name == analysis.reference.name)
+    along, across = tiles_of(output, analysis, cut, params)
+    _, threads = split_axis(output, merge_axes_at(output, 1, 2), params.threads)  # type: ignore[arg-type]
+    tiles, *within = output.get_loop_domain()
+    tiles.parallelize(ParallelType.grid_x)
+    threads.parallelize(ParallelType.block_x)
+    source = chain_of(output)[-1].tensor_inputs[0]
+    move_whole_tiles(output, WholeTile(along, across, params.tile_elems, tuple(within), params.threads, source))
+    transform_like(output)
+    parallelize_like(output)
+    return ScheduleResult(((ParallelType.block_x, params.threads),))
+
+
 def _is_like(a: TransposeParams, b: TransposeParams) -> bool:
     """True for the same tiles and accesses, with other threads."""
-    return (a.tile_elems, a.across_vector, a.across_anywhere, a.is_along_first) == (b.tile_elems, b.across_vector, b.across_anywhere, b.is_along_first)
+    return replace(a, threads=0, unroll=0, turned_unroll=0) == replace(b, threads=0, unroll=0, turned_unroll=0)
 
 
 def _swizzle(tensor: TensorView, tile_elems: int, written: int, read: int) -> None:
@@ -272,20 +364,21 @@ def _turn_output(output: TensorView, params: TransposeParams) -> tuple[TensorVie
     return shared, registers, output
 
 
-def tiles_of(reference: TensorView, analysis: TransposeAnalysis, params: TransposeParams) -> None:
-    """Bring the loops of the reference to [tiles, across, along]."""
+def tiles_of(reference: TensorView, analysis: TransposeAnalysis, cut: Cut, params: TransposeParams) -> tuple[IterDomain, IterDomain]:
+    """Bring the loops of the reference to [tiles, across, along]; return the axes along and across that were cut into tiles."""
     classes = [analysis.axes.of(a) for a in analysis.reference.get_logical_domain()]
-    place = {n: k for k, n in enumerate(analysis.order)}
+    place = {n: k for k, n in enumerate(cut.order)}
     arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
-    first_along = len(reference.get_loop_domain()) - len(analysis.along)
-    along = merge_axes_at(reference, first_along, len(analysis.along))
-    across = merge_axes_at(reference, first_along - len(analysis.across), len(analysis.across))
+    first_along = len(reference.get_loop_domain()) - len(cut.along)
+    along = merge_axes_at(reference, first_along, len(cut.along))
+    across = merge_axes_at(reference, first_along - len(cut.across), len(cut.across))
     outer = reference.get_loop_domain()[:-2]
     across_tiles, across_part = split_axis(reference, across, params.tile_elems)  # type: ignore[arg-type]
     along_tiles, along_part = split_axis(reference, along, params.tile_elems)  # type: ignore[arg-type]
     tiles = (across_tiles, along_tiles) if params.is_along_first else (along_tiles, across_tiles)
     arrange_axes(reference, [*outer, *tiles, across_part, along_part])
     merge_axes_at(reference, 0, len(outer) + 2)
+    return along, across  # type: ignore[return-value]
 
 
 def _turned_side(tensor: TensorView, params: TransposeParams, *, has_vectors: bool) -> None:

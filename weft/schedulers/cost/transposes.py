@@ -19,6 +19,8 @@ SHARED_INSTRUCTIONS = 2.5
 ROW_VECTOR_INSTRUCTIONS = 45.0
 """Of a thread, beside the access, for a vector of a row that begins anywhere: what goes from lane to lane, the bytes of two vectors picked, the ends of a
 row. Counted in machine code for the H200 (device/row_vectors.cuh)."""
+DIVISION_INSTRUCTIONS = 20.0
+"""Of a thread, for the quotient and the rest by a size of the call."""
 OTHER_REGISTERS = 16.0
 CUT_BYTES = 32.0
 """Moved once more for each row of a tile whose neighbour shares a line and comes much later."""
@@ -42,7 +44,8 @@ class Tiles:
 class TileFacts:
     """along, across, batches: elements. straight_inputs, turned_inputs, straight_outputs, turned_outputs: how many tensors; bits: of all of them, of an
     element. turned_bits: of those in tiles. instructions, mufu: of an element.
-    is_along_cut, is_across_cut: what is written has rows along (across) that begin within lines, so that neighbouring tiles share some."""
+    is_along_cut, is_across_cut: what is written has rows along (across) that begin within lines, so that neighbouring tiles share some.
+    divides_along, divides_across: the other side divides by a size for each of its vectors, to find the row."""
 
     along: int
     across: int
@@ -57,6 +60,8 @@ class TileFacts:
     mufu: int
     is_along_cut: bool
     is_across_cut: bool
+    divides_along: bool = False
+    divides_across: bool = False
 
 
 def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
@@ -71,6 +76,7 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     accesses = straight * (f.straight_inputs + f.straight_outputs + tiles * (p.along_vector == 1)) + turned * tiles * 2
     instructions = OP_INSTRUCTIONS * f.instructions * elems + ACCESS_INSTRUCTIONS * accesses * used + SHARED_INSTRUCTIONS * elems * tiles + STEP_INSTRUCTIONS
     instructions = instructions + ROW_VECTOR_INSTRUCTIONS * turned * tiles * p.across_anywhere
+    instructions = instructions + DIVISION_INSTRUCTIONS * (straight * f.divides_across + turned * f.divides_along)
     rounds = (f.turned_inputs > 0) * np.ceil(turned / p.turned_unroll) + (f.straight_inputs > 0) * np.ceil(straight / p.unroll)
     at_once = np.maximum(p.unroll * p.along_vector * f.straight_inputs, p.along_vector * p.unroll)
     needed = OTHER_REGISTERS + at_once * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 32

@@ -1,0 +1,50 @@
+"""Tiles that one statement moves from memory to memory, turned (device/turned.cuh).
+
+Read first: `move_whole_tiles`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir.values import IterDomain, LoadStoreOp, TensorView
+
+
+@dataclass(frozen=True)
+class WholeTile:
+    """What the copy to an output moves at once.
+
+    along, across: the axes that the tiles are cut from: rows of the output lie along the first, those of the source along the second. tile_elems: the edge.
+    within: the loops over the elements of a tile. threads: of the block. source: the input that all are copies of.
+    """
+
+    along: IterDomain
+    across: IterDomain
+    tile_elems: int
+    within: tuple[IterDomain, ...]
+    threads: int
+    source: TensorView
+
+
+def chain_of(output: TensorView) -> list[LoadStoreOp]:
+    """Return the copies that lead from an input to `output`, the last first; none where something else is done on the way."""
+    found: list[LoadStoreOp] = []
+    tensor = output
+    while not tensor.is_fusion_input:
+        definition = tensor.definition()
+        if not isinstance(definition, LoadStoreOp):
+            return []
+        found.append(definition)
+        tensor = definition.tensor_inputs[0]
+    return found
+
+
+def move_whole_tiles(output: TensorView, tile: WholeTile) -> None:
+    """Let the copy to `output` move tiles whole; copies in front of it are part of that."""
+    last, *before = chain_of(output)
+    last.attributes["whole_tile"] = tile
+    for copy in before:
+        copy.attributes["whole_tile"] = None
+
+
+__all__ = ["WholeTile", "chain_of", "move_whole_tiles"]
