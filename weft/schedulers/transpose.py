@@ -33,7 +33,7 @@ from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.row_lanes import LEAST_BYTES, load_rows_by_lanes
 from ..schedule.whole_tiles import WholeTile, chain_of, move_whole_tiles
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
-from .arithmetic import round_up
+from .arithmetic import ceil_div, round_up
 from .facts import analyze_pointwise
 from .cost.passing import passing_ns
 from .cost.transposes import TileFacts, Tiles, work_of_transposes
@@ -50,7 +50,8 @@ BANK_BYTES, LINE_BITS = 4, 1024
 MOST_UNROLL = 4
 WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, 256, 0.5
 """Where tiles are moved whole: bits of an element, vectors in a row of a tile, threads, and the part of the tiles that must exist. H200, 26 odd shapes: with
-256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; where less than half of the tiles exists others are faster."""
+256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; where less than half of the tiles exists others are faster.
+Where there is a tile for each multiprocessor, whole tiles are taken without asking the cost model: faster than its best in each of the other shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,11 @@ class TransposeAnalysis:
     def extents(self, cut: Cut, sizes: Sizes) -> tuple[int, int]:
         return self.extent(cut.along, sizes), self.extent(cut.across, sizes)
 
+    def tiles(self, cut: Cut, tile_elems: int, sizes: Sizes) -> int:
+        """Return how many tiles there are."""
+        rows = math.prod(ceil_div(extent, tile_elems) for extent in self.extents(cut, sizes))
+        return rows * self.extent(cut.order, sizes) // max(1, math.prod(self.extents(cut, sizes)))
+
     def filled_cuts(self, sizes: Sizes) -> list[Cut]:
         """Return the cuts whose tiles are not mostly empty: the first, and where a run of it is shorter than the largest tile, those with a longer one."""
         first, *longer = self.cuts
@@ -265,6 +271,7 @@ class Transpose(Scheduler):
         if first.along_vector == 1 and analysis.facts(sizes, analysis.cuts[first.cut]).is_along_cut:
             near = [n for n in order if times[n] <= (1 + NEAR_CUT) * times[order[0]] and _is_like(found[n], first) and found[n].unroll >= first.unroll]
             order.sort(key=max(near, key=lambda n: found[n].threads).__ne__)
+        order.sort(key=lambda n: not (found[n].is_whole and analysis.tiles(analysis.cuts[found[n].cut], found[n].tile_elems, sizes) >= arch.sm_count))
         return [found[n] for n in order], [float(times[n]) for n in order]
 
     def _of_cut(self, analysis: TransposeAnalysis, cut: Cut, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[TransposeParams]:
@@ -284,7 +291,7 @@ class Transpose(Scheduler):
                     found += [TransposeParams(tile, along, across, threads, unroll, turned_unroll, first, anywhere, number) for first in (True, False)]
         tile = WHOLE_CHUNKS * widest
         is_cut = along < widest or narrow * analysis.turned_bits < SHIFTED_WORD_BITS  # else inputs come by cp.async, and outputs leave in whole vectors
-        is_filled = math.prod(extent / round_up(extent, tile) for extent in analysis.extents(cut, sizes)) >= WHOLE_FILLED
+        is_filled = math.prod(extent / round_up(max(1, extent), tile) for extent in analysis.extents(cut, sizes)) >= WHOLE_FILLED
         if analysis.is_plain and not (cut.divides_along or cut.divides_across) and is_cut and is_filled:
             found.append(TransposeParams(tile, widest, widest, WHOLE_THREADS, 1, 1, True, False, number, True))
         return found
