@@ -69,8 +69,9 @@ def watched() -> Clock:
     import functorch.compile
 
     from torch._functorch import compile_utils
-    from weft.frontend import ahead, backend, region_call, stored
-    from weft.runtime import call_records, engines
+    from weft.cache import DiskCache
+    from weft.frontend import ahead, backend, packs, region_call, stored
+    from weft.runtime import call_records, driver, engines, nvrtc
 
     clock = Clock()
     clock.watch(backend, "_tag", "tag")
@@ -88,6 +89,13 @@ def watched() -> Clock:
         clock.watch(engine, "build", "machine code")
     clock.watch(call_records, "code_version", "records: version of weft's files")
     clock.watch(call_records, "_engine", "records: engine")
+    clock.watch(call_records, "_read", "records: decoded")
+    clock.watch(call_records, "_rebuilt", "records: function")
+    clock.watch(DiskCache, "get", "records: entries read")
+    clock.watch(nvrtc, "kept_code", "machine code: found")
+    clock.watch(driver, "load_kernel", "machine code: loaded")
+    clock.watch(packs, "use_pack", "records: pack")
+    clock.watch(packs, "write_pack", "writing")
     clock.watch(region_call.RegionCall, "_run", CALLS)
     return clock
 
@@ -158,7 +166,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch", "WEFT_CACHE_DIR": f"{folder}/weft", "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
         logs = {"TORCH_LOGS": a.profile} if a.profile else {}
-        environment = {**os.environ, **caches, **logs}
+        environment = {**os.environ, **caches, **logs, "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}  # an installation has its bytecode
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        elsewhere = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch1", "WEFT_CACHE_DIR": f"{folder}/weft1"}
+        for _ in range(2):  # the first and the second process use different modules
+            subprocess.run([*command, "--layers", "1"], env=environment | elsewhere, capture_output=True, check=False)
         for number in range(a.processes):
             done = subprocess.run([*command, *(["--cold"] if number == 0 else [])], env=environment, capture_output=True, text=True, check=False)
             if done.returncode:

@@ -29,6 +29,8 @@ from weft.cache.disk import DiskCache
 made = []
 plain = DiskCache.put
 DiskCache.put = lambda self, key, artefact: (made.append(key), plain(self, key, artefact))[1]
+held, plain_hold = [], DiskCache.hold
+DiskCache.hold = lambda self, artefacts: (held.extend(artefacts), plain_hold(self, artefacts))[1]
 torch.manual_seed(0)
 model = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 24, bias=False), nn.GELU())
 x = torch.randn(5, 24)
@@ -71,6 +73,8 @@ want.square().sum().backward()
 close = all(torch.allclose(a, p.grad, atol=1e-4, rtol=1e-4) for a, p in zip(grads, model.parameters())) and torch.allclose(out, want, atol=1e-5)
 restored = sum(call.calls.executor is None and bool(call.kernels()) for graph in GRAPHS for call in graph.calls)
 found["compiler"] = "weft.compiler" in sys.modules
+found["generators"] = "torch._inductor.select_algorithm" in sys.modules
+found["held"] = len(held)
 print(json.dumps({**found, "right": close, "kernels": len(made), "graphs": len(GRAPHS), "restored": restored, "calls": sum(len(graph.calls) for graph in GRAPHS), **{k: v for k, v in counters["aot_autograd"].items()}}))
 """
 
@@ -100,6 +104,8 @@ def test_a_second_process_finds_graphs_and_kernels_and_other_backends_do_not(tmp
     assert second["right"] and second["autograd_cache_hit"] == 1 and second["kernels"] == 0 and second["graphs"] == 2
     assert second["restored"] == second["calls"] > 2 and first["restored"] == 0  # no definition, no scheduler
     assert first["compiler"] and not second["compiler"]  # which need not even be imported
+    assert not second["generators"]  # nor Inductor's
+    assert first["held"] == 0 and second["held"] >= 2  # entries came in packs
     assert other["right"] and other["graphs"] == 0 and "autograd_cache_hit" not in other
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -62,6 +62,7 @@ class DiskCache:
         self.problem: str | None = None
         self._written_bytes = 0
         self._has_warned = self._has_swept = False
+        self._held: dict[str, Artefact] = {}
 
     @property
     def temporary_folder(self) -> Path:
@@ -102,6 +103,9 @@ class DiskCache:
 
     def get(self, key: str) -> Artefact | None:
         """Return the entry of `key`, or None. A damaged entry is removed and counts as missing."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            return held
         path = self.path(key)
         try:
             trouble = folder_trouble(self.folder, follow=True) or folder_trouble(path.parent)
@@ -120,6 +124,14 @@ class DiskCache:
         elif time.time() - data[1].st_mtime > _TOUCH_INTERVAL_S:  # type: ignore[union-attr]
             _touch(path)
         return artefact
+
+    def hold(self, artefacts: Mapping[str, Artefact]) -> None:
+        """Know entries by their keys, which came from this folder in another form; each is handed out once."""
+        self._held.update(artefacts)
+
+    def release(self) -> None:
+        """Forget what is held."""
+        self._held.clear()
 
     def put(self, key: str, artefact: Artefact) -> bool:
         """Write an entry; return whether it was written. An entry that exists is replaced in one step.
@@ -212,6 +224,7 @@ class DiskCache:
 
     def clear(self) -> None:
         """Remove every entry and nothing else from the folder."""
+        self.release()
         for _, _, path in self._entries():
             remove(path)
 

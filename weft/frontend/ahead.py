@@ -31,9 +31,12 @@ LONGEST_WAIT_S = 10.0
 _running: weakref.WeakSet[Future[None]] = weakref.WeakSet()
 
 
-def start(calls: Iterable[tuple[Callable[..., None], Sequence[Any]]], most_threads: int = MOST_THREADS) -> list[Future[None]]:
+def start(
+    calls: Iterable[tuple[Callable[..., None], Sequence[Any]]], most_threads: int = MOST_THREADS, after: Callable[[], None] | None = None
+) -> list[Future[None]]:  # fmt: skip
     """Prepare calls beside the program. Each is a function prepare(values) and what its values will be like; returns what ends with each.
 
+    after: called when all have ended.
     most_threads: compilers do not hold the interpreter's lock; what reads records does, and more than two threads would only find out the same things.
     """
     wanted = list(calls)
@@ -41,9 +44,24 @@ def start(calls: Iterable[tuple[Callable[..., None], Sequence[Any]]], most_threa
         return []
     pool = ThreadPoolExecutor(min(len(wanted), most_threads, os.cpu_count() or 1), thread_name_prefix="weft-ahead")
     futures = [pool.submit(contextvars.copy_context().run, _prepare, prepare, values) for prepare, values in wanted]
-    pool.shutdown(wait=False)
     _running.update(futures)
+    if after is not None:  # begins when a thread is free: those that have not ended have theirs
+        _running.add(pool.submit(contextvars.copy_context().run, _end, list(futures), after))
+    pool.shutdown(wait=False)
     return futures
+
+
+def _end(futures: Sequence[Future[None]], after: Callable[[], None]) -> None:
+    concurrent.futures.wait(futures)
+    try:
+        after()
+    except Exception as error:  # noqa: BLE001  (what comes after only saves time in other processes)
+        log.debug("after kernels were made ahead: %s", error)
+
+
+def wait_for_all() -> None:
+    """Wait until what was begun ahead has ended."""
+    concurrent.futures.wait(list(_running))
 
 
 def _prepare(prepare: Callable[..., None], likes: Sequence[Any]) -> None:
@@ -109,4 +127,4 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=lambda: concurrent.futures.wait(list(_running), LONGEST_WAIT_S))
 
 
-__all__ = ["MOST_THREADS", "Likeness", "is_wanted", "likenesses", "start"]
+__all__ = ["MOST_THREADS", "Likeness", "is_wanted", "likenesses", "start", "wait_for_all"]

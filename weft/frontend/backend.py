@@ -10,13 +10,17 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
+from ..runtime import preload
+from ..runtime.collector import paused
 from .aligned import align_products
 from .aten import RULES
 from .backend_options import BackendOptions, BadOption, BadOptionValue, chosen_options
@@ -29,22 +33,25 @@ from .rewrites import KEPT, simplify
 from .stored import REBUILD, StoredGraph, caching
 
 
+for _name in ("torch._functorch._aot_autograd.autograd_cache", "torch._inductor.codegen.wrapper", "torch._inductor.debug"):
+    importlib.import_module(_name)  # every compiled graph needs them; torch.compile(backend="inductor") imports what it needs before the first call, too
+
+
 def reset() -> None:
     """Forget the graphs of this session; called by `torch._dynamo.reset()`."""
     GRAPHS.clear()
 
 
+@paused  # a trace makes some hundred thousand objects, and each full collection would walk through them and all of torch's
 def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, mode: str | None = None) -> Callable[..., Any]:
     """Compile a graph of Dynamo's. options: fields of BackendOptions. Errors: BadOption."""
-    from torch._dynamo.backends.common import aot_autograd
-
     if mode not in (None, "default", "reduce-overhead"):
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
     compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if mode == "reduce-overhead" else None)
     compiled = aot_autograd(
         fw_compiler=compiler(kind="forward"), bw_compiler=compiler(kind="backward"), inference_compiler=compiler(kind="inference"),
-        partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=_decompositions(),
+        partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=Decompositions(),
     )  # fmt: skip
     with caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext():
         return compiled(gm, example_inputs)
@@ -129,6 +136,19 @@ backend.compiler_name = "weft"  # type: ignore[attr-defined]
 backend.reset = reset  # type: ignore[attr-defined]
 
 
+class Decompositions(Mapping[Any, Callable[..., Any]]):
+    """`_decompositions`, made when a graph is traced: one that torch finds in its cache needs none."""
+
+    def __getitem__(self, target: Any) -> Callable[..., Any]:
+        return _decompositions()[target]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_decompositions())
+
+    def __len__(self) -> int:
+        return len(_decompositions())
+
+
 @functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions into core ops, and of norms and softmax into arithmetic; what has a rule of its own is kept."""
@@ -136,6 +156,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
     from .aten.losses import DECOMPOSITIONS
 
+    if torch.cuda.is_available():
+        preload.start()  # a graph is traced, so kernels will be compiled: NVRTC is loaded meanwhile
     aten = torch.ops.aten
     table = dict(core_aten_decompositions())
     table.update(get_decompositions([

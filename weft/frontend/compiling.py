@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..cache import default_cache
 from ..errors import WeftError
-from . import ahead
+from . import ahead, packs
 from .aligned import align_products
 from .channels_last import lay_out_convolutions
 from .aten import Declined
@@ -186,7 +187,11 @@ def _make_ahead(calls: list[RegionCall], threads: int) -> None:
             new.setdefault(id(call.calls), call)
     if len(new) < 2 or not ahead.is_wanted():
         return
-    futures = ahead.start([(call.prepare, call.plan.inputs or ()) for call in new.values()], threads)
+    made = list(new.values())
+    after = None
+    if all(call.plan.key for call in made) and default_cache() is not None:
+        after = packs.drop_pack if packs.use_pack(made) else functools.partial(packs.write_pack, made)
+    futures = ahead.start([(call.prepare, call.plan.inputs or ()) for call in made], threads, after)
     for call, future in zip(new.values(), futures):
         call.calls.pending = future
 

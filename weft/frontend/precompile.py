@@ -45,6 +45,7 @@ def precompile(
     train: also run the backward of the sum of the outputs; gradients of the model's parameters are as before.
     torch's compiled functions of this process are forgotten (`torch._dynamo.reset()`). Errors: those of the model and of weft.
     """
+    from .ahead import wait_for_all
     from .backend import backend
 
     if not callable(model):
@@ -61,6 +62,7 @@ def precompile(
     with settings(cache=True, cache_dir=str(folder / KERNEL_FOLDER), require_cached=False), torch.set_grad_enabled(train):
         for example in given:
             _run(model, compiled, example, train)
+        wait_for_all()  # for the packs, too
     saved = torch.compiler.save_cache_artifacts()
     graphs = saved[0] if saved is not None else b""
     manifest = _here() | {"kernels": DiskCache(folder / KERNEL_FOLDER).keys(), "graphs": hashlib.sha256(graphs).hexdigest()}

@@ -19,6 +19,7 @@ import torch
 from torch._inductor.output_code import OutputCode
 
 from .cuda_graphs import Recording, recorded
+from .graph_key import keys_without_inductor
 from .graph_plan import Boxed, GraphPlan
 from .origins import MODULE, module_of
 
@@ -27,8 +28,9 @@ log = logging.getLogger(__name__)
 REBUILD: dict[str, Callable[..., Any]] = {}
 """"compile" -> function(StoredGraph) that returns a boxed function; put here by the backend, which imports this file."""
 
-LOST_META = ("nn_module_stack", "source_fn_stack", "fwd_nn_module_stack", "fwd_source_fn_stack", "from_node", "example_value")
-"""Of nodes: what holds modules and code, which no file can hold; the module's name stays as `MODULE`."""
+KEPT_META = ("val", "stack_trace")
+"""Of nodes: what regions and `weft.explain` ask for. The rest takes time to write, or holds modules and code, which no file can hold; the module's name stays
+as `MODULE`."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
     placed: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
         placed[node] = new.node_copy(node, lambda n: placed[n])
-        placed[node].meta = {k: v for k, v in node.meta.items() if k not in LOST_META} | {MODULE: module_of(node)}
+        placed[node].meta = {k: node.meta[k] for k in KEPT_META if k in node.meta} | {MODULE: module_of(node)}
     return new
 
 
@@ -116,7 +118,8 @@ def caching(tag: str) -> Iterator[None]:
     """Let AOTAutograd write and read entries under a key of weft's own; an entry has the backward, too, which is therefore compiled at once."""
     functorch_config: Any = importlib.import_module("torch._functorch.config")
     compiler_config: Any = importlib.import_module("torch.compiler.config")
-    with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), compiler_config.patch(cache_key_tag=tag):
+    with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), compiler_config.patch(cache_key_tag=tag), \
+            keys_without_inductor():  # fmt: skip
         yield
 
 

@@ -12,10 +12,9 @@ import dataclasses
 import functools
 import hashlib
 import logging
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 
 from .. import forking
-from ..cache import Artefact, artefact_key, default_cache
+from ..cache import Artefact, artefact_key, default_cache, digest_of_files, files_below
 from ..dtypes import DataType
 from ..expr import EVALUATORS, const, var
 from ..lower.program import KernelProgram, LineOrigin, Need
@@ -34,7 +33,7 @@ from .arguments import flattened
 from .binding import span_elems
 from .engines import BuiltKernel, Engine, LaunchPlan, Memory
 from .outputs import Layout
-from .record_text import NoRecord, decoded, encoded
+from .record_text import Later, NoRecord, as_text, decoded, encoded
 from .storage_check import checker
 from .torch_steps import TorchCall
 
@@ -64,28 +63,8 @@ _version_lock = forking.lock()
 
 @functools.cache
 def _code_version() -> str:
-    root = Path(sys.modules["weft"].__file__ or "").parent
-    files = sorted(_files(str(root)))
-    cache = default_cache()
-    seen = artefact_key("code", FORMAT, repr(files))
-    known = None if cache is None else cache.get(seen)
-    if known is not None and isinstance(known.metadata.get("version"), str):
-        return str(known.metadata["version"])
-    version = hashlib.sha256(b"\0".join(Path(path).read_bytes() for path, *_ in files)).hexdigest()
-    if cache is not None:
-        cache.put(seen, Artefact({"kind": "code", "version": version}))
-    return version
-
-
-def _files(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, bytes, time in ns) of every file of code below a folder."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith((".py", ".cuh")):
-                status = entry.stat()
-                yield entry.path, status.st_size, status.st_mtime_ns
-            elif entry.is_dir() and entry.name != "__pycache__":
-                yield from _files(entry.path)
+    files = list(files_below(str(Path(sys.modules["weft"].__file__ or "").parent), (".py", ".cuh")))
+    return digest_of_files("code", files, lambda: hashlib.sha256(b"\0".join(Path(path).read_bytes() for path, *_ in sorted(files))).hexdigest())
 
 
 def signature_of(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -128,7 +107,17 @@ def _chip(engine: Engine) -> str:
 
 def _key(definition: str, signature: tuple[Any, ...], device: Any, engine: Engine, options: Options) -> str:
     asked = "" if device is None else str(torch.device(device).type)
-    return artefact_key("call", FORMAT, code_version(), torch.__version__, sys.version, _chip(engine), _settings(options), definition, asked, repr(signature))
+    return artefact_key("call", FORMAT, surroundings(engine, options), definition, asked, repr(signature))
+
+
+def surroundings(engine: Engine, options: Options) -> str:
+    """A digest of what all calls in one process depend on."""
+    return _surroundings(_chip(engine), options)
+
+
+@functools.lru_cache(maxsize=64)
+def _surroundings(chip: str, options: Options) -> str:
+    return artefact_key(code_version(), torch.__version__, sys.version, chip, _settings(options))
 
 
 def _is_recorded(options: Options) -> bool:
@@ -160,9 +149,13 @@ class _Kernel:
         block = tuple(var("threads") if n is None else const(n) for n in self.block)
         shared = tuple((name, const(0)) for name in self.shared_names)
         one = const(1)
+        origins = self.fields["origins"]
+        if not isinstance(origins, str):
+            raise NoRecord("origins without a text")
+        fields = {**self.fields, "origins": Later(origins, _CLASSES)}
         return KernelProgram(
             params=(), grid=(one, one, one), block=block, shared_bytes=one, index_type=DataType[self.index_type], shared_tensors=shared,  # type: ignore[arg-type]
-            needs=frozenset(Need[name] for name in self.needs), **self.fields,
+            needs=frozenset(Need[name] for name in self.needs), **fields,
         )  # fmt: skip
 
 
@@ -188,7 +181,7 @@ class RecordedKernel:
     built: BuiltKernel
 
 
-_KEPT_FIELDS = ("name", "text", "blocks", "random_ops", "max_registers", "cluster", "origins")
+_KEPT_FIELDS = ("name", "text", "blocks", "random_ops", "max_registers", "cluster")
 _PARTS = ("arguments", "allocations", "before", "steps", "after", "returned")
 
 
@@ -217,7 +210,7 @@ def _record_of(caller: Any, prepared: Any) -> _Record:
     for runtime, plan in zip(prepared.runtimes, prepared.plans, strict=True):
         program = runtime.program
         block = tuple(int(n.value) if n.is_const else None for n in program.block)
-        fields = {name: getattr(program, name) for name in _KEPT_FIELDS}
+        fields = {name: getattr(program, name) for name in _KEPT_FIELDS} | {"origins": as_text(program.origins, _CLASSES)}
         names = tuple(name for name, _ in program.shared_tensors)
         needs = tuple(sorted(need.name for need in program.needs))
         record.kernels.append(_Kernel(runtime.scheduler, fields, needs, block, names, program.index_type.name, plan, runtime.built.kept))
@@ -246,6 +239,11 @@ def _rebuilt(record: _Record, engine: Engine, options: Options) -> tuple[Callabl
     if engine.device is not None:
         constants.update(stream=engines.stream_reader(engine.device), device=engine.device)
     return warm_path.write_run(warm_path.RunParts(**record.parts, constants=constants)), list(dict.fromkeys(kernels))
+
+
+def _entries_of(key: str, record: _Record) -> list[str]:
+    """Return the keys in the cache of a record and of its kernels."""
+    return [key, *(kernel.kept.partition(" ")[0] for kernel in record.kernels if kernel.kept)]
 
 
 _KINDS = {k: k for k in (warm_path.TENSOR, warm_path.COMPLEX_TENSOR, warm_path.CPU_SCALAR, warm_path.SCALAR, warm_path.SHAPE_SCALAR)}
@@ -283,12 +281,14 @@ class RecordedCalls:
     """Calls of one definition, from records where there are any.
 
     definition: a digest of what is computed; "" for no records. make: returns the FusionExecutorCache that computes it, asked for at the first call without a
-    record, which it then serves, with all later ones. kernels: those that calls have used.
+    record, which it then serves, with all later ones. kernels: those that calls have used. entries: keys in the cache of records that were written or read, and
+    of their kernels.
     """
 
     def __init__(self, definition: str, make: Callable[[], Any]) -> None:
         self.definition, self._make = definition, make
         self.executor: Any = None
+        self.entries: list[str] = []
         self._recorded: list[RecordedKernel] = []
         self._written = 0
         self._table: dict[Any, tuple[Any, ...]] = {}
@@ -339,7 +339,8 @@ class RecordedCalls:
             signature = signature_of(values)
             engine = _engine(values, device, options)
             cache = default_cache(options)
-            artefact = None if cache is None else cache.get(_key(self.definition, signature, device, engine, options))
+            key = _key(self.definition, signature, device, engine, options)
+            artefact = None if cache is None else cache.get(key)
             if artefact is None:
                 return False
             kept_code.unpack(artefact.blobs.get(CODE, b""))
@@ -352,6 +353,7 @@ class RecordedCalls:
             log.debug("no call from a record: %s: %s", type(error).__name__, error)
             return False
         self._recorded += [k for k in kernels if k not in self._recorded]
+        self.entries += _entries_of(key, record)
         return True
 
     def _remember(self, kinds: tuple[str, ...], values: Sequence[Any], device: Any, run: Callable[..., Any]) -> None:
@@ -391,6 +393,7 @@ class RecordedCalls:
         cache = default_cache(options)
         if cache is not None and cache.put(key, Artefact({"kind": "call", RECORD: record}, {CODE: code})):
             self._written += 1
+            self.entries += _entries_of(key, found)
 
 
-__all__ = ["RecordedCalls", "RecordedKernel", "code_version", "signature_of"]
+__all__ = ["RecordedCalls", "RecordedKernel", "code_version", "signature_of", "surroundings"]

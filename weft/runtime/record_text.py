@@ -6,8 +6,10 @@ A tuple is an array; everything that JSON has no word for is an object of one en
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +42,7 @@ def encoded(value: Any, classes: Mapping[str, type]) -> Any:
 def decoded(value: Any, classes: Mapping[str, type]) -> Any:
     """Return the value that `encoded` was given. Errors: NoRecord."""
     if type(value) is list:
-        return tuple([decoded(v, classes) for v in value])
+        return tuple(_each(value, classes))
     if type(value) is not dict:
         return value
     if len(value) != 1:
@@ -48,9 +50,9 @@ def decoded(value: Any, classes: Mapping[str, type]) -> Any:
     ((kind, inner),) = value.items()
     try:
         if kind in classes:
-            return classes[kind](*[decoded(v, classes) for v in inner])
+            return classes[kind](*_each(inner, classes))
         if kind == "list":
-            return [decoded(v, classes) for v in inner]
+            return _each(inner, classes)
         if kind == "dict":
             return {decoded(k, classes): decoded(v, classes) for k, v in inner}
         if kind in ("float", "complex") and type(inner) is str:
@@ -62,4 +64,30 @@ def decoded(value: Any, classes: Mapping[str, type]) -> Any:
     raise NoRecord(f"a {kind}")
 
 
-__all__ = ["NoRecord", "decoded", "encoded"]
+def _each(values: list[Any], classes: Mapping[str, type]) -> list[Any]:
+    return [decoded(v, classes) if type(v) in (list, dict) else v for v in values]  # most are texts and numbers
+
+
+class Later(Sequence[Any]):
+    """A tuple of which a record has the text, decoded when somebody asks: few look at the origins of a kernel's lines, which are half of a record."""
+
+    def __init__(self, text: str, classes: Mapping[str, type]) -> None:
+        self._text, self._classes = text, classes
+
+    @functools.cached_property
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(decoded(json.loads(self._text), self._classes))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def as_text(values: Sequence[Any], classes: Mapping[str, type]) -> str:
+    """Return the text of a `Later`. Errors: NoRecord."""
+    return json.dumps(encoded(tuple(values), classes))
+
+
+__all__ = ["Later", "NoRecord", "as_text", "decoded", "encoded"]

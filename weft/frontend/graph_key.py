@@ -1,0 +1,88 @@
+"""torch's key of a graph in AOTAutogradCache, for entries of weft: without what only Inductor's kernels depend on, which took most of a warm start.
+
+torch's key also names Inductor's code generators, for which it imports all of them, and Triton's compiler, for which it reads all of Triton; an entry of
+weft has no kernel of either. The text of torch stays in the key: weft's cache knows its digest by names, sizes and times of the files. This holds only while
+a key of weft's is made, in the thread that makes it. Read first: `keys_without_inductor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import forking
+from ..cache import digest_of_files, files_below
+
+_lock = forking.recursive_lock()
+
+
+@contextlib.contextmanager
+def keys_without_inductor() -> Iterator[None]:
+    """Let keys of graphs that this thread makes in the block leave out what only Inductor's kernels depend on.
+
+    A torch that makes its keys in another way makes them as it likes: only functions that are there are replaced.
+    """
+    autograd_cache: Any = importlib.import_module("torch._functorch._aot_autograd.autograd_cache")
+    codecache: Any = importlib.import_module("torch._inductor.codecache")
+    plain: Any = getattr(autograd_cache, "autograd_cache_key", None)
+
+    def key(*arguments: Any, **keywords: Any) -> Any:
+        text: Any = getattr(codecache, "torch_key", None)
+        with (
+            _instead(codecache, "init_backend_registration", lambda: None),
+            _instead(codecache, "torch_key", lambda: _text_of_torch(text)),
+            _instead(getattr(codecache, "CacheBase", None), "get_system", _chip),
+        ):
+            return plain(*arguments, **keywords)
+
+    with _instead(autograd_cache, "autograd_cache_key", key):
+        yield
+
+
+@contextlib.contextmanager
+def _instead(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Put a function in the place of owner.name, for this thread alone; nothing happens where there is no such thing."""
+    plain = getattr(owner, name, None)
+    if plain is None:
+        yield
+        return
+    thread = threading.get_ident()
+
+    @functools.wraps(plain)
+    def chosen(*arguments: Any, **keywords: Any) -> Any:
+        return (function if threading.get_ident() == thread else plain)(*arguments, **keywords)
+
+    with _lock:
+        kept = vars(owner)[name]  # of a class, with its `staticmethod`
+        setattr(owner, name, staticmethod(chosen) if isinstance(kept, staticmethod) else chosen)
+        try:
+            yield
+        finally:
+            setattr(owner, name, kept)
+
+
+def _chip() -> dict[str, Any]:
+    """What a key says of the machine."""
+    return _chip_of(torch.cuda.current_device()) if torch.cuda.is_available() else {}
+
+
+@functools.cache
+def _chip_of(device: int) -> dict[str, Any]:
+    return {"device": {"name": torch.cuda.get_device_properties(device).name}, "version": {"cuda": torch.version.cuda}}
+
+
+@functools.cache
+def _text_of_torch(digest: Callable[[], bytes]) -> bytes:
+    """A digest of torch's text. digest: torch's own function, which reads all of it."""
+    files = list(files_below(str(Path(torch.__file__).parent), (".py",)))
+    return bytes.fromhex(digest_of_files("torch", files, lambda: digest().hex()))
+
+
+__all__ = ["keys_without_inductor"]
