@@ -219,8 +219,8 @@ def test_the_version_follows_the_files(folder: Path, monkeypatch: pytest.MonkeyP
     known = code_version()
     call_records._code_version.cache_clear()
     assert code_version() == known  # by names, sizes and times
-    found = list(call_records._files(str(Path(call_records.__file__).parents[1])))
+    found = list(call_records.files_below(str(Path(call_records.__file__).parents[1]), (".py", ".cuh")))
     call_records._code_version.cache_clear()
     (tmp_path / "a.py").write_text("1")
-    monkeypatch.setattr(call_records, "_files", lambda root: [(str(tmp_path / "a.py"), 1, 1), *found[:3]])
+    monkeypatch.setattr(call_records, "files_below", lambda root, suffixes: [(str(tmp_path / "a.py"), 1, 1), *found[:3]])
     assert code_version() != known
