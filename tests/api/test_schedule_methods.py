@@ -56,6 +56,15 @@ def test_caches_and_rfactor(fd):
     assert partial is not before and before.definition().input(0) is partial
 
 
+def test_a_cache_of_some_uses_in_an_order_of_its_own(fd):
+    x = fd.define_tensor([4, 8], contiguity=True, stride_order=[0, 1])
+    a, b = fd.ops.relu(x), fd.ops.exp(x)
+    copy = x.cache_after(cached_uses=[b.definition()], propagate_allocation_domain=False)
+    assert a.definition().input(0) is x and b.definition().input(0) is copy and copy.domain().allocation is None
+    with pytest.raises(RuntimeError, match="does not read it"):
+        x.cache_after(LoadStoreOpType.set, cached_uses=[b.definition()])
+
+
 def test_a_reduction_cut_in_two_is_validated_as_one():
     """The reference folds the partial result over all that both parts fold."""
     x = torch.randn(33, 300)

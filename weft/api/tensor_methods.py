@@ -75,12 +75,13 @@ def cache_after(
     self: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set, cache_op: CacheOp = CacheOp.unspecified,
     propagate_allocation_domain: bool = True, cached_uses: Sequence[Any] = (),
 ) -> TensorView:  # fmt: skip
-    """Insert a copy between this tensor and its uses, and return it."""
+    """Insert a copy between this tensor and its uses (`cached_uses` only, if given), and return it.
+
+    propagate_allocation_domain: the copy lies in the order in which this tensor does.
+    """
     from ..schedule import primitives
 
-    if cached_uses:
-        raise Unsupported("TensorView.cache_after", detail="cached_uses", remedy="leave cached_uses out, which caches all uses")
-    return primitives.cache_after(self, op_type, cache_op)
+    return primitives.cache_after(self, op_type, cache_op, propagate_allocation_domain, list(cached_uses))
 
 
 def cache_before(self: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set) -> TensorView:
