@@ -74,6 +74,9 @@ case("where keeps halves", lambda fd, o, c, a, b: [o.where(c, a, b)], [torch.ten
 case("an integer beside a number with a fraction", lambda fd, o, x: [o.gt(x, 1.5)], [ints(1, 2)], torch.tensor([False, True]))
 case("maxima keep what is no number", lambda fd, o, x: [o.max(x, [0]), o.maximum(x, 0.0), o.relu(x)], [torch.tensor([1.0, NAN])], torch.tensor(NAN), torch.tensor([1.0, NAN]), torch.tensor([1.0, NAN]))
 case("an output added twice", lambda fd, o, x: [y := o.neg(x), y], [X], -X, -X)
+N = torch.arange(-12, 12, dtype=torch.int32).reshape(8, 3)
+case("minima of three negated integers", lambda fd, o, x: [o.min(o.neg(o.add(x, x)), [1]), o.max(o.neg(x), [1]), o.neg(x)], [N], (-2 * N).amin(1), (-N).amax(1), -N)
+case("the smallest integer is its own negative", lambda fd, o, x: [o.neg(x)], [ints(-(2**31), 2**31 - 1, dtype=torch.int32)], ints(-(2**31), 1 - 2**31, dtype=torch.int32))
 case("ints stand for truths", lambda fd, o, x: [o.sum(x, dims=[1], keepdim=1), o.slice(x, start_indices=(0, 1), end_indices=(3, 3), strides=(1, 1), manual_normalization=0), o.add(o.broadcast(x, [1, 0, 0]), x)], [X], X.sum(1, keepdim=True), X[:, 1:3], (X + X)[None])
 # fmt: on
 

@@ -368,6 +368,17 @@ template <> struct UnsignedOf<int> { using type = unsigned; };
 template <> struct UnsignedOf<long long> { using type = unsigned long long; };
 template <class T> WEFT_DEVICE bool is_minus_one(T b) { return T(-1) < T(0) && b == T(-1); }
 template <class T> WEFT_DEVICE T wrapped_neg(T x) { return static_cast<T>(0 - static_cast<typename UnsignedOf<T>::type>(x)); }
+// ptxas of CUDA 13.0 folds negations of 32 bits into the minimum of three of sm_90 and loses that of the second operand; a complement it leaves alone.
+template <class T> WEFT_DEVICE T int_neg(T x) {
+#if !defined(WEFT_EMULATOR)
+  if constexpr (sizeof(T) == 4) {
+    unsigned flipped;
+    asm("not.b32 %0, %1;" : "=r"(flipped) : "r"(static_cast<unsigned>(x)));
+    return static_cast<T>(flipped + 1u);
+  }
+#endif
+  return wrapped_neg<T>(x);
+}
 template <class T> WEFT_DEVICE T int_abs(T x) { return x < T(0) ? wrapped_neg<T>(x) : x; }
 template <class T> WEFT_DEVICE bool int_signbit(T x) { return x < T(0); }
 template <class T> WEFT_DEVICE T int_relu(T x) { return x < T(0) ? T(0) : x; }

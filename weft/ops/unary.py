@@ -152,8 +152,8 @@ _unary(
 
 # ---- sign
 _unary(
-    "neg", Rule.number, {"number": "(-({0}))", "bool": "({0})", "complex": "(-({0}))"}, lambda x: x if x.dtype == torch.bool else -x, lambda x: -x,
-    gradient=lambda o, g, y, x: -g,
+    "neg", Rule.number, {"real": "(-({0}))", "int": "weft::int_neg<{T}>({0})", "bool": "({0})", "complex": "(-({0}))"},
+    lambda x: x if x.dtype == torch.bool else -x, lambda x: -x, gradient=lambda o, g, y, x: -g,
 )  # fmt: skip
 _unary(
     "abs",
