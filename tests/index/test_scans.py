@@ -99,3 +99,14 @@ def test_complex_numbers_are_summed_and_have_no_extrema() -> None:
             with pytest.raises(RuntimeError, match="real numbers"):
                 getattr(fd.ops, name)(x, 1)
         fd.add_output(x)
+
+
+def test_an_axis_that_is_expanded_in_a_call_has_elements_of_its_own() -> None:
+    """Whether a reshape leaves an expanded axis as it is, is known with the sizes of the call. Seed 420149 of the random graphs."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[1, -1], contiguity=[None, None])
+        fd.add_output(fd.ops.cumsum(fd.ops.reshape(x, [-1]), 0))
+    for count in (2, 1, 5):
+        x = torch.full((1, 1), 3.0).expand(1, count)
+        (y,) = fd.execute([x])
+        assert torch.equal(y, x.reshape(-1).cumsum(0))

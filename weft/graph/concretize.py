@@ -23,6 +23,7 @@ from ..ops.build import ExtentMismatch, cast, logical_axes, pointwise
 from ..ops.reductions import monoid_of, repeated
 from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
 from ..ops.resize import NegativeResult
+from ..ops.scans import with_elements_along
 from ..ops.shapes import CannotSqueeze, squeeze
 from .questions import Questions
 
@@ -140,6 +141,14 @@ def _same_axes(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     for out in expr.tensor_outputs:
         for axis, old in zip(out.get_maybe_root_domain(), logical_axes(source)):
             _copy_kind(axis, old)
+
+
+def _scan(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    """A scan gives each element of an axis that is expanded in this call another value: the axis has elements before it."""
+    source, dim = expr.tensor_inputs[0], expr.attributes["dim"]
+    if logical_axes(source)[dim].expanded_extent is not None:
+        fusion.replace_input(expr, source, with_elements_along(fusion, source, dim))
+    _same_axes(fusion, expr, questions)
 
 
 def _broadcast(fusion: Fusion, expr: Expr, questions: Questions) -> None:
@@ -355,5 +364,5 @@ def _check_sizes(source: TensorView, out: TensorView, before: Sequence[int], aft
 
 _RULES: dict[type, Callable[[Fusion, Any, Questions], None]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _same_axes, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
-    WelfordOp: _welford, LookupOp: _lookup, CatOp: _cat, ReshapeOp: _reshape, ScanOp: _same_axes,
+    WelfordOp: _welford, LookupOp: _lookup, CatOp: _cat, ReshapeOp: _reshape, ScanOp: _scan,
 }  # fmt: skip

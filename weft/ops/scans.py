@@ -42,7 +42,7 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
         raise WrongDtype(op=op, allowed="real numbers", dtype=arg.dtype())
     axis = logical_axes(arg)[dim]
     if axis.expanded_extent is not None:
-        arg = _with_elements_along(fusion, arg, dim)
+        arg = with_elements_along(fusion, arg, dim)
         axis = logical_axes(arg)[dim]
     if axis.is_broadcast() and init is None:
         return copy(fusion, arg)  # type: ignore[return-value]
@@ -52,7 +52,7 @@ def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Op
     return out
 
 
-def _with_elements_along(fusion: Fusion, arg: TensorView, dim: int) -> TensorView:
+def with_elements_along(fusion: Fusion, arg: TensorView, dim: int) -> TensorView:
     """Return the values of arg, expanded along `dim`, with an axis of elements there: a scan gives each of them another value."""
     expanded = logical_axes(arg)[dim].expanded_extent
     axes = [fusion.new_axis(expanded) if expanded is not None and d == dim else fusion.new_axis(1, IterType.broadcast) for d in range(arg.ndim)]
