@@ -20,7 +20,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1] / "schedulers"))
 
 from two_sided_fusions import CASES as TWO_SIDED  # noqa: E402
-from two_sided_fusions import WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs  # noqa: E402
+from two_sided_fusions import PHASED_WAYS, WAYS, forced, norm_backward, norm_backward_in_float64, norm_backward_inputs  # noqa: E402
 
 from weft import DataType, FusionDefinition, quantize  # noqa: E402
 from weft.options import options  # noqa: E402
@@ -139,6 +139,11 @@ def collect_two_sided() -> None:
     for way in WAYS:
         shared = " (cluster)" * ("cluster_blocks" in WAYS[way])
         case(f"norm backward, {way}{shared}", norm_backward(BFLOAT16), norm_backward_inputs(35, 512, BFLOAT16), lambda *t: norm_backward_in_float64(t), way=way)
+    for way in PHASED_WAYS:
+        shared = " (cluster)" * ("cluster_blocks" in PHASED_WAYS[way])
+        case(f"norm backward by phase, {way}{shared}", norm_backward(BFLOAT16), norm_backward_inputs(35, 509, BFLOAT16), lambda *t: norm_backward_in_float64(t), way=way)
+    for rows, columns in ((700, 4097), (1025, 2047), (4099, 513)):
+        case(f"column sums {rows}x{columns}", lambda fd: total(fd, 2, [0], BFLOAT16), [torch.randn(rows, columns).to(torch.bfloat16)], lambda x: x.sum(0))
     for rows, columns in ((70, 257), (300, 24), (35, 512), (600, 4096), (3, 16384)):
         case(f"softmax with sums of columns {rows}x{columns}{' (cluster)' * (columns > 10000)}", softmax_with_column_sums, [torch.randn(rows, columns).to(torch.bfloat16)],
              lambda x: [torch.softmax(x, 1), torch.softmax(x, 1).sum(0)])  # fmt: skip

@@ -207,6 +207,23 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+PHASED: dict[str, Any] = {"vector_elems": 8, "blocks": 8, "fill": "partial", "is_phased": True}
+"""What all of the following have: rows that begin anywhere, of which a block has those of one phase. For bf16."""
+PHASED_WAYS: dict[str, dict[str, Any]] = {
+    "when needed": dict(loads="now"),
+    "a row ahead, rows at once": dict(loads="ahead", row_unroll=2),
+    "rows side by side": dict(loads="ahead", lanes=64, threads_y=1, groups=4),
+    "a ring": dict(loads="tma", stages=3, is_shifted=True),
+    "a ring, rows side by side and at once": dict(loads="tma", stages=2, is_shifted=True, lanes=64, threads_y=1, groups=2, row_unroll=2),
+    "a ring that passes read again": dict(loads="tma", stages=3, is_shifted=True, is_reread=True, batches=2, threads_y=4),
+    "second passes behind": dict(loads="tma", stages=3, is_shifted=True, is_reread=True, is_behind=True),
+    "in a cluster": dict(loads="ahead", cluster_blocks=2),
+    "in a cluster, a ring": dict(loads="tma", stages=3, is_shifted=True, cluster_blocks=2),
+    "in a large cluster, a ring": dict(loads="tma", stages=2, is_shifted=True, is_reread=True, cluster_blocks=4),
+    "in a cluster, second passes behind": dict(loads="tma", stages=3, is_shifted=True, is_reread=True, is_behind=True, cluster_blocks=2),
+}
+
+
 @contextlib.contextmanager
 def forced(way: str) -> Iterator[None]:
     """Let every two-sided fusion take this way, whatever would be chosen; "" leaves the choice."""
@@ -214,7 +231,8 @@ def forced(way: str) -> Iterator[None]:
 
     def chosen(facts, arch, *more):  # noqa: ANN001, ANN002, ANN202
         params, trace = choose(facts, arch, *more)
-        return dataclasses.replace(params, **{**PLAIN, **WAYS[way]}) if way else params, trace
+        fields = {**PLAIN, **PHASED, **PHASED_WAYS[way]} if way in PHASED_WAYS else {**PLAIN, **WAYS[way]} if way else {}
+        return dataclasses.replace(params, **fields), trace
 
     template.choose_inner_outer = chosen
     try:

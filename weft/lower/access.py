@@ -12,9 +12,11 @@ from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp, ScatterStoreOp
 from ..ir.values import Expr, IotaOp, IterDomain, Merge, RandomOp, ReductionOp, Scalar, Split, TensorView
 from ..schedule.inline import consumer_axis
+from ..schedule.peel import partial_vector
 from .blocks import sample_index
 from .indexing import Indexer, linear_element
-from .kernel_ir import Access, Buffer
+from .kernel_ir import Access
+from .phased_partials import partial_index
 from .lookups import inside_source, lookup_index, scattered_index, with_known_divisors
 from .loops import LoopGroup
 from .state import LANE_TYPES, BuildState, stage_offset
@@ -60,9 +62,11 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
         parts: Sym = ZERO
         for axis, stride in tensor.strides().items():
             parts = parts + mul(indexer.axis_index(axis, tensor), stride)
+        if partial_vector(tensor):
+            parts = partial_index(tensor, indexer, parts, writing=writing)
         return Access(buffer, recombine(parts))
-    if indexer.at_row_end:
-        return row_end_access(buffer)
+    if indexer.at_row_end and not begins_anywhere(tensor):
+        return row_end_access(state, indexer, tensor, expr, writing)
     index: Sym = ZERO
     for k, extent in zip(state.positions(tensor), buffer.extents):
         index = mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
@@ -72,11 +76,32 @@ def access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, 
     return Access(buffer, swizzled(tensor, recombine(index) if tensor.shared_swizzle else index))
 
 
-def row_end_access(buffer: Buffer) -> Access:
-    """Return where a thread keeps its element at the ends of a row: one place behind those of its vectors. Errors: InternalError for shared memory."""
+def row_end_access(state: BuildState, indexer: Indexer, tensor: TensorView, expr: Expr, writing: bool) -> Access:
+    """Return where a thread keeps its elements at the ends of its rows, one for each: behind those of its vectors. Errors: InternalError for shared memory."""
+    buffer = state.buffer(tensor)
     if buffer.memory is not MemoryType.local:
         raise InternalError(f"{buffer.name} is in {buffer.memory.value} memory, which has no place for the ends of rows")
-    return Access(buffer, ZERO if buffer.elems is ONE else buffer.elems)
+    of_vectors, rows, index = ONE, ONE, ZERO
+    for k, extent in zip(state.positions(tensor), buffer.extents):
+        if is_of_phased_row(tensor.get_loop_domain()[k]):
+            of_vectors = mul(of_vectors, extent)
+        else:
+            rows, index = mul(rows, extent), mul(index, extent) + on_chip_index(state, indexer, tensor, k, expr, writing)
+    if of_vectors is ONE:
+        return Access(buffer, index)
+    buffer.end_elems = rows
+    return Access(buffer, buffer.elems + index)
+
+
+def is_of_phased_row(axis: IterDomain) -> bool:
+    """True for a loop over vectors of rows that begin anywhere, or over their elements."""
+    stack = [axis]
+    while stack:
+        transform = stack.pop().definition()
+        if isinstance(transform, Split) and transform.is_phased:
+            return True
+        stack += () if transform is None else transform.inputs  # type: ignore[arg-type]
+    return False
 
 
 def on_chip_index(state: BuildState, indexer: Indexer, tensor: TensorView, k: int, expr: Expr, writing: bool) -> Sym:

@@ -21,7 +21,7 @@ from .access import op_fields, op_predicate
 from .blocks import check_fold, row_of, sample_guard
 from .copies import bulk_copy, check_async
 from .indexing import Indexer
-from .kernel_ir import Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, RowLoad, Statement, TurnTile, walk
+from .kernel_ir import Access, Allocate, BlockFold, Buffer, Kernel, Loop, Op, Reduce, RowLoad, Statement, TurnTile, walk
 from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import vector_conditions
@@ -148,9 +148,12 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
         elems = int(vector.value)  # type: ignore[arg-type]
         op = BlockFold(**fields, vector_elems=elems, lanes=check_fold(state, indexer, expr, elems))  # type: ignore[arg-type]
     elif bound:
+        elems = int(vector.value)  # type: ignore[arg-type]
+        if indexer.is_phased:
+            elems += take_row_end(state, expr, fields, elems)
         op = Reduce(
             **fields, thread_types=tuple(p for p in BLOCK_TYPES if p in bound), grid_types=tuple(p for p in GRID_TYPES if p in bound),  # type: ignore[arg-type]
-            group_elems=int(vector.value), in_loop=any(g.extent is not ONE for g in open_groups),  # type: ignore[arg-type]
+            group_elems=elems, in_loop=any(g.extent is not ONE for g in open_groups),
         )  # fmt: skip
     elif lanes_of_row(output):
         op = row_load(state, expr, Op(**fields, vector_elems=int(vector.value)), groups[lanes[-1]])  # type: ignore[arg-type]
@@ -168,6 +171,20 @@ def build_op(state: BuildState, expr: Expr) -> tuple[Statement, list[LoopGroup]]
             check_async(expr, output, op.vector_elems)
         mask(state, op, indexer, loop[lanes[-1]] if lanes else None)
     return op, open_groups
+
+
+def take_row_end(state: BuildState, expr: Expr, fields: dict[str, object], elems: int) -> int:
+    """Let a reduction across threads of the one vector of a phased row that each of them has fold the elements at the ends of rows, too; return how many more.
+
+    Elements that a thread does not have are as the partial result began. Errors: InternalError where a thread has several vectors.
+    """
+    ends = op_fields(state, state.indexer(expr, at_row_end=True), expr)
+    places = [place.buffer.elems for place in (*ends["outputs"], *ends["operands"]) if isinstance(place, Access)]  # type: ignore[misc]
+    if any(not place.is_const or place.value != elems for place in places):
+        raise InternalError(f"{expr} folds vectors of {elems} elements of a phased row, and threads have {places} elements of it")
+    kept = set(conjuncts(ends["predicate"]))  # type: ignore[arg-type]
+    fields["predicate"] = conjunction(a for a in conjuncts(fields["predicate"]) if a in kept)  # type: ignore[arg-type]
+    return 1
 
 
 def row_load(state: BuildState, expr: Expr, op: Op, lane: LoopGroup) -> RowLoad:

@@ -19,7 +19,7 @@ from .indexing import Indexer
 from .kernel_ir import Access, BulkCopy
 from .state import BuildState, per_stage, stage_offset
 from .tiles import BulkMisaligned, require_multiple, swizzle_bytes, tile_of
-from .units import begins_anywhere, skipped_elems
+from .units import begins_anywhere, elems_beyond, skipped_elems
 
 
 # ---------------------------------------------------------------- bulk copies
@@ -66,6 +66,8 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
         tile = tile_of(state, indexer, far, near, expr, {g.index: g.extent for g in groups if g.index is not ZERO})
         predicate = conjunction(substitute(atom, start) for atom in conjuncts(predicate))
         return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=extent, tile=tile)
+    if begins_anywhere(output):
+        extent = add(extent, elems_beyond(output))
     predicate, elems, ends = _cut(predicate, start, lane, extent, output)
     if begins_anywhere(output):
         return BulkCopy(expr=expr, outputs=[ops[0]], operands=[ops[1]], predicate=predicate, elems=elems, skipped=skipped_elems(indexer, output))

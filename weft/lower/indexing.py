@@ -42,6 +42,7 @@ class Indexer:
         """
         self.maps, self.table, self.divisors, self.at_row_end = maps, table, divisors, at_row_end
         self.is_phased = False  # an index depends on a phased split
+        self.last_of_vector: dict[IterDomain, Sym] = {}  # in pieces of phased rows: the index of the last lane
         self.repeats: dict[IterDomain, Sym] = {}  # of an overlapping split's source: that the element is the first of its repetitions
         self.groups, self.launch = list(groups), launch
         self.known: dict[IterDomain, Sym] = {}
@@ -150,8 +151,9 @@ class Indexer:
             if a is None or b is None:
                 return None
             joined = mul(a, inner.sym) + b
-            if not self._divides(split):
-                self._bound_source(key, joined, source.sym, less(a, outer.sym))
+            last = self.last_of_vector.get(self.maps.almost_exact(inner))
+            if last is not None or not self._divides(split):
+                self._bound_source(key, joined if last is None else mul(a, inner.sym) + last, source.sym, less(a, outer.sym))
             return joined
         value = self._value(source, key)
         if value is None:
@@ -159,18 +161,37 @@ class Indexer:
         return floordiv(value, inner.sym) if role == "outer" else mod(value, inner.sym)
 
     def _through_phased_split(self, split: Split, key: IterDomain) -> Sym | None:
-        """The index of the source; it is bounded by the last lane of the vector, so that vectors are whole."""
+        """The index of the source; it is bounded by the last lane of the vector, so that vectors are whole.
+
+        The source may be a block's piece of a row: its last vector then ends behind the piece as far as its first one begins in it, and the row is bounded.
+        """
         outer = self._value(split.outer(), key)
         lane = self._value(split.inner(), key) if outer is not None else None
         if outer is None or lane is None:  # a split of another tensor, whose loops these are not
             return None
         self.is_phased = True
+        piece = split.source().definition()
+        if isinstance(piece, Split) and not piece.inner_split:
+            return self._through_phased_piece(split, piece, outer, lane, key)
         if self.at_row_end:
             self.bounds[key] = [less(END, split.source().sym)]
             return END
         first = add(mul(outer, split.factor), skipped_variable(split.factor))
         last = add(first, sub(split.factor, 1))
         self._bound_source(key, last, split.source().sym, less(outer, split.outer().sym))
+        return add(first, lane)
+
+    def _through_phased_piece(self, split: Split, piece: Split, outer: Sym, lane: Sym, key: IterDomain) -> Sym | None:
+        if self.at_row_end:
+            self.bounds[key] = []
+        block = self._value(piece.outer(), key)
+        if block is None:
+            return None
+        first = add(mul(outer, split.factor), skipped_variable(split.factor))
+        if self.at_row_end:
+            first = self.last_of_vector[key] = sub(END, mul(block, piece.inner().sym))
+            return first
+        self.last_of_vector[key] = add(first, sub(split.factor, 1))
         return add(first, lane)
 
     def _through_overlapping_split(self, split: Split, key: IterDomain) -> Sym | None:

@@ -22,7 +22,8 @@ from .program import TensorMapParam
 class Buffer:
     """Storage of one tensor inside the kernel, or a global tensor argument.
 
-    elems: number of elements (Sym; constant for registers). offset_bytes: place in shared memory. align_elems: vector alignment asked for.
+    elems: number of elements (Sym; constant for registers). end_elems: those at the ends of phased rows, which `peel_rows` adds. offset_bytes: place in shared
+    memory. align_elems: vector alignment asked for.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Buffer:
     offset_bytes: Sym | None = None
     fill: str | None = None  # kind of the monoid whose identity every element starts with; "sum" for zeros
     align_bytes: int = 128  # of a buffer in shared memory
+    end_elems: Sym = ZERO
 
 
 @dataclass(eq=False)

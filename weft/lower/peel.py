@@ -12,8 +12,8 @@ Read first: `peel_rows`; `in_two` for other loops.
 from __future__ import annotations
 
 from ..errors import InternalError
-from ..expr import ZERO, Sym, add, conjunction, conjuncts, const, floordiv, mul, sub, var, variables
-from ..ir.enums import MemoryType, ParallelType
+from ..expr import ONE, ZERO, Sym, add, conjunction, conjuncts, const, floordiv, maximum, minimum, mul, product, sub, var, variables
+from ..ir.enums import MemoryType
 from ..schedule.peel import END, Peel, Phase, skipped_variable
 from .bounds import Freed, Ranges, is_bound_in
 from .contracts import lowering_pass
@@ -39,12 +39,17 @@ def peel_rows(kernel: Kernel, state: BuildState) -> Kernel:
     if peel is not None and peel.phase is not None:
         _add_ends(kernel, state, peel.phase)
     if peel is not None and peel.full_parts:
-        meets = (n for n, s in enumerate(kernel.body) if any(isinstance(inner, GridSync) for inner in walk([s])))
-        end = next(meets, len(kernel.body))  # behind the meeting of all blocks columns are shared out in another way
+        end = _end_of_rows(kernel)
         full = _FullParts(peel)
         kernel.body[:end] = full.body(kernel.body[:end])
         kernel.assumptions += [a for a in full.assumptions if a not in kernel.assumptions]
     return kernel
+
+
+def _end_of_rows(kernel: Kernel) -> int:
+    """Return the place in the body of what has to do with rows no more: behind the meeting of all blocks columns are shared out in another way."""
+    meets = (n for n, s in enumerate(kernel.body) if any(isinstance(inner, GridSync) for inner in walk([s])))
+    return next(meets, len(kernel.body))
 
 
 def in_two(loop: Loop, end: Sym, first: list[Statement], rest: list[Statement]) -> list[Statement]:
@@ -109,31 +114,32 @@ class _FullParts:
 def _add_ends(kernel: Kernel, state: BuildState, phase: Phase) -> None:
     """Let the first threads of a row do its ends."""
     for buffer in _arrays(kernel):
-        buffer.elems = add(buffer.elems, 1)
+        buffer.elems = add(buffer.elems, buffer.end_elems)
     kernel.body = [*_head(state, phase), *_with_ends(kernel.body)]
-    for s in walk(kernel.body):
-        if isinstance(s, Reduce):
-            s.predicate = _of_all_threads(s)
+    for s in walk(kernel.body[: _end_of_rows(kernel)]):
+        if isinstance(s, Reduce) and set(phase.of_threads) & set(s.thread_types):
+            s.predicate = _of_all_threads(s, phase)
         elif isinstance(s, Op) and s.vector_elems > 1 and isinstance(s.operands[0], Access):
             source = s.operands[0].buffer
             s.is_shifted = source.memory is MemoryType.global_ and source.tensor.name not in phase.aligned
-    kernel.assumptions += [(const(phase.min_threads), most) for most in (phase.length, state.launch[ParallelType.block_x])]
+    kernel.assumptions += [(const(phase.min_threads), most) for most in (phase.length, product(state.launch[kind] for kind in phase.of_threads))]
 
 
 def _arrays(kernel: Kernel) -> list[Buffer]:
     """The register arrays that hold an element at a row's end."""
     ends = [s.at_row_end for s in walk(kernel.body) if isinstance(s, Op) and s.at_row_end is not None]
     places = [o for s in ends for o in (*s.outputs, *s.operands) if isinstance(o, Access)]
-    return list(dict.fromkeys(o.buffer for o in places if o.index is not ZERO and o.index is o.buffer.elems))
+    return list(dict.fromkeys(o.buffer for o in places if o.buffer.end_elems is not ZERO))
 
 
-def _of_all_threads(reduce: Reduce) -> Sym:
+def _of_all_threads(reduce: Reduce, phase: Phase) -> Sym:
     """Return the predicate of a reduction across threads with those that have no vector let in: each has the identity, or an element at an end."""
     operand = reduce.operands[0]
     partial = operand.buffer.tensor.definition() if isinstance(operand, Access) and operand.buffer.fill else None
     if partial is None or partial.attributes["kind"] != reduce.expr.attributes["kind"]:
         raise InternalError(f"{reduce.expr} across threads has no partial result that begins with its identity, and leaves out the ends of rows")
-    return conjunction(a for a in conjuncts(reduce.predicate) if not (a.op == "lt" and a.args[0].payload == ParallelType.block_x.value))
+    threads = {kind.value for kind in phase.of_threads}
+    return conjunction(a for a in conjuncts(reduce.predicate) if not (a.op == "lt" and a.args[0].payload in threads))
 
 
 def _head(state: BuildState, phase: Phase) -> list[Statement]:
@@ -141,9 +147,18 @@ def _head(state: BuildState, phase: Phase) -> list[Statement]:
     skipped = skipped_variable(const(phase.vector_elems))
     row = None if phase.is_tailed else _row_index(state, phase)
     whole = mul(floordiv(sub(phase.length, skipped), phase.vector_elems), phase.vector_elems)
-    thread = var(ParallelType.block_x.value, extent=state.launch[ParallelType.block_x])
+    thread, others = ZERO, ONE
+    for kind in phase.of_threads:
+        thread = add(thread, mul(var(kind.value, extent=state.launch[kind]), others))
+        others = mul(others, state.launch[kind])
     if phase.blocks is not None:  # the ends are for the threads of the first block: the others count from beyond them
-        thread = add(thread, mul(var(phase.blocks.value, extent=state.launch[phase.blocks]), phase.min_threads))
+        block = var(phase.blocks.value, extent=state.launch[phase.blocks])
+        thread = add(thread, mul(block, phase.min_threads))
+        if phase.piece is not None:  # what is behind the last whole vector is for the block that has that place; in others it is beyond the row
+            last = floordiv(whole, phase.piece)
+            is_other = minimum(maximum(sub(block, last), sub(last, block)), 1)
+            in_front = mul(minimum(block, 1), skipped)  # no thread of this block does the elements in front
+            whole = add(add(sub(whole, mul(block, phase.min_threads)), in_front), mul(is_other, phase.length))
     return [
         Let(skipped, ZERO if row is None else phase.skipped(row)),
         LetRowEnd(END, thread, skipped, whole),
@@ -202,7 +217,7 @@ def _are_loads(ends: list[Statement]) -> bool:
 def _ends(s: Statement) -> list[Statement]:
     """Return the statements for a row's end of a loop over the row, or of an op on one vector; none for others.
 
-    What has one value for a whole row, as what is repeated along it, is computed again beside them.
+    What has one value for a whole row, as what is repeated along it, is computed again beside them. A loop over rows has the ends of each inside.
     """
     inner = list(walk([s]))
     ops = [x for x in inner if isinstance(x, Op)]
@@ -211,9 +226,8 @@ def _ends(s: Statement) -> list[Statement]:
         return []
     if not all(isinstance(x, (Op, Loop, Allocate)) for x in inner) or not all(x.at_row_end or _is_of_row(x, loops) for x in ops):
         return []
-    for x in ops:
-        if x.at_row_end and variables(x.at_row_end.predicate) & loops:
-            raise InternalError(f"the predicate of {x.expr} at the end of a row depends on the loop that it stands behind")
+    if any(x.at_row_end and _variables(x.at_row_end) & loops for x in ops):
+        return []
     return [(x.at_row_end or copied(x, {})) if isinstance(x, Op) else x for x in inner if not isinstance(x, Loop)]
 
 

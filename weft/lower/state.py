@@ -17,12 +17,13 @@ from ..ir.block_ops import BlockFoldOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, ReductionOp, Split, TensorView, no_reductions
-from ..schedule.peel import Peel
+from ..schedule.peel import Peel, partial_vector
 from ..schedule.staying_blocks import StayingBlocks
 from .feeds import Feed, plan_feeds, stage_position
 from .indexing import Indexer, TransformTable
 from .kernel_ir import Buffer
 from .loops import LoopPlan, order_exprs
+from .phased_partials import partial_elems
 from .units import begins_anywhere, lanes_of_row, units_extent
 
 LANE_TYPES = (ParallelType.vectorize, ParallelType.group, ParallelType.tma)
@@ -80,7 +81,7 @@ class BuildState:
         return self.buffers[tensor]
 
     def _global(self, tensor: TensorView) -> Buffer:
-        elems = product(a.sym for a in no_reductions(tensor.get_logical_domain()))
+        elems = partial_elems(tensor) if partial_vector(tensor) else product(a.sym for a in no_reductions(tensor.get_logical_domain()))
         return Buffer(f"T{tensor.name}", tensor.dtype(), MemoryType.global_, elems, tensor)
 
     def _on_chip(self, tensor: TensorView) -> Buffer:

@@ -9,6 +9,7 @@ from ..arch import BULK_BYTES
 from ..expr import ZERO, Sym, add, ceildiv, mod, mul, recombine
 from ..ir.enums import ParallelType
 from ..ir.values import IterDomain, TensorView, no_reductions
+from ..schedule.peel import skipped_variable
 from .indexing import Indexer
 
 
@@ -16,6 +17,12 @@ def begins_anywhere(tensor: TensorView) -> bool:
     """True for what bulk copies bring in whole units from rows that begin anywhere in one; see `weft.schedule.circular.load_whole_units`."""
     definition = tensor.definition()
     return definition is not None and bool(definition.attributes.get("whole_units", False))
+
+
+def elems_beyond(tensor: TensorView) -> Sym:
+    """Return how many elements behind a block's part of a row its vectors have: as many as the row skips in front of its first vector."""
+    elems = tensor.definition().attributes.get("phased_elems", 0)  # type: ignore[union-attr]
+    return skipped_variable(elems) if elems else ZERO
 
 
 def lanes_of_row(tensor: TensorView) -> int:

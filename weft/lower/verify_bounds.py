@@ -15,6 +15,7 @@ from ..ir.block_ops import BlockSampleOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp
 from ..ir.values import ReductionOp, no_reductions
+from ..schedule.peel import partial_vector
 from .kernel_ir import (
     Access, Block, Buffer, If, Kernel, Let, LetRowEnd, Loop, Nest, Op, Statement, Unswitched, expressions_of, is_host_variable, walk,
 )  # fmt: skip
@@ -130,7 +131,8 @@ class _Thread:
 
 def _reach(buffer: Buffer, env: Env) -> int:
     """The elements of a buffer; of a tensor of the caller up to its last one in memory."""
-    strides = buffer.tensor.strides() if buffer.memory is MemoryType.global_ else {}
+    has_room = bool(partial_vector(buffer.tensor))  # between rows of partial results
+    strides = buffer.tensor.strides() if buffer.memory is MemoryType.global_ and not has_room else {}
     if buffer.memory is not MemoryType.global_ or sample_of(buffer.tensor) is not None or not strides:
         return evaluate_int(buffer.elems, env) if sample_of(buffer.tensor) is None or buffer.memory is not MemoryType.global_ else 1 << 62
     extents = {axis: evaluate_int(axis.sym, env) for axis in strides}

@@ -126,12 +126,13 @@ def swizzle_tile(tv: TensorView, swizzle_bytes: int) -> TensorView:
     return tv
 
 
-def load_whole_units(tv: TensorView) -> TensorView:
+def load_whole_units(tv: TensorView, phased_elems: int = 0) -> TensorView:
     """Let the bulk copies of `tv` bring rows whose bytes no unit of 16 bytes divides: the units that hold a row, and the row's readers begin where it does.
 
     For schedulers: the innermost axis lies contiguously in memory, the tensor begins with a unit, and parts of a row are multiples of a unit.
+    phased_elems: of the vectors of a phased row that are shared by parts: those of a part end as far behind it as the first begins in it, less than a unit.
     """
-    tv.definition().attributes["whole_units"] = True  # type: ignore[union-attr]
+    tv.definition().attributes.update(whole_units=True, phased_elems=phased_elems)  # type: ignore[union-attr]
     return tv
 
 

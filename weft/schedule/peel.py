@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arch import ceil_div
-from ..expr import ZERO, Sym, mod, mul, sub, var
+from ..expr import ZERO, Sym, const, mod, mul, sub, var
 from ..ir.enums import ParallelType
-from ..ir.values import IterDomain
+from ..ir.values import IterDomain, TensorView
 
 PHASED_ACCESS_BITS = 32
 """Of an access, up to which rows that begin anywhere are rather read in aligned vectors: accesses of 64 bits are nearly as fast as those of 128."""
@@ -35,7 +35,8 @@ class Phase:
 
     rows: the axis that counts the rows in memory order; None when there is one row. length: elements of a row. vector_elems: factor of the phased splits.
     aligned: names of the inputs whose vectors are aligned. blocks: the parallel type of the blocks that share a row, if any. is_tailed: every row begins with
-    an aligned vector, because rows lie further apart than they are long; there is no head.
+    an aligned vector, because rows lie further apart than they are long; there is no head. of_threads: the parallel types of the threads of a row, innermost
+    first. piece: elements of a block's piece of a row, where each block does the ends that are in its piece; else the first does both.
     """
 
     rows: IterDomain | None
@@ -44,6 +45,8 @@ class Phase:
     aligned: frozenset[int] = frozenset()
     blocks: ParallelType | None = None
     is_tailed: bool = False
+    of_threads: tuple[ParallelType, ...] = (ParallelType.block_x,)
+    piece: Sym | None = None
 
     @property
     def min_threads(self) -> int:
@@ -51,11 +54,14 @@ class Phase:
         return self.vector_elems if self.is_tailed else 2 * self.vector_elems
 
     def skipped(self, row: Sym) -> Sym:
-        """Return how many elements of a row stand in front of its first aligned vector. Remainders are taken first, so that nothing overflows."""
-        if self.is_tailed:
-            return ZERO
-        phase = mod(mul(mod(row, self.vector_elems), mod(self.length, self.vector_elems)), self.vector_elems)
-        return mod(sub(self.vector_elems, phase), self.vector_elems)
+        """Return how many elements of a row stand in front of its first aligned vector."""
+        return ZERO if self.is_tailed else skipped_elems_of(row, self.length, self.vector_elems)
+
+
+def skipped_elems_of(row: Sym, length: Sym, vector_elems: int) -> Sym:
+    """Return how many elements of a row stand in front of its first aligned vector. Remainders are taken first, so that nothing overflows."""
+    phase = mod(mul(mod(row, vector_elems), mod(length, vector_elems)), vector_elems)
+    return mod(sub(vector_elems, phase), vector_elems)
 
 
 @dataclass(frozen=True)
@@ -120,9 +126,20 @@ def row_vectors(row_elems: int, vector_elems: int, is_phased: bool) -> int:
     return row_elems // vector_elems if is_phased else ceil_div(row_elems, vector_elems)
 
 
-def skipped_variable(factor: Sym) -> Sym:
+def skipped_variable(factor: Sym | int) -> Sym:
     """The variable of a kernel that holds how many elements of this thread's row are skipped."""
-    return var("skipped", extent=factor)
+    return var("skipped", extent=const(factor) if isinstance(factor, int) else factor)
+
+
+def write_partials_by_phase(tensor: TensorView, vector_elems: int) -> None:
+    """Let partial results in global memory, of blocks whose rows have one phase each, be written in aligned vectors (`weft.lower.phased_partials`)."""
+    tensor.definition().attributes["partial_vector"] = vector_elems  # type: ignore[union-attr]
+
+
+def partial_vector(tensor: TensorView) -> int:
+    """Return the elements of such vectors; 0 for other tensors."""
+    definition = tensor.definition()
+    return 0 if definition is None else definition.attributes.get("partial_vector", 0)
 
 
 END = var("row_end")

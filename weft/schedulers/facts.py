@@ -448,6 +448,9 @@ class ReductionAnalysis(RowAnalysis):
         self.column_inputs = sum(not shape.is_inner and bool(axes.stored(t) & columns) and not axes.stored(t) & shape.reduced for t in _inputs(fusion))
         self.has_whole_columns = not shape.is_inner and all(axes.stored(t) & columns in (frozenset(), columns) for t in fusion.tensors())
         """No tensor has some of the axes along which columns lie and lacks others: a vector that overlaps the one before has an index for all of them."""
+        loops = [axes.of(a) for a in shape.reference.get_logical_domain()]
+        self.has_simple_columns = self.has_whole_columns and len(loops) > 1 and None not in loops and not any(lookup_of(t) for t in fusion.tensors())
+        """The same, and no axis has one element: blocks can share rows and columns out twice (`phased_columns.py`)."""
         self.exchange_factor = max((MONOIDS[e.attributes["kind"]].exchange_factor for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> ReductionFacts:

@@ -11,6 +11,7 @@ Read first: `apply_inner_outer`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..analysis.loop_axes import Obstacle
 from ..analysis.vectorization import MAX_VECTOR_BITS
@@ -21,7 +22,7 @@ from ..ir.fusion import Fusion
 from ..ir.values import Expr, IterDomain, ReductionOp, TensorView
 from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer, load_whole_units
-from ..schedule.peel import Peel
+from ..schedule.peel import Peel, Phase, write_partials_by_phase
 from ..schedule.inline import inline_to
 from ..schedule.primitives import set_allocation_domain, set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
@@ -34,8 +35,9 @@ from .inner_outer_candidates import Candidates
 from .inner_outer_heuristic import choose_inner_outer
 from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
+from .facts import RowAnalysis
 from .row_passes import Passes, later_uses, load_again
-from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, row_sizes, split_axis
+from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, names_in_vectors, row_sizes, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
 
 
@@ -118,7 +120,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     passes.separate()
     reference = template.reduction_behind(analysis.shape.reference.name)
     template.reductions = [t for t in template.reductions if t not in totals]
-    row_axes = split_rows(reference, analysis, params)
+    row_axes, phase = split_rows(reference, analysis, params)
     loaded = load_rows(template, analysis, params)
     again = read_stages_again(loaded, passes) if params.is_reread else []
     transform_like(reference)
@@ -127,6 +129,8 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     of_columns = column_side(fusion, read)
     rows = [t for t in fusion.tensors() if t not in of_columns and not t.is_fusion_input]
     share_rows(reference, params, rows)
+    if phase is not None and params.cluster_blocks > 1:
+        phase = replace(phase, piece=reference.axis(-1).sym)
     whole = {t: list(t.get_loop_domain()) for t in loaded if params.loads == "tma"}
     schedule_rows(template, params, reference, [t for t in rows if t not in whole], row_axes, list(whole) if params.is_reread else [])
     for tensor, loop in whole.items():  # a bulk copy brings a whole row, whatever its readers split
@@ -143,7 +147,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     ahead -= {use.outputs[0].name for tensor in loaded for use in tensor.uses()}
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
-    peel = Peel.filled(row_sizes(analysis.shape), params.batches, params.fill, keeps_guards=params.fill == "whole")  # they keep the passes apart
+    peel = Peel.filled(row_sizes(analysis.shape), params.batches, params.fill, keeps_guards=params.fill == "whole", phase=phase)  # they keep the passes apart
     staying = StayingBlocks(frozenset(ahead), params.is_behind, lengths_of(analysis, params), True)
     return ScheduleResult(static, params.max_registers, params.cluster_blocks, peel, staying=staying)
 
@@ -151,7 +155,7 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
 def lengths_of(analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[tuple[Sym, int], ...]:
     """Return the length of a row where all threads have all of their vectors, and it is one size: equal params then mean equal lengths."""
     extents = [a.sym for a in analysis.shape.reference.get_logical_domain() if a.is_reduction() and not a.sym.is_const]
-    if params.fill != "whole" or len(extents) != 1 or not extents[0].is_var or extents[0] not in row_sizes(analysis.shape):
+    if params.fill != "whole" or params.is_phased or len(extents) != 1 or not extents[0].is_var or extents[0] not in row_sizes(analysis.shape):
         return ()
     fixed = math.prod(evaluate_int(a.sym, {}) for a in analysis.shape.reference.get_logical_domain() if a.is_reduction() and a.sym.is_const)
     length = params.cluster_blocks * params.lanes * params.threads_y * params.batches * params.vector_elems
@@ -198,9 +202,10 @@ def column_side(fusion: Fusion, read: list[TensorView]) -> list[TensorView]:
     return [t for t in fusion.tensors() if t in found]
 
 
-def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> int:
-    """Bring the reference into the form [rows, row] and split the rows; return how many loops the rows have.
+def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[int, Phase | None]:
+    """Bring the reference into the form [rows, row] and split the rows; return how many loops the rows have, and the phase of a row.
 
+    With a phase, a block has every row of as many as a vector has elements: their phase is that of the first.
     After: [steps, blocks, unswitched, groups?, unrolled?, row].
     """
     arrange(reference, class_order(reference, analysis.shape, analysis.axes))
@@ -209,18 +214,33 @@ def split_rows(reference: TensorView, analysis: TwoSidedAnalysis, params: InnerO
     arrange(reference, [*kept, *(n for n, a in enumerate(loop) if a.is_reduction())])
     merge_axes_at(reference, len(kept), len(loop) - len(kept))
     merge_axes_at(reference, 0, len(kept))
+    return split_steps(reference, params, frozenset(t.name for t in analysis.limits.phased))
+
+
+def split_steps(reference: TensorView, params: InnerOuterParams, aligned: frozenset[int]) -> tuple[int, Phase | None]:
+    """Split the rows of a tensor with loops [rows, row] among blocks and steps, see `split_rows`. aligned: names of the inputs whose vectors are aligned."""
+    blocks = ParallelType.grid_x if params.cluster_blocks > 1 else None
+    phase: Phase | None = None
+    if params.is_phased:
+        _, phase_rows = split_axis(reference, reference.axis(0), params.vector_elems)
+        phase = Phase(phase_rows, reference.axis(-1).sym, params.vector_elems, aligned, blocks, of_threads=params.row_thread_types)
     count = 2
     for factor in (params.row_unroll, params.groups):
         if factor > 1:
             split(reference, 0, factor)
             count += 1
-    split(reference, 0, params.blocks)
+    split(reference, 0, params.blocks // params.vector_elems if params.is_phased else params.blocks)
     split(reference, 0, 1)  # the bounds of all rows of an iteration are one test
-    arrange(reference, [0, 2, 1, *range(3, len(reference.get_loop_domain()))])
-    return count + 1
+    loop = reference.get_loop_domain()
+    if phase is not None:
+        arrange_axes(reference, [loop[0], loop[2], loop[-2], loop[1], *loop[3:-2], loop[-1]])
+        merge_axes_at(reference, 1, 2)
+    else:
+        arrange_axes(reference, [loop[0], loop[2], loop[1], *loop[3:]])
+    return count + 1, phase
 
 
-def columns_in_memory(reduction: Expr, analysis: TwoSidedAnalysis) -> list[int]:
+def columns_in_memory(reduction: Expr, analysis: RowAnalysis) -> list[int]:
     """Return which of the kept axes of a column reduction comes first in memory, second, and so on."""
     total: TensorView = reduction.outputs[0]  # type: ignore[assignment]
     classes = [analysis.axes.of(a) for a in total.get_logical_domain() if not a.is_reduction()]
@@ -239,6 +259,8 @@ def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[
         partial = rfactor(total, [1])
     stored = cache_after(partial)
     set_memory_type(stored, MemoryType.global_)
+    if params.is_phased:
+        write_partials_by_phase(stored, params.vector_elems)
     place = next(n for n, a in enumerate(total.get_logical_domain()) if a.is_reduction())
     slots, columns = stored.get_logical_domain()[place], [a for n, a in enumerate(stored.get_logical_domain()) if n != place]
     set_allocation_domain(stored, [slots, *(columns[n] for n in order)], True)
@@ -258,7 +280,7 @@ def load_rows(template: Template, analysis: TwoSidedAnalysis, params: InnerOuter
             out.append(cache_after(source, LoadStoreOpType.tma if params.loads == "tma" else LoadStoreOpType.cp_async))
             set_memory_type(out[-1], MemoryType.shared)
             if params.is_shifted:
-                load_whole_units(out[-1])
+                load_whole_units(out[-1], params.vector_elems if params.is_phased and params.cluster_blocks > 1 else 0)
     return out
 
 
@@ -292,7 +314,7 @@ def schedule_rows(
     template: Template, params: InnerOuterParams, reference: TensorView, rows: list[TensorView], row_axes: int, stages: list[TensorView]
 ) -> None:  # fmt: skip
     """Transform and bind `rows`, what is computed before the blocks meet. stages: transformed too, not bound: their readers are found through them."""
-    split(reference, -1, params.vector_elems)
+    split(reference, -1, params.vector_elems, is_phased=params.is_phased)
     if params.cluster_blocks > 1:
         reference.axis(-3).parallelize(ParallelType.grid_x)
     part = params.lanes * params.threads_y
@@ -377,8 +399,14 @@ def vectorize(
 ) -> None:  # fmt: skip
     """Let loads and stores move vectors, and partial results too."""
     also = [*(loaded if params.loads == "cp_async" else ()), *again]
-    template.vectorize([t.name for t in analysis.limits.vectorizable], params.vector_elems, also)
-    template.vectorize([t.name for t in analysis.column_outputs if lies_along_columns(t, analysis)], params.column_vector_elems)
+    in_vectors = names_in_vectors(analysis.limits, analysis.shape.inner_position, params)
+    template.vectorize(in_vectors, params.vector_elems, also)
+    vectorize_columns(template, [t.name for t in analysis.column_outputs if lies_along_columns(t, analysis)], params, read)
+
+
+def vectorize_columns(template: Template, results: list[int], params: InnerOuterParams, read: list[TensorView]) -> None:
+    """The same for partial results, and for the named results that lie along the columns."""
+    template.vectorize(results, params.column_vector_elems)
     for copy in read:
         stored = copy.definition().tensor_inputs[0]  # type: ignore[union-attr]
         if params.vector_elems > 1:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arch import BULK_BYTES, CP_ASYNC_BYTES, Arch
-from ..schedule.peel import fill_of_parts
+from ..schedule.peel import fill_of_parts, gains_by_phase, row_vectors
 from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
@@ -71,14 +71,18 @@ FILLS = ("whole", "leading", "partial")
 
 
 class Candidates:
-    """What fits the chip, for one set of facts. slack: registers that a candidate may need, over those that a thread has."""
+    """What fits the chip, for one set of facts. slack: registers that a candidate may need, over those that a thread has. may_be_phased: rows that begin
+    anywhere may be read in vectors that are aligned in memory."""
 
-    def __init__(self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER) -> None:
+    def __init__(self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER, may_be_phased: bool = True) -> None:
         self.facts, self.arch, self.rows, self.slack = facts, arch, facts.rows, slack
         rows = self.rows
         self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, rows.vector_bits)
         if facts.has_single_axes:
             self.vector = rows.min_vector_elems
+        self.is_phased = may_be_phased and self._gains_by_phase()
+        if self.is_phased:
+            self.vector = vector_elems(rows.phased_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, rows.vector_bits)
         self.is_projected = rows.projected_bits is not None and (rows.projected_bits <= rows.persistent_bits and not rows.recompute_has_exact_exp)
         kept_bits = (rows.projected_bits if self.is_projected else rows.persistent_bits) or 0
         self.kept_bits = max(kept_bits / rows.reduction_elems, 0 if facts.has_row_results else rows.input_bits)
@@ -94,19 +98,25 @@ class Candidates:
         self.column_vector = 4 if rows.reduction_elems % 4 == 0 and not facts.has_single_axes and is_float else 1
         """Columns of a thread when partial results are added up."""
 
+    def _gains_by_phase(self) -> bool:
+        """True where rows begin anywhere, and have vectors that are aligned in memory: blocks then have rows of one phase each."""
+        rows = self.rows
+        is_simple = not self.facts.has_single_axes and not rows.is_tailed and rows.min_vector_elems == 1 and rows.vectorizable_inputs > 0
+        return is_simple and gains_by_phase(rows.reduction_elems, rows.vector_limit_elems, rows.phased_limit_elems, rows.max_dtype_bits)
+
     # ---- threads of a row
     def clusters(self) -> Iterator[int]:
         """Yield blocks that may share a row: several where it is wide, or where there are fewer rows than multiprocessors."""
         rows, arch = self.rows, self.arch
         row_bytes = rows.reduction_elems * rows.max_dtype_bits // 8
-        for cluster in (1, 2, 4, 8, 16):
+        for cluster in (1,) if self.is_phased and rows.min_dtype_bits < rows.max_dtype_bits else (1, 2, 4, 8, 16):  # a vector of each type is a unit
             is_few = rows.iteration_elems * cluster <= arch.sm_count and row_bytes >= 2048 * cluster
             if cluster == 1 or cluster <= arch.max_cluster_blocks and (row_bytes >= WIDE_ROW_BYTES * cluster // 2 or is_few):
                 yield cluster
 
     def piece_vectors(self, cluster: int) -> int:
         """Vectors of a row that one block has."""
-        vectors = ceil_div(self.rows.reduction_elems, self.vector)
+        vectors = row_vectors(self.rows.reduction_elems, self.vector, self.is_phased and cluster == 1)
         return vectors if cluster == 1 else round_up(ceil_div(vectors, cluster), SHARE_MULTIPLE)
 
     def shape(self, threads: int) -> tuple[int, int]:
@@ -125,12 +135,15 @@ class Candidates:
         """Return clusters, vectors of a block's piece, batches, lanes, threads_y and fill (a position in FILLS)."""
         out: list[tuple[int, ...]] = []
         whole = self.piece_vectors(1)
+        fewest = 2 * self.vector if self.is_phased else 1  # threads that do the ends of a row
+        if self.is_phased:  # those that every row has
+            whole = (self.rows.reduction_elems - self.vector + 1) // self.vector
         for cluster in self.clusters():
             piece = self.piece_vectors(cluster)
             for batches in (*BATCHES, *(b for b in MORE_BATCHES if b * self.vector <= MOST_NARROW_ELEMS)):
                 threads = ceil_div(piece, batches)
                 lanes, threads_y = self.shape(threads)
-                is_other = batches == 1 or threads > ceil_div(piece, batches + 1)
+                is_other = (batches == 1 or threads > ceil_div(piece, batches + 1)) and lanes * threads_y >= fewest
                 if is_other and lanes * threads_y <= MOST_ROW_THREADS and (cluster == 1 or lanes * threads_y >= 64):
                     fill = FILLS.index(fill_of_parts(whole, batches, lanes * threads_y, lanes * threads_y, piece))
                     out.append((cluster, piece, batches, lanes, threads_y, fill))
@@ -150,6 +163,8 @@ class Candidates:
         fits = (groups == 1) | (of_row <= GROUPED_ROW_THREADS) & (cluster == 1)
         fits &= (block <= MOST_BLOCK_THREADS) & (block % 32 == 0) & (block * resident >= LEAST_THREADS_PER_SM) & (block * resident <= MOST_THREADS_PER_SM)
         fits &= (unroll == 1) | (unroll * groups <= max(1, rows.iteration_elems // 2))
+        if self.is_phased:
+            fits &= (groups == 1) | (batches == 1)
         cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, block = (
             values[fits] for values in (cluster, piece, batches, lanes, threads_y, fill, groups, resident, unroll, block)
         )
@@ -168,6 +183,8 @@ class Candidates:
         tiles = -(-piece * self.vector // (lanes * self.column_vector))
         wanted = np.maximum(np.minimum(MOST_IDLE_BLOCKS, tiles), -(-rows.iteration_elems // (unroll * groups)))
         blocks = np.minimum(seats, np.maximum(2, _looked_up(next_power_of_two, wanted)))
+        if self.is_phased:  # as many of each phase
+            blocks = np.maximum(blocks // self.vector, 1) * self.vector
         share = _looked_up(next_power_of_two, -(-piece * self.vector // (self.column_vector * blocks)))
         of_row = lanes * threads_y
         lanes = np.minimum(of_row, np.clip(share, LEAST_COLUMN_LANES, MOST_COLUMN_LANES))
@@ -176,12 +193,12 @@ class Candidates:
         slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
         limit = _looked_up(arch.registers_per_thread, block * resident)
         ways = []
-        is_whole = (fill == FILLS.index("whole")) & (groups == 1) & (of_row > arch.warp_threads)
+        is_whole = ((fill == FILLS.index("whole")) | self.is_phased) & (groups == 1) & (of_row > arch.warp_threads)
         can_be_behind = is_whole & np.isin(resident, BEHIND_RESIDENT) & (stages >= BEHIND_STAGES) & (rows.passes == 2)
         can_be_behind &= blocks * unroll * BEHIND_STEPS <= rows.iteration_elems
         for way, is_reread in WAYS:
             loads, _, behind = way.partition(" ")
-            if loads == "cp_async" and not self.has_cp_async or loads == "tma" and not self.has_tma:
+            if loads == "cp_async" and (not self.has_cp_async or self.is_phased) or loads == "tma" and not self.has_tma:
                 continue
             if loads == "tma" and is_reread and rows.passes > MOST_PASSES_OVER_BULK:
                 continue
@@ -195,7 +212,7 @@ class Candidates:
         load, again, is_behind, stages = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3, 4))
         made = Kernels(
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, stages,
-            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind,
+            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased,
         )  # fmt: skip
         slack = np.where(is_behind, 1.0, self.slack)  # those that lack some spill, and each costs a first call a compilation
         return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * slack)

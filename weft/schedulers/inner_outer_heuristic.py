@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arch import Arch
 from .cost.model import time_ns
-from .cost.two_sided import work_of
+from .cost.two_sided import Kernels, work_of
 from .inner_outer_candidates import Candidates
 from .inner_outer_params import LOADS, InnerOuterParams
 from .two_sides import TwoSidedFacts
@@ -26,14 +26,19 @@ def choose_inner_outer(
 
     is_loadable: bulk copies can bring the rows of all inputs. rejected: params that are not to be chosen. loads: how rows may come.
     """
-    candidates = Candidates(facts, arch, is_loadable)
-    table = candidates.table()
-    table = table if loads == LOADS else table.where(np.isin(table.loads, [LOADS.index(way) for way in loads]))
-    times = time_ns(work_of(table, candidates.facts_of_rows, arch), arch)
-    order = np.argsort(times, kind="stable")
-    found = [(place, params) for place in order[: SHOWN + len(rejected)] if (params := candidates.params(table, place)) not in rejected]
+    phased = Candidates(facts, arch, is_loadable)
+    ranked: list[tuple[float, Candidates, Kernels, int]] = []
+    count = 0
+    for candidates in (phased, Candidates(facts, arch, is_loadable, may_be_phased=False)) if phased.is_phased else (phased,):
+        table = candidates.table()
+        table = table if loads == LOADS else table.where(np.isin(table.loads, [LOADS.index(way) for way in loads]))
+        times = time_ns(work_of(table, candidates.facts_of_rows, arch), arch)
+        count += len(times)
+        ranked += [(float(times[n]), candidates, table, int(n)) for n in np.argsort(times, kind="stable")[: SHOWN + len(rejected)]]
+    ranked.sort(key=lambda one: one[0])
+    found = [(ns, params) for ns, candidates, table, place in ranked if (params := candidates.params(table, place)) not in rejected]
     if not found:
-        params = candidates.last_resort()
+        params = Candidates(facts, arch, is_loadable, may_be_phased=False).last_resort()
         return params, f"inner_outer_persistent: sums of a row fit into no block, and spill: {params}"
-    lines = [f"  predicted {times[place] / 1000:.1f} us: {params}" for place, params in found[:SHOWN]]
-    return found[0][1], "\n".join([f"inner_outer_persistent: best of {len(order)} candidates", *lines])
+    lines = [f"  predicted {ns / 1000:.1f} us: {params}" for ns, params in found[:SHOWN]]
+    return found[0][1], "\n".join([f"inner_outer_persistent: best of {count} candidates", *lines])

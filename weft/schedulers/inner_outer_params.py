@@ -23,6 +23,8 @@ class InnerOuterParams:
     is_shifted: rows begin anywhere in a unit of 16 bytes, and bulk copies bring the units that hold them.
     is_behind: a row's second pass runs behind the first pass of the next row, while the sums of that one are exchanged.
     fill: what is known of the batches of a row, or of a block's piece: all are full ("whole"), all but the last ("leading"), nothing ("partial").
+    is_phased: vectors are aligned in memory although rows are not; the rows of a block all begin at the same place of a vector, so that its threads keep
+    their columns (`weft.schedule.peel`).
     column_vector_elems, slots_unroll: columns of a thread and loads in flight when the partial results are added up.
     """
 
@@ -45,11 +47,22 @@ class InnerOuterParams:
     fill: str = "whole"
     is_shifted: bool = False
     is_behind: bool = False
+    is_phased: bool = False
 
     @property
     def grid_of_rows(self) -> ParallelType:
         """The blocks of a cluster lie along x, so that rows then go along y."""
         return ParallelType.grid_x if self.cluster_blocks == 1 else ParallelType.grid_y
+
+    @property
+    def is_tailed(self) -> bool:
+        """False: there is no way for rows that lie further apart than they are long."""
+        return False
+
+    @property
+    def row_thread_types(self) -> tuple[ParallelType, ...]:
+        """What the threads of a row are bound to, innermost first."""
+        return (ParallelType.block_x, ParallelType.block_y) if self.threads_y > 1 else (ParallelType.block_x,)
 
     @property
     def threads(self) -> int:
