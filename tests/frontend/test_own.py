@@ -17,7 +17,8 @@ from weft.frontend.backend import GRAPHS, backend
 pytestmark = pytest.mark.usefixtures("fresh")
 
 
-CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
+Cases = dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]]
+CASES: Cases = {
     "rms norm": (lambda x, w: torch.tanh(W.rms_norm(x * 2, (24,), w)) + x, [(3, 5, 24), (24,)]),
     "layer norm": (lambda x, w, b: W.layer_norm(x.sin(), (24,), w, b) * 3, [(5, 24), (24,), (24,)]),
     "swiglu": (lambda x, y: W.swiglu(x + 1, y * 2).square(), [(4, 16), (4, 16)]),
@@ -25,28 +26,32 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
 }
 
 
-def judge(function: Callable[..., Any], shapes: list[tuple[int, ...]], dynamic: bool, gradients: bool) -> None:
-    inputs = [torch.randn(shape, requires_grad=gradients) for shape in shapes]
-    plain = [x.detach().clone().requires_grad_(gradients) for x in inputs]
-    fast = torch.compile(function, backend=backend, options={"emulate": True, "strict": True, "debug": True}, dynamic=dynamic)
-    out, want = fast(*inputs), function(*plain)
-    torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-5)
+def judge(cases: Cases, dynamic: bool, gradients: bool) -> None:
+    """All in one graph, each with inputs and a region of its own."""
+    inputs = {name: [torch.randn(shape, requires_grad=gradients) for shape in shapes] for name, (_, shapes) in cases.items()}
+    plain = {name: [x.detach().clone().requires_grad_(gradients) for x in xs] for name, xs in inputs.items()}
+
+    def together(given: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
+        return {name: function(*given[name]) for name, (function, _) in cases.items()}
+
+    fast = torch.compile(together, backend=backend, options={"emulate": True, "strict": True, "debug": True}, dynamic=dynamic)
+    out, want = fast(inputs), together(plain)
+    seeds = [torch.randn_like(x) for x in want.values()]
     if gradients:
-        seed = torch.randn_like(want)
-        out.backward(seed)
-        want.backward(seed)
-        for a, b in zip(inputs, plain):
+        torch.autograd.backward(list(out.values()), seeds)
+        torch.autograd.backward(list(want.values()), seeds)
+    for name in cases:
+        torch.testing.assert_close(out[name], want[name], rtol=1e-4, atol=1e-5)
+        for a, b in zip(inputs[name], plain[name]):
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
     assert not {op for graph in GRAPHS for op in graph.torch_ops}, GRAPHS
-    assert [len(graph.calls) for graph in GRAPHS] == [1] * (1 + gradients)
+    assert [len(graph.calls) for graph in GRAPHS] == [len(cases)] * (1 + gradients)
 
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", CASES)
-def test_a_function_of_ours_is_part_of_the_region_around_it(name: str, dynamic: bool, gradients: bool) -> None:
-    function, shapes = CASES[name]
-    judge(function, shapes, dynamic, gradients)
+def test_functions_of_ours_are_parts_of_the_regions_around_them(dynamic: bool, gradients: bool) -> None:
+    judge(CASES, dynamic, gradients)
 
 
 def test_an_operator_from_a_definition_is_part_of_the_region_around_it() -> None:
@@ -55,7 +60,7 @@ def test_an_operator_from_a_definition_is_part_of_the_region_around_it() -> None
         fd.add_output(fd.ops.mul(fd.ops.tanh(x), scale))
         fd.add_output(fd.ops.sum(x, dims=[0]))
     op = weft.op("tests_frontend::scaled_tanh", fd)
-    judge(lambda x: op(x.cos(), 1.5)[0] * 2 + op(x.cos(), 1.5)[1], [(5, 8)], False, True)
+    judge({"op": (lambda x: op(x.cos(), 1.5)[0] * 2 + op(x.cos(), 1.5)[1], [(5, 8)])}, False, True)
 
 
 def test_what_draws_numbers_stays_an_op_and_is_told() -> None:

@@ -83,6 +83,26 @@ def test_a_bias_is_added_after_its_convolution_and_its_gradient_summed(transpose
     assert aten.sum.dim_IntList not in targets(rewritten(backward, torch.randn(2, 4, 7, 5), x, w, splits_bias=False))
 
 
+@pytest.mark.parametrize("place", ["from 0", "in a batch of one", "all rows", "from 1", "backwards", "twice", "with padding"])
+def test_a_table_of_positions_has_its_gradient_without_a_sort(place: str) -> None:
+    """Only where the rows are taken in order, and none is left out."""
+    rows = 6 if place == "all rows" else 9
+
+    def f(table: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        index = {"from 1": torch.arange(1, 7), "backwards": torch.arange(5, -1, -1), "twice": torch.arange(6) // 2}.get(place, torch.arange(6))
+        index = index.unsqueeze(0) if place == "in a batch of one" else index
+        return (F.embedding(index, table, padding_idx=2 if place == "with padding" else None) * factor).sum(-1)
+
+    table, factor = torch.randn(rows, 5, requires_grad=True), torch.randn(6, 5)
+    exact = table.detach().double().requires_grad_()
+    torch.compile(f, backend=backend, options={"emulate": True, "debug": True})(table, factor).sum().backward()
+    f(exact, factor.double()).sum().backward()
+    torch.testing.assert_close(table.grad.double(), exact.grad, rtol=1e-6, atol=1e-6)
+    assert table.grad.is_contiguous()
+    left = "aten.embedding_dense_backward.default" in {op for graph in GRAPHS for op in graph.torch_ops}
+    assert left == (place in ("from 1", "backwards", "twice", "with padding"))
+
+
 def test_a_dense_tensor_seen_as_dense_is_a_view_and_others_are_not() -> None:
     def dense(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (aten.as_strided(x * 2, [2, 12], [12, 1]),)

@@ -35,6 +35,20 @@ def test_views_of_inputs_share_their_memory_and_results_do_not() -> None:
     assert turned.stride() == (1, 5)
 
 
+def test_a_step_of_an_optimizer_is_in_regions() -> None:
+    """Its sums with a tensor as factor arrive as an op that torch defines when Dynamo first needs it."""
+    ours, theirs = ([torch.nn.Parameter(torch.linspace(-1, 1, 40))] for _ in range(2))
+    optimizers = [torch.optim.AdamW(p, lr=1e-2) for p in (ours, theirs)]
+    for p in (*ours, *theirs):
+        p.grad = torch.linspace(2, -1, 40)
+    step = torch.compile(optimizers[0].step, backend=backend, options={"emulate": True, "strict": True})
+    for _ in range(3):
+        step()
+        optimizers[1].step()
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-6, atol=1e-6)
+    assert GRAPHS and not {op for graph in GRAPHS for op in graph.torch_ops}
+
+
 def test_autocast_gives_the_types_of_eager() -> None:
     model, x = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):

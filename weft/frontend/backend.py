@@ -48,7 +48,8 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
     if mode not in (None, "default", "reduce-overhead"):
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
-    compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if mode == "reduce-overhead" else None)
+    is_recorded = chosen.graphs or mode == "reduce-overhead"
+    compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if is_recorded else None)
     compiled = aot_autograd(
         fw_compiler=compiler(kind="forward"), bw_compiler=compiler(kind="backward"), inference_compiler=compiler(kind="inference"),
         partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=Decompositions(),

@@ -18,20 +18,22 @@ class BadOption(UserError):
 class BadOptionValue(UserError):
     code = "W887"
     what = "torch.compile(backend=\"weft\"): {name} is {value}, not {wanted}"
-    fix = "give a value of that type, or leave it out"
+    fix = "give such a value, or leave it out"
 
 
 @dataclass(frozen=True)
 class BackendOptions:
     """strict: what cannot be translated raises instead of staying with torch. emulate: regions of CPU tensors run in the emulator, with its checks.
     debug: types and strides of every region's results are compared with what was traced. min_ops: ops from which a region is worth a kernel.
-    cache: graphs are kept in torch's caches, so that a second process traces and compiles nothing."""
+    cache: graphs are kept in torch's caches, so that a second process traces and compiles nothing. graphs: as mode="reduce-overhead", which torch.compile takes
+    only without options."""
 
     strict: bool = False
     emulate: bool = False
     debug: bool = False
     min_ops: int = 1
     cache: bool = True
+    graphs: bool = False
 
 
 def chosen_options(options: Any) -> BackendOptions:
@@ -45,7 +47,10 @@ def chosen_options(options: Any) -> BackendOptions:
         wanted = type(known[name].default)
         if type(value) is not wanted:
             raise BadOptionValue(name=name, value=shown(value), wanted=f"of type {wanted.__name__}")
-    return BackendOptions(**options)
+    chosen = BackendOptions(**options)
+    if chosen.min_ops < 1:
+        raise BadOptionValue(name="min_ops", value=chosen.min_ops, wanted="1 or more")
+    return chosen
 
 
 __all__ = ["BackendOptions", "BadOption", "BadOptionValue", "chosen_options"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,7 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
             align_products(gm.graph)
             lay_out_convolutions(gm.graph)
     if on_cpu and not options.emulate:
-        log.info("%s graph: its tensors are on the CPU, so torch runs it eagerly (options={'emulate': True} runs weft's kernels in the emulator)", kind)
+        _tell_eager(gm.graph, kind)
         return _plain(gm)
     record = CompiledGraph(kind)
     regions, reasons = _regions_of(gm, on_cpu)
@@ -69,6 +70,19 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
     graph = with_calls(gm, calls)
     shorten(graph)
     return boxed(graph, gm, record, [call.plan for call in record.calls])
+
+
+EAGER = "its tensors are on the CPU; options={'emulate': True} runs weft's kernels in the emulator"
+
+
+def _tell_eager(graph: torch.fx.Graph, kind: str) -> None:
+    """Note a graph of CPU tensors that torch runs. Where there is no GPU at all, the log says so once where a user sees it."""
+    nodes = [n for n in graph.nodes if n.op == "call_function" and counts(n)]
+    times = Counter(str(n.target) for n in nodes)
+    is_told = any(ops and all(why == EAGER for _, why in ops.values()) for ops in (g.torch_ops for g in GRAPHS))
+    GRAPHS.append(CompiledGraph(kind, torch_ops={op: (n, EAGER) for op, n in times.items()}, compute_nodes=len(nodes)))
+    level = logging.INFO if is_told or torch.cuda.is_available() else logging.WARNING
+    log.log(level, "%s graph: torch runs it eagerly: %s", kind, EAGER)
 
 
 def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, options: BackendOptions) -> Boxed:

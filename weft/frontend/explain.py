@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from ..errors import UserError
 from .origins import bytes_of, places_of
 from .record import GRAPHS, CompiledGraph, counts
 from .region_call import RegionCall
@@ -15,14 +16,30 @@ from .region_times import microseconds
 from .regions import Region
 
 
-def explain(page: str | Path | None = None, *, times: bool = False) -> str:
+COMPILED = ("_torchdynamo_orig_callable", "_orig_mod", "_compiled_call_impl")
+"""What torch.compile leaves on functions, on modules that it wraps, and on those that compile themselves (`Module.compile`)."""
+
+
+class NothingToExplain(UserError):
+    code = "W896"
+    what = "weft.explain takes what torch.compile returned, or the path of a page, not {given}"
+    fix = "call weft.explain(), or weft.explain(compiled, page=\"page.html\")"
+
+
+def explain(compiled: object = None, *, page: str | Path | None = None, times: bool = False) -> str:
     """Return a text about every graph compiled by `torch.compile(backend="weft")` since the last `torch._dynamo.reset()`.
+
+    compiled: what torch.compile returned, for those who read the call; graphs of other models are told, too. A path: the page.
 
     Per graph: the share of compute nodes inside regions; per region its kernels (by scheduler, once it was called); per op that torch runs, how often and why.
     page: a file that gets the same as one page of HTML that needs no other file, with each region's ops, where they stand in the program, the bytes that it
     reads and writes at the traced sizes, and the text of its kernels. times: regions that ran in kernels on a GPU are run again there, on random numbers, and
     their microseconds and bytes per second told (inputs of that size are allocated for it).
     """
+    if isinstance(compiled, (str, Path)):
+        page = compiled
+    elif compiled is not None and not any(getattr(compiled, mark, None) is not None for mark in COMPILED):
+        raise NothingToExplain(given=f"a {type(compiled).__name__} that was not compiled")
     spent = _times(GRAPHS) if times else {}
     if page is not None:
         Path(page).write_text(as_html(GRAPHS, spent), encoding="utf-8")
@@ -60,6 +77,10 @@ def as_text(graph: CompiledGraph, number: int | str = "", times: dict[str, float
         fallback = f"; runs in torch: {call.fallback_reason}" if call.fallback_reason else ""
         spent = f"; {text}" if (text := _time(region, call, times or {})) else ""
         lines.append(f"  {call.__name__}: {len(region.inputs)} inputs, {len(region.outputs)} outputs, kernels: {kernels}{fallback}{spent}")
+    reasons = {why for _, why in graph.torch_ops.values()}
+    if len(reasons) == 1 < len(graph.torch_ops):
+        names = ", ".join(f"{op} ({count}x)" for op, (count, _) in sorted(graph.torch_ops.items()))
+        return "\n".join([*lines, f"  torch runs {names}: {reasons.pop()}"])
     for op, (count, why) in sorted(graph.torch_ops.items()):
         lines.append(f"  torch runs {op} ({count}x): {why}")
     return "\n".join(lines)

@@ -29,11 +29,16 @@ class Region:
     outputs: list[Node] = field(default_factory=list)
 
 
+PRODUCTS = ("mm.default", "mm_dtype", "convolution", "attention", "grouped_mm")
+"""Words in names of ops that are matrix products, convolutions or attention."""
+LEFT_TO_TORCH = "weft leaves matrix products, convolutions and attention to torch"
+
+
 def reason_against(node: Node) -> str:
     """Return why a node is no op of a region; "" when it is one."""
     rule = lookup(node.target)
     if rule is None:
-        return f"{node.target} has no rule"
+        return LEFT_TO_TORCH if any(word in str(node.target) for word in PRODUCTS) else f"{node.target} has no rule"
     values = node.meta.get("val")
     for value in values if isinstance(values, (tuple, list)) else [values]:
         if isinstance(value, torch.Tensor) and (value.layout is not torch.strided or value.is_complex()):

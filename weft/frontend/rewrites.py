@@ -3,6 +3,7 @@
 - Gradients of slices that together cover a tensor are one concatenation, not a sum of tensors that are mostly zero.
 - A convolution's bias is added, and its gradient summed, by the regions around it.
 - `as_strided` of a dense tensor to a dense one is a view.
+- The gradient of a table whose rows are taken in order, as those of positions are, is the gradient itself with zeros behind it; torch would sort the index.
 - Sums into rows that an index names skip torch's check of the index, which waits for the GPU, where the index is known to fit.
 
 Read first: `simplify`.
@@ -255,6 +256,37 @@ def _is_inside(node: Node, checked: dict[Any, Node]) -> bool:
     return all(_is_below(indices[dim], sizes[dim]) for dim in places)  # type: ignore[index]
 
 
+def _gradient_in_order(graph: Graph, node: Node) -> None:
+    """The gradient of a table whose rows 0, 1, 2 ... were taken."""
+    gradient, index, rows, padding, scales = (*node.args, -1, False)[:5]
+    sizes = index.meta["val"].shape  # type: ignore[union-attr]
+    axes = [dim for dim, size in enumerate(sizes) if not (isinstance(size, int) and size == 1)]
+    if scales or not isinstance(padding, int) or padding >= 0 or len(axes) > 1 or not _counts_up(index):
+        return
+    ones = [dim for dim in range(len(sizes)) if dim != (axes[0] if axes else len(sizes) - 1)]
+    flat = emit(graph, node, aten.squeeze.dims, gradient, ones) if ones else gradient
+    missing = rows - index.meta["val"].numel()  # type: ignore[union-attr, operator]
+    if isinstance(rows, int) and isinstance(missing, int) and len(flat.meta["val"].shape) == 2:  # type: ignore[union-attr]
+        _replace(graph, node, emit(graph, node, aten.constant_pad_nd.default, flat, [0, 0, 0, missing]))
+
+
+def _counts_up(index: Any) -> bool:
+    """True for the numbers 0, 1, 2 ... in this order."""
+    count = index.meta["val"].numel() if isinstance(index, Node) else 0
+    while isinstance(index, Node) and index.target in _ORDER_KEPT and _equal(index.args[0].meta["val"].numel(), count):  # type: ignore[union-attr]
+        index = index.args[0]
+    if not isinstance(index, Node):
+        return False
+    if index.target is torch.ops.prims.iota.default:
+        return index.kwargs.get("start") == 0 and index.kwargs.get("step") == 1
+    if index.target not in (aten.arange.default, aten.arange.start, aten.arange.start_step):
+        return False
+    first, step = (index.args[0] if len(index.args) > 1 else 0), (index.args[2] if len(index.args) > 2 else 1)
+    return first == 0 and step == 1
+
+
+_ORDER_KEPT = (aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default,
+               aten.clone.default, aten._to_copy.default, torch.ops.prims.convert_element_type.default)  # fmt: skip
 _MOVES = (aten.view.default, aten._unsafe_view.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim,
           aten.squeeze.dims, aten.select.int, aten.slice.Tensor, aten.expand.default, aten.clone.default)  # fmt: skip
 
@@ -280,7 +312,7 @@ def _is_below(index: Any, size: Any) -> bool:
 
 _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.add.Tensor: _join_slices, aten.convolution.default: _split_bias, aten.convolution_backward.default: _split_gradient_of_bias,
-    aten.as_strided.default: _as_view,
+    aten.as_strided.default: _as_view, aten.embedding_dense_backward.default: _gradient_in_order,
 }  # fmt: skip
 
 __all__ = ["CONVOLUTIONS", "KEPT", "emit", "fake_result", "simplify"]

@@ -20,6 +20,8 @@ from .rules import RULES, Declined, Rule
 def lookup(target: Any) -> Rule | None:
     """Return the rule of an op, or None."""
     found = RULES.get(target)
+    if found is None and getattr(target, "namespace", "") == "prims":
+        found = RULES.get(str(target))
     if found is not None or "weft.nn.library" not in sys.modules:
         return found
     from .own import own_rule  # with the compiler, which a process that finds its graphs in a cache does without

@@ -130,6 +130,13 @@ def addcmul(t: Translation, x: Operand, a: Operand, b: Operand, value: Any = 1) 
     return t.ops.add(t.to(x, dtype), product if value == 1 else t.ops.mul(product, value))
 
 
+@rule("prims.fma.default")
+def fma(t: Translation, a: Operand, b: Operand, x: Operand) -> Operand:
+    """What Dynamo makes of sums with a tensor as factor, in optimizers."""
+    dtype = t.compute_dtype(Kind.DEFAULT, *t.node.args)
+    return t.ops.add(t.ops.mul(t.to(a, dtype), t.to(b, dtype)), t.to(x, dtype))
+
+
 @rule(aten.addcdiv.default)
 def addcdiv(t: Translation, x: Operand, a: Operand, b: Operand, value: Any = 1) -> Operand:
     dtype = t.compute_dtype(Kind.INT_TO_FLOAT, *t.node.args[:3])

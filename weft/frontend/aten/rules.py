@@ -42,7 +42,7 @@ RULES: dict[Any, Rule] = {}
 
 
 def rule(*targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], str] = lambda node: "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the rule of aten overloads."""
+    """Register a function as the rule of aten overloads. A name: of one that torch defines when it is first needed."""
 
     def register(make: Callable[..., Any]) -> Callable[..., Any]:
         for target in targets:
