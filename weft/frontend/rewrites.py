@@ -265,7 +265,7 @@ def _gradient_in_order(graph: Graph, node: Node) -> None:
         return
     ones = [dim for dim in range(len(sizes)) if dim != (axes[0] if axes else len(sizes) - 1)]
     flat = emit(graph, node, aten.squeeze.dims, gradient, ones) if ones else gradient
-    missing = rows - index.meta["val"].numel()  # type: ignore[union-attr, operator]
+    missing = rows - index.meta["val"].numel()  # type: ignore[union-attr]
     if isinstance(rows, int) and isinstance(missing, int) and len(flat.meta["val"].shape) == 2:  # type: ignore[union-attr]
         _replace(graph, node, emit(graph, node, aten.constant_pad_nd.default, flat, [0, 0, 0, missing]))
 
@@ -278,11 +278,11 @@ def _counts_up(index: Any) -> bool:
     if not isinstance(index, Node):
         return False
     if index.target is torch.ops.prims.iota.default:
-        return index.kwargs.get("start") == 0 and index.kwargs.get("step") == 1
+        return bool(index.kwargs.get("start") == 0 and index.kwargs.get("step") == 1)
     if index.target not in (aten.arange.default, aten.arange.start, aten.arange.start_step):
         return False
     first, step = (index.args[0] if len(index.args) > 1 else 0), (index.args[2] if len(index.args) > 2 else 1)
-    return first == 0 and step == 1
+    return bool(first == 0 and step == 1)
 
 
 _ORDER_KEPT = (aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.expand.default,
