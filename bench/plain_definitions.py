@@ -24,7 +24,7 @@ from weft.arch import MAX_GRID, Arch, ceil_div
 from weft.compiler import prepare
 from weft.schedulers import reduction_heuristic
 from weft.schedulers.pointwise import PointWise
-from weft.schedulers.pointwise_heuristic import NEVER, PointwiseParams, break_candidates
+from weft.schedulers.pointwise_heuristic import PointwiseParams, breaks
 from weft.schedulers.reduction import Reduction
 from weft.schedulers.reduction_heuristic import ReductionParams
 from weft.schedulers.transpose import Transpose, TransposeParams
@@ -184,10 +184,8 @@ def tried(spec: PlainSpec, arch: Arch, count: int) -> list[Any]:
 
 def pointwise_params(facts: Any, arch: Arch) -> Iterator[PointwiseParams]:
     """Yield legal params of many shapes."""
-    for at in break_candidates(facts, arch):
-        if at.declined in NEVER:
-            continue
-        left, right = math.prod(facts.extents_elems[: at.position]), math.prod(facts.extents_elems[at.position :])
+    for at in breaks(facts):
+        left, right = at.left, at.right
         widest = at.vector_elems
         for vector in {widest} if at.is_phased else {widest, max(facts.min_vector_elems, widest // 2), max(facts.min_vector_elems, widest // 4)}:
             vectors = ceil_div(right, vector)

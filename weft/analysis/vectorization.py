@@ -50,6 +50,15 @@ class VectorLimits:
     def vectorizable(self) -> list[TensorView]:
         return list(self._runs)
 
+    def in_vectors(self, position: int, is_phased: bool) -> list[TensorView]:
+        """Return the tensors that move in vectors. With a phase, these are whole rows; of outputs those whose vectors are aligned.
+
+        position: how many loops stand left of a row.
+        """
+        if not is_phased:
+            return self.vectorizable
+        return [t for t in (*self.phased, *self.shifted(position)) if t.is_fusion_input or t in self.phased]
+
     def without(self, tensors: Iterable[TensorView]) -> VectorLimits:
         """Return the limits of the other tensors."""
         left = set(self._runs).difference(tensors)

@@ -16,6 +16,7 @@ from typing import Any
 from ..analysis.blocks import block_needs, moved_bits
 from ..analysis.broadcast_bits import BroadcastBits, broadcast_bits
 from ..analysis.connected import is_connected
+from ..analysis.index_work import IndexWork, index_work
 from ..analysis.lookups import bad_source, loads, lookup_of
 from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, pointwise_reference
 from ..analysis.op_cost import OpCost, cost_of
@@ -42,7 +43,7 @@ class PointwiseFacts:
     read_bits, written_bits: per element, of what varies over every loop. divides_rows: with all loops merged, an index needs its row and column, by division.
     block_elems: neighbours in a row that must be with one thread or few lanes. single_reads: names of inputs that must be read element by element, because
     their addresses allow no vector that the outputs need. phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]:
-    all rows begin with one of these.
+    all rows begin with one of these. index_work[p], phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
     """
 
     extents_elems: tuple[int, ...]
@@ -67,6 +68,8 @@ class PointwiseFacts:
     single_reads: tuple[int, ...] = ()
     phased_limit_elems: tuple[int, ...] = ()
     is_tailed: tuple[bool, ...] = ()
+    index_work: tuple[IndexWork, ...] = ()
+    phased_index_work: tuple[IndexWork, ...] = ()
 
     @property
     def total_elems(self) -> int:
@@ -269,6 +272,7 @@ class PointwiseAnalysis:
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
+        self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
     def facts(self, env: Sizes, alignment_bits: Alignments, max_access_bits: int = MAX_VECTOR_BITS) -> PointwiseFacts:
@@ -302,7 +306,13 @@ class PointwiseAnalysis:
             block_elems=self.blocks.largest,
             single_reads=tuple(t.name for t in single),
             phased_limit_elems=tuple(elems for elems, _ in phased), is_tailed=tuple(tailed for _, tailed in phased),
+            index_work=self.index_work,
+            phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
         )
+
+    def _index_work(self, tensors: Sequence[TensorView], is_phased: bool) -> tuple[IndexWork, ...]:
+        places = range(max(1, len(self.order)))
+        return tuple(index_work(self.axes, self.order, tensors, self.limits.in_vectors(p, is_phased), p) for p in places)
 
     def _single_reads(self, env: Sizes, alignment_bits: Alignments) -> list[TensorView]:
         wanted = self.min_vector_elems if self.needs_vectors else 1

@@ -260,9 +260,7 @@ def names_in_vectors(limits: VectorLimits, position: int, params: Any) -> list[i
 
     position: how many loops stand left of a row. params: of any scheduler that has `is_phased` and `is_tailed`.
     """
-    if not params.is_phased or params.is_tailed:
-        return [t.name for t in limits.vectorizable]
-    return [t.name for t in (*limits.phased, *limits.shifted(position)) if t.is_fusion_input or t in limits.phased]
+    return [t.name for t in limits.in_vectors(position, params.is_phased and not params.is_tailed)]
 
 
 def class_order(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> list[int]:

@@ -37,7 +37,8 @@ class Passing:
     dram_bytes: that must move through memory, more where memory gives more than is used; block_bytes: that a block has asked for at once. blocks: of the grid;
     warps: of a block; resident: blocks that a multiprocessor holds, seats: that the chip does. rounds: of a thread's loads, each begun when those before have
     arrived. instructions, mufu: of a thread, in all. lines: that all accesses of a block touch. wait_clocks: of the chain of a block, beside its loads and
-    instructions. exchange_ns: of blocks with each other.
+    instructions. exchange_ns: of blocks with each other. end_clocks: of a block, behind its loads, where no other block's work hides the last one's: it stores
+    all that it has at its end.
     """
 
     dram_bytes: Any
@@ -52,6 +53,7 @@ class Passing:
     lines: Any
     wait_clocks: Any
     exchange_ns: Any
+    end_clocks: Any = 0.0
 
 
 def resident_blocks(threads: Any, registers: Any, shared_bytes: Any, arch: Arch) -> Any:
@@ -84,4 +86,4 @@ def passing_ns(w: Passing, arch: Arch, c: Fitted = FITTED) -> Any:
     bounds = (memory, busiest * issue, busiest * LINE_CLOCKS * w.lines / clock, rounds_of_blocks * life)
     together = np.maximum(sum(bound**c.sharpness for bound in bounds) ** (1 / c.sharpness), busiest * t.block_launch_ns)
     under_way = np.minimum(w.resident, per_sm) * w.block_bytes * arch.sm_count / (arch.roof_bytes_per_s * 1e-9)
-    return t.launch_ns + t.dram_latency_ns + together + DRAIN * under_way + w.exchange_ns
+    return t.launch_ns + t.dram_latency_ns + together + DRAIN * under_way + w.exchange_ns + w.end_clocks / clock

@@ -6,18 +6,25 @@ Read first: `work_of_pointwise`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 
+from ...analysis.broadcast_bits import BroadcastBits
+from ...analysis.index_work import IndexWork
 from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from ..facts import PointwiseFacts
-from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted
-from .passing import LINE_BYTES, Passing, resident_blocks
+from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, fold_clocks
+from .passing import LINE_BYTES, Passing, piece_cost, resident_blocks
 
-OTHER_REGISTERS = 14.0
-ROW_INSTRUCTIONS = 20.0
+OTHER_REGISTERS, SINGLE, ELEMENT, INSTRUCTION = 14.0, 0.5, 0.6, 0.1
+"""Of a thread: addresses and bounds; for each element that is loaded by itself, element of a vector that is worked on, operation between them. Source: 4,600
+kernels for an H200, estimated to 6 registers (one standard deviation)."""
+DIVISION_INSTRUCTIONS = 25.0
+"""Of a thread, for an index that is divided by an extent: 20 of 32 bits that share a reciprocal, 30 alone. Counted in machine code of 206 kernels (sm_90a)."""
+Reads = dict[str, Any]
+"""Counts of `IndexWork`, as arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,42 +37,77 @@ class Pointwise:
     unroll_inner: Any
     bdimx: Any
     bdimy: Any
+    is_left_fastest: Any
     is_phased: Any
 
 
 def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
     """Return what the kernels do."""
-    t = arch.latencies
-    count = max(1, len(f.extents_elems))
-    lefts = np.array([math.prod(f.extents_elems[:n]) for n in range(count)], float)
-    bits = np.array([[b.both_bits, b.left_only_bits, b.right_only_bits] for b in f.broadcast], float)
-    left = lefts[p.break_point]
-    right = f.total_elems / left
-    v = p.vector_elems
+    t, v = arch.latencies, p.vector_elems
+    left, right, reads = _sides(p, f)
     row = np.where(p.is_phased, np.maximum(1, right // v), np.ceil(right / v))
-    vectors_along = np.minimum(p.unroll_inner, np.ceil(row / p.bdimx))
-    threads, vectors = p.bdimx * p.bdimy, p.unroll_outer * vectors_along
-    blocks = np.ceil(row / (p.bdimx * p.unroll_inner)) * np.ceil(left / (p.bdimy * p.unroll_outer))
-    tensors = max(1, f.full_inputs) + max(1, f.vectorizable_outputs)
-    width = max(1, f.max_dtype_bits)
+    blocks_along = np.ceil(row / (p.bdimx * p.unroll_inner))
+    blocks = blocks_along * np.ceil(left / (p.bdimy * p.unroll_outer))
+    threads, vectors = p.bdimx * p.bdimy, p.unroll_outer * p.unroll_inner
+    warps = np.ceil(threads / WARP_THREADS)
+    lanes = np.minimum(WARP_THREADS, p.bdimx)
+    used = np.minimum(1.0, np.ceil(row / lanes) * lanes / (blocks_along * p.bdimx * p.unroll_inner))
+    # instructions of a thread
+    element_accesses = v * reads["element_accesses"]
+    divisions = np.where(v > 1, reads["vector_divisions"] + v * reads["element_divisions"], reads["scalar_divisions"])
+    accesses = reads["vector_accesses"] + element_accesses
+    divisions = divisions + 2 * f.divides_rows * (p.break_point != len(f.extents_elems) - 1)  # the place of a scale in its tile
+    per_vector = OP_INSTRUCTIONS * f.instructions * v + ACCESS_INSTRUCTIONS * accesses + DIVISION_INSTRUCTIONS * divisions
+    per_row = ACCESS_INSTRUCTIONS * (1 + reads["row_accesses"]) + DIVISION_INSTRUCTIONS * reads["row_divisions"]
+    instructions = STEP_INSTRUCTIONS + used * vectors * per_vector + (p.break_point > 0) * p.unroll_outer * per_row
+    wait = fold_clocks(np.maximum(1.0, f.block_elems / v), t) + p.is_phased * t.l1_latency_clocks  # lanes that share a block of elements
+    # memory
+    width = max(1, f.max_dtype_bits) / 8
+    along = np.minimum(lanes * v, right) * width
+    piece = np.minimum(p.bdimx * p.unroll_inner * v, right) * width
+    is_cut = (p.break_point > 0) & (right * width % SECTOR_BYTES != 0) | np.asarray(p.is_phased, bool)
+    cost = np.where(is_cut, piece_cost(piece), np.where(piece < SECTOR_BYTES, SECTOR_BYTES / piece, 1.0))
+    lines = np.where(along >= LINE_BYTES, np.ceil(WARP_THREADS * v * width / LINE_BYTES), WARP_THREADS * v * width / np.maximum(1, along))
     whole = f.read_bits + f.written_bits
-    both, left_only, right_only = (bits[p.break_point, n] for n in range(3))
-    flat = np.where(p.break_point == 0, right_only, both)  # with one dimension all is right
-    spread = np.maximum(0.0, flat - whole) / width
-    # a broadcast operand that lies across the vectors of a flat loop is read element by element
-    by_element = max(0, f.full_inputs + f.vectorizable_outputs - f.vectorizable_inputs - f.vectorizable_outputs)
-    accesses = vectors * (tensors + spread * v) + (p.break_point > 0) * (right_only / width * vectors_along + left_only / width * p.unroll_outer)
-    instructions = OP_INSTRUCTIONS * f.instructions * vectors * v + ACCESS_INSTRUCTIONS * accesses + STEP_INSTRUCTIONS
-    instructions = instructions + ROW_INSTRUCTIONS * (p.break_point > 0) * p.unroll_outer + 2 * c.predicate * p.is_phased + by_element * 0
-    needed = OTHER_REGISTERS + vectors * np.maximum(1.0, v * f.read_bits / max(1, f.full_inputs) / 32) * max(1, f.full_inputs) + v
-    along = np.minimum(np.minimum(WARP_THREADS, p.bdimx) * v, right) * width / 8
-    lines = np.where(along >= LINE_BYTES, np.ceil(WARP_THREADS * v * width / 8 / LINE_BYTES), WARP_THREADS * v * width / 8 / np.maximum(1, along))
-    cost = np.where(along * vectors_along < SECTOR_BYTES, 1.25, 1.0)
-    resident = resident_blocks(threads, np.minimum(255, needed), 0.0, arch)
+    needed = needed_registers(f, reads, p)
+    resident = resident_blocks(threads, np.minimum(arch.max_registers_per_thread, needed), 0.0, arch)
     return Passing(
-        dram_bytes=(f.total_elems * whole * cost + (p.break_point > 0) * (right * right_only + left * left_only)) / 8,
-        block_bytes=threads * vectors * v * whole / 8, blocks=blocks, warps=np.ceil(threads / WARP_THREADS),
+        dram_bytes=(f.total_elems * whole * cost + _partial_bits(p, f, arch)) / 8,
+        block_bytes=threads * vectors * used * v * whole / 8, blocks=blocks, warps=warps,
         resident=resident, seats=resident * arch.sm_count, rounds=1.0,
-        instructions=instructions, mufu=f.mufu * vectors * v, lines=np.ceil(threads / WARP_THREADS) * vectors * tensors * lines,
-        wait_clocks=(p.is_phased + 0.0) * t.l1_latency_clocks, exchange_ns=0.0,
+        instructions=instructions, mufu=f.mufu * vectors * used * v, lines=warps * vectors * used * (reads["vector_accesses"] * lines + element_accesses),
+        wait_clocks=wait, exchange_ns=0.0, end_clocks=c.alone * instructions + wait,
     )  # fmt: skip
+
+
+def needed_registers(f: PointwiseFacts, reads: Reads, p: Pointwise) -> Any:
+    """Return the registers of a thread: what it loads before the first use, and one vector that it works on."""
+    inputs, v = max(1, f.full_inputs), p.vector_elems
+    words = np.ceil(v * f.read_bits / inputs / 32)
+    loaded = words * np.maximum(0, reads["vector_accesses"] - f.vectorizable_outputs) + SINGLE * v * reads["element_accesses"]
+    return OTHER_REGISTERS + p.unroll_outer * p.unroll_inner * loaded + ELEMENT * v + INSTRUCTION * f.instructions
+
+
+def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:
+    """Return the indices left and right of the break, and the counts of `IndexWork` there."""
+    count = max(1, len(f.extents_elems))
+    left = np.array([math.prod(f.extents_elems[:n]) for n in range(count)], float)[p.break_point]
+    table = np.array([[astuple(w) for w in work] for work in (f.index_work, f.phased_index_work)], float)
+    found = table[np.asarray(p.is_phased, int), p.break_point]
+    return left, f.total_elems / left, dict(zip(IndexWork.__dataclass_fields__, found.T))
+
+
+def loses_between_rows(bits: BroadcastBits, right_elems: int, arch: Arch) -> bool:
+    """True where what moves for one left index pushes operands that lie along the right side out of L2 before the next one reads them."""
+    return 2 * bits.left_step_bits(right_elems) > arch.l2_bytes * 8
+
+
+def _partial_bits(p: Pointwise, f: PointwiseFacts, arch: Arch) -> Any:
+    """Return the bits of what varies over a part of the loops: once each, and once for each left index where L2 has lost them until the next."""
+    found: Any = 0.0
+    for place in range(1, len(f.extents_elems)):
+        left, right = math.prod(f.extents_elems[:place]), math.prod(f.extents_elems[place:])
+        bits = f.broadcast[place]
+        times = np.where(p.is_left_fastest & (p.break_point == place), 1, left if loses_between_rows(bits, right, arch) else 1)
+        found = np.maximum(found, bits.right_only_bits * right * times + bits.left_only_bits * left)
+    return found
