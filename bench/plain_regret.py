@@ -26,9 +26,11 @@ from weft.schedulers.cost.passing import passing_ns
 from weft.schedulers.cost.pointwise import Pointwise, work_of_pointwise
 from weft.schedulers.cost.reductions import Reductions, work_of_reductions
 from weft.schedulers.cost.transposes import Tiles, work_of_transposes
+from weft.schedulers.pointwise_heuristic import Candidates, in_order
 from weft.schedulers.reduction_heuristic import BLOCK_THREADS, MOST_CLUSTER, MOST_SHIFTED_UNROLL
 
-RECORD = RESULTS / "plain.json"
+RECORD, POINTWISE = RESULTS / "plain.json", RESULTS / "pointwise.json"
+"""The second: 263 pointwise definitions and sizes of new seeds, and 67 of the first record, with the choices of rules and of the model."""
 MOST_MISSED = 1.1
 """The fastest candidate that was timed over the fastest kernel, in a case that can judge."""
 LEAST_KERNELS = 3
@@ -91,9 +93,13 @@ def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray
 
 def candidates_among(case: Timed, arch: Arch) -> np.ndarray:
     """Return which of the kernels are such as the choice compares: of columns, neither large clusters nor large blocks, and one shifted vector at a time."""
-    if case.spec.family != "columns":
+    if case.spec.family not in ("columns", "pointwise", "pointwise, spread"):
         return np.ones(len(case.params), bool)
     _, facts, _ = facts_of(case.spec)
+    if case.spec.template == "pointwise":
+        made = Candidates(facts, arch)
+        compared = {made.params(row) for row in made.rows}
+        return np.array([params in compared for params in case.params])
 
     def is_one(p: Any) -> bool:
         blocks = ceil_div(facts.iteration_elems, p.vector_elems * p.bdimx) * p.grid_split
@@ -102,6 +108,15 @@ def candidates_among(case: Timed, arch: Arch) -> np.ndarray:
 
     found = np.array([is_one(p) for p in case.params])
     return found if found.any() else np.ones(len(case.params), bool)
+
+
+def taken_of(case: Timed, predicted: np.ndarray, arch: Arch) -> int:
+    """Return the place of the kernel that would be taken: the fastest by prediction, for pointwise kernels with what decides among those predicted alike."""
+    if case.spec.template != "pointwise":
+        return int(np.argmin(predicted))
+    shapes = np.array([[p.break_point, p.vector_elems, p.unroll_outer, p.unroll_inner, p.bdimx, p.bdimy] for p in case.params])
+    _, facts, _ = facts_of(case.spec)
+    return int(in_order(shapes, predicted, facts)[0])
 
 
 @dataclass(frozen=True)
@@ -125,7 +140,8 @@ def judge(cases: Sequence[Timed], arch: Arch, fitted: Fitted = FITTED) -> list[J
         if case.us[is_one].min() > MOST_MISSED * best:
             continue  # of the few that were drawn, none that the choice would compare is good
         among = np.where(is_one, predicted, np.inf)
-        out.append(Judged(case, float(case.us[np.argmin(among)] / best - 1), was, np.log(predicted * 1e-3 / case.us)[near]))
+        taken = taken_of(case, among, arch)
+        out.append(Judged(case, float(case.us[taken] / best - 1), was, np.log(predicted * 1e-3 / case.us)[near]))
     return out
 
 

@@ -207,6 +207,15 @@ class Arch:
         """
         return self.copy_bytes_per_s or 0.854 * self.dram_bytes_per_s
 
+    @property
+    def clocks_per_ns(self) -> float:
+        return self.sm_clock_khz * 1e-6
+
+    @property
+    def share_bytes_per_ns(self) -> float:
+        """A multiprocessor's share of `roof_bytes_per_s`."""
+        return self.roof_bytes_per_s / self.sm_count * 1e-9
+
     def registers_per_thread(self, threads_per_sm: int) -> int:
         """Most registers a thread may use when `threads_per_sm` threads are to be resident on a multiprocessor.
 

@@ -1,7 +1,7 @@
 """How a pointwise kernel reaches its tensors, for every break position: accesses, and divisions of an index.
 
-Loops that are merged into one have one index. A tensor that lacks some of them, or whose memory has a gap between them, needs the indices of the parts: a division
-for each place where it differs from the merged loop. A tensor whose neighbours in memory are not neighbours in the loop is read element by element.
+Loops that are merged into one have one index. A tensor that lacks some of them, or whose memory has a gap between them, needs the indices of the parts: a
+division for each place where it differs from the merged loop. A tensor whose neighbours in memory are not neighbours in the loop is read element by element.
 Read first: `IndexWork`, `index_work`.
 """
 

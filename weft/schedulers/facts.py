@@ -44,6 +44,7 @@ class PointwiseFacts:
     block_elems: neighbours in a row that must be with one thread or few lanes. single_reads: names of inputs that must be read element by element, because
     their addresses allow no vector that the outputs need. phased_limit_elems[p]: as vector_limit_elems, for vectors that need not fill a row; is_tailed[p]:
     all rows begin with one of these. index_work[p], phased_index_work[p]: accesses and divisions of an index there; the second for these vectors.
+    spread: (bits of an element, the loops that it varies over) of each input that varies over some, but not all.
     """
 
     extents_elems: tuple[int, ...]
@@ -70,6 +71,7 @@ class PointwiseFacts:
     is_tailed: tuple[bool, ...] = ()
     index_work: tuple[IndexWork, ...] = ()
     phased_index_work: tuple[IndexWork, ...] = ()
+    spread: tuple[tuple[int, frozenset[int]], ...] = ()
 
     @property
     def total_elems(self) -> int:
@@ -272,6 +274,8 @@ class PointwiseAnalysis:
         self.divides_rows = any(sample.layout != "rows" for t in outputs if (sample := sample_of(t)) is not None)
         self.cost = cost_of(fusion.tensor_exprs(), wide_tensors(fusion))
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, self.order[-1] if self.order else None)
+        places = [frozenset(n for n, c in enumerate(self.order) if c in axes.stored(t)) for t in inputs]
+        self.spread = tuple((t.dtype().bits, found) for t, found in zip(inputs, places) if 0 < len(found) < len(self.order))
         self.index_work, self.phased_index_work = (self._index_work([*inputs, *outputs], is_phased) for is_phased in (False, True))
         self.min_vector_elems, self.vector_bits = max(min_vector_elems(outputs), self.blocks.least_vector_elems), thread_vector_bits(vectorizable, outputs)
 
@@ -308,6 +312,7 @@ class PointwiseAnalysis:
             phased_limit_elems=tuple(elems for elems, _ in phased), is_tailed=tuple(tailed for _, tailed in phased),
             index_work=self.index_work,
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
+            spread=self.spread,
         )
 
     def _index_work(self, tensors: Sequence[TensorView], is_phased: bool) -> tuple[IndexWork, ...]:

@@ -22,11 +22,11 @@ from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
+from .cost.parts import rereads_from_memory
 from .row_passes import Passes, lookups_first, passes_with_moments, read_again
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
-from .throughput_heuristic import rereads_from_memory
 
 BLOCK_THREADS = 512
 

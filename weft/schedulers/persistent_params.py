@@ -12,7 +12,6 @@ from ..arch import Arch
 from ..schedule.peel import fill_of_parts, row_vectors
 from .facts import PersistentFacts
 from .arithmetic import ceil_div, round_up, vectors_along_rows
-from .throughput_heuristic import share_bytes_per_ns
 
 NARROW_ACCESS_BITS = 32
 """Of an access, up to which bounds that are known to hold are left out: odd rows of bf16 gain 1.3 to 2 times (softmax of 4093: 0.43 to 0.67 of a copy, 65
@@ -155,7 +154,7 @@ class RowsOf:
         self.is_phased, self.vector = vectors_along_rows(facts)
         self.row_vectors = row_vectors(facts.reduction_elems, self.vector, self.is_phased)
         self.block_lanes = max(1, facts.block_elems // self.vector)
-        self.share = share_bytes_per_ns(arch)
+        self.share = arch.share_bytes_per_ns
         self.moved_bits = max(1, facts.input_bits + facts.output_bits)
         self.levels = max(1, facts.passes - 1)
 

@@ -13,26 +13,27 @@ Read first: `choose`, `Candidates`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..analysis.vectorization import MAX_VECTOR_BITS
-from ..arch import MAX_GRID, Arch
+from ..arch import MAX_GRID, WARP_THREADS, Arch
 from ..schedule.peel import gains_by_phase, row_vectors
 from .arithmetic import Trace, ceil_div, vector_elems
+from .cost.parts import rereads_from_memory
 from .cost.passing import passing_ns
-from .cost.pointwise import Pointwise, loses_between_rows, work_of_pointwise
+from .cost.pointwise import Pointwise, step_bytes, work_of_pointwise
 from .facts import PointwiseFacts, access_bits_of
 
 BLOCK_THREADS = (128, 64, 256)
 """Of a block; the first is taken where others are predicted alike."""
-ROW_THREADS = (8, 16, 32, 64, 96, 128, 160, 192, 256)
+ROW_THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 256)
 """Along a row."""
 UNROLLS = (1, 2, 4, 8)
 MOST_UNROLL = 8
 """Vectors of a thread."""
-NEAR = 0.03
+NEAR = 0.02
 """Predicted times this close (relative) count as equal; the later criteria decide, so that similar sizes share a kernel."""
 
 
@@ -77,7 +78,7 @@ class Candidate:
         )
 
 
-CRITERIA = (f"predicted time (to {NEAR:.0%})", "wider vectors", "fewer rows of a block", "fewer vectors of a thread", f"{BLOCK_THREADS[0]} threads")
+CRITERIA = (f"predicted time (to {NEAR:.0%})", "wider vectors", "one row per block", "fewer idle lanes", f"{BLOCK_THREADS[0]} threads", "fewer vectors of a thread")
 SHOWN, TUNED = 6, 40
 """Candidates in a trace, and those among which tuning finds some of every way."""
 
@@ -120,6 +121,9 @@ def breaks(facts: PointwiseFacts) -> list[Break]:
         vector = phased_limit if is_phased else vector_elems(limit, facts.max_dtype_bits, facts.min_vector_elems, facts.vector_bits)
         if position and (left <= 1 or not is_phased and vector > max(1, limit)):
             continue  # nothing is on the left, or packed elements need wider vectors than there are
+        is_simpler = facts.divides_rows or facts.index_work[position].scalar_divisions < facts.index_work[0].scalar_divisions
+        if position and not is_simpler and vector <= out[0].vector_elems:
+            continue  # neither are indices simpler than with one dimension, nor vectors wider
         out.append(Break(position, left, right, vector, is_phased))
     return out
 
@@ -128,8 +132,10 @@ class Candidates:
     """The kernels that are compared, for one set of facts. table: one row for each, with the columns of `Pointwise`."""
 
     def __init__(self, facts: PointwiseFacts, arch: Arch) -> None:
+        if not facts.total_elems:  # nothing runs; any params are legal
+            facts = replace(facts, extents_elems=tuple(max(1, n) for n in facts.extents_elems))
         self.facts, self.arch = facts, arch
-        self.breaks = {at.position: at for at in breaks(facts)}
+        self.breaks = {at.position: at for at in breaks(self.facts)}
         self.rows = np.concatenate([self._of(at) for at in self.breaks.values()])
 
     def table(self) -> Pointwise:
@@ -140,11 +146,7 @@ class Candidates:
     def ranked(self, count: int) -> list[Candidate]:
         """Return the `count` best, best first."""
         times = passing_ns(work_of_pointwise(self.table(), self.facts, self.arch), self.arch)
-        order = np.argsort(times, kind="stable")
-        near = int(np.count_nonzero(times <= times.min() * (1 + NEAR)))
-        _, vector, outer, inner, bdimx, bdimy = self.rows[order[:near], :6].T
-        later = np.lexsort((abs(bdimx * bdimy - BLOCK_THREADS[0]), outer * inner, bdimy, -vector))
-        return [Candidate(self.params(self.rows[n]), float(times[n])) for n in (*order[later], *order[near:])[:count]]
+        return [Candidate(self.params(self.rows[n]), float(times[n])) for n in in_order(self.rows, times, self.facts)[:count]]
 
     def params(self, row: np.ndarray) -> PointwiseParams:
         """Return the params of a candidate."""
@@ -166,6 +168,7 @@ class Candidates:
         vectors = -(-at.right // vector)
         # not where half of a thread's vectors, or of the threads, would have nothing to do
         keep = ((inner == 1) | (inner // 2 * bdimx < vectors)) & ((bdimx // 2 < vectors) | (bdimx == (ROW_THREADS if at.position else BLOCK_THREADS)[0]))
+        keep &= (bdimx >= WARP_THREADS) | (vectors < 2 * WARP_THREADS)  # warps read neighbours, where rows have as many
         if at.is_phased:
             keep &= bdimx >= 2 * at.vector_elems  # the ends of a row have a thread for each element
         if at.is_phased or self.facts.block_elems:
@@ -183,9 +186,20 @@ class Candidates:
 
     def _walks_down(self, at: Break, rows: np.ndarray) -> np.ndarray:
         """True where blocks go down the left side first: operands along a row would leave L2 before the next row reads them; or the grid allows nothing else."""
-        bits = self.facts.broadcast[at.position]
-        is_lost = bits.right_only_bits >= max(1, bits.left_only_bits) and loses_between_rows(bits, at.right, self.arch)
+        is_lost = any(min(places) == at.position for _, places in self.facts.spread) and rereads_from_memory(step_bytes(self.facts, at.position), self.arch) > 0
         return is_lost | (at.is_phased & (rows > MAX_GRID[1]))  # with a phase, a thread has one row
+
+
+def in_order(rows: np.ndarray, times: np.ndarray, facts: PointwiseFacts) -> np.ndarray:
+    """Return the places of candidates, best first, by the criteria above. rows: break_point, vector_elems, unrolls and threads of each."""
+    order = np.argsort(times, kind="stable")
+    near = int(np.count_nonzero(times <= times.min() * (1 + NEAR)))
+    position, vector, outer, inner, bdimx, bdimy = rows[order[:near], :6].T
+    right = np.array([math.prod(facts.extents_elems[n:]) for n in range(max(1, len(facts.extents_elems)))])[position]
+    vectors, in_block = -(-right // vector), bdimx * inner
+    idle = np.round(-(-vectors // in_block) * in_block / vectors, 1)
+    later = np.lexsort((outer * inner, abs(bdimx * bdimy - BLOCK_THREADS[0]), idle, bdimy > 1, -vector))
+    return np.concatenate((order[:near][later], order[near:]))
 
 
 def _row_shapes() -> list[tuple[int, int, int, int]]:

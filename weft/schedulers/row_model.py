@@ -27,13 +27,13 @@ from .cost.parts import (
     STEP_INSTRUCTIONS,
     Fitted,
     alone_factor,
+    balance,
     barrier_clocks,
     fold_clocks,
 )
 from .facts import PersistentFacts
 from .persistent_params import Candidate
 from .arithmetic import ceil_div
-from .throughput_heuristic import balance, bytes_in_flight_per_sm, clocks_per_ns, share_bytes_per_ns
 
 L1_PART = 0.75
 """Of what shared memory leaves of a multiprocessor's L1, the part that can hold weights: rows go through it too. An estimate."""
@@ -114,7 +114,7 @@ def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch:
     rows_per_group = ceil_div(facts.iteration_elems, params.blocks * params.groups)
     filled = facts.iteration_elems / (params.blocks * params.groups * rows_per_group)
     lasting = rows_per_group * max(cost.transfer_ns * params.groups, rest)
-    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(), in_flight / bytes_in_flight_per_sm(arch))
+    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(), in_flight / (c.latency * t.dram_latency_ns * arch.share_bytes_per_ns))
     first = t.bulk_latency_ns + c.l2 * t.l2_latency_ns * (facts.broadcast_operands > 0)
     return _fraction(limits, c) * filled * lasting / (lasting + first)
 
@@ -128,11 +128,11 @@ class _Cost:
 
     def __init__(self, how: Running, facts: PersistentFacts, arch: Arch, c: Fitted) -> None:
         self.how, self.facts, self.arch, self.c = how, facts, arch, c
-        self.clock = clocks_per_ns(arch)
+        self.clock = arch.clocks_per_ns
         self.warps = how.threads / arch.warp_threads
         self.levels = max(1, facts.passes - 1)
         moved_bits = max(1, facts.input_bits + facts.output_bits)  # none where inputs vary over rows or columns alone and no row is stored
-        self.transfer_ns = how.share * facts.reduction_elems * moved_bits / 8 / share_bytes_per_ns(arch)
+        self.transfer_ns = how.share * facts.reduction_elems * moved_bits / 8 / arch.share_bytes_per_ns
         again = facts.projected_bits is not None and how.is_projected
         ops = facts.instructions + (facts.recompute_instructions if again else 0)
         mufu = facts.mufu + (again and facts.recompute_has_exact_exp)

@@ -31,7 +31,7 @@ SECOND_PASS = 0.5
 
 def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     """Return the time of each kernel, from event to event."""
-    clock, t = arch.sm_clock_khz * 1e-6, arch.latencies
+    clock, t = arch.clocks_per_ns, arch.latencies
     instructions = OP_INSTRUCTIONS * w.element_instructions + ACCESS_INSTRUCTIONS * w.access_instructions + RESULT_INSTRUCTIONS * w.row_results
     instructions = instructions + STEP_INSTRUCTIONS + c.predicate * w.predicates + c.spill * np.maximum(0.0, w.needed_registers - w.max_registers)
     issue = w.warps * np.maximum(instructions, MUFU_CLOCKS * w.mufu) / SUB_PARTITIONS / clock

@@ -69,3 +69,23 @@ def clusters_at_once(blocks: Any, arch: Arch) -> Any:
     """
     usable = np.where(blocks <= 2, arch.sm_count, arch.sm_count - arch.sm_count // 8)
     return np.maximum(1, usable // blocks)
+
+
+L2_KEEPS, L2_LOSES = 0.25, 1.0
+"""Parts of L2: what is in work and takes less than the first is read again from L2, and from memory when it takes more than the second; in between in part."""
+
+
+def rereads_from_memory(bytes_in_work: Any, arch: Arch) -> Any:
+    """Part of what is read again that comes from memory and not from L2, where so many bytes are read before that."""
+    low, high = arch.l2_bytes * L2_KEEPS, arch.l2_bytes * L2_LOSES
+    return np.minimum(1.0, np.maximum(0.0, (bytes_in_work - low) / (high - low)))
+
+
+FULL_ROUNDS = 12
+"""Blocks of a multiprocessor from which on the last round of them costs nothing."""
+
+
+def balance(blocks: float, arch: Arch) -> float:
+    """Part of the multiprocessors' time that whole blocks can fill."""
+    per_sm = blocks / arch.sm_count
+    return 1.0 if per_sm >= FULL_ROUNDS else per_sm / -(-blocks // arch.sm_count)

@@ -73,7 +73,7 @@ def piece_cost(bytes_at_once: Any) -> Any:
 
 def passing_ns(w: Passing, arch: Arch, c: Fitted = FITTED) -> Any:
     """Return the time of each kernel, from event to event."""
-    clock, t = arch.sm_clock_khz * 1e-6, arch.latencies
+    clock, t = arch.clocks_per_ns, arch.latencies
     per_sm = w.blocks / arch.sm_count
     busiest = np.ceil(per_sm)
     waves = w.blocks / w.seats

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.broadcast_bits import BroadcastBits
 from ...analysis.index_work import IndexWork
 from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from ..facts import PointwiseFacts
-from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, fold_clocks
+from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, fold_clocks, rereads_from_memory
 from .passing import LINE_BYTES, Passing, piece_cost, resident_blocks
 
 OTHER_REGISTERS, SINGLE, ELEMENT, INSTRUCTION = 14.0, 0.5, 0.6, 0.1
@@ -72,7 +71,7 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
     needed = needed_registers(f, reads, p)
     resident = resident_blocks(threads, np.minimum(arch.max_registers_per_thread, needed), 0.0, arch)
     return Passing(
-        dram_bytes=(f.total_elems * whole * cost + _partial_bits(p, f, arch)) / 8,
+        dram_bytes=(f.total_elems * whole * cost + _spread_bits(p, f, arch)) / 8,
         block_bytes=threads * vectors * used * v * whole / 8, blocks=blocks, warps=warps,
         resident=resident, seats=resident * arch.sm_count, rounds=1.0,
         instructions=instructions, mufu=f.mufu * vectors * used * v, lines=warps * vectors * used * (reads["vector_accesses"] * lines + element_accesses),
@@ -97,17 +96,17 @@ def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:
     return left, f.total_elems / left, dict(zip(IndexWork.__dataclass_fields__, found.T))
 
 
-def loses_between_rows(bits: BroadcastBits, right_elems: int, arch: Arch) -> bool:
-    """True where what moves for one left index pushes operands that lie along the right side out of L2 before the next one reads them."""
-    return 2 * bits.left_step_bits(right_elems) > arch.l2_bytes * 8
+def step_bytes(f: PointwiseFacts, place: int) -> float:
+    """Return what moves while the loops from `place` on run once."""
+    return f.broadcast[place].left_step_bits(math.prod(f.extents_elems[place:])) / 8
 
 
-def _partial_bits(p: Pointwise, f: PointwiseFacts, arch: Arch) -> Any:
-    """Return the bits of what varies over a part of the loops: once each, and once for each left index where L2 has lost them until the next."""
+def _spread_bits(p: Pointwise, f: PointwiseFacts, arch: Arch) -> Any:
+    """Return the bits of what varies over a part of the loops: once each, and again for each index of the loops left of them where L2 has lost them since."""
     found: Any = 0.0
-    for place in range(1, len(f.extents_elems)):
-        left, right = math.prod(f.extents_elems[:place]), math.prod(f.extents_elems[place:])
-        bits = f.broadcast[place]
-        times = np.where(p.is_left_fastest & (p.break_point == place), 1, left if loses_between_rows(bits, right, arch) else 1)
-        found = np.maximum(found, bits.right_only_bits * right * times + bits.left_only_bits * left)
+    for bits, places in f.spread:
+        whole = bits * math.prod(f.extents_elems[n] for n in places)
+        first = min(places)
+        times = (math.prod(f.extents_elems[:first]) - 1) * rereads_from_memory(step_bytes(f, first), arch) if first else 0.0
+        found = found + whole * (1 + np.where(p.is_left_fastest & (p.break_point == first), 0.0, times))
     return found

@@ -1,34 +1,11 @@
-"""The throughput model: shape of its curves, and how near it comes to measured kernels."""
+"""Arithmetic that choices share: powers of two, vectors, the record of a choice; parts of the cost model: whole blocks, what L2 keeps."""
 
 from __future__ import annotations
 
 import pytest
-from weft.arch import A100, B200, H100, H200
+from weft.arch import H200
 from weft.schedulers.arithmetic import Trace, best_first, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vector_elems
-from weft.schedulers.throughput_heuristic import ROOF, balance, bytes_in_flight_per_sm, rereads_from_memory, roof_fraction, share_bytes_per_ns
-
-CHIPS = (A100, H100, H200, B200)
-
-
-@pytest.mark.parametrize("arch, low_kib, high_kib", [(A100, 22, 26), (H100, 31, 34), (H200, 44, 48), (B200, 62, 68)])
-def test_bytes_in_flight_follow_the_memory(arch, low_kib, high_kib):
-    assert low_kib * 1024 < bytes_in_flight_per_sm(arch) < high_kib * 1024
-
-
-@pytest.mark.parametrize("arch", CHIPS, ids=lambda a: a.name)
-def test_more_blocks_never_predict_less(arch):
-    for transfer in (50.0, 500.0, 5000.0):
-        fractions = [roof_fraction(k, transfer, 1000.0, 10.0) for k in range(1, 33)]
-        assert fractions == sorted(fractions)
-        assert 0 < fractions[0] and fractions[-1] < ROOF
-    assert share_bytes_per_ns(arch) * arch.sm_count == pytest.approx(arch.roof_bytes_per_s * 1e-9)
-
-
-def test_every_limit_alone_bounds_the_fraction():
-    assert roof_fraction(32, 1000.0, 1.0, 1e-3) == pytest.approx(ROOF, rel=0.01)
-    assert roof_fraction(1, 10.0, 10000.0, 1e-3) < 0.002  # memory: one block, little to move
-    assert roof_fraction(32, 100.0, 1.0, 10000.0) < 0.011  # issue
-    assert roof_fraction(32, 1.0, 1e-3, 1e-3) < 0.04  # launch
+from weft.schedulers.cost.parts import balance, rereads_from_memory
 
 
 def test_whole_blocks_leave_multiprocessors_idle():

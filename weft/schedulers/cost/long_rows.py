@@ -1,0 +1,70 @@
+"""What a kernel does whose rows are too long for registers: kept in shared memory, or read again by every pass. Pure arithmetic.
+
+Read first: `work_of_long_rows`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...arch import WARP_THREADS, Arch
+from ..facts import PersistentFacts
+from .parts import (
+    ACCESS_INSTRUCTIONS,
+    FITTED,
+    OP_INSTRUCTIONS,
+    RESULT_INSTRUCTIONS,
+    STEP_INSTRUCTIONS,
+    Fitted,
+    barrier_clocks,
+    clusters_at_once,
+    fold_clocks,
+    rereads_from_memory,
+)
+from .passing import LINE_BYTES, Passing, resident_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class LongRows:
+    """Params of a kernel, named as in `PersistentParams`. is_reread: each pass reads the row again; else shared memory has it. shared_bytes: of a block."""
+
+    is_reread: bool
+    vector_elems: int
+    unroll: int
+    bdimx: int
+    max_registers: int
+    shared_bytes: int
+    is_projected: bool
+    cluster_blocks: int = 1
+
+
+def work_of_long_rows(p: LongRows, f: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
+    """Return what the kernel does. A block has a row, or its part of one, and walks over it once for each pass."""
+    t, levels = arch.latencies, max(1, f.passes - 1)
+    warps, inputs = p.bdimx / WARP_THREADS, max(1, f.vectorizable_inputs)
+    vectors = math.ceil(f.reduction_elems / (p.vector_elems * p.bdimx * p.cluster_blocks))
+    rounds = math.ceil(vectors / p.unroll)
+    again = p.is_projected and f.projected_bits is not None and f.projected_bits < f.persistent_bits
+    mufu = p.vector_elems * vectors * (f.mufu + (again and f.recompute_has_exact_exp))
+    # each pass reads the row, from memory or from where it is kept, where it is written first
+    accesses = inputs * (f.passes + (not p.is_reread)) + f.broadcast_operands + (f.output_bits > 0)
+    operations = f.instructions + again * f.recompute_instructions
+    instructions = vectors * (OP_INSTRUCTIONS * operations * p.vector_elems + ACCESS_INSTRUCTIONS * accesses) + levels * RESULT_INSTRUCTIONS + STEP_INSTRUCTIONS
+    wait = levels * (fold_clocks(p.bdimx, t) + 2 * barrier_clocks(warps, t)) + (rounds * levels * t.shared_latency_clocks if not p.is_reread else 0.0)
+    if p.cluster_blocks > 1:
+        wait += levels * c.cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * p.cluster_blocks)
+    resident = float(resident_blocks(p.bdimx, p.max_registers, p.shared_bytes, arch))
+    seats = float(clusters_at_once(p.cluster_blocks, arch)) * p.cluster_blocks * resident if p.cluster_blocks > 1 else arch.sm_count * resident
+    blocks = f.iteration_elems * p.cluster_blocks
+    moved = f.total_elems * max(1, f.input_bits + f.output_bits) / 8
+    reread = f.total_elems * f.input_bits / 8 * levels if p.is_reread else 0.0
+    in_work = min(seats / p.cluster_blocks, f.iteration_elems) * f.reduction_elems * f.input_bits / 8
+    from_memory = moved + reread * rereads_from_memory(in_work, arch)
+    through_l2 = (moved + reread) / t.l2_bytes_per_s * arch.roof_bytes_per_s
+    walks = 1 + (levels * c.l2 * t.l2_latency_ns / t.dram_latency_ns if p.is_reread else 0.0)
+    return Passing(
+        dram_bytes=max(from_memory, through_l2), block_bytes=p.bdimx * p.unroll * p.vector_elems * f.input_bits / 8, blocks=blocks, warps=warps,
+        resident=resident, seats=seats, rounds=rounds * walks, instructions=instructions, mufu=mufu,
+        lines=warps * vectors * accesses * WARP_THREADS * p.vector_elems * f.max_dtype_bits / 8 / LINE_BYTES, wait_clocks=wait, exchange_ns=0.0,
+    )  # fmt: skip
