@@ -78,7 +78,8 @@ class Candidate:
         )
 
 
-CRITERIA = (f"predicted time (to {NEAR:.0%})", "wider vectors", "one row per block", "fewer idle lanes", f"{BLOCK_THREADS[0]} threads", "fewer vectors of a thread")
+TIME = f"predicted time (to {NEAR:.0%})"
+CRITERIA = (TIME, "wider vectors", "one row per block", "fewer idle lanes", f"{BLOCK_THREADS[0]} threads", "fewer vectors of a thread")
 SHOWN, TUNED = 6, 40
 """Candidates in a trace, and those among which tuning finds some of every way."""
 
@@ -173,9 +174,15 @@ class Candidates:
             keep &= bdimx >= 2 * at.vector_elems  # the ends of a row have a thread for each element
         if at.is_phased or self.facts.block_elems:
             keep &= outer == 1  # each row has a phase of its own; lanes that share a block of elements are neighbours
-        down = self._walks_down(at, -(-at.left // (bdimy * outer))) & (at.position > 0)
-        place, phased = (np.full(len(vector), value) for value in (at.position, int(at.is_phased)))
-        return np.stack((place, vector, outer, inner, bdimx, bdimy, down, phased), 1)[keep]
+        place, phased, down = (np.full(len(vector), value) for value in (at.position, int(at.is_phased), 0))
+        if at.is_phased:  # a thread has one row, and the grid may have fewer along that side
+            down = (-(-at.left // bdimy) > MAX_GRID[1]).astype(int)
+        rows = np.stack((place, vector, outer, inner, bdimx, bdimy, down, phased), 1)[keep]
+        if not self._loses_operands(at.position):
+            return rows
+        others = rows[rows[:, 6] == 0]
+        others[:, 6] = 1
+        return np.concatenate((rows, others))
 
     def _widths(self, at: Break) -> list[int]:
         """Return the widths of vectors that are tried: the widest, and narrower ones where it would leave threads of the chip idle."""
@@ -184,10 +191,10 @@ class Candidates:
             fewest = min(fewest, self.facts.min_vector_elems)
         return [width for width in (at.vector_elems >> n for n in range(at.vector_elems.bit_length())) if width >= fewest]
 
-    def _walks_down(self, at: Break, rows: np.ndarray) -> np.ndarray:
-        """True where blocks go down the left side first: operands along a row would leave L2 before the next row reads them; or the grid allows nothing else."""
-        is_lost = any(min(places) == at.position for _, places in self.facts.spread) and rereads_from_memory(step_bytes(self.facts, at.position), self.arch) > 0
-        return is_lost | (at.is_phased & (rows > MAX_GRID[1]))  # with a phase, a thread has one row
+    def _loses_operands(self, position: int) -> bool:
+        """True where L2 loses operands along a row before the next row reads them, unless blocks walk down the left side first."""
+        is_along = any(min(places) == position for _, places in self.facts.spread)
+        return position > 0 and is_along and rereads_from_memory(step_bytes(self.facts, position), self.arch) > 0
 
 
 def in_order(rows: np.ndarray, times: np.ndarray, facts: PointwiseFacts) -> np.ndarray:

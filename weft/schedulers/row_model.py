@@ -114,7 +114,8 @@ def predicted_specialized(params: AsyncRowsParams, facts: PersistentFacts, arch:
     rows_per_group = ceil_div(facts.iteration_elems, params.blocks * params.groups)
     filled = facts.iteration_elems / (params.blocks * params.groups * rows_per_group)
     lasting = rows_per_group * max(cost.transfer_ns * params.groups, rest)
-    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(), in_flight / (c.latency * t.dram_latency_ns * arch.share_bytes_per_ns))
+    needed_bytes = c.latency * t.dram_latency_ns * arch.share_bytes_per_ns
+    limits = (params.groups * cost.transfer_ns / rest, cost.transfer_ns / cost.issue_ns(), in_flight / needed_bytes)
     first = t.bulk_latency_ns + c.l2 * t.l2_latency_ns * (facts.broadcast_operands > 0)
     return _fraction(limits, c) * filled * lasting / (lasting + first)
 
