@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -129,8 +130,11 @@ def breaks(facts: PointwiseFacts) -> list[Break]:
     return out
 
 
+_COLUMNS = ("break_point", "vector_elems", "unroll_outer", "unroll_inner", "bdimx", "bdimy", "is_left_fastest", "is_phased")
+
+
 class Candidates:
-    """The kernels that are compared, for one set of facts. table: one row for each, with the columns of `Pointwise`."""
+    """The kernels that are compared, for one set of facts. rows: one for each, with these columns."""
 
     def __init__(self, facts: PointwiseFacts, arch: Arch) -> None:
         if not facts.total_elems:  # nothing runs; any params are legal
@@ -141,8 +145,10 @@ class Candidates:
 
     def table(self) -> Pointwise:
         """Return the candidates as arrays."""
-        position, *numbers, left_fastest, is_phased = self.rows.T
-        return Pointwise(position, *(column.astype(float) for column in numbers), left_fastest > 0, is_phased > 0)
+        columns: dict[str, Any] = dict(zip(_COLUMNS, self.rows.T))
+        numbers = {name: columns[name].astype(float) for name in _COLUMNS[1:6]}
+        marks = {name: columns[name] > 0 for name in _COLUMNS[6:]}
+        return Pointwise(break_point=columns["break_point"], **numbers, **marks)
 
     def ranked(self, count: int) -> list[Candidate]:
         """Return the `count` best, best first."""
@@ -177,7 +183,7 @@ class Candidates:
         place, phased, down = (np.full(len(vector), value) for value in (at.position, int(at.is_phased), 0))
         if at.is_phased:  # a thread has one row, and the grid may have fewer along that side
             down = (-(-at.left // bdimy) > MAX_GRID[1]).astype(int)
-        rows = np.stack((place, vector, outer, inner, bdimx, bdimy, down, phased), 1)[keep]
+        rows: np.ndarray = np.stack((place, vector, outer, inner, bdimx, bdimy, down, phased), 1)[keep]
         if not self._loses_operands(at.position):
             return rows
         others = rows[rows[:, 6] == 0]
