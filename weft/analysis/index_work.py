@@ -35,7 +35,7 @@ class IndexWork:
 
 def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorView], in_vectors: Iterable[TensorView], position: int) -> IndexWork:
     """Return the counts with the loops left of `position` merged, and those from there on. in_vectors: tensors that are read or written in vectors."""
-    vectors, count = set(in_vectors), len(order)
+    vectors = set(in_vectors)
     accesses, places = [0, 0, 0], [set[int](), set[int](), set[int]()]
     for tensor in tensors:
         varies = [n in axes.stored(tensor) for n in order]
@@ -50,8 +50,9 @@ def index_work(axes: LoopAxes, order: Sequence[int], tensors: Iterable[TensorVie
         if kind < 2:
             places[kind] |= {at for at in gaps if at > position}
         places[2] |= {at for at in gaps if at < position}
-    assert all(at < count for found in places for at in found)
-    return IndexWork(*accesses, len(places[0]), len(places[1]), len(places[0] | places[1]), len(places[2]))
+    of_vectors, of_elements, of_rows = accesses
+    divided = len(places[0]), len(places[1]), len(places[0] | places[1]), len(places[2])
+    return IndexWork(of_vectors, of_elements, of_rows, *divided)
 
 
 def _gaps(tensor: TensorView, varies: Sequence[bool], order: Sequence[int], axes: LoopAxes) -> set[int]:
