@@ -14,14 +14,9 @@ import numpy as np
 from ...analysis.index_work import IndexWork
 from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from ..facts import PointwiseFacts
-from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, fold_clocks, rereads_from_memory
+from .parts import ACCESS_INSTRUCTIONS, DIVISION_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, fold_clocks, registers, rereads_from_memory
 from .passing import LINE_BYTES, Passing, piece_cost, resident_blocks
 
-OTHER_REGISTERS, SINGLE, ELEMENT, INSTRUCTION = 14.0, 0.5, 0.6, 0.1
-"""Of a thread: addresses and bounds; for each element that is loaded by itself, element of a vector that is worked on, operation between them. Source: 4,600
-kernels for an H200, estimated to 6 registers (one standard deviation)."""
-DIVISION_INSTRUCTIONS = 25.0
-"""Of a thread, for an index that is divided by an extent: 20 of 32 bits that share a reciprocal, 30 alone. Counted in machine code of 206 kernels (sm_90a)."""
 Reads = dict[str, Any]
 """Counts of `IndexWork`, as arrays."""
 
@@ -80,11 +75,11 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
 
 
 def needed_registers(f: PointwiseFacts, reads: Reads, p: Pointwise) -> Any:
-    """Return the registers of a thread: what it loads before the first use, and one vector that it works on."""
-    inputs, v = max(1, f.full_inputs), p.vector_elems
-    words = np.ceil(v * f.read_bits / inputs / 32)
-    loaded = words * np.maximum(0, reads["vector_accesses"] - f.vectorizable_outputs) + SINGLE * v * reads["element_accesses"]
-    return OTHER_REGISTERS + p.unroll_outer * p.unroll_inner * loaded + ELEMENT * v + INSTRUCTION * f.instructions
+    """Return the registers of a thread, whose vectors are all loaded before the first is used."""
+    v, vectors = p.vector_elems, p.unroll_outer * p.unroll_inner
+    words = np.ceil(v * f.read_bits / max(1, f.full_inputs) / 32)
+    loaded = vectors * words * np.maximum(0, reads["vector_accesses"] - f.vectorizable_outputs)
+    return registers(loaded, f.instructions, single=vectors * v * reads["element_accesses"], has_loop=False)
 
 
 def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:

@@ -13,11 +13,20 @@ import numpy as np
 from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from ..arithmetic import tree_workspace_bytes
 from ..facts import ReductionFacts
-from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks, clusters_at_once, fold_clocks
+from .parts import (
+    ACCESS_INSTRUCTIONS,
+    FITTED,
+    OP_INSTRUCTIONS,
+    RESULT_INSTRUCTIONS,
+    STEP_INSTRUCTIONS,
+    Fitted,
+    barrier_clocks,
+    clusters_at_once,
+    fold_clocks,
+    registers,
+)
 from .passing import LINE_BYTES, Passing, piece_cost, resident_blocks
 
-OTHER_REGISTERS = 24.0
-"""Of a thread beside loaded vectors and partial results: addresses, loops, one vector that is worked on. Source: some 100 kernels for an H200."""
 SHIFTED_ACCESSES = 3
 """Of a vector that begins at any element: words of 32 bits."""
 
@@ -41,10 +50,9 @@ class Reductions:
 
 
 def needed_registers(f: ReductionFacts, loaded: Any, vector: Any, *, is_outer: bool) -> Any:
-    """Return the registers of a thread that loads so many words before their first use."""
-    if not is_outer:
-        return OTHER_REGISTERS + loaded + f.accumulator_bits / 32
-    return OTHER_REGISTERS + loaded + vector * (f.accumulator_bits / 32 + f.column_inputs)
+    """Return the registers of a thread that loads so many words before their first use; one of columns has sums of its own for each element."""
+    held = vector * (f.accumulator_bits / 32 + f.column_inputs) if is_outer else f.accumulator_bits / 32
+    return registers(loaded, f.instructions, held=held)
 
 
 def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted = FITTED) -> Passing:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...arch import WARP_THREADS, Arch
-from .parts import ACCESS_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks
+from .parts import ACCESS_INSTRUCTIONS, DIVISION_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks, registers
 from .passing import Passing, piece_cost, resident_blocks
 
 SHARED_INSTRUCTIONS = 2.5
@@ -19,9 +19,6 @@ SHARED_INSTRUCTIONS = 2.5
 ROW_VECTOR_INSTRUCTIONS = 45.0
 """Of a thread, beside the access, for a vector of a row that begins anywhere: what goes from lane to lane, the bytes of two vectors picked, the ends of a
 row. Counted in machine code for the H200 (device/row_vectors.cuh)."""
-DIVISION_INSTRUCTIONS = 20.0
-"""Of a thread, for the quotient and the rest by a size of the call."""
-OTHER_REGISTERS = 16.0
 CUT_BYTES = 32.0
 """Moved once more for each row of a tile whose neighbour shares a line and comes much later."""
 
@@ -79,7 +76,7 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     instructions = instructions + DIVISION_INSTRUCTIONS * (straight * f.divides_across + turned * f.divides_along)
     rounds = (f.turned_inputs > 0) * np.ceil(turned / p.turned_unroll) + (f.straight_inputs > 0) * np.ceil(straight / p.unroll)
     at_once = np.maximum(p.unroll * p.along_vector * f.straight_inputs, p.along_vector * p.unroll)
-    needed = OTHER_REGISTERS + at_once * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 32
+    needed = registers(at_once * f.bits / max(1, f.straight_inputs + f.straight_outputs + tiles) / 32, f.instructions, has_loop=False)
     straight_piece = np.where(tile >= f.along, f.along * np.minimum(tile, f.across), tile) * (f.bits - f.turned_bits) / 8 / straight_tensors
     turned_piece = straight_piece  # where nothing lies across, as with lookups alone
     if tiles:
