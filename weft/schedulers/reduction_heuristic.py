@@ -30,17 +30,14 @@ from .facts import ReductionFacts
 UNROLLS, MOST_UNROLL = (1, 2, 4), 8
 """Vectors of each input that a thread loads at once: all that it has, where these are few."""
 MOST_SHIFTED_UNROLL = 1
-MOST_LOADED_REGISTERS = 64
-"""Of a thread, for these vectors."""
-MOST_GRID_SPLIT = 1024
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
 """Blocks of a multiprocessor among which rows or columns are shared."""
 INNER_THREADS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MOST_LONE_VECTORS = 16
 """Of a thread whose row has less than a warp."""
 BLOCK_THREADS = (128, 256, 512)
-RUN_THREADS, RUN_BLOCK_THREADS, USED_RUN_LANES = (32, 64, 128, 256), 256, 0.85
-"""Threads along the inner run of "3d", of a block, and the part of them that must have work."""
+RUN_THREADS, RUN_BLOCK_THREADS = (32, 64, 128, 256), 256
+"""Threads along the inner run of "3d", and of a block."""
 OUTER_THREADS_X = (1, 2, 4, 8, 16, 32, 64, 128)
 LEAST_WIDTH = 8
 """Vectors that blocks of columns read of a row, at least, where rows are not shorter."""
@@ -228,7 +225,7 @@ class Candidates:
 
     def unrolls(self, vectors: int) -> list[int]:
         """Return the loads before the first use that are tried, for a thread that has so many vectors."""
-        most = max(1, min(MOST_SHIFTED_UNROLL if self.overlaps else MOST_UNROLL, MOST_LOADED_REGISTERS // self.loaded_registers))
+        most = MOST_SHIFTED_UNROLL if self.overlaps else MOST_UNROLL
         fewest = 1 if self.facts.is_inner or vectors <= MOST_UNROLL else 2
         return sorted({min(vectors, most), *(unroll for unroll in UNROLLS if fewest <= unroll < min(vectors, most))})
 
@@ -252,7 +249,7 @@ class Candidates:
             return
         seen = {1}
         for wanted in ROUNDS_OF_BLOCKS:
-            split = _nice(max(1, min(most, MOST_GRID_SPLIT, self.arch.sm_count * wanted // max(1, blocks))))
+            split = _nice(max(1, min(most, self.arch.sm_count * wanted // max(1, blocks))))
             if split not in seen and wanted * threads <= self.arch.max_threads_per_sm:
                 seen.add(split)
                 yield split
@@ -275,14 +272,12 @@ class Candidates:
             yield from self._inner_3d()
 
     def _inner_3d(self) -> Iterator[_Shape]:
-        """Threads along x stay within the inner run, so no index is divided; only where that wastes few lanes."""
+        """Threads along x stay within the inner run, so no index is divided."""
         facts = self.facts
         outer = facts.runs[0][1]
         row = ceil_div(facts.inner_run_elems, self.vector)
         for bdimx in RUN_THREADS:
             for unroll in self.unrolls(ceil_div(row, bdimx)):
-                if row / (ceil_div(row, bdimx * unroll) * unroll * bdimx) < USED_RUN_LANES:
-                    continue
                 bdimz = max(1, min(RUN_BLOCK_THREADS // bdimx, previous_power_of_two(outer)))
                 for split in self.splits(facts.iteration_elems, outer // bdimz, bdimx * bdimz):
                     yield True, unroll, bdimx, 1, bdimz, split, False, self.registers(bdimx * bdimz)
