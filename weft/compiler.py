@@ -134,7 +134,8 @@ class Prepared:
 class Proposal:
     """A scheduler and its parameters for one set of sizes. `trace`: the candidates; `declined`: the schedulers asked before, with reasons.
 
-    way: which of the scheduler's ways to do it these params belong to, where candidates are compared.
+    way: which of the scheduler's ways to do it these params belong to, where candidates are compared. is_last: no other params are left, so that a kernel
+    that was refused only because others are faster is taken.
     """
 
     scheduler: SchedulerType
@@ -142,8 +143,11 @@ class Proposal:
     trace: str = field(default="", compare=False)
     declined: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     way: str = field(default="", compare=False)
+    is_last: bool = False
 
 
+MOST_SLOW = 3
+"""Kernels that are refused only because others are probably faster, and cost a compilation each; then the first of them is taken."""
 LOGGER = logging.getLogger("weft")
 _BY_NAME: dict[SchedulerType, Scheduler] = {s.name: s for s in SCHEDULERS}
 
@@ -205,13 +209,18 @@ def propose(
             reasons[scheduler.name.name] = declined.reason
             continue
         params, trace = scheduler.choose_way(analysis, sizes, alignments, arch, way)  # type: ignore[arg-type]
-        rejected = prepared.rejected.get(scheduler.name, {})
-        if params in rejected:
-            other = scheduler.choose_other(analysis, sizes, alignments, arch, frozenset(rejected))  # type: ignore[arg-type]
-            if other is None:
+        rejected, is_last, tried = prepared.rejected.get(scheduler.name, {}), False, [params]
+        while params in rejected and not is_last:
+            slow = [p for p in tried if rejected[p].is_usable]
+            other = None
+            if len(slow) < MOST_SLOW:
+                other = scheduler.choose_other(analysis, sizes, alignments, arch, frozenset(tried))  # type: ignore[arg-type]
+            if other is None and not slow:
                 raise ScheduleFailed(fusion, scheduler.name, rejected[params])
-            params, trace = other
-        proposal = Proposal(scheduler.name, params, trace, tuple(reasons.items()))
+            params, trace = other or (slow[0], f"what else there is was refused, too: {slow[0]}")
+            is_last = other is None
+            tried.append(params)
+        proposal = Proposal(scheduler.name, params, trace, tuple(reasons.items()), is_last=is_last)
         Dump.scheduler(proposal)
         return proposal
     raise NoScheduler(reasons, fusion.tensor_exprs())
@@ -255,7 +264,7 @@ def reject(found: Rejected) -> None:
     """Let the scheduler choose other params for fusions like this from now on. Errors: what was found, when it chose them in spite of that."""
     failures = FAILURES.setdefault(known_key(found.fusion), Failures())
     rejected = failures.rejected.setdefault(found.proposal.scheduler, {})
-    if found.proposal.params in rejected:
+    if found.proposal.params in rejected and not (found.proposal.is_last and rejected[found.proposal.params].is_usable):
         raise found.error
     rejected[found.proposal.params] = found.error
     prepare(found.fusion).learn(failures)
@@ -282,7 +291,9 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
     """Return the program of the kernel that `proposal` describes, with the time of each stage in seconds. overlaps: see `lower`."""
     start = time.perf_counter()
     scheduled, result = schedule_clone(fusion, proposal)
-    return _finish(scheduled, result, index_type, name, time.perf_counter() - start, overlaps)
+    program = _finish(scheduled, result, index_type, name, time.perf_counter() - start, overlaps)
+    program.most_spill_bytes = None if proposal.is_last else result.most_spill_bytes
+    return program
 
 
 def program_of_scheduled(fusion: Fusion, index_type: DataType, *, name: str, result: ScheduleResult | None = None, overlaps: bool = False) -> KernelProgram:

@@ -58,6 +58,7 @@ class WeftError(RuntimeError):
     code = "W000"
     what = "{message}"
     fix = ""
+    is_usable = False  # True for a kernel that is refused only because others are probably faster
 
     def __init__(self, message: str | None = None, **values: object) -> None:
         if message is not None:

@@ -23,7 +23,7 @@ from two_sided_fusions import WAYS, forced, norm_backward, norm_backward_in_floa
 
 from weft import DataType, FusionDefinition  # noqa: E402
 
-SHAPES = ((35, 512), (2049, 512), (5, 496))
+SHAPES = ((35, 512), (70, 512), (2049, 512), (5, 496))
 AUTOMATIC = ((4096, 4096), (4096, 4097), (333, 16384), (20000, 257), (64, 65536), (7, 3001), (1, 40000), (100000, 128))
 TOLERANCE = {DataType.BFloat16: 2.0**-8, DataType.Float: 2.0**-12}  # a column sum of 100,000 terms in float: 2^-24 * sqrt(1e5) of its terms, some 2^-15
 

@@ -12,6 +12,7 @@ import torch
 import weft.schedulers.inner_outer as two_sides
 from weft import DataType, FusionDefinition
 from weft.arch import arch_by_name
+from weft.compiler import MOST_SLOW
 from weft.expr import const
 from weft.ir.enums import SchedulerType
 from weft.lower.program import KernelProgram, Need
@@ -94,9 +95,47 @@ def test_a_scheduler_without_other_params_leaves_the_fusion_to_others(monkeypatc
         check(rows_and_columns())
 
 
-def program(max_registers: int | None, threads: int, *, cooperative: bool = False, needs: frozenset[Need] = frozenset()) -> KernelProgram:
+def test_where_all_kernels_spill_a_little_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    build, refused = EmulatorEngine.build, []
+
+    def refusing(self, program, options, **more):  # noqa: ANN001, ANN003, ANN202
+        if program.cooperative and program.most_spill_bytes is not None:
+            refused.append((program.name, program.max_registers))
+            error = TooManySpills(kernel=program.name, bytes=100, registers=64, limit=program.most_spill_bytes)
+            error.is_usable = True
+            raise error
+        return build(self, program, options, **more)
+
+    monkeypatch.setattr(EmulatorEngine, "build", refusing)
+    fd = rows_and_columns()
+    with options(strict_schedules=True):
+        check(fd)
+    used = fd.fec.kernel_runtimes[-1]
+    assert used.proposal.is_last and len(set(refused)) == MOST_SLOW
+    assert (used.program.name, used.program.max_registers) == refused[0]
+
+
+@pytest.mark.parametrize("limit, error", [(64, True), (None, False), (128, False)])
+def test_how_much_may_spill_while_there_are_other_params(monkeypatch: pytest.MonkeyPatch, limit: int | None, error: bool) -> None:
+    compiled = SimpleNamespace(cubin=b"", resources=Resources(64, 0, 0, 0, 100, 100), log="", ptx=None, from_cache=False, kept="")
+    monkeypatch.setattr(nvrtc, "compile_or_load", lambda *_, **__: compiled)
+    monkeypatch.setattr("weft.runtime.driver.load_kernel", lambda *_: object())
+    engine, given = SimpleNamespace(arch=H100, device=0), program(64, 256, cooperative=True, most_spill_bytes=limit)
+    if not error:
+        engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
+        return
+    with pytest.raises(TooManySpills, match="100 bytes of each thread .* 64 are the most") as found:
+        engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
+    assert found.value.is_usable
+
+
+def program(
+    max_registers: int | None, threads: int, *, cooperative: bool = False, needs: frozenset[Need] = frozenset(), most_spill_bytes: int | None = None
+) -> KernelProgram:
     block = (const(threads), const(1), const(1))
-    return SimpleNamespace(name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative, needs=needs)  # type: ignore[return-value]
+    return SimpleNamespace(  # type: ignore[return-value]
+        name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative, needs=needs, most_spill_bytes=most_spill_bytes
+    )
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,14 @@ def test_all_rejected_leaves_the_last_resort() -> None:
     assert choose_inner_outer(seen.facts, H200, rejected=every)[0] == candidates.last_resort()
 
 
+def test_a_row_that_no_block_has_registers_for_is_declined() -> None:
+    fits = seen_of(Spec("rms", "float32", 2, 1 << 18))  # the sums of these columns fit, and spill a little
+    assert Candidates(fits.facts, H200, False).why_none_fits() is None
+    seen = seen_of(Spec("layer", "float32", 1, 1 << 20, sums=2))
+    assert not size_of(Candidates(seen.facts, H200, False).table())
+    assert "registers for its part of a row and the sums of its columns" in Candidates(seen.facts, H200, False).why_none_fits().reason
+
+
 def test_a_row_that_fits_nowhere_has_no_candidate() -> None:
     seen = seen_of(Spec("layer", "float32", 64, 1 << 21, sums=4))
     assert choose_inner_outer(seen.facts, H200)[0].weights == "late"

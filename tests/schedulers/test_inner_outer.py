@@ -130,6 +130,25 @@ def test_second_passes_behind_where_rows_are_whole_ask_for_no_bounds(cluster, ro
     assert "store_global_vector" in between and "T0.size" not in between and " < p" in between.split("store_global_vector")[0]
 
 
+@pytest.mark.parametrize("cluster, rows", [(1, 34), (1, 8), (2, 18)])
+def test_second_passes_behind_whose_steps_have_all_rows_or_none_ask_for_the_first(cluster, rows, monkeypatch):
+    """Two rows of a thread at once, and an even number of them: the loop is written once, without a test."""
+    monkeypatch.setitem(WAYS, "pairs", {**WAYS["second passes behind, whole steps"], "fill": "whole", "cluster_blocks": cluster, "blocks": 4 // cluster})
+    fd, inputs = norm_backward(DataType.BFloat16), norm_backward_inputs(rows, 512 * cluster, DataType.BFloat16)
+    with forced("pairs"):
+        run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+    text = fd.fec.kernel_runtimes[-1].program.text
+    assert text.count("hand_over") == 1 and text.count("weft::take_") == 1 and "else {" not in text
+
+
+def test_an_odd_number_of_rows_has_no_whole_steps_of_two():
+    inputs = norm_backward_inputs(35, 512, DataType.BFloat16)
+    with forced("second passes behind, whole steps"), pytest.raises(WrongAssumption, match="% 2"):
+        in_way = template.choose_inner_outer
+        template.choose_inner_outer = lambda *a: (dataclasses.replace(in_way(*a)[0], has_whole_steps=True), "")  # `forced` puts the choice back
+        norm_backward(DataType.BFloat16).execute(inputs)
+
+
 def test_fewer_rows_than_blocks_are_never_put_behind():
     """Every block has a row at least; what is forced in spite of that is refused by the host."""
     inputs = norm_backward_inputs(3, 512, DataType.BFloat16)

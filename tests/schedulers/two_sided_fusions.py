@@ -184,7 +184,9 @@ CASES: dict[str, Callable[[], tuple[FusionDefinition, list, list]]] = {
 
 
 # ---------------------------------------------------------------- ways
-PLAIN: dict[str, Any] = dict(blocks=4, batches=1, lanes=8, threads_y=8, groups=1, row_unroll=1, loads="now", stages=1, is_reread=False, cluster_blocks=1)
+PLAIN: dict[str, Any] = dict(
+    blocks=4, batches=1, lanes=8, threads_y=8, groups=1, row_unroll=1, loads="now", stages=1, is_reread=False, cluster_blocks=1, has_whole_steps=False
+)
 WAYS: dict[str, dict[str, Any]] = {
     "loaded when needed": dict(loads="now"),
     "a row ahead in registers": dict(loads="ahead", row_unroll=2),
@@ -202,6 +204,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "rows that begin anywhere, rows at once": dict(loads="tma", stages=2, is_shifted=True, row_unroll=2, threads_y=4, batches=2, fill="leading"),
     "second passes behind": dict(loads="tma", stages=3, is_reread=True, is_behind=True, fill="partial"),
     "second passes behind, rows at once": dict(loads="tma", stages=3, is_reread=True, is_behind=True, row_unroll=2, fill="partial"),
+    "second passes behind, whole steps": dict(
+        loads="tma", stages=3, is_reread=True, is_behind=True, row_unroll=2, fill="partial", has_whole_steps=True
+    ),
     "second passes behind, in a cluster": dict(loads="tma", stages=3, is_reread=True, is_behind=True, cluster_blocks=2, blocks=2, fill="partial"),
     "what is computed is kept": dict(loads="tma", stages=2, project_to_inputs=False),
 }
@@ -232,7 +237,9 @@ def forced(way: str) -> Iterator[None]:
     def chosen(facts, arch, *more):  # noqa: ANN001, ANN002, ANN202
         params, trace = choose(facts, arch, *more)
         fields = {**PLAIN, **PHASED, **PHASED_WAYS[way]} if way in PHASED_WAYS else {**PLAIN, **WAYS[way]} if way else {}
-        return dataclasses.replace(params, **fields), trace
+        params = dataclasses.replace(params, **fields)
+        whole = params.has_whole_steps and facts.rows.iteration_elems % params.row_unroll == 0
+        return dataclasses.replace(params, has_whole_steps=whole), trace
 
     template.choose_inner_outer = chosen
     try:

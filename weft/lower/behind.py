@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import InternalError
-from ..expr import ONE, ZERO, Sym, add, conjunction, conjuncts, largest, sub, substitute, terms, var, variables
+from ..expr import ONE, ZERO, Sym, add, conjunction, conjuncts, is_int, largest, less, mod, sub, substitute, terms, var, variables
 from ..ir.enums import GRID_TYPES, MemoryType
 from .bounds import first_iterations
 from .contracts import lowering_pass
@@ -47,7 +47,7 @@ def run_behind(kernel: Kernel, state: BuildState) -> Kernel:
             raise NothingToPutBehind(found=f"{len(found)} loops have a reduction of the threads of a block")
         loop = kernel.body[found[0]]
         assert isinstance(loop, Loop)
-        kernel.body[found[0] : found[0] + 1] = _Rows(kernel, loop).written()
+        kernel.body[found[0] : found[0] + 1] = _Rows(kernel, loop, state.staying.rows_of_step).written()
     return kernel
 
 
@@ -68,11 +68,11 @@ class _Rows:
     """The parts of a loop over rows.
 
     around: the loop of one iteration that is unswitched, and has the nest in it. head: what stands in front of it: values of the row, the wait for it.
-    first, second: the passes. loads: of rows to come, behind the reduction.
+    first, second: the passes. loads: of rows to come, behind the reduction. rows_of_step: that a step has or has not, all of them.
     """
 
-    def __init__(self, kernel: Kernel, loop: Loop) -> None:
-        self.kernel, self.loop, self.index = kernel, loop, loop.index
+    def __init__(self, kernel: Kernel, loop: Loop, rows_of_step: int) -> None:
+        self.kernel, self.loop, self.index, self.rows_of_step = kernel, loop, loop.index, rows_of_step
         nest = _nest_of(loop)
         assert nest is not None
         self.around = next((s for s in loop.body if isinstance(s, Loop) and s.body is nest), None)
@@ -103,18 +103,34 @@ class _Rows:
         bounds: dict[Sym, None] = {}
         for s in walk([*self.first, self.reduce, *self.second]):
             if isinstance(s, Op):
-                found = [a for a in conjuncts(s.predicate) if self._is_row_bound(a)]
+                found = {a: self._of_step(a) for a in conjuncts(s.predicate)}
+                found = {a: of_step for a, of_step in found.items() if self._is_row_bound(of_step)}
                 s.predicate = conjunction(a for a in conjuncts(s.predicate) if a not in found)
-                bounds.update(dict.fromkeys(found))
+                bounds.update(dict.fromkeys(found.values()))
         for position, end in (a.args for a in bounds):
             first = substitute(position, {self.index: ZERO})
-            assumed = (add(largest(first) or first, 1), end)
-            if assumed not in self.kernel.assumptions:
-                self.kernel.assumptions.append(assumed)
+            whole = [(mod(end, self.rows_of_step), ZERO)] if self.rows_of_step > 1 else []
+            for assumed in [(add(largest(first) or first, 1), end), *whole]:
+                if assumed not in self.kernel.assumptions:
+                    self.kernel.assumptions.append(assumed)
         count = first_iterations(self.index, self.loop.extent, bounds)
         if count is None:
             raise NothingToPutBehind(found=f"the bounds {', '.join(map(str, bounds))} do not say how many rows a block has")
         return count
+
+    def _of_step(self, atom: Sym) -> Sym:
+        """Return the bound of the first row of a step for that of any of its rows: m * i + j < m * n where m * i < m * n, with j below m."""
+        if self.rows_of_step == 1 or atom.op != "lt":
+            return atom
+        position = terms(atom.args[0])
+        inner = [v for (v, *more), count in ((factors, n) for factors, n in position.items() if factors) if not more and count == 1 and self._counts_rows(v)]
+        if len(inner) != 1 or any(n % self.rows_of_step for factors, n in position.items() if factors != (inner[0],)):
+            return atom
+        return less(substitute(atom.args[0], {inner[0]: ZERO}), atom.args[1])
+
+    def _counts_rows(self, v: Sym) -> bool:
+        """True for the index of a loop over the rows of a step."""
+        return v.extent is not None and is_int(v.extent, self.rows_of_step) and str(v.payload) not in GRID_NAMES and not is_host_variable(v)
 
     def _is_row_bound(self, atom: Sym) -> bool:
         """True for i * n + block < rows."""

@@ -144,13 +144,16 @@ def _compiled(arch: Arch, program: KernelProgram, options: Options, fmad: bool) 
 
     unit = ("#define WEFT_BOUNDS\n" if _reports(program, options) else "") + translation_unit(program.text, program.blocks, shortened=True)
     limits = registers_to_try(program, arch)
-    most_spilled = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
+    safe = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
+    most_spilled = safe if program.most_spill_bytes is None else min(safe, program.most_spill_bytes)
     for limit in limits:
         compiled = compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
         spilled = compiled.resources.spill_store_bytes or 0
         if spilled <= most_spilled:
             return compiled
-    raise TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=most_spilled)
+    error = TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=most_spilled)
+    error.is_usable = spilled <= safe
+    raise error
 
 
 class _GpuKernel:

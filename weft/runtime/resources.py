@@ -35,7 +35,7 @@ class CooperativeGridTooLarge(UserError):
 
 class TooManySpills(UserError):
     code = "W784"
-    what = "kernel {kernel} keeps {bytes} bytes of each thread in memory for want of registers, of which it has {registers}; {limit} are safe"
+    what = "kernel {kernel} keeps {bytes} bytes of each thread in memory for want of registers, of which it has {registers}; {limit} are the most that it may"
     fix = "keep fewer elements per thread, or allow more registers (fewer threads per block)"
 
 

@@ -373,7 +373,7 @@ def request_for(
     proposal: "compiler.Proposal", part: Part, index_type: DataType, engine: Engine, options: Options, *, fmad: bool = True, overlaps: bool = False
 ) -> Request:  # fmt: skip
     """Return the request for the kernel that a proposal describes. overlaps: it may start before the kernel in front of it has ended."""
-    key = (part, proposal.scheduler, proposal.params, index_type, overlaps)
+    key = (part, proposal.scheduler, proposal.params, proposal.is_last, index_type, overlaps)
 
     def make() -> KernelProgram:
         try:

@@ -32,7 +32,8 @@ class Decline:
 @dataclass(frozen=True)
 class ScheduleResult:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
-    how loops over rows are peeled, how blocks go from row to row, and the widest access of a thread to global memory."""
+    how loops over rows are peeled, how blocks go from row to row, the widest access of a thread to global memory, and how many bytes of each thread the compiler
+    may keep in memory for want of registers while there are other params (None: as many as are safe)."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
@@ -40,6 +41,7 @@ class ScheduleResult:
     peel: Peel | None = None
     staying: StayingBlocks | None = None
     access_bits: int = MAX_VECTOR_BITS
+    most_spill_bytes: int | None = None
 
 
 class Scheduler(ABC):

@@ -18,6 +18,7 @@ from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
 from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE
+from .base import Decline
 from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .two_sides import TwoSidedFacts
 
@@ -233,7 +234,17 @@ class Candidates:
         values = {field.name: getattr(table, field.name) for field in fields(table)}
         one = {name: value[place].item() if isinstance(value, np.ndarray) else value for name, value in values.items()}
         loads = LOADS[one.pop("loads")]
-        return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], "weights": "registers", "is_shifted": loads == "tma" and self.is_shifted})
+        whole_steps = one["is_behind"] and one["row_unroll"] > 1 and self.rows.iteration_elems % one["row_unroll"] == 0
+        more = {"weights": "registers", "is_shifted": loads == "tma" and self.is_shifted, "has_whole_steps": whole_steps}
+        return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], **more})
+
+    def why_none_fits(self) -> Decline | None:
+        """Return why not even the largest block has registers for a row and the sums of its columns; None where it has, or another kernel fits."""
+        last = self.last_resort()
+        needed = ceil_div(last.batches * last.vector_elems * (self.facts.column_accumulator_bits + int(self.kept_bits)), 32)
+        if needed <= last.max_registers or len(self.table().batches):
+            return None
+        return Decline(f"a thread would need {needed} registers for its part of a row and the sums of its columns, and has {last.max_registers}")
 
     def last_resort(self) -> InnerOuterParams:
         """Return params for rows whose sums fit into the registers of no block."""
