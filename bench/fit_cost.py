@@ -23,11 +23,11 @@ from measure import RESULTS, table
 from two_sided_definitions import Spec, benchmark_specs, seen_of
 
 from weft.arch import Arch, arch_by_name
-from weft.runtime.resources import MOST_SPILL_BYTES
 from weft.schedulers.cost.model import time_ns
 from weft.schedulers.cost.parts import FITTED, Fitted
 from weft.schedulers.cost.two_sided import Kernels, Rows, needed_registers, work_of
 from weft.schedulers.cost.work import Work
+from weft.schedulers.inner_outer import FEW_SPILL_BYTES
 from weft.schedulers.inner_outer_candidates import FILLS, Candidates
 from weft.schedulers.inner_outer_params import LOADS
 
@@ -68,10 +68,10 @@ class Recorded:
         return work_of(self.kernels, self.rows, arch)
 
 
-def read(paths: Sequence[Path], arch: Arch) -> Recorded:
+def read(paths: Sequence[Path], arch: Arch, most_spill_bytes: int = FEW_SPILL_BYTES) -> Recorded:
     """Read records: kernels that the runtime takes, of cases that have three at least.
 
-    The runtime refuses a kernel that spills too much, and takes the next one by the model: as if the first had not been there.
+    The runtime refuses a kernel that spills more, and takes the next one by the model: as if the first had not been there.
     """
     specs: list[Spec] = []
     columns: dict[str, list[Any]] = {f.name: [] for f in fields(Kernels)}
@@ -81,7 +81,7 @@ def read(paths: Sequence[Path], arch: Arch) -> Recorded:
         data = json.loads(path.read_text(encoding="utf-8"))
         for found in data["cases"]:
             timed = [dict(zip(data["columns"], k)) for k in found.get("kernels", ()) if k[0] is not None]
-            good = [k for k in timed if (k["spill_bytes"] or 0) <= (0 if k["loads"] == "tma" else MOST_SPILL_BYTES)]
+            good = [k for k in timed if (k["spill_bytes"] or 0) <= (0 if k["loads"] == "tma" else most_spill_bytes)]
             if len(good) < 3:
                 continue
             spec = Spec(*found["spec"])

@@ -32,8 +32,8 @@ class Decline:
 @dataclass(frozen=True)
 class ScheduleResult:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
-    how loops over rows are peeled, how blocks go from row to row, the widest access of a thread to global memory, and how many bytes of each thread the compiler
-    may keep in memory for want of registers while there are other params (None: as many as are safe)."""
+    how loops over rows are peeled, how blocks go from row to row, the widest access of a thread to global memory, and how many bytes of each thread may
+    stay in memory for want of registers while there are other params (None: as many as are safe)."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None

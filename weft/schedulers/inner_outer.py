@@ -49,8 +49,8 @@ NOT_SPECIALIZED = (
 
 
 FEW_SPILL_BYTES = 64
-"""Of a thread, beyond which other params are taken while there are some. One H200: 163 random cases, of which three chose a kernel with 100 to 416 bytes that took
-1.35 to 1.92 times as long as another (bench/results/two_sided_behind.json); the choice then loses 0.9 % less in the geometric mean."""
+"""Of a thread, beyond which other params are taken while there are some. One H200, 163 random cases (bench/results/two_sided_behind.json): three had chosen
+kernels with 100 to 416 bytes that took 1.35 to 1.92 times as long as another; the choice loses 0.9 % less in the geometric mean."""
 TIMED_OF_A_WAY = 4
 """Candidates of each way to load rows that tuning sees."""
 
