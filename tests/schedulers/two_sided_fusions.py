@@ -221,7 +221,7 @@ PHASED_WAYS: dict[str, dict[str, Any]] = {
     "a ring": dict(loads="tma", stages=3, is_shifted=True),
     "a ring, rows side by side and at once": dict(loads="tma", stages=2, is_shifted=True, lanes=64, threads_y=1, groups=2, row_unroll=2),
     "a ring that passes read again": dict(loads="tma", stages=3, is_shifted=True, is_reread=True, batches=2, threads_y=4),
-    "second passes behind": dict(loads="tma", stages=3, is_shifted=True, is_reread=True, is_behind=True),
+    "second passes behind, by phase": dict(loads="tma", stages=3, is_shifted=True, is_reread=True, is_behind=True),
     "in a cluster": dict(loads="ahead", cluster_blocks=2),
     "in a cluster, a ring": dict(loads="tma", stages=3, is_shifted=True, cluster_blocks=2),
     "in a large cluster, a ring": dict(loads="tma", stages=2, is_shifted=True, is_reread=True, cluster_blocks=4),

@@ -230,7 +230,7 @@ class Candidates:
         values = {field.name: getattr(table, field.name) for field in fields(table)}
         one = {name: value[place].item() if isinstance(value, np.ndarray) else value for name, value in values.items()}
         loads = LOADS[one.pop("loads")]
-        whole_steps = one["is_behind"] and one["row_unroll"] > 1 and self.rows.iteration_elems % one["row_unroll"] == 0
+        whole_steps = one["is_behind"] and not one["is_phased"] and one["row_unroll"] > 1 and self.rows.iteration_elems % one["row_unroll"] == 0
         more = {"weights": "registers", "is_shifted": loads == "tma" and self.is_shifted, "has_whole_steps": whole_steps}
         return InnerOuterParams(**one | {"loads": loads, "fill": FILLS[one["fill"]], **more})
 
