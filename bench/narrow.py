@@ -94,7 +94,16 @@ def cases(rows: int, columns: int, device: str) -> dict[str, tuple[Callable[...,
         "nvfp4 stochastic": (lambda x: q.nvfp4(x, None, "128x4", is_stochastic=True), (x,)),
         "nvfp4 hadamard stochastic": (lambda x: q.nvfp4(x, None, "128x4", hadamard=(1, -1) * 8, is_stochastic=True), (x,)),
         "silu mul nvfp4 swizzled": (lambda x, y: q.silu_mul_nvfp4(x, y), (x, y)),
+        "nvfp4 swizzled of zeros": (lambda x: q.nvfp4(x, None, "128x4"), (torch.zeros_like(x),)),
+        "rms nvfp4 swizzled of zeros": (lambda x, w: q.rms_norm_nvfp4(x, w), (torch.zeros_like(x), w)),
+        "rms nvfp4 swizzled, a tenth zeros": (lambda x, w: q.rms_norm_nvfp4(x, w), (with_zeros(x, generator), w)),
     }
+
+
+def with_zeros(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return x with a tenth of its blocks of 16 zeros."""
+    blocks = x.unflatten(-1, (-1, 16))
+    return (blocks * (torch.rand(*blocks.shape[:-1], 1, device=x.device, generator=generator) >= 0.1)).flatten(-2)
 
 
 def main() -> None:

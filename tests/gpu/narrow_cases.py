@@ -1,6 +1,6 @@
 """Narrow types for compute-sanitizer: odd widths, one row, slices at every byte, no rows, each recipe, scales in tiles and columns, all ways to keep rows.
 
-    PYTHONPATH=. compute-sanitizer --tool memcheck python tests/gpu/narrow_cases.py [--only TEXT]
+    PYTHONPATH=. compute-sanitizer --tool memcheck python tests/gpu/narrow_cases.py [--only TEXT] [--share 0/2]
     (also --tool racecheck, --tool initcheck)
 
 Every result is compared with the reference of the same inputs; exits with 1 when one is wrong. Read first: `cases`.
@@ -153,12 +153,15 @@ def same_as_in_registers(rows: int, columns: int) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has this text")
-    only, wrong = parser.parse_args().only, 0
-    for name, agrees in (*casts(), *recipes()):
-        if only in name:
-            is_right = agrees()
-            wrong += not is_right
-            print(f"{'ok   ' if is_right else 'WRONG'} {name}", flush=True)
+    parser.add_argument("--share", default="0/1", help="I/N: of these, each Nth from the Ith on")
+    given = parser.parse_args()
+    first, step = map(int, given.share.split("/"))
+    chosen, wrong = [case for case in (*casts(), *recipes()) if given.only in case[0]][first::step], 0
+    for name, agrees in chosen:
+        is_right = agrees()
+        wrong += not is_right
+        print(f"{'ok   ' if is_right else 'WRONG'} {name}", flush=True)
+    print(f"{len(chosen) - wrong} of {len(chosen)} right", flush=True)
     return 1 if wrong else 0
 
 

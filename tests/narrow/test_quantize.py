@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import block_formats
 import numpy as np
 import pytest
@@ -145,9 +147,37 @@ def test_rows_and_columns_of_nvfp4_are_quantized_by_one_kernel(layout):
     inputs = [random_values((3, 16, 256), BF16), torch.ones(())]
     fd.execute(inputs)
     text = fd.fec.get_cuda_kernel(inputs)
-    assert text.count("__global__") == 1 and text.count("load_global_vector") == 1
+    assert text.count("__global__") == text.count("weft::cp_async<16>(") == 1 and "load_global_vector" not in text  # read once, into shared memory
+    assert text.count("convert_scaled_vector<8>") == text.count("convert_scaled_vector<16, 4>") == 1
+    assert re.search(r"unroll 1\n  for \(int i\d+ = 0; i\d+ < 16;", text)  # rows are a loop that stays one
+    assert re.search(r"T\d+_at\d+ \+ i\d+ \* 16", text) or layout == "rows"  # what rows share is added to addresses in front
     with pytest.raises(RuntimeError, match="no matrix of whole blocks of 16 both ways"):
         quantize.nvfp4_both_ways(x[:, :40])
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float64])
+@pytest.mark.parametrize("first", [0, 1])
+def test_rows_and_columns_of_other_floats(dtype, first, caplog):
+    """Bytes are those of the same numbers as floats of 32 bits, also from an odd address, and no scheduler fails on the way."""
+    x = random_values((48 * 80 + 1,), DataType.Float)[first : first + 48 * 80].to(dtype).view(48, 80)
+    for got, wanted in zip(quantize.nvfp4_both_ways(x), quantize.nvfp4_both_ways(x.float()), strict=True):
+        np.testing.assert_array_equal(codes(got), codes(wanted))
+    assert not caplog.records
+
+
+def test_a_transposed_weight_has_tiles():
+    w = random_values((256, 128), BF16)
+    for got, wanted in zip(quantize.blocks_128x128(w.t()), quantize.blocks_128x128(w.t().contiguous()), strict=True):
+        np.testing.assert_array_equal(codes(got), codes(wanted))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool, torch.complex64])
+def test_what_is_no_float_is_refused(dtype):
+    """A cast would take the imaginary part away."""
+    x = torch.ones(128, 128).to(dtype)
+    for recipe in (quantize.nvfp4, quantize.mxfp8, quantize.per_row, quantize.nvfp4_both_ways, quantize.per_tensor_current, quantize.blocks_128x128):
+        with pytest.raises(RuntimeError, match="no floats"):
+            recipe(x)
 
 
 @pytest.mark.parametrize("name, block", [("mxfp8", 32), ("nvfp4", 16)])

@@ -53,7 +53,8 @@ def cast_scaled(writer: Any, s: ScaledCast, depth: int) -> None:
     target, (source, factor) = s.outputs[0], s.operands
     assert isinstance(source, Access)
     places = f"{target.buffer.name}, {writer.scalars.index(target.index)}, {source.buffer.name}, {writer.scalars.index(source.index)}"
-    writer.emit(depth, f"weft::convert_scaled_vector<{s.vector_elems}>({places}, {writer.read(factor, DataType.Float)});")
+    count = f"{s.vector_elems}, {s.step}" if s.step > 1 else str(s.vector_elems)
+    writer.emit(depth, f"weft::convert_scaled_vector<{count}>({places}, {writer.read(factor, DataType.Float)});")
 
 
 def tile_scales(writer: Any, s: KeepScale | StoreScales, depth: int) -> None:

@@ -32,6 +32,7 @@ from ..ops.monoids import MONOIDS, Monoid, StateMonoid
 from ..ops.registry import lookup
 from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile_scales
 from .parameters import signature_lines
+from .places import Places
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, scatter_store
 from .protocol import exchange_text, write_protocol
 from .row_vectors import load_row_vector
@@ -63,6 +64,7 @@ class CudaWriter:
             self.blocks["complex"] = None
         if any(b.dtype.is_narrow_float for b in kernel.buffers.values()):
             self.blocks["narrow"] = None
+        self.places = Places()
         self.lines: list[str] = []
         self.origins: list[LineOrigin] = []  # of `lines`, counted from 1
         self.needs: set[Need] = set()
@@ -101,10 +103,13 @@ class CudaWriter:
         """Write one statement with what is inside it."""
         if isinstance(s, Loop):
             index, extent = s.index.payload, self.scalars.index(s.extent)
+            has_places = self.kernel.keeps_places and self.places.begin(self, s, depth)
             self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
             self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
             self.body(s.body, depth + 1)
             self.emit(depth, "}")
+            if has_places:
+                self.places.end()
         elif isinstance(s, (If, Block)):
             condition = s.predicate if isinstance(s, If) else s.condition
             self.emit(depth, "{" if condition is TRUE else f"if ({self.scalars.condition(condition)}) {{")
@@ -192,6 +197,8 @@ class CudaWriter:
 
     def address(self, place: Access) -> str:
         """Return the pointer to an element, or to the unit of memory that begins with it where elements share one."""
+        if (kept := self.places.address(self, place)) is not None:
+            return kept
         index = place.index if not place.buffer.dtype.is_packed else floordiv(place.index, place.buffer.dtype.elems_per_unit)
         text = self.scalars.index(index)
         return place.buffer.name if index is ZERO else f"{place.buffer.name} + ({text})" if self.kernel.sums_offsets else f"{place.buffer.name} + {text}"

@@ -530,12 +530,12 @@ WEFT_DEVICE void convert_narrow_vector(Array<To, DstN>& dst, int dst_offset, con
 #endif
 }
 
-// N elements, a multiple of eight, times a factor that they share, to floats of 4 bits.
-template <int N, int DstN, class From, int SrcN>
+// N elements, a multiple of eight, STEP places apart, times a factor that they share, to floats of 4 bits.
+template <int N, int STEP = 1, int DstN, class From, int SrcN>
 WEFT_DEVICE void convert_scaled_vector(Array<e2m1, DstN>& dst, int dst_offset, const Array<From, SrcN>& src, int src_offset, float factor) {
   float values[N];
 #pragma unroll
-  for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i));
+  for (int i = 0; i < N; i++) values[i] = convert<float>(src.get(src_offset + i * STEP));
 #if defined(WEFT_EMULATOR)
   e2m1* to = dst.target(dst_offset, N);
   unsigned words[N / 8];

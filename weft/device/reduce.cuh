@@ -239,16 +239,23 @@ WEFT_DEVICE bool arrive_grid(const T (&values)[N], T* partials, int* semaphore, 
   return last;
 }
 
+template <class Op, int N, class T> WEFT_DEVICE void fold_rank(T (&values)[N], const T* partials, unsigned long long rank, unsigned kept, unsigned kept_threads) {
+  const T* theirs = partials + (rank * kept_threads + kept) * N;
+#pragma unroll
+  for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], load_partial(theirs + n));
+}
 // The last block's share of the partials: thread `worker` of `workers` folds ranks worker, worker + workers, ...
 template <class Op, int N, class T>
 WEFT_DEVICE void fold_partials(T (&values)[N], T identity, const T* partials, unsigned segment, unsigned ranks, unsigned kept, unsigned kept_threads, unsigned worker,
                                unsigned workers) {
+  const unsigned long long first = static_cast<unsigned long long>(segment) * ranks;
 #pragma unroll
   for (int n = 0; n < N; n++) values[n] = identity;
-  for (unsigned rank = worker; rank < ranks; rank += workers) {
-    const T* theirs = partials + ((static_cast<unsigned long long>(segment) * ranks + rank) * kept_threads + kept) * N;
-#pragma unroll
-    for (int n = 0; n < N; n++) values[n] = Op::combine(values[n], load_partial(theirs + n));
+  if constexpr (N < 16) {
+    for (unsigned rank = worker; rank < ranks; rank += workers) fold_rank<Op>(values, partials, first + rank, kept, kept_threads);
+  } else {  // the compiler by itself loads four ranks at once, 64 values, and spills
+#pragma unroll 2
+    for (unsigned rank = worker; rank < ranks; rank += workers) fold_rank<Op>(values, partials, first + rank, kept, kept_threads);
   }
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..analysis.axes import is_row_major
 from ..analysis.blocks import WARP_LANES
 from ..errors import UserError
-from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, is_divisible, mod, mul, recombine, sub, substitute, var, variables
+from ..expr import TRUE, ZERO, Sym, add, ceildiv, equal, floordiv, from_terms, is_divisible, mod, mul, recombine, sub, substitute, terms, var, variables
 from ..ir.block_ops import COLUMNS, GROUPED, PADDED, PADDED_COLUMNS, SWIZZLED, BlockFoldOp, BlockSampleOp, sample_shape
 from ..ir.enums import ParallelType
 from ..ir.values import TensorView
@@ -110,6 +110,20 @@ def tiled_index(indexer: Indexer, output: TensorView, row: Sym | None = None) ->
     """Return where a scale lies among tiles of 128 rows by 4 columns; row: where it is not the scale's own. Source: cuBLAS, layout of block scaling factors."""
     r, c = _places(indexer, output)
     r = r if row is None else row
-    tile = add(mul(floordiv(r, 128), ceildiv(sample_shape(output)[1], 4)), floordiv(c, 4))
-    within = add(add(mul(mod(r, 32), 16), mul(floordiv(mod(r, 128), 32), 4)), mod(c, 4))
-    return add(mul(tile, 512), within)
+    (above, row_within), (before, column_within) = _divided(r, 128), _divided(c, 4)
+    (group, line) = _divided(row_within, 32)
+    tile = add(mul(above, ceildiv(sample_shape(output)[1], 4)), before)
+    return add(mul(tile, 512), add(add(mul(line, 16), mul(group, 4)), column_within))
+
+
+def _divided(a: Sym, d: int) -> tuple[Sym, Sym]:
+    """Return a / d and a % d of an index, d a power of two. (16 * x + y) / 128 is x / 8 where y is below 16, so that only y moves where x stays."""
+    unit = d // 2
+    while unit > 1:
+        whole = {factors: coefficient for factors, coefficient in terms(a).items() if coefficient % unit == 0}
+        rest = from_terms({factors: coefficient for factors, coefficient in terms(a).items() if factors not in whole})
+        if whole and rest is not ZERO and floordiv(rest, unit) is ZERO:
+            high = from_terms({factors: coefficient // unit for factors, coefficient in whole.items()})
+            return floordiv(high, d // unit), add(mul(mod(high, d // unit), unit), rest)
+        unit //= 2
+    return floordiv(a, d), mod(a, d)

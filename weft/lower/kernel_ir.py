@@ -238,7 +238,9 @@ class MagnitudeFold(Op):
 
 @dataclass(eq=False)
 class ScaledCast(Op):
-    """A cast of neighbours in registers, the first operand, to floats of 4 bits, each times the second operand, a Float that all of them share."""
+    """A cast of elements in registers, the first operand, `step` places apart, to floats of 4 bits, each times the second operand, a Float that all share."""
+
+    step: int = 1
 
 
 @dataclass(eq=False)
@@ -400,6 +402,7 @@ class Kernel:
     block_limits: list[tuple[str, Sym, int]] = field(default_factory=list)  # (thread index, threads wanted, threads fixed)
     in_place: tuple[int, ...] = ()
     cooperative: bool = False
+    keeps_places: bool = False  # what is the same in all iterations of a loop over registers is added to addresses in front of it, see `codegen.places`
     sums_offsets: bool = False  # offsets are added up as integers before they meet an address; the compiler adds each to 64 bits where it is left to it
     overlaps: bool = False  # it may start before the kernel in front of it has ended
     cluster: tuple[int, int, int] = (1, 1, 1)

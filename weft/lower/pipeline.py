@@ -72,19 +72,20 @@ check_order(PIPELINE)
 def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
     peel: Peel | None = None, staying: StayingBlocks | None = None,
-    overlaps: bool = False, dump: Callable[[str, str], None] | None = None,
+    overlaps: bool = False, keeps_places: bool = False, dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
     peel: how loops over rows are peeled.
-    staying: how blocks that stay go from row to row. overlaps: it may start before the kernel in front of it has ended, where it can.
+    staying: how blocks that stay go from row to row. keeps_places: see `Kernel`.
+    overlaps: it may start before the kernel in front of it has ended, where it can.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
     state.peel, state.staying = peel, staying
-    kernel.cluster, kernel.overlaps = (cluster_blocks, 1, 1), overlaps
+    kernel.cluster, kernel.overlaps, kernel.keeps_places = (cluster_blocks, 1, 1), overlaps, keeps_places
     if dump:
         dump("build_kernel", body_text(kernel.body))
     given: frozenset[str] = frozenset()

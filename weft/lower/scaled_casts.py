@@ -7,7 +7,7 @@ Read first: `join_factors`.
 from __future__ import annotations
 
 from ..dtypes import DataType
-from ..expr import ZERO, Sym, add, sub, variables
+from ..expr import ZERO, Sym, add, sub, substitute, variables
 from ..ir.enums import MemoryType
 from ..ir.values import PointwiseOp
 from .contracts import lowering_pass
@@ -29,7 +29,8 @@ def join_factors(kernel: Kernel, state: BuildState) -> Kernel:
     casts = {s: source.buffer for s in ops if (source := _packed_cast(s)) is not None}
     if casts:
         touched = [place.buffer for s in ops for place in (*s.outputs, *s.operands) if isinstance(place, Access)]
-        _join(kernel.body, {s: buffer for s, buffer in casts.items() if touched.count(buffer) == 2})
+        of_casts = list(casts.values())  # a nest that is written twice has each cast, and what it reads, twice
+        _join(kernel.body, {s: buffer for s, buffer in casts.items() if touched.count(buffer) == 2 * of_casts.count(buffer)})
     return kernel
 
 
@@ -57,13 +58,14 @@ def _join(body: list[Statement], casts: dict[Op, Buffer]) -> None:
             loop = loops[casts[s]]
             product = _product(loop, s)
             if product is not None:
-                body[number] = ScaledCast(s.expr, s.outputs, list(product), vector_elems=s.vector_elems)
+                *operands, step = product
+                body[number] = ScaledCast(s.expr, s.outputs, operands, vector_elems=s.vector_elems, step=step)
                 gone |= {loop, casts[s]}
     body[:] = [s for s in body if not (isinstance(s, Loop) and s in gone or isinstance(s, Allocate) and s.buffer in gone)]
 
 
-def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym] | None:
-    """Return the vector and the factor whose products a loop makes for a cast; None where it does more, or other things."""
+def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym, int] | None:
+    """Return the elements, the factor whose products a loop makes for a cast, and how far the elements lie apart; None where it does more, or other things."""
     *before, last = [s for s in loop.body if not isinstance(s, Allocate)]
     read = _packed_cast(cast)
     extent = loop.extent.value if loop.extent.is_const else 0
@@ -77,9 +79,11 @@ def _product(loop: Loop, cast: Op) -> tuple[Access, Access | Sym] | None:
     for element, factor in (last.operands, last.operands[::-1]):
         taken = made.get(element.buffer, element) if isinstance(element, Access) else element
         if _is_fixed(factor, loop, made) and isinstance(taken, Access) and (not made or taken is not element):
-            first = sub(taken.index, loop.index)
-            if taken.buffer.memory is MemoryType.local and taken.buffer.dtype.is_float and loop.index not in variables(first):
-                return Access(taken.buffer, first), factor
+            step = sub(substitute(taken.index, {loop.index: add(loop.index, 1)}), taken.index)
+            first = substitute(taken.index, {loop.index: ZERO})
+            is_wide = taken.buffer.dtype.is_float and not taken.buffer.dtype.is_narrow_float
+            if taken.buffer.memory is MemoryType.local and is_wide and step.is_const and step.value >= 1:  # type: ignore[operator]
+                return Access(taken.buffer, first), factor, step.value  # type: ignore[return-value]
     return None
 
 

@@ -40,11 +40,18 @@ def quantize(
         raise WrongTensors(problem=f"no recipe: {problem}", remedy=f"give an object of weft.quantize.formats, and one of {', '.join(map(repr, BEFORE))}")
     for number, x in enumerate(inputs):
         check_kind("quantize", f"input {number}", x, "Tensor")
+        check_floats(x, f"input {number}")
     if recipe.has_scale != (scale is not None):
         raise WrongTensors(problem=f"{recipe} {'takes a scale' if recipe.has_scale else 'takes no scale'}", remedy="see the function of the recipe")
     described = tuple((torch_dtype_to_nvfuser_dtype(x.dtype), x.dim(), x.is_contiguous()) for x in inputs)
     fd = _definition(recipe, before, described, eps, has_amax)
     return tuple(fd.execute([*inputs, *([] if scale is None else [scale])]))
+
+
+def check_floats(x: torch.Tensor, name: str) -> None:
+    """Errors: WrongTensors where elements are whole numbers, bools, or complex."""
+    if not x.dtype.is_floating_point:
+        raise WrongTensors(problem=f"{name} is of type {x.dtype}, which are no floats", remedy="cast it to a type of floats")
 
 
 @functools.lru_cache(maxsize=None)
@@ -134,17 +141,18 @@ def blocks_128x128(w: torch.Tensor, layout: str = "rows") -> Results:
     m, k = w.shape
     if m % 128 or k % 128:
         raise WrongTensors(problem=f"a weight of {m} x {k} is no whole tiles of 128 x 128", remedy="pad it")
+    check_floats(w, "the weight")
     where = "padded 1x4" if layout == "torch" else layout_for("128x128", layout)
-    elements, scales = _tiles(torch_dtype_to_nvfuser_dtype(w.dtype), where).execute([w.view(m // 128, 128, k // 128, 128)])
+    elements, scales = _tiles(torch_dtype_to_nvfuser_dtype(w.dtype), where, w.is_contiguous()).execute([w.view(m // 128, 128, k // 128, 128)])
     if layout == "torch":
         scales = scales[:, : k // 128]
     return elements.view(m, k), scales if where != "rows" else scales.view(m // 128, k // 128)
 
 
 @functools.lru_cache(maxsize=None)
-def _tiles(dtype: DataType, layout: str) -> FusionDefinition:
+def _tiles(dtype: DataType, layout: str, is_contiguous: bool) -> FusionDefinition:
     with FusionDefinition() as fd:
-        x = fd.ops.cast(fd.define_tensor([-1] * 4, contiguity=True, dtype=dtype), FLOAT)
+        x = fd.ops.cast(fd.define_tensor([-1] * 4, contiguity=is_contiguous, dtype=dtype), FLOAT)
         amax = fd.ops.maximum(fd.ops.max(fd.ops.abs(x), [1, 3], True), 1e-4)
         scale = fd.ops.div(amax, 448.0)
         fd.add_output(fd.ops.cast(fd.ops.mul(x, fd.ops.div(1.0, scale)), E4M3))

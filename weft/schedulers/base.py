@@ -32,8 +32,9 @@ class Decline:
 @dataclass(frozen=True)
 class ScheduleResult:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
-    how loops over rows are peeled, how blocks go from row to row, the widest access of a thread to global memory, and how many bytes of each thread may
-    stay in memory for want of registers while there are other params (None: as many as are safe)."""
+    how loops over rows are peeled, how blocks go from row to row, the widest access of a thread to global memory, how many bytes of each thread may stay in
+    memory for want of registers while there are other params (None: as many as are safe), and whether loops over registers add up addresses in front
+    (`Kernel.keeps_places`)."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
@@ -42,6 +43,7 @@ class ScheduleResult:
     staying: StayingBlocks | None = None
     access_bits: int = MAX_VECTOR_BITS
     most_spill_bytes: int | None = None
+    keeps_places: bool = False
 
 
 class Scheduler(ABC):

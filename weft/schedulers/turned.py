@@ -8,6 +8,8 @@ Owns which outputs are turned, and the template. Read first: `turned_outputs`, `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.reduction_shape import ReductionShape
 from ..ir.block_ops import sample_of
@@ -19,7 +21,9 @@ from .rows import arrange, arrange_axes, class_order, merge_axes_at, merge_run, 
 MOST_TURNED_ROWS = 32
 LANES_ALONG_COLUMNS = 8
 TURNED_THREADS = 128
-"""Lanes of a warp along columns: with vectors of 16 bytes they read lines of 128 bytes, and the four rows of lanes store 32 bytes of a column of 4 bits."""
+READ_BITS = 64
+"""Lanes of a warp along columns: with vectors of 16 bytes they read lines of 128 bytes, and the four rows of lanes store 32 bytes of a column of 4 bits.
+Bits of neighbouring columns that are read from shared memory at once: lanes lie 16 bytes apart, so that reads of single columns wait for each other's banks."""
 
 
 def turned_outputs(outputs: list[TensorView], axes: LoopAxes, shape: ReductionShape) -> list[TensorView]:
@@ -33,35 +37,42 @@ def turned_outputs(outputs: list[TensorView], axes: LoopAxes, shape: ReductionSh
     return [t for t in outputs if sample_of(t) is None and axes.memory_order(t)[-1:] == (reduced,)]
 
 
-def schedule_turned(reference: TensorView, axes: LoopAxes, shape: ReductionShape, vector_elems: int, bdimx: int, bdimy: int) -> int:
-    """Transform and bind [BIDx, BIDy, rows, TIDy = tiles above each other, TIDx, vector]; return how many axes stand left of the rows."""
+def schedule_turned(reference: TensorView, axes: LoopAxes, shape: ReductionShape, vector_elems: int, bdimx: int, bdimy: int, unswitch: bool) -> int:
+    """Transform and bind [BIDx, BIDy, one, rows, TIDy = tiles above each other, TIDx, vector]; return how many axes stand left of the rows.
+
+    unswitch: all of a block's work stands in the axis `one`, which is unswitched: conditions between rows keep the compiler from computing several at once.
+    """
     arrange(reference, class_order(reference, shape, axes))
     run = len(shape.runs[-1].classes)
     merge_run(reference, len(reference.get_loop_domain()) - run, run)
     line, vector = split_axis(reference, reference.axis(-1), vector_elems)
     blocks, threads_x = split_axis(reference, line, bdimx)
+    blocks, one = split_axis(reference, blocks, 1)
+    if unswitch:
+        one.parallelize(ParallelType.unswitch)
     loop = reference.get_loop_domain()
-    others = [a for a in loop if not a.is_reduction() and not any(a is b for b in (blocks, threads_x, vector))]
-    arrange_axes(reference, [*others, *(a for a in loop if a.is_reduction()), blocks, threads_x, vector])
+    others = [a for a in loop if not a.is_reduction() and not any(a is b for b in (blocks, one, threads_x, vector))]
+    arrange_axes(reference, [*others, *(a for a in loop if a.is_reduction()), blocks, one, threads_x, vector])
     outer = merge_axes_at(reference, 0, len(others))
     rows = reference.axis(int(bool(others)))
-    front: list[IterDomain] = [blocks]
+    front: list[IterDomain] = [blocks, one]
     threads_y: list[IterDomain] = []
     blocks.parallelize(ParallelType.grid_y if others else ParallelType.grid_x)
     if outer is not None:
         above, within = split_axis(reference, outer, bdimy)
         above.parallelize(ParallelType.grid_x)
         within.parallelize(ParallelType.block_y)
-        front, threads_y = [above, blocks], [within]
+        front, threads_y = [above, blocks, one], [within]
     threads_x.parallelize(ParallelType.block_x)
     arrange_axes(reference, [*front, rows, *threads_y, threads_x, vector])
     return len(front)
 
 
-def turn(turned: list[tuple[TensorView, TensorView]], passes: Passes, row_axes: int) -> None:
+def turn(turned: list[tuple[TensorView, TensorView]], passes: Passes, row_axes: int, again: Sequence[TensorView] = ()) -> None:
     """Let the rows of a thread be the innermost loop of turned outputs and of what is computed for these alone, in vectors.
 
     turned: (local tensor, output). Before: loops are those of `schedule_turned`. row_axes: how many of them stand left of the rows.
+    again: reads of shared memory for these alone. After: [..., TIDx, pieces of columns, columns, rows], of `again` with the columns of a piece as the vector.
     """
     wanted: list[TensorView] = []
     for local, output in turned:
@@ -72,11 +83,19 @@ def turn(turned: list[tuple[TensorView, TensorView]], passes: Passes, row_axes: 
             is_own = all(any(out is t for t in wanted) for use in source.uses() for out in use.outputs)
             if is_own and passes.first.get(source.name, 0) and source.name not in passes.kept_names and not source.is_fusion_input and source not in wanted:
                 wanted.append(source)
-    for tensor in wanted:
+    piece = min((READ_BITS // t.dtype().bits for t in again), default=0)
+    for tensor in [*wanted, *again]:
         loop = tensor.get_loop_domain()
         rows = loop[row_axes] if len(loop) > row_axes else None
-        if rows is not None and rows.is_iteration() and not rows.is_broadcast():
-            arrange_axes(tensor, [*(a for a in loop if a is not rows), rows])
+        if rows is None or not rows.is_iteration() or rows.is_broadcast():
+            continue
+        *left, columns = (a for a in loop if a is not rows)
+        columns.parallelize(ParallelType.serial)
+        pieces = list(split_axis(tensor, columns, min(piece, int(columns.sym.value)))) if piece else [columns]  # type: ignore[arg-type]
+        is_read = any(tensor is t for t in again)
+        arrange_axes(tensor, [*left, pieces[0], rows, pieces[1]] if is_read else [*left, *pieces, rows])
+        if is_read:
+            set_lanes(tensor)
     for local, output in turned:
         set_lanes(output)
         definition = local.definition()
