@@ -57,8 +57,7 @@ def _become(request: dict[str, Any]) -> None:
 
 def _serve() -> None:
     import torch._dynamo
-    import torch._functorch.aot_autograd
-    import torch._inductor.compile_fx  # noqa: F401
+    import torch._functorch.aot_autograd  # noqa: F401  (not Inductor, which a second process of weft's does without)
 
     assert threading.active_count() == 1 and not any(name == "weft" or name.startswith("weft.") for name in sys.modules)
     for line in sys.stdin:
