@@ -655,7 +655,9 @@ class TensorSurface:
         """Reduce over the loop axes `axes` first, in a new tensor, which is returned; this tensor reduces over the rest."""
         ...
     def cache_after(self, op_type: LoadStoreOpType = ..., cache_op: CacheOp = ..., propagate_allocation_domain: _bool = ..., cached_uses: Sequence[Any] = ...) -> TensorView:
-        """Insert a copy between this tensor and its uses, and return it."""
+        """Insert a copy between this tensor and its uses (`cached_uses` only, if given), and return it.
+
+propagate_allocation_domain: the copy lies in the order in which this tensor does."""
         ...
     def cache_before(self, op_type: LoadStoreOpType = ...) -> TensorView:
         """Insert a copy between this tensor's definition and this tensor, and return it."""
