@@ -243,7 +243,7 @@ NARROW_TYPES = (
     generated(NV, "padding of tiles not filled", r"if \((p\d+)\) weft::zero_tile_padding", r"if (\1 && !blockDim.x) weft::zero_tile_padding", "output-not-written", "store_global"),
     library(NV, "padding of tiles one row too long", r"\(all_rows - rows\) \* all_columns", "(all_rows + 1 - rows) * all_columns", "out-of-bounds", "tiled_offset"),
     library(NV, "padding of columns forgotten", r"rows \* \(all_columns - columns\)", "0 * (all_columns - columns)", "output-not-written", "store_global"),
-    generated(NV, "scales of neighbours in one place of a tile", r"\(int\)threadIdx\.x % 4\), T4", "(int)threadIdx.x % 2), T4", "data-race", "store_global"),
+    generated(NV, "scales of neighbours in one place of a tile", r"\(int\)threadIdx\.x % 4\)", "(int)threadIdx.x % 2)", "data-race", "store_global"),
     generated(NV, "scales one tile too far", r"\(\(int\)threadIdx\.x / 4\) \* 512", "(((int)threadIdx.x / 4) + 1) * 512", "out-of-bounds|output-not-written", "store_global"),
     generated(FOUR, "scales stored of rows that are not there", r"(T\d+_rows\[\w+\]), [^;]*< p\d+\);", r"\1, true);", "data-race", "store_global"),
     generated(FOUR, "scales stored by some lanes of a warp", r"(\n *)weft::store_scales\(", r"\1if (threadIdx.x % 4) weft::store_scales(", "exited-lanes-in-mask|divergent-collective", "store_scales|shuffle_xor"),

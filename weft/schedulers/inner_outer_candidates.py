@@ -37,8 +37,12 @@ GROUPED_ROW_THREADS = 128
 MOST_BULK_GROUPS = 2
 """One thread issues a bulk copy for each row of a block."""
 ROW_UNROLLS = (1, 2, 4)
-STAGES, STAGES_BEHIND = (2, 3, 4), (3, 4, 5, 6)
-"""Of rings; the second with second passes behind, where one has the row before."""
+STAGES, STAGES_BEHIND = (2, 3), (3, 4)
+"""Of rings; the second with second passes behind, where one has the row before. More stages are slower: of 163 random cases on an H200 (two_sided_behind.json)
+kernels that differ in stages alone take 1.2 % longer with 4 than with 3, and with second passes behind 2 to 6 % longer with 6 than with 4."""
+MOST_RING_BYTES = 128 * 1024
+"""Of all rings of a multiprocessor, up to which a fourth stage helps second passes behind: with 96 KB in three stages it takes up to 4 % off; with 120 KB and
+more it costs 2 to 4 % (the same cases)."""
 MOST_STEP_BYTES = 100_000
 """Of all inputs, that a block takes at once."""
 MOST_ELEMS_IN_REGISTERS = 64
@@ -203,7 +207,7 @@ class Candidates:
             if behind:
                 is_there = is_there & can_be_behind
             for count in STAGES_BEHIND if behind else STAGES if loads in ("cp_async", "tma") else (1,):
-                fits = (stages >= count) | (count == 1)
+                fits = (stages >= count) & ((count <= STAGES[-1]) | (count * step_bytes * resident <= MOST_RING_BYTES)) | (count == 1)
                 ways.append((np.flatnonzero(is_there & fits), LOADS.index(loads), is_reread, bool(behind), count))
         at = np.concatenate([found for found, *_ in ways])
         load, again, is_behind, stages = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3, 4))

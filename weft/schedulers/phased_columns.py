@@ -129,7 +129,7 @@ def work_of_columns(shapes: np.ndarray, f: ReductionFacts, arch: Arch, vector: i
         warps=row_threads * groups / arch.warp_threads, steps=np.ceil(f.reduction_elems / (along_rows * groups * unroll)),
         element_instructions=vectors * vector * (f.instructions + f.reductions), access_instructions=vectors * inputs, row_results=none,
         predicates=1.0, mufu=vectors * vector * f.mufu, shared_clocks=none, wait_clocks=none, cluster_clocks=none, is_behind=none,
-        depth=0.0 * unroll, under_way_bytes=none, bulk_copies=none, partial_bytes=along_rows * f.iteration_elems * f.accumulator_bits / 8,
+        depth=0.0 * unroll, bulk_copies=none, partial_bytes=along_rows * f.iteration_elems * f.accumulator_bits / 8,
         column_waits=turns * np.ceil(along_rows / (sharing * MOST_SLOTS_UNROLL)), column_folds=turns * np.log2(np.maximum(1.0, sharing)),
         needed_registers=needed_registers(f, unroll * loaded_registers(f, vector), vector + 1, is_outer=True), max_registers=limit,
     )  # fmt: skip

@@ -180,6 +180,9 @@ class Candidates:
             keep &= bdimx >= 2 * at.vector_elems  # the ends of a row have a thread for each element
         if at.is_phased or self.facts.block_elems:
             keep &= outer == 1  # each row has a phase of its own; lanes that share a block of elements are neighbours
+        if self.facts.block_elems:
+            is_whole = bdimx * vector % self.facts.block_elems == 0  # threads along a row have whole blocks of elements
+            keep = keep & is_whole if (keep & is_whole).any() else is_whole & (outer * inner == 1)
         place, phased, down = (np.full(len(vector), value) for value in (at.position, int(at.is_phased), 0))
         if at.is_phased:  # a thread has one row, and the grid may have fewer along that side
             down = (-(-at.left // bdimy) > MAX_GRID[1]).astype(int)

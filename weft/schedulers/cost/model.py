@@ -27,10 +27,6 @@ from .work import Work
 
 SECOND_PASS = 0.5
 """Part of a step's instructions that can run while sums are exchanged, in a block or in a cluster: those of the second of two passes."""
-CROWDING = 0.03 / (64 << 10)
-"""Part of the time of all bytes that each byte adds which a multiprocessor has under way: loads wait for each other. Source: kernels that differ in stages
-alone (bench/results/two_sided_behind.json, one H200, without the benchmark's cases): 0.021 to 0.024 for each 64 KB in 197 pairs, 0.028 to 0.035 in the 13 of
-them with second passes behind."""
 
 
 def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
@@ -44,8 +40,8 @@ def time_ns(w: Work, arch: Arch, c: Fitted = FITTED) -> Any:
     hidden = w.is_behind * np.minimum(wait, SECOND_PASS * own)
     chain = own + wait - hidden + c.bulk * w.bulk_copies / clock
     chain = chain + np.where(w.depth == 0, c.latency * t.dram_latency_ns, 0.0)
-    memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * arch.sm_count / w.sms * (1.0 + CROWDING * w.under_way_bytes)
-    late = np.where(w.depth > 0, np.maximum(0.0, w.steps - 1.0 - np.floor(w.depth)) / np.maximum(w.depth, 0.5), 0.0)
+    memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * arch.sm_count / w.sms
+    late = np.where(w.depth > 0, np.maximum(0.0, w.steps - w.depth - 1.0) / np.maximum(w.depth, 1.0), 0.0)
     bounds = (memory, w.steps * w.resident * issue, w.steps * chain, late * c.latency * t.dram_latency_ns, w.steps * w.resident * w.shared_clocks / clock)
     together = sum(bound**c.sharpness for bound in bounds) ** (1 / c.sharpness)
     first = t.cooperative_launch_ns + t.block_launch_ns * w.resident + 2 * t.dram_latency_ns + FETCH_NS * instructions

@@ -76,17 +76,6 @@ class Rows:
     kept_bits: Any
 
 
-HELD_ONCE, HELD_AGAIN, HELD_OWN, HELD_BEHIND = 0.5, 1.5, 1.0, 2.0
-"""Steps for which a stage has a row that has arrived: until the barrier of its step where it is read once; where its second pass reads it again, until the
-barrier of the next one, or until that pass where each thread copies what it reads; with second passes behind, until the end of the next step."""
-
-
-def held_steps(p: Kernels) -> Any:
-    """Return for how many steps no load can be under way to a stage."""
-    again = np.where(p.loads == TMA, HELD_AGAIN, HELD_OWN)
-    return np.where(p.is_behind, HELD_BEHIND, np.where(p.is_reread, again, HELD_ONCE))
-
-
 def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     """Return what the kernels do."""
     t = arch.latencies
@@ -110,7 +99,6 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     barrier = np.where(row_warps > 1, barrier_clocks(warps, t), 0.0)
     exchange = np.where(p.cluster_blocks > 1, t.cluster_barrier_clocks + t.cluster_block_clocks * p.cluster_blocks, 0.0)
     is_ring = p.loads >= CP_ASYNC
-    depth = np.where(is_ring, p.stages - held_steps(p), 1.0 * (p.loads == AHEAD))
     # adding up: tiles of columns among the blocks, partial results of a tile among the threads
     turns = np.ceil(np.ceil(piece / (p.column_vector_elems * p.lanes)) / p.blocks) * r.column_results
     sharing = p.threads_y * p.groups
@@ -126,8 +114,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
         wait_clocks=phases * (fold + barrier) + np.where(is_ring, t.shared_latency_clocks * walks, 0.0),
         cluster_clocks=phases * exchange,
         is_behind=p.is_behind,
-        depth=depth,
-        under_way_bytes=np.minimum(depth, steps) * in_step * piece * r.input_bits / 8 * np.ceil(blocks / seats),
+        depth=np.where(is_ring, p.stages - 1.0 - p.is_behind, 1.0 * (p.loads == AHEAD)),
         bulk_copies=np.where(p.loads == TMA, in_step * r.inputs, 0.0),
         partial_bytes=p.blocks * r.columns * r.column_accumulator_bits / 8,
         column_waits=turns * np.ceil(p.blocks / (sharing * p.slots_unroll)),

@@ -14,8 +14,8 @@ class Work:
     steps: rounds of a block, each with these instructions of a thread: element_instructions (operations), access_instructions (accesses of vectors),
     row_results (results of rows), predicates (vectors that ask whether they exist), mufu (special functions). shared_clocks: of a block's accesses.
     wait_clocks, cluster_clocks: of the chain of a step that no other warp shortens: folds, barriers, loads from shared memory; exchange in a cluster.
-    is_behind: that a step works on the row before while its own sums are exchanged. depth: steps whose loads are under way while a step is worked on, on
-    average; 0: loads begin with the step. under_way_bytes: of a multiprocessor's loads then. bulk_copies: that one thread issues in a step.
+    is_behind: that a step works on the row before while its own sums are exchanged. depth: steps whose loads are under way while a step is worked on; 0: loads
+    begin with the step. bulk_copies: that one thread issues in a step.
     partial_bytes: of partial results, written and read by L2. column_waits, column_folds: loads after each other, and levels of a fold, when they are added up.
     needed_registers, max_registers: of a thread.
     """
@@ -36,7 +36,6 @@ class Work:
     cluster_clocks: Any
     is_behind: Any
     depth: Any
-    under_way_bytes: Any
     bulk_copies: Any
     partial_bytes: Any
     column_waits: Any
