@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from weft.analysis.broadcast_bits import BroadcastBits
@@ -89,6 +90,14 @@ def test_blocks_have_a_row_of_their_own_where_that_fills_warps():
     assert (params.bdimx, params.bdimy) == (128, 1)
     narrow = choose(facts((65536, 16 * 8), left_only=16), H200)
     assert narrow.bdimx <= 16 and narrow.bdimx * narrow.bdimy >= 64
+
+
+@pytest.mark.parametrize("columns", [128, 256, 384, 1152, 4096])
+@pytest.mark.parametrize("block_elems", [16, 32, 128])
+def test_threads_along_a_row_have_whole_blocks_of_elements(block_elems, columns):
+    rows = Candidates(replace(facts((37, columns)), block_elems=block_elems), H200).rows
+    vector, bdimx = rows[:, 1], rows[:, 4]
+    assert len(rows) and not (bdimx * vector % block_elems).any()
 
 
 def test_many_rows_get_a_loop_around_the_grid():
