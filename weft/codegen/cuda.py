@@ -17,9 +17,7 @@ from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp, ReshapeOp, ScatterStoreOp
-from ..ir.values import (
-    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView,
-)  # fmt: skip
+from ..ir.values import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, Scalar, SqueezeOp, TensorView
 from ..lower.kernel_ir import (
     Access, Allocate, Block, BlockFold, Buffer, BulkCopy, If, KeepScale, Kernel, Let, LetRowEnd, Loop, MagnitudeFold, Move, Op, Reduce, Repack, RowLoad, Scan,
     ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
@@ -60,10 +58,9 @@ class CudaWriter:
         self.wide = wide_tensors(fusion)
         self.scalars = ScalarPrinter(kernel.index_type)
         self.blocks: dict[str, None] = {"cast": None}
-        if any(buffer.dtype.is_complex for buffer in kernel.buffers.values()):
-            self.blocks["complex"] = None
-        if any(b.dtype.is_narrow_float for b in kernel.buffers.values()):
-            self.blocks["narrow"] = None
+        for block, marks in ("complex", lambda t: t.is_complex), ("narrow", lambda t: t.is_narrow_float):
+            if any(marks(buffer.dtype) for buffer in kernel.buffers.values()):
+                self.blocks[block] = None
         self.places = Places()
         self.lines: list[str] = []
         self.origins: list[LineOrigin] = []  # of `lines`, counted from 1

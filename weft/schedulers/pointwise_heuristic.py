@@ -213,7 +213,7 @@ def in_order(rows: np.ndarray, times: np.ndarray, facts: PointwiseFacts) -> np.n
     position, vector, outer, inner, bdimx, bdimy = rows[order[:near], :6].T
     right = np.array([math.prod(facts.extents_elems[n:]) for n in range(max(1, len(facts.extents_elems)))])[position]
     vectors, in_block = -(-right // vector), bdimx * inner
-    idle = np.round(-(-vectors // in_block) * in_block / vectors, 1)
+    idle = np.where(position == 0, 1.0, np.round(-(-vectors // in_block) * in_block / vectors, 1))  # in one dimension only of the last block
     later = np.lexsort((outer * inner, abs(bdimx * bdimy - BLOCK_THREADS[0]), idle, bdimy > 1, -vector))
     return np.concatenate((order[:near][later], order[near:]))
 

@@ -156,6 +156,7 @@ class Candidates:
 
     def __init__(self, facts: ReductionFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
+        self.known_registers: dict[int | tuple[int, int], int] = {}
         self.is_phased, self.vector = vectors_along_rows(facts)
         if not facts.is_inner and facts.max_dtype_bits < 8:
             self.vector = min(self.vector, MOST_NARROW_COLUMNS)
@@ -230,14 +231,24 @@ class Candidates:
         return sorted({min(vectors, most), *(unroll for unroll in UNROLLS if fewest <= unroll < min(vectors, most))})
 
     def registers(self, threads: int) -> int:
+        if threads not in self.known_registers:
+            self.known_registers[threads] = self._registers(threads)
+        return self.known_registers[threads]
+
+    def _registers(self, threads: int) -> int:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
 
     def column_registers(self, threads: int, unroll: int) -> int:
         """The same for columns, whose loads must all have registers: a tight limit makes the compiler issue one after the other. Twice as many, too, where
         what a thread holds for its columns leaves none for loads."""
+        if (known := self.known_registers.get((threads, unroll))) is not None:
+            return known
         usual = self.registers(threads)
         is_held = self.facts.column_inputs and needed_registers(self.facts, unroll * self.loaded_registers, self.vector, is_outer=True) > usual
-        return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == MOST_UNROLL or is_held else usual
+        if unroll == MOST_UNROLL or is_held:
+            usual = max(usual, min(2 * usual, self.arch.registers_per_thread(threads)))
+        self.known_registers[threads, unroll] = usual
+        return usual
 
     def splits(self, blocks: int, most: int, threads: int) -> Iterator[int]:
         """Ways to share a row among blocks: 1, and as many as give each multiprocessor a few blocks, all of which run at the same time.
