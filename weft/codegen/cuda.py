@@ -58,9 +58,10 @@ class CudaWriter:
         self.wide = wide_tensors(fusion)
         self.scalars = ScalarPrinter(kernel.index_type)
         self.blocks: dict[str, None] = {"cast": None}
-        for block, marks in ("complex", lambda t: t.is_complex), ("narrow", lambda t: t.is_narrow_float):
-            if any(marks(buffer.dtype) for buffer in kernel.buffers.values()):
-                self.blocks[block] = None
+        if any(buffer.dtype.is_complex for buffer in kernel.buffers.values()):
+            self.blocks["complex"] = None
+        if any(buffer.dtype.is_narrow_float for buffer in kernel.buffers.values()):
+            self.blocks["narrow"] = None
         self.places = Places()
         self.lines: list[str] = []
         self.origins: list[LineOrigin] = []  # of `lines`, counted from 1
@@ -100,13 +101,11 @@ class CudaWriter:
         """Write one statement with what is inside it."""
         if isinstance(s, Loop):
             index, extent = s.index.payload, self.scalars.index(s.extent)
-            has_places = self.kernel.keeps_places and self.places.begin(self, s, depth)
-            self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
-            self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
-            self.body(s.body, depth + 1)
-            self.emit(depth, "}")
-            if has_places:
-                self.places.end()
+            with self.places.around(self, s, depth):
+                self.emit(depth, "#pragma unroll" if s.unroll else "#pragma unroll 1")
+                self.emit(depth, f"for ({self.scalars.index_ctype} {index} = {self.scalars.index(s.start)}; {index} < {extent}; ++{index}) {{  // {s.label}")
+                self.body(s.body, depth + 1)
+                self.emit(depth, "}")
         elif isinstance(s, (If, Block)):
             condition = s.predicate if isinstance(s, If) else s.condition
             self.emit(depth, "{" if condition is TRUE else f"if ({self.scalars.condition(condition)}) {{")

@@ -2,11 +2,13 @@
 
 Why: the text of an access names its whole index. Where each iteration stores under a condition, or branches, the compiler adds the index up again in each of
 them, in 64 bits: a third of the instructions of a tile of 16 rows that is quantized to 4 bits along both axes.
-Read first: `Places.begin`.
+Read first: `Places.around`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..expr import ZERO, Sym, add, floordiv, from_terms, mul, product, terms, variables
@@ -23,10 +25,17 @@ class Places:
         self._names: dict[tuple[Buffer, Sym], str] = {}
         self._count = 0
 
-    def begin(self, writer: Any, loop: Loop, depth: int) -> bool:
-        """Write the pointers in front of a loop. Returns whether it is one that has some of its own; then `end` comes behind it."""
-        if self._names:
-            return False
+    @contextmanager
+    def around(self, writer: Any, loop: Loop, depth: int) -> Iterator[None]:
+        """Write the pointers in front of a loop, and forget them behind it; loops inside of one that has pointers have none of their own."""
+        if self._names or not writer.kernel.keeps_places:
+            yield
+            return
+        self._write_pointers(writer, loop, depth)
+        yield
+        self._names.clear()
+
+    def _write_pointers(self, writer: Any, loop: Loop, depth: int) -> None:
         for s in walk(loop.body):
             places = [o for o in (*s.outputs, *s.operands) if isinstance(o, Access)] if isinstance(s, Op) else []
             for place in places:
@@ -35,10 +44,6 @@ class Places:
                     self._count += 1
                     name = self._names[place.buffer, fixed] = f"{place.buffer.name}_at{self._count}"
                     writer.emit(depth, f"auto* const {name} = {place.buffer.name} + ({writer.scalars.index(_in_units(fixed, place.buffer))});")
-        return bool(self._names)
-
-    def end(self) -> None:
-        self._names.clear()
 
     def address(self, writer: Any, place: Access) -> str | None:
         """Return the pointer to an element, where the loop has one for it."""

@@ -315,6 +315,17 @@ def bind_bulk_load(tensor: TensorView, params: InnerOuterParams) -> None:
         tensor.axis(-2).parallelize(ParallelType.grid_x)
 
 
+def bind_rows(tensor: TensorView, params: InnerOuterParams) -> None:
+    """Bind rows to blocks and groups, and the second loop from behind, the vectors of one turn of a row's threads, to these threads."""
+    if params.threads_y > 1:
+        split(tensor, -2, params.lanes)
+        tensor.axis(-3).parallelize(ParallelType.block_y)
+    tensor.axis(-2).parallelize(ParallelType.block_x)
+    tensor.axis(1).parallelize(params.grid_of_rows)
+    if params.groups > 1:
+        tensor.axis(3).parallelize(ParallelType.block_z)
+
+
 def schedule_rows(
     template: Template, params: InnerOuterParams, reference: TensorView, rows: list[TensorView], row_axes: int, stages: list[TensorView]
 ) -> None:  # fmt: skip
@@ -327,13 +338,7 @@ def schedule_rows(
         split(reference, -2, params.batches, False, multiple=WARP_MULTIPLE if params.batches > 1 and part > WARP_MULTIPLE else 1)
     else:
         split(reference, -2, params.batches, False, part=part if part > 1 else 0)
-    if params.threads_y > 1:
-        split(reference, -2, params.lanes)
-        reference.axis(-3).parallelize(ParallelType.block_y)
-    reference.axis(-2).parallelize(ParallelType.block_x)
-    reference.axis(1).parallelize(params.grid_of_rows)
-    if params.groups > 1:
-        reference.axis(3).parallelize(ParallelType.block_z)
+    bind_rows(reference, params)
     reference.axis(2).parallelize(ParallelType.unswitch)
     shares = params.cluster_blocks > 1
     partial = rfactor(reference, [row_axes + shares, len(reference.get_loop_domain()) - 1])

@@ -33,7 +33,9 @@ from .cost.passing import piece_cost
 from .cost.reductions import needed_registers
 from .cost.work import Work
 from .facts import ReductionAnalysis, ReductionFacts
-from .inner_outer import column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, split_steps, vectorize_columns
+from .inner_outer import (
+    bind_rows, column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, split_steps, vectorize_columns,
+)  # fmt: skip
 from .inner_outer_candidates import MOST_SLOTS_UNROLL
 from .inner_outer_params import InnerOuterParams
 from .rows import BOUND, Template, arrange, class_order, merge_axes_at, names_in_vectors
@@ -192,13 +194,7 @@ def schedule_pieces(partial: TensorView, rows: list[TensorView], params: InnerOu
     if params.cluster_blocks > 1:
         split(partial, -2, params.cluster_blocks, False, part=params.lanes * params.threads_y)
         partial.axis(-3).parallelize(ParallelType.grid_x)
-    if params.threads_y > 1:
-        split(partial, -2, params.lanes)
-        partial.axis(-3).parallelize(ParallelType.block_y)
-    partial.axis(-2).parallelize(ParallelType.block_x)
-    partial.axis(1).parallelize(params.grid_of_rows)
-    if params.groups > 1:
-        partial.axis(3).parallelize(ParallelType.block_z)
+    bind_rows(partial, params)
     partial.axis(2).parallelize(ParallelType.unswitch)
     transform_like(partial, rows)
     parallelize_like(partial, selected_tensors=[t for t in rows if t is not partial], selected_parallel_types={*BOUND, ParallelType.unswitch})

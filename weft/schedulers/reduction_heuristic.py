@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import Arch
+from ..remembered import remembered
 from ..schedule.peel import row_vectors
 from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_two, tree_workspace_bytes, vectors_along_rows
 from .cost.passing import passing_ns
@@ -140,6 +142,7 @@ def candidates(facts: ReductionFacts, arch: Arch) -> list[tuple[str, ReductionPa
     return [(f"{p.kind}, {'cluster' if p.is_cluster else 'one block' if p.grid_split == 1 else 'several blocks'}", p) for p in found]
 
 
+@remembered
 def _nice(value: int) -> int:
     """Round down to at most two binary digits after the first (..., 8, 10, 12, 14, 16, 20, ...): fewer kernels for nearly the same split."""
     step = max(1, previous_power_of_two(value) // 4)
@@ -156,7 +159,8 @@ class Candidates:
 
     def __init__(self, facts: ReductionFacts, arch: Arch) -> None:
         self.facts, self.arch = facts, arch
-        self.known_registers: dict[int | tuple[int, int], int] = {}
+        self.registers_of, self.column_registers_of = remembered(self.registers), remembered(self.column_registers)  # candidates have few block sizes
+        self.unrolls_of = remembered(self._unrolls)
         self.is_phased, self.vector = vectors_along_rows(facts)
         if not facts.is_inner and facts.max_dtype_bits < 8:
             self.vector = min(self.vector, MOST_NARROW_COLUMNS)
@@ -168,7 +172,7 @@ class Candidates:
 
     def table(self) -> Reductions:
         """Return the candidates as arrays."""
-        columns = dict(zip(_COLUMNS, np.array(self.shapes, dtype=float).T))
+        columns = dict(zip(_COLUMNS, np.fromiter(chain.from_iterable(self.shapes), float).reshape(-1, len(_COLUMNS)).T))
         same = {"is_outer": not self.facts.is_inner, "is_phased": self.is_phased, "overlaps": self.overlaps, "vector_elems": float(self.vector)}
         return Reductions(**(same | columns | {"is_cluster": columns["is_cluster"] > 0}))
 
@@ -226,29 +230,22 @@ class Candidates:
 
     def unrolls(self, vectors: int) -> list[int]:
         """Return the loads before the first use that are tried, for a thread that has so many vectors."""
+        return self.unrolls_of(min(vectors, MOST_UNROLL + 1))  # more vectors than that are alike
+
+    def _unrolls(self, vectors: int) -> list[int]:
         most = MOST_SHIFTED_UNROLL if self.overlaps else MOST_UNROLL
         fewest = 1 if self.facts.is_inner or vectors <= MOST_UNROLL else 2
         return sorted({min(vectors, most), *(unroll for unroll in UNROLLS if fewest <= unroll < min(vectors, most))})
 
     def registers(self, threads: int) -> int:
-        if threads not in self.known_registers:
-            self.known_registers[threads] = self._registers(threads)
-        return self.known_registers[threads]
-
-    def _registers(self, threads: int) -> int:
         return min(self.arch.max_registers_per_thread, self.arch.registers_per_thread(max(threads, self.arch.max_threads_per_sm // 2)))
 
     def column_registers(self, threads: int, unroll: int) -> int:
         """The same for columns, whose loads must all have registers: a tight limit makes the compiler issue one after the other. Twice as many, too, where
         what a thread holds for its columns leaves none for loads."""
-        if (known := self.known_registers.get((threads, unroll))) is not None:
-            return known
-        usual = self.registers(threads)
+        usual = self.registers_of(threads)
         is_held = self.facts.column_inputs and needed_registers(self.facts, unroll * self.loaded_registers, self.vector, is_outer=True) > usual
-        if unroll == MOST_UNROLL or is_held:
-            usual = max(usual, min(2 * usual, self.arch.registers_per_thread(threads)))
-        self.known_registers[threads, unroll] = usual
-        return usual
+        return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == MOST_UNROLL or is_held else usual
 
     def splits(self, blocks: int, most: int, threads: int) -> Iterator[int]:
         """Ways to share a row among blocks: 1, and as many as give each multiprocessor a few blocks, all of which run at the same time.
@@ -256,13 +253,14 @@ class Candidates:
         Only 1 where results meet: another block may be the last for each of them.
         """
         yield 1
-        if self.facts.results_meet:
+        most = min(most, self.arch.sm_count * ROUNDS_OF_BLOCKS[-1] // max(1, blocks))
+        if self.facts.results_meet or most <= 1:
             return
-        seen = {1}
+        last = 1
         for wanted in ROUNDS_OF_BLOCKS:
             split = _nice(max(1, min(most, self.arch.sm_count * wanted // max(1, blocks))))
-            if split not in seen and wanted * threads <= self.arch.max_threads_per_sm:
-                seen.add(split)
+            if split > last and wanted * threads <= self.arch.max_threads_per_sm:
+                last = split
                 yield split
 
     # ---- the innermost loop is reduced
@@ -276,8 +274,8 @@ class Candidates:
             for bdimy in {max(1, min(threads // bdimx, next_power_of_two(facts.iteration_elems))) for threads in BLOCK_THREADS}:
                 threads = bdimx * bdimy
                 for split in self.splits(ceil_div(facts.iteration_elems, bdimy), row // (2 * bdimx), threads):
-                    registers = self.registers(threads)
-                    for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
+                    registers = self.registers_of(threads)
+                    for unroll in self.unrolls(ceil_div(ceil_div(row, split), bdimx)):
                         yield False, unroll, bdimx, bdimy, 1, split, False, registers
         if facts.dimensions == 3 and facts.runs[0][0] and len(facts.runs) == 3:
             yield from self._inner_3d()
@@ -291,7 +289,7 @@ class Candidates:
             for unroll in self.unrolls(ceil_div(row, bdimx)):
                 bdimz = max(1, min(RUN_BLOCK_THREADS // bdimx, previous_power_of_two(outer)))
                 for split in self.splits(facts.iteration_elems, outer // bdimz, bdimx * bdimz):
-                    yield True, unroll, bdimx, 1, bdimz, split, False, self.registers(bdimx * bdimz)
+                    yield True, unroll, bdimx, 1, bdimz, split, False, self.registers_of(bdimx * bdimz)
 
     # ---- the innermost loop is kept
     def _outer(self) -> Iterator[_Shape]:
@@ -306,12 +304,12 @@ class Candidates:
                 most = facts.reduction_elems // (2 * bdimy)
                 for split in self.splits(columns, most, threads):
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
-                        yield False, unroll, bdimx, bdimy, 1, split, False, self.column_registers(threads, unroll)
+                        yield False, unroll, bdimx, bdimy, 1, split, False, self.column_registers_of(threads, unroll)
                 split = MOST_CLUSTER
                 # each block of a cluster gets its part of the columns from as many threads as there are blocks
                 if split <= min(most, bdimy, arch.max_cluster_blocks) and columns * split <= arch.sm_count:
                     for unroll in self.unrolls(self.vectors(bdimx, bdimy, 1, split)):
-                        yield False, unroll, bdimx, bdimy, 1, split, True, self.column_registers(threads, unroll)
+                        yield False, unroll, bdimx, bdimy, 1, split, True, self.column_registers_of(threads, unroll)
 
     def fitting(self, bdimx: int, bdimy: int) -> int:
         """Return as many of the threads along y as have shared memory to fold all results of the kernel in."""

@@ -95,8 +95,9 @@ def balance(blocks: float, arch: Arch) -> float:
 
 
 THREAD_REGISTERS, LOOP_REGISTERS, SINGLE_REGISTERS, OPERATION_REGISTERS = 16.0, 8.0, 0.5, 0.1
-"""Of a thread: its place and addresses; a loop; for each element that is loaded by itself, and operation between them. Source: 9,700 kernels for an H200 whose
-registers no limit cut (bench/results/plain.json), off by 6 to 8 (root mean square), of sums of columns by 13."""
+"""Of a thread: its place and addresses; a loop; for each element that is loaded by itself, and operation between them. Chosen near a fit to 9,700 kernels for
+an H200 whose registers no limit cut (bench/results/plain.json), which was off by 6 to 8 (root mean square), for sums of columns by 13; how far
+these are off was not measured."""
 
 
 def registers(loaded: Any, operations: Any, *, single: Any = 0.0, held: Any = 0.0, has_loop: bool = True) -> Any:
