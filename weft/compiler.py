@@ -311,7 +311,7 @@ def _finish(scheduled: Fusion, result: ScheduleResult, index_type: DataType, nam
     dump = Dump.passes(name)
     kernel = lower(
         scheduled, name=name, index_type=index_type, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks,
-        peel=result.peel, staying=result.staying, overlaps=overlaps, keeps_places=result.keeps_places, dump=dump,
+        peel=result.peel, staying=result.staying, overlaps=overlaps, keeps_places=result.keeps_places, sizes=result.sizes, dump=dump,
     )  # fmt: skip
     program = generate(scheduled, kernel, result.max_registers, result.access_bits)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}

@@ -106,8 +106,8 @@ def test_zero_rows() -> None:
     assert out.shape == (64, 0)
 
 
-@pytest.mark.parametrize("shape", [(1, 500), (500, 1), (500, 3)])
-def test_rows_shorter_than_a_sector_stay_with_pointwise(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("shape", [(1, 500), (500, 1), (501, 3)])
+def test_odd_columns_shorter_than_a_sector_stay_with_pointwise(shape: tuple[int, int]) -> None:
     x = numbers(*shape, dtype=torch.bfloat16)
     fd, out = permuted([x], [1, 0])
     assert torch.equal(out, x.t())

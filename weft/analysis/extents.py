@@ -53,7 +53,7 @@ def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
                 replacement[axis.sym] = chosen
                 checks.append(SizeEquality(chosen, axis.sym, f"an axis of T{first.name} and an axis of T{tensor.name}", meeting.of(key, axis.sym)))
     if replacement:
-        _substitute_all(fusion, _transitive(replacement))
+        substitute_extents(fusion, _transitive(replacement))
     return checks
 
 
@@ -98,7 +98,8 @@ def _transitive(replacement: dict[Sym, Sym]) -> dict[Sym, Sym]:
     return out
 
 
-def _substitute_all(fusion: Fusion, mapping: dict[Sym, Sym]) -> None:
+def substitute_extents(fusion: Fusion, mapping: dict[Sym, Sym]) -> None:
+    """Replace sizes in the extents of all axes, in place."""
     seen: set[IterDomain] = set()
     for tensor in fusion.tensors():
         domain = tensor.domain()

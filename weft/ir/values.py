@@ -395,7 +395,8 @@ class SharedSwizzle:
     """How the elements of a tensor in shared memory change places, so that threads which read a column of a tile use different banks.
 
     In units of chunks of `chunk_elems` neighbouring elements: chunk c lies at c ^ (c / period % ways), a permutation within each group of `ways` chunks.
-    ways, period: powers of two, `period` a multiple of `ways`. All accesses of threads follow it; TMA has swizzles of its own (`weft.lower.tiles`).
+    ways, period: powers of two, `period` a multiple of `ways`; with one way each chunk stays where it is. All accesses of
+    threads follow it; TMA has swizzles of its own (`weft.lower.tiles`).
     """
 
     chunk_elems: int

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .. import options
 from ..analysis.axes import MAPS
 from ..dtypes import DataType
+from ..expr import Sym, const
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..schedule.peel import Peel
@@ -72,19 +73,20 @@ check_order(PIPELINE)
 def lower(
     fusion: Fusion, *, name: str, index_type: DataType, static_block: dict[ParallelType, int] | None = None, cluster_blocks: int = 1,
     peel: Peel | None = None, staying: StayingBlocks | None = None,
-    overlaps: bool = False, keeps_places: bool = False, dump: Callable[[str, str], None] | None = None,
+    overlaps: bool = False, keeps_places: bool = False, sizes: Sequence[tuple[Sym, int]] = (), dump: Callable[[str, str], None] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a scheduled fusion, whose reductions it may rewrite, after all passes.
 
     cluster_blocks: blocks along x that form a cluster. static_block: block dimensions fixed by the schedule's parameters.
     peel: how loops over rows are peeled.
-    staying: how blocks that stay go from row to row. keeps_places: see `Kernel`.
+    staying: how blocks that stay go from row to row. keeps_places: see `Kernel`. sizes: with values that the kernel takes for granted.
     overlaps: it may start before the kernel in front of it has ended, where it can.
     dump(pass name, text): called after each pass when given.
     Errors: those of the passes; a schedule that cannot be lowered names the axis and the tensor.
     """
     kernel, state = build_kernel_state(fusion, name, index_type, static_block or {})
     state.peel, state.staying = peel, staying
+    kernel.assumptions += [pair for size, value in sizes for pair in ((size, const(value)), (const(value), size))]
     kernel.cluster, kernel.overlaps, kernel.keeps_places = (cluster_blocks, 1, 1), overlaps, keeps_places
     if dump:
         dump("build_kernel", body_text(kernel.body))

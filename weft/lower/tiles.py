@@ -50,7 +50,7 @@ def swizzled(tensor: TensorView, index: Sym) -> Sym:
     bytes_ = swizzle_bytes(tensor)
     if bytes_:
         found = SharedSwizzle(CHUNK_BYTES * 8 // tensor.dtype().bits, bytes_ // CHUNK_BYTES, SWIZZLE_ROWS)
-    if found is None:
+    if found is None or found.ways == 1:
         return index
     chunk = floordiv(index, found.chunk_elems)
     moved = op("bitwise_xor", (chunk, mod(floordiv(chunk, found.period), found.ways)), index.dtype)

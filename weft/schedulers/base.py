@@ -34,7 +34,7 @@ class ScheduleResult:
     """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
     how loops over rows are peeled, how blocks go from row to row, the widest access of a thread to global memory, how many bytes of each thread may stay in
     memory for want of registers while there are other params (None: as many as are safe), and whether loops over registers add up addresses in front
-    (`Kernel.keeps_places`)."""
+    (`Kernel.keeps_places`), and sizes whose values the kernel takes for granted, which the host checks."""
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
@@ -44,6 +44,7 @@ class ScheduleResult:
     access_bits: int = MAX_VECTOR_BITS
     most_spill_bytes: int | None = None
     keeps_places: bool = False
+    sizes: tuple[tuple[Sym, int], ...] = ()
 
 
 class Scheduler(ABC):

@@ -9,11 +9,15 @@ tile's rows change places (`SharedSwizzle`), so that the lanes of a warp, which 
 
 Where rows of a side begin within vectors, and an input is copied as it is, one statement moves each tile (`schedule/whole_tiles.py`): a row of a tile begins
 with a sector of the output, up to a sector later than the row before, so that sectors are written whole; the tile has as many more rows of the input.
+
+Where the innermost run of one side is shorter than a sector, a tile has all of it (`short_tiles.py`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -37,7 +41,9 @@ from .arithmetic import ceil_div, round_up
 from .facts import analyze_pointwise
 from .cost.passing import passing_ns
 from .cost.transposes import TileFacts, Tiles, work_of_transposes
+from .cost.short_tiles import ShortTileFacts
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
+from .short_tiles import ShortTileParams, ShortTiles, schedule_short_tiles, short_tiles
 
 TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (256, 128, 512, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, that are tried."""
@@ -76,6 +82,9 @@ class TransposeParams:
     across_anywhere: bool = False
     cut: int = 0
     is_whole: bool = False
+
+
+AnyParams = TransposeParams | ShortTileParams
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,14 @@ class TransposeAnalysis:
         self.turned_bits = max(t.dtype().bits for t in turned)
         self.turned_tiles_bits = sum(t.dtype().bits for t in turned)
         self.widest_bits = max(8, self.turned_bits, *(t.dtype().bits for t in self.cuts[0].along_limits.vectorizable))
+
+    @functools.cached_property
+    def short_tiles(self) -> tuple[ShortTiles, ...]:
+        """Tiles with all of one of both runs, for where it is too short for square ones."""
+        cut, work = self.cuts[0], (self.cost.instructions, self.cost.mufu)
+        runs = ((cut.along, cut.across, False), (cut.across, cut.along, True))
+        found = (short_tiles(self.axes, self.reference, self.ends, cut.order, long, short, work, is_along) for long, short, is_along in runs)
+        return tuple(tiles for tiles in found if tiles is not None)
 
     def _cuts(self, order: tuple[int, ...], turned: list[TensorView]) -> tuple[Cut, ...]:
         """Return the cut into neighbours of all tensors, then those with a longer run on one side."""
@@ -238,6 +255,8 @@ class Transpose(Scheduler):
     def accept(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         cuts = analysis.filled_cuts(sizes)
         if not cuts:
+            if any(tiles.candidates(sizes, alignment_bits, arch) for tiles in analysis.short_tiles):
+                return None
             extent = min(analysis.extents(analysis.cuts[0], sizes))
             return Decline(f"an innermost run has {extent} elements, less than {SECTOR_BYTES} bytes: tiles would be mostly empty")
         single = [t for t in analysis.packed if (t.name in analysis.turned or t.is_fusion_output) and t.name not in analysis.in_vectors]
@@ -247,15 +266,24 @@ class Transpose(Scheduler):
         packed = [t for t in analysis.packed if t.dtype().elems_per_unit > narrowest]
         return Decline(f"{packed[0]} has several elements to a byte, and sizes, strides or alignments allow vectors of {narrowest}") if packed else None
 
-    def choose(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[TransposeParams, str]:
-        found, times = self._ranked(analysis, sizes, alignment_bits, arch)
+    def choose(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[AnyParams, str]:
+        facts, found, times = self._all_ranked(analysis, sizes, alignment_bits, arch)
         lines = [f"  {'  ' if n else '->'} {params}: {ns / 1e3:.2f} us" for n, (params, ns) in enumerate(zip(found[:4], times))]
-        facts = analysis.facts(sizes, analysis.cuts[found[0].cut])
         return found[0], "\n".join([f"transpose: {facts}, of {len(found)} candidates", *lines])
 
-    def candidates(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, TransposeParams]]:
-        found, _ = self._ranked(analysis, sizes, alignment_bits, arch)
+    def candidates(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, AnyParams]]:
+        _, found, _ = self._all_ranked(analysis, sizes, alignment_bits, arch)
         return [(f"tiles of {p.tile_elems}", p) for p in found]
+
+    def _all_ranked(
+        self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch
+    ) -> tuple[TileFacts | ShortTileFacts, Sequence[AnyParams], list[float]]:
+        """Return facts, candidates, and their predicted times in ns, best first."""
+        if analysis.filled_cuts(sizes):
+            found, times = self._ranked(analysis, sizes, alignment_bits, arch)
+            return analysis.facts(sizes, analysis.cuts[found[0].cut]), found, times
+        tiles = next(tiles for tiles in analysis.short_tiles if tiles.candidates(sizes, alignment_bits, arch))
+        return tiles.facts(sizes), *tiles.ranked(sizes, alignment_bits, arch)
 
     def _ranked(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[TransposeParams], list[float]]:
         """Return the candidates and their predicted times in ns, best first."""
@@ -296,7 +324,9 @@ class Transpose(Scheduler):
             found.append(TransposeParams(tile, widest, widest, WHOLE_THREADS, 1, 1, True, False, number, True))
         return found
 
-    def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: TransposeParams) -> ScheduleResult:
+    def apply(self, fusion: Fusion, analysis: TransposeAnalysis, params: AnyParams) -> ScheduleResult:
+        if isinstance(params, ShortTileParams):
+            return schedule_short_tiles(fusion, next(tiles for tiles in analysis.short_tiles if tiles.is_along is params.is_along), params)
         name, cut = analysis.reference.name, analysis.cuts[params.cut]
         if params.is_whole:
             return _move_whole(fusion, analysis, cut, params)

@@ -1,0 +1,264 @@
+"""Tiles of transposes whose innermost run on one side is short, as pixels of 3 channels: they have all of that run.
+
+    long side    [tile, one, TIDx, rows of the short run, vector]   a row of a tile lies along the other side's innermost run
+    short side   [tile, one, unroll, TIDx, vector]                  the tile is one piece of memory: neighbours along the long run, each with its short run
+
+A thread has one vector of each row: as many elements of the short side, neighbours in memory. All arithmetic is there, in registers, in which elements change
+places at no cost but moves. Shared memory only hands whole vectors from thread to thread, so that both sides' vectors are neighbours of those of other lanes.
+The length of the short run is a number in the kernel: one of `ShortTileParams`, which the host checks.
+
+Owns when there are such tiles, the candidates, and the template. Read first: `ShortTiles`, `schedule_short_tiles`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ..analysis.extents import substitute_extents
+from ..analysis.loop_axes import LoopAxes
+from ..analysis.lookups import lookup_of
+from ..analysis.vectorization import SHIFTED_WORD_BITS, VectorLimits
+from ..arch import CP_ASYNC_BYTES, Arch
+from ..expr import Sym, const, evaluate_int
+from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
+from ..ir.fusion import Fusion
+from ..ir.graph_ops import LookupOp
+from ..ir.values import SharedSwizzle, TensorView
+from ..schedule.caching import cache_after, cache_before
+from ..schedule.primitives import reorder, set_memory_type, swizzle_shared
+from ..schedule.propagate import parallelize_like
+from .arithmetic import ceil_div
+from .base import Alignments, ScheduleResult, Sizes
+from .cost.passing import passing_ns
+from .cost.short_tiles import ShortTileFacts, ShortTileParts, work_of_short_tiles
+from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
+
+THREADS = (256, 128, 512)
+LEAST_FILLED = 0.5
+"""Threads of a block that are tried, and the part of all tiles that must exist."""
+NEAR = 0.005
+"""Predicted times this close (relative) count as equal: the first is taken."""
+MOST_THREAD_BITS = 2048
+"""Of one tensor, that a thread keeps in registers: 64 of them."""
+BANKS_BYTES = 128
+"""Of shared memory, that all banks give at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortTileParams:
+    """Equal params (with equal structure, index type and device) mean the same kernel.
+
+    short: extents of the short run's axes, outermost first. vector_elems: of an access, on both sides. threads: of a block; each has one vector of each row.
+    is_along: the short run is that of the straight side.
+    """
+
+    short: tuple[int, ...]
+    vector_elems: int
+    threads: int
+    is_along: bool
+
+    @property
+    def short_elems(self) -> int:
+        return math.prod(self.short)
+
+    @property
+    def tile_elems(self) -> int:
+        """Of a tile along the long run."""
+        return self.vector_elems * self.threads
+
+
+@dataclass(frozen=True)
+class ShortTiles:
+    """What is known without sizes.
+
+    order: batch, then both runs. long, short: classes of the two runs, is_along: see the params. full: inputs and outputs over all axes; moved: names of those
+    that go through shared memory. long_limits: vectors along the long run; short_limits: along both, of what is moved. reference: the output whose loops all
+    have. instructions, mufu: of an element.
+    """
+
+    axes: LoopAxes
+    order: tuple[int, ...]
+    long: tuple[int, ...]
+    short: tuple[int, ...]
+    long_limits: VectorLimits
+    short_limits: VectorLimits
+    full: tuple[TensorView, ...]
+    moved: frozenset[int]
+    reference: TensorView
+    instructions: float
+    mufu: float
+    is_along: bool
+
+    @property
+    def syms(self) -> tuple[Sym, ...]:
+        """The extents of the short run's axes."""
+        return tuple(self.axes.extent_sym(n) for n in self.short)
+
+    def _extent(self, classes: Iterable[int], sizes: Sizes) -> int:
+        return math.prod(evaluate_int(self.axes.extent_sym(n), sizes) for n in classes)
+
+    def widest(self, sizes: Sizes, alignment_bits: Alignments) -> int:
+        """Return the elements of the widest access that both sides allow."""
+        runs = len(self.long) + len(self.short)
+        along = self.long_limits.limit_elems(len(self.order) - len(self.long), sizes, alignment_bits)
+        return min(along, self.short_limits.limit_elems(len(self.order) - runs, sizes, alignment_bits))
+
+    def candidates(self, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[ShortTileParams]:
+        """Return the params whose tiles mostly exist and fit registers and shared memory, with the widest vectors of which there are some."""
+        short = tuple(evaluate_int(sym, sizes) for sym in self.syms)
+        elems, long = math.prod(short), self._extent(self.long, sizes)
+        bits, moved = max(t.dtype().bits for t in self.full), sum(t.dtype().bits for t in self.full if t.name in self.moved)
+        vector, found = self.widest(sizes, alignment_bits), list[ShortTileParams]()
+        while not found and vector > 1 and vector * min(t.dtype().bits for t in self.full) >= 8 and vector * bits >= SHIFTED_WORD_BITS:
+            for threads in THREADS:
+                params = ShortTileParams(short, vector, threads, self.is_along)
+                is_filled = long >= LEAST_FILLED * ceil_div(long, params.tile_elems) * params.tile_elems > 0
+                is_small = vector * elems * bits <= MOST_THREAD_BITS and params.tile_elems * elems * moved <= 8 * arch.shared_per_block_optin_bytes // 2
+                if is_filled and is_small:
+                    found.append(params)
+            vector //= 2
+        return found
+
+    def ranked(self, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[list[ShortTileParams], list[float]]:
+        """Return the candidates and their predicted times in ns, best first."""
+        found = self.candidates(sizes, alignment_bits, arch)
+        parts = ShortTileParts(*(np.array([getattr(params, field.name) for params in found]) for field in fields(ShortTileParts)))
+        times = passing_ns(work_of_short_tiles(parts, self.facts(sizes), arch), arch)
+        order: list[int] = np.argsort(np.floor((times / times.min() - 1) / NEAR), kind="stable").tolist()
+        return [found[n] for n in order], [float(times[n]) for n in order]
+
+    def facts(self, sizes: Sizes) -> ShortTileFacts:
+        """Return what the model knows, at these sizes."""
+        moved = [t for t in self.full if t.name in self.moved]
+        long, short = self._extent(self.long, sizes), self._extent(self.short, sizes)
+        return ShortTileFacts(
+            long, short, self._extent(self.order, sizes) // max(1, long * short), len(self.full) - len(moved), len(moved),
+            sum(t.dtype().bits for t in self.full), sum(t.dtype().bits for t in moved), self.instructions, self.mufu,
+        )  # fmt: skip
+
+
+def short_tiles(
+    axes: LoopAxes, reference: TensorView, ends: list[TensorView], order: tuple[int, ...], long: tuple[int, ...], short: tuple[int, ...],
+    cost: tuple[float, float], is_along: bool,
+) -> ShortTiles | None:  # fmt: skip
+    """Return the tiles with all of `short`, where each tensor over all axes lies along one of both runs: without a gap where that is the short one.
+
+    order: of the loops, outermost first. ends: inputs that are read, and outputs.
+    """
+    batch = tuple(n for n in order if n not in long and n not in short)
+    full = [t for t in ends if len(axes.memory_order(t)) == len(order)]
+    is_plain = not any(isinstance(e, LookupOp) for e in axes.fusion.tensor_exprs()) and not any(t.dtype().is_packed or lookup_of(t) is not None for t in ends)
+    moved = [t for t in full if axes.memory_order(t)[-1] == short[-1]]
+    straight = [t for t in full if axes.memory_order(t)[-1] == long[-1]]
+    if not is_plain or not moved or not straight or len(moved) + len(straight) < len(full):
+        return None
+    long_limits = VectorLimits(axes, (*batch, *short, *long), [t for t in ends if t not in moved])
+    short_limits = VectorLimits(axes, (*batch, *long, *short), moved)
+    if set(short_limits.anywhere(len(batch))) != set(moved) or not set(straight) <= set(long_limits.vectorizable):
+        return None
+    names = frozenset(t.name for t in moved)
+    return ShortTiles(axes, (*batch, *short, *long), long, short, long_limits, short_limits, tuple(full), names, reference, *cost, is_along)
+
+
+def schedule_short_tiles(fusion: Fusion, found: ShortTiles, params: ShortTileParams) -> ScheduleResult:
+    """Schedule `fusion` in place."""
+    sizes = tuple((sym, extent) for sym, extent in zip(found.syms, params.short) if not sym.is_const)
+    if sizes:
+        substitute_extents(fusion, {sym: const(extent) for sym, extent in sizes})
+        fusion.findings.clear()
+    template = Template(fusion)
+    name = found.reference.name
+    reference = next(local for local, output in template.outputs if name in (local.name, output.name))
+    by_short: list[TensorView] = []  # pieces of memory
+    by_thread: list[TensorView] = []  # what a thread has of such a piece
+    lanes: list[TensorView] = []
+    for source, cache in template.inputs:
+        if source.name in found.moved:
+            by_short.append(_shared_copy(source, params))
+            by_thread.append(cache)
+            lanes += [by_short[-1], cache]
+    kept = list(by_thread)
+    for local, output in template.outputs:
+        if found.moved & {local.name, output.name}:
+            shared, registers = cache_before(output), cache_before(output)
+            turned = cache_before(shared)
+            _lay_out(shared, params)
+            by_thread += [turned, shared]
+            by_short += [registers, output]
+            lanes += [shared, registers, output]
+            kept += [local, turned]
+    _tiles(reference, found, params)
+    template.propagate(reference)
+    for tensor in by_short:
+        _short_side(tensor, params)
+    _long_side(reference, params)
+    template.propagate(reference)
+    for tensor in by_thread:
+        reorder(tensor, {3: 4, 4: 3})
+        flat = merge_axes_at(tensor, 3, 2)
+        split_axis(tensor, flat, params.vector_elems)  # type: ignore[arg-type]
+    parallelize_like(reference)
+    template.vectorize([t.name for t in found.long_limits.vectorizable], params.vector_elems)
+    for tensor in lanes:
+        set_lanes(tensor)
+    loads = {cache: 3 for _, cache in template.inputs}
+    fixed = {**loads, **dict.fromkeys(by_short, 1), **dict.fromkeys(kept, 3), **{t: 1 for t in by_thread if t.memory_type is MemoryType.shared}}
+    template.inline_fixed(fixed, 0)
+    return ScheduleResult(((ParallelType.block_x, params.threads),), sizes=sizes)
+
+
+def _shared_copy(source: TensorView, params: ShortTileParams) -> TensorView:
+    """Put a copy in shared memory between an input and its registers; return it."""
+    is_async = params.vector_elems * source.dtype().bits // 8 in CP_ASYNC_BYTES
+    copy = cache_after(source, LoadStoreOpType.cp_async if is_async else LoadStoreOpType.set, propagate_allocation_domain=False)
+    _lay_out(copy, params)
+    return copy
+
+
+def _lay_out(tensor: TensorView, params: ShortTileParams) -> None:
+    """Keep a tile in shared memory. Lanes take vectors that are neighbours, and those `short_elems` apart, which an odd number leaves in different banks."""
+    set_memory_type(tensor, MemoryType.shared)
+    ways = BANKS_BYTES * 8 // (params.vector_elems * tensor.dtype().bits) if params.short_elems % 2 == 0 else 1
+    swizzle_shared(tensor, SharedSwizzle(params.vector_elems, ways, ways))
+
+
+def _tiles(reference: TensorView, found: ShortTiles, params: ShortTileParams) -> None:
+    """Bring the loops of the reference to [tiles, one, short, long]."""
+    classes = [found.axes.of(a) for a in found.reference.get_logical_domain()]
+    place = {n: k for k, n in enumerate(found.order)}
+    arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
+    first = len(reference.get_loop_domain()) - len(found.long)
+    long = merge_axes_at(reference, first, len(found.long))
+    short = merge_axes_at(reference, first - len(found.short), len(found.short))
+    outer = reference.get_loop_domain()[:-2]
+    tiles, part = split_axis(reference, long, params.tile_elems)  # type: ignore[arg-type]
+    arrange_axes(reference, [*outer, tiles, short, part])  # type: ignore[list-item]
+    merge_axes_at(reference, 0, len(outer) + 1)
+    split_axis(reference, reference.axis(0), 1)
+
+
+def _bind(tensor: TensorView, *kinds: ParallelType) -> None:
+    for position, kind in enumerate(kinds):
+        tensor.axis(position).parallelize(kind)
+
+
+def _short_side(tensor: TensorView, params: ShortTileParams) -> None:
+    """[tiles, one, short, long] -> [tiles, one, vectors of a thread, threads, vector]."""
+    reorder(tensor, {2: 3, 3: 2})
+    vectors, _ = split_axis(tensor, merge_axes_at(tensor, 2, 2), params.vector_elems)  # type: ignore[arg-type]
+    split_axis(tensor, vectors, params.threads)
+    _bind(tensor, ParallelType.grid_x, ParallelType.unswitch, ParallelType.unroll, ParallelType.block_x)
+
+
+def _long_side(reference: TensorView, params: ShortTileParams) -> None:
+    """[tiles, one, short, long] -> [tiles, one, threads, short, vector]."""
+    split_axis(reference, reference.axis(3), params.vector_elems)
+    reorder(reference, {2: 3, 3: 2})
+    _bind(reference, ParallelType.grid_x, ParallelType.unswitch, ParallelType.block_x)
+
+
+__all__ = ["ShortTileParams", "ShortTiles", "schedule_short_tiles", "short_tiles"]
