@@ -36,6 +36,19 @@ def a_row_sum_and_a_sum_of_all_used_by_both(fd):
     fd.add_output(o.sub(x, o.mul(o.sum(x, [0, 1], True), 0.05)))
 
 
+@case(tensor(6, 8), lambda: torch.randint(0, 6, (5, 3)).t())
+def an_embedding_whose_indices_lie_column_by_column(fd):
+    """Its rows are what lies in memory, not its indices."""
+    table, indices = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1, -1], contiguity=True, dtype=D.Int, stride_order=[0, 1])
+    fd.add_output(fd.ops.embedding_fwd(indices, table))
+
+
+@case(tensor(6, 8), lambda: torch.randint(0, 6, (4, 5, 3)).permute(2, 0, 1))
+def an_embedding_whose_indices_have_more_axes_than_the_table(fd):
+    table, indices = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1, -1, -1], contiguity=True, dtype=D.Int, stride_order=[0, 2, 1])
+    fd.add_output(fd.ops.embedding_fwd(indices, table))
+
+
 @case(tensor(32, 16))
 def a_shift_by_one_along_an_axis_that_a_reshape_cuts(fd):
     x, o = fd.define_tensor([32, 16], contiguity=True), fd.ops

@@ -1,4 +1,4 @@
-"""`python -m tests.random_fusions --count 1000 --seed 0 [--gpu] [--long-rows] [--views] [--graphs] [--sides] [--tune] [--shapes N] [--seconds S]`: run random fusions and compare them with the reference.
+"""`python -m tests.random_fusions --count 1000 --seed 0 [--gpu] [--long-rows] [--views] [--graphs] [--sides] [--tune] [--pairs] [--shapes N] [--seconds S]`: run random fusions and compare them with the reference.
 
 Read first: `main`.
 """
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--narrow", action="store_true", help="fusions with inputs and outputs of floats of 8 and 4 bits")
     parser.add_argument("--tune", action="store_true", help="compute each kernel by one of the candidates that tuning would time, at random")
     parser.add_argument("--shapes", type=int, default=0, help="run each definition, with symbolic sizes, at so many sizes")
+    parser.add_argument("--pairs", action="store_true", help="run each kernel also before the one in front of it has ended (programmatic dependent launch)")
     parser.add_argument("--show", action="store_true", help="print the definition of every seed, and run none")
     parser.add_argument("--no-shrink", action="store_true")
     args = parser.parse_args(arguments)
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     start = time.monotonic()
     found: list[Found] = []
-    for seed, made_as, outcome in run_seeds(seeds, device, args.jobs or (16 if args.gpu else os.cpu_count() or 1), args.seconds, largest, family, args.tune, args.shapes):
+    for seed, made_as, outcome in run_seeds(seeds, device, args.jobs or (16 if args.gpu else os.cpu_count() or 1), args.seconds, largest, family, args.tune, args.shapes, args.pairs):
         found.append((seed, made_as, outcome))
         if outcome.is_failure:
             print(f"seed {seed} ({made_as}): {outcome.kind}: {outcome.detail[:400]}", flush=True)

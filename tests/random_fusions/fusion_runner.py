@@ -6,6 +6,7 @@ Read first: `run_seeds`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import random
 import re
@@ -15,6 +16,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 from fusion_case import Case
 from fusion_check import Outcome, check, check_shapes
@@ -31,6 +34,32 @@ def start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@functools.lru_cache(maxsize=None)
+def watched_pairs() -> Any:
+    """Run each kernel of this process that may overlap the one before it together with that one, from now on; return what watches."""
+    from weft.check.overlap import PairWatch
+    from weft.check.script import checked_call
+    from weft.runtime import engines
+
+    watch = PairWatch(checked_call)
+    engines.watchers.append(watch)
+    return watch
+
+
+def run_seed_in_pairs(seed: int, device: str, largest_elems: int, family: str = "", tune: bool = False, shapes: int = 0) -> Found:
+    """Check the fusion of a seed, and its kernels behind each other and behind the last one of the seed before."""
+    watch = watched_pairs()
+    before = watch.pairs, watch.others
+    seed, made_as, outcome = run_seed(seed, device, largest_elems, family, tune, shapes)
+    found = [f"{names}: {found.text()}" for names, found in watch.found]
+    watch.found.clear()
+    if found and not outcome.is_failure:
+        outcome = Outcome("overlap", "\n".join(found))
+    elif outcome.kind == "ok":
+        outcome = replace(outcome, detail=f"{watch.pairs - before[0]} pairs, {watch.others - before[1]} none")
+    return seed, made_as, outcome
 
 
 def run_seed(seed: int, device: str, largest_elems: int, family: str = "", tune: bool = False, shapes: int = 0) -> Found:
@@ -69,15 +98,15 @@ def run_case(case: Case, device: str, shapes: int = 0, largest_elems: int = 0) -
         return Outcome(f"{type(error).__name__} in the test", str(error))
 
 
-def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "", tune: bool = False, shapes: int = 0) -> Iterator[Found]:
-    """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them."""
+def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = float("inf"), largest_elems: int = 0, family: str = "", tune: bool = False, shapes: int = 0, pairs: bool = False) -> Iterator[Found]:
+    """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them. pairs: with kernels that start early."""
     stop = time.monotonic() + seconds
     largest = largest_elems or LARGEST_ELEMS[device]
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
-        waiting = [pool.submit(run_seed, seed, device, largest, family, tune, shapes) for seed in seeds]
+        waiting = [pool.submit(run_seed_in_pairs if pairs else run_seed, seed, device, largest, family, tune, shapes) for seed in seeds]
         for future in waiting:
             if time.monotonic() > stop:
-                pool.shutdown(wait=False, cancel_futures=True)
+                pool.shutdown(cancel_futures=True)  # waiting: the end of the block would take the cancelling back
                 return
             yield future.result()
 
@@ -93,6 +122,9 @@ def report(found: Sequence[Found], seconds: float) -> None:
     """Print how many fusions ran, who took them, and why others were declined."""
     kinds = Counter(outcome.kind for _, _, outcome in found)
     print(f"{len(found)} fusions in {seconds:.0f} s: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()))
+    pairs = [map(int, re.findall(r"\d+", outcome.detail)) for _, _, outcome in found if outcome.kind == "ok" and outcome.detail]
+    if pairs:
+        print("pairs of kernels at once: %d; with something else between: %d" % tuple(map(sum, zip(*pairs))))
     taken = Counter(outcome.scheduler for _, _, outcome in found if outcome.kind == "ok")
     print("taken by: " + ", ".join(f"{name} {n}" for name, n in taken.most_common()))
     families = Counter(family for _, family, _ in found)

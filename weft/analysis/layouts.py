@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import TorchOp
+from ..ir.graph_ops import At, LookupOp, TorchOp
 from ..ir.values import IterDomain, TensorView, Val
 from .axes import AxisMaps
 
@@ -55,7 +55,7 @@ def memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> dict[TensorView, l
 
 
 def _inputs_behind(output: TensorView) -> list[TensorView]:
-    """Return the input tensors that `output` depends on."""
+    """Return the input tensors whose values `output` is made of; where index tensors lie says nothing of what is found there."""
     found: dict[TensorView, None] = {}
     seen: set[Val] = {output}
     stack: list[Val] = [output]
@@ -64,8 +64,9 @@ def _inputs_behind(output: TensorView) -> list[TensorView]:
         definition = value.definition()
         if definition is None and isinstance(value, TensorView):
             found[value] = None
-        for source in definition.inputs if definition is not None else ():
-            if source not in seen:
+        indices = {p.operand for p in definition.positions if isinstance(p, At)} if isinstance(definition, LookupOp) else ()
+        for number, source in enumerate(definition.inputs if definition is not None else ()):
+            if source not in seen and number not in indices:
                 seen.add(source)
                 stack.append(source)
     return list(found)

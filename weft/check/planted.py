@@ -16,8 +16,10 @@ from typing import Any
 from weft.check.explore import SEEDS, Exploration, Found, Order, explore
 from weft.check.handwritten import load
 from weft.check.kernels import captured
+from weft.check.overlap import behind_itself, explore_pair
 from weft.device.library import translation_unit
 from weft.emulator import EmulatedKernel
+from weft.emulator.overlapped import KernelCall
 from weft.emulator.source_map import SourceMap, noted, with_checked_scalars, with_shared_tensors
 from weft.errors import InternalError
 
@@ -38,6 +40,7 @@ class Mistake:
     kernel: a name of `kernels.KERNELS`, or PIPELINE. old: a regular expression, found once (`nth` of `of` places otherwise); new: its replacement.
     kinds: the kinds of findings that name it. line: a regular expression for the text of a line that the finding must name.
     in_library: the change is in the part of the unit that the device library gives. geometry: launch sizes that the mistake changes.
+    behind: launched behind the kernel without the mistake, before that has ended: "reads" its result, "overwrites" its input, or "shares" its scratch memory only.
     """
 
     kernel: str
@@ -50,6 +53,7 @@ class Mistake:
     of: int = 1
     in_library: bool = False
     geometry: dict[str, Any] = field(default_factory=dict)
+    behind: str = ""
 
 
 def generated(kernel: str, claim: str, old: str, new: str, kinds: str, line: str, **more: Any) -> Mistake:
@@ -272,7 +276,22 @@ DEPENDENT_LAUNCHES = (
     generated("pointwise", "a result stored while the kernel before may still read there", r"weft::griddep_wait\(\);", "if (blockIdx.x) weft::griddep_wait();", EARLY, VECTOR_STORE + "|" + VECTOR_LOAD),
 )
 
-MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *NARROW_TYPES, *DEPENDENT_LAUNCHES, *PIPELINES)
+# ---- two kernels at once: the same one without a mistake goes before, and has let the next start in front of its last stores
+OVERLAP, WAIT = "overlaps-kernel-before", r"weft::griddep_wait\(\);"
+TO_THE_END = r"weft::griddep_wait\(\);([\s\S]*)\n\}\s*$"
+OVERLAPPED = (
+    generated("softmax_registers", "no wait, behind a kernel that has let it start before its last store", WAIT, ";", OVERLAP, VECTOR_LOAD, behind="reads"),
+    generated("softmax_registers", "wait behind the first load of the kernel before's result", r"weft::griddep_wait\(\);((?:(?!weft::griddep_launch)[\s\S])*)weft::griddep_launch\(\);", r";\1weft::griddep_wait();", OVERLAP, VECTOR_LOAD, behind="reads"),
+    generated("softmax_registers", "one warp waits, no barrier behind", WAIT, "if (threadIdx.x < 32) weft::griddep_wait();", OVERLAP, VECTOR_LOAD, behind="reads"),
+    generated("pointwise", "one block does not wait", WAIT, "if (blockIdx.x) weft::griddep_wait();", OVERLAP, VECTOR_LOAD, behind="reads"),
+    generated("pointwise", "stored before the wait over what the kernel before reads", TO_THE_END, r";\1 weft::griddep_wait();\n}\n", OVERLAP, VECTOR_STORE, behind="overwrites"),
+    generated("column_sum", "partial sums in scratch memory that the kernel before still uses", WAIT, ";", OVERLAP, "weft::arrive_grid|weft::fold_partials", behind="shares"),
+    generated(RING, "copies of async warps of what the kernel before has not stored", WAIT, ";", OVERLAP, "bulk_load", behind="reads"),
+    generated("tiles", "tensor copies of what the kernel before has not stored", WAIT, ";", OVERLAP, "tensor_load", behind="reads"),
+    generated("pointwise", "no thread waits where nothing of the kernel before is touched", WAIT, ";", "no-griddep-wait", "__global__", behind="shares"),
+)
+
+MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *NARROW_TYPES, *DEPENDENT_LAUNCHES, *OVERLAPPED, *PIPELINES)
 
 
 # ---------------------------------------------------------------- planting and running
@@ -326,12 +345,22 @@ def mistaken_unit(at: Subject, mistake: Mistake) -> str:
 def run(mistake: Mistake, seeds: Iterable[int | None] = range(SEEDS)) -> "Verdict":
     """Plant a mistake, and launch the kernel once per seed. Errors: NothingToChange."""
     at = subject(mistake.kernel)
+    kernel, geometry = _built(mistake), {**at.geometry, **mistake.geometry}
+    if not mistake.behind:
+        return Verdict(mistake, explore(kernel, geometry, at.arguments, seeds, **at.options))
+    before = _built(replace(unchanged(mistake), behind=""))
+    first, second = behind_itself(at.arguments, mistake.behind)
+    return Verdict(mistake, explore_pair(KernelCall(before, at.geometry, first), KernelCall(kernel, geometry, second), [(seed, "early") for seed in seeds]))
+
+
+def _built(mistake: Mistake) -> EmulatedKernel:
+    """Return the kernel with the mistake, with all checks. Errors: NothingToChange."""
+    at = subject(mistake.kernel)
     unit = mistaken_unit(at, mistake)
     own = at.own.rstrip() if mistake.in_library else changed(at.own.rstrip(), mistake)
     source_map = SourceMap.of(unit, own, at.origins)
     watched = with_shared_tensors(noted(with_checked_scalars(own, at.origins), at.origins), at.shared_tensors)
-    kernel = EmulatedKernel(unit.replace(own, watched), at.entry, check="races", source_map=source_map)
-    return Verdict(mistake, explore(kernel, {**at.geometry, **mistake.geometry}, at.arguments, seeds, **at.options))
+    return EmulatedKernel(unit.replace(own, watched), at.entry, check="races", source_map=source_map)
 
 
 @dataclass(frozen=True)

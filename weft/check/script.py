@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.check.explore import SEEDS, Exploration, explore, search
+from weft.check.overlap import PairWatch
 from weft.emulator import ChipLimits, EmulatedKernel
 from weft.lower.program import KernelProgram
 from weft.options import options
@@ -30,6 +31,11 @@ def checked_kernel(program: KernelProgram, limits: ChipLimits, raw_net: bool = F
     return EmulatedKernel.of_text(
         program.text, program.blocks, program.name, check="races", limits=limits, origins=program.origins, shared_tensors=names, raw_net=raw_net
     )
+
+
+def checked_call(call: EmulatedCall) -> EmulatedKernel:
+    """Return the kernel of a launch, built with all checks."""
+    return checked_kernel(call.program, call.kernel.limits)
 
 
 def geometry_of(call: EmulatedCall) -> dict[str, Any]:
@@ -58,7 +64,8 @@ class Checked:
 class KernelWatch:
     """Explores each kernel that is launched in the emulator while it is `watching`. blocks: how many (clusters of) blocks run, None for all.
 
-    searched: orders that are tried systematically besides the seeds. raw_net: accesses around the primitives are findings too.
+    searched: orders that are tried systematically besides the seeds. raw_net: accesses around the primitives are findings too. pairs: also runs each kernel
+    that may start before the one in front of it has ended together with that one.
     """
 
     seeds: Sequence[int | None] = tuple(range(SEEDS))
@@ -66,9 +73,12 @@ class KernelWatch:
     trace: Path | None = None
     searched: int = 0
     raw_net: bool = False
+    pairs: PairWatch | None = None
     kernels: dict[Hashable, Checked] = field(default_factory=dict)
 
     def __call__(self, call: EmulatedCall) -> None:
+        if self.pairs is not None:
+            self.pairs(call)
         key = (call.program.text, call.plan)
         known = self.kernels.get(key)
         if known:
@@ -95,7 +105,7 @@ class KernelWatch:
 
     @property
     def is_clean(self) -> bool:
-        return all(checked.exploration.is_clean for checked in self.kernels.values())
+        return all(checked.exploration.is_clean for checked in self.kernels.values()) and not (self.pairs and self.pairs.found)
 
 
 def check_script(path: Path, arguments: Sequence[str], watch: KernelWatch) -> int:

@@ -96,9 +96,11 @@ def _kernel(given: argparse.Namespace) -> int:
 
 
 def _script(given: argparse.Namespace) -> int:
-    from weft.check.script import KernelWatch, check_script
+    from weft.check.overlap import PairWatch
+    from weft.check.script import KernelWatch, check_script, checked_call
 
-    watch = KernelWatch(tuple(range(SEEDS if given.seeds is None else given.seeds)), given.blocks, given.trace, given.search, given.raw)
+    pairs = PairWatch(checked_call) if given.blocks is None else None
+    watch = KernelWatch(tuple(range(SEEDS if given.seeds is None else given.seeds)), given.blocks, given.trace, given.search, given.raw, pairs)
     status = 1
     try:
         status = check_script(given.file, given.arguments, watch)
@@ -106,6 +108,10 @@ def _script(given: argparse.Namespace) -> int:
         for checked in watch.kernels.values():
             print(checked.text())
         print(f"{len(watch.kernels)} kernel(s): {_verdict(sum(not c.exploration.is_clean for c in watch.kernels.values()), 'with findings')}")
+        if pairs is not None and pairs.pairs:
+            for names, found in pairs.found:
+                print(f"{names}:\n{found.text()}")
+            print(f"{pairs.pairs} pair(s) of kernels, the second before the first has ended: {_verdict(len(pairs.found))}")
     return 0 if watch.is_clean and status == 0 else 1
 
 

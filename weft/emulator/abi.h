@@ -2,7 +2,7 @@
 // Included by both sides, so the two cannot drift apart. Includes nothing, so that a kernel builds in milliseconds.
 #pragma once
 
-#define WEFT_ABI_VERSION 3
+#define WEFT_ABI_VERSION 4
 
 typedef unsigned long long weft_u64;
 

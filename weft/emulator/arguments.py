@@ -147,6 +147,8 @@ class Geometry:
 IN_ORDER, RANDOM_WARPS, RANDOM_LANES = range(3)
 COPY_LATE, COPY_AT_ONCE, COPY_RANDOM = range(3)
 SCHEDULES = {"in order": IN_ORDER, "random warps": RANDOM_WARPS, "random lanes": RANDOM_LANES}
+SECOND_EARLY, SECOND_LATE = range(2)
+OVERLAPS = {"early": SECOND_EARLY, "late": SECOND_LATE}
 COPY_TIMINGS = {"late": COPY_LATE, "at once": COPY_AT_ONCE, "random": COPY_RANDOM}
 
 
@@ -166,6 +168,11 @@ class LaunchOptions:
     max_findings: int = 20
     preempt: Sequence[int] | None = None
     overlaps_previous: bool = False
+    overlap: str = "early"  # of two kernels: what the second one starts before
+
+    @property
+    def overlap_code(self) -> int:
+        return OVERLAPS[self.overlap]
 
     @property
     def schedule_code(self) -> int:

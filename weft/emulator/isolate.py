@@ -271,7 +271,7 @@ class _Child:
 
 def _died(kind: str, message: str, hint: str) -> Outcome:
     plain = message.replace(FIELD, " ").replace(RECORD, " ")
-    return Outcome(FIELD.join([kind, "0", "0", "0", "1", "", "", plain, hint]) + RECORD, "", 0, 0)
+    return Outcome(FIELD.join([kind, "0", "0", "0", "1", "0", "0", "", "", plain, hint]) + RECORD, "", 0, 0)
 
 
 __all__ = ["Text", "run_in_child"]

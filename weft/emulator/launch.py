@@ -144,8 +144,7 @@ class EmulatedKernel:
             raise BadLaunch(kernel=self.entry, problem=f"{geometry.block_threads} threads per block; its __launch_bounds__ are {self._max_threads}")
         if self.parameter_bytes is not None:
             check_count(self.entry, args, self.parameter_bytes)
-        if not registers_per_thread and self._max_threads and "weft::setmaxnreg" in self.source:
-            registers_per_thread = min(REGISTERS // self._max_threads // REGISTER_STEP * REGISTER_STEP, MOST_REGISTERS)
+        registers_per_thread = registers_per_thread or self.registers_at_launch()
         options = LaunchOptions(
             cooperative, seed, sample_blocks, timeout_s, schedule, copy_timing, copy_pieces, registers_per_thread, stack_kib, max_findings, preempt,
             overlaps_previous,
@@ -163,6 +162,12 @@ class EmulatedKernel:
         if report.findings and raise_findings:
             raise KernelFault(report)
         return report
+
+    def registers_at_launch(self) -> int:
+        """Return what the text's __launch_bounds__ leave a thread, for a kernel that moves registers; else 0."""
+        if not self._max_threads or "weft::setmaxnreg" not in self.source:
+            return 0
+        return min(REGISTERS // self._max_threads // REGISTER_STEP * REGISTER_STEP, MOST_REGISTERS)
 
     def _not_zero(self, buffer: Buffer) -> Finding:
         """The finding that memory which the next launch needs zeroed is not. It names the lines that mention it."""

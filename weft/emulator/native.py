@@ -26,13 +26,21 @@ class Config(ctypes.Structure):
     """Twin of Config in runtime/machine.h."""
 
     _fields_ = [
-        ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("cluster", ctypes.c_uint32 * 3),
         *[(name, ctypes.c_uint32) for name in (
-            "shared_bytes", "shared_capacity_bytes", "check_races", "schedule", "copy_timing", "copy_pieces",
-            "registers_per_thread", "cooperative", "resident_blocks", "max_findings", "uses_cp_async", "stack_kib",
-            "timeout_ms", "named_barriers", "trace", "check_dependency", "counts_sync_points", "preempt_count")],
+            "check_races", "schedule", "copy_timing", "copy_pieces", "max_findings", "stack_kib", "timeout_ms", "named_barriers", "trace", "overlap",
+            "counts_sync_points", "preempt_count")],
         ("preempt", ctypes.c_uint32 * 4),
         ("seed", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class Shape(ctypes.Structure):
+    """Twin of Shape in runtime/machine.h."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("cluster", ctypes.c_uint32 * 3),
+        *[(name, ctypes.c_uint32) for name in (
+            "shared_bytes", "shared_capacity_bytes", "registers_per_thread", "cooperative", "resident_blocks", "uses_cp_async", "check_dependency")],
     ]  # fmt: skip
 
 
@@ -42,6 +50,17 @@ class BufferArgument(ctypes.Structure):
     _fields_ = [
         ("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("name", ctypes.c_char_p),
         *[(name, ctypes.c_uint32) for name in ("written", "initialised", "workspace", "constant")],
+    ]  # fmt: skip
+
+
+class GridArgument(ctypes.Structure):
+    """Twin of GridArgument in runtime/launch.cpp."""
+
+    _fields_ = [
+        ("entry", ctypes.c_void_p), ("arguments", ctypes.c_void_p), ("name", ctypes.c_char_p),
+        ("buffers", ctypes.POINTER(BufferArgument)), ("order", ctypes.POINTER(ctypes.c_uint32)), ("shared_tensors", ctypes.POINTER(ctypes.c_uint64)),
+        *[(name, ctypes.c_uint32) for name in ("buffer_count", "order_count", "shared_tensor_count", "complete")],
+        ("shape", Shape),
     ]  # fmt: skip
 
 
@@ -148,51 +167,90 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
+@dataclass(frozen=True)
+class GridLaunch:
+    """One kernel of a launch, with all that it is given."""
+
+    kernel: NativeKernel
+    geometry: Geometry
+    args: Sequence[Arg]
+    extra: Sequence[Buffer]
+    options: LaunchOptions
+    limits: ChipLimits
+
+
 def run(
     kernel: NativeKernel, geometry: Geometry, args: Sequence[Arg], extra: Sequence[Buffer], options: LaunchOptions, limits: ChipLimits, trace: bool
 ) -> Outcome:
     """Run a kernel in this process. Errors: BadLaunch."""
-    check_count(kernel.entry, args, kernel.parameter_bytes)
-    config = _config(kernel, geometry, options, limits, trace)
-    blocks = geometry.clusters * geometry.cluster_blocks
-    if options.cooperative and blocks > config.resident_blocks:
-        raise BadLaunch(kernel=kernel.entry, problem=f"a cooperative launch of {blocks} blocks; {limits.name} runs {config.resident_blocks} of them at once")
-    values = [_value(kernel, i, arg) for i, arg in enumerate(args)]
-    pointers = (ctypes.c_void_p * max(len(values), 1))(*[ctypes.addressof(v) for v in values])
-    buffers = merged([*(a for a in args if isinstance(a, Buffer)), *extra])
-    table = (BufferArgument * max(len(buffers), 1))(
-        *[BufferArgument(b.address, b.bytes, b.name.encode(), b.written, b.initialised, b.workspace, b.constant) for b in buffers]
-    )
-    units = options.units(geometry.clusters)
-    order = (ctypes.c_uint32 * max(len(units), 1))(*units)
+    return run_grids([GridLaunch(kernel, geometry, args, extra, options, limits)], trace)
+
+
+def run_grids(launches: Sequence[GridLaunch], trace: bool = False) -> Outcome:
+    """Run a kernel, or two of which the second may start before the first has ended; how they run is said by the first one's options. Errors: BadLaunch."""
+    prepared = [_Prepared(launch) for launch in launches]
+    for second in prepared[1:]:
+        second.argument.shape.check_dependency = False  # what the first does is known
+    table = (GridArgument * len(prepared))(*[p.argument for p in prepared])
+    config = _config(launches[0], trace)
     statistics = Statistics()
     runtime = load_runtime()
     if not _is_sound:
-        raise ForkedMidKernel(kernel=kernel.entry, seconds=LONGEST_WAIT_S)
+        raise ForkedMidKernel(kernel=launches[0].kernel.entry, seconds=LONGEST_WAIT_S)
     with _one_machine:
-        tensors = geometry.shared_tensors
-        runtime.weft_rt_shared_tensors((ctypes.c_uint64 * max(len(tensors), 1))(*tensors), len(tensors))
-        runtime.weft_rt_launch(
-            kernel.function, pointers, ctypes.byref(config), table, len(buffers), order, len(units),
-            int(options.sample_blocks is None), ctypes.byref(statistics),
-        )  # fmt: skip
+        runtime.weft_rt_launch(table, len(prepared), ctypes.byref(config), ctypes.byref(statistics))
         findings = runtime.weft_rt_findings().decode(errors="replace") if statistics.findings else ""
         timeline = runtime.weft_rt_trace().decode(errors="replace") if trace else ""
     return Outcome(findings, timeline, statistics.switches, statistics.joins, statistics.sync_points, statistics.order)
 
 
-def _config(kernel: NativeKernel, geometry: Geometry, options: LaunchOptions, limits: ChipLimits, trace: bool) -> Config:
+class _Prepared:
+    """A kernel's arguments as the runtime takes them; it owns the memory that `argument` points to."""
+
+    def __init__(self, launch: GridLaunch) -> None:
+        kernel, geometry, args, options = launch.kernel, launch.geometry, launch.args, launch.options
+        check_count(kernel.entry, args, kernel.parameter_bytes)
+        shape = _shape(launch)
+        blocks = geometry.clusters * geometry.cluster_blocks
+        if options.cooperative and blocks > shape.resident_blocks:
+            problem = f"a cooperative launch of {blocks} blocks; {launch.limits.name} runs {shape.resident_blocks} of them at once"
+            raise BadLaunch(kernel=kernel.entry, problem=problem)
+        values = [_value(kernel, i, arg) for i, arg in enumerate(args)]
+        pointers = (ctypes.c_void_p * max(len(values), 1))(*[ctypes.addressof(v) for v in values])
+        buffers = merged([*(a for a in args if isinstance(a, Buffer)), *launch.extra])
+        table = (BufferArgument * max(len(buffers), 1))(
+            *[BufferArgument(b.address, b.bytes, b.name.encode(), b.written, b.initialised, b.workspace, b.constant) for b in buffers]
+        )
+        units = options.units(geometry.clusters)
+        order = (ctypes.c_uint32 * max(len(units), 1))(*units)
+        tensors = (ctypes.c_uint64 * max(len(geometry.shared_tensors), 1))(*geometry.shared_tensors)
+        self._keep = values, pointers
+        self.argument = GridArgument(
+            kernel.function, ctypes.addressof(pointers), kernel.entry.encode(), table, order, tensors,
+            len(buffers), len(units), len(geometry.shared_tensors), options.sample_blocks is None, shape,
+        )  # fmt: skip
+
+
+def _shape(launch: GridLaunch) -> Shape:
+    kernel, geometry, options = launch.kernel, launch.geometry, launch.options
+    shape = Shape()
+    shape.grid[:], shape.block[:], shape.cluster[:] = geometry.grid, geometry.block, geometry.cluster
+    shape.shared_bytes = geometry.shared_bytes
+    shape.shared_capacity_bytes = -(-max(geometry.shared_bytes, 1) // SHARED_GRANULE_BYTES) * SHARED_GRANULE_BYTES
+    shape.registers_per_thread, shape.cooperative = options.registers_per_thread, options.cooperative
+    shape.resident_blocks = launch.limits.resident(geometry, options.registers_per_thread)
+    shape.uses_cp_async = kernel.uses_cp_async
+    shape.check_dependency = kernel.check_races and (kernel.waits_for_dependency or options.overlaps_previous)
+    return shape
+
+
+def _config(launch: GridLaunch, trace: bool) -> Config:
+    kernel, options = launch.kernel, launch.options
     config = Config()
-    config.grid[:], config.block[:], config.cluster[:] = geometry.grid, geometry.block, geometry.cluster
-    config.shared_bytes = geometry.shared_bytes
-    config.shared_capacity_bytes = -(-max(geometry.shared_bytes, 1) // SHARED_GRANULE_BYTES) * SHARED_GRANULE_BYTES
     config.check_races = kernel.check_races
     config.schedule, config.copy_timing, config.copy_pieces = options.schedule_code, options.copy_timing_code, options.copy_pieces
-    config.registers_per_thread, config.stack_kib = options.registers_per_thread, options.stack_kib
-    config.cooperative, config.max_findings = options.cooperative, options.max_findings
-    config.resident_blocks, config.named_barriers = limits.resident(geometry, options.registers_per_thread), limits.named_barriers
-    config.uses_cp_async = kernel.uses_cp_async
-    config.check_dependency = kernel.check_races and (kernel.waits_for_dependency or options.overlaps_previous)
+    config.stack_kib, config.max_findings, config.named_barriers = options.stack_kib, options.max_findings, launch.limits.named_barriers
+    config.overlap = options.overlap_code
     preempt = options.preempt or ()
     config.counts_sync_points, config.preempt_count = options.preempt is not None, len(preempt)
     config.preempt[: len(preempt)] = list(preempt)

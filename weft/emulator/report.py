@@ -83,18 +83,19 @@ class LaunchReport:
 RECORD, FIELD = "\x1e", "\x1f"  # as runtime/report.cpp writes them
 
 
-def parse_findings(text: str, source: SourceMap) -> tuple[Finding, ...]:
-    """Findings from the runtime's text."""
+def parse_findings(text: str, *sources: SourceMap) -> tuple[Finding, ...]:
+    """Findings from the runtime's text. sources: of each kernel that was launched."""
 
     def line_text(place: Place | None) -> str:
         return place.text if place else ""
 
     findings = []
     for record in text.split(RECORD)[:-1]:
-        kind, line, other, note, count, block, thread, message, hint = record.split(FIELD)
+        kind, line, other, note, count, grid, other_grid, block, thread, message, hint = record.split(FIELD)
+        source, other_source = sources[int(grid)], sources[int(other_grid)]
         where = tuple(int(n) for n in block.split(",")) if block else ()
         first, second = int(line), int(other)
-        place, other_place = source.place(first), source.place(second)
+        place, other_place = source.place(first), other_source.place(second)
         message, hint = source.in_words(message), source.in_words(hint)
         finding = Finding(kind, message, first, line_text(place), second, line_text(other_place), where, thread, int(count), hint)
         in_library = any(p is not None and p.in_library for p in (place, other_place))
@@ -109,6 +110,9 @@ def _further(finding: Finding, source: SourceMap) -> tuple[Place, ...]:
     if finding.kind == "deadlock":
         waiting = dict.fromkeys(int(n) + source.lines_above for n in re.findall(r"(?<!library) at line (\d+)", finding.message))
         return tuple(p for p in map(source.place, waiting) if p is not None)
+    if finding.kind == "no-griddep-wait":
+        head = next((n for n, text in enumerate(source.unit_lines, 1) if n > source.lines_above and "__global__" in text), 0)
+        return tuple(p for p in [source.place(head)] if p is not None)
     name = re.search(r"'(T\d+)'", finding.message)
     return tuple(source.writers_of(name[1])) if name else ()
 

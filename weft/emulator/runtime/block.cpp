@@ -35,7 +35,7 @@ static void make_stacks(Unit* unit, u32 threads) {
 
 // The part of a unit that stays the same when it runs another cluster.
 static Unit* make_unit() {
-  const u32 threads = machine.block_threads, warps = machine.warps_per_block, blocks = machine.unit_blocks;
+  const u32 threads = machine.grid->block_threads, warps = machine.grid->warps_per_block, blocks = machine.grid->unit_blocks;
   Unit* unit = (Unit*)calloc(1, sizeof(Unit));
   unit->block_count = blocks;
   unit->fibers = (Fiber*)aligned_alloc(CACHE_LINE, threads * blocks * sizeof(Fiber));
@@ -47,8 +47,8 @@ static Unit* make_unit() {
     b->rank = rank;
     b->warp_count = warps;
     b->warps = (Warp*)calloc(warps, sizeof(Warp));
-    b->shared = (u8*)map_memory(max_of(machine.config.shared_capacity_bytes, 4096u));
-    b->shadow = make_shadow((u64)b->shared, machine.config.shared_bytes, false);
+    b->shared = (u8*)map_memory(max_of(machine.grid->shared_capacity_bytes, 4096u));
+    b->shadow = make_shadow((u64)b->shared, machine.grid->shared_bytes, false);
     for (u32 w = 0; w < warps; w++) {
       b->warps[w].block = b;
       b->warps[w].index = w;
@@ -56,7 +56,7 @@ static Unit* make_unit() {
     }
     for (u32 t = 0; t < threads; t++) {
       Fiber* f = &unit->fibers[rank * threads + t];
-      const u32* n = machine.config.block;
+      const u32* n = machine.grid->block;
       f->block = b;
       f->warp = &b->warps[t / WARP_THREADS];
       f->lane = t % WARP_THREADS;
@@ -86,37 +86,40 @@ static ALWAYS_INLINE void reset_fiber(Fiber* f) {
 }
 
 static void reset_block(Block* b, u32 cluster) {
-  const u32 *grid = machine.config.grid, *size = machine.config.cluster;
+  const u32 *grid = machine.grid->grid, *size = machine.grid->cluster;
   const u32 clusters_x = grid[0] / size[0], clusters_y = grid[1] / size[1];
   b->x = cluster % clusters_x * size[0] + b->rank % size[0];
   b->y = cluster / clusters_x % clusters_y * size[1] + b->rank / size[0] % size[1];
   b->z = cluster / (clusters_x * clusters_y) * size[2] + b->rank / (size[0] * size[1]);
   b->linear = (b->z * grid[1] + b->y) * grid[0] + b->x;
-  b->live_threads = machine.block_threads;
+  b->live_threads = machine.grid->block_threads;
+  b->lets_next_start = false;
   b->ready_warps = 0;
   b->current_warp = MAX_WARPS - 1;  // so that warp 0 is the first
   b->register_pool = 0;
-  memset(b->shared, 0xff, machine.config.shared_bytes);  // NaN in every float format
+  memset(b->shared, 0xff, machine.grid->shared_bytes);  // NaN in every float format
   reset_shadow(b->shadow);
   for (u32 w = 0; w < b->warp_count; w++) {
     Warp* warp = &b->warps[w];
-    const u32 threads = min_of(machine.block_threads - w * WARP_THREADS, (u32)WARP_THREADS);
+    const u32 threads = min_of(machine.grid->block_threads - w * WARP_THREADS, (u32)WARP_THREADS);
     warp->lanes = warp->alive = warp->ready = threads == WARP_THREADS ? FULL_MASK : (1u << threads) - 1;
     b->ready_warps |= 1u << w;
-    warp->registers = machine.config.registers_per_thread;
+    warp->registers = machine.grid->registers_per_thread;
     warp->registers_wanted = 0;
   }
 }
 
-Unit* start_unit(u32 cluster) {
-  Unit* unit = machine.pool.count ? machine.pool.pop() : make_unit();
-  unit->id = cluster + 1;
+Unit* start_unit(Grid* grid, u32 cluster) {
+  const InGrid there(grid);
+  Unit* unit = grid->pool.count ? grid->pool.pop() : make_unit();
+  unit->grid = grid;
+  unit->id = grid->first_unit + cluster + 1;
   unit->live = true;
-  unit->live_threads = machine.block_threads * unit->block_count;
+  unit->live_threads = machine.grid->block_threads * unit->block_count;
   memset(unit->slot_clock, 0, sizeof unit->slot_clock);
   memset(unit->slot_used, 0, sizeof unit->slot_used);
   for (u32 i = 0; i < unit->block_count; i++) reset_block(unit->blocks[i], cluster);
-  for (u32 i = 0; i < machine.block_threads * unit->block_count; i++) reset_fiber(&unit->fibers[i]);
+  for (u32 i = 0, threads = grid->block_threads * unit->block_count; i < threads; i++) reset_fiber(&unit->fibers[i]);
   return unit;
 }
 
@@ -178,6 +181,7 @@ static void clean_fiber(Fiber* f) {
 
 // Takes a unit out of service: end-of-life checks, then cleaned for the next cluster.
 void retire_unit(Unit* unit) {
+  const InGrid there(unit->grid);
   if (!machine.aborted)
     for (u32 i = 0; i < unit->block_count; i++) {
       machine.current_block = unit->blocks[i];
@@ -189,15 +193,15 @@ void retire_unit(Unit* unit) {
   unit->cluster.arriving.clear();
   release(unit->cluster.released);
   unit->cluster = ClusterBarrier{};
-  for (u32 i = 0; i < machine.block_threads * unit->block_count; i++) {
+  for (u32 i = 0, threads = unit->grid->block_threads * unit->block_count; i < threads; i++) {
     Fiber* f = &unit->fibers[i];
     if (UNLIKELY(f->has_more || machine.config.check_races)) clean_fiber(f);
   }
-  machine.pool.push(unit);
+  unit->grid->pool.push(unit);
 }
 
 static void free_unit(Unit* unit) {
-  const u32 threads = machine.block_threads * unit->block_count;
+  const u32 threads = machine.grid->block_threads * unit->block_count;
   munmap(unit->stacks, stack_stride() * threads);
   guarded_stacks -= min_of(guarded_stacks, threads);
   for (u32 i = 0; i < threads; i++) {
@@ -211,7 +215,7 @@ static void free_unit(Unit* unit) {
   for (u32 i = 0; i < unit->block_count; i++) {
     Block* b = unit->blocks[i];
     free_shadow(b->shadow);
-    munmap(b->shared, max_of(machine.config.shared_capacity_bytes, 4096u));
+    munmap(b->shared, max_of(machine.grid->shared_capacity_bytes, 4096u));
     for (u32 w = 0; w < b->warp_count; w++) b->warps[w].register_changes.release();
     b->mbarriers.release();
     b->names.release();
@@ -222,14 +226,15 @@ static void free_unit(Unit* unit) {
   free(unit);
 }
 
-void shrink_pool(u32 kept_units) {
-  while (machine.pool.count > kept_units) free_unit(machine.pool.pop());
+void shrink_pool(Grid* grid, u32 kept_units) {
+  const InGrid there(grid);
+  while (grid->pool.count > kept_units) free_unit(grid->pool.pop());
 }
 
 }  // namespace weft_rt
 
 EXPORT unsigned weft_emu_cluster_rank() { return weft_rt::machine.current->block->rank; }
-EXPORT unsigned weft_emu_cluster_size() { return weft_rt::machine.unit_blocks; }
+EXPORT unsigned weft_emu_cluster_size() { return weft_rt::machine.grid->unit_blocks; }
 EXPORT void weft_emu_role(const char* role) {
   using namespace weft_rt;
   Fiber* f = machine.current;

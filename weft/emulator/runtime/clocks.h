@@ -14,6 +14,7 @@ namespace weft_rt {
 // Who made an access, and when: unit (22 bits), index in the unit's vectors (16), clock (26). 0 = never.
 using Epoch = u64;
 enum : u32 { INDEX_HOST = 0xffff, INDEX_MBARRIER = 0xfffe, INDEX_SHARED_READERS = 0xfffd, INDEX_SPLIT = 0xfffc };
+enum : u32 { FIRST_GRID = 0 };  // no unit has this number: as one, all of the first grid, for those who have waited for its end
 inline Epoch make_epoch(u32 unit, u32 index, u32 clock) { return (u64)unit << 42 | (u64)index << 26 | clock; }
 inline u32 epoch_unit(Epoch e) { return (u32)(e >> 42); }
 inline u32 epoch_index(Epoch e) { return (u32)(e >> 26) & 0xffff; }

@@ -114,10 +114,10 @@ static COLD void check_barrier_operands(const Fiber* f, int id, int threads, int
   if (id < 0 || id >= (int)machine.config.named_barriers)
     fatal("bad-barrier", line, 0, "number named barriers from 1 to 15", "barrier %d by %s: a block has barriers 0 to %u", id, describe_fiber(f),
           machine.config.named_barriers - 1);
-  if (threads == 0 || (threads > 0 && threads % (int)WARP_THREADS) || threads > (int)(machine.warps_per_block * WARP_THREADS))
+  if (threads == 0 || (threads > 0 && threads % (int)WARP_THREADS) || threads > (int)(machine.grid->warps_per_block * WARP_THREADS))
     fatal("bad-barrier", line, 0, "count whole warps",
           "barrier %d with %d threads by %s: the count must be a multiple of 32 and at most the block's %u", id, threads, describe_fiber(f),
-          machine.warps_per_block * WARP_THREADS);
+          machine.grid->warps_per_block * WARP_THREADS);
 }
 
 static COLD void check_barrier_state(Fiber* f, NamedBarrier& barrier, int id, int threads, bool sync, int line) {
@@ -230,7 +230,7 @@ static void change_registers(Fiber* f, bool increase, u32 registers, int line) {
   Warp* warp = f->warp;
   Block* b = f->block;
   warp->register_changes.push((u32)increase << 16 | registers);
-  if (!machine.config.registers_per_thread) {
+  if (!machine.grid->registers_per_thread) {
     REPORT("bad-setmaxnreg", line, 0, "give the kernel __launch_bounds__(threads, 1), or the launch registers_per_thread",
            "setmaxnreg by %s, and nothing says how many registers a thread starts with; ptxas ignores it then", describe_fiber(f));
     return;
@@ -266,7 +266,7 @@ static void try_open_cluster(Unit* unit) {
     release(c.released);
     c.released = c.arriving.take();
   }
-  for (u32 i = 0; i < unit->block_count * machine.block_threads; i++) {
+  for (u32 i = 0; i < unit->block_count * machine.grid->block_threads; i++) {
     Fiber* f = &unit->fibers[i];
     if (!f->exited && f->wait == Wait::CLUSTER && f->cluster_phase < c.phase) make_ready(f->warp, 1u << f->lane);
   }
@@ -380,9 +380,9 @@ EXPORT void* weft_emu_remote_address(const void* local, unsigned rank, int line)
   Fiber* f = machine.current;
   Unit* unit = f->block->unit;
   u64 offset = (u64)local - (u64)f->block->shared;
-  if (offset >= machine.config.shared_bytes || rank >= unit->block_count)
+  if (offset >= machine.grid->shared_bytes || rank >= unit->block_count)
     fatal("out-of-bounds", line, 0, "give an address in this block's dynamic shared memory and a rank below cluster_size()",
           "remote shared access by %s: offset %llu of %u bytes, rank %u of %u", describe_fiber(f), (unsigned long long)offset,
-          machine.config.shared_bytes, rank, unit->block_count);
+          machine.grid->shared_bytes, rank, unit->block_count);
   return unit->blocks[rank]->shared + offset;
 }

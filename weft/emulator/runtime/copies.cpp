@@ -90,6 +90,7 @@ static u64 due_tick() {
 
 static bool in_flight(const Copy* c) { return c->kind != Copy::FREE && c->state != Copy::DONE; }
 static void step_copy(Copy* c) {
+  const InGrid there(c->unit->grid);
   if (c->kind == Copy::LOAD || c->kind == Copy::TENSOR_LOAD)
     load_piece(c);
   else

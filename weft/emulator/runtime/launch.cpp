@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 #endif
+#include "grids.h"
 #include "machine.h"
 #include "memory.h"
 #include "report.h"
@@ -34,7 +35,11 @@ static u64 program_counter(void* context) {
 #endif
 }
 
-static bool in_kernel(void* context) { return program_counter(context) - machine.kernel_first < machine.kernel_bytes; }
+static bool in_kernel(void* context) {
+  for (u32 g = 0; g < machine.grid_count; g++)
+    if (program_counter(context) - machine.grids[g].kernel_first < machine.grids[g].kernel_bytes) return true;
+  return false;
+}
 
 static void on_fault(int signal, siginfo_t* info, void* context) {
   if (!machine.running || !machine.current || !in_kernel(context)) {  // not ours: let it happen again, unguarded
@@ -143,57 +148,64 @@ static COLD void report_timeout() {
            machine.config.timeout_ms, describe_fiber(f), f->line ? format_text("since line %d", f->line) : "at all");
   else
     REPORT("timeout", 0, 0, "run fewer blocks, or raise timeout_s", "still running after %u ms, with %u of %u clusters started",
-           machine.config.timeout_ms, machine.next_unit, machine.unit_order.count);
+           machine.config.timeout_ms, machine.grid->next_unit, machine.grid->unit_order.count);
 }
 
 // ---- setting up and taking down -----------------------------------------------------------------------------------
 
 // Finished units are kept for the next launch of the same shape: their memory is already mapped.
-static bool same_shape(const Config& a, const Config& b) {
+static bool same_shape(const Shape& a, const Shape& b, const Config& of_a, const Config& of_b) {
   return !memcmp(a.block, b.block, sizeof a.block) && !memcmp(a.cluster, b.cluster, sizeof a.cluster) && a.shared_bytes == b.shared_bytes &&
-         a.shared_capacity_bytes == b.shared_capacity_bytes && a.check_races == b.check_races && a.stack_kib == b.stack_kib &&
+         a.shared_capacity_bytes == b.shared_capacity_bytes && of_a.check_races == of_b.check_races && of_a.stack_kib == of_b.stack_kib &&
          a.uses_cp_async == b.uses_cp_async;
 }
 
-static void set_up(void (*entry)(void**), void** arguments, const Config* config) {
-  if (!same_shape(machine.config, *config)) shrink_pool(0);
+static void find_kernel_code(Grid* grid) {
+  Dl_info info;
+  grid->kernel_first = grid->kernel_bytes = 0;
+  if (!dladdr((void*)grid->entry, &info)) return;
+  grid->kernel_first = (u64)info.dli_fbase;
+  grid->kernel_bytes = 8u << 20;
+}
+
+static void set_up_grid(Grid* grid, u32 first_unit) {
+  const Shape& shape = *grid;
+  grid->block_threads = shape.block[0] * shape.block[1] * shape.block[2];
+  grid->warps_per_block = (grid->block_threads + WARP_THREADS - 1) / WARP_THREADS;
+  grid->unit_blocks = shape.cluster[0] * shape.cluster[1] * shape.cluster[2];
+  grid->unit_count = shape.grid[0] / shape.cluster[0] * (shape.grid[1] / shape.cluster[1]) * (shape.grid[2] / shape.cluster[2]);
+  grid->first_unit = first_unit;
+  grid->next_unit = 0;
+  machine.unit_threads = max_of(machine.unit_threads, grid->unit_blocks * grid->block_threads);
+  machine.uses_cp_async |= shape.uses_cp_async != 0;
+  find_kernel_code(grid);
+}
+
+static void set_up(const Config* config, u32 grid_count) {
   machine.config = *config;
-  machine.entry = entry;
-  machine.arguments = arguments;
-  machine.block_threads = config->block[0] * config->block[1] * config->block[2];
-  machine.warps_per_block = (machine.block_threads + WARP_THREADS - 1) / WARP_THREADS;
-  machine.unit_blocks = config->cluster[0] * config->cluster[1] * config->cluster[2];
-  machine.unit_count = config->grid[0] / config->cluster[0] * (config->grid[1] / config->cluster[1]) * (config->grid[2] / config->cluster[2]);
+  machine.grid_count = grid_count;
   machine.current = nullptr;
-  machine.current_block = nullptr;
   machine.aborted = false;
   machine.timed_out = machine.interrupted = 0;
   machine.last_running = nullptr;
-  machine.next_unit = 0;
   machine.tick = machine.events = machine.switches = machine.sync_points = 0;
   memset(machine.sync_order, 0, sizeof machine.sync_order);
   machine.random.seed(config->seed);
-  weft_state.shared_bytes = config->shared_bytes;
-  weft_state.block_dim = pack(config->block[0], config->block[1], config->block[2]);
-  weft_state.grid_dim = pack(config->grid[0], config->grid[1], config->grid[2]);
-  forget_recent_buffers();
   clear_findings();
   clear_trace();
-  const u32 threads = machine.unit_blocks * machine.block_threads;
-  if (config->check_races) clocks.start(threads + COPY_SLOTS + (config->uses_cp_async ? threads : 0));
+  machine.unit_threads = 0;
+  machine.uses_cp_async = false;
+  for (u32 g = 0; g < grid_count; g++) set_up_grid(&machine.grids[g], g ? machine.grids[g - 1].first_unit + machine.grids[g - 1].unit_count : 0);
+  use_grid(&machine.grids[0]);
+  const u32 threads = machine.unit_threads;
+  if (config->check_races) clocks.start(threads + COPY_SLOTS + (machine.uses_cp_async ? threads : 0));
+  start_overlap();
 }
 
-static void find_kernel_code(void* entry) {
-  Dl_info info;
-  machine.kernel_first = machine.kernel_bytes = 0;
-  if (!dladdr(entry, &info)) return;
-  machine.kernel_first = (u64)info.dli_fbase;
-  machine.kernel_bytes = 8u << 20;
-}
-
-static void check_outputs() {
-  for (Buffer& b : machine.buffers) {
-    if (!b.shadow || b.initialised || b.workspace) continue;
+static void check_outputs(Grid* grid) {
+  use_grid(grid);
+  for (Buffer& b : grid->buffers) {
+    if (!b.shadow || b.shadow->initialised || b.workspace) continue;
     u64 first = 0, count = shadow_unwritten(b.shadow, b.first, b.bytes, &first);
     if (count)
       REPORT("output-not-written", 0, 0, "cover the whole output, or register it as initialised when the kernel writes only part of it",
@@ -210,16 +222,22 @@ static void take_down() {
   for (Unit* unit : machine.resident) retire_unit(unit);
   machine.resident.clear();
   machine.polling.clear();
-  for (Buffer& b : machine.buffers) {
-    if (b.shadow) reset_shadow(b.shadow);
-    free_shadow(b.shadow);
+  end_overlap();
+  for (Shadow* shadow : machine.shadows) {
+    reset_shadow(shadow);
+    free_shadow(shadow);
   }
-  for (Unit* unit : machine.pool)
-    for (u32 i = 0; i < unit->block_count; i++) reset_shadow(unit->blocks[i]->shadow);
+  machine.shadows.clear();
+  for (u32 g = 0; g < machine.grid_count; g++) {
+    Grid* grid = &machine.grids[g];
+    for (Unit* unit : grid->pool)
+      for (u32 i = 0; i < unit->block_count; i++) reset_shadow(unit->blocks[i]->shadow);
+    grid->buffers.clear();
+    grid->unit_order.clear();
+  }
   release_shadow_pools();
-  shrink_pool(KEPT_UNITS);
-  machine.buffers.clear();
-  machine.unit_order.clear();
+  shrink_pool(&machine.grids[0], KEPT_UNITS);
+  if (machine.grid_count > 1) shrink_pool(&machine.grids[1], 0);
   drop_sync_variables();
   clocks.forget_memos();
 }
@@ -243,34 +261,66 @@ struct BufferArgument {
   const char* name;
   u32 written, initialised, workspace, constant;
 };
+// Filled by native.py, as are Config and Shape.
+struct GridArgument {
+  void (*entry)(void**);
+  void** arguments;
+  const char* name;
+  const BufferArgument* buffers;
+  const unsigned* order;         // the units that run
+  const u64* shared_tensors;     // bytes of each
+  u32 buffer_count, order_count, shared_tensor_count;
+  u32 complete;                  // the units are all of the grid, so outputs must be covered
+  Shape shape;
+};
 struct Statistics {
   u64 switches, joins, findings, sync_points, order;
 };
 
-// Runs the units in `order`; `complete`: they are all of the grid, so outputs must be covered. Returns the number of findings.
-EXPORT int weft_rt_launch(void (*entry)(void**), void** arguments, const Config* config, const BufferArgument* buffers, unsigned buffer_count,
-                          const unsigned* order, unsigned order_count, int complete, Statistics* statistics) {
-  set_up(entry, arguments, config);
-  find_kernel_code((void*)entry);
-  for (u32 i = 0; i < buffer_count; i++) {
-    const BufferArgument& a = buffers[i];
-    Buffer b = {a.address, a.bytes, a.name, a.written != 0, a.initialised != 0, a.workspace != 0, a.constant != 0, nullptr};
-    if (b.written || !b.initialised) b.shadow = make_shadow(b.first, b.bytes, b.initialised);
-    machine.buffers.push(b);
+static void take_grid(Grid* grid, const GridArgument& given, u32 number, const Config& config) {
+  if (!same_shape(*grid, given.shape, machine.config, config)) {
+    if (grid->pool.count) shrink_pool(grid, 0);
   }
-  for (u32 i = 0; i < order_count; i++) machine.unit_order.push(order[i]);
+  *(Shape*)grid = given.shape;
+  grid->number = number;
+  grid->name = given.name;
+  grid->entry = given.entry;
+  grid->arguments = given.arguments;
+  grid->shared_tensors = given.shared_tensors;
+  grid->shared_tensor_count = given.shared_tensor_count;
+  for (u32 i = 0; i < given.buffer_count; i++) {
+    const BufferArgument& a = given.buffers[i];
+    grid->buffers.push(Buffer{a.address, a.bytes, a.name, a.written != 0, a.initialised != 0, a.workspace != 0, a.constant != 0, nullptr});
+  }
+  for (u32 i = 0; i < given.order_count; i++) grid->unit_order.push(given.order[i]);
+}
+
+// A launch's buffers have a shadow each, where it is needed.
+static void make_shadows(Grid* grid) {
+  for (Buffer& b : grid->buffers)
+    if (b.written || !b.initialised) {
+      b.shadow = make_shadow(b.first, b.bytes, b.initialised);
+      machine.shadows.push(b.shadow);
+    }
+}
+
+// Runs one grid, or two of which the second may start before the first has ended. Returns the number of findings.
+EXPORT int weft_rt_launch(const GridArgument* grids, unsigned grid_count, const Config* config, Statistics* statistics) {
+  for (u32 g = 0; g < grid_count; g++) take_grid(&machine.grids[g], grids[g], g, *config);
+  set_up(config, grid_count);
+  if (grid_count > 1)
+    share_shadows();
+  else
+    make_shadows(&machine.grids[0]);
   clocks.joins = 0;
   run_guarded();
   machine.current_block = nullptr;
-  if (complete && !machine.aborted && !machine.timed_out) check_outputs();
+  for (u32 g = 0; g < grid_count; g++)
+    if (grids[g].complete && !machine.aborted && !machine.timed_out) check_outputs(&machine.grids[g]);
   take_down();
   u64 met = 0;
   for (u64 one : machine.sync_order) met = (met ^ one) * 0x9E3779B97F4A7C15ull;
   *statistics = {machine.switches, clocks.joins, finding_count(), machine.sync_points, met};
   return (int)finding_count();
-}
-// Bytes of the tensors in shared memory, for the launch that follows.
-EXPORT void weft_rt_shared_tensors(const u64* bytes, unsigned count) {
-  for (u32 i = 0; i < WEFT_SHARED_TENSORS; i++) weft_state.shared_tensors[i] = i < count ? bytes[i] : 0;
 }
 EXPORT int weft_rt_abi_version() { return WEFT_ABI_VERSION; }

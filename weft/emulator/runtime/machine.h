@@ -18,39 +18,47 @@ enum : u32 {
   FULL_MASK = 0xffffffffu,
 };
 
-// What to run and how closely to look. Filled by launch.py; keep in step with its ctypes twin.
+// How to run a launch, and how closely to look. Filled by native.py; keep in step with its ctypes twin.
 struct Config {
-  u32 grid[3], block[3], cluster[3];
-  u32 shared_bytes;
-  u32 shared_capacity_bytes;  // of the chip, per block
   u32 check_races;            // 0: bounds and alignment, 1: everything
   u32 schedule;               // enum Schedule
   u32 copy_timing;            // enum CopyTiming
   u32 copy_pieces;
-  u32 registers_per_thread;   // at launch; 0: the pool is not modelled
-  u32 cooperative;
-  u32 resident_blocks;        // at most this many blocks run at once
   u32 max_findings;
-  u32 uses_cp_async;
   u32 stack_kib;
   u32 timeout_ms;
   u32 named_barriers;
   u32 trace;
-  u32 check_dependency;       // accesses before griddep_wait are findings
+  u32 overlap;                // enum Overlap, of a second grid
   u32 counts_sync_points;     // of warps; at those in `preempt`, the warp gives way until no other of its block can run
   u32 preempt_count;
   u32 preempt[4];
   u64 seed;
 };
+// The shape of a grid, and what the chip has for it. Filled by native.py as well.
+struct Shape {
+  u32 grid[3], block[3], cluster[3];
+  u32 shared_bytes;
+  u32 shared_capacity_bytes;  // of the chip, per block
+  u32 registers_per_thread;   // at launch; 0: the pool is not modelled
+  u32 cooperative;
+  u32 resident_blocks;        // at most this many blocks run at once
+  u32 uses_cp_async;
+  u32 check_dependency;       // accesses before griddep_wait are findings
+};
 enum Schedule : u32 { IN_ORDER, RANDOM_WARPS, RANDOM_LANES };
 enum CopyTiming : u32 { COPY_LATE, COPY_AT_ONCE, COPY_RANDOM };
+// Of two grids: the second starts before the last stores of the first, or not before the first has ended.
+enum Overlap : u32 { SECOND_EARLY, SECOND_LATE };
 
-enum class Wait : u8 { NONE, BARRIER, COLLECTIVE, MBARRIER, BULK_GROUP, REGISTERS, CLUSTER, POLL };
+enum class Wait : u8 { NONE, BARRIER, COLLECTIVE, MBARRIER, BULK_GROUP, REGISTERS, CLUSTER, POLL, NEXT_GRID, PREVIOUS_GRID };
 const char* wait_name(Wait wait);
 
 struct Block;
 struct Warp;
 struct Unit;
+struct Grid;
+struct Shadow;
 
 struct Copy;
 struct BulkGroups {              // bulk stores of one thread
@@ -166,6 +174,7 @@ struct Block {
   u32 rank;                      // in the cluster
   u32 linear;
   u32 x, y, z;
+  bool lets_next_start;          // some thread has said so
   u8* shared;                    // arena of the chip's capacity
   u32 live_threads;
   u32 ready_warps, current_warp;
@@ -176,7 +185,7 @@ struct Block {
   NamedBarrier barriers[NAMED_BARRIERS];
   List<Mbarrier*> mbarriers;
   int register_pool;
-  struct Shadow* shadow;
+  Shadow* shadow;
   List<Name> names;
 };
 
@@ -208,7 +217,8 @@ struct ClusterBarrier {
 };
 
 struct Unit {
-  u32 id;                        // linear cluster index + 1
+  Grid* grid;
+  u32 id;                        // linear cluster index + 1, counted on from the grid before
   bool live;
   u32 live_threads;
   u32 block_count;
@@ -224,7 +234,24 @@ struct Buffer {
   u64 first, bytes;
   const char* name;
   bool written, initialised, workspace, constant;
-  struct Shadow* shadow;
+  Shadow* shadow;
+};
+
+// One kernel of a launch. A second one was launched behind the first, and may start before that has ended.
+struct Grid : Shape {
+  u32 number;
+  const char* name;
+  void (*entry)(void**);
+  void** arguments;
+  u32 block_threads, warps_per_block, unit_blocks, unit_count;
+  u32 first_unit;                // its units have the ids from this one + 1 on
+  u32 next_unit;
+  List<u32> unit_order;          // linear cluster indices to run
+  List<Unit*> pool;              // finished units, to be used again
+  List<Buffer> buffers;
+  u64 kernel_first, kernel_bytes;  // the kernel's code, for faults
+  const u64* shared_tensors;     // bytes of each
+  u32 shared_tensor_count;
 };
 
 // A global location that threads synchronise through.
@@ -237,9 +264,14 @@ inline u64 pack(u32 x, u32 y, u32 z) { return (u64)z << 48 | (u64)y << 32 | x; }
 
 struct Machine {
   Config config;
-  void (*entry)(void**);
-  void** arguments;
-  u32 block_threads, warps_per_block, unit_blocks, unit_count;
+  Grid grids[2];
+  u32 grid_count;
+  Grid* grid;                    // of the running thread
+  u32 unit_threads;              // of the larger units: what vectors of clocks have places for
+  bool uses_cp_async;            // some grid does
+  Knowledge* first_ended;        // what those learn who have waited for the first grid
+  bool is_first_over;
+  bool second_waited;            // some thread of the second grid has waited for the first
   Context main_context;
   Fiber* current;
   Block* current_block;
@@ -249,10 +281,9 @@ struct Machine {
   Fiber* last_running;           // when time ran out
   Random random;
   List<Unit*> resident;
-  List<Unit*> pool;              // finished units, to be used again
-  u32 next_unit;
-  List<u32> unit_order;          // linear cluster indices to run
   List<Fiber*> polling;
+  List<Fiber*> held;             // of the first grid, where they have let the second start
+  List<Fiber*> early;            // of the second grid, where they wait for the first
   List<Copy*> copies;            // kind FREE when unused
   u32 copies_in_flight;
   List<Fiber*> bulk_waiting;
@@ -261,9 +292,8 @@ struct Machine {
   u64 switches;
   u64 sync_points;               // that warps came to
   u64 sync_order[256];           // per synchronization object, by hash: which warps came to it, in which order
-  List<Buffer> buffers;
   List<SyncVariable> sync_variables;
-  u64 kernel_first, kernel_bytes;   // the kernel's code, for faults
+  List<Shadow*> shadows;  // of buffers
 };
 extern Machine machine;
 
@@ -274,6 +304,7 @@ void wait_polling(Fiber* fiber, int line);
 void leave_to_main() __attribute__((noreturn));
 void fiber_main();
 void run_all();
+bool start_next();
 
 // ---- collectives.cpp
 void barrier_thread_left(Fiber* fiber);
@@ -286,13 +317,32 @@ void drop_copies();
 void check_copies_at_exit(Fiber* fiber);
 
 // ---- block.cpp
-Unit* start_unit(u32 linear);
+Unit* start_unit(Grid* grid, u32 linear);
 void retire_unit(Unit* unit);
-void shrink_pool(u32 kept_units);      // of the finished ones
+void shrink_pool(Grid* grid, u32 kept_units);      // of the finished ones
+
+// ---- grids.cpp
+void use_grid(Grid* grid);             // what follows is done for a thread of it
+
+// Work on behalf of a thread that does not run now.
+struct InGrid {
+  Grid* before;
+  Block* block;
+  explicit InGrid(Grid* grid) : before(machine.grid), block(machine.current_block) {
+    if (grid != before) use_grid(grid);
+  }
+  ~InGrid() {
+    if (machine.grid == before) return;
+    use_grid(before);
+    machine.current_block = block;
+  }
+};
+inline bool is_second(const Fiber* f) { return f->block->unit->grid->number != 0; }
+inline u32 grid_of(Epoch e) { return machine.grid_count > 1 && epoch_unit(e) > machine.grids[1].first_unit; }
 
 // ---- happens-before of one thread
 inline Epoch own_epoch(const Fiber* f) { return make_epoch(f->block->unit->id, f->index, f->clock); }
-inline u32 slot_index(u32 slot) { return machine.unit_blocks * machine.block_threads + slot; }
+inline u32 slot_index(u32 slot) { return machine.unit_threads + slot; }
 inline u32 cp_async_index(const Fiber* f) { return slot_index(COPY_SLOTS) + f->index; }
 
 inline void raise(u32& clock, u32 to) { clock = max_of(clock, to); }
@@ -300,7 +350,7 @@ inline void add_own_clocks(Knowledge* k, const Fiber* f) {
   raise(clock_of(k, KNOWN, f->index), f->clock);
   raise(clock_of(k, PROXY_FENCED, f->index), f->fenced_clock[PROXY_FENCED]);
   raise(clock_of(k, DEVICE_FENCED, f->index), f->fenced_clock[DEVICE_FENCED]);
-  if (machine.config.uses_cp_async) raise(clock_of(k, KNOWN, cp_async_index(f)), f->cp_async_done);
+  if (machine.uses_cp_async) raise(clock_of(k, KNOWN, cp_async_index(f)), f->cp_async_done);
 }
 
 // Adds what a thread knows to an accumulator, and starts a new clock so that later writes are not covered.

@@ -16,7 +16,7 @@ static const u32 MAX_ARRIVALS = (1 << 20) - 1, MBARRIER_BYTES = 8;
 
 static u64 shared_offset(Block* b, const void* p, const char* operation, int line) {
   const u64 offset = (u64)p - (u64)b->shared;
-  if (UNLIKELY(offset + MBARRIER_BYTES > machine.config.shared_bytes || offset % MBARRIER_BYTES))
+  if (UNLIKELY(offset + MBARRIER_BYTES > machine.grid->shared_bytes || offset % MBARRIER_BYTES))
     fatal("bad-mbarrier-address", line, 0, "an mbarrier is 8 bytes of shared memory, 8-byte aligned", "%s by %s: %s is no place for an mbarrier",
           operation, describe_fiber(machine.current), describe_address((u64)p));
   return offset;

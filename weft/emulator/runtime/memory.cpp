@@ -23,16 +23,16 @@ static bool contains(const Buffer& b, u64 address, u32 bytes) { return address -
 // Buffers may overlap (views of one storage): then one that may be written comes first.
 static Buffer* find_buffer(u64 address, u32 bytes) {
   u32& recent = recent_buffer[weft_window_of(address)];
-  if (recent != NO_BUFFER && contains(machine.buffers[recent], address, bytes)) return &machine.buffers[recent];
+  if (recent != NO_BUFFER && contains(machine.grid->buffers[recent], address, bytes)) return &machine.grid->buffers[recent];
   u32 found = NO_BUFFER;
-  for (u32 i = 0; i < machine.buffers.count; i++) {
-    if (!contains(machine.buffers[i], address, bytes)) continue;
-    if (found == NO_BUFFER || machine.buffers[i].written) found = i;
-    if (machine.buffers[i].written) break;
+  for (u32 i = 0; i < machine.grid->buffers.count; i++) {
+    if (!contains(machine.grid->buffers[i], address, bytes)) continue;
+    if (found == NO_BUFFER || machine.grid->buffers[i].written) found = i;
+    if (machine.grid->buffers[i].written) break;
   }
   if (found == NO_BUFFER) return nullptr;
   recent = found;
-  return &machine.buffers[found];
+  return &machine.grid->buffers[found];
 }
 
 // ---- reports ------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ static Buffer* find_buffer(u64 address, u32 bytes) {
 static const char* nearest_buffer(u64 address) {
   const Buffer* best = nullptr;
   u64 best_distance = ~0ull;
-  for (const Buffer& b : machine.buffers) {
+  for (const Buffer& b : machine.grid->buffers) {
     u64 distance = address < b.first ? b.first - address : address < b.first + b.bytes ? 0 : address - b.first - b.bytes;
     if (distance < best_distance) {
       best_distance = distance;
@@ -58,8 +58,8 @@ COLD void out_of_bounds(u64 address, u64 bytes, u32 access, int line, const char
   const Fiber* f = machine.current;
   const char* where = "";
   const u64 offset = address - (u64)f->block->shared;
-  if (offset < machine.config.shared_capacity_bytes)
-    where = format_text("shared memory of %u bytes: offset %llu", machine.config.shared_bytes, (unsigned long long)offset);
+  if (offset < machine.grid->shared_capacity_bytes)
+    where = format_text("shared memory of %u bytes: offset %llu", machine.grid->shared_bytes, (unsigned long long)offset);
   else
     where = nearest_buffer(address);
   fatal("out-of-bounds", line, 0, "predicate the access, or allocate what the index reaches", "%s%s of %llu bytes out of bounds by %s; %s",
@@ -84,13 +84,13 @@ static Block* block_holding(u64 address, u32 access) {
   Block* own = machine.current->block;
   if (!(access & WEFT_REMOTE)) return own;
   for (u32 i = 0; i < own->unit->block_count; i++)
-    if (address - (u64)own->unit->blocks[i]->shared < machine.config.shared_capacity_bytes) return own->unit->blocks[i];
+    if (address - (u64)own->unit->blocks[i]->shared < machine.grid->shared_capacity_bytes) return own->unit->blocks[i];
   return own;
 }
 
 void check_shared_bounds(u64 address, u32 bytes, u32 access, int line, const char* how) {
   const u64 offset = address - (u64)block_holding(address, access)->shared;
-  if (UNLIKELY(offset >= machine.config.shared_bytes || offset + bytes > machine.config.shared_bytes))
+  if (UNLIKELY(offset >= machine.grid->shared_bytes || offset + bytes > machine.grid->shared_bytes))
     out_of_bounds(address, bytes, access, line, how);
 }
 
@@ -112,7 +112,7 @@ Buffer* check_global(u64 address, u32 bytes, u32 access, int line, const Accesso
     if (!b->written) read_only(*b, line);
   }
   if (b->shadow) shadow_access(b->shadow, address, bytes, access & WEFT_WRITE, by, (u32)line | (access & WEFT_STRONG ? STRONG_LINE : 0));
-  if (UNLIKELY(machine.config.check_dependency && !by.fiber->dependency_met && !b->constant))
+  if (UNLIKELY(machine.grid->check_dependency && !by.fiber->dependency_met && !b->constant))
     REPORT("access-before-griddep-wait", line, 0, "griddep_wait() before the first access to what the previous kernel writes",
            "%s of '%s' by %s before griddep_wait()", access_noun(access), b->name, describe_fiber(by.fiber));
   return b;
@@ -240,7 +240,7 @@ static u64 add_atomically(void* address, u64 operand, int operation) {
   }
 }
 
-static bool is_shared(const Fiber* f, const void* address) { return (u64)address - (u64)f->block->shared < machine.config.shared_capacity_bytes; }
+static bool is_shared(const Fiber* f, const void* address) { return (u64)address - (u64)f->block->shared < machine.grid->shared_capacity_bytes; }
 
 }  // namespace weft_rt
 
@@ -357,5 +357,3 @@ EXPORT void weft_emu_name(const void* address, weft_u64 bytes, const char* name)
   b->names.push(Name{(u64)address, bytes, name});
 }
 EXPORT void weft_emu_note(const WeftNote* note) { machine.current->note = note; }
-EXPORT void weft_emu_griddep_wait(int) { machine.current->dependency_met = true; }
-EXPORT void weft_emu_griddep_launch(int) {}

@@ -9,8 +9,8 @@ namespace weft_rt {
 static bool is_checked_memory(u64 address) {
   const Unit* unit = machine.current->block->unit;
   for (u32 i = 0; i < unit->block_count; i++)
-    if (address - (u64)unit->blocks[i]->shared < machine.config.shared_capacity_bytes) return true;
-  for (const Buffer& b : machine.buffers)
+    if (address - (u64)unit->blocks[i]->shared < machine.grid->shared_capacity_bytes) return true;
+  for (const Buffer& b : machine.grid->buffers)
     if (address - b.first < b.bytes) return true;
   return false;
 }

@@ -8,10 +8,12 @@ namespace weft_rt {
 // Equal (kind, line, other_line) are counted, not repeated: REPORT does not even evaluate the rest of its arguments then.
 #define REPORT(kind, line, other_line, ...)                                                \
   do {                                                                                     \
-    if (!is_repeated(kind, line, other_line)) report(kind, line, other_line, __VA_ARGS__); \
+    if (!is_repeated(kind, line, other_line, machine.grid->number)) report(kind, line, other_line, __VA_ARGS__); \
   } while (0)
-COLD bool is_repeated(const char* kind, int line, int other_line);
+COLD bool is_repeated(const char* kind, int line, int other_line, u32 grid);
 COLD void report(const char* kind, int line, int other_line, const char* hint, const char* format, ...) __attribute__((format(printf, 5, 6)));
+// Of two grids that overlap: a line of each.
+COLD void report_between_grids(const char* kind, int second_line, int first_line, const char* hint, const char* format, ...) __attribute__((format(printf, 5, 6)));
 // The same, and the launch ends here.
 COLD void fatal(const char* kind, int line, int other_line, const char* hint, const char* format, ...)
     __attribute__((format(printf, 5, 6), noreturn));

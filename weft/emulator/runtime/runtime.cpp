@@ -5,6 +5,7 @@
 #include "memory.cpp"
 #include "raw_net.cpp"
 #include "scheduler.cpp"
+#include "grids.cpp"
 #include "collectives.cpp"
 #include "mbarrier.cpp"
 #include "copies.cpp"

@@ -1,4 +1,5 @@
 // Which thread runs next. Lanes of a warp run in order until each of them waits; then another warp; then another block.
+#include "grids.h"
 #include "machine.h"
 #include "report.h"
 #include "switching.h"
@@ -123,7 +124,7 @@ static ALWAYS_INLINE void thread_exits(Fiber* f) {
 void fiber_main() {
   for (;;) {
     if (UNLIKELY(machine.config.trace)) trace_thread(machine.current, TRACE_START);
-    machine.entry(machine.arguments);
+    machine.grid->entry(machine.grid->arguments);
     Fiber* f = machine.current;
     if (UNLIKELY(f->has_more)) check_copies_at_exit(f);
     thread_exits(f);
@@ -140,7 +141,7 @@ static const char* describe_wait(const Fiber* f) {
   }
   if (f->wait == Wait::BARRIER) {
     const NamedBarrier& b = f->block->barriers[f->barrier];
-    u32 expected = b.expected_threads < 0 ? machine.block_threads : (u32)b.expected_threads;
+    u32 expected = b.expected_threads < 0 ? f->block->unit->grid->block_threads : (u32)b.expected_threads;
     return format_text("%s, barrier %u: %u of %u threads arrived", at, f->barrier, b.arrived_threads, expected);
   }
   if (f->wait == Wait::COLLECTIVE) {
@@ -180,7 +181,7 @@ static COLD void report_deadlock() {
     live += unit->live_threads;
     for (u32 b = 0; b < unit->block_count; b++) {
       Block* block = unit->blocks[b];
-      for (u32 t = 0; t < machine.block_threads; t++) {
+      for (u32 t = 0; t < unit->grid->block_threads; t++) {
         Fiber* f = &block->warps[0].fibers[t];
         if (f->exited) continue;
         if (!line) line = f->line;
@@ -226,11 +227,16 @@ static bool retire_finished() {
   return any;
 }
 
-static bool start_next() {
-  if (machine.next_unit >= machine.unit_order.count) return false;
-  if (machine.resident.count * machine.unit_blocks >= machine.config.resident_blocks) return false;
-  machine.resident.push(start_unit(machine.unit_order[machine.next_unit++]));
+static bool start_next_of(Grid* grid) {
+  if (grid->next_unit >= grid->unit_order.count) return false;
+  if (resident_units(grid) * grid->unit_blocks >= grid->resident_blocks) return false;
+  machine.resident.push(start_unit(grid, grid->unit_order[grid->next_unit++]));
   return true;
+}
+
+bool start_next() {
+  if (start_next_of(&machine.grids[0])) return true;
+  return machine.grid_count > 1 && can_start_second() && start_next_of(&machine.grids[1]);
 }
 
 // A thread may look at one value often without waiting for it, so a few polls in vain are no deadlock.
@@ -238,7 +244,7 @@ static const u64 MAX_IDLE_POLLS = 100000;
 
 // Blocks run one after another, unless one polls for another's value (or the launch is cooperative): then they run together.
 void run_all() {
-  if (machine.config.cooperative)
+  if (machine.grid->cooperative)
     while (start_next()) {
     }
   u64 events_at_wake = ~0ull, idle_polls = 0;
@@ -252,6 +258,7 @@ void run_all() {
     }
     if (machine.timed_out) break;
     if (retire_finished()) continue;
+    if (machine.grid_count > 1 && overlap_step()) continue;
     if (!machine.polling.count) {
       report_deadlock();
       continue;

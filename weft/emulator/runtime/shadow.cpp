@@ -139,20 +139,22 @@ bool knows(const Accessor& by, Epoch e) {
   const u32 index = epoch_index(e), clock = epoch_clock(e);
   if (UNLIKELY(index >= INDEX_SPLIT)) return index == INDEX_HOST;
   if (epoch_unit(e) != f->block->unit->id) {
+    if (UNLIKELY(machine.grid_count > 1) && is_second(f) && !grid_of(e) && find_unit(f->base->foreign[KNOWN], FIRST_GRID)) return true;
     const Knowledge* other = find_unit(f->base->foreign[KNOWN], epoch_unit(e));
     return other && other->clock[index] >= clock;
   }
   if (index == f->index) return true;
   if (by.copy && index == epoch_index(by.epoch)) return true;
-  if (machine.config.uses_cp_async && index == cp_async_index(f) && clock <= f->cp_async_done) return true;
+  if (machine.uses_cp_async && index == cp_async_index(f) && clock <= f->cp_async_done) return true;
   return f->base->clock[index] >= clock;
 }
 
 // Whether a generic write is visible to the async proxy: a fence.proxy.async lies between.
 static bool is_fenced(const Accessor& by, Epoch e) {
   const Fiber* f = by.fiber;
-  const u32 index = epoch_index(e), clock = epoch_clock(e), threads = machine.unit_blocks * machine.block_threads;
+  const u32 index = epoch_index(e), clock = epoch_clock(e), threads = machine.unit_threads;
   if (index >= threads && index < threads + COPY_SLOTS) return true;
+  if (grid_of(e) != f->block->unit->grid->number) return true;  // the end of a kernel is a fence
   if (epoch_unit(e) != f->block->unit->id) {
     const Knowledge* other = find_unit(f->base->foreign[PROXY_FENCED], epoch_unit(e));
     if (other && other->clock[index] >= clock) return true;
@@ -165,8 +167,10 @@ static bool is_fenced(const Accessor& by, Epoch e) {
 
 // ---- reports ------------------------------------------------------------------------------------------------------
 
+static bool is_of_other_grid(const Accessor& by, Epoch e) { return machine.grid_count > 1 && grid_of(e) != by.fiber->block->unit->grid->number; }
+
 static const char* describe_party(Epoch e) {
-  const u32 index = epoch_index(e), threads = machine.unit_blocks * machine.block_threads;
+  const u32 index = epoch_index(e), threads = machine.unit_threads;
   if (index == INDEX_HOST) return "the host";
   for (Unit* unit : machine.resident)
     if (unit->id == epoch_unit(e)) {
@@ -174,11 +178,33 @@ static const char* describe_party(Epoch e) {
       if (index < threads + COPY_SLOTS) return "an asynchronous bulk copy";
       return format_text("cp_async of %s", describe_fiber(&unit->fibers[index - threads - COPY_SLOTS]));
     }
-  return format_text("a thread of block %u", epoch_unit(e) - 1);
+  return format_text("a thread of block %u", epoch_unit(e) - 1 - machine.grids[grid_of(e)].first_unit);
+}
+
+// A thread of the second grid and one of the first; the other one came first.
+static COLD void report_overlap(u64 address, const Accessor& by, u32 line, bool write, Epoch other, u32 other_line, bool other_writes) {
+  const bool second_now = is_second(by.fiber);
+  const u32 late = second_now ? line : other_line, early = second_now ? other_line : line;
+  if (is_repeated("overlaps-kernel-before", (int)late, (int)early, 1)) return;
+  const bool late_writes = second_now ? write : other_writes, early_writes = second_now ? other_writes : write;
+  const Grid &first = machine.grids[0], &second = machine.grids[1];
+  const char* place;
+  {
+    const InGrid there(&machine.grids[1]);
+    place = describe_address(address);
+  }
+  report_between_grids("overlaps-kernel-before", (int)late, (int)early,
+                       "griddep_wait() in front of the access, in this thread or in one that a barrier puts in front; griddep_launch() of the kernel before orders nothing",
+                       "%s of %s by %s of %s at line %u is not behind griddep_wait(), and %s, the kernel before, %s there at line %u", late_writes ? "write" : "read", place,
+                       second_now ? describe_fiber(by.fiber) : describe_party(other), second.name, late, first.name, early_writes ? "writes" : "reads", early);
 }
 
 static COLD void report_race(u64 address, const Accessor& by, u32 line, bool write, Epoch other, u32 other_line, bool other_writes) {
   const u32 here = line & ~STRONG_LINE, there = other_line & ~STRONG_LINE;
+  if (is_of_other_grid(by, other)) {
+    report_overlap(address, by, here, write, other, there, other_writes);
+    return;
+  }
   if (epoch_index(other) == INDEX_MBARRIER) {
     REPORT("plain-access-to-mbarrier", (int)here, (int)there, "keep barriers and data apart", "%s of %s by %s: an mbarrier lives there",
            write ? "write" : "read", describe_address(address), describe_fiber(by.fiber));
@@ -213,14 +239,14 @@ static bool was_read(const Accessor& by, Epoch e) {
 }
 
 static inline bool is_copy(Epoch e) {
-  const u32 threads = machine.unit_blocks * machine.block_threads;
+  const u32 threads = machine.unit_threads;
   return epoch_index(e) >= threads && epoch_index(e) < threads + COPY_SLOTS;
 }
 
 static ALWAYS_INLINE void check_last_write(Cell& c, const Accessor& by, u32 line, u64 address, bool write) {
   if (c.write == by.epoch) return;
   if (UNLIKELY(!knows(by, c.write) && !(write && is_copy(c.write) && was_read(by, c.write)))) {
-    if (!both_strong(c.write_line, line)) report_race(address, by, line, write, c.write, c.write_line, true);
+    if (!both_strong(c.write_line, line) || is_of_other_grid(by, c.write)) report_race(address, by, line, write, c.write, c.write_line, true);
   } else if (UNLIKELY(by.copy && !is_fenced(by, c.write))) {
     report_unfenced(address, by, line, c.write, c.write_line, true);
   }
@@ -267,7 +293,7 @@ static ALWAYS_INLINE void read_cell(Shadow* s, Cell& c, const Accessor& by, u32 
 // A write after a read: true when the two are in order, also across proxies.
 static ALWAYS_INLINE bool check_read(const Accessor& by, u32 line, u64 address, Epoch read, u32 read_line) {
   if (UNLIKELY(!knows(by, read) && !was_read(by, read))) {
-    if (both_strong(read_line, line)) return true;
+    if (both_strong(read_line, line) && !is_of_other_grid(by, read)) return true;
     report_race(address, by, line, true, read, read_line, false);
     return false;
   }

@@ -16,6 +16,7 @@ static ALWAYS_INLINE void enter(Fiber* f) {
   machine.current = f;
   weft_state.thread_index = f->thread_index;
   if (UNLIKELY(f->block != machine.current_block)) {
+    if (UNLIKELY(f->block->unit->grid != machine.grid)) use_grid(f->block->unit->grid);
     const Block* b = machine.current_block = f->block;
     weft_state.shared_first = (u64)b->shared;
     weft_state.block_index = pack(b->x, b->y, b->z);

@@ -33,7 +33,7 @@ struct Targets {
 };
 
 template <class Missing> static void add_missing(Targets& targets, const Block* b, Missing missing) {
-  for (u32 t = 0; t < machine.block_threads; t++) {
+  for (u32 t = 0; t < b->unit->grid->block_threads; t++) {
     const Fiber* f = &b->warps[0].fibers[t];
     if (!f->exited && missing(f)) targets.add(actor_of(f));
   }
@@ -74,6 +74,8 @@ static const char* needed_by(const Fiber* f) {
         add_missing(targets, f->block->unit->blocks[b], [](const Fiber* other) { return other->wait != Wait::CLUSTER; });
       return targets.text();
     case Wait::POLL: return format_text("a write to %s", describe_address((u64)f->poll_address));
+    case Wait::NEXT_GRID: return "the kernel behind this one";
+    case Wait::PREVIOUS_GRID: return "the end of the kernel before";
     default: return "a copy";
   }
 }
@@ -91,7 +93,7 @@ COLD const char* describe_wait_graph() {
   List<const char*> edges = {};
   for (Unit* unit : machine.resident)
     for (u32 b = 0; b < unit->block_count; b++)
-      for (u32 t = 0; t < machine.block_threads && edges.count < MAX_EDGES; t++) {
+      for (u32 t = 0; t < unit->grid->block_threads && edges.count < MAX_EDGES; t++) {
         const Fiber* f = &unit->blocks[b]->warps[0].fibers[t];
         if (f->exited || f->wait == Wait::NONE) continue;
         const char* edge = format_text("\n        %s waits for %s <- needs %s", actor_of(f), waited_for(f), needed_by(f));
