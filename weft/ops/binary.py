@@ -31,6 +31,60 @@ def _shared(o: Any, g: Any, a: Any, b: Any, wins: Callable[..., Any]) -> tuple[A
     return o.where(wins(a, b), half, 0.0), o.where(wins(b, a), half, 0.0)
 
 
+_LITERAL = re.compile(r"\(?(-?\d+(\.\d*)?(e[+-]?\d+)?)f?\)?")
+"""A number in the text of an operand."""
+
+
+def _literal_of(text: str) -> int | None:
+    found = _LITERAL.fullmatch(text)
+    return int(found[1]) if found and not found[2] and not found[3] else None
+
+
+@dataclass(frozen=True)
+class NegatingDef(OpDef):
+    """An op that negates integers of 32 bits where one operand is a certain constant: then `weft::int_neg` does.
+
+    The compiler would make it a negation, which ptxas of CUDA 13.0 loses in front of a minimum of three. positive: of two operand texts what is to be negated.
+    """
+
+    positive: Callable[[str, str], str | None] = lambda a, b: None
+
+    def cuda(self, args: Sequence[str], compute: DataType, out: DataType | None = None, *, is_narrow: bool = False) -> str:
+        """Return one C++ expression; see `OpDef.cuda`."""
+        negated = self.positive(*args) if compute is DataType.Int32 else None
+        return f"weft::int_neg<int>({negated})" if negated is not None else super().cuda(args, compute, out, is_narrow=is_narrow)
+
+    def blocks_for(self, compute: DataType) -> tuple[str, ...]:
+        """Return device library blocks; see `OpDef.blocks_for`."""
+        return _MATH if compute is DataType.Int32 else super().blocks_for(compute)
+
+
+def _magnitude(text: str) -> int | None:
+    """Return 2^n where the text is the constant -2^n, for n up to 30: the constants that become a shift or a quotient, and a negation of it."""
+    value = _literal_of(text)
+    return -value if value is not None and -(1 << 30) <= value < 0 and -value & (-value - 1) == 0 else None
+
+
+def _of_difference(a: str, b: str) -> str | None:
+    return b if _literal_of(a) == 0 else None
+
+
+def _of_product(a: str, b: str) -> str | None:
+    for factor, other in ((a, b), (b, a)):
+        if magnitude := _magnitude(factor):
+            return other if magnitude == 1 else f"{other} * {magnitude}"
+    return None
+
+
+def _of_quotient(a: str, b: str) -> str | None:
+    magnitude = _magnitude(b)
+    return None if magnitude is None else a if magnitude == 1 else f"weft::int_div<int>({a}, {magnitude})"
+
+
+def _negating(name: str, rule: Rule, text: Mapping[str, str], reference: Callable[..., Any], python: Callable[..., Any], **rest: Any) -> OpDef:
+    return define(NegatingDef(name, 2, rule, text, reference, python=python, **rest))
+
+
 # ---- arithmetic
 _binary(
     "add",
@@ -41,13 +95,13 @@ _binary(
     blocks=(),
     gradient=lambda o, g, y, a, b: (g, g),
 )
-_binary(
-    "sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b, blocks=(),
-    gradient=lambda o, g, y, a, b: (g, -g),
+_negating(
+    "sub", Rule.number, {"any": "({0} - {1})", "bool": "({0} != {1})"}, lambda a, b: a ^ b if a.dtype == torch.bool else a - b, lambda a, b: a - b,
+    gradient=lambda o, g, y, a, b: (g, -g), positive=_of_difference,
 )  # fmt: skip
-_binary(
-    "mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b, blocks=(),
-    gradient=lambda o, g, y, a, b: (g * b, g * a),
+_negating(
+    "mul", Rule.number, {"any": "({0} * {1})", "bool": "({0} && {1})"}, lambda a, b: a * b, lambda a, b: a * b,
+    gradient=lambda o, g, y, a, b: (g * b, g * a), positive=_of_product,
 )  # fmt: skip
 
 
@@ -94,7 +148,7 @@ def _python_div(a: Any, b: Any) -> Any:
 
 _DIVISION = "C++ division; 0 for an integer divisor of 0"
 _QUOTIENT = {"real": "({0} / {1})", "narrow": "weft::narrow_div({0}, {1})", "complex": "({0} / {1})"}
-_binary(
+_negating(
     "div",
     Rule.arithmetic,
     {**_QUOTIENT, "int": "weft::int_div<{T}>({0}, {1})"},
@@ -105,7 +159,9 @@ _binary(
     is_mufu=True,
     ulp=1,
     source=_DIVISION,
+    blocks=_MATH,
     gradient=lambda o, g, y, a, b: (g / b, -g * y / b),
+    positive=_of_quotient,
 )
 _binary(
     "truediv", Rule.floating, _QUOTIENT, lambda a, b: a / b, lambda a, b: a / b, flops=10, narrow_flops=6, is_mufu=True, ulp=1,
@@ -180,7 +236,6 @@ _SPECIAL_POWERS = {
 }  # fmt: skip
 _MOST_NARROW_POWER = 8.0
 """An exponent multiplies the error of the base's logarithm (`weft::narrow_pow`)."""
-_LITERAL = re.compile(r"\(?(-?\d+(\.\d*)?(e[+-]?\d+)?)f?\)?")
 
 
 @dataclass(frozen=True)
