@@ -49,7 +49,7 @@ EQUIVALENT: dict[str, str] = {
     "weft/runtime/nvrtc.py: @dataclass(frozen=True, slots=True): 'True' becomes 'False'": "a record has slots: memory of a few objects",
     'weft/device/repack.cuh: for (int i = 0; i < (N + 1) / 2; i++) asm volatile("" : "+r"(array.words[i]));: \'+\' becomes \'-\'': "which words of an array the compiler keeps packed: their values stay",
     "weft/runtime/work_memory.py: found = _pool[(device, stream)] = _lasting(device, stream, max(size_bytes, 1 << 16)): '1' becomes '2'": "the pool begins with 128 KiB instead of 64",
-    'weft/codegen/cuda.py: self.emit(depth + 1, f"{ctype} value[{n}];"): \'1\' becomes \'2\'': _SPACES,
+    'weft/codegen/thread_folds.py: writer.emit(depth + 1, f"{ctype} value[{n}];"): \'1\' becomes \'2\'': _SPACES,
     "weft/lower/circular.py: def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[TensorView]) -> tuple[list[Statement], Loop | None, list[Statement]]:: '|' becomes '&'": _ANNOTATION,
     "weft/device/complex.cuh: return z.re < T(0) ? complex<T>(weft::abs(other), weft::copysign(z.re, z.im)) : complex<T>(z.re, weft::copysign(other, z.im));: '<' becomes '<='": "the number is infinite there, and so not zero",
     "weft/schedule/online_softmax.py: is_guarded: bool = False: 'False' becomes 'True'": "a default that nobody used, and that is gone since",

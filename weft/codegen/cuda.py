@@ -12,7 +12,7 @@ from ..analysis.vectorization import SHIFTED_WORD_BITS
 from ..arch import BULK_BYTES
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError, UserError
-from ..expr import ONE, TRUE, ZERO, Sym, add, floordiv, mod, mul, product, var
+from ..expr import TRUE, ZERO, Sym, add, floordiv, mod, mul, product
 from ..ir.block_ops import BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, CacheOp, GRID_TYPES, LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
@@ -23,19 +23,19 @@ from ..lower.kernel_ir import (
     ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
-from ..lower.reduction_form import reduction_form
 from ..lower.state import LANE_TYPES
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
-from ..ops.monoids import MONOIDS, Monoid, StateMonoid
+from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
 from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile_scales
 from .parameters import signature_lines
 from .places import Places
 from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, scatter_store
-from .protocol import exchange_text, write_protocol
+from .protocol import write_protocol
 from .row_vectors import load_row_vector
 from .turned import write_turned_tile
 from .scalars import ScalarPrinter, literal
+from .thread_folds import fold_across_threads, is_of
 
 _COPIES = (LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, ReshapeOp)
 _CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", CacheOp.streaming: "streaming", CacheOp.global_: "global"}
@@ -131,7 +131,7 @@ class CudaWriter:
             self.blocks["repack"] = None
             self.emit(depth, f"weft::repack({s.buffer.name});")
         elif isinstance(s, Reduce):
-            self.reduce(s, depth)
+            fold_across_threads(self, s, depth)
         elif isinstance(s, BlockFold):
             fold_block(self, s, depth)
         elif isinstance(s, MagnitudeFold):
@@ -272,17 +272,8 @@ class CudaWriter:
             self.write(output, f"{monoid.functor_for(dtype)}::absorb_vector<{s.vector_elems}>({folded}, {source.buffer.name}, {first})", depth)
             return
         elements = [[self.read(lane_of(o, lane) if isinstance(o, Access) else o, dtype) for o in s.operands] for lane in range(s.vector_elems)]
-        is_state = _is_of(s.operands[0], dtype)
+        is_state = is_of(s.operands[0], dtype)
         self.write(output, monoid.combine(folded, elements[0][0], dtype) if is_state else monoid.absorb(folded, elements, dtype), depth)
-
-    def lifted(self, s: Reduce, lane: int, monoid: Monoid) -> str:
-        """Return what lane `lane` of a reduction's operands stands for: a value as it is, or a state."""
-        dtype = s.outputs[lane // s.group_elems].buffer.dtype
-        is_state = isinstance(monoid, StateMonoid) and len(s.outputs) == 1  # all operands of one state; else one per output, each of several lanes
-        given = s.operands if is_state else [s.operands[lane // s.group_elems]]
-        operands = [lane_of(o, lane % s.group_elems) if isinstance(o, Access) else o for o in given]
-        texts = [self.read(o, dtype) for o in operands]
-        return texts[0] if _is_of(operands[0], dtype) else monoid.lift(texts, dtype)
 
     def copy_text(self, s: Op) -> str:
         """Return the value that a copy moves; loads from global memory have a cache hint."""
@@ -432,33 +423,6 @@ class CudaWriter:
         """The number of the named barrier of this thread's group."""
         return str(group.barrier) if group.index is ZERO else f"{group.barrier} + {self.scalars.index(group.index)}"
 
-    def fold_group(self, s: Reduce, group: ThreadGroup, ctype: str, depth: int) -> None:
-        """Fold `value` over threads that meet at a named barrier."""
-        self.blocks["pipeline"] = None
-        functor, n = self.functor(s), s.group_elems
-        workspace = s.workspace
-        live = {p: d for p, d in self.launch.items() if d is not ONE}
-        rows = reduction_form(s, live) == "rows"
-        offset: Sym = mul(group.turn, floordiv(workspace.elems, 2)) if group.turn is not ZERO else ZERO  # type: ignore[union-attr]
-        if rows:
-            offset = add(offset, mul(group.index, group.threads // 32 * n))
-        place = self.in_shared(workspace, ctype)  # type: ignore[arg-type]
-        place += "" if offset is ZERO else f" + {self.scalars.index(offset)}"
-        folded, kept = ([p for p in BLOCK_TYPES if p in live and (p in s.thread_types) is wanted] for wanted in (True, False))
-        if rows:
-            thread = self.scalars.index(self.linear_thread(folded))
-            self.call(depth, f"weft::reduce_group<{functor}, {n}, {group.threads}>(value, {place}, {thread}, {self.barrier(group)});")
-            return
-        places = [self.scalars.index(a) for p in (folded, kept) for a in (self.linear_thread(p), product(self.launch[q] for q in p))]
-        self.call(depth, f"weft::reduce_table<{functor}, {n}>(value, {place}, {', '.join(places)}, {self.barrier(group)}, {group.threads});")
-
-    def linear_thread(self, kinds: list) -> Sym:
-        """The index of this thread among those along `kinds`, x fastest."""
-        index: Sym = ZERO
-        for p in reversed(kinds):
-            index = add(mul(index, self.launch[p]), var(p.value, extent=self.launch[p]))
-        return index
-
     def through_registers(self, s: Op, depth: int, cache: str) -> None:
         """A vector copy between global and shared (or global and global) memory passes through an array."""
         n, target, source = s.vector_elems, s.outputs[0], s.operands[0]
@@ -484,139 +448,6 @@ class CudaWriter:
             offset = self.scalars.index(add(target.index, part))
             element = self.scalars.index(add(s.element, part))
             self.emit(depth, f"weft::{kind}_float4({target.buffer.name}, {offset}, {self.random_state(s)}, (unsigned long long)({element}), {a}, {b});")
-
-    # -- reductions across threads
-    def reduce(self, s: Reduce, depth: int) -> None:
-        """Write a reduction across threads, and across blocks: values into an array, folded, and out of it."""
-        self.blocks["reduce"] = None
-        tensor = s.outputs[0].buffer.tensor
-        dtype, n = tensor.dtype(), s.group_elems * len(s.outputs)
-        ctype = CUDA_NAMES[dtype]
-        monoid = self.monoid(s.expr, dtype)
-        identity = monoid.identity(dtype)
-        guard = s.predicate
-        self.emit(depth, "{")
-        self.emit(depth + 1, f"{ctype} value[{n}];")
-        for lane in range(n if s.half != "take" else 0):
-            source = self.lifted(s, lane, monoid)
-            if guard is not TRUE:
-                source = f"{self.scalars.condition(guard)} ? {source} : {identity}"
-            self.emit(depth + 1, f"value[{lane}] = {source};")
-        workspace = "nullptr" if s.workspace is None else self.in_shared(s.workspace, ctype)
-        if s.grid_types and not s.is_cluster:
-            self.fold_blocks(s, workspace, identity, depth + 1)
-        elif not s.is_fused_cluster:
-            self.fold_threads(s, workspace, identity, depth + 1)
-        if s.is_cluster:
-            if s.awaits_cluster:
-                self.emit(depth + 1, "weft::cluster_wait();")
-            self.fold_cluster(s, monoid.functor_for(dtype), identity, exchange_text(self, s), depth + 1)
-        for lane in range(n if s.half != "hand over" else 0):
-            self.write(lane_of(s.outputs[lane // s.group_elems], lane % s.group_elems), f"value[{lane}]", depth + 1)
-        self.emit(depth, "}")
-
-    def fold_threads(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
-        """Fold `value` over the threads of the block, in the form that `reduction_form` gives."""
-        functor = self.functor(s)
-        form = reduction_form(s, {p: d for p, d in self.launch.items() if d is not ONE})
-        n = s.group_elems * len(s.outputs)
-        if not any(self.launch[p] is not ONE for p in s.thread_types):
-            return
-        if s.group is not None:
-            self.fold_group(s, s.group, CUDA_NAMES[s.outputs[0].buffer.dtype], depth)
-            return
-        if form == "warp":
-            width = product(self.launch[p] for p in s.thread_types).value
-            for lane in range(n):
-                self.call(depth, f"value[{lane}] = weft::reduce_lanes<{functor}, {width}>(value[{lane}]);")
-        elif form == "rows":
-            run = "blockDim.x" if s.thread_types == (BLOCK_TYPES[0],) else "blockDim.x * blockDim.y * blockDim.z"
-            if s.thread_types == BLOCK_TYPES[:2] and self.launch[BLOCK_TYPES[2]] is not ONE:
-                run = "blockDim.x * blockDim.y"
-            alone_on_x = all(self.launch[p] is ONE for p in BLOCK_TYPES[1:])
-            if alone_on_x and self.launch[BLOCK_TYPES[0]].is_const:
-                run = f"{self.launch[BLOCK_TYPES[0]].value}u"  # warps that are not there take no instructions
-            trailing = "true" if s.in_loop and s.turn is None else "false"
-            if s.turn is not None:
-                half = mul(s.turn, floordiv(s.workspace.elems, 2))  # type: ignore[union-attr]
-                workspace += f" + {self.scalars.index(half)}"
-            alone = ", true" if alone_on_x else ""
-            if s.half:
-                name, more = ("hand_over_rows", workspace) if s.half == "hand over" else ("take_rows", f"{identity}, {workspace}, {run}")
-                self.call(depth, f"weft::{name}<{functor}, {n}{alone}>(value, {more});")
-                return
-            self.call(depth, f"weft::reduce_rows<{functor}, {n}, {trailing}{alone}>(value, {identity}, {workspace}, {run});")
-        else:
-            flags = ", ".join("true" if p in s.thread_types else "false" for p in BLOCK_TYPES)
-            if all(self.launch[p].is_const for p in BLOCK_TYPES):
-                flags += "".join(f", {self.launch[p].value}" for p in BLOCK_TYPES)
-            self.call(depth, f"weft::reduce_tree<{functor}, {n}, {flags}>(value, {workspace});")
-
-    @staticmethod
-    def functor(s: Reduce) -> str:
-        """The struct whose `combine` folds two values."""
-        return MONOIDS[s.expr.attributes["kind"]].functor_for(s.outputs[0].buffer.dtype)
-
-    def fold_cluster(self, s: Reduce, functor: str, identity: str, exchange: str, depth: int) -> None:
-        """Fold `value` over the blocks of a cluster."""
-        n = s.group_elems * len(s.outputs)
-        if s.turn is not None:
-            half = self.scalars.index(floordiv(s.exchange.elems, 2))  # type: ignore[union-attr]
-            if s.half:
-                name, first = ("hand_over_cluster_turn", "") if s.half == "hand over" else ("take_cluster_turn", f"{identity}, ")
-                self.call(depth, f"weft::{name}<{functor}, {n}>(value, {first}{exchange}, {half}, {self.scalars.index(s.turn)});")
-                return
-            self.call(depth, f"weft::reduce_cluster_turn<{functor}, {n}>(value, {identity}, {exchange}, {half}, {self.scalars.index(s.turn)});")
-            return
-        if s.is_fused_cluster:
-            self.call(depth, f"weft::reduce_cluster_rows<{functor}, {n}>(value, {identity}, {exchange});")
-            return
-        live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
-        folded, _ = self.linear([p for p in live if p in s.thread_types], "blockDim")
-        kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
-        self.call(depth, f"weft::reduce_cluster<{functor}, {n}>(value, {exchange}, {folded}, {kept}, {kept_threads});")
-
-    def fold_blocks(self, s: Reduce, workspace: str, identity: str, depth: int) -> None:
-        """Fold `value` over the threads of the block; then let the last block that arrives fold the partial results of all blocks.
-
-        Both times threads are folded by the same text, in a loop: it is long, and the compiler takes as much time for a second copy.
-        """
-        n, functor = s.group_elems, self.functor(s)
-        used = [p for p in GRID_TYPES if self.launch[p] is not ONE]
-        rank, ranks = self.linear([p for p in used if p in s.grid_types], "gridDim")
-        segment, segments = self.linear([p for p in used if p not in s.grid_types], "gridDim")
-        if s.iteration is not ZERO:
-            segment = f"(unsigned)({self.scalars.index(s.iteration)}) * ({segments}) + {segment}"
-        live = [p for p in BLOCK_TYPES if self.launch[p] is not ONE]
-        worker, workers = self.linear([p for p in live if p in s.thread_types], "blockDim")
-        kept, kept_threads = self.linear([p for p in live if p not in s.thread_types], "blockDim")
-        partials, semaphores = s.global_workspace.name, s.semaphores.name  # type: ignore[union-attr]
-        place = f"{segment}, {rank}, {ranks}, {kept}, {kept_threads}, {worker} == 0"
-        self.emit(depth, "#pragma unroll 1")
-        self.emit(depth, "for (int round = 0; round < 2; ++round) {")
-        self.emit(depth + 1, "if (round == 1) {")
-        self.call(depth + 2, f"{s.last_flag} = weft::arrive_grid<{n}>(value, {partials}, {semaphores}, reinterpret_cast<int*>({workspace}), {place});")
-        self.emit(depth + 2, f"if (!{s.last_flag}) break;")
-        place = f"{segment}, {ranks}, {kept}, {kept_threads}, {worker}, {workers}"
-        self.call(depth + 2, f"weft::fold_partials<{functor}, {n}>(value, {identity}, {partials}, {place});")
-        self.emit(depth + 1, "}")
-        self.fold_threads(s, workspace, identity, depth + 1)
-        self.emit(depth, "}")
-
-    def linear(self, kinds: list, dims: str) -> tuple[str, str]:
-        """Return (linear index, count) over block or grid dimensions, as unsigned text."""
-        index, count = "0u", "1u"
-        for p in reversed(kinds):
-            axis = p.value[-1]
-            index = p.value if index == "0u" else f"({index} * {dims}.{axis} + {p.value})"
-            count = f"{dims}.{axis}" if count == "1u" else f"{count} * {dims}.{axis}"
-        return index, count
-
-
-def _is_of(operand: Access | Sym, dtype: DataType) -> bool:
-    """True when an operand is of what a reduction folds already: another thread's or pass's state, or a value that needs no lifting."""
-    return isinstance(operand, Access) and operand.buffer.dtype is dtype
-
 
 def fill_text(buffer: Buffer) -> str:
     """Return what every element of a buffer starts with, in C++."""

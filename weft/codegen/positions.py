@@ -29,6 +29,16 @@ def is_scalar(buffer: Buffer) -> bool:
     return buffer.elems is ONE
 
 
+def linear(kinds: list, dims: str) -> tuple[str, str]:
+    """Return (linear index, count) over block or grid dimensions, as unsigned text."""
+    index, count = "0u", "1u"
+    for p in reversed(kinds):
+        axis = p.value[-1]
+        index = p.value if index == "0u" else f"({index} * {dims}.{axis} + {p.value})"
+        count = f"{dims}.{axis}" if count == "1u" else f"{count} * {dims}.{axis}"
+    return index, count
+
+
 def look_up(writer: Any, s: Op, expr: LookupOp, depth: int) -> None:
     """Write the load of an element, or a vector, at positions that need not be the loops' own; outside of a masked source there is the fill value."""
     checked = checked_positions(expr)

@@ -20,7 +20,7 @@ from ..lower.kernel_sync import (
 )  # fmt: skip
 from ..lower.program import Need
 from .blocks import groups_text
-from .positions import start_scan
+from .positions import linear, start_scan
 
 _PADDING = {
     SWIZZLED: "zero_tile_padding", COLUMNS: "zero_column_padding", PADDED_COLUMNS: "zero_column_padding", **dict.fromkeys(PADDED, "zero_row_padding"),
@@ -177,7 +177,7 @@ def _start_exchanges(writer: Any, start: StartExchanges, depth: int) -> None:
             _call(writer, depth + 1, f"weft::start_cluster_turns({place}, {writer.scalars.index(floordiv(s.exchange.elems, 2))})")
             continue
         kept = [p for p in BLOCK_TYPES if writer.launch[p] is not ONE and p not in s.thread_types]
-        senders = f"{threads} / 32" if s.is_fused_cluster else writer.linear(kept, "blockDim")[1]
+        senders = f"{threads} / 32" if s.is_fused_cluster else linear(kept, "blockDim")[1]
         _call(writer, depth + 1, f"weft::expect_cluster({place}, {senders} * {s.group_elems * len(s.outputs)})")
     _call(writer, depth + 1, "weft::fence_mbarrier_init()")
     writer.emit(depth, "}")
