@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from part_of_chip import part_of_the_chip, rows_of_part
 
 from weft import FusionDefinition
 from weft.check.script import KernelWatch
@@ -24,6 +27,16 @@ def assert_clean(watch: KernelWatch, kernels: int) -> None:
     assert all(len(kernel.exploration.reports) == 8 for kernel in watch.kernels.values())
 
 
+def on_a_part(name: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Rows (of column sums: columns) for the part of the chip, where there are waves of them: the same kernel, an eighth of the work of each of its orders."""
+    x = inputs[0]
+    dim = 1 if name.endswith("over [0]") else 0
+    if x.dim() != 2 or x.shape[0] <= 132 or x.shape[1] < 1000:
+        return inputs
+    few = rows_of_part(x.shape[dim])
+    return [t.narrow(dim, 0, few).contiguous() if t.dim() == 2 else t for t in inputs]
+
+
 def test_a_case_per_scheduler_and_heuristic_is_clean() -> None:
     import sanitizer_cases
 
@@ -31,11 +44,12 @@ def test_a_case_per_scheduler_and_heuristic_is_clean() -> None:
         sanitizer_cases.collect()
     watch = KernelWatch()
     with watch.watching(), options(check=""):
-        for _, define, inputs, _, rows, _ in sanitizer_cases.CASES:
+        for name, define, inputs, _, rows, _ in sanitizer_cases.CASES:
             with FusionDefinition() as fd:
                 define(fd)
-            with options(rows=rows):
-                fd.execute([t for t in inputs])
+            is_cut = on_a_part(name, inputs)[0].shape != inputs[0].shape
+            with part_of_the_chip() if is_cut else contextlib.nullcontext(), options(rows=rows):
+                fd.execute(on_a_part(name, inputs))
     assert_clean(watch, 15)
 
 
