@@ -30,7 +30,7 @@ LAUNCH = """
 entry = "kernel"
 grid = [1]
 block = [32]
-timeout_s = 0.3
+timeout_s = @limit
 [[argument]]
 name = "T0"
 dtype = "float32"
@@ -54,16 +54,15 @@ ATTACKS = {
 }
 
 
-def check(tmp_path: Path, outside: str, inside: str, evil: str, *arguments: str) -> int:
+SHORT_S, PATIENT_S = 0.3, 60.0
+"""Time limits of a launch: where the limit is what ends it, and where it ends by itself, on a busy machine, too."""
+
+
+def check(tmp_path: Path, outside: str, inside: str, evil: str, *arguments: str, limit_s: float = PATIENT_S) -> int:
     text = KERNEL.replace("@outside", outside).replace("@inside", inside).replace("@evil", evil)
     (tmp_path / "kernel.cu").write_text(text)
-    (tmp_path / "launch.toml").write_text(LAUNCH)
+    (tmp_path / "launch.toml").write_text(LAUNCH.replace("@limit", str(limit_s)))
     return main(["check", str(tmp_path / "kernel.cu"), "--launch", str(tmp_path / "launch.toml"), "--seeds", "1", *arguments])
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolate, "START_S", 2.0)
 
 
 def test_a_kernel_that_does_nothing_wrong_is_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,12 +70,13 @@ def test_a_kernel_that_does_nothing_wrong_is_clean(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_tool_lives_and_says_what_happened(attack: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_tool_lives_and_says_what_happened(attack: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     outside, inside, evil, says = ATTACKS[attack]
-    start = time.monotonic()
-    status = check(tmp_path, outside, inside, evil)
+    is_endless = attack.startswith(("never ends", "takes all"))
+    if is_endless:
+        monkeypatch.setattr(isolate, "START_S", 2.0)
+    status = check(tmp_path, outside, inside, evil, limit_s=SHORT_S if is_endless else PATIENT_S)
     said = capfd.readouterr()
-    assert time.monotonic() - start < 60
     if says is None:
         assert status in (0, 1)
     else:
@@ -120,7 +120,7 @@ def test_a_process_that_outlives_the_child_is_ended(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(isolate, "_environment", lambda: {**environment(), "PYTHONPATH": os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])})
     assert check(tmp_path, "", "", "") == 0
     forked = int((tmp_path / "forked").read_text())
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while is_alive(forked) and time.monotonic() < end:
         time.sleep(0.01)
     assert not is_alive(forked)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
 
 import pytest
 import torch
+from quick import lines_by_function
 
 from weft import FusionDefinition
 
@@ -32,24 +31,8 @@ INTERNED = {("expr.py", "__init__")}
 
 def lines_run(kind: str, size: int) -> Counter[tuple[str, str, int]]:
     """Return how many lines each function of the package runs to compile a definition."""
-    found: Counter[CodeType] = Counter()
-
-    def count(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
-            found[frame.f_code] += 1
-        return count
-
-    def start(frame: FrameType, _: str, __: Any) -> Any:
-        return count if "weft" in frame.f_code.co_filename else None
-
-    before = sys.gettrace()
-    sys.settrace(start)
-    try:
-        stages(DEFINITIONS[kind][0], size)
-    finally:
-        sys.settrace(before)
     out: Counter[tuple[str, str, int]] = Counter()
-    for code, lines in found.items():
+    for code, lines in lines_by_function(lambda: stages(DEFINITIONS[kind][0], size)).items():
         out[Path(code.co_filename).name, code.co_name, code.co_firstlineno] += lines
     return out
 

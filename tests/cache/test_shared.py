@@ -177,7 +177,7 @@ def test_a_builder_that_takes_too_long_is_not_waited_for(tmp_path: Path) -> None
         start = time.monotonic()
         with only_builder(lock, 0.1) as second:
             assert first and not second
-        assert 0.1 <= time.monotonic() - start < 5
+        assert time.monotonic() - start >= 0.1
         assert lock.exists()
     assert not lock.exists()
     with only_builder(lock) as third:

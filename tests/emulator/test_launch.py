@@ -373,7 +373,7 @@ def test_ctrl_c_ends_a_launch() -> None:
     try:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            run_rule("for (;;) weft::block_sync();", check="bounds", timeout_s=20)
+            run_rule("for (;;) weft::block_sync();", check="bounds", timeout_s=60)
     finally:
         signal.signal(signal.SIGINT, before)
     assert run_rule("weft::block_sync();", check="bounds")[0].findings == ()
@@ -385,7 +385,7 @@ def test_a_timeout_names_a_thread_and_its_line() -> None:
 
 
 def test_many_equal_findings_cost_little() -> None:
-    report, _ = run_rule("for (int i = 0; i < 20000; i++) { weft::store_shared(s, 1.f); weft::load_shared(s + 8); }", blocks=1, timeout_s=20)
+    report, _ = run_rule("for (int i = 0; i < 20000; i++) { weft::store_shared(s, 1.f); weft::load_shared(s + 8); }", blocks=1, timeout_s=120)
     assert report.kinds() == {"data-race", "uninitialised-read"} and max(f.count for f in report.findings) > 10000
 
 

@@ -204,11 +204,11 @@ def test_threads_do_not_mix_their_addresses(fake_driver: Any) -> None:
 
     def slow_call(config: Any, function: Any, addresses: Any, extra: Any) -> int:
         words = [ctypes.cast(address, ctypes.POINTER(ctypes.c_uint64))[0] for address in addresses._obj]
-        barrier.wait(10)  # all four threads are inside
+        barrier.wait(60)  # all four threads are inside
         again = [ctypes.cast(address, ctypes.POINTER(ctypes.c_uint64))[0] for address in addresses._obj]
         if words != again or len(set(words)) != 1:
             mixed.append((*words, *again))
-        barrier.wait(10)
+        barrier.wait(60)
         return 0
 
     record = LaunchRecord("k", slow_call, ctypes.c_void_p(), make_config((1,), (32,), 0), [("pointer", 0), ("pointer", 1)], lambda *a: None)

@@ -110,10 +110,10 @@ def test_threads_do_not_mix_their_addresses(fake_driver: Any, kernel: LoadedKern
             return [ctypes.cast(address, ctypes.POINTER(ctypes.c_uint64))[0] for address in addresses._obj]
 
         before = words()
-        barrier.wait(10)
+        barrier.wait(60)
         if words() != before or len(set(before)) != 1:
             mixed.append((before, words()))
-        barrier.wait(10)
+        barrier.wait(60)
         return 0
 
     records = [kernel.record((1,), (32,), 0, [("pointer", 0), ("pointer", 1)]) for _ in range(2)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from quick import lines_run
 
 from weft import DataType, FusionDefinition, compiler
 from weft.arch import arch_by_name
@@ -139,24 +138,9 @@ def test_layers_share_kernels() -> None:
 
 
 def test_the_search_is_linear() -> None:
-    """Four times the layers take four times as long, not sixteen; twice that for noise of the machine. 150 of them (3,000 expressions) take 0.6 s.
-
-    Without the garbage collector, whose passes cost more than the search and come when they come.
-    """
-
-    def seconds(count: int) -> float:
-        gc.collect()
-        gc.disable()
-        try:
-            start = time.process_time()
-            plan_of(lambda fd: layers(fd, count))
-            return time.process_time() - start
-        finally:
-            gc.enable()
-
-    seconds(2)
-    few = min(seconds(16) for _ in range(3))
-    assert min(seconds(64) for _ in range(2)) < 8 * few
+    """Four times the layers run four times the lines of Python, not sixteen times. 150 of them (3,000 expressions) take 0.6 s."""
+    few, many = (lines_run(lambda count=count: plan_of(lambda fd: layers(fd, count))) for count in (6, 24))  # type: ignore[misc]
+    assert many < 4.5 * few
 
 
 def asked_about(monkeypatch: pytest.MonkeyPatch) -> list[int]:
