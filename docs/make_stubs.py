@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft.api.op_help import type_of
+from weft.api.op_help import LISTED_DIMS, is_listed, type_of
 from weft.api.tensor_methods import METHODS
 from weft.ops.functions import UNSUPPORTED
 from weft.ops.names import function_of, all_names
@@ -47,7 +47,8 @@ def parameters(function: Callable[..., Any], name: str, *, skip: int) -> str:
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             out.append(f"**{parameter.name}: Any")
         else:
-            out.append(_parameter(parameter.name, parameter.default))
+            listed = is_listed(parameter, inspect.signature(function))
+            out.append(f"dims: {LISTED_DIMS[0]}" if listed else _parameter(parameter.name, parameter.default))
     if positional_only:
         out.append("/")
     return ", ".join(out)

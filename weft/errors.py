@@ -114,6 +114,11 @@ def find_stacklevel() -> int:
     return level
 
 
+def axes_to_give(rank: int) -> str:
+    """Return what to write instead of an axis that a tensor of `rank` axes does not have."""
+    return f"use an axis from {-rank} to {rank - 1}" if rank else "use a tensor with at least one axis: this one has none"
+
+
 LONGEST_SHOWN = 100
 """Characters of a value in a message."""
 
@@ -126,4 +131,6 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - a repr that fails is part of the report
         text = f"<{type(value).__name__}, whose repr fails: {type(error).__name__}>"
+    if "\n" in text:
+        return f"a {type(value).__name__}"
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -139,6 +140,48 @@ def test_an_operator_from_a_definition() -> None:
     for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
         (grad,) = torch.autograd.grad(function(x), x)
         torch.testing.assert_close(grad, 6 * x.detach() + 2)
+
+
+def sigmoid_operator() -> torch._ops.OpOverload:
+    if not hasattr(torch.ops.weft_test, "sigmoid"):
+        with weft.FusionDefinition() as fd:
+            fd.add_output(fd.ops.sigmoid(fd.define_tensor([-1, -1], contiguity=True, dtype=torch.float64)))
+        weft.op("weft_test::sigmoid", fd)
+    return torch.ops.weft_test.sigmoid.default
+
+
+def test_derivatives_of_an_operator_are_right() -> None:
+    """Of both orders, both modes, and those of torch.func."""
+    op, x, t = sigmoid_operator(), torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    slope = x.sigmoid() * (1 - x.sigmoid())
+    assert torch.autograd.gradgradcheck(op, (x.clone().requires_grad_(),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = op(torch.autograd.forward_ad.make_dual(x, t))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, t * slope)
+    torch.testing.assert_close(torch.func.grad(lambda a: op(a).sum())(x), slope)
+    per_sample = torch.vmap(torch.func.grad(lambda a: op(a[None]).sum()))(x)
+    torch.testing.assert_close(per_sample, slope)
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda f: torch.func.jvp(f, (torch.ones(1, 2, dtype=torch.float64),), (torch.ones(1, 2, dtype=torch.float64),)),
+        lambda f: torch.func.hessian(lambda a: f(a).sum())(torch.ones(1, 2, dtype=torch.float64)),
+        lambda f: torch.func.grad(lambda a: torch.func.grad(lambda b: f(b).sum())(a).sum())(torch.ones(1, 2, dtype=torch.float64)),
+    ],
+    ids=["jvp", "hessian", "grad of grad"],
+)
+def test_a_derivative_of_torch_func_that_an_operator_does_not_have_is_an_error(derivative: Callable[..., Any]) -> None:
+    """And not zero."""
+    with pytest.raises(weft.WeftError, match="W188(.|\n)*fix: use torch"):
+        derivative(sigmoid_operator())
+
+
+def test_a_definition_under_torch_func_says_to_make_an_operator() -> None:
+    found = scaled_square().autograd()
+    with pytest.raises(weft.WeftError, match="W189(.|\n)*weft.op"):
+        torch.func.grad(lambda a: found(a, 3.0)[0].sum())(torch.randn(3, 4))
 
 
 @pytest.mark.parametrize(("name", "message"), [("square", "namespace::name"), ("a::b::c", "namespace::name"), ("aten::add", "choose another name")])

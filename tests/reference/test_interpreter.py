@@ -219,6 +219,15 @@ def test_tolerances_grow_with_reductions_and_are_zero_for_integers() -> None:
     assert tolerance(4096, D.Int) == (0.0, 0.0)
 
 
+def test_a_product_over_one_element_is_rounded() -> None:
+    g = Graph()
+    fusion = g.out(g.matmul(g.tensor([3, 1]), g.tensor([1, 2])))
+    a, b = torch.rand(3, 1), torch.rand(1, 2)
+    (atol, rtol) = get_val_tolerances(fusion, [a, b])[0]
+    torch.testing.assert_close((a @ b).double(), a.double() @ b.double(), rtol=rtol, atol=atol)
+    assert 0 < atol < 1e-5
+
+
 def test_types_map_both_ways() -> None:
     for dtype in (D.Double, D.Float, D.Half, D.BFloat16, D.Int, D.Int32, D.Bool, D.ComplexFloat, D.ComplexDouble, D.Float8_e4m3fn, D.Float8_e5m2):
         assert torch_dtype_to_nvfuser_dtype(torch_dtype(dtype)) is dtype

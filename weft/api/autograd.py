@@ -37,6 +37,12 @@ class NoGradientThroughAlias(Unsupported):
     fix = "leave alias_input out where gradients are recorded, or detach the input"
 
 
+class UnderTransform(Unsupported):
+    code = "W189"
+    what = "a definition is differentiated by torch.func, which knows operators and the functions of weft.nn.functional, and no definitions"
+    fix = 'make an operator of it once, op = weft.op("mine::name", fd), and call that'
+
+
 @dataclass(frozen=True)
 class QuickCall:
     """What a call comes to for inputs like those of an earlier one: run([inputs]) gives a list of outputs; with `records`, run(*inputs) gives what autograd's
@@ -81,6 +87,8 @@ class Differentiable:
         if more:
             raise NoListOfArguments(function="execute", count=1 + len(more))
         if torch.autograd.forward_ad._current_level >= 0 and any([has_tangent(v) for v in inputs]):
+            if torch._C._are_functorch_transforms_active():
+                raise UnderTransform()
             return dual_outputs(self, inputs)
         if torch.is_grad_enabled():
             try:
@@ -94,7 +102,9 @@ class Differentiable:
     def _recorded(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         values = inputs if isinstance(inputs, (list, tuple)) else flattened(inputs)
         plan = self.plan(tuple([values[i].requires_grad for i in self._floats]))
-        made = (plan.recorded.apply if torch._C._are_functorch_transforms_active() else plan.apply)(*values)
+        if torch._C._are_functorch_transforms_active():
+            raise UnderTransform()
+        made = plan.apply(*values)
         return [made] if plan.has_one_output else list(made[: plan.count])
 
     def quick_call(self, inputs: Sequence[torch.Tensor]) -> QuickCall:

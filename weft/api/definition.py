@@ -73,6 +73,13 @@ class UnknownMember(UserError, AttributeError):
     fix = "{remedy}"
 
 
+WHEN_MADE = {
+    "fec": " before its first execution: call fd.execute(inputs) first", "ke": " before its first execution by hand: call fd.manual_execute(inputs) first",
+    "fake_inputs": " before its inputs are saved: call fd.execute(inputs, save_repro_inputs=True) first",
+}  # fmt: skip
+"""What is no attribute until an execution makes it."""
+
+
 class ScheduledByHand(UserError):
     code = "W146"
     what = "execute chooses a schedule, and this definition has been scheduled by hand"
@@ -242,8 +249,8 @@ class FusionDefinition:
 
         def __getattr__(self, name: str) -> Any:
             """What is no attribute. Errors: UnknownMember."""
-            if name.startswith("_") or name in ("fec", "ke", "fake_inputs"):  # copying and pickling ask for names of their own
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if name.startswith("_") or name in WHEN_MADE:  # copying and pickling ask for names of their own; `execute` asks for fec
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + WHEN_MADE.get(name, ""))
             public = [n for n in dir(type(self)) if not n.startswith("_")]
             raise UnknownMember(name=name, remedy=f"{nearest(name, public)}; ops are in fd.ops, kernels and their texts in fd.fec")
 

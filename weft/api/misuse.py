@@ -20,7 +20,7 @@ RAW = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, Runt
 
 class NoListOfArguments(UserError, TypeError):
     code = "W160"
-    what = "{function} was given {count} inputs one by one"
+    what = "{function} was given {count} values that are in no list"
     fix = "give one list: fd.execute([a, b])"
 
 
@@ -28,6 +28,15 @@ class CannotTake(UserError, TypeError):
     code = "W111"
     what = "{function}({given}) cannot be done: {problem}"
     fix = "pass what the signature asks for: {function}{signature}; if these values fit it, this is a defect of weft: please report it with the traceback above"
+
+
+def remedy_of_form(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return what to write instead of a call that does not fit the signature: numbers one by one are one list."""
+    parameters = list(signature.parameters.values())
+    numbers = args[1:]
+    if not kwargs and len(parameters) > 1 and len(args) > 2 and "Sequence[int" in str(parameters[1].annotation) and all(type(n) is int for n in numbers):
+        return f"give one list: {function}({parameters[0].name}, {list(numbers)})"
+    return "use the signature above"
 
 
 def cannot_take(function: str, signature: object, args: Sequence[Any], kwargs: Mapping[str, Any], error: BaseException) -> CannotTake:

@@ -132,11 +132,21 @@ ARGUMENTS: dict[str, tuple[str, str]] = {
 }
 
 
+LISTED_DIMS = ("Sequence[int]", "the axes, in a list; negative ones count from the last")
+"""`dims` of nvFuser's ops that take no single number there."""
+
+
+def is_listed(parameter: inspect.Parameter, signature: inspect.Signature) -> bool:
+    """Tell whether a parameter is `dims` of such an op."""
+    return parameter.name == "dims" and parameter.default is parameter.empty and "arg" in signature.parameters
+
+
 def described(signature: inspect.Signature) -> inspect.Signature:
     """Return a signature whose parameters have the types of the table."""
     parameters = []
     for parameter in signature.parameters.values():
-        parameters.append(parameter.replace(annotation=type_of(parameter.name, parameter.default) or parameter.annotation))
+        kind = LISTED_DIMS[0] if is_listed(parameter, signature) else type_of(parameter.name, parameter.default)
+        parameters.append(parameter.replace(annotation=kind or parameter.annotation))
     return signature.replace(parameters=parameters)
 
 
@@ -152,7 +162,11 @@ def type_of(name: str, default: Any) -> str:
 def help_text(name: str, function: Callable[..., Any], signature: inspect.Signature) -> str:
     """Return what help() prints about an op: the call, what it returns, its arguments with types, shapes and meaning, its errors."""
     lines = [_call(name, signature), "", inspect.cleandoc(function.__doc__ or "")]
-    rows = [(p.name, str(p.annotation), ARGUMENTS[p.name][1]) for p in signature.parameters.values() if p.name in ARGUMENTS]
+    rows = [
+        (p.name, str(p.annotation), (LISTED_DIMS if is_listed(p, signature) else ARGUMENTS[p.name])[1])
+        for p in signature.parameters.values()
+        if p.name in ARGUMENTS
+    ]
     if rows:
         lines += ["", "Arguments:"]
         for argument, kind, words in rows:

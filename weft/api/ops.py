@@ -74,7 +74,8 @@ class BoundOp:
         except TypeError as problem:
             given = f"{len(args)} positional" + (f", {', '.join(kwargs)}" if kwargs else "")
             shown = f"    {self.__name__}{signature}"
-            raise IncompatibleArguments(function=self.__name__, signatures=shown, given=f"{given} ({problem})") from None
+            remedy = misuse.remedy_of_form(self.__name__, signature, args, kwargs)
+            raise IncompatibleArguments(function=self.__name__, signatures=shown, given=f"{given} ({problem})", remedy=remedy) from None
 
     def __repr__(self) -> str:
         return f"<op {self.__name__}>"

@@ -800,7 +800,7 @@ class OpNames:
         """Return arg with new elements around it: pad_widths has two widths per axis, innermost axis first; negative ones crop."""
         ...
 
-    def permute(self, arg: TensorView, dims: _int | Sequence[_int] | None) -> TensorView:
+    def permute(self, arg: TensorView, dims: Sequence[_int]) -> TensorView:
         """Return arg with axis dims[i] of it at position i."""
         ...
 
@@ -1014,7 +1014,7 @@ class OpNames:
         """Return x * x: torch.nn.functional.square."""
         ...
 
-    def squeeze(self, arg: TensorView, dims: _int | Sequence[_int] | None, squeeze_expanded: _bool = ...) -> TensorView:
+    def squeeze(self, arg: TensorView, dims: Sequence[_int], squeeze_expanded: _bool = ...) -> TensorView:
         """Return arg without the axes dims, which have extent 1."""
         ...
 
@@ -1105,11 +1105,11 @@ class OpNames:
         """Return x with a new axis of extent 1 at dim: torch.unsqueeze."""
         ...
 
-    def var(self, arg: TensorView, dims: _int | Sequence[_int] | None, correction: _float = ..., keepdim: _bool = ...) -> TensorView:
+    def var(self, arg: TensorView, dims: Sequence[_int], correction: _float = ..., keepdim: _bool = ...) -> TensorView:
         """Return the variance over dims."""
         ...
 
-    def var_mean(self, arg: TensorView, dims: _int | Sequence[_int] | None, correction: _float = ..., keepdim: _bool = ...) -> tuple[TensorView, TensorView]:
+    def var_mean(self, arg: TensorView, dims: Sequence[_int], correction: _float = ..., keepdim: _bool = ...) -> tuple[TensorView, TensorView]:
         """Return (variance, mean) over dims."""
         ...
 
@@ -1117,7 +1117,7 @@ class OpNames:
         """Return x under another shape: torch.Tensor.view (ops.reshape)."""
         ...
 
-    def welford(self, arg: TensorView, dims: _int | Sequence[_int] | None) -> tuple[TensorView, TensorView, TensorView]:
+    def welford(self, arg: TensorView, dims: Sequence[_int]) -> tuple[TensorView, TensorView, TensorView]:
         """Return (average, sum of squared deviations, count) over dims."""
         ...
 

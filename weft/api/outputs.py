@@ -44,7 +44,10 @@ def add_output(fusion: Fusion, output: Any, alias_input: Any = None) -> None:
     """
     if not isinstance(output, Val) or not (alias_input is None or isinstance(alias_input, Val)):
         given = f"{type(output).__name__}, {type(alias_input).__name__}"
-        raise IncompatibleArguments(function="add_output", signatures="    1. (output: Val)\n    2. (output: Val, alias_input: Val)", given=given)
+        signatures = "    1. (output: Val)\n    2. (output: Val, alias_input: Val)"
+        several = isinstance(output, (list, tuple))
+        remedy = "call add_output once for each of them" if several else "give values of this definition: what define_tensor and fd.ops return"
+        raise IncompatibleArguments(function="add_output", signatures=signatures, given=given, remedy=remedy)
     if output.fusion is not fusion:
         raise ForeignValue(role="output", value=output)
     if not isinstance(output, TensorView) and alias_input is None:

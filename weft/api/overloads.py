@@ -21,7 +21,10 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 class IncompatibleArguments(UserError, TypeError):
     code = "W101"
     what = "{function}(): incompatible function arguments. The following argument types are supported:\n{signatures}\n  Invoked with: {given}"
-    fix = "use one of the signatures above"
+    fix = "{remedy}"
+
+    def __init__(self, *, remedy: str = "use one of the signatures above", **values: object) -> None:
+        super().__init__(None, remedy=remedy, **values)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,23 @@ def choose(function: str, overloads: tuple[Overload, ...], args: tuple, kwargs: 
             return overload.name, values
     signatures = "\n".join(f"    {i}. ({', '.join(map(str, o.parameters))})" for i, o in enumerate(overloads, 1))
     given = ", ".join([*map(shown, args), *(f"{k}={shown(v)}" for k, v in kwargs.items())])
-    raise IncompatibleArguments(function=function, signatures=signatures, given=given or "no arguments")
+    raise IncompatibleArguments(function=function, signatures=signatures, given=given or "no arguments", remedy=_misfit(overloads, args, kwargs))
+
+
+def _misfit(overloads: tuple[Overload, ...], args: tuple, kwargs: dict[str, Any]) -> str:
+    """Return what to change so that a call fits the overload that it fits in most: the first argument that has not the type it should have."""
+    best, remedy = -1, "use one of the signatures above"
+    for number, overload in enumerate(overloads, 1):
+        by_name = dict(zip([p.name for p in overload.parameters], args)) | kwargs
+        right = 0
+        for parameter in overload.parameters:
+            if parameter.name in by_name and not parameter.accepts(by_name[parameter.name]):
+                if right > best:
+                    wrong = shown(by_name[parameter.name])
+                    best, remedy = right, f"use signature {number}: give for {parameter.name} a value of type {parameter.kind}, not {wrong}"
+                break
+            right += parameter.name in by_name
+    return remedy
 
 
 

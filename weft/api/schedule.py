@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..errors import shown
 from ..ir.enums import ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
+from ..ops.arguments import WrongArgument
 from .misuse import explained
 
 
@@ -79,17 +81,29 @@ def warp_specialize(
 
 
 # ---------------------------------------------------------------- schedulers by name
+def _check(function: str, fusion: object, scheduler_type: object = SchedulerType.none) -> None:
+    """Errors: WrongArgument (a TypeError) for what is no fusion and no scheduler."""
+    if not isinstance(fusion, Fusion):
+        what = f"fusion must be a Fusion, not {type(fusion).__name__}"
+        raise WrongArgument(op=function, problem=what, remedy="give the fusion of a definition: fd.fusion")
+    if not isinstance(scheduler_type, SchedulerType):
+        what = f"scheduler_type must be a SchedulerType, not {shown(scheduler_type)}"
+        raise WrongArgument(op=function, problem=what, remedy=f"give one of {', '.join(str(kind) for kind in SchedulerType)}")
+
+
 @explained
 def can_schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> tuple[bool, str]:
     """Return (whether that scheduler takes the fusion with such inputs, the reason if not)."""
     from . import automatic
 
+    _check("can_schedule", fusion, scheduler_type)
     return automatic.can_schedule(fusion, scheduler_type, inputs)
 
 
 @explained
 def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[SchedulerType]:
     """Return the schedulers that take the fusion with such inputs."""
+    _check("find_compatible_schedulers", fusion)
     return [kind for kind in SchedulerType if kind is not SchedulerType.none and can_schedule(fusion, kind, inputs)[0]]
 
 
@@ -98,6 +112,7 @@ def compute_heuristics(fusion: Fusion, scheduler_type: SchedulerType, inputs: Se
     """Return the parameters that the scheduler chooses."""
     from . import automatic
 
+    _check("compute_heuristics", fusion, scheduler_type)
     return automatic.compute_heuristics(fusion, scheduler_type, inputs)
 
 
@@ -106,4 +121,5 @@ def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Any = None, 
     """Schedule the fusion in place: with the parameters given, or with those chosen for `inputs`, which are returned."""
     from . import automatic
 
+    _check("schedule", fusion, scheduler_type)
     return automatic.schedule(fusion, scheduler_type, inputs if heuristic_params is None else heuristic_params)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, shown
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
 from ..reference import narrow, tolerance
@@ -27,6 +27,12 @@ class ResultMismatch(UserError, AssertionError):
     code = "W170"
     what = "output {index}, {value}: {difference}"
     fix = "compare with more careful references, or report a wrong result with fd.repro_script_for(inputs)"
+
+
+class NoListOfReferences(UserError, TypeError):
+    code = "W173"
+    what = "the references are {given}; they are a list with one tensor per output"
+    fix = "write validate(inputs, [reference])"
 
 
 class WrongReferenceCount(UserError, AssertionError):
@@ -89,6 +95,8 @@ def check_outputs(fusion: Fusion, outputs: Sequence[Any], kept: KeptInputs, refe
     is_evaluation = references is None
     if references is None:
         references = evaluate(fusion, kept.values, precision="double", philox=kept.philox)
+    if not isinstance(references, (list, tuple)):
+        raise NoListOfReferences(given=shown(references))
     if len(references) != len(outputs):
         raise WrongReferenceCount(outputs=len(outputs), references=len(references))
     for index, (value, output, reference, allowed) in enumerate(zip(returned, outputs, references, tolerances)):

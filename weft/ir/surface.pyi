@@ -615,13 +615,13 @@ class TensorSurface:
     def unsqueeze(self, dim: _int) -> TensorView:
         """Return x with a new axis of extent 1 at dim: torch.unsqueeze."""
         ...
-    def var(self, dims: _int | Sequence[_int] | None, correction: _float = ..., keepdim: _bool = ...) -> TensorView:
+    def var(self, dims: Sequence[_int], correction: _float = ..., keepdim: _bool = ...) -> TensorView:
         """Return the variance over dims."""
         ...
-    def var_mean(self, dims: _int | Sequence[_int] | None, correction: _float = ..., keepdim: _bool = ...) -> tuple[TensorView, TensorView]:
+    def var_mean(self, dims: Sequence[_int], correction: _float = ..., keepdim: _bool = ...) -> tuple[TensorView, TensorView]:
         """Return (variance, mean) over dims."""
         ...
-    def welford(self, dims: _int | Sequence[_int] | None) -> tuple[TensorView, TensorView, TensorView]:
+    def welford(self, dims: Sequence[_int]) -> tuple[TensorView, TensorView, TensorView]:
         """Return (average, sum of squared deviations, count) over dims."""
         ...
     def where(self, a: Operand, b: Operand, /) -> TensorView:

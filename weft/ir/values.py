@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..dtypes import DataType
-from ..errors import Place, UserError
+from ..errors import Place, UserError, axes_to_give
 from ..expr import ONE, Sym, const, var
 from .enums import CacheOp, IterType, LoadStoreOpType, MemoryType, ParallelType
 from .naming import constant_text, inline_text
@@ -458,14 +458,14 @@ class TensorView(Val, TensorSurface):
         """Return loop axis `index` (negative from the end)."""
         loop = self._domain.loop
         if not hasattr(index, "__index__") or not -len(loop) <= index < len(loop):
-            raise AxisOutOfRange(tensor=str(self), index=str(index)[:60], rank=len(loop))
+            raise AxisOutOfRange(tensor=str(self), index=str(index)[:60], rank=len(loop), remedy=axes_to_give(len(loop)))
         return loop[index]
 
     def size(self, dim: int) -> Scalar:
         """Return the extent of logical axis `dim` as a scalar of the fusion."""
         axes = no_reductions(self._domain.logical)
         if not hasattr(dim, "__index__") or not -len(axes) <= dim < len(axes):
-            raise AxisOutOfRange(tensor=str(self), index=str(dim)[:60], rank=len(axes))
+            raise AxisOutOfRange(tensor=str(self), index=str(dim)[:60], rank=len(axes), remedy=axes_to_give(len(axes)))
         return self.fusion.size_scalar(self, dim % len(axes))  # type: ignore[union-attr]
 
     def shape(self) -> list[Scalar]:
@@ -516,4 +516,4 @@ class TensorView(Val, TensorSurface):
 class AxisOutOfRange(UserError):
     code = "W110"
     what = "{tensor} has {rank} axes; there is no axis {index}"
-    fix = "give an axis between -{rank} and {rank} - 1"
+    fix = "{remedy}"

@@ -29,9 +29,12 @@ from ..ir.values import Scalar, TensorView, Val, no_reductions
 from ..reference.torch_types import torch_dtype
 from ..runtime.argument_kinds import WrongKind
 from .family import NAMES
+from .op_transforms import below_transform, derivatives_above, of_each_sample, recorded_below, refuse_tangents, runs_eagerly, wants_tangents, without_gradient
 from .sharding import finds_definitions, has_sharded, sharded
 
 KEYS = ("CPU", "CUDA")
+PARTS = "_parts"
+"""Ends the names of the three operators behind one of `weft.op`."""
 _LIBRARIES: dict[str, torch.library.Library] = {}
 OPERATORS: dict[Any, tuple["Registered", str]] = {}
 """Operator -> what registered it, and which of its three it is: plain, saving or backward. `torch.compile(backend="weft")` inlines them."""
@@ -129,7 +132,7 @@ class Registered:
 
     def __init__(self, qualified: str, resolve: Callable[..., tuple[Differentiable, str]], recall: Callable[[str], Differentiable]) -> None:
         namespace, _, name = qualified.partition("::")
-        self.name, self.resolve, self.recall = name, resolve, recall
+        self.name, self.resolve, self.recall = name.removesuffix(PARTS), resolve, recall
         lib = library(namespace)
         lib.define(f"{name}(Tensor[] tensors, Scalar[] numbers, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
         lib.define(f"{name}_saving(Tensor[] tensors, Scalar[] numbers, bool[] requires, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
@@ -141,10 +144,13 @@ class Registered:
             torch.library.register_fake(f"{qualified}{suffix}", fake, lib=lib)
         self.function = _function_of(self)
         lib.impl(name, self.with_gradient, "Autograd")
+        lib.impl(f"{name}_saving", self.saving_once, "Autograd")
+        lib.impl(f"{name}_backward", self.back_once, "Autograd")
         packet = getattr(torch.ops, namespace)
         self.op, self.saving, self.back = (getattr(packet, name + suffix).default for suffix in ("", "_saving", "_backward"))
         OPERATORS.update({self.op: (self, "plain"), self.saving: (self, "saving"), self.back: (self, "backward")})
-        torch.library.register_vmap(qualified, self.batched, lib=lib)
+        for made in (self.op, self.saving, self.back):
+            torch.library.register_vmap(made, of_each_sample(made), lib=lib)
 
     # -- forward
     def _arguments(self, found: Differentiable, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
@@ -223,17 +229,23 @@ class Registered:
     # -- gradients and batches
     def with_gradient(self, tensors: list[Any], numbers: list[Any], static: str) -> list[torch.Tensor]:
         """The operator where autograd is above."""
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return list(self.function.apply(numbers, static, *tensors))
+        records = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if runs_eagerly(tensors) and (records or wants_tangents(tensors)):
+            found = self.resolve(tensors, static)[0]
+            return _own(found.execute(self._arguments(found, tensors, numbers)), tensors)
+        refuse_tangents(self.name, tensors)
+        if records:
+            return list(recorded_below(self.function, numbers, static, *tensors))
         with torch._C._AutoDispatchBelowAutograd():
             return self.op(tensors, numbers, static)
 
-    def batched(self, info: Any, in_dims: Any, tensors: list[Any], numbers: list[Any], static: str) -> Any:
-        """The operator for each sample of a batch, stacked."""
-        dims = in_dims[0]
-        parts = [self.op([t if d is None else t.select(d, i) for t, d in zip(tensors, dims)], numbers, static) for i in range(info.batch_size)]
-        stacked = [torch.stack(column) for column in zip(*parts)]
-        return stacked, [0] * len(stacked)
+    def saving_once(self, tensors: list[Any], *rest: Any) -> list[torch.Tensor]:
+        """The forward that saves, where an outer transform of torch.func is above."""
+        return without_gradient(self.name, lambda: self.saving(tensors, *rest), tensors)
+
+    def back_once(self, saved: list[Any], grads: list[Any], *rest: Any) -> list[torch.Tensor]:
+        """The backward, where an outer transform of torch.func is above."""
+        return without_gradient(self.name, lambda: self.back(saved, grads, *rest), [*saved, *grads])
 
 
 def _own(results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -267,7 +279,7 @@ def _function_of(registered: Registered) -> type[torch.autograd.Function]:
             needs = dict(zip(tensor_inputs, ctx.needs_input_grad[2:]))
             requires = [bool(needs[i]) for i in found._floats]
             plan = found.plan(tuple(requires))
-            with torch._C._AutoDispatchBelowAutograd():
+            with torch._C._AutoDispatchBelowAutograd(), derivatives_above():
                 outputs = registered.saving(list(tensors), numbers, requires, static)
             place = {i: k for k, i in enumerate(tensor_inputs)}
             ctx.save_for_backward(*[outputs[o] if i is None else tensors[place[i]] for i, o in zip(plan.saved_inputs, plan.saved_outputs)])
@@ -281,19 +293,27 @@ def _function_of(registered: Registered) -> type[torch.autograd.Function]:
             return tuple(own)
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            plan = ctx.plan
-            flowing = [None if i in plan.flat else g for i, g in enumerate(grads)] + [None] * (len(plan.outputs) - plan.count)
-            out: list[Any] = [None] * (2 + len(plan.derivative.fusion.inputs()))
-            if all(g is None for g in flowing):
-                return tuple(out[: 2 + len(ctx.needs_input_grad[2:])])
-            results = registered.back(list(ctx.saved_tensors), flowing, ctx.sizes, ctx.numbers, ctx.requires, ctx.form)
-            left = iter([results[place] for place in _places(registered.recall(ctx.form), ctx.requires, flowing)])
-            for place, needed in zip(ctx.floats, ctx.requires):
-                if needed:
-                    out[2 + place] = next(left)
+            if torch._C._are_functorch_transforms_active():
+                return gradients(ctx, [below_transform(t) for t in ctx.saved_tensors], [below_transform(g) for g in grads])
+            return backward_once(ctx, *grads)
+
+    def gradients(ctx: Any, saved: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
+        plan = ctx.plan
+        flowing = [None if i in plan.flat else g for i, g in enumerate(grads)] + [None] * (len(plan.outputs) - plan.count)
+        out: list[Any] = [None] * (2 + len(plan.derivative.fusion.inputs()))
+        if all(g is None for g in flowing):
             return tuple(out[: 2 + len(ctx.needs_input_grad[2:])])
+        results = registered.back(list(saved), flowing, ctx.sizes, ctx.numbers, ctx.requires, ctx.form)
+        left = iter([results[place] for place in _places(registered.recall(ctx.form), ctx.requires, flowing)])
+        for place, needed in zip(ctx.floats, ctx.requires):
+            if needed:
+                out[2 + place] = next(left)
+        return tuple(out[: 2 + len(ctx.needs_input_grad[2:])])
+
+    @torch.autograd.function.once_differentiable
+    def backward_once(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        return gradients(ctx, ctx.saved_tensors, grads)
 
     return Recorded
 
@@ -358,7 +378,7 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
         raise WrongOpName(name=qualified, why=": the definition writes into an input", remedy="leave alias_input out, and copy the result")
     inputs = found.fusion.inputs()
     outputs = [v for v in found.fusion.outputs() if v not in found.fusion.hidden_outputs]
-    inner = Registered(f"{namespace}::{name}_parts", lambda tensors, static: (found, ""), lambda form: found)
+    inner = Registered(f"{namespace}::{name}{PARTS}", lambda tensors, static: (found, ""), lambda form: found)
     arguments = ", ".join(f"Tensor x{i}" if isinstance(v, TensorView) else f"Scalar x{i}" for i, v in enumerate(inputs))
     results = "Tensor" if len(outputs) == 1 else f"({', '.join('Tensor' for _ in outputs)})"
     library(namespace).define(f"{name}({arguments}) -> {results}", tags=torch.Tag.pt2_compliant_tag)
@@ -374,4 +394,6 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
         return sharded(qualified, found.fusion, tensors, of) if has_sharded(tensors) else of(tensors)
 
     library(namespace).impl(name, call, "CompositeImplicitAutograd")
-    return getattr(getattr(torch.ops, namespace), name).default
+    made = getattr(getattr(torch.ops, namespace), name).default
+    torch.library.register_vmap(made, of_each_sample(made), lib=library(namespace))
+    return made

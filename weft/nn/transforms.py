@@ -12,7 +12,7 @@ import torch
 
 from ..api.autograd import Differentiable
 from ..api.tangents import tangents_of
-from ..runtime.argument_kinds import NotATensor
+from .op_transforms import DerivativeLost
 
 
 class Family(Protocol):
@@ -78,12 +78,12 @@ class _Transformed(torch.autograd.Function):
         return looped(lambda *part: _Transformed.apply(family, static, *part), info.batch_size, dims, tensors)
 
 
-def differentiated_again(family: Family) -> NotATensor:
+def differentiated_again(family: Family) -> DerivativeLost:
     """Return the error of a second order that torch.func asks for."""
-    return NotATensor(
-        function=family.name, argument="its derivative", kind="differentiated again under torch.func",
+    return DerivativeLost(
+        problem=f"{family.name}: its derivative is differentiated again under torch.func",
         remedy="use torch.autograd.grad(create_graph=True), which has gradients of gradients, or torch's own function",
-    )  # fmt: skip
+    )
 
 
 class _Once(torch.autograd.Function):

@@ -17,7 +17,7 @@ from ..ir.values import Scalar, TensorView
 from . import build, shapes
 from .calls import Calls
 from .gradients import with_gradient
-from .arguments import WrongArgument
+from .arguments import WrongArgument, data_type
 from .promotion import WrongDtype
 
 COMPOSITES: dict[str, Callable[..., Any]] = {}
@@ -143,7 +143,7 @@ def mean(fusion: Fusion, x: Any, dims: Any = None, keepdim: bool = False, dtype:
     """Return the mean over dims, all axes unless given: torch.mean."""
     tensor = _tensor("mean", x)
     if dtype is not None:
-        tensor = narrowed(tensor, dtype)
+        tensor = narrowed(tensor, data_type("mean", "dtype", dtype))
     o, reduced = Calls(fusion), _dims("mean", tensor, dims)
     out = tensor.dtype()
     total = o.sum(_float("mean", tensor), reduced, keepdim) if reduced else _float("mean", tensor)

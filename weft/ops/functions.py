@@ -191,6 +191,8 @@ def _reduction_arguments(op: str, args: tuple[Any, ...], kwargs: dict[str, Any])
             raise WrongArgument(op=op, problem="keepdim needs dims", remedy=f"name the axes: {op}(x, [-1], keepdim=True)")
     elif isinstance(_number(dims), int):
         dims = [_int(op, "dim", dims)]
+    elif not isinstance(dims, Sequence) or isinstance(dims, (str, bytes)):
+        raise _wrong(op, "dims", "an int, or a list or tuple of ints", dims)
     else:
         dims = _ints(op, "dims", dims)
     return dims, _bool(op, "keepdim", given.get("keepdim", False)), _optional_dtype(op, given.get("dtype", DataType.Null))

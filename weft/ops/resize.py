@@ -26,7 +26,10 @@ from .shapes import Extent, extent_sym, open_axis
 class WrongSlice(UserError):
     code = "W367"
     what = "slice of {tensor}: {problem}"
-    fix = "give one start, one stop and the stride 1 per axis, 0 <= start <= stop; -1 and the like count from the end in run-time scalars only"
+    fix = (
+        "give one start, one stop and the stride 1 per axis, 0 <= start <= stop; -1 and the like count from the end in run-time scalars only; "
+        "every second element is ops.index_select(x, ops.iota(count, 0, 2), dim)"
+    )
 
 
 class WrongPadWidths(UserError):

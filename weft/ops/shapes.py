@@ -10,7 +10,7 @@ from typing import Union
 
 from .. import expr
 from ..dtypes import DataType
-from ..errors import UserError
+from ..errors import UserError, axes_to_give
 from ..expr import Sym
 from ..ir.enums import IterType
 from ..ir.fusion import Fusion
@@ -34,7 +34,7 @@ class WrongRank(UserError):
 class WrongDim(UserError):
     code = "W321"
     what = "{op}: Tried to access out of boundary index {dim}: there is no axis {dim} in {tensor}, which has {rank}"
-    fix = "give an axis between -{rank} and {rank} - 1"
+    fix = "{remedy}"
 
 
 class RepeatedDim(UserError):
@@ -70,7 +70,7 @@ class NotAPermutation(UserError):
 def normalize_dim(dim: int, rank: int, op: str, tensor: TensorView) -> int:
     """Return `dim` counted from the front. Errors: WrongDim."""
     if not -rank <= dim < rank:
-        raise WrongDim(op=op, dim=dim, tensor=str(tensor), rank=rank)
+        raise WrongDim(op=op, dim=dim, tensor=str(tensor), rank=rank, remedy=axes_to_give(rank))
     return dim % rank
 
 

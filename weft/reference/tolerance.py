@@ -88,8 +88,9 @@ def _error(node: Expr, errors: dict[Val, _Error], env: dict[Sym, Number]) -> _Er
         relative += roundoff * (node.attributes["kind"] != "set")
     elif isinstance(node, TorchOp) and roundoff:
         # Products are summed over the last axis of the first operand (matmul, linear, attention); what is sorted or selected has its operand's error.
-        count = _extent(node.tensor_inputs[0], -1, env) if len(node.tensor_inputs) > 1 else 1.0
-        if count > 1:
+        # A product over one element is rounded, too.
+        if len(node.tensor_inputs) > 1:
+            count = max(1.0, _extent(node.tensor_inputs[0], -1, env))
             relative, summed, casts = _summed(count, roundoff, relative, summed, casts)
     elif isinstance(node, (IotaOp, RandomOp)):
         relative = 16 * roundoff  # Box and Muller: the radius below 7 times the sine's absolute error of one roundoff of 2 pi

@@ -81,7 +81,8 @@ def check_kind(function: str, argument: str, value: Any, annotation: str) -> Non
             raise NotANumber(function=function, argument=argument, value=shown(value), wanted=annotation)
     elif all(kind in _PLAIN or kind == "int" for kind in kinds):
         if not any(_is_plain(value, kind) for kind in kinds):
-            raise WrongKind(function=function, argument=argument, value=shown(value), wanted=annotation)
+            is_definition = "Fusion" in kinds and hasattr(value, "define_tensor")
+            raise WrongKind(function=function, argument=argument, value=shown(value), wanted="Fusion, which is fd.fusion" if is_definition else annotation)
 
 
 def _is_plain(value: Any, kind: str) -> bool:

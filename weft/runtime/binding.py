@@ -17,6 +17,7 @@ from ..analysis.extents import SizeEquality
 from ..arch import VECTOR_BYTES
 from ..dtypes import DataType
 from ..errors import UserError
+from ..errors import shown as in_few_words
 from ..expr import Number, Sym, evaluate, var
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
@@ -315,7 +316,7 @@ def _shown_value(given: Any) -> str:
         return f"scalar ({given.real:g},{given.imag:g})"
     if isinstance(given, (bool, int, float)):
         return f"scalar {given:g}" if isinstance(given, float) else f"scalar {given}"
-    return f"{type(given).__name__} {given!r}"
+    return f"{type(given).__name__} {in_few_words(given)}"
 
 
 def integer_range(dtype: DataType) -> tuple[int, int]:
