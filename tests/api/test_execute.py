@@ -196,6 +196,17 @@ def test_validate_says_how_results_differ(fd, tolerances, reference, message):
         fd.validate([X], [reference])
 
 
+def test_validate_knows_the_largest_number_of_a_type() -> None:
+    from weft.api.validation import check_outputs, kept_inputs
+
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cast(fd.define_tensor(shape=[-1], contiguity=True), DataType.Half))
+    x = torch.tensor([1.0, 1e6, -1e6])
+    check_outputs(fd.fusion, [x.half()], kept_inputs(fd.fusion, [x]), None)
+    with pytest.raises(AssertionError, match="2 of 3 elements differ"):
+        check_outputs(fd.fusion, [x.clamp(-60000, 60000).half()], kept_inputs(fd.fusion, [x]), None)
+
+
 def test_validate_counts_references(fd, tolerances):
     with pytest.raises(AssertionError, match="returned 1 outputs, and 2 reference outputs were given"):
         fd.validate([X], [X, X])
