@@ -42,8 +42,9 @@ LEAST_FILLED = 0.5
 """Threads of a block that are tried, and the part of all tiles that must exist."""
 NEAR = 0.005
 """Predicted times this close (relative) count as equal: the first is taken."""
-MOST_THREAD_BITS = 2048
-"""Of one tensor, that a thread keeps in registers: 64 of them."""
+MOST_THREAD_BITS = 4096
+"""Of all inputs and outputs, that a thread has in registers, in blocks of up to 256 threads: 128 of them. Elements of 8 bits have one each while they change
+places (ptxas: 24 vectors of 8 such elements take 204 registers, 15 vectors of 8 with 16 bits 98)."""
 BANKS_BYTES = 128
 """Of shared memory, that all banks give at once."""
 
@@ -111,14 +112,15 @@ class ShortTiles:
         """Return the params whose tiles mostly exist and fit registers and shared memory, with the widest vectors of which there are some."""
         short = tuple(evaluate_int(sym, sizes) for sym in self.syms)
         elems, long = math.prod(short), self._extent(self.long, sizes)
-        bits, moved = max(t.dtype().bits for t in self.full), sum(t.dtype().bits for t in self.full if t.name in self.moved)
+        held, moved = sum(max(t.dtype().bits, 32 * (t.dtype().bits == 8)) for t in self.full), sum(t.dtype().bits for t in self.full if t.name in self.moved)
+        widest, narrowest = (pick(t.dtype().bits for t in self.full) for pick in (max, min))
         vector, found = self.widest(sizes, alignment_bits), list[ShortTileParams]()
-        while not found and vector > 1 and vector * min(t.dtype().bits for t in self.full) >= 8 and vector * bits >= SHIFTED_WORD_BITS:
+        while not found and vector > 1 and vector * narrowest >= 8 and vector * widest >= SHIFTED_WORD_BITS:
             for threads in THREADS:
                 params = ShortTileParams(short, vector, threads, self.is_along)
                 is_filled = long >= LEAST_FILLED * ceil_div(long, params.tile_elems) * params.tile_elems > 0
-                is_small = vector * elems * bits <= MOST_THREAD_BITS and params.tile_elems * elems * moved <= 8 * arch.shared_per_block_optin_bytes // 2
-                if is_filled and is_small:
+                is_held = vector * elems * held * max(256, threads) <= 256 * MOST_THREAD_BITS
+                if is_filled and is_held and params.tile_elems * elems * moved <= 8 * arch.shared_per_block_optin_bytes // 2:
                     found.append(params)
             vector //= 2
         return found
