@@ -9,6 +9,7 @@ import row_fusions
 import torch
 from channel_cases import batch_norm, checked, with_params
 from fusion_check import poisoned_outputs
+from part_of_chip import part_of_the_chip, rows_of_part
 from row_fusions import numbers, weight, wide
 
 import weft.nn.functional
@@ -17,8 +18,8 @@ from weft.check.records import programs
 from weft.ir.values import TensorView
 from weft.options import options
 
-FEW, MANY = (1, 7, 133), (530,)
-"""Rows: of 132 multiprocessors one each or fewer, two, and more than four."""
+FEW, MANY = (1, 7, rows_of_part(133)), (rows_of_part(530),)
+"""Rows: of multiprocessors one each or fewer, two, and more than four."""
 
 
 def softmax(fd: FusionDefinition, dtype: DataType) -> TensorView:
@@ -46,7 +47,7 @@ def test_rows_few_and_many(make: Callable, dtype: DataType, columns: int) -> Non
         fd.add_output(fd.ops.cast(make(fd, dtype), dtype))
     vectors = {"softmax": 0, "rms_norm": 1, "layer_norm": 2}[make.__name__]
     for rows in (*FEW, *MANY):
-        with poisoned_outputs():
+        with poisoned_outputs(), part_of_the_chip():
             fd.validate([numbers(dtype, rows, columns), *(numbers(dtype, columns) + 1 for _ in range(vectors))])
     chosen = [runtime.proposal.params for runtime in fd.fec.kernel_runtimes]
     assert len({(p.batches, p.max_registers) for p in chosen}) > 1  # else this test sees one schedule only

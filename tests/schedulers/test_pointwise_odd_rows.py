@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fusion_check import poisoned_outputs
+from part_of_chip import part_of_the_chip, rows_of_part
 
 from weft import DataType, FusionDefinition
 from weft.schedulers import pointwise_heuristic
@@ -31,7 +32,7 @@ DEFINED = {dtype: biased(dtype) for dtype in TORCH}
 
 
 def run(fd: FusionDefinition, inputs: list[torch.Tensor], is_phased: bool) -> list[torch.Tensor]:
-    with poisoned_outputs():
+    with poisoned_outputs(), part_of_the_chip():
         out = fd.execute(inputs, check="races")
     assert fd.fec.kernel_runtimes[-1].proposal.params.is_phased is is_phased
     return out
@@ -46,6 +47,7 @@ def assert_right(dtype: DataType, x: torch.Tensor, b: torch.Tensor, out: list[to
 @pytest.mark.parametrize("dtype", list(TORCH), ids=lambda d: d.name)
 @pytest.mark.parametrize(("rows", "columns"), [(9000, 129), (3001, 501), (1500, 1001), (1030, 2047), (301, 4099), (17, 70001)])
 def test_rows_of_odd_length_move_in_vectors(dtype: DataType, rows: int, columns: int) -> None:
+    rows = rows_of_part(rows)
     generator = torch.Generator().manual_seed(columns)
     x, b = torch.randn(rows, columns, generator=generator).to(TORCH[dtype]), torch.randn(columns, generator=generator).to(TORCH[dtype])
     assert_right(dtype, x, b, run(DEFINED[dtype], [x, b], is_phased=dtype is not DOUBLE))
@@ -86,7 +88,7 @@ def test_few_elements(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("rows", [429, 3001])
 def test_what_is_repeated_along_a_row_stands_among_values_of_one_element(dtype: DataType, rows: int) -> None:
     """The gradient of cross entropy: a class and a number of each row are repeated along it, and its positions are compared with them."""
-    columns = 5003
+    rows, columns = rows_of_part(rows), 5003
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
         target, total = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int), fd.define_tensor([-1], contiguity=True, dtype=FLOAT)
