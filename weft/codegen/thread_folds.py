@@ -115,7 +115,7 @@ def _fold_group(writer: Any, s: Reduce, group: ThreadGroup, ctype: str, depth: i
     offset: Sym = mul(group.turn, floordiv(workspace.elems, 2)) if group.turn is not ZERO else ZERO  # type: ignore[union-attr]
     if rows:
         offset = add(offset, mul(group.index, group.threads // 32 * n))
-    place = writer.in_shared(workspace, ctype)  # type: ignore[arg-type]
+    place = writer.in_shared(workspace, ctype)
     place += "" if offset is ZERO else f" + {writer.scalars.index(offset)}"
     folded, kept = ([p for p in BLOCK_TYPES if p in live and (p in s.thread_types) is wanted] for wanted in (True, False))
     if rows:
