@@ -49,6 +49,14 @@ def an_embedding_whose_indices_have_more_axes_than_the_table(fd):
     fd.add_output(fd.ops.embedding_fwd(indices, table))
 
 
+@case(tensor(6, 30), tensor(1, 30), tensor(6, 2000), tensor(2, 12))
+def pads_whose_rows_begin_with_a_vector_in_the_source_and_not_in_the_result(fd):
+    """Rows of 30 elements become rows of 33: what is looked up is written where it stands, at its own stride."""
+    o, pads = fd.ops, ([2, 1], [4, -1, 1, 4], [4, -1], [2, 3])
+    for shape, widths in zip(([-1, -1], [1, -1], [-1, -1], [-1, -1]), pads):
+        fd.add_output(o.pad(fd.define_tensor(shape, contiguity=[None if n == 1 else True for n in shape]), widths))
+
+
 @case(tensor(32, 16))
 def a_shift_by_one_along_an_axis_that_a_reshape_cuts(fd):
     x, o = fd.define_tensor([32, 16], contiguity=True), fd.ops

@@ -118,7 +118,8 @@ class VectorLimits:
     def tailed_limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest vector with which all rows, the loops from `position` on, begin, whatever is left behind the last whole one of a row.
 
-        1 where a tensor has a gap inside of its rows, or packs several elements into a byte.
+        1 where a tensor has a gap inside of its rows, or packs several elements into a byte. What is looked up and written as it is lies in memory twice: rows of
+        the source and of the result begin with a vector.
         """
         if any(t.dtype().is_packed for t in self._runs):
             return 1
@@ -129,7 +130,9 @@ class VectorLimits:
                 return 1
             memory, lookup = in_memory(tensor), lookup_of(tensor)
             elems = min(max_vector_bits, largest_power_of_two_divisor(alignment_bits.get(memory.name, max_vector_bits))) // tensor.dtype().bits
-            starts = [*_steps(tensor, len(row), env)]
+            starts = [*_steps(memory, len(row), env)]
+            if lookup is not None and tensor.is_fusion_output:
+                starts += _steps(tensor, len(row), env)
             if lookup is not None and not row[-1].is_whole:
                 inner = math.prod(_value(piece.extents[0], env) for piece in row[:-1])
                 starts += [inner * _value(sym, env) for sym in row[-1].extents[1 if lookup.is_masked else 2 :]]
@@ -151,9 +154,8 @@ class VectorLimits:
         return max(1, min(max_vector_bits, aligned) // widest)
 
 
-def _steps(tensor: TensorView, inside: int, env: Mapping[Sym, int]) -> Iterator[int]:
-    """Yield the strides in elements of the axes of `tensor` in memory, without the `inside` innermost."""
-    memory = in_memory(tensor)
+def _steps(memory: TensorView, inside: int, env: Mapping[Sym, int]) -> Iterator[int]:
+    """Yield the strides in elements of the axes of a tensor in memory, without the `inside` innermost."""
     domain, step = memory.domain(), 1
     axes = [n for n, a in enumerate(domain.maybe_allocation) if not a.is_broadcast() and not a.is_reduction()]
     for done, index in enumerate(reversed(axes)):
