@@ -118,8 +118,8 @@ class VectorLimits:
     def tailed_limit_elems(self, position: int, env: Mapping[Sym, int], alignment_bits: Mapping[int, int], max_vector_bits: int = MAX_VECTOR_BITS) -> int:
         """Return the widest vector with which all rows, the loops from `position` on, begin, whatever is left behind the last whole one of a row.
 
-        1 where a tensor has a gap inside of its rows, or packs several elements into a byte. What is looked up and written as it is lies in memory twice: rows of
-        the source and of the result begin with a vector.
+        1 where a tensor has a gap inside of its rows, or packs several elements into a byte. What is looked up and written as it is lies in memory twice:
+        rows of the source and of the result begin with a vector.
         """
         if any(t.dtype().is_packed for t in self._runs):
             return 1
