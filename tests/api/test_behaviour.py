@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import weft
-from weft import FusionDefinition, UserError
+from weft import DataType, FusionDefinition, UserError
 from weft.cli.main import main
 from weft.runtime.calls import Caller
 
@@ -150,3 +150,27 @@ def test_a_repro_script_runs_without_the_other_name() -> None:
     names: dict[str, object] = {}
     exec(script, names)
     assert isinstance(names["fd"], FusionDefinition)
+
+
+def refused(build: Any, inputs: list[Any]) -> str:
+    with FusionDefinition() as fd:
+        fd.add_output(build(fd))
+    with pytest.raises(UserError) as caught:
+        fd.execute(inputs)
+    return str(caught.value)
+
+
+def test_what_torch_refuses_at_run_time_has_a_code_a_line_and_the_sizes() -> None:
+    def product(fd: FusionDefinition) -> Any:
+        return fd.ops.matmul(fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1, -1], contiguity=True))
+
+    def largest(fd: FusionDefinition) -> Any:
+        return fd.ops.topk(fd.define_tensor([-1, -1], contiguity=True), fd.define_scalar(DataType.Int), 1)[0]
+
+    text = refused(product, [torch.ones(3, 5), torch.ones(4, 2)])
+    assert text.startswith("W759: torch, which runs matmul here") and "[3, 5], [4, 2]" in text and "test_behaviour.py" in text
+    assert "k=7" in refused(largest, [torch.ones(3, 5), 7])
+
+
+def test_a_size_below_zero_at_run_time_is_named() -> None:
+    assert refused(lambda fd: fd.ops.iota(fd.define_scalar(DataType.Int)), [-3]).startswith("W325: iota: extent -3 of axis 0 is negative")

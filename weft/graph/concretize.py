@@ -16,7 +16,8 @@ from ..ir.enums import IterType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, CatOp, Fixed, LookupOp, ReshapeOp, ScanOp
 from ..ir.values import (
-    BroadcastOp, ExpandOp, Expr, IterDomain, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorDomain, TensorView, WelfordOp,
+    BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorDomain, TensorView,
+    WelfordOp,
 )  # fmt: skip
 from ..ops.monoids import StateMonoid
 from ..ops.build import ExtentMismatch, cast, logical_axes, pointwise
@@ -24,7 +25,7 @@ from ..ops.reductions import monoid_of, repeated
 from ..ops.reshape import ElementCountsDiffer, WrongRuntimeSize, recipe
 from ..ops.resize import NegativeResult
 from ..ops.scans import with_elements_along
-from ..ops.shapes import CannotSqueeze, squeeze
+from ..ops.shapes import CannotSqueeze, NegativeExtent, squeeze
 from .questions import Questions
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
@@ -107,6 +108,14 @@ def _by_extents(fusion: Fusion, expr: Expr, questions: Questions) -> None:
     for tensor in expr.tensor_outputs:
         for axis in tensor.get_logical_domain():
             _settle_by_extent(axis, questions)
+
+
+def _factory(fusion: Fusion, expr: Expr, questions: Questions) -> None:
+    for position, axis in enumerate(expr.tensor_outputs[0].get_logical_domain()):
+        number = questions.number(axis.logical_extent)
+        if number is not None and number < 0:
+            raise NegativeExtent(op=expr.op_name, extent=number, axis=position)
+    _by_extents(fusion, expr, questions)
 
 
 # ---------------------------------------------------------------- op by op
@@ -365,4 +374,5 @@ def _check_sizes(source: TensorView, out: TensorView, before: Sequence[int], aft
 _RULES: dict[type, Callable[[Fusion, Any, Questions], None]] = {
     PointwiseOp: _pointwise, LoadStoreOp: _same_axes, BroadcastOp: _broadcast, SqueezeOp: _squeeze, ExpandOp: _expand, ReductionOp: _reduction,
     WelfordOp: _welford, LookupOp: _lookup, CatOp: _cat, ReshapeOp: _reshape, ScanOp: _scan,
+    FullOp: _factory, IotaOp: _factory, RandomOp: _factory,
 }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..dtypes import DataType
-from ..errors import InternalError
+from ..errors import InternalError, UserError
 from ..expr import Number, Sym, const, evaluate, substitute, variables
 from ..ir.values import Expr, Scalar, TensorView
 from ..ops import torch_ops
@@ -24,6 +24,12 @@ from .outputs import Layout
 class WrongResult(InternalError):
     code = "W930"
     what = "torch's {op} gave a tensor of {given}; the definition says {expected}"
+
+
+class TorchRefusedStep(UserError):
+    code = "W759"
+    what = "torch, which runs {op} here, refuses its operands: {said}"
+    fix = "give it operands that fit; they are {operands}"
 
 
 class TorchCall:
@@ -38,8 +44,15 @@ class TorchCall:
         self.run: Callable[..., Any] = lambda operands, changing: compute(operands, {**fixed, **changing} if changing else fixed)
 
     def __call__(self, *operands: Any, **changing: Number) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
-            return tuple(map(self._fitted, self.run(operands, changing), self.layouts))
+        try:
+            with torch.no_grad():
+                return tuple(map(self._fitted, self.run(operands, changing), self.layouts))
+        except (RuntimeError, IndexError) as error:
+            if type(error) not in (RuntimeError, IndexError):  # memory that is out, and errors of our own, say more
+                raise
+            numbers = {name: value for name, value in {**self.attributes, **changing}.items() if isinstance(value, (int, float))}
+            given = [*(list(t.shape) if isinstance(t, torch.Tensor) else t for t in operands), *(f"{name}={value}" for name, value in numbers.items())]
+            raise TorchRefusedStep(op=self.name, said=str(error).splitlines()[0], operands=", ".join(map(str, given))) from error
 
     def _fitted(self, result: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Return a result as the steps that follow expect it; torch mostly gives it so."""
