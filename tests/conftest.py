@@ -5,11 +5,13 @@ Every kernel that runs in the emulator is checked for races, deadlocks and the r
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,22 @@ def kernels_are_well_formed(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with options_module.options(verify=True):
         yield
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give neighbours to one process: they share kernels, fixtures and processes that they start. One that has nothing left takes half of what another has."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """What torch, the package and the tests are made of stays for ever: no pass of the garbage collector looks at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

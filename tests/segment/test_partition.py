@@ -138,9 +138,9 @@ def test_layers_share_kernels() -> None:
 
 
 def test_the_search_is_linear() -> None:
-    """Four times the layers run four times the lines of Python, not sixteen times. 150 of them (3,000 expressions) take 0.6 s."""
+    """Four times the layers run at most four times the lines of Python (3.3 times: a part is the same for any number), not sixteen times."""
     few, many = (lines_run(lambda count=count: plan_of(lambda fd: layers(fd, count))) for count in (6, 24))  # type: ignore[misc]
-    assert many < 4.5 * few
+    assert many <= 4 * few
 
 
 def asked_about(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -155,7 +155,7 @@ STRICT = ("ir", "ops", "analysis", "schedule", "schedulers", "lower")
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None or sys.version_info < (3, 11), reason="mypy is not installed, or there is no tomllib")
 def test_the_type_checker_is_strict_where_the_compiler_is() -> None:
-    """Of these folders the type checker, below, asks all that `mypy --strict` asks for."""
+    """Of these folders the type checker, which tests/examples/test_typing.py runs, asks all that `mypy --strict` asks for."""
     import tomllib
 
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
@@ -167,12 +167,3 @@ def test_the_type_checker_is_strict_where_the_compiler_is() -> None:
     wanted = {flag.removeprefix("--").replace("-", "_") for flag in re.sub(r"-\n\s+", "-", strict[1]).replace(",", " ").split()}
     on = {name for name, value in {**table, **override}.items() if value is True}
     assert wanted <= on, f"set these for {override['module']}, or for all: {sorted(wanted - on)}"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
-def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
-    """About ten seconds without a cache, most of them spent on torch."""
-    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(tmp_path), "weft"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
