@@ -70,9 +70,9 @@ def main() -> None:
     device = device_of(arguments)
     torch.manual_seed(0)
     rows = []
-    for sizes, dim, k, dtype in TOPK:
+    for sizes, dim, k, dtype in TOPK[:: 4 if arguments.cpu_smoke else 1]:
         rows.append(topk_row(small(sizes, device), dim, k, dtype, device))
-    for op, sizes, count, dim, dtype in SCATTERS:
+    for op, sizes, count, dim, dtype in SCATTERS[:: 3 if arguments.cpu_smoke else 1]:
         base = small(sizes, device)
         rows.append(scatter_row(op, base, count if device == "cuda" else min(count, base[dim]), dim, dtype, device))
     print(table(list(rows[0]), [list(r.values()) for r in rows]))

@@ -25,6 +25,7 @@ import itertools
 import pstats
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,15 +35,24 @@ from measure import device_of, parser, synchronize, table, write
 from weft import FusionDefinition
 
 NAMES = ("softmax", "rms_norm", "silu_mul", "gelu_bias", "row_sum", "col_sum", "add_rms_norm", "layer_norm", "dropout_layer_norm")
-SHAPE = (64, 1024)
-ROUNDS, CALLS = 9, 200
-KERNELS = (1, 2, 3, 5, 10, 20)
+SMOKE_NAMES = ("softmax", "dropout_layer_norm")
+KERNELS, SMOKE_KERNELS = (1, 2, 3, 5, 10, 20), (1, 3)
 
 
-def smallest_us(call: Callable[[], object], device: str, calls: int) -> float:
-    """Return the time of one call, smallest of several rounds that start with an idle GPU."""
-    best = float("inf")
-    for _ in range(ROUNDS):
+@dataclass(frozen=True)
+class Effort:
+    """Where calls run, on tensors of which shape, how many calls a round has, and how many rounds there are."""
+
+    device: str
+    shape: tuple[int, int] = (64, 1024)
+    calls: int = 200
+    rounds: int = 9
+
+
+def smallest_us(call: Callable[[], object], effort: Effort, calls: int = 0) -> float:
+    """Return the time of one call, smallest of several rounds that start with an idle GPU. calls: of a round, 0 for the effort's."""
+    best, device, calls = float("inf"), effort.device, calls or effort.calls
+    for _ in range(effort.rounds):
         synchronize(device)
         start = time.perf_counter()
         for _ in range(calls):
@@ -57,9 +67,9 @@ def nothing(*arguments: object) -> int:
     return 0
 
 
-def stages(name: str, device: str, calls: int) -> dict[str, Any]:
+def stages(name: str, effort: Effort) -> dict[str, Any]:
     """Return the parts of a warm call in microseconds."""
-    inputs = BY_NAME[name].inputs(*SHAPE, torch.bfloat16, device)
+    inputs = BY_NAME[name].inputs(*effort.shape, torch.bfloat16, effort.device)
     fd = BY_NAME[name].definition(torch.bfloat16)
     for _ in range(3):
         fd.execute(inputs)
@@ -69,16 +79,16 @@ def stages(name: str, device: str, calls: int) -> dict[str, Any]:
     arguments = [*inputs, *caller._pointers(inputs)]
     names = run.__globals__
     row: dict[str, Any] = {"case": name, "inputs": len(inputs), "outputs": len(fd.fusion.outputs())}
-    row["call"] = smallest_us(lambda: fd.execute(inputs), device, calls)
-    through_fec = smallest_us(lambda: execute(inputs), device, calls)
-    whole = smallest_us(lambda: run(*arguments), device, calls)
+    row["call"] = smallest_us(lambda: fd.execute(inputs), effort)
+    through_fec = smallest_us(lambda: execute(inputs), effort)
+    whole = smallest_us(lambda: run(*arguments), effort)
     call = "call0" if "call0" in names else "launch0"  # on a GPU a launch is written out in `run`, but for the call into the driver
     driver, allocate = names[call], names["empty"]
     names[call] = nothing
-    without_driver = smallest_us(lambda: run(*arguments), device, calls)
+    without_driver = smallest_us(lambda: run(*arguments), effort)
     kept = run(*arguments)
     names["empty"] = lambda *given, **named: kept[0]
-    neither = smallest_us(lambda: run(*arguments), device, calls)
+    neither = smallest_us(lambda: run(*arguments), effort)
     names["empty"] = allocate
     seen: list[Any] = []
     names[call] = lambda *given: seen.append(given)
@@ -86,7 +96,7 @@ def stages(name: str, device: str, calls: int) -> dict[str, Any]:
     names[call] = driver
     row |= {
         "method": row["call"] - through_fec, "find": through_fec - whole, "allocate": without_driver - neither, "launch": whole - without_driver,
-        "rest": neither, "launch alone": smallest_us(lambda: driver(*seen[0]), device, calls),
+        "rest": neither, "launch alone": smallest_us(lambda: driver(*seen[0]), effort),
     }  # fmt: skip
     return {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}
 
@@ -102,19 +112,20 @@ def chain(kernels: int) -> FusionDefinition:
     return fd
 
 
-def several(kernels: int, device: str, calls: int) -> dict[str, Any]:
+def several(kernels: int, effort: Effort) -> dict[str, Any]:
     """Return the time of a warm call of several kernels in microseconds, and of its function alone."""
-    inputs = [torch.randn(SHAPE, device=device), *(torch.randn(SHAPE[1], device=device) for _ in range(kernels))]
+    device, calls = effort.device, max(1, effort.calls // kernels)
+    inputs = [torch.randn(effort.shape, device=device), *(torch.randn(effort.shape[1], device=device) for _ in range(kernels))]
     fd = chain(kernels)
     for _ in range(3):
         fd.execute(inputs)
     (prepared,) = fd.fec._caller._prepared.values()
     arguments = [*inputs, *fd.fec._caller._pointers(inputs)]
-    row: dict[str, Any] = {"kernels": len(prepared.plans), "call": smallest_us(lambda: fd.execute(inputs), device, max(1, calls // kernels))}
-    row["run"] = smallest_us(lambda: prepared.run(*arguments), device, max(1, calls // kernels))
+    row: dict[str, Any] = {"kernels": len(prepared.plans), "call": smallest_us(lambda: fd.execute(inputs), effort, calls)}
+    row["run"] = smallest_us(lambda: prepared.run(*arguments), effort, calls)
     others = [t.clone() for t in inputs]
     turns = itertools.cycle([arguments, [*others, *fd.fec._caller._pointers(others)]])
-    row["run, new addresses"] = smallest_us(lambda: prepared.run(*next(turns)), device, max(1, calls // kernels))
+    row["run, new addresses"] = smallest_us(lambda: prepared.run(*next(turns)), effort, calls)
     return row
 
 
@@ -131,22 +142,22 @@ def main() -> None:
     arguments.add_argument("--profile", default="", help="a case to run under cProfile as well")
     a = arguments.parse_args()
     device = device_of(a)
-    calls = 20 if a.cpu_smoke else CALLS
-    rows = [stages(name, device, calls) for name in NAMES]
+    effort = Effort(device, (5, 72), calls=3, rounds=1) if a.cpu_smoke else Effort(device)
+    rows = [stages(name, effort) for name in (SMOKE_NAMES if a.cpu_smoke else NAMES)]
     print(table(list(rows[0]), [list(row.values()) for row in rows]))
-    chains = [several(kernels, device, calls) for kernels in KERNELS]
+    chains = [several(kernels, effort) for kernels in (SMOKE_KERNELS if a.cpu_smoke else KERNELS)]
     further(chains)
     print(table(list(chains[0]), [list(row.values()) for row in chains]))
     if a.profile:
-        inputs, fd = BY_NAME[a.profile].inputs(*SHAPE, torch.bfloat16, device), BY_NAME[a.profile].definition(torch.bfloat16)
+        inputs, fd = BY_NAME[a.profile].inputs(*effort.shape, torch.bfloat16, device), BY_NAME[a.profile].definition(torch.bfloat16)
         fd.execute(inputs)
         profile = cProfile.Profile()
         profile.enable()
-        for _ in range(100 * calls):
+        for _ in range(100 * effort.calls):
             fd.execute(inputs)
         profile.disable()
         pstats.Stats(profile).sort_stats("tottime").print_stats(12)
-    write(a, __file__, device, rows, shape=list(SHAPE), several=chains)
+    write(a, __file__, device, rows, shape=list(effort.shape), several=chains)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from processes import forks
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "bench"
@@ -30,6 +31,8 @@ def script(name: str) -> ModuleType:
 
 
 CASES = script("cases").CASES
+RUN = "import os, runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, os.path.dirname(sys.argv[0])); runpy.run_path(sys.argv[0], run_name='__main__')"
+"""As `python SCRIPT ARGUMENTS`."""
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype)[6:])
@@ -45,10 +48,7 @@ def test_a_case_computes_what_torch_does(case, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["channels", "first_call", "widths", "profile_warm", "ways", "emulator", "index_ops"])
 def test_a_script_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WEFT_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, str(BENCH / f"{name}.py"), "--cpu-smoke", str(out)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    forks().run(RUN, [str(BENCH / f"{name}.py"), "--cpu-smoke", str(out)], {**os.environ, "TMPDIR": str(tmp_path)}, tmp_path)
     data = json.loads(out.read_text(encoding="utf-8"))
     assert data["rows"] and data["chip"].startswith("emulator")
 

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def _become(request: dict[str, Any]) -> None:
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # found anew, from the environment
     sys.argv = ["program", *request["arguments"]]
     path = Path(request["out"]).with_name("program.py")  # Dynamo reads the lines of what it compiles
     path.write_text(request["program"])
