@@ -11,6 +11,9 @@ import torch.nn.functional as F
 
 from weft.nn import functional as W
 from weft.nn.quick import MOST_ATTEMPTS, TOLD, quick
+from weft.options import options
+from weft.runtime import engines
+from weft.runtime.storage_check import StorageTooSmall
 
 
 def remembered(function: Any) -> tuple[Any, ...]:
@@ -126,6 +129,29 @@ def test_packed_inputs_are_remembered(mode: Any, monkeypatch: pytest.MonkeyPatch
             if torch.is_grad_enabled():
                 g = torch.randn_like(result)
                 close(torch.autograd.grad(result, x, g)[0], torch.autograd.grad(wanted(a) * b, x, g)[0])
+
+
+def test_remembered_calls_without_gradients_ask_what_a_guard_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings, memory that is too short, and addresses that are not aligned (tests have another check than "bounds")."""
+    w = torch.rand(8)
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return W.rms_norm(x, (8,), w, 1e-6)
+
+    x = torch.randn(3, 8)
+    twice(lambda: norm(x))
+    checks: list[str] = []
+    monkeypatch.setattr("weft.nn.functional._normalized", lambda *given: pytest.fail("not remembered"))
+    monkeypatch.setattr(engines, "watchers", [lambda call: checks.append(call.kernel.check)])
+    for values in (torch.randn(3, 8), torch.randn(25)[1:].view(3, 8), x):
+        close(norm(values), F.rms_norm(values, (8,), w, 1e-6))
+    with options(check="bounds"):
+        close(norm(x), F.rms_norm(x, (8,), w, 1e-6))
+    assert len(checks) == 4 and checks[2] != checks[3] == "bounds"
+    short = torch.randn(3, 8)
+    short.untyped_storage().resize_(64)
+    with pytest.raises(StorageTooSmall):
+        norm(short)
 
 
 def test_only_so_many_calls_are_remembered_and_all_are_right() -> None:

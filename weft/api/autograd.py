@@ -25,7 +25,7 @@ from . import executors
 from .misuse import NoListOfArguments
 from .inputs import compute_tensor_descriptor
 from .tangents import dual_outputs
-from .warm_gradient import function_of_signature
+from .warm_gradient import call_without_gradients, function_of_signature
 
 LARGEST_TABLE = 1024
 """Layouts of gradients that a plan keeps; when there are more, it starts over."""
@@ -45,11 +45,11 @@ class UnderTransform(Unsupported):
 
 @dataclass(frozen=True)
 class QuickCall:
-    """What a call comes to for inputs like those of an earlier one: run([inputs]) gives a list of outputs; with `records`, run(*inputs) gives what autograd's
-    apply returns, of which the first `count` are outputs, or the output itself where it is the only one (`whole`)."""
+    """What a call comes to for inputs like those of an earlier one: run([inputs]) gives a list of outputs; with `takes_each`, run(*inputs) gives a tuple, of
+    which the first `count` are outputs, or the output itself where it is the only one (`whole`)."""
 
     run: Callable[..., Any]
-    records: bool
+    takes_each: bool
     count: int
     whole: bool = False
 
@@ -115,7 +115,9 @@ class Differentiable:
             if made is not None:
                 return QuickCall(made.apply, True, made.count, made.has_one_output)
             return QuickCall(plan.apply, True, plan.count, plan.has_one_output)
-        return QuickCall(self._plain.execute, False, len(self._outputs))
+        count = len(self._outputs)
+        call = None if self.fusion.aliases else call_without_gradients(self._plain, inputs, count)
+        return QuickCall(self._plain.execute, False, count) if call is None else QuickCall(call, True, count, count == 1)
 
     def plan(self, requires: tuple[bool, ...]) -> "Plan":
         """Return what is prepared for inputs of which those require gradients (floats only, in order)."""

@@ -1,4 +1,5 @@
-"""The autograd.Function of one signature: forward and backward call what was prepared for tensors like these, without looking it up.
+"""The autograd.Function of one signature: forward and backward call what was prepared for tensors like these, without looking it up. Beside it the same
+for a call that records nothing.
 
 Owns its text. Wherever something is not as it was (settings, a profiler, the layout of a gradient, gradients of gradients), it does what the function of the
 plan does, which serves all signatures (`weft.api.autograd`).
@@ -20,11 +21,16 @@ import torch
 
 from ..ir.values import RandomOp, TensorView, Val
 from ..runtime import profile
+from ..runtime.storage_check import shortages
 from ..runtime.warm_path import ALIGNED, Warm, inlined, never, written
 
 
 Plan: TypeAlias = Any
 """A `weft.api.autograd.Plan`, which this file cannot import: that one imports it."""
+
+_ASKED = ("setup_context", "clear_saved_tensors_on_access", "boxed_grads_call")
+FOUND_AT_ONCE = {name: vars(owner)[name] for name in _ASKED for owner in torch.autograd.Function.__mro__ if name in vars(owner)}
+"""What `apply` asks a Function's class for at every call, as torch.autograd.Function has it: 20 ns less each where the class itself has it."""
 
 MOST_WAYS = 4
 """How often a backward is told anew what was prepared for it: the guards of the engine's threads differ from those of the caller's."""
@@ -53,28 +59,16 @@ def function_of_signature(plan: Plan, inputs: Sequence[Any]) -> SignatureFunctio
     saved = ", ".join([made[o] if i is None else f"a{i}" for i, o in zip(plan.saved_inputs, plan.saved_outputs)])
     flat = [made[i] for i in plan.flat if i < count]
     names = [f"a{i}" for i in range(len(inputs))]
-    seen = [warm.seen]
-    constants = {
-        "seen": seen, "settings": warm.settings, "options": warm.settings(), "fits": warm.fits, "run": warm.run, "execute": plan.executor.execute,
-        "profiling": profile.active,
-    }  # fmt: skip
-    call, named = inlined(warm.run, made, " " * 8, constants) or (f"[{', '.join(made)}] = run({', '.join(names)}, {_pointers('p', len(names))})", {})
+    body, constants = _run_or_execute(warm, plan.executor, names, made)
     text = f"""
-def forward(ctx, {", ".join(names)}):
-    {_addresses(names)}
-    if not ({_bits(len(names))}) & {ALIGNED} and settings() is options and not profiling:
-        {_check_storage("seen[0]", names)}
-            seen[0] = {_pointers("p", len(names))}
-        {call}
-    else:
-        {", ".join(made)}, = execute(({", ".join(names)},))
+def forward(ctx, {", ".join(names)}):{body}
     ctx.to_save = ({saved}{"," if saved else ""})
     {"ctx.materialize_grads = False" if count > 1 else "pass"}
     {f"ctx.mark_non_differentiable({', '.join(flat)})" if flat else "pass"}
     return {", ".join(made[:count])}
 """
-    forward = written(text, constants | named)["forward"]
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(_backward(plan, kept, count, None))}
+    forward = written(text, constants)["forward"]
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(_backward(plan, kept, count, None)), **FOUND_AT_ONCE}
     function = type(plan.name, (torch.autograd.Function,), methods)
     kept.becomes = functools.partial(_set_backward, function, plan, kept, count)
     kept.becomes(None)
@@ -82,9 +76,43 @@ def forward(ctx, {", ".join(names)}):
     return SignatureFunction(apply, plan.count, count == 1)
 
 
-def _set_backward(function: Any, plan: Plan, kept: "_Kept", count: int, run: Callable[..., Any] | None) -> None:
-    """Give a Function its backward, which does what `run` does without calling it."""
-    backward = _backward(plan, kept, count, run)
+def call_without_gradients(executor: Any, inputs: Sequence[torch.Tensor], count: int) -> Callable[..., Any] | None:
+    """Return call(*inputs) -> the outputs, a single one by itself, for tensors that are known to be like these, which a call of the executor has had; None
+    where `execute` has to serve. It asks once what `execute` asks again: the kinds of the tensors. Not for definitions that write into inputs."""
+    warm = executor.warm(inputs)
+    if warm is None:
+        return None
+    names, made = [f"a{i}" for i in range(len(inputs))], [f"o{i}" for i in range(count)]
+    body, constants = _run_or_execute(warm, executor, names, made)
+    text = f"""
+def call({", ".join(names)}):{body}
+    return {", ".join(made)}
+"""
+    call: Callable[..., Any] = written(text, constants)["call"]
+    return call
+
+
+def _run_or_execute(warm: Warm, executor: Any, names: Sequence[str], made: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the statements that compute `made` of the tensors `names`, known to be like those that `warm` was prepared for, and what they name."""
+    constants = {
+        "seen": [warm.seen], "settings": warm.settings, "options": warm.settings(), "fits": warm.fits, "run": warm.run, "execute": executor.execute,
+        "profiling": profile.active,
+    }  # fmt: skip
+    call, named = inlined(warm.run, made, " " * 8, constants) or (f"[{', '.join(made)}] = run({', '.join(names)}, {_pointers('p', len(names))})", {})
+    body = f"""
+    {_addresses(names)}
+    if not ({_bits(len(names))}) & {ALIGNED} and settings() is options and not profiling:
+        {_check_storage("seen[0]", names, warm.fits)}
+            seen[0] = {_pointers("p", len(names))}
+        {call}
+    else:
+        {", ".join(made)}, = execute(({", ".join(names)},))"""
+    return body, constants | named
+
+
+def _set_backward(function: Any, plan: Plan, kept: "_Kept", count: int, warm: Warm | None) -> None:
+    """Give a Function its backward, which does what `warm` calls without calling it."""
+    backward = _backward(plan, kept, count, warm)
     function.backward = staticmethod(backward)
     node = getattr(function, "_backward_cls", None)
     if node is not None:
@@ -103,17 +131,18 @@ def _addresses(names: Sequence[str]) -> str:
     return "; ".join([f"p{n} = {name}.data_ptr()" for n, name in enumerate(names)])
 
 
-def _check_storage(seen: str, names: Sequence[str]) -> str:
+def _check_storage(seen: str, names: Sequence[str], fits: Any) -> str:
     """The statement that asks whether storages are large enough, where addresses have changed; what follows it, stands in its `if`."""
     n = len(names)
     moved = " or ".join([f"p{i} != q{i}" for i in range(n)])
+    short = shortages(fits.spans, names, [f"p{i}" for i in range(n)], [f"q{i}" for i in range(n)])
     return f"""[{_pointers("q", n)}] = {seen}
         if {moved}:
-            fits({", ".join(names)}, {_pointers("p", n)}{_pointers("q", n)})"""
+            if {short}: fits({", ".join(names)}, {_pointers("p", n)}{_pointers("q", n)})"""
 
 
-def _backward(plan: Plan, kept: "_Kept", count: int, run: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return the backward; its quick way is for contiguous gradients of the definition's own outputs. run: what the way calls now, if that is known."""
+def _backward(plan: Plan, kept: "_Kept", count: int, warm: Warm | None) -> Callable[..., Any]:
+    """Return the backward; its quick way is for contiguous gradients of the definition's own outputs. warm: what the way calls now, if that is known."""
     plain = plan.plain
     forms = plan.plain_forms()
     flows = [i for i, form in enumerate(forms) if form is not None]
@@ -134,14 +163,18 @@ def _backward(plan: Plan, kept: "_Kept", count: int, run: Callable[..., Any] | N
     olds = "".join([f"{'q' if is_watched else 'p'}{n}, " for n, is_watched in zip(places, watched)])
     now = "".join([f"p{n}, " for n, is_watched in zip(places, watched) if is_watched])
     moved = " or ".join([f"p{n} != q{n}" for n, is_watched in zip(places, watched) if is_watched])
+    check = f"fits({', '.join(tensors)}, {pointers}{olds})"
     constants = {"profiling": profile.active, "is_grad_enabled": torch.is_grad_enabled, "way": kept.way, "general": kept.general}
     call, named = f"[{', '.join(made)}] = run({', '.join(values)}, {pointers})", {}
     taken = (*constants, "saved", "guard", "run", "fits", "options", "settings", "told")
     scalars = "; ".join([f"a{len(plain.used) + k} = {value}" for k, value in enumerate(kept.scalars)])
-    found = None if run is None else inlined(run, made, " " * 12, taken)
+    found = None if warm is None else inlined(warm.run, made, " " * 12, taken)
     same = ""
-    if found is not None:
-        call, named, same = f"{scalars}\n            {found[0]}" if scalars else found[0], {**found[1], "told": run}, "run is told and "
+    if warm is not None and found is not None:
+        call, named, same = f"{scalars}\n            {found[0]}" if scalars else found[0], {**found[1], "told": warm.run}, "run is told and "
+        spans = [span for span, is_watched in zip(warm.fits.spans, watched) if is_watched]  # type: ignore[attr-defined]
+        at = [n for n, is_watched in zip(places, watched) if is_watched]
+        check = f"if {shortages(spans, *([f'{letter}{n}' for n in at] for letter in 'apq'))}: {check}"
     text = f"""
 def backward(ctx, {", ".join(grads)}):
     saved = [{", ".join(saved)}] = ctx.saved_tensors
@@ -150,7 +183,7 @@ def backward(ctx, {", ".join(grads)}):
         guard, run, fits, settings, options, {seen} = way[0]
         if {same}guard({", ".join(tensors)}) and not ({" | ".join([f"p{n}" for n in places])}) & {ALIGNED} and settings() is options and not profiling:
             if {moved}:
-                fits({", ".join(tensors)}, {pointers}{olds})
+                {check}
                 way[0] = guard, run, fits, settings, options, {now}
             {call}
             return {", ".join(results)}
@@ -163,7 +196,7 @@ def backward(ctx, {", ".join(grads)}):
 class _Kept:
     """What stays the same for all calls of one signature, and the backward for what the quick way does not serve.
 
-    way: [(guard, run, fits, settings, options, addresses...)] of the quick way. becomes(run): makes that run a part of the backward's text.
+    way: [(guard, run, fits, settings, options, addresses...)] of the quick way. becomes(warm): makes what that calls a part of the backward's text.
     watched: of the tensors that the plain backward reads, which may have another storage than at the last call: all but those that only the forward and the
     backward have. scalars: of the plain backward. hides_saved: values that only the backward reads are no results of the Function, so that gradients of
     gradients compute them again.
@@ -177,7 +210,7 @@ class _Kept:
         self.told = 0
         examples = [None if i is None else inputs[i] for i in plan.saved_inputs]
         self.scalars = [plan.read_scalar(s, examples, self) for s in plan.plain.scalars]
-        self.becomes: Callable[[Callable[..., Any] | None], None] | None = None
+        self.becomes: Callable[[Warm | None], None] | None = None
         is_hidden = [i is None and o >= plan.count for i, o in zip(plan.saved_inputs, plan.saved_outputs)]
         self.watched = [*(not is_hidden[i] for i in plan.plain.used), *(True for form in plan.plain_forms() if form is not None)]
         self.way: list[tuple[Any, ...]] = [(never, None, None, None, None, *[0] * sum(self.watched))]
@@ -222,7 +255,7 @@ class _Kept:
             seen = [address for address, is_watched in zip(warm.seen, self.watched) if is_watched]
             self.way[0] = (warm.guard, warm.run, warm.fits, warm.settings, warm.settings(), *seen)
             if is_new and self.becomes is not None:
-                self.becomes(warm.run)
+                self.becomes(warm)
 
 
 def _can_be_computed_again(plan: Plan) -> bool:

@@ -3,7 +3,7 @@
 Owns the text of the function that users call, and of one attempt per remembered call. What a call comes to, `Differentiable.quick_call` says; the function
 itself, with its checks and its choice of definition, runs when no attempt fits.
 
-Costs (Python 3.11, torch 2.13): the guards of two tensors 0.15 us, with the comparisons and both calls 0.9 us above `fd.execute`.
+Costs (Python 3.11, torch 2.13): the guards of two tensors 0.15 us, with the comparisons and both calls 0.9 us. What an attempt calls asks no guard again.
 A guard also compares what torch's dispatcher would do with the tensors: autocast, inference mode, transforms of torch.func, subclasses. It does not see grad
 mode, nor tangents of forward mode.
 Read first: `quick`.
@@ -72,11 +72,11 @@ def quick(function: Callable[P, R]) -> Callable[P, R]:
     wrong = " or ".join(["more", "unknown", *(f"{name} is miss" for name in required)])
     passed = ", ".join(f"{n}={n}" if parameters[n].kind is inspect.Parameter.KEYWORD_ONLY else n for n in names)
     text = f"""
-def make(is_compiling, attempts, plain, slow, miss, refuse):
+def make(is_traced, attempts, plain, slow, miss, refuse):
     def {function.__name__}({", ".join(shown)}):
         if {wrong}:
             refuse(more, unknown, [{", ".join(names)}])
-        if is_compiling():
+        if is_traced():
             return plain({passed})
         for attempt in attempts[0]:
             result = attempt({", ".join(names)})
@@ -93,6 +93,8 @@ def call(plain, values):
     attempts: list[tuple[Callable[..., Any], ...]] = [()]
 
     def slow(*values: Any) -> Any:
+        if torch.compiler.is_compiling():  # by torch.export, say, whose tensors no attempt fits
+            return made["call"](function, values)
         _check_kinds(function, names, values)
         TOLD.call = None
         try:
@@ -120,7 +122,7 @@ def call(plain, values):
             check_call(function, [*(given[n] for n in places), *more], {**keywords, **unknown})
         check_call(function, [], {**given, **unknown})
 
-    outer = made["make"](torch.compiler.is_compiling, attempts, function, slow, MISS, refuse)
+    outer = made["make"](torch.compiler.is_dynamo_compiling, attempts, function, slow, MISS, refuse)
     outer.__defaults__ = (*(MISS for _ in required), *(function.__defaults__ or ()))
     outer.__kwdefaults__ = function.__kwdefaults__
     return functools.wraps(function)(outer)
@@ -161,13 +163,13 @@ def _attempt(names: Sequence[str], values: Sequence[Any], tensors: Sequence[Any]
     mode = ""  # of gradients, which a guard does not see
     if any(t.requires_grad for t in given):
         mode = "is_grad_enabled()" if torch.is_grad_enabled() else "not is_grad_enabled()"
-    text = _attempt_text(tuple(names), tuple(kinds), arguments, found.records, found.count, found.whole, mode)
+    text = _attempt_text(tuple(names), tuple(kinds), arguments, found.takes_each, found.count, found.whole, mode)
     return written(text, constants)["attempt"]
 
 
 @functools.lru_cache(maxsize=1024)
 def _attempt_text(
-    names: tuple[str, ...], kinds: tuple[str, ...], arguments: tuple[str, ...], records: bool, count: int, whole: bool, mode: str
+    names: tuple[str, ...], kinds: tuple[str, ...], arguments: tuple[str, ...], takes_each: bool, count: int, whole: bool, mode: str
 ) -> str:
     tensors = [name for name, kind in zip(names, kinds) if kind == "tensor"]
     tests = [f"{name} is None" for name, kind in zip(names, kinds) if kind == "none"]
@@ -176,7 +178,7 @@ def _attempt_text(
     tests += [mode] if mode else []
     tests += [f"{name} == c_{name}" for name, kind in zip(names, kinds) if kind == "value"]
     given = ", ".join(arguments)
-    if records:
+    if takes_each:
         result = f"run({given})" + ("" if whole else "[0]" if count == 1 else f"[:{count}]")
     else:
         result = f"run([{given}])[0]" if count == 1 else f"tuple(run([{given}]))"

@@ -39,14 +39,11 @@ def checker(wanted: Sequence[tuple[int, Val, int, int]]) -> Callable[..., None]:
     """Return check(tensors..., pointers..., seen...) for inputs given as (index, value, span in bytes, bytes of an element).
 
     A tensor whose pointer is the one that was seen is not asked. It is written out: a call of `check_storage` costs twice as much.
+    check.spans: (span, bytes of an element) of each, for `shortages`.
     """
     names, pointers, seen = ([f"{letter}{n}" for n in range(len(wanted))] for letter in "apq")
-    short = []
-    for a, p, q, (*_, span, element) in zip(names, pointers, seen, wanted):
-        if span:
-            short.append(f"{p} != {q} and (not {p} or {a}.untyped_storage().nbytes() < {a}.storage_offset() * {element} + {span})")
-    if not short:
-        return lambda *given: None
+    spans = [(span, element) for *_, span, element in wanted]
+    short = shortages(spans, names, pointers, seen)
 
     def say(*tensors: torch.Tensor) -> None:
         for tensor, (index, value, span_bytes, _) in zip(tensors, wanted):
@@ -56,7 +53,7 @@ def checker(wanted: Sequence[tuple[int, Val, int, int]]) -> Callable[..., None]:
 def make(say):
     def check({", ".join([*names, *pointers, *seen])}):
         try:
-            if not ({" or ".join(short)}): return
+            if not ({short}): return
         except (RuntimeError, NotImplementedError): pass
         say({", ".join(names)})
     return check
@@ -64,4 +61,14 @@ def make(say):
     from .warm_path import written
 
     found: Callable[..., None] = written(text, {})["make"](say)
+    found.spans = spans  # type: ignore[attr-defined]
     return found
+
+
+def shortages(spans: Sequence[tuple[int, int]], names: Sequence[str], pointers: Sequence[str], seen: Sequence[str]) -> str:
+    """Return the condition that a tensor at another address than was seen has too little memory, for variables of these names. spans: `checker(...).spans`."""
+    short = []
+    for a, p, q, (span, element) in zip(names, pointers, seen, spans, strict=True):
+        if span:
+            short.append(f"{p} != {q} and (not {p} or len({a}.untyped_storage()) < {a}.storage_offset() * {element} + {span})")
+    return " or ".join(short) or "False"
