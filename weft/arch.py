@@ -24,8 +24,12 @@ REGISTERS_PER_WARP_GRANULARITY = 256
 SHARED_GRANULARITY_BYTES = 128
 SHARED_RESERVED_PER_BLOCK_BYTES = 1024
 """CUDA keeps 1 KiB of shared memory per block (tuning guides of Ampere, Hopper and Blackwell)."""
-SECTOR_BYTES = 32
-"""What memory is read and written in. Source: CUDA C++ Best Practices Guide, coalesced access to global memory."""
+SECTOR_BYTES, LINE_BYTES = 32, 128
+"""What memory is read and written in, and what a warp's accesses touch of it. Source: CUDA C++ Best Practices Guide, coalesced access to global memory."""
+SHARED_BANKS, BANK_BYTES = 32, 4
+"""Of shared memory, each of which a multiprocessor reads or writes once per clock (CUDA C++ Programming Guide)."""
+MUFU_LANES = 16
+"""Special functions that a multiprocessor computes per clock (CUDA C++ Programming Guide, throughput)."""
 VECTOR_BYTES = 32
 """The widest access of a thread to global memory on any chip, and so the largest alignment that matters; `Arch.max_access_bits` is that of one."""
 MAX_GRID = (2**31 - 1, 65535, 65535)

@@ -9,58 +9,46 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..analysis.vectorization import MAX_VECTOR_BITS
-from ..arch import Arch
-from ..schedule.circular import split_registers
+from ..arch import BULK_BYTES, WARP_THREADS, Arch
+from ..schedule.circular import MOST_ASYNC_WARPS, MOST_REGISTERS, split_registers
 from ..schedule.peel import fill_of_parts
 from .base import Decline
 from .facts import PersistentFacts
 from .persistent_params import WARP_MULTIPLE
-from .register_rows import MIN_REGISTERS, OPERAND_REGISTERS, OVERHEAD_REGISTERS, RANDOM_REGISTERS, WIDE_REGISTERS
+from .register_rows import BUSY_REGISTERS, MIN_REGISTERS, OPERAND_REGISTERS, RANDOM_REGISTERS, WIDE_REGISTERS
 from .arithmetic import ceil_div, round_up, vector_elems
+from .limits import LOOP_THREAD_REGISTERS, MANY_BATCHES, MOST_BATCHES, REGISTER_STEP
+from .cost.parts import THREAD_REGISTERS
+from ..dtypes import DataType
 
 TILE_ROWS, TILE_STEPS = 128, 4
 """Rows of a tile of scales, and those of them whose scales are neighbours."""
 TILE_BATCHES, TILE_STAGES, TILE_THREADS = 2, 2, 1024
 """Of a block that takes these rows; and threads that a multiprocessor has of such blocks, at least."""
-ASYNC_THREADS = 128
-BULK_BITS = 128
-"""A bulk copy moves multiples of 16 bytes."""
-MOST_ASYNC_WARPS = 4
+ASYNC_THREADS = MOST_ASYNC_WARPS * WARP_THREADS
 MOST_STAGES = 12
-MOST_BATCHES = 16
 TMA_BATCHES = (4, 8, MOST_BATCHES)
-BULK_STORE_REGISTERS = 8
-"""Of a thread, for the place of its results in shared memory."""
 WIDE_INPUT_ROWS = 2
 """With bounds, rows that a thread keeps for each row input of 32 bits after the first (add + RMS norm of float32 with 32 elements of a
 thread spills with 96 registers and not with 112)."""
 LEAST_ROWS, MOST_ROWS = 2, 3
 BYTES_IN_WORK = 96 * 1024
 """Rows of kind "tma" that a multiprocessor should have in work: the least and most, and the bytes of all of them."""
-MOST_UNBOUNDED_BATCHES = 8
-"""Of a row without bounds."""
 USUAL_KEPT = 32
 """Elements of a thread, up to which the compiler keeps them unpacked. With bounds, a thread needs an eighth of the registers above that beside them (softmax
 of 48K bf16 in 16 batches), without bounds a quarter of the elements above that (of 64: softmax 56 registers, RMS norm 64, layer norm 72)."""
-WIDE_USUAL_KEPT, LAST_BATCH_REGISTERS = 16, 8
-"""For types of 32 bits without bounds: elements from which on that quarter is needed; and for bounds of the last batch. Layer norm of 20K float32 spills
+WIDE_USUAL_KEPT = 16
+"""For types of 32 bits without bounds: elements from which on that quarter is needed; bounds of the last batch take a step. Layer norm of 20K float32 spills
 with 56 registers and not with 64, of 10000 with 64 and not with 72."""
-LIMIT_SPARE = 8
-"""Registers of a limit above what a row without bounds needs: with many more, the compiler loads the weights of all batches first, and spills in the end
+"""A limit is one step above what a row without bounds needs: with many more, the compiler loads the weights of all batches first, and spills in the end
 (layer norm of 24K float32: none with 64 or 72 registers, 32 bytes with 80)."""
-USUAL_LIMIT = 64
 UNLIMITED_REGISTERS = 72
 """Of a thread whose row has no bounds, what the compiler takes without a limit, with some to spare."""
 SMALL_SHARED_BYTES = 1024
 """Barriers, workspaces, alignment of a row per block."""
-MOST_GROUP_BATCHES = 8
 BLOCKS = ((2, 128), (1, 256), (1, 384), (1, 512))
 """Groups of a block and threads of each, in order of preference. Two groups of 128 on TIDy: with the async threads they are whole warpgroups."""
-COMPUTED_BITS = 32
-"""Of an element of a row after its load: the compiler keeps what it has unpacked."""
-SPECIALIZED_OVERHEAD_REGISTERS = 32
-"""Of a compute thread, beside rows and weights: stages, phases, addresses of the loop over rows, and what it computes with."""
-MOST_SHARED_REGISTERS = 248
+MOST_SHARED_REGISTERS = MOST_REGISTERS - REGISTER_STEP
 """Of a thread, from which on there is nothing to move from async threads to the others."""
 
 
@@ -143,7 +131,7 @@ def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
         return "no input has rows of its own that could be loaded"
     if len(facts.runs) > 2:
         return "the reduced axes are in several runs"
-    if _vector(facts, arch) * facts.max_dtype_bits < BULK_BITS or facts.reduction_elems * facts.min_dtype_bits % BULK_BITS:
+    if _vector(facts, arch) * facts.max_dtype_bits < (8 * BULK_BYTES) or facts.reduction_elems * facts.min_dtype_bits % (8 * BULK_BYTES):
         return "the bytes of a row are no multiple of 16"
     return ""
 
@@ -190,11 +178,11 @@ def _limit(facts: PersistentFacts, params: AsyncRowsParams, rows: int, arch: Arc
     registers = arch.registers_per_thread(rows * params.bdimx)
     if params.fill != "partial":
         needed = needed_registers(facts, params)
-        usual = max(UNLIMITED_REGISTERS, needed + LIMIT_SPARE)
+        usual = max(UNLIMITED_REGISTERS, needed + REGISTER_STEP)
         can_have_all = arch.registers_per_thread(params.bdimx) == arch.max_registers_per_thread
         if can_have_all and arch.blocks_per_sm(params.bdimx, usual) >= MOST_ROWS:
             return arch.max_registers_per_thread
-        registers = min(registers, max(USUAL_LIMIT, needed + LIMIT_SPARE))
+        registers = min(registers, max(LOOP_THREAD_REGISTERS, needed + REGISTER_STEP))
     return registers if registers < 8 else registers // 8 * 8
 
 
@@ -206,7 +194,7 @@ def _rows_per_block(facts: PersistentFacts, arch: Arch, is_stored_in_bulk: bool)
     for batches in dict.fromkeys(min(b, max(1, ceil_div(vectors, arch.warp_threads))) for b in TMA_BATCHES):
         bdimx = round_up(ceil_div(vectors, batches), arch.warp_threads)
         bounded = AsyncRowsParams("tma", False, vector, batches, bdimx, is_stored_in_bulk=is_stored_in_bulk)
-        known = _fill(vectors, bounded) if batches <= MOST_UNBOUNDED_BATCHES else "partial"
+        known = _fill(vectors, bounded) if batches <= MANY_BATCHES else "partial"
         for fill in dict.fromkeys((known, "partial")):
             for is_projected in projections:
                 made = replace(bounded, project_to_inputs=is_projected, fill=fill)
@@ -239,18 +227,18 @@ def needed_registers(facts: PersistentFacts, params: AsyncRowsParams) -> int:
         return registers_for_row(facts, ceil_div(elems * kept_bits, 32 * facts.reduction_elems), params.is_stored_in_bulk)
     kept = ceil_div(elems * kept_bits, 32 * facts.reduction_elems)
     if facts.max_dtype_bits >= 32:
-        beside = WIDE_REGISTERS + max(0, elems - WIDE_USUAL_KEPT) // 4 + LAST_BATCH_REGISTERS * (params.fill == "leading")
+        beside = WIDE_REGISTERS + max(0, elems - WIDE_USUAL_KEPT) // 4 + REGISTER_STEP * (params.fill == "leading")
     else:
         kept = max(kept, min(elems, USUAL_KEPT))
-        beside = OVERHEAD_REGISTERS + params.vector_elems * facts.broadcast_operands + max(0, elems - USUAL_KEPT) // 4
-    return max(MIN_REGISTERS, round_up(kept + beside + BULK_STORE_REGISTERS * params.is_stored_in_bulk, 8))
+        beside = THREAD_REGISTERS + params.vector_elems * facts.broadcast_operands + max(0, elems - USUAL_KEPT) // 4
+    return max(MIN_REGISTERS, round_up(kept + beside + REGISTER_STEP * params.is_stored_in_bulk, 8))
 
 
 def registers_for_row(facts: PersistentFacts, kept: int, is_stored_in_bulk: bool = False) -> int:
     """Registers of a thread that keeps `kept` of them for its part of a row, with what it needs beside as in `register_rows`."""
-    beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else OVERHEAD_REGISTERS
+    beside = WIDE_REGISTERS if facts.max_dtype_bits >= 32 else THREAD_REGISTERS
     inputs = WIDE_INPUT_ROWS * kept * max(0, facts.vectorizable_inputs - 1) if facts.max_dtype_bits >= 32 else 0
-    operands = inputs + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng + BULK_STORE_REGISTERS * is_stored_in_bulk
+    operands = inputs + OPERAND_REGISTERS * facts.broadcast_operands + RANDOM_REGISTERS * facts.has_rng + REGISTER_STEP * is_stored_in_bulk
     return max(MIN_REGISTERS, round_up(kept + max(0, kept - USUAL_KEPT) // 8 + beside + operands, 8))
 
 
@@ -262,8 +250,8 @@ def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_st
     for count, bdimx in BLOCKS:
         batches = ceil_div(facts.reduction_elems // vector, bdimx)
         stages = min(MOST_STAGES, (_usable_shared_bytes(arch) - count * staging_bytes) // (count * row_bytes))
-        has_own_stores = count == 1 or not is_stored_in_bulk or vector * facts.min_dtype_bits >= BULK_BITS  # each group's staged row starts at 16 bytes
-        if has_own_stores and groups in (0, count) and batches <= (MOST_GROUP_BATCHES if count > 1 else MOST_BATCHES) and stages >= 2:
+        has_own_stores = count == 1 or not is_stored_in_bulk or vector * facts.min_dtype_bits >= (8 * BULK_BYTES)  # each group's staged row starts at 16 bytes
+        if has_own_stores and groups in (0, count) and batches <= (MANY_BATCHES if count > 1 else MOST_BATCHES) and stages >= 2:
             compute = count * bdimx
             each = arch.registers_per_thread(compute + ASYNC_THREADS)
             registers = split_registers(each, compute, ASYNC_THREADS) if each < MOST_SHARED_REGISTERS else None
@@ -282,8 +270,8 @@ def _held_registers(facts: PersistentFacts, vector: int, batches: int) -> int:
 
     Source: one H200, November 2026: RMS norm of 24K float32 (144 and the rest, of 160) is 0.93 of a copy; of 40K bf16 (168 and the rest) 0.61.
     """
-    bits = max(COMPUTED_BITS, facts.input_bits) + facts.broadcast_operand_bits
-    return ceil_div(batches * vector * bits, 32) + SPECIALIZED_OVERHEAD_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng
+    bits = max(DataType.Float.bits, facts.input_bits) + facts.broadcast_operand_bits
+    return ceil_div(batches * vector * bits, 32) + BUSY_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng
 
 
 def _vector(facts: PersistentFacts, arch: Arch) -> int:

@@ -12,6 +12,8 @@ from ..arch import MAX_BLOCK_Z, MAX_GRID
 from .early_weights import EarlyWeights
 from .persistent_params import Candidate, PersistentParams, share_of
 from .arithmetic import ceil_div, round_up
+from .cost.parts import THREAD_REGISTERS
+from .limits import MANY_BATCHES, REGISTER_STEP, ROW_THREAD_REGISTERS
 
 LEAST_VECTORS = 256
 """Of a row. Shorter ones are a warp's, or several to a block."""
@@ -20,18 +22,14 @@ LEAST_LANES = 0.6
 IN_FLIGHT_BYTES = 128 * 1024
 """Of a multiprocessor, all inputs together: what resident blocks have asked for."""
 FLIGHT_POWER, LANE_POWER, ROUND_POWER = 0.35, 0.5, 0.4
-MOST_BATCHES = 8
-"""Vectors of a thread: 32 registers; with sixteen the compiler spills."""
-TIGHT_REGISTERS, LOOSE_REGISTERS = 16, 24
-"""Beside the kept row. The first is enough with one vector of each run."""
+LOOSE_REGISTERS = THREAD_REGISTERS + REGISTER_STEP
+"""Beside the kept row, and a step more where the last pass reads an input. THREAD_REGISTERS are enough with one vector of each run."""
 TIGHT_LOSS = 0.02
-LATE_REGISTERS = 8
-"""More where the last pass reads an input, each vector as it is used."""
 SHARE_BYTES = (4 * 1024, 72 * 1024)
 """Least and most bytes of an input that a block of a cluster has, and one block alone."""
-LONG_SHARE_BYTES, LONG_BATCHES, LONG_REGISTERS, MOST_LONG_REGISTERS = 104 * 1024, 25, 28, 128
-"""The most where the largest cluster is not large enough; vectors of a thread there, registers beside them, and in all, so that two blocks of 256 threads run
-at once. Mean and squares are folded together, or the compiler spills. One H200: batch norm of 16x64x224x224 0.79 of a copy, read again 0.60."""
+LONG_SHARE_BYTES, LONG_BATCHES, LONG_REGISTERS = 104 * 1024, 25, 28
+"""The most where the largest cluster is not large enough; vectors of a thread there, and registers beside them. Mean and squares are folded together, or the
+compiler spills. One H200: batch norm of 16x64x224x224 0.79 of a copy, read again 0.60."""
 CLUSTER_LOSS = {1: 0.0, 2: 0.0, 4: 0.0, 8: 0.01, 16: 0.06}
 """Clusters of 16 leave parts of a GPC unused."""
 BLOCK_THREADS = (96, 512)
@@ -64,7 +62,7 @@ class ChannelRows(EarlyWeights):
         facts, arch = self.facts, self.arch
         inner, outer = ceil_div(facts.inner_run_elems, self.vector), facts.outer_run_elems
         inner, outer = (share_of(inner, blocks), outer) if along_run else (inner, ceil_div(outer, blocks))
-        most = (LONG_BATCHES if is_long else MOST_BATCHES) * self.full_vectors()
+        most = (LONG_BATCHES if is_long else MANY_BATCHES) * self.full_vectors()
         for batches in range(1, min(inner, most) + 1):
             padded = round_up(ceil_div(inner, batches), arch.warp_threads)
             if inner < LEAST_LANES * padded * batches:
@@ -84,9 +82,9 @@ class ChannelRows(EarlyWeights):
         threads, vectors = padded * bdimz, batches * outer_batches
         kept = max(self.row_registers(bits, vectors), self.loaded_registers(vectors))
         is_tight = batches == 1 and not self.is_wide and not facts.still_axes and not facts.late_input_bits
-        loose = LOOSE_REGISTERS + 8 * (not is_tight and kept > 20) + 8 * self.is_wide + LATE_REGISTERS * (facts.late_input_bits > 0)
-        most = MOST_LONG_REGISTERS if is_long else arch.max_registers_per_thread
-        for beside in (LONG_REGISTERS,) if is_long else (TIGHT_REGISTERS, loose) if is_tight else (loose,):
+        loose = LOOSE_REGISTERS + REGISTER_STEP * ((not is_tight and kept > 20) + self.is_wide + (facts.late_input_bits > 0))
+        most = ROW_THREAD_REGISTERS if is_long else arch.max_registers_per_thread
+        for beside in (LONG_REGISTERS,) if is_long else (THREAD_REGISTERS, loose) if is_tight else (loose,):
             limit = max(32, round_up(kept + beside, 8))
             per_sm = arch.blocks_per_sm(threads, limit, self.workspace_bytes(threads)) if limit <= most else 0
             if not per_sm:
@@ -95,7 +93,7 @@ class ChannelRows(EarlyWeights):
             resident = min(per_sm, ceil_div(facts.iteration_elems * blocks, arch.sm_count))
             in_flight = resident * threads * vectors * self.vector * facts.input_bits / 8 * lanes
             flight = min(1.0, in_flight / IN_FLIGHT_BYTES) ** FLIGHT_POWER
-            score = flight * min(1.0, lanes) ** LANE_POWER * self.rounds(per_sm, blocks) - CLUSTER_LOSS[blocks] - TIGHT_LOSS * (beside == TIGHT_REGISTERS)
+            score = flight * min(1.0, lanes) ** LANE_POWER * self.rounds(per_sm, blocks) - CLUSTER_LOSS[blocks] - TIGHT_LOSS * (beside == THREAD_REGISTERS)
             params = PersistentParams(
                 kind="3d", storage="register", project_to_inputs=projected, vector_elems=self.vector, batches=batches, unroll=1, bdimx=None, pad_to_warp=True,
                 rows_per_block=1, row_unroll=1, bdimz=bdimz, outer_batches=outer_batches, is_warp_only=False, max_registers=limit, cluster_blocks=blocks,

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .persistent_params import Candidate
-from .register_rows import FEW_BATCHES, MANY_BATCHES, MIN_REGISTERS, OVERHEAD_REGISTERS, RANDOM_REGISTERS, Early, RegisterRows
+from .register_rows import FEW_BATCHES, MIN_REGISTERS, RANDOM_REGISTERS, BUSY_REGISTERS, Early, RegisterRows
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, round_up
+from .cost.parts import THREAD_REGISTERS
+from .limits import FULL_BLOCK_THREADS, MANY_BATCHES
 
-BLOCK_THREADS = 256
+BLOCK_THREADS = FULL_BLOCK_THREADS // 2
 """Of a block, with four vectors each; longer rows are spread over a cluster."""
 
 # In registers. What was measured for each of these constants: docs/constants.md.
@@ -21,8 +23,6 @@ LEAST_VECTORS = (128, 256)
 SHORT_ROW_ELEMS = 4096
 """Up to which two vectors of a thread are as good as four where the row waits at one barrier."""
 LEAST_REGISTERS = 48
-WIDE_BESIDE_REGISTERS = 32
-"""Beside row and weights for types of 32 bits and one barrier."""
 GAIN = 0.05
 LEAST_RANDOM_CLUSTER = 4
 """Blocks of a cluster that draws random numbers."""
@@ -32,8 +32,8 @@ SHARED_LEAST_VECTORS = {(1, False): 1024, (1, True): 4096, (2, False): 2048, (2,
 """By barriers that a row waits at, and whether types have 32 bits."""
 SHARED_LEAST_RANDOM_VECTORS = 3072
 """The same where float32 rows draw random numbers."""
-SHARED_BESIDE_REGISTERS, SHARED_TWICE_REGISTERS, SHARED_MANY_REGISTERS = 16, 32, 48
-"""Beside the row where it waits at one barrier, at two, and at two with eight vectors."""
+SHARED_MANY_REGISTERS = BUSY_REGISTERS + THREAD_REGISTERS
+"""Beside the row where it waits at two barriers and a thread has eight vectors; BUSY_REGISTERS with four."""
 SHARED_GAIN = 0.08
 
 
@@ -80,7 +80,7 @@ class EarlyWeights(RegisterRows):
         """Registers of a thread that holds its part of the row and of the weights."""
         facts = self.facts
         held = max(kept, self.loaded_registers(vectors) * (not facts.has_rng)) + self.weight_registers(vectors) + self.sum_registers(kept)
-        beside = WIDE_BESIDE_REGISTERS if self.is_wide and not facts.has_rng else OVERHEAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
+        beside = BUSY_REGISTERS if self.is_wide and not facts.has_rng else THREAD_REGISTERS + RANDOM_REGISTERS * facts.has_rng
         return max(LEAST_REGISTERS, round_up(held + beside + self.narrow_registers(), 8))
 
     # ---- in shared memory
@@ -113,8 +113,8 @@ class EarlyWeights(RegisterRows):
         is_several = facts.vectorizable_inputs > 1 and not facts.has_rng
         held = max(self.row_registers(bits, batches), self.loaded_registers(batches) * is_several)
         if self.levels == 1 and not facts.has_rng and not (is_several and self.is_wide):
-            return max(MIN_REGISTERS, round_up(held + SHARED_BESIDE_REGISTERS, 8))
-        return max(MIN_REGISTERS, round_up(held + (SHARED_MANY_REGISTERS if batches > FEW_BATCHES else SHARED_TWICE_REGISTERS), 8))
+            return max(MIN_REGISTERS, round_up(held + THREAD_REGISTERS, 8))
+        return max(MIN_REGISTERS, round_up(held + (SHARED_MANY_REGISTERS if batches > FEW_BATCHES else BUSY_REGISTERS), 8))
 
     def shared_batches(self) -> int:
         """Vectors of a thread: many where one block holds a row that waits twice."""

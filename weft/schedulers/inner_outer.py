@@ -39,6 +39,7 @@ from .facts import RowAnalysis
 from .row_passes import Passes, later_uses, load_again
 from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, names_in_vectors, row_sizes, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
+from .limits import TIMED_OF_A_WAY
 
 
 NOT_SPECIALIZED = (
@@ -51,8 +52,6 @@ NOT_SPECIALIZED = (
 FEW_SPILL_BYTES = 64
 """Of a thread, beyond which other params are taken while there are some. One H200, 163 random cases (bench/results/two_sided_behind.json): three had chosen
 kernels with 100 to 416 bytes that took 1.35 to 1.92 times as long as another; the choice loses 0.9 % less in the geometric mean."""
-TIMED_OF_A_WAY = 4
-"""Candidates of each way to load rows that tuning sees."""
 
 
 class InnerOuterPersistent(Scheduler):

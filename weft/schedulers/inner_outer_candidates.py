@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import BULK_BYTES, CP_ASYNC_BYTES, Arch
+from ..arch import BULK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, gains_by_phase, row_vectors
 from .cost.parts import clusters_at_once
 from .cost.two_sided import Kernels, Rows, needed_registers
@@ -21,22 +21,21 @@ from .persistent_params import SHARE_MULTIPLE
 from .base import Decline
 from .arithmetic import ceil_div, next_power_of_two, round_up, tree_workspace_bytes, vector_elems
 from .two_sides import TwoSidedFacts
+from .limits import BATCHES, FULL_BLOCK_THREADS, GROUPS, MANY_BATCHES, UNROLLS
 
-LEAST_COLUMN_LANES, COLUMN_LANES, MOST_COLUMN_LANES = 2, 8, 32
+LEAST_COLUMN_LANES, COLUMN_LANES = SECTOR_BYTES // 16, LINE_BYTES // 16
 """Threads along the columns when partial results are added up: with vectors of 16 bytes a sector at least and a line at most; other threads share the rest.
-More, up to the third, where a block would have columns several times in turn: each turn waits for L2."""
+More, up to a warp, where a block would have columns several times in turn: each turn waits for L2."""
 MOST_SLOTS_UNROLL = 14
 """Partial results of each column result that a thread loads at once, so that it waits once for all of them."""
-BATCHES = (1, 2, 3, 4, 5, 6, 7, 8)
-MORE_BATCHES, MOST_NARROW_ELEMS = (10, 12, 14, 16, 20, 24, 28, 32), 32
-"""Vectors of a row per thread; more, and so many elements at most, where vectors are narrow."""
-MOST_ROW_THREADS, MOST_BLOCK_THREADS, MOST_THREADS_PER_SM = 768, 768, 1024
+MOST_NARROW_ELEMS = 32
+"""Of a row per thread, where vectors are narrow and it keeps more than MANY_BATCHES of them."""
+MOST_BLOCK_THREADS, MOST_THREADS_PER_SM = 768, 1024
 LEAST_THREADS_PER_SM = 256
 GROUPED_ROW_THREADS = 128
 """Up to so many threads of a row, several rows lie side by side in a block."""
 MOST_BULK_GROUPS = 2
 """One thread issues a bulk copy for each row of a block."""
-ROW_UNROLLS = (1, 2, 4)
 STAGES, STAGES_BEHIND = (2, 3), (3, 4)
 """Of rings; the second with second passes behind, where one has the row before. More stages are slower: of 163 random cases on an H200 (two_sided_behind.json)
 kernels that differ in stages alone take 1.2 % longer with 4 than with 3, and with second passes behind 2 to 6 % longer with 6 than with 4."""
@@ -53,16 +52,14 @@ WIDE_ROW_BYTES = 24 * 1024
 """Of an input, from which on the blocks of a cluster may share a row."""
 MOST_IDLE_BLOCKS = 64
 """Blocks that are there even where rows are fewer: all of them add partial results up, each some columns."""
-FULL_BLOCK_THREADS = 512
-"""Of the block that takes what fits nowhere: its sums spill to memory."""
-GROUPS, RESIDENT, ROW_UNROLLS = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8), (1, 2, 4)
-"""Rows side by side in a block, blocks of a multiprocessor, rows of a thread at once."""
+RESIDENT, ROW_UNROLLS = (1, 2, 3, 4, 6, 8), UNROLLS[:-1]
+"""Blocks of a multiprocessor, rows of a thread at once."""
 MOST_REGISTERS_OVER = 1.05
 """Of the registers that a thread needs, over those that it has: a third of kernels spill here."""
 WAYS = (("ahead", False), ("now", False), ("cp_async", False), ("cp_async", True), ("tma", False), ("tma", True), ("tma behind", True))
 """How rows come, and whether passes read them again; "tma behind": the second pass runs behind the first one of the next row."""
-BEHIND_STAGES, BEHIND_STEPS = 3, 3
-"""The least for that: one stage is read, one is loaded, one has the row before; the first and the last row have no other one beside them."""
+BEHIND_STEPS = 3
+"""The least for that: the first and the last row have no other one beside them."""
 BEHIND_RESIDENT = (1, 2, 4)
 """Blocks of a multiprocessor with second passes behind: more blocks hide nothing more. One H200, of a copy: layer norm backward 16384 x 4096 bf16 0.89 with
 two, 0.83 with three; RMS norm 0.91 and 0.88, of 1024 columns 0.885 with four, 0.84 with six; float32 layer norm 4096 0.98 with one, 0.93 with two."""
@@ -141,11 +138,11 @@ class Candidates:
             whole = (self.rows.reduction_elems - self.vector + 1) // self.vector
         for cluster in self.clusters():
             piece = self.piece_vectors(cluster)
-            for batches in (*BATCHES, *(b for b in MORE_BATCHES if b * self.vector <= MOST_NARROW_ELEMS)):
+            for batches in (b for b in BATCHES if b <= MANY_BATCHES or b * self.vector <= MOST_NARROW_ELEMS):
                 threads = ceil_div(piece, batches)
                 lanes, threads_y = self.shape(threads)
                 is_other = (batches == 1 or threads > ceil_div(piece, batches + 1)) and lanes * threads_y >= fewest
-                if is_other and lanes * threads_y <= MOST_ROW_THREADS and (cluster == 1 or lanes * threads_y >= 64):
+                if is_other and lanes * threads_y <= MOST_BLOCK_THREADS and (cluster == 1 or lanes * threads_y >= 64):
                     fill = FILLS.index(fill_of_parts(whole, batches, lanes * threads_y, lanes * threads_y, piece))
                     out.append((cluster, piece, batches, lanes, threads_y, fill))
         return out
@@ -188,14 +185,14 @@ class Candidates:
             blocks = np.maximum(blocks // self.vector, 1) * self.vector
         share = _looked_up(next_power_of_two, -(-piece * self.vector // (self.column_vector * blocks)))
         of_row = lanes * threads_y
-        lanes = np.minimum(of_row, np.clip(share, LEAST_COLUMN_LANES, MOST_COLUMN_LANES))
+        lanes = np.minimum(of_row, np.clip(share, LEAST_COLUMN_LANES, WARP_THREADS))
         threads_y = of_row // lanes
         rounds = -(-blocks // (threads_y * groups))
         slots_unroll = -(-rounds // -(-rounds // MOST_SLOTS_UNROLL))
         limit = _looked_up(arch.registers_per_thread, block * resident)
         ways = []
         is_whole = ((fill == FILLS.index("whole")) | self.is_phased) & (groups == 1) & (of_row > arch.warp_threads)
-        can_be_behind = is_whole & np.isin(resident, BEHIND_RESIDENT) & (stages >= BEHIND_STAGES) & (rows.passes == 2)
+        can_be_behind = is_whole & np.isin(resident, BEHIND_RESIDENT) & (stages >= STAGES_BEHIND[0]) & (rows.passes == 2)
         can_be_behind &= blocks * unroll * BEHIND_STEPS <= rows.iteration_elems
         for way, is_reread in WAYS:
             loads, _, behind = way.partition(" ")

@@ -14,9 +14,8 @@ from .cost.two_sided import Kernels, work_of
 from .inner_outer_candidates import Candidates
 from .inner_outer_params import LOADS, InnerOuterParams
 from .two_sides import TwoSidedFacts
+from .limits import SHOWN
 
-SHOWN = 8
-"""Candidates of a trace."""
 
 
 def choose_inner_outer(

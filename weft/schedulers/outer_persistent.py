@@ -28,9 +28,9 @@ from .cost.parts import rereads_from_memory
 from .row_passes import Passes, later_uses, load_again, lookups_first, passes_with_moments, read_again
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
-from .arithmetic import ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
+from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
+from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, MOST_BATCHES, ROW_THREAD_REGISTERS
 
-BLOCK_THREADS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,11 @@ class OuterParams:
     unswitch: bool = False
 
 
-LEAST_KEPT, MOST_KEPT, MOST_BATCHES = 64, 1024, 16
+LEAST_KEPT, MOST_KEPT = 64, 1024
 KEPT_REGISTERS = 56
-MOST_KEPT_REGISTERS = 128
 MOST_KEPT_CLUSTER = 16
-"""Columns of so many elements in the registers of a block, so many times as many in those of a cluster; vectors of a thread; registers beside these, for the
-results of eight columns; of a thread in all."""
+"""Columns of so many elements in the registers of a block, so many times as many in those of a cluster; registers beside these, for the results of
+eight columns."""
 
 
 def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
@@ -80,7 +79,7 @@ def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | No
     bits = max(facts.projected_bits / rows, facts.input_bits)
     registers = round_up(ceil_div(int(vector * bits), 32) * batches + KEPT_REGISTERS, 8)
     blocks = ceil_div(ceil_div(facts.iteration_elems, vector), bdimx) * cluster
-    if registers > MOST_KEPT_REGISTERS or blocks < arch.sm_count or cluster > arch.max_cluster_blocks or blocks // cluster > MAX_GRID[1] and cluster > 1:
+    if registers > ROW_THREAD_REGISTERS or blocks < arch.sm_count or cluster > arch.max_cluster_blocks or blocks // cluster > MAX_GRID[1] and cluster > 1:
         return None
     return OuterParams(vector, 1, bdimx, bdimy, registers, "register", batches, cluster, unswitch=rows == cluster * batches * bdimy)
 
@@ -94,7 +93,7 @@ def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     lanes = ceil_div(facts.block_elems, vector)
     if rows > MOST_TILE_ROWS or lanes > arch.warp_threads or facts.projected_bits is None:
         return None
-    batches = min(TILE_BATCHES, next_power_of_two(rows))
+    batches = min(MANY_BATCHES, next_power_of_two(rows))
     is_projected = facts.projected_bits < facts.persistent_bits  # equal: nothing is won by computing what is kept twice
     kept_bits = facts.projected_bits if is_projected else facts.persistent_bits
     registers = round_up(ceil_div(int(vector * max(kept_bits / rows, facts.input_bits)), 32) * batches + KEPT_REGISTERS, 8)
@@ -127,10 +126,10 @@ STAGED_REGISTERS, MOST_TURNED_REGISTERS = 96, 64
 staged 0.74, in registers 0.64; behind SiLU times another input, in vectors of 8 and 4: staged 0.51 and 0.45, in registers 0.47 and 0.60."""
 
 
-MOST_TILE_ROWS, TILE_BATCHES = 128, 8
-LEAST_SHARED, MOST_SHARING = 8192, 8
+MOST_TILE_ROWS = 128
+LEAST_SHARED = 8192
 PIECES_BYTES, LEAST_BUSY = (128, 64, 32), 0.4
-"""Columns of so many elements are shared by the blocks of a cluster, so many at most, where columns are few; neighbouring bytes that a block reads of a row,
+"""Columns of so many elements are shared by the blocks of a cluster where columns are few; neighbouring bytes that a block reads of a row,
 the most with which blocks have this part of the multiprocessors."""
 MOST_FROM_MEMORY = 0.5
 """Part of columns that are read again which may come from memory and not from L2. One H200, batch norm with channels last, of a copy in one kernel and in two:
@@ -199,35 +198,35 @@ class OuterPersistent(Scheduler):
             vector //= 2  # columns for every multiprocessor matter more than wide accesses
         columns = ceil_div(facts.iteration_elems, vector)
         bdimx = max(1, min(32, previous_power_of_two(ceil_div(columns, arch.sm_count))))
-        bdimy = max(32 // bdimx, min(BLOCK_THREADS // bdimx, previous_power_of_two(facts.reduction_elems)))
+        bdimy = max(32 // bdimx, min(FULL_BLOCK_THREADS // bdimx, previous_power_of_two(facts.reduction_elems)))
         while bdimx * bdimy > arch.warp_threads and tree_workspace_bytes(bdimx * bdimy, vector, facts.accumulator_bits) > arch.shared_per_block_optin_bytes:
             bdimy //= 2
-        params = OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * BLOCK_THREADS))
+        params = OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * FULL_BLOCK_THREADS))
         return params, f"outer_persistent: {columns} vectors of columns over {arch.sm_count} multiprocessors"
 
     def shared_columns(self, facts: PersistentFacts, arch: Arch, vector: int) -> OuterParams | None:
         """Return the params of few long columns, which the blocks of a cluster share, so that a block has whole sectors of each row; else None."""
         bits = vector * facts.max_dtype_bits
         columns = ceil_div(facts.iteration_elems, vector)
-        if columns >= 2 * arch.sm_count or facts.reduction_elems < LEAST_SHARED or arch.max_cluster_blocks < MOST_SHARING:
+        if columns >= 2 * arch.sm_count or facts.reduction_elems < LEAST_SHARED or arch.max_cluster_blocks < PORTABLE_CLUSTER_BLOCKS:
             return None
         for piece_bytes in PIECES_BYTES:
             bdimx = ceil_div(8 * piece_bytes, bits)
             blocks = ceil_div(columns, bdimx)
-            if blocks * MOST_SHARING >= LEAST_BUSY * arch.sm_count:
+            if blocks * PORTABLE_CLUSTER_BLOCKS >= LEAST_BUSY * arch.sm_count:
                 break
-        cluster = min(MOST_SHARING, next_power_of_two(ceil_div(arch.sm_count, blocks)))
-        bdimy = max(1, BLOCK_THREADS // bdimx)
+        cluster = min(PORTABLE_CLUSTER_BLOCKS, next_power_of_two(ceil_div(arch.sm_count, blocks)))
+        bdimy = max(1, FULL_BLOCK_THREADS // bdimx)
         if bdimx > arch.warp_threads or tree_workspace_bytes(bdimx * bdimy, vector, facts.accumulator_bits) > arch.shared_per_block_optin_bytes:
             return None
-        return OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * BLOCK_THREADS), cluster_blocks=cluster)
+        return OuterParams(vector, 4, bdimx, bdimy, arch.registers_per_thread(2 * FULL_BLOCK_THREADS), cluster_blocks=cluster)
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, OuterParams]]:
         facts = analysis.facts(sizes, alignment_bits)
         read = with_accesses(self.choose_reread(facts, arch)[0], facts)
         out = [self.choose(analysis, sizes, alignment_bits, arch)[0], read]
         for bdimx in (read.bdimx, max(1, read.bdimx // 2), min(32, 2 * read.bdimx)):
-            bdimy = previous_power_of_two(max(1, min(read.bdimx * read.bdimy, BLOCK_THREADS) // bdimx))
+            bdimy = previous_power_of_two(max(1, min(read.bdimx * read.bdimy, FULL_BLOCK_THREADS) // bdimx))
             out += [replace(read, bdimx=bdimx, bdimy=bdimy, unroll=unroll) for unroll in (4, 2, 8)]
         return [(params.storage, params) for params in dict.fromkeys(out)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.vectorization import MAX_VECTOR_BITS
-from ..arch import Arch
+from ..arch import WARP_THREADS, Arch
 from ..schedule.peel import fill_of_parts, row_vectors
 from .facts import PersistentFacts
 from .arithmetic import ceil_div, round_up, vectors_along_rows
@@ -18,7 +18,7 @@ NARROW_ACCESS_BITS = 32
 instructions per element to 36), of float32 1.1 to 1.6. With 16-byte vectors the bounds cost nothing, and the straight code without them makes the
 compiler spill: layer norm of 4096 falls from 0.93 to 0.48."""
 
-WARP_MULTIPLE, SHARE_MULTIPLE = 32, 16
+WARP_MULTIPLE, SHARE_MULTIPLE = WARP_THREADS, 16
 """Vectors that the part of a row which a block's threads hold at once, and the share of a block of a cluster, are rounded up to: then every warp begins at a
 whole line, every share at a whole sector of 32 bytes even with accesses of two bytes. Sectors that two blocks or two warps write half of each are what costs.
 One H200, November 2026, of a copy: layer norm of 10000 float32 in clusters of four 1.02 for 0.53, RMS norm of 20000 bf16 1.04 for 0.85, softmax of 32000

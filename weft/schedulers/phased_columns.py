@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import Arch
+from ..arch import WARP_THREADS, Arch
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.values import Merge, TensorView
@@ -36,20 +36,18 @@ from .facts import ReductionAnalysis, ReductionFacts
 from .inner_outer import (
     bind_rows, column_side, columns_in_memory, cut, parallel_columns, schedule_columns, separate_columns, split_steps, vectorize_columns,
 )  # fmt: skip
-from .inner_outer_candidates import MOST_SLOTS_UNROLL
+from .inner_outer_candidates import LEAST_COLUMN_LANES, MOST_SLOTS_UNROLL
 from .inner_outer_params import InnerOuterParams
 from .rows import BOUND, Template, arrange, class_order, merge_axes_at, names_in_vectors
+from .limits import FULL_BLOCK_THREADS, GROUPS, TIMED, UNROLLS
 
 MOST_PIECES = 32
 """Of a row, each of a block."""
-LEAST_LANES, MOST_LANES = 2, 32
-"""Threads along the columns when partial results are added up."""
-LEAST_THREADS, BLOCK_THREADS, LEAST_THREADS_PER_SM, MOST_THREADS_PER_SM = 128, 512, 512, 1536
-GROUPS, UNROLLS, RESIDENT = (1, 2, 4, 8, 16, 32), (2, 4, 8), (1, 2, 3, 4)
+LEAST_THREADS, MOST_THREADS_PER_SM = 128, 1536
+"""Of a block, the fewest, and of a multiprocessor the most; FULL_BLOCK_THREADS are the most of a block and the fewest of a multiprocessor."""
+RESIDENT = (1, 2, 3, 4)
 MOST_LOADED_REGISTERS = 48
 """Of a thread, for vectors that are on their way."""
-KEPT = 40
-"""Candidates that a choice returns."""
 
 
 # ---- the choice
@@ -73,7 +71,7 @@ def phased_candidates(facts: ReductionFacts, arch: Arch) -> list[tuple[float, In
         return []
     column_vector = 4 if facts.iteration_elems % 4 == 0 and facts.accumulator_bits == 32 * facts.reductions else 1
     times = time_ns(work_of_columns(shapes, facts, arch, vector, column_vector), arch)
-    return [(float(times[n]), _params(shapes[n].tolist(), facts, arch, vector, column_vector)) for n in np.argsort(times, kind="stable")[:KEPT]]
+    return [(float(times[n]), _params(shapes[n].tolist(), facts, arch, vector, column_vector)) for n in np.argsort(times, kind="stable")[:TIMED]]
 
 
 def _shapes(facts: ReductionFacts, arch: Arch, vector: int) -> Iterator[tuple[int, ...]]:
@@ -83,16 +81,16 @@ def _shapes(facts: ReductionFacts, arch: Arch, vector: int) -> Iterator[tuple[in
     for pieces in range(1, MOST_PIECES + 1):
         row_threads = max(2 * vector, ceil_div(vectors, pieces))
         row_threads = round_up(row_threads, 32) if row_threads > 32 else next_power_of_two(row_threads)
-        if row_threads > BLOCK_THREADS or pieces > 1 and (pieces - 1) * row_threads >= vectors:
+        if row_threads > FULL_BLOCK_THREADS or pieces > 1 and (pieces - 1) * row_threads >= vectors:
             continue
         for groups in GROUPS:
             threads = row_threads * groups
             workspace = tree_workspace_bytes(threads, vector + 1, facts.accumulator_bits)
-            for resident in RESIDENT if LEAST_THREADS <= threads <= BLOCK_THREADS else ():
+            for resident in RESIDENT if LEAST_THREADS <= threads <= FULL_BLOCK_THREADS else ():
                 blocks = min(arch.sm_count * resident // pieces, facts.reduction_elems // groups) // vector * vector
-                fits = LEAST_THREADS_PER_SM <= threads * resident <= MOST_THREADS_PER_SM and workspace * resident <= arch.shared_per_sm_bytes // 2
+                fits = FULL_BLOCK_THREADS <= threads * resident <= MOST_THREADS_PER_SM and workspace * resident <= arch.shared_per_sm_bytes // 2
                 limit = min(arch.max_registers_per_thread, arch.registers_per_thread(threads * resident))
-                for unroll in UNROLLS if fits and blocks >= vector else ():
+                for unroll in UNROLLS[1:] if fits and blocks >= vector else ():
                     needed = needed_registers(facts, unroll * loaded, vector + 1, is_outer=True)
                     if unroll * loaded <= MOST_LOADED_REGISTERS and needed <= limit:
                         yield pieces, row_threads, groups, unroll, blocks, limit
@@ -106,7 +104,7 @@ def loaded_registers(facts: ReductionFacts, vector: int) -> int:
 def _params(shape: list[int], facts: ReductionFacts, arch: Arch, vector: int, column_vector: int) -> InnerOuterParams:
     pieces, row_threads, groups, unroll, blocks, limit = shape
     share = next_power_of_two(ceil_div(facts.iteration_elems, column_vector * blocks * pieces))
-    lanes = min(row_threads, max(LEAST_LANES, min(MOST_LANES, share)))
+    lanes = min(row_threads, max(LEAST_COLUMN_LANES, min(WARP_THREADS, share)))
     rounds = ceil_div(blocks, row_threads // lanes * groups)
     return InnerOuterParams(
         project_to_inputs=False, vector_elems=vector, batches=1, lanes=lanes, threads_y=row_threads // lanes, groups=groups, row_unroll=unroll, blocks=blocks,
@@ -119,7 +117,7 @@ def work_of_columns(shapes: np.ndarray, f: ReductionFacts, arch: Arch, vector: i
     """Return what the kernels of these shapes do."""
     pieces, row_threads, groups, unroll, along_rows, limit = shapes.T.astype(float)
     blocks = along_rows * pieces
-    lanes = np.clip(2.0 ** np.ceil(np.log2(np.maximum(1.0, f.iteration_elems / (column_vector * blocks)))), LEAST_LANES, MOST_LANES)
+    lanes = np.clip(2.0 ** np.ceil(np.log2(np.maximum(1.0, f.iteration_elems / (column_vector * blocks)))), LEAST_COLUMN_LANES, WARP_THREADS)
     sharing = row_threads / lanes * groups
     vectors = unroll * (1 + 1 / vector)  # and an element at the ends of the row
     inputs = max(1, f.vectorizable_inputs)

@@ -26,16 +26,12 @@ from .cost.parts import rereads_from_memory
 from .cost.passing import passing_ns
 from .cost.pointwise import Pointwise, step_bytes, work_of_pointwise
 from .facts import PointwiseFacts, access_bits_of
+from .limits import NEAR, SHOWN, TIMED, UNROLLS
 
 BLOCK_THREADS = (128, 64, 256)
 """Of a block; the first is taken where others are predicted alike."""
 ROW_THREADS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 256)
 """Along a row."""
-UNROLLS = (1, 2, 4, 8)
-MOST_UNROLL = 8
-"""Vectors of a thread."""
-NEAR = 0.02
-"""Predicted times this close (relative) count as equal; the later criteria decide, so that similar sizes share a kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +77,6 @@ class Candidate:
 
 TIME = f"predicted time (to {NEAR:.0%})"
 CRITERIA = (TIME, "wider vectors", "one row per block", "fewer idle lanes", f"{BLOCK_THREADS[0]} threads", "fewer vectors of a thread")
-SHOWN, TUNED = 6, 40
-"""Candidates in a trace, and those among which tuning finds some of every way."""
 
 
 def choose(facts: PointwiseFacts, arch: Arch) -> PointwiseParams:
@@ -98,7 +92,7 @@ def choose_with_trace(facts: PointwiseFacts, arch: Arch) -> tuple[PointwiseParam
 
 def variants(facts: PointwiseFacts, arch: Arch) -> list[tuple[str, PointwiseParams]]:
     """Return (way, params) to time, the choice first; break positions are the ways."""
-    return [(f"break {c.params.break_point}", c.params) for c in Candidates(facts, arch).ranked(TUNED)]
+    return [(f"break {c.params.break_point}", c.params) for c in Candidates(facts, arch).ranked(TIMED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +216,7 @@ def _row_shapes() -> list[tuple[int, int, int, int]]:
     out = []
     for bdimx in ROW_THREADS:
         rows = {max(1, threads // bdimx) for threads in BLOCK_THREADS if bdimx * max(1, threads // bdimx) >= BLOCK_THREADS[1]}
-        out += [(bdimx, bdimy, outer, inner) for bdimy in sorted(rows) for outer in UNROLLS for inner in UNROLLS if outer * inner <= MOST_UNROLL]
+        out += [(bdimx, bdimy, outer, inner) for bdimy in sorted(rows) for outer in UNROLLS for inner in UNROLLS if outer * inner <= UNROLLS[-1]]
     return out
 
 

@@ -29,8 +29,8 @@ from .reduction_heuristic import ReductionParams, candidates, choose_with_trace
 from .rows import (
     Template, arrange, arrange_axes, canonical_rows, class_order, merge_axes_at, merge_run, names_in_vectors, phase_of_rows, positions, split_axis, whole_warps,
 )  # fmt: skip
+from .limits import TIMED_OF_A_WAY
 
-TIMED_PHASED = 4
 """Candidates with rows of one phase in a block that tuning sees."""
 TOUCHED_TWICE = 0.33
 """Of the time that the bytes of column sums take, what is added where rows begin anywhere, which the model of plain reductions does not know: lines are touched
@@ -69,7 +69,7 @@ class Reduction(Scheduler):
     ) -> list[tuple[str, ReductionParams | InnerOuterParams]]:  # fmt: skip
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         found = [(name, with_accesses(params, facts)) for name, params in candidates(facts, arch)]
-        phased = phased_candidates(facts, arch)[:TIMED_PHASED] if analysis.has_simple_columns else []
+        phased = phased_candidates(facts, arch)[:TIMED_OF_A_WAY] if analysis.has_simple_columns else []
         first = self.choose(analysis, sizes, alignment_bits, arch)[0]
         return sorted([*found, *(("outer, rows of one phase", params) for _, params in phased)], key=lambda made: made[1] != first)
 

@@ -28,9 +28,8 @@ from .arithmetic import Trace, ceil_div, next_power_of_two, previous_power_of_tw
 from .cost.passing import passing_ns
 from .cost.reductions import Reductions, needed_registers, work_of_reductions
 from .facts import ReductionFacts
+from .limits import NEAR, SHOWN, UNROLLS
 
-UNROLLS, MOST_UNROLL = (1, 2, 4), 8
-"""Vectors of each input that a thread loads at once: all that it has, where these are few."""
 MOST_SHIFTED_UNROLL = 1
 ROUNDS_OF_BLOCKS = (1, 2, 4, 8)
 """Blocks of a multiprocessor among which rows or columns are shared."""
@@ -38,15 +37,14 @@ INNER_THREADS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MOST_LONE_VECTORS = 16
 """Of a thread whose row has less than a warp."""
 BLOCK_THREADS = (128, 256, 512)
-RUN_THREADS, RUN_BLOCK_THREADS = (32, 64, 128, 256), 256
-"""Threads along the inner run of "3d", and of a block."""
+RUN_THREADS = (32, 64, 128, 256)
+"""Threads along the inner run of "3d"; the last is the block's, too."""
 OUTER_THREADS_X = (1, 2, 4, 8, 16, 32, 64, 128)
 LEAST_WIDTH = 8
 """Vectors that blocks of columns read of a row, at least, where rows are not shorter."""
 MOST_CLUSTER = 2
-NEAR, NEAR_COLUMNS, NEAR_CHEAP = 0.01, 0.02, 0.1
-"""Predicted times this close (relative) count as equal; the later criteria decide, so that similar sizes share a kernel. The last for rows with little
-arithmetic: memory is what they wait for, and hides more of the rest than the model says."""
+NEAR_ROWS, NEAR_CHEAP = 0.01, 0.1
+"""Instead of `NEAR` for rows. The second for those with little arithmetic: memory is what they wait for, and hides more of the rest than the model says."""
 CHEAP_INSTRUCTIONS = 3
 """Of an element, for each input."""
 SHIFTED_ELEMS = 4
@@ -99,8 +97,9 @@ class ReductionParams:
         return self.grid_split > 1
 
 
-CRITERIA = (f"predicted time (to {NEAR:.0%} or {NEAR_CHEAP:.0%})", "no loop over the row", "no grid reduction", "fewer blocks per row", "two loads at once")
-COLUMN_CRITERIA = (f"predicted time (to {NEAR_COLUMNS:.0%})", "no grid reduction", "fewer blocks per column", "more neighbouring columns", "two loads at once")
+TIME = f"predicted time (to {NEAR_ROWS:.0%} or {NEAR_CHEAP:.0%})"
+CRITERIA = (TIME, "no loop over the row", "no grid reduction", "fewer blocks per row", "two loads at once")
+COLUMN_CRITERIA = (f"predicted time (to {NEAR:.0%})", "no grid reduction", "fewer blocks per column", "more neighbouring columns", "two loads at once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,8 @@ def choose_with_trace(facts: ReductionFacts, arch: Arch) -> tuple[ReductionParam
     return ranked[0].params, Trace("reduction", facts, CRITERIA if facts.is_inner else COLUMN_CRITERIA, tuple(ranked), ranked[0].params)
 
 
-SHOWN, TUNED = 6, 60
-"""Candidates in a trace, and those among which tuning finds some of every way."""
+TUNED = 60
+"""Candidates among which tuning finds some of every way."""
 
 
 def candidates(facts: ReductionFacts, arch: Arch) -> list[tuple[str, ReductionParams]]:
@@ -192,10 +191,10 @@ class Candidates:
     def _near(self) -> float:
         facts = self.facts
         if not facts.is_inner:
-            return NEAR_COLUMNS
+            return NEAR
         is_cheap = facts.instructions <= CHEAP_INSTRUCTIONS * max(1, facts.vectorizable_inputs)
         is_full = facts.iteration_elems >= ROUNDS_OF_BLOCKS[-1] * self.arch.sm_count
-        return NEAR_CHEAP if facts.dimensions == 2 and is_cheap and is_full else NEAR
+        return NEAR_CHEAP if facts.dimensions == 2 and is_cheap and is_full else NEAR_ROWS
 
     def _later(self, shape: _Shape) -> tuple[Any, ...]:
         """What decides between kernels that are predicted alike: the criteria above, behind the first."""
@@ -230,11 +229,11 @@ class Candidates:
 
     def unrolls(self, vectors: int) -> list[int]:
         """Return the loads before the first use that are tried, for a thread that has so many vectors."""
-        return self.unrolls_of(min(vectors, MOST_UNROLL + 1))  # more vectors than that are alike
+        return self.unrolls_of(min(vectors, UNROLLS[-1] + 1))  # more vectors than that are alike
 
     def _unrolls(self, vectors: int) -> list[int]:
-        most = MOST_SHIFTED_UNROLL if self.overlaps else MOST_UNROLL
-        fewest = 1 if self.facts.is_inner or vectors <= MOST_UNROLL else 2
+        most = MOST_SHIFTED_UNROLL if self.overlaps else UNROLLS[-1]
+        fewest = 1 if self.facts.is_inner or vectors <= UNROLLS[-1] else 2
         return sorted({min(vectors, most), *(unroll for unroll in UNROLLS if fewest <= unroll < min(vectors, most))})
 
     def registers(self, threads: int) -> int:
@@ -245,7 +244,7 @@ class Candidates:
         what a thread holds for its columns leaves none for loads."""
         usual = self.registers_of(threads)
         is_held = self.facts.column_inputs and needed_registers(self.facts, unroll * self.loaded_registers, self.vector, is_outer=True) > usual
-        return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == MOST_UNROLL or is_held else usual
+        return max(usual, min(2 * usual, self.arch.registers_per_thread(threads))) if unroll == UNROLLS[-1] or is_held else usual
 
     def splits(self, blocks: int, most: int, threads: int) -> Iterator[int]:
         """Ways to share a row among blocks: 1, and as many as give each multiprocessor a few blocks, all of which run at the same time.
@@ -287,7 +286,7 @@ class Candidates:
         row = ceil_div(facts.inner_run_elems, self.vector)
         for bdimx in RUN_THREADS:
             for unroll in self.unrolls(ceil_div(row, bdimx)):
-                bdimz = max(1, min(RUN_BLOCK_THREADS // bdimx, previous_power_of_two(outer)))
+                bdimz = max(1, min(RUN_THREADS[-1] // bdimx, previous_power_of_two(outer)))
                 for split in self.splits(facts.iteration_elems, outer // bdimz, bdimx * bdimz):
                     yield True, unroll, bdimx, 1, bdimz, split, False, self.registers_of(bdimx * bdimz)
 

@@ -14,37 +14,34 @@ from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
 from .persistent_params import SHARE_MULTIPLE, Candidate, PersistentParams, RowsOf, share_of
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
+from .limits import BATCHES, FULL_BLOCK_THREADS, MANY_BATCHES, REGISTER_STEP, ROW_THREAD_REGISTERS
+from .cost.parts import ADDRESS_REGISTERS, LOOP_REGISTERS, THREAD_REGISTERS
+from ..analysis.vectorization import MAX_VECTOR_BITS
 
 # Rows in registers. What was measured for each of these constants: docs/constants.md.
-OVERHEAD_REGISTERS = 16
-"""Registers beside the kept row: addresses, loop, one vector in the type computed in. Fewer registers let more blocks in, and the generated kernels do not
-spill with these."""
-NARROW_REGISTERS, NARROW_CAPABILITY = 8, (9, 0)
-"""For conversions to 8 and 4 bits before Hopper, which has minima of three and packs in one instruction, and for the second half of a vector of 16 beside
-exponentials."""
+NARROW_CAPABILITY = (9, 0)
+"""A step of registers for conversions to 8 and 4 bits before Hopper, which has minima of three and packs in one instruction, and for the second half of a
+vector of 16 beside exponentials."""
 BLOCKS_OF_4_BITS = 3
-"""So many times these for 4 bits with a scale per block, which are encoded together."""
-OPERAND_REGISTERS = 4
+"""So many such steps for 4 bits with a scale per block, which are encoded together."""
+OPERAND_REGISTERS = MAX_VECTOR_BITS // 32
 """For the vector of each weight."""
-USUAL_TENSORS, TENSOR_REGISTERS = 2, 2
-"""Tensors with rows that the overhead above counts, and the address of each one more (add + RMS norm spills with 48 registers, and not with 56)."""
-RANDOM_REGISTERS = 8
+USUAL_TENSORS = 2
+"""Tensors with rows that THREAD_REGISTERS count; each one more has an address (add + RMS norm spills with 48 registers, and not with 56)."""
+RANDOM_REGISTERS = REGISTER_STEP
 """For the state of Philox where all rows are in work at once; otherwise none for types of 16 bits, and twice as many, without slack, for those of 32."""
-WARP_ROW_REGISTERS = 16
-"""For rows in one warp, where blocks are small and many."""
-WIDE_REGISTERS, WIDE_SLACK_REGISTERS, WIDE_TIGHT_REGISTERS = 24, 24, 16
+WIDE_REGISTERS = THREAD_REGISTERS + LOOP_REGISTERS
 """Beside the row for types of 32 bits, and what the limit lies above that: a tight limit makes the compiler load one vector after the other, without a spill
-to show for it. Not so for the last of these and less of a row that waits at two barriers, without exponentials."""
+to show for it. Not so for THREAD_REGISTERS and less of a row that waits at two barriers, without exponentials."""
 MIN_REGISTERS = 32
 """2048 threads of a multiprocessor can have as many."""
-FEW_BATCHES, MANY_BATCHES = 4, 8
-"""16-byte vectors of a thread, where the row and its reductions allow the first: four loads per tensor. Eight for rows of more than 256 threads that wait at
+FEW_BATCHES = 4
+"""16-byte vectors of a thread, where the row and its reductions allow it: four loads per tensor. MANY_BATCHES for rows of more than 256 threads that wait at
 two barriers or more."""
 MOST_NARROW = 4
 """Narrower vectors are taken in as many bytes, up to this many times the batches."""
-FEW_BATCHES_BYTES = 16 * 1024
-"""Bytes of a tensor's row up to which two barriers are not worth longer threads (256 threads of 4 vectors)."""
-MAX_BATCHES = 32
+FEW_BATCHES_BYTES = FULL_BLOCK_THREADS // 2 * FEW_BATCHES * MAX_VECTOR_BITS // 8
+"""Bytes of a tensor's row up to which two barriers are not worth longer threads."""
 MANY_BYTES_PER_THREAD = 192
 """Of a tensor, beyond which more batches are tried only when the row needs them (nvFuser stops at 10 to 12 vectors)."""
 MAX_ELEMS_PER_THREAD = 256
@@ -70,8 +67,7 @@ FEW_LANES = 8
 # Few rows.
 MOST_ROWS_AT_ONCE, MANY_ROWS_AT_ONCE = 8, 4
 """Rows per multiprocessor; more than the second only where registers hold the weights, too."""
-MOST_REGISTERS_AT_ONCE = 128
-MOST_THREADS_AT_ONCE, CLUSTER_THREADS_AT_ONCE = 512, 256
+MOST_THREADS_AT_ONCE, CLUSTER_THREADS_AT_ONCE = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
 """Of a block: softmax of 512 float32 rows of 4096 9.5 in 256 threads, 9.8 in 1024; of one bf16 row of 16K in eight blocks 5.6 in 128 and 6.3 in 256, of one
 float32 row of 32K 6.2 in 256 and 6.5 in 512."""
 LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
@@ -81,20 +77,17 @@ LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
 ONE_BLOCK_BYTES, SHORT_BLOCK_BYTES = 64 * 1024, 32 * 1024
 """Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
 between two barriers."""
-CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_OVERHEAD_REGISTERS, LONG_CLUSTER_KEPT_REGISTERS = 16, 24, 24
-"""Registers beside those that keep a thread's part of the row; the second where these are more than the third."""
-PHASE_REGISTERS = 8
-"""For the ends of rows of odd length in such a cluster."""
-WIDE_CLUSTER_OVERHEAD_REGISTERS = 32
-"""For rows of several inputs of 32 bits. With 24 the compiler does not spill: it issues two of eight loads, and waits for them before the next (machine code
+LONG_CLUSTER_REGISTERS = WIDE_REGISTERS
+"""Registers beside those that keep a thread's part of the row in a cluster, where these are more than so many."""
+BUSY_REGISTERS = 32
+"""Beside the row where a thread has more under way: the loop over rows of specialized warps, weights in shared memory and two barriers, rows of several inputs
+of 32 bits in a cluster. With 24 the compiler does not spill: it issues two of eight loads, and waits for them before the next (machine code
 for sm_90a). One H200, softmax backward of 800 x 60000 float32 in clusters of eight: 1.00 of a copy instead of 0.80."""
-CLUSTER_SHARE_BYTES = 32 * 1024
+CLUSTER_SHARE_BYTES = SHORT_BLOCK_BYTES
 """Bytes of each block of a cluster, more where the largest cluster is not large enough."""
 CLUSTER_BLOCK_THREADS = (128, 512)
 """Fewest and most threads of a block of a cluster."""
-CLUSTER_BATCHES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
-"""More than MANY_BATCHES only where these threads would not hold the row."""
-MAX_CLUSTER_ELEMS_PER_THREAD = 128
+MAX_CLUSTER_ELEMS_PER_THREAD = MAX_ELEMS_PER_THREAD // 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +112,7 @@ class RegisterRows(RowsOf):
         self.one_block_bytes = SHORT_BLOCK_BYTES if is_short else ONE_BLOCK_BYTES
         tensors = max(0, ceil_div(self.moved_bits, facts.max_dtype_bits) - USUAL_TENSORS)
         self.is_random_wide = facts.has_rng and self.is_wide
-        self.overhead = OVERHEAD_REGISTERS + TENSOR_REGISTERS * tensors + OPERAND_REGISTERS * facts.broadcast_operands
+        self.overhead = THREAD_REGISTERS + ADDRESS_REGISTERS * tensors + OPERAND_REGISTERS * facts.broadcast_operands
         self.overhead += self.narrow_registers()
 
     # ---- in the registers of a block
@@ -148,7 +141,7 @@ class RegisterRows(RowsOf):
             for batches in self.batches_at_once(share, blocks > 1):
                 for found in self.in_registers(projected, bits, batches) if blocks == 1 else self.in_cluster(projected, bits, batches, blocks):
                     threads = found.threads_per_block * resident
-                    limit = min(MOST_REGISTERS_AT_ONCE, arch.registers_per_thread(threads) // 8 * 8) if threads <= arch.max_threads_per_sm else 0
+                    limit = min(ROW_THREAD_REGISTERS, arch.registers_per_thread(threads) // 8 * 8) if threads <= arch.max_threads_per_sm else 0
                     if limit >= max(MIN_REGISTERS, self.held_at_once(found)):
                         made = self.with_limit(found, limit)
                         return made if resident <= MANY_ROWS_AT_ONCE or made.params.weights == "registers" or not facts.broadcast_operands else None
@@ -184,15 +177,15 @@ class RegisterRows(RowsOf):
         """
         p, facts = found.params, self.facts
         weights = self.weight_registers(p.batches)
-        held = self.data_registers(found) + OVERHEAD_REGISTERS
-        more_inputs = TENSOR_REGISTERS * (facts.vectorizable_inputs - 1)
+        held = self.data_registers(found) + THREAD_REGISTERS
+        more_inputs = ADDRESS_REGISTERS * (facts.vectorizable_inputs - 1)
         is_first = weights > 0 and held + more_inputs + weights <= limit and not p.is_phased and not (facts.has_rng and p.batches == 1)
         return dataclasses.replace(found, params=dataclasses.replace(p, max_registers=limit, weights="registers" if is_first else "late"))
 
     def held_at_once(self, found: Candidate) -> int:
         """Registers of a thread: what it holds of the row and what is beside."""
         facts = self.facts
-        beside = WIDE_REGISTERS if self.is_wide else OVERHEAD_REGISTERS
+        beside = WIDE_REGISTERS if self.is_wide else THREAD_REGISTERS
         operands = OPERAND_REGISTERS * facts.broadcast_operands if found.params.batches > 1 and not self.is_wide else 0
         return self.data_registers(found) + beside + operands
 
@@ -204,7 +197,7 @@ class RegisterRows(RowsOf):
         """Batches worth trying: every number up to 12, then in coarser steps."""
         fewest = max(1, ceil_div(vectors, self.arch.max_threads_per_block))
         usual = MANY_BYTES_PER_THREAD * 8 // (self.vector * self.facts.max_dtype_bits)
-        most = min(MAX_BATCHES, max(1, MAX_ELEMS_PER_THREAD // self.vector), vectors, max(usual, 2 * fewest))
+        most = min(BATCHES[-1], max(1, MAX_ELEMS_PER_THREAD // self.vector), vectors, max(usual, 2 * fewest))
         return (b for b in range(fewest, most + 1) if b == fewest or b <= 12 or b % 4 == 0)
 
     def in_registers(self, projected: bool, bits: float, batches: int) -> Iterator[Candidate]:
@@ -232,7 +225,7 @@ class RegisterRows(RowsOf):
                 continue
             for outer_batches in dict.fromkeys(ceil_div(outer, bdimz) for bdimz in (1, 2, 4, 8, 16, 32, MAX_BLOCK_Z)):
                 bdimz = ceil_div(outer, outer_batches)
-                if padded * bdimz <= most and outer_batches * batches <= MAX_BATCHES:
+                if padded * bdimz <= most and outer_batches * batches <= BATCHES[-1]:
                     yield from self.with_threads("3d", projected, bits, batches, padded, None, bdimz, outer_batches)
 
     def with_threads(
@@ -278,11 +271,11 @@ class RegisterRows(RowsOf):
         """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
         facts = self.facts
         if not self.is_wide:
-            wanted = max(MIN_REGISTERS, (kept + self.sum_registers(kept) + self.overhead + WARP_ROW_REGISTERS * is_warp_row + 3) // 8 * 8)
+            wanted = max(MIN_REGISTERS, (kept + self.sum_registers(kept) + self.overhead + THREAD_REGISTERS * is_warp_row + 3) // 8 * 8)
             return wanted, wanted
         wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng, 8))
-        is_tight = facts.has_rng or self.levels > 1 and not facts.has_exp and kept <= WIDE_TIGHT_REGISTERS
-        return wanted, wanted + WIDE_SLACK_REGISTERS * (not is_tight)
+        is_tight = facts.has_rng or self.levels > 1 and not facts.has_exp and kept <= THREAD_REGISTERS
+        return wanted, wanted + WIDE_REGISTERS * (not is_tight)
 
     def narrow_registers(self) -> int:
         """Beside rows that become 8 or 4 bits."""
@@ -290,7 +283,7 @@ class RegisterRows(RowsOf):
             return 0
         is_old = self.arch.compute_capability < NARROW_CAPABILITY
         are_blocks = self.facts.min_dtype_bits < 8 and self.facts.block_elems > 0
-        return NARROW_REGISTERS * (is_old + (self.facts.has_exp and self.vector > 8) + BLOCKS_OF_4_BITS * are_blocks)
+        return REGISTER_STEP * (is_old + (self.facts.has_exp and self.vector > 8) + BLOCKS_OF_4_BITS * are_blocks)
 
     def sum_registers(self, kept: int) -> int:
         """Beside a row made of several inputs of 16 bits that waits at two barriers: a part of it stands in both types between them.
@@ -304,13 +297,13 @@ class RegisterRows(RowsOf):
     def cluster_registers(self, kept: int, loaded: int) -> int:
         """The same for a thread of a cluster, whose inputs take `loaded` registers when they arrive."""
         held = max(kept, loaded)
-        is_long = held > LONG_CLUSTER_KEPT_REGISTERS
-        beside = CLUSTER_OVERHEAD_REGISTERS  # more blocks are worth more than a register or two of the weights
+        is_long = held > LONG_CLUSTER_REGISTERS
+        beside = THREAD_REGISTERS  # more blocks are worth more than a register or two of the weights
         if is_long:
             operands = OPERAND_REGISTERS * self.facts.broadcast_operands * (self.is_wide or self.levels == 1)
-            beside = LONG_CLUSTER_OVERHEAD_REGISTERS + operands + PHASE_REGISTERS * self.is_phased
+            beside = LONG_CLUSTER_REGISTERS + operands + REGISTER_STEP * self.is_phased
         if self.is_wide and self.facts.vectorizable_inputs > 1 and not self.facts.has_rng:
-            beside = WIDE_CLUSTER_OVERHEAD_REGISTERS + PHASE_REGISTERS * (self.is_phased and held >= WIDE_CLUSTER_OVERHEAD_REGISTERS)
+            beside = BUSY_REGISTERS + REGISTER_STEP * (self.is_phased and held >= BUSY_REGISTERS)
         return max(MIN_REGISTERS, round_up(held + beside, 8))
 
     def row_registers(self, bits: float, vectors: int) -> int:
@@ -376,7 +369,7 @@ class RegisterRows(RowsOf):
         least = ceil_div(share_of(self.row_vectors, blocks), CLUSTER_BLOCK_THREADS[1])
         most = max(least, MANY_BATCHES * min(MOST_NARROW, self.full_vectors()))
         for projected, bits in self.projections():
-            for batches in (b for b in CLUSTER_BATCHES if b * self.vector <= MAX_CLUSTER_ELEMS_PER_THREAD and b <= most):
+            for batches in (b for b in BATCHES[1:] if b * self.vector <= MAX_CLUSTER_ELEMS_PER_THREAD and b <= most):
                 yield from (c for c in self.in_cluster(projected, bits, batches, blocks) if c.threads_per_block >= CLUSTER_BLOCK_THREADS[0])
 
     def in_cluster(self, projected: bool, bits: float, batches: int, blocks: int, early: Early | None = None) -> Iterator[Candidate]:

@@ -27,6 +27,7 @@ from ..schedule.staying_blocks import StayingBlocks
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .rows import Template, arrange, arrange_axes, merge_axes_at, split_axis
 from .arithmetic import ceil_div, next_power_of_two
+from .limits import FULL_BLOCK_THREADS, LOOP_THREAD_REGISTERS
 
 TYPES = (
     DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16, DataType.Int, DataType.Int32,
@@ -34,10 +35,9 @@ TYPES = (
 ROW_THREADS = 128
 ROW_UNROLL = 2
 """Vectors of a thread whose loads are issued together."""
-COLUMN_THREADS, NARROW_COLUMN_THREADS = 512, 256
+COLUMN_THREADS, NARROW_COLUMN_THREADS = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
 COLUMN_NEIGHBOURS = 8
 """Rows of a thread in one piece; those of the next piece are on their way meanwhile."""
-COLUMN_REGISTERS = 64
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Scans(Scheduler):
                 bdimx //= 2
             bdimy = max(1, min(threads // bdimx, next_power_of_two(ceil_div(row, COLUMN_NEIGHBOURS))))
             bdimy = max(bdimy, 32 // bdimx)
-            registers = COLUMN_REGISTERS if is_wide else arch.registers_per_thread(2048)
+            registers = LOOP_THREAD_REGISTERS if is_wide else arch.registers_per_thread(2048)
             params = ScanParams(False, COLUMN_NEIGHBOURS, 1, bdimx, bdimy, registers, is_ahead=is_wide)
         return params, f"greedy: {others} running folds of {row} elements, {params}"
 

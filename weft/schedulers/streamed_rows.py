@@ -11,17 +11,16 @@ from collections.abc import Iterator
 
 from ..arch import MAX_GRID
 from .persistent_params import Candidate, PersistentParams, RowsOf
-from .arithmetic import ceil_div, previous_power_of_two, round_up
+from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, previous_power_of_two, round_up
 from .cost.long_rows import LongRows, work_of_long_rows
 from .cost.parts import clusters_at_once
 from .cost.passing import passing_ns
+from .limits import LOOP_THREAD_REGISTERS
 
 GOOD_BYTES_PER_THREAD = 64
 """Four 16-byte loads of a tensor in flight."""
-MOST_SHARING, LEAST_ITERATIONS = 8, 2
-"""Blocks of a cluster that share a row that is read again, at most, and iterations of each over its piece, at least."""
-MOST_REGISTERS = 64
-"""Of a thread: a loop with four vectors in flight."""
+LEAST_ITERATIONS = 2
+"""Of each block of a cluster that shares a row which is read again, over its piece."""
 
 
 class StreamedRows(RowsOf):
@@ -60,7 +59,7 @@ class StreamedRows(RowsOf):
         facts, arch = self.facts, self.arch
         if 2 * facts.iteration_elems > arch.sm_count or facts.block_elems or facts.iteration_elems > MAX_GRID[1]:
             return 1
-        most = min(MOST_SHARING, arch.max_cluster_blocks, self.row_vectors // (LEAST_ITERATIONS * iteration_vectors))
+        most = min(PORTABLE_CLUSTER_BLOCKS, arch.max_cluster_blocks, self.row_vectors // (LEAST_ITERATIONS * iteration_vectors))
         sizes = [blocks for blocks in (1, 2, 4, 8) if blocks <= max(1, most)]
         return min(sizes, key=lambda blocks: (ceil_div(facts.iteration_elems, int(clusters_at_once(blocks, arch))) / blocks, -blocks))
 
@@ -68,7 +67,7 @@ class StreamedRows(RowsOf):
         """Return a candidate, with the part of the roof that the model predicts as its score."""
         facts, arch = self.facts, self.arch
         most = arch.blocks_per_sm(threads, 32, shared)
-        registers = min(MOST_REGISTERS, arch.registers_per_thread(threads * most))
+        registers = min(LOOP_THREAD_REGISTERS, arch.registers_per_thread(threads * most))
         rows = LongRows(storage == "reread", self.vector, unroll, threads, registers, shared, projected, cluster_blocks)
         work = work_of_long_rows(rows, facts, arch)
         ideal = facts.total_elems * self.moved_bits / 8 / (arch.roof_bytes_per_s * 1e-9)

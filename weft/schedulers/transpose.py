@@ -26,7 +26,7 @@ from ..analysis.loop_axes import LoopAxes, Obstacle, loop_order
 from ..analysis.op_cost import cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.vectorization import MAX_VECTOR_BITS, SHIFTED_WORD_BITS, VectorLimits
-from ..arch import CP_ASYNC_BYTES, SECTOR_BYTES, Arch
+from ..arch import BANK_BYTES, CP_ASYNC_BYTES, LINE_BYTES, SECTOR_BYTES, Arch
 from ..expr import evaluate_int
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
@@ -44,6 +44,7 @@ from .cost.transposes import TileFacts, Tiles, work_of_transposes
 from .cost.short_tiles import ShortTileFacts
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
 from .short_tiles import ShortTileParams, ShortTiles, schedule_short_tiles, short_tiles
+from .limits import FULL_BLOCK_THREADS
 
 TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (256, 128, 512, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, that are tried."""
@@ -52,9 +53,8 @@ NEAR = 0.005
 NEAR_CUT = 0.03
 """The same among numbers of threads where rows begin within sectors and are written element by element: the most threads are taken, so that fewer tiles have
 sectors half written; not more than leave each of them as many stores under way. Nine odd shapes on one H200: 1 to 25 % faster than with half as many."""
-BANK_BYTES, LINE_BITS = 4, 1024
 MOST_UNROLL = 4
-WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, 256, 0.5
+WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, FULL_BLOCK_THREADS // 2, 0.5
 """Where tiles are moved whole: bits of an element, vectors in a row of a tile, threads, and the part of the tiles that must exist. H200, 26 odd shapes: with
 256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; where less than half of the tiles exists others are faster.
 Where there is a tile for each multiprocessor, whole tiles are taken without asking the cost model: faster than its best in each of the other shapes."""
@@ -177,7 +177,8 @@ class TransposeAnalysis:
             along, across, self.extent(cut.order, sizes) // max(1, along * across), straight_inputs=sides.count((False, True)),
             turned_inputs=sides.count((True, True)), straight_outputs=sides.count((False, False)), turned_outputs=sides.count((True, False)),
             bits=sum(t.dtype().bits for t in full), turned_bits=sum(t.dtype().bits for t in turned), instructions=self.cost.instructions, mufu=self.cost.mufu,
-            is_along_cut=any(along * bits % LINE_BITS for bits in along_bits), is_across_cut=any(across * bits % LINE_BITS for bits in across_bits),
+            is_along_cut=any(along * bits % (8 * LINE_BYTES) for bits in along_bits),
+            is_across_cut=any(across * bits % (8 * LINE_BYTES) for bits in across_bits),
             divides_along=cut.divides_along, divides_across=cut.divides_across,
         )  # fmt: skip
 

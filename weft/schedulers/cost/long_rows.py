@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...arch import WARP_THREADS, Arch
+from ...arch import LINE_BYTES, WARP_THREADS, Arch
 from ..facts import PersistentFacts
 from .parts import (
     ACCESS_INSTRUCTIONS,
@@ -22,7 +22,7 @@ from .parts import (
     fold_clocks,
     rereads_from_memory,
 )
-from .passing import LINE_BYTES, Passing, resident_blocks
+from .passing import Passing, resident_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ...arch import SUB_PARTITIONS, WARP_THREADS, Arch, Latencies
+from ...arch import MUFU_LANES, SUB_PARTITIONS, WARP_THREADS, Arch, Latencies
 
 OP_INSTRUCTIONS, ACCESS_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS = 0.76, 6.5, 50.0, 60.0
 """Of a thread: for an operation that the op registry counts, an access to memory, a result of a row, a step. Source: machine code of 73 kernels (sm_90a)."""
 DIVISION_INSTRUCTIONS = 20.0
 """Of a thread, for an index that is divided by a size of the call. Counted in machine code of 206 pointwise kernels (sm_90a): 20, and 30 where it shares no
 reciprocal with another."""
-MUFU_CLOCKS = 8.0
-"""Of a scheduler for one special function of a warp: 16 lanes of a multiprocessor (CUDA C++ Programming Guide, throughput)."""
+MUFU_CLOCKS = WARP_THREADS * SUB_PARTITIONS / MUFU_LANES
+"""Of a scheduler for one special function of a warp."""
 FETCH_NS = 2.0
 """Of an instruction that runs for the first time: its 16 bytes at 8 bytes per ns. An estimate; kernels that were timed tell 1 from 3 but not from 2.4."""
 
@@ -94,10 +94,11 @@ def balance(blocks: float, arch: Arch) -> float:
     return 1.0 if per_sm >= FULL_ROUNDS else per_sm / -(-blocks // arch.sm_count)
 
 
-THREAD_REGISTERS, LOOP_REGISTERS, SINGLE_REGISTERS, OPERATION_REGISTERS = 16.0, 8.0, 0.5, 0.1
-"""Of a thread: its place and addresses; a loop; for each element that is loaded by itself, and operation between them. Chosen near a fit to 9,700 kernels for
-an H200 whose registers no limit cut (bench/results/plain.json), which was off by 6 to 8 (root mean square), for sums of columns by 13; how far
-these are off was not measured."""
+THREAD_REGISTERS, LOOP_REGISTERS, SINGLE_REGISTERS, OPERATION_REGISTERS = 16, 8, 0.5, 0.1
+"""Of a thread: its place and what does not change; a loop; for each element that is loaded by itself, and operation between them. Chosen near a fit to 12,400
+kernels for an H200 whose registers no limit cut (bench/results/plain.json and pointwise.json), which gives 16.5, 8.5, 0.54 and 0.09."""
+ADDRESS_REGISTERS = 2
+"""Of 64 bits."""
 
 
 def registers(loaded: Any, operations: Any, *, single: Any = 0.0, held: Any = 0.0, has_loop: bool = True) -> Any:

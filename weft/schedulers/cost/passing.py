@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arch import REGISTERS_PER_WARP_GRANULARITY, SHARED_GRANULARITY_BYTES, SHARED_RESERVED_PER_BLOCK_BYTES, SUB_PARTITIONS, Arch
+from ...arch import REGISTERS_PER_WARP_GRANULARITY, SECTOR_BYTES, SHARED_GRANULARITY_BYTES, SHARED_RESERVED_PER_BLOCK_BYTES, SUB_PARTITIONS, Arch
 from .parts import FITTED, MUFU_CLOCKS, Fitted
 
-PIECE_BYTES = 16.0
-"""That memory moves beside each piece of neighbouring bytes: half a sector, where it begins or ends within one."""
-LINE_BYTES = 128
-"""Of memory, as a warp's accesses touch it."""
+PIECE_BYTES = SECTOR_BYTES / 2
+"""That memory moves beside each piece of neighbouring bytes, where it begins or ends within a sector."""
 LEAST_BUSY = 0.625
 """Part of the multiprocessors that can draw all that memory gives. Measured on an H200: one draws 1.6 times its share while others idle."""
 DRAIN = 0.1

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...analysis.index_work import IndexWork
-from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
+from ...arch import LINE_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
 from ..facts import PointwiseFacts
 from .parts import ACCESS_INSTRUCTIONS, DIVISION_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, fold_clocks, registers, rereads_from_memory
-from .passing import LINE_BYTES, Passing, piece_cost, resident_blocks
+from .passing import Passing, piece_cost, resident_blocks
 
 Reads = dict[str, Any]
 """Counts of `IndexWork`, as arrays."""

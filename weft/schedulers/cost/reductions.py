@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
+from ...arch import LINE_BYTES, SECTOR_BYTES, WARP_THREADS, Arch
 from ..arithmetic import tree_workspace_bytes
 from ..facts import ReductionFacts
 from .parts import (
@@ -25,7 +25,7 @@ from .parts import (
     fold_clocks,
     registers,
 )
-from .passing import LINE_BYTES, Passing, piece_cost, resident_blocks
+from .passing import Passing, piece_cost, resident_blocks
 
 SHIFTED_ACCESSES = 3
 """Of a vector that begins at any element: words of 32 bits."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch import WARP_THREADS, Arch
+from ...arch import SECTOR_BYTES, WARP_THREADS, Arch
 from .parts import ACCESS_INSTRUCTIONS, DIVISION_INSTRUCTIONS, FITTED, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, Fitted, barrier_clocks, registers
 from .passing import Passing, piece_cost, resident_blocks
 
@@ -19,8 +19,6 @@ SHARED_INSTRUCTIONS = 2.5
 ROW_VECTOR_INSTRUCTIONS = 45.0
 """Of a thread, beside the access, for a vector of a row that begins anywhere: what goes from lane to lane, the bytes of two vectors picked, the ends of a
 row. Counted in machine code for the H200 (device/row_vectors.cuh)."""
-CUT_BYTES = 32.0
-"""Moved once more for each row of a tile whose neighbour shares a line and comes much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,10 @@ def work_of_transposes(p: Tiles, f: TileFacts, arch: Arch, c: Fitted = FITTED) -
     if tiles:
         turned_piece = np.where(tile >= f.across, f.across * np.minimum(tile, f.along), tile) * f.turned_bits / 8 / tiles
     cost = (f.bits - f.turned_bits) * piece_cost(straight_piece) + f.turned_bits * piece_cost(turned_piece)
+    # a sector moves once more for each row of a tile whose neighbour shares a line and comes much later
     is_along_cut, is_across_cut = f.is_along_cut & (tile < f.along), f.is_across_cut & (tile < f.across)
     cut_bits = np.where(p.is_along_first, is_across_cut * f.turned_bits, is_along_cut * (f.bits - f.turned_bits))
-    cost = cost + cut_bits * CUT_BYTES / np.minimum(straight_piece, turned_piece)
+    cost = cost + cut_bits * SECTOR_BYTES / np.minimum(straight_piece, turned_piece)
     resident = resident_blocks(p.threads, needed, tile * tile * f.turned_bits / 8, arch)
     return Passing(
         dram_bytes=f.along * f.across * f.batches * cost / 8, block_bytes=tile * tile * f.bits / 8,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch import WARP_THREADS, Arch
+from ...arch import BANK_BYTES, SHARED_BANKS, WARP_THREADS, Arch
 from .parts import barrier_clocks, clusters_at_once, fold_clocks
 from .work import Work
 
@@ -19,8 +19,6 @@ NOW, AHEAD, CP_ASYNC, TMA = range(4)
 """How rows come, in the order of `inner_outer_params.LOADS`."""
 WHOLE, LEADING, PARTIAL = range(3)
 """What is known of the batches of a row."""
-SHARED_BYTES_PER_CLOCK = 128
-"""Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
         row_results=p.row_unroll * r.reductions,
         predicates=vectors * (p.fill == PARTIAL) + p.row_unroll * (p.fill == LEADING),
         mufu=vectors * p.vector_elems * r.mufu,
-        shared_clocks=warps * accesses * np.maximum(1.0, access_bytes / SHARED_BYTES_PER_CLOCK),
+        shared_clocks=warps * accesses * np.maximum(1.0, access_bytes / (SHARED_BANKS * BANK_BYTES)),
         wait_clocks=phases * (fold + barrier) + np.where(is_ring, t.shared_latency_clocks * walks, 0.0),
         cluster_clocks=phases * exchange,
         is_behind=p.is_behind,
@@ -124,8 +122,9 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
     )  # fmt: skip
 
 
-SUM, WEIGHT, KEPT, LOADED_AHEAD, LOADED_NOW = 1.0, 1.3, 0.76, 1.0, 0.37
-"""Registers of a thread for each 32 bits: sums of columns, weights (converted before the loop), rows that stay between passes, are loaded ahead, or now."""
+WEIGHT, KEPT, LOADED_NOW = 1.3, 0.76, 0.37
+"""Registers of a thread for each 32 bits: weights (converted before the loop), rows that stay between passes, are loaded now; one of sums of columns and of
+rows that are loaded ahead."""
 RESULT, ELEMENT, TENSOR, COPY, INSTRUCTION = 2.66, 1.84, 8.15, 0.82, 0.61
 """For each result of a row, element of a vector that is worked on, tensor (its addresses), asynchronous copy of a step, operation between them. Source of both:
 which of 3,300 kernels spilled, and how much (H200, NVRTC 13.0)."""
@@ -150,9 +149,9 @@ def needed_registers(p: Kernels, r: Rows) -> Any:
     packed = np.maximum(1.0, 32 / np.maximum(1, p.vector_elems * bits))
     stays = ~(np.asarray(p.is_reread, bool) & (p.lanes * p.threads_y > WARP_THREADS))
     of_rows = p.row_unroll * elems / 32
-    found = SUM * elems * r.column_accumulator_bits / 32 + WEIGHT * elems * r.weights
+    found = elems * r.column_accumulator_bits / 32 + WEIGHT * elems * r.weights
     found = found + KEPT * stays * of_rows * r.kept_bits * np.where(p.project_to_inputs, packed, 1.0)
-    found = found + of_rows * r.input_bits * packed * (LOADED_AHEAD * (p.loads == AHEAD) + LOADED_NOW * (p.loads == NOW))
+    found = found + of_rows * r.input_bits * packed * ((p.loads == AHEAD) + LOADED_NOW * (p.loads == NOW))
     found = found + COPY * (p.loads == CP_ASYNC) * p.row_unroll * p.batches * r.inputs + p.row_unroll * (RESULT * r.reductions + ELEMENT * p.vector_elems)
     found = found + ROW_BEHIND * p.is_behind * (p.row_unroll - 1) * p.vector_elems
     return found + TENSOR * (r.inputs + r.outputs) + INSTRUCTION * r.instructions + PHASE * p.is_phased

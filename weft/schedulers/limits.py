@@ -1,0 +1,28 @@
+"""What the searches of all templates share: how many of what they try, what they show, and in which steps registers are given. Only constants."""
+
+from __future__ import annotations
+
+from ..arch import REGISTERS_PER_WARP_GRANULARITY, WARP_THREADS
+
+UNROLLS = (1, 2, 4, 8)
+"""Vectors of each input, or rows, that a thread loads at once."""
+GROUPS = (1, 2, 4, 8, 16, 32)
+"""Rows side by side in a block."""
+BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+"""Vectors of a row that a thread keeps."""
+MANY_BATCHES = 8
+"""Of these, what a thread keeps of 16 bytes each without spills: 32 registers."""
+MOST_BATCHES = 16
+"""The same with more registers."""
+FULL_BLOCK_THREADS, ROW_THREAD_REGISTERS = 512, 128
+"""Of the largest block whose threads have many registers, and what each of them has then: all of a multiprocessor."""
+LOOP_THREAD_REGISTERS = 64
+"""Of a thread, in loops with four vectors under way: so that a multiprocessor has 1024."""
+SHOWN = 6
+"""Candidates in a trace."""
+TIMED, TIMED_OF_A_WAY = 40, 4
+"""Candidates among which tuning finds some of every way; of each way, where ways are many."""
+NEAR = 0.02
+"""Predicted times this close (relative) count as equal; later criteria decide, so that similar sizes share a kernel."""
+REGISTER_STEP = REGISTERS_PER_WARP_GRANULARITY // WARP_THREADS
+"""Of a thread: a limit between two steps gives nothing. What needs a few registers more, whatever it is, gets one step."""
