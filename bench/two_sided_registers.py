@@ -1,7 +1,8 @@
 """Registers and spills of random kernels for rows and columns, compiled without a GPU, beside what the model estimates.
 
     python bench/two_sided_registers.py [OUT.json] [--count 60] [--first 70000] [--seconds 600]      compiles, with the limit of registers of each and without
-    python bench/two_sided_registers.py --judge [RECORD.json]                                        compares a record with the estimate
+    python bench/two_sided_registers.py --judge [RECORD.json]                                        compares a record with the estimates
+    python bench/two_sided_registers.py --time [OUT.json] [--count 150] [--seconds 400]              a GPU: times the choices of both where they differ
 
 Every second spec has an odd width. Of each spec: the present choice, one kernel that is predicted to be near it, one of all. Seeds that no other record has, so
 that the record judges. `one_estimate` is the estimate of kernels whose blocks come and go, with words counted for rows and columns: tried, and not taken yet
@@ -13,20 +14,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from candidates import FIELDS, NEAR, SLACK, Kernel, new_inputs, short
-from measure import RESULTS, about, parser, table
-from two_sided_definitions import Spec, random_spec, seen_of
+from candidates import FIELDS, NEAR, SAMPLES, SLACK, Kernel, new_inputs, short
+from corners import CORNERS
+from measure import RESULTS, about, device_of, medians_in_turn, parser, table, write
+from two_sided_definitions import Spec, benchmark_specs, fill, random_spec, seen_of
 
-from weft.arch import H200, WARP_THREADS, Arch
+from weft.arch import H200, WARP_THREADS, Arch, arch_of_device
 from weft.device.library import translation_unit
 from weft.errors import WeftError
 from weft.options import current
 from weft.runtime.nvrtc import compile_or_load
+from weft.schedulers import inner_outer_candidates
+from weft.schedulers.cost import two_sided
 from weft.schedulers.cost.model import time_ns
 from weft.schedulers.cost.parts import ADDRESS_REGISTERS, registers
 from weft.schedulers.cost.two_sided import AHEAD, CP_ASYNC, Kernels, Rows, needed_registers, work_of
@@ -117,8 +122,52 @@ def judge(path: Path) -> None:
     print(table(["estimate", "kernels", "off by", "aligned", "rows begin anywhere", "spill > 64 bytes unforeseen", "left out, no spill"], lines))
 
 
+def chosen_by(estimate: Any, spec: Spec, arch: Arch) -> Any:
+    """Return the choice with an estimate."""
+    places = (two_sided, inner_outer_candidates)
+    seen, before = seen_of(spec), needed_registers
+    for place in places:
+        place.needed_registers = estimate  # type: ignore[attr-defined]
+    try:
+        return choose_inner_outer(seen.facts, arch, seen.is_loadable)[0]
+    finally:
+        for place in places:
+            place.needed_registers = before  # type: ignore[attr-defined]
+
+
+def time_both(count: int, seconds: float, device: str, arch: Arch) -> list[dict[str, Any]]:
+    """Time the choices of both estimates in turn: of the benchmark's cases, those of corners.py and of random ones, where they differ."""
+    shapes = [(name.split("_")[0], str(dtype)[6:], rows, columns) for name, dtype, rows, columns in CORNERS["backward"]]
+    corners = [Spec(norm, dtype, rows, columns, sums=1 + (norm == "layer")) for norm, dtype, rows, columns in shapes]
+    end, out = time.time() + seconds, []
+    for spec in (*benchmark_specs(), *corners, *(spec_of(80000 + n) for n in range(count))):
+        spec = spec.small() if device == "cpu" else spec
+        try:
+            params = [chosen_by(estimate, spec, arch) for estimate in (needed_registers, one_estimate)]
+        except ValueError:
+            continue
+        if params[0] == params[1] and device != "cpu" or time.time() > end:
+            continue
+        inputs = new_inputs(spec, device)
+        kernels = [Kernel(spec, one) for one in params]
+        try:
+            for kernel in kernels:
+                kernel.build(inputs)
+        except WeftError as error:  # one that spills: the runtime would take another
+            out.append({"case": str(spec), "failed": f"{type(error).__name__} of {kernels.index(kernel)}"})
+            continue
+        fill(inputs)
+        calls = [lambda fd=kernel.fd: fd.execute(inputs) for kernel in kernels]  # noqa: B023
+        us = [statistics.median(found) for found in medians_in_turn(calls, device, SAMPLES)]
+        out.append({"case": str(spec), "present us": round(us[0], 2), "one function us": round(us[1], 2)})
+        if device == "cpu" and len(out) == 2:
+            break
+    return out
+
+
 def main() -> None:
     arguments = parser(__doc__)
+    arguments.add_argument("--time", action="store_true", help="time the choices of both estimates")
     arguments.add_argument("--judge", action="store_true", help="compare a record with the estimates; needs no compiler")
     arguments.add_argument("--count", type=int, default=60)
     arguments.add_argument("--first", type=int, default=70000)
@@ -126,6 +175,12 @@ def main() -> None:
     a = arguments.parse_args()
     if a.judge:
         return judge(Path(a.out or RECORD))
+    if a.time:
+        device = device_of(a)
+        found = time_both(a.count, a.seconds, device, H200 if device == "cpu" else arch_of_device(0))
+        ratios = [row["one function us"] / row["present us"] for row in found if "failed" not in row]
+        print(f"{len(ratios)} choices differ: {statistics.geometric_mean(ratios):.4f} times as long with one function, {len(found) - len(ratios)} failed")
+        return write(a, __file__, device, found)
     end, cases = time.time() + a.seconds, []
     for seed in range(a.first, a.first + a.count):
         if time.time() > end:
