@@ -22,7 +22,7 @@ SHOWN = 6
 """Candidates in a trace."""
 TIMED, TIMED_OF_A_WAY = 40, 4
 """Candidates among which tuning finds some of every way; of each way, where ways are many."""
-NEAR = 0.02
-"""Predicted times this close (relative) count as equal; later criteria decide, so that similar sizes share a kernel."""
+NEAR, NEAR_TILES = 0.02, 0.005
+"""Predicted times this close (relative) count as equal; later criteria decide, so that similar sizes share a kernel. Of tiles the first is taken."""
 REGISTER_STEP = REGISTERS_PER_WARP_GRANULARITY // WARP_THREADS
 """Of a thread: a limit between two steps gives nothing. What needs a few registers more, whatever it is, gets one step."""

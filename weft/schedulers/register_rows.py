@@ -74,7 +74,8 @@ LEAST_CLUSTER_VECTORS, LEAST_SHARE_VECTORS, LONG_ROW_VECTORS = 1024, 256, 4096
 """Vectors of a row from which it is spread over a cluster, of each of its blocks, and of a row from which two blocks may share a multiprocessor."""
 
 # Rows in the registers of a cluster.
-ONE_BLOCK_BYTES, SHORT_BLOCK_BYTES = 64 * 1024, 32 * 1024
+ONE_BLOCK_BYTES = 64 * 1024
+SHORT_BLOCK_BYTES = ONE_BLOCK_BYTES // 2
 """Bytes of a tensor's row from which a cluster is better than one block (1024 threads of 4 vectors, or 512 of 8). The second for rows with exponentials
 between two barriers."""
 LONG_CLUSTER_REGISTERS = WIDE_REGISTERS

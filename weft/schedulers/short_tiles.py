@@ -22,7 +22,7 @@ from ..analysis.extents import substitute_extents
 from ..analysis.loop_axes import LoopAxes
 from ..analysis.lookups import lookup_of
 from ..analysis.vectorization import SHIFTED_WORD_BITS, VectorLimits
-from ..arch import CP_ASYNC_BYTES, Arch
+from ..arch import BANK_BYTES, CP_ASYNC_BYTES, SHARED_BANKS, Arch
 from ..expr import Sym, const, evaluate_int
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion
@@ -35,18 +35,15 @@ from .arithmetic import ceil_div
 from .base import Alignments, ScheduleResult, Sizes
 from .cost.passing import passing_ns
 from .cost.short_tiles import ShortTileFacts, ShortTileParts, work_of_short_tiles
+from .limits import NEAR_TILES, ROW_THREAD_REGISTERS
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
 
 THREADS = (256, 128, 512)
 LEAST_FILLED = 0.5
 """Threads of a block that are tried, and the part of all tiles that must exist."""
-NEAR = 0.005
-"""Predicted times this close (relative) count as equal: the first is taken."""
-MOST_THREAD_BITS = 4096
+MOST_THREAD_BITS = 32 * ROW_THREAD_REGISTERS
 """Of all inputs and outputs, that a thread has in registers, in blocks of up to 256 threads: 128 of them. Elements of 8 bits have one each while they change
 places (ptxas: 24 vectors of 8 such elements take 204 registers, 15 vectors of 8 with 16 bits 98)."""
-BANKS_BYTES = 128
-"""Of shared memory, that all banks give at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ class ShortTiles:
         found = self.candidates(sizes, alignment_bits, arch)
         parts = ShortTileParts(*(np.array([getattr(params, field.name) for params in found]) for field in fields(ShortTileParts)))
         times = passing_ns(work_of_short_tiles(parts, self.facts(sizes), arch), arch)
-        order: list[int] = np.argsort(np.floor((times / times.min() - 1) / NEAR), kind="stable").tolist()
+        order: list[int] = np.argsort(np.floor((times / times.min() - 1) / NEAR_TILES), kind="stable").tolist()
         return [found[n] for n in order], [float(times[n]) for n in order]
 
     def facts(self, sizes: Sizes) -> ShortTileFacts:
@@ -224,7 +221,7 @@ def _shared_copy(source: TensorView, params: ShortTileParams) -> TensorView:
 def _lay_out(tensor: TensorView, params: ShortTileParams) -> None:
     """Keep a tile in shared memory. Lanes take vectors that are neighbours, and those `short_elems` apart, which an odd number leaves in different banks."""
     set_memory_type(tensor, MemoryType.shared)
-    ways = BANKS_BYTES * 8 // (params.vector_elems * tensor.dtype().bits) if params.short_elems % 2 == 0 else 1
+    ways = SHARED_BANKS * BANK_BYTES * 8 // (params.vector_elems * tensor.dtype().bits) if params.short_elems % 2 == 0 else 1
     swizzle_shared(tensor, SharedSwizzle(params.vector_elems, ways, ways))
 
 

@@ -43,18 +43,17 @@ from .cost.passing import passing_ns
 from .cost.transposes import TileFacts, Tiles, work_of_transposes
 from .cost.short_tiles import ShortTileFacts
 from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
-from .short_tiles import ShortTileParams, ShortTiles, schedule_short_tiles, short_tiles
-from .limits import FULL_BLOCK_THREADS
+from .short_tiles import LEAST_FILLED, THREADS, ShortTileParams, ShortTiles, schedule_short_tiles, short_tiles
+from .limits import FULL_BLOCK_THREADS, NEAR_TILES
 
-TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (256, 128, 512, 64)
+TILE_CHUNKS, TILE_THREADS = (16, 8, 4), (*THREADS, 64)
 """Vectors of 16 bytes in a row of a tile, and threads of a block, that are tried."""
-NEAR = 0.005
-"""Predicted times this close (relative) count as equal: the first is taken."""
 NEAR_CUT = 0.03
-"""The same among numbers of threads where rows begin within sectors and are written element by element: the most threads are taken, so that fewer tiles have
-sectors half written; not more than leave each of them as many stores under way. Nine odd shapes on one H200: 1 to 25 % faster than with half as many."""
+"""Instead of `NEAR_TILES` among numbers of threads where rows begin within sectors and are written element by element: the most threads are taken, so that
+fewer tiles have sectors half written; not more than leave each of them as many stores under way. Nine odd shapes on one H200: 1 to 25 % faster than with half
+as many."""
 MOST_UNROLL = 4
-WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, FULL_BLOCK_THREADS // 2, 0.5
+WHOLE_BITS, WHOLE_CHUNKS, WHOLE_THREADS, WHOLE_FILLED = (16, 64), 16, FULL_BLOCK_THREADS // 2, LEAST_FILLED
 """Where tiles are moved whole: bits of an element, vectors in a row of a tile, threads, and the part of the tiles that must exist. H200, 26 odd shapes: with
 256 threads as fast as with 512 or up to 14 % faster, with 8 vectors up to 20 % slower; where less than half of the tiles exists others are faster.
 Where there is a tile for each multiprocessor, whole tiles are taken without asking the cost model: faster than its best in each of the other shapes."""
@@ -295,7 +294,7 @@ class Transpose(Scheduler):
             columns = [np.array([getattr(params, field.name) for params in made]) for field in fields(Tiles)]
             found += made
             times = np.append(times, passing_ns(work_of_transposes(Tiles(*columns), analysis.facts(sizes, cut), arch), arch))
-        order: list[int] = np.lexsort((np.arange(len(found)), np.floor((times / times.min() - 1) / NEAR))).tolist()
+        order: list[int] = np.lexsort((np.arange(len(found)), np.floor((times / times.min() - 1) / NEAR_TILES))).tolist()
         first = found[order[0]]
         if first.along_vector == 1 and analysis.facts(sizes, analysis.cuts[first.cut]).is_along_cut:
             near = [n for n in order if times[n] <= (1 + NEAR_CUT) * times[order[0]] and _is_like(found[n], first) and found[n].unroll >= first.unroll]
