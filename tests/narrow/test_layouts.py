@@ -108,8 +108,8 @@ def test_the_largest_magnitude_is_a_further_result(recipe, before):
         with poisoned_outputs():
             elements, scales, amax, *_ = quantize.quantize(recipe, *inputs, before=before, has_amax=True)
         torch.testing.assert_close(amax, wanted, rtol=0 if not before else 1e-5, atol=0)
-        plain = quantize.quantize(recipe, *inputs, before=before)
-        assert np.array_equal(codes(plain[0]), codes(elements)) and np.array_equal(codes(plain[1]), codes(scales))
+    plain = quantize.quantize(recipe, *inputs, before=before)
+    assert np.array_equal(codes(plain[0]), codes(elements)) and np.array_equal(codes(plain[1]), codes(scales))
     fd = functions._definition(recipe, before, tuple((BF16, t.dim(), True) for t in inputs), 1e-5, True)
     kernels = fd.fec.get_cuda_kernel(list(inputs)).count("__global__")
     assert kernels == (2 if "norm" in before else 1)  # the second folds one number per row
