@@ -3,6 +3,7 @@
     python bench/segment_time.py [--ops 750,1500,3000] [--only NAME]
 
 Seconds of processor time until the plan is made: the normal form, the search, and what schedulers are asked on the way (also counted, and timed alone).
+Python's garbage collector waits meanwhile, as in a first call.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from measure import table
 
 from weft import DataType, FusionDefinition, compiler
 from weft.options import current
+from weft.runtime.collector import paused
 from weft.runtime.fec import FusionExecutorCache
 
 ROWS, COLUMNS = 64, 128
@@ -96,7 +98,7 @@ def measured(name: str, ops: int) -> dict[str, Any]:
     compiler.declines = declines
     start = time.process_time()
     try:
-        sizes, _ = caller.sizes(inputs, None, current())
+        sizes, _ = paused(caller.sizes)(inputs, None, current())
     finally:
         compiler.declines = plain
     spent = time.process_time() - start

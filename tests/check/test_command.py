@@ -118,7 +118,8 @@ def test_a_script_is_checked_in_many_orders(tmp_path: Path, capsys: pytest.Captu
     script.write_text(SCRIPT)
     assert main(["check", "--seeds", "3", str(script)]) == 0
     printed = capsys.readouterr().out
-    assert "launched 2 time(s): clean in 3 orders" in printed and printed.endswith("1 kernel(s): clean\n")
+    assert "launched 2 time(s): clean in 3 orders" in printed and "1 kernel(s): clean\n" in printed
+    assert printed.endswith("1 pair(s) of kernels, the second before the first has ended: clean\n")
     assert not engines.watchers
 
 

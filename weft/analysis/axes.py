@@ -308,9 +308,14 @@ def _parameters(transform: Expr) -> tuple[Hashable, ...]:
 
 def axis_transforms(tensor: TensorView, ends: Iterable[IterDomain] | None = None) -> list[Expr]:
     """Return the splits, merges and swizzles behind `ends` (the logical, loop and allocation domains of `tensor`), sources first."""
+    if ends is None:
+        domain = tensor.domain()
+        ends = (*domain.logical, *domain.loop, *domain.maybe_allocation)
+    ends = [axis for axis in ends if axis.definition() is not None]
+    if not ends:
+        return []
     order: list[Expr] = []
     seen: set[int] = set()
-    domain = tensor.domain()
 
     def visit(axis: IterDomain) -> None:
         transform = axis.definition()
@@ -321,7 +326,7 @@ def axis_transforms(tensor: TensorView, ends: Iterable[IterDomain] | None = None
             visit(source)  # type: ignore[arg-type]
         order.append(transform)
 
-    for axis in (*domain.logical, *domain.loop, *domain.maybe_allocation) if ends is None else ends:
+    for axis in ends:
         visit(axis)
     return order
 

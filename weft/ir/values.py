@@ -213,12 +213,14 @@ class Expr(Statement):
     @property
     def read_whole(self) -> "list[TensorView]":
         """The tensors at `whole_places`."""
-        return [v for n, v in enumerate(self.inputs) if n in self.whole_places and isinstance(v, TensorView)]
+        places = self.whole_places
+        return [v for n, v in enumerate(self.inputs) if n in places and isinstance(v, TensorView)] if places else []
 
     @property
     def read_by_loops(self) -> "list[TensorView]":
         """The tensors at all other places: read at the positions of the loops."""
-        return [v for n, v in enumerate(self.inputs) if n not in self.whole_places and isinstance(v, TensorView)]
+        places = self.whole_places
+        return [v for n, v in enumerate(self.inputs) if n not in places and isinstance(v, TensorView)] if places else self.tensor_inputs
 
     @property
     def op_name(self) -> str:
