@@ -508,4 +508,8 @@ MISTAKES = [
     ('done.execute(t.numpy())', "W786"),
     ('weft.FusionExecutorCache(done)', "W154"),
     ('fd.define_tensor([-1, -1], True, torch.float32, "cuda")', "W101"),
+    ('F.cross_entropy(t, torch.zeros(3, dtype=torch.long), label_smoothing=2.0)', "W142"),
+    ('weft.quantize.per_row(t, dtype=torch.int8)', "W867"),
+    ('weft.quantize.per_tensor_current(t, dtype=torch.float16)', "W867"),
+    ('weft.quantize.mxfp8(torch.randn(4, 32), dtype=torch.float8_e8m0fnu)', "W867"),
 ]

@@ -454,6 +454,9 @@ def cross_entropy(
     if weight is not None and weight.requires_grad and torch.is_grad_enabled():
         problem = "weight requires a gradient, and the loss has none with respect to it, as in torch"
         raise WrongArgument(function="cross_entropy", problem=problem, remedy="give weight.detach()")
+    if not 0.0 <= label_smoothing <= 1.0:
+        problem = f"label_smoothing is {label_smoothing}"
+        raise WrongArgument(function="cross_entropy", problem=problem, remedy="give the share of the labels that is spread over all classes, from 0 to 1")
     classes = input.shape[1] if input.dim() > 1 else input.shape[0]
     static = {
         "ignore_index": int(ignore_index), "reduction": reduction, "smoothing": float(label_smoothing), "z_loss": float(z_loss), "softcap": float(softcap),

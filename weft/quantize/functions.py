@@ -54,6 +54,15 @@ def check_floats(x: torch.Tensor, name: str) -> None:
         raise WrongTensors(problem=f"{name} is of type {x.dtype}, which are no floats", remedy="cast it to a type of floats")
 
 
+def elements_of(dtype: torch.dtype) -> DataType:
+    """Return the type of quantized elements. Errors: WrongTensors for what is no float of 8 bits or less with numbers below one."""
+    found = torch_dtype_to_nvfuser_dtype(dtype)
+    if not found.is_narrow_float or found is DataType.Float8_e8m0fnu:
+        problem = f"the elements would be of type {dtype}, and these recipes scale to the largest value of a float of 8 bits or less"
+        raise WrongTensors(problem=problem, remedy="give dtype=torch.float8_e4m3fn or torch.float8_e5m2")
+    return found
+
+
 @functools.lru_cache(maxsize=None)
 def _definition(recipe: Recipe, before: str, inputs: tuple[tuple[DataType, int, bool], ...], eps: float, has_amax: bool = False) -> FusionDefinition:
     with FusionDefinition() as fd:
@@ -81,7 +90,7 @@ def per_tensor(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.
     """Return (saturate(x * scale), largest magnitude of x): delayed scaling. scale: Float, rank 0; its inverse dequantizes."""
     if not x.numel():  # the largest of nothing is 0
         return torch.empty_like(x, dtype=dtype), torch.zeros((), device=x.device)
-    return quantize(PerTensor(torch_dtype_to_nvfuser_dtype(dtype)), x, scale=scale)
+    return quantize(PerTensor(elements_of(dtype)), x, scale=scale)
 
 
 @checked
@@ -95,7 +104,7 @@ def delayed_scale(
     """
     if history.dim() != 1 or not history.numel() or history.dtype is not torch.float32:
         raise WrongTensors(problem=f"a history of {history.dtype} and sizes {tuple(history.shape)}", remedy="give one axis of float32 numbers")
-    fd = _delayed(torch_dtype_to_nvfuser_dtype(dtype), margin, previous is not None)
+    fd = _delayed(elements_of(dtype), margin, previous is not None)
     return fd.execute([history[:1] if is_most_recent else history, *([] if previous is None else [previous])])[0]
 
 
@@ -115,13 +124,13 @@ def per_tensor_current(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn
     """Return (elements, decode scale of rank 0) with the scale of this very tensor: two kernels."""
     if not x.numel():
         return torch.empty_like(x, dtype=dtype), torch.ones((), device=x.device)
-    return quantize(PerTensorCurrent(torch_dtype_to_nvfuser_dtype(dtype), eps), x)
+    return quantize(PerTensorCurrent(elements_of(dtype), eps), x)
 
 
 @checked
 def per_row(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> Results:
     """Return (elements, decode scales [..., 1]), as torch._scaled_mm takes them row by row."""
-    return quantize(PerRow(torch_dtype_to_nvfuser_dtype(dtype)), x)
+    return quantize(PerRow(elements_of(dtype)), x)
 
 
 @checked
@@ -169,7 +178,7 @@ def mxfp8(
 
     layout "128x4" or "torch": tiles, as scaled matrix products take them; "te": rows, padded. rounding: "up", or "floor" as OCP says.
     """
-    return quantize(Mx(torch_dtype_to_nvfuser_dtype(dtype), layout_for("blocks", layout), BlockFormat(rounding=rounding)), x, has_amax=has_amax)
+    return quantize(Mx(elements_of(dtype), layout_for("blocks", layout), BlockFormat(rounding=rounding)), x, has_amax=has_amax)
 
 
 @checked
@@ -190,7 +199,7 @@ def silu_mul_mxfp8_both_ways(
 
 
 def _mx_both_ways(dtype: torch.dtype, rounding: str, layout: str) -> MxBothWays:
-    return MxBothWays(torch_dtype_to_nvfuser_dtype(dtype), BlockFormat(rounding=rounding), layout_for("blocks", layout))
+    return MxBothWays(elements_of(dtype), BlockFormat(rounding=rounding), layout_for("blocks", layout))
 
 
 @checked
