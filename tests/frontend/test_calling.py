@@ -51,7 +51,7 @@ def test_a_plan_that_was_written_and_read_does_the_same(monkeypatch: pytest.Monk
         assert torch.equal(found, want) and not arguments
 
 
-VIEWS = ("aten.view", "aten.t.", "aten.permute", "aten.transpose", "aten.slice", "aten.select", "aten.unsqueeze", "aten.expand")
+VIEWS = ("aten_view", "aten_t_", "aten_permute", "aten_transpose", "aten_slice", "aten_select", "aten_unsqueeze", "aten_expand")
 
 
 def test_views_are_one_call_each_where_sizes_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,4 +70,4 @@ def test_views_are_one_call_each_where_sizes_are_known(monkeypatch: pytest.Monke
         assert got.shape == want.shape and got.stride() == want.stride()
         torch.testing.assert_close(got, want)
     (text,) = sources
-    assert "_reinterpret_tensor" in text and not any(view in text for view in VIEWS)
+    assert "reinterpret_tensor" in text and not any(view in text for view in VIEWS)

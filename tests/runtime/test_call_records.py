@@ -112,6 +112,19 @@ UNLIKE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 
 
+def test_a_parameter_is_served_by_the_record_that_was_read_for_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are prepared with tensors, and the weights of a model are parameters: the table tells them apart, and the kernels are the same."""
+    x, read = torch.randn(3, 5), list[object]()
+    (want,) = RecordedCalls("digest", maker(softmax)).execute([x])
+    plain = call_records._read
+    monkeypatch.setattr(call_records, "_read", lambda found: (read.append(found), plain(found))[1])
+    again = RecordedCalls("digest", nobody)
+    again.prepare([x])
+    with torch.no_grad():
+        (got,) = again.execute([torch.nn.Parameter(x)])
+    assert torch.equal(got, want) and len(read) == len(again.kernels) == 1
+
+
 def test_a_scatter_has_no_record() -> None:
     """Torch's setting of equal bits decides how it is computed, and can change between processes."""
 

@@ -27,14 +27,14 @@ def digest_of_files(kind: str, files: list[tuple[str, int, int]], digest: Callab
     return version
 
 
-def files_below(folder: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, bytes, time in ns) of every file of code below a folder."""
+def files_below(folder: str, suffixes: tuple[str, ...], without: tuple[str, ...] = ()) -> Iterator[tuple[str, int, int]]:
+    """Yield (path, bytes, time in ns) of every file of code below a folder. without: folders right in it that are not looked into."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(suffixes):
                 status = entry.stat()
                 yield entry.path, status.st_size, status.st_mtime_ns
-            elif entry.name != "__pycache__" and entry.is_dir():
+            elif entry.name != "__pycache__" and entry.name not in without and entry.is_dir():
                 yield from files_below(entry.path, suffixes)
 
 

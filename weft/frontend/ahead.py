@@ -101,7 +101,7 @@ def likenesses(fakes: Sequence[Any]) -> tuple[Any, ...] | None:
     try:
         for fake in fakes:
             if isinstance(fake, torch.Tensor):
-                out.append(Likeness(tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride())), fake.dtype, fake.device))
+                out.append(Likeness(_numbers(fake.shape), _numbers(fake.stride()), fake.dtype, fake.device))
             elif isinstance(fake, (bool, int, torch.SymInt)):
                 out.append(fake if isinstance(fake, bool) else hint(fake))
             else:
@@ -109,6 +109,10 @@ def likenesses(fakes: Sequence[Any]) -> tuple[Any, ...] | None:
     except Declined:
         return None
     return tuple(out)
+
+
+def _numbers(sizes: Iterable[Any]) -> tuple[int, ...]:
+    return tuple([size if type(size) is int else hint(size) for size in sizes])
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 
 from .aten import lookup
 from .regions import is_cheap, reason_against
-from .rewrites import emit
+from .rewrites import drop_unread, emit
 
 aten = torch.ops.aten
 
@@ -46,7 +46,7 @@ def align_products(graph: Graph) -> None:
             product = emit(graph, node, aten.slice.Tensor, product, axis, 0, value.shape[axis]) if extra else product
         _hand_on(graph, node, product if bias is None else emit(graph, node, aten.add.Tensor, product, bias))
     if len(graph.nodes) > before:
-        graph.eliminate_dead_code()
+        drop_unread(graph)
 
 
 def _wanted_zeros(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:

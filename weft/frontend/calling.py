@@ -1,60 +1,77 @@
-"""The graph that runs: one call in place of each region's nodes, torch's ops as they are, or in place where what they would copy is fresh.
+"""The code that runs a graph: one call in place of each region's nodes, torch's ops as they are, or in place where what they would copy is fresh.
 
-Read first: `with_calls`, `shorten`.
+The host does little: a chain of views of a tensor that lies as it was traced is one call (0.5 us for 1.8 each), and products are called without
+torch's table of overloads (0.7 us each). Read first: `code_of_graph`.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from .graph_text import Code, Text, Variable
 from .region_call import RegionCall
 from .regions import Region, is_cheap, is_factory
 
 
-def with_calls(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall]]) -> torch.fx.Graph:
-    """Return the graph with one call in place of each region's nodes, in an order in which everything is there when it is read."""
-    graph, new = gm.graph, torch.fx.Graph()
-    owner = {node: at for at, (region, _) in enumerate(calls) for node in region.nodes if not is_cheap(node)}
-    placed: dict[Node, Node] = {}
-    done: set[int] = set()
+def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall]]) -> Code:
+    """Return the code of a graph with one call in place of each region's nodes, in an order in which everything is there when it is read."""
+    nodes = list(gm.graph.nodes)
+    cheap = {node for node in nodes if node.op == "call_function" and is_cheap(node)}
+    owner: dict[Node, int] = {node: at for at, (region, _) in enumerate(calls) for node in region.nodes if node not in cheap}
+    text = Text(node.name for node in nodes)
+    placed: dict[Node, Variable] = text.variables
+    done: set[Node | int] = set()
 
     def place_region(at: int) -> None:
         region, call = calls[at]
-        whole = new.call_function(call, tuple(placed[n] for n in region.inputs))
-        for index, node in enumerate(region.outputs):
-            placed[node] = new.call_function(operator.getitem, (whole, index))
-            placed[node].meta.update(node.meta)
+        makes = tuple([Variable(node.name, is_dense=True) for node in region.outputs])
+        text.call_of_several(makes, call, [placed[n] for n in region.inputs])
+        placed.update(zip(region.outputs, makes))
 
-    def needs(at: Node | int) -> list[Node | int]:
-        sources = calls[at][0].inputs if isinstance(at, int) else at.all_input_nodes
-        return [owner.get(n, n) for n in sources]
-
-    for node in graph.nodes:
-        if is_cheap(node) and node not in owner:
+    for node in nodes:
+        if node in cheap:
             continue  # made where it is read
-        stack: list[tuple[Node | int, bool]] = [(owner.get(node, node), False)]
+        stack: list[Node | int] = [owner.get(node, node)]
         while stack:
-            at, ready = stack.pop()
-            if at in done if isinstance(at, int) else at in placed:
+            at = stack[-1]
+            is_region = isinstance(at, int)
+            if at in done if is_region else at in placed:
+                stack.pop()
                 continue
-            if not ready:
-                stack.append((at, True))
-                stack.extend((source, False) for source in needs(at))
-            elif isinstance(at, int):
+            sources = calls[at][0].inputs if is_region else at.all_input_nodes  # type: ignore[index, union-attr]
+            missing = [by for n in sources if n not in placed and (by := owner.get(n, n)) not in done]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if is_region:
                 done.add(at)
-                place_region(at)
+                place_region(at)  # type: ignore[arg-type]
             else:
-                placed[at] = _in_place(new, at, placed) or new.node_copy(at, lambda n: placed[n])
-    for node in reversed(new.nodes):
-        if is_factory(node) and not node.users:
-            new.erase_node(node)
-    return new
+                _place(text, at, cheap)  # type: ignore[arg-type]
+    return text.end(nodes[-1].args[0])
+
+
+def _place(text: Text, node: Node, cheap: set[Node]) -> None:
+    """Write the line of a node that is in no region."""
+    if node.op == "placeholder":
+        text.argument(node)
+    elif node.op == "get_attr":
+        text.attribute(node)
+    elif node.op == "output":
+        text.variables[node] = Variable("")
+    elif node.op != "call_function":
+        text.variables[node] = made = Variable(node.name)
+        text.method(made, node)
+    elif not (node.target in _OFFSETS and _as_one_view(text, node) or node.target in _in_place_ops() and _in_place(text, node, cheap)):
+        product = None if node.kwargs else _PRODUCTS.get(node.target)
+        text.variables[node] = made = Variable(node.name, is_dense=product is not None)
+        text.call(made, product or node.target, node.args, node.kwargs, is_optional=node in cheap and is_factory(node))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -66,66 +83,48 @@ def _in_place_ops() -> dict[Any, Any]:
     }  # fmt: skip
 
 
-def _in_place(new: torch.fx.Graph, node: Node, placed: dict[Node, Node]) -> Node | None:
-    """Write into a tensor of zeros that is made for it, where the graph's op would copy the zeros first."""
-    target = _in_place_ops().get(node.target) if node.op == "call_function" else None
+def _in_place(text: Text, node: Node, cheap: set[Node]) -> bool:
+    """Write into a tensor of zeros that is made for it, where the graph's op would copy the zeros first. Tells whether that was so."""
     base: Any = node.args[0] if node.args else None
-    if target is None or not (isinstance(base, Node) and is_cheap(base) and is_factory(base)):
-        return None
-    fresh = new.node_copy(base, lambda n: placed[n])
-    args, keywords = torch.fx.node.map_arg((node.args[1:], node.kwargs), lambda n: placed[n])
-    made = new.call_function(target, (fresh, *args), dict(keywords))
-    made.meta.update(node.meta)
-    return made
+    if not (isinstance(base, Node) and base in cheap and is_factory(base)):
+        return False
+    fresh, made = Variable(text.new_name(f"{base.name}_fresh")), Variable(node.name)
+    text.call(fresh, base.target, base.args, base.kwargs)  # type: ignore[arg-type]
+    text.call(made, _in_place_ops()[node.target], (fresh, *node.args[1:]), node.kwargs)
+    text.variables[node] = made
+    return True
 
 
-# ---------------------------------------------------------------- host time
+# ---------------------------------------------------------------- views
 _reinterpret: Any = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
 
 
-def shorten(graph: torch.fx.Graph) -> None:
-    """Let the host do less in a graph that is about to become code: a chain of views of a tensor that lies as it was traced is one call (0.5 us for 1.8 each),
-    and products are called without torch's table of overloads (0.7 us each)."""
-    direct = {aten.mm.default: torch.mm, aten.addmm.default: torch.addmm, aten.bmm.default: torch.bmm}
-    for node in list(graph.nodes):
-        if node.target in direct and not node.kwargs:
-            node.target = direct[node.target]
-        elif node.target in _OFFSETS:
-            found = _place_in_base(node)
-            if found is not None:
-                base, offset = found
-                value = node.meta["val"]
-                with graph.inserting_before(node):
-                    short = graph.call_function(_reinterpret, (base, tuple(value.shape), tuple(value.stride()), offset))
-                short.meta = dict(node.meta)
-                short.meta[BASE] = base, offset
-                node.replace_all_uses_with(short)
-                graph.erase_node(node)
-    for node in reversed(graph.nodes):
-        if BASE in node.meta and not node.users:
-            graph.erase_node(node)
+def _as_one_view(text: Text, node: Node) -> bool:
+    """Write a view of a tensor that lies as it was traced as one call, whatever views are between; left out where only other such views read it."""
+    place = _place_in_base(text.variables, node)
+    if place is None:
+        return False
+    base, offset = place
+    value = node.meta["val"]
+    text.variables[node] = made = Variable(node.name, base=place)
+    text.call(made, _reinterpret, (base, tuple(value.shape), tuple(value.stride()), offset), {}, is_optional=True)
+    return True
 
 
-BASE = "weft_base"
-"""A mark on views that are one call (`meta`): the tensor that they show, and where in it they begin."""
-
-
-def _place_in_base(node: Node) -> tuple[Node, int] | None:
+def _place_in_base(variables: dict[Node, Variable], node: Node) -> tuple[Variable, int] | None:
     """Return the tensor that a view shows, and the element of it at which the view begins; None where sizes are open, or the tensor may lie otherwise than
     traced: inputs (Dynamo guards them), results of regions and products lie as they were traced."""
     source: Node = node.args[0]  # type: ignore[assignment]
+    shown = variables[source]
+    if not shown.is_dense and shown.base is None:
+        return None
     values: list[Any] = [source.meta.get("val"), node.meta.get("val")]
     if not all(isinstance(v, torch.Tensor) and all(isinstance(n, int) for n in (*v.shape, *v.stride())) for v in values):
         return None
     offset = _OFFSETS[node.target](node, values[0])
     if offset is None:
         return None
-    if BASE in source.meta:
-        base, before = source.meta[BASE]
-        return base, before + offset
-    is_region = source.target is operator.getitem and isinstance(source.args[0].target, RegionCall)  # type: ignore[union-attr]
-    is_known = source.op == "placeholder" or is_region or source.target in (torch.mm, torch.addmm, torch.bmm)
-    return (source, offset) if is_known else None
+    return (shown, offset) if shown.base is None else (shown.base[0], shown.base[1] + offset)
 
 
 def _offset_of_select(node: Node, given: torch.Tensor) -> int | None:
@@ -148,6 +147,7 @@ def _same(node: Node, given: torch.Tensor) -> int | None:
 
 
 aten = torch.ops.aten
+_PRODUCTS: dict[Any, Callable[..., Any]] = {aten.mm.default: torch.mm, aten.addmm.default: torch.addmm, aten.bmm.default: torch.bmm}
 _OFFSETS: dict[Any, Callable[[Node, torch.Tensor], int | None]] = {
     aten.view.default: _same, aten._unsafe_view.default: _same, aten.t.default: _same, aten.transpose.int: _same, aten.permute.default: _same,
     aten.unsqueeze.default: _same, aten.squeeze.dim: _same, aten.squeeze.dims: _same, aten.expand.default: _same,
@@ -156,4 +156,4 @@ _OFFSETS: dict[Any, Callable[[Node, torch.Tensor], int | None]] = {
 """View -> function(node, what it is a view of) that returns how many elements further it begins, or None."""
 
 
-__all__ = ["shorten", "with_calls"]
+__all__ = ["code_of_graph"]

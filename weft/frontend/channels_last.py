@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from .regions import is_getitem
-from .rewrites import CONVOLUTIONS, emit, fake_result
+from .rewrites import CONVOLUTIONS, drop_unread, emit, fake_result
 
 aten = torch.ops.aten
 
@@ -37,7 +37,8 @@ def lay_out_convolutions(graph: Graph) -> None:
         node.meta["val"] = _as_computed(fake_result(node))
         for part in [user for user in node.users if is_getitem(user)] if isinstance(traced, tuple) else [node]:
             _turn_back(graph, part, traced if part is node else part.meta["val"], turned)
-    graph.eliminate_dead_code()
+    if turned:
+        drop_unread(graph)
 
 
 def _is_wanted(x: Any, weight: Any, rest: Any) -> bool:

@@ -21,7 +21,7 @@ from .aligned import align_products
 from .channels_last import lay_out_convolutions
 from .aten import Declined
 from .backend_options import BackendOptions
-from .calling import shorten, with_calls
+from .calling import code_of_graph
 from .explain import as_text
 from .graph_plan import Boxed, GraphPlan, boxed
 from .record import GRAPHS, CompiledGraph, counts, weight
@@ -67,9 +67,7 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
             times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
             record.torch_ops[str(node.target)] = (times + 1, why)
     _tell(record)
-    graph = with_calls(gm, calls)
-    shorten(graph)
-    return boxed(graph, gm, record, [call.plan for call in record.calls])
+    return boxed(code_of_graph(gm, calls), gm, record)
 
 
 EAGER = "its tensors are on the CPU; options={'emulate': True} runs weft's kernels in the emulator"
@@ -89,14 +87,15 @@ def run_plan(plan: GraphPlan, graph: Callable[[], torch.fx.GraphModule], *, opti
     """Return the function of a graph that another process has compiled. graph: returns it; asked for by calls that no cache has, and by `weft.explain`."""
     known = functools.cache(lambda: _regions_of(found := graph(), is_on_cpu(found.graph))[0])
     translated = functools.cache(lambda place: translate(known()[place]))
-    first: dict[str, RegionCalls] = {}
+    first: dict[str, tuple[int, RegionCalls]] = {}
     record = CompiledGraph(plan.kind, torch_ops=plan.torch_ops, compute_nodes=plan.compute_nodes)
     for region in plan.regions:
         place = region.place
         if region.key not in first:
-            first[region.key] = RegionCalls(region.key, functools.partial(lambda at: translated(at).definition._executor_cache(), place))
-        source = functools.partial(lambda at, of: (known()[at], translated(of)), place, next(r.place for r in plan.regions if r.key == region.key))
-        record.calls.append(RegionCall(region, source, first[region.key], is_debug=options.debug, is_strict=options.strict))
+            first[region.key] = place, RegionCalls(region.key, functools.partial(lambda at: translated(at).definition._executor_cache(), place))
+        defined, calls = first[region.key]
+        source = functools.partial(lambda at, of: (known()[at], translated(of)), place, defined)
+        record.calls.append(RegionCall(region, source, calls, is_debug=options.debug, is_strict=options.strict))
     _tell(record, THREADS_FOR_RECORDS)
     return plan.function(record.calls)
 

@@ -78,10 +78,14 @@ def _chip_of(device: int) -> dict[str, Any]:
     return {"device": {"name": torch.cuda.get_device_properties(device).name}, "version": {"cuda": torch.version.cuda}}
 
 
+NO_PYTHON = ("bin", "include", "lib", "share")
+"""Folders of an installed torch with headers and libraries: as many files as there are of Python, and none of that."""
+
+
 @functools.cache
 def _text_of_torch(digest: Callable[[], bytes]) -> bytes:
     """A digest of torch's text. digest: torch's own function, which reads all of it."""
-    files = list(files_below(str(Path(torch.__file__).parent), (".py",)))
+    files = list(files_below(str(Path(torch.__file__).parent), (".py",), NO_PYTHON))
     return bytes.fromhex(digest_of_files("torch", files, lambda: digest().hex()))
 
 

@@ -12,12 +12,13 @@ import linecache
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from ..runtime import kept_code
+from .graph_text import Code
 from .record import CompiledGraph
 from .region_call import RegionCall, RegionPlan
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class GraphPlan:
     """kind: forward, backward or inference. source: the text of a function forward(self, arguments). names: what it names: ("region", its number),
-    ("module", its name), ("part", a module and the path of what is in it) or ("value", a number, a type of torch, None). constants: tensors, by their
+    ("part", a module and the path of what is in it) or ("value", a number, a type of torch, None). constants: tensors, by their
     attribute of `self`. torch_ops, compute_nodes: as in `CompiledGraph`. code: of the source (`kept_code`)."""
 
     kind: str
@@ -43,8 +44,8 @@ class GraphPlan:
         """Return the function, with these calls of regions."""
         kept_code.unpack(self.code)
         found: dict[str, Callable[[Any], Any]] = {
-            "region": lambda number: calls[number], "module": importlib.import_module, "part": lambda at: _part(*at), "value": lambda value: value,
-        }  # fmt: skip
+            "region": lambda number: calls[number], "part": lambda at: _part(*at), "value": lambda value: value,
+        }
         names = {name: found[kind](value) for name, (kind, value) in self.names.items()}
         constants = {name: value.clone() if value.data_ptr() % ALIGNED_BYTES else value for name, value in self.constants.items()}
         return Boxed(self.source, names, SimpleNamespace(**constants), self.kind, lambda: self)
@@ -78,16 +79,14 @@ class Boxed:
         return self._forward(self._owner, arguments)
 
 
-def boxed(graph: torch.fx.Graph, gm: torch.fx.GraphModule, record: CompiledGraph, regions: Sequence[RegionPlan]) -> Boxed:
-    """Return the function of a graph with calls of regions. gm: owner of its constants."""
-    graph.set_codegen(torch.fx.graph._BoxedCodeGen())
-    code = graph.python_code("self")
-    attributes = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+def boxed(code: Code, gm: torch.fx.GraphModule, record: CompiledGraph) -> Boxed:
+    """Return the function of a graph. gm: owner of its constants."""
     place = {id(call): number for number, call in enumerate(record.calls)}
+    regions = tuple(call.plan for call in record.calls)
 
     def plan() -> GraphPlan | None:
-        names = {name: _named(value, place) for name, value in code.globals.items()}
-        constants = {name: getattr(gm, name, None) for name in attributes}
+        names = {name: _named(value, place) for name, value in code.names.items()}
+        constants = {name: getattr(gm, name, None) for name in code.attributes}
         strange = [name for name, found in names.items() if found is None]
         strange += [name for name, value in constants.items() if type(value) is not torch.Tensor]
         if strange or not all(region.key for region in regions):
@@ -95,25 +94,33 @@ def boxed(graph: torch.fx.Graph, gm: torch.fx.GraphModule, record: CompiledGraph
             log.info("%s graph: another process will cut it into regions again: %s", record.kind, why)
             return None
         with kept_code.noting() as codes:
-            kept_code.code_of(code.src, _file(code.src, record.kind))
+            kept_code.code_of(code.source, _file(code.source, record.kind))
         made = kept_code.packed(codes)
-        return GraphPlan(record.kind, code.src, names, tuple(regions), record.compute_nodes, record.torch_ops, constants, made)  # type: ignore[arg-type]
+        return GraphPlan(record.kind, code.source, names, regions, record.compute_nodes, record.torch_ops, constants, made)  # type: ignore[arg-type]
 
-    return Boxed(code.src, code.globals, gm, record.kind, plan)
+    return Boxed(code.source, code.names, gm, record.kind, plan)
 
 
 def _named(value: Any, place: dict[int, int]) -> tuple[str, Any] | None:
     if isinstance(value, RegionCall):
         return "region", place[id(value)]
-    if isinstance(value, ModuleType):
-        return "module", value.__name__
-    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)) or value in (torch.device, type(None)):
+    if value is None or isinstance(value, _PLAIN):
         return "value", value
-    at = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(value, torch._ops.OpOverload):
+        at: Any = "torch", f"ops.{value}"
+    elif isinstance(value, torch._ops.HigherOrderOperator):
+        at = "torch", f"ops.higher_order.{value.name()}"
+    else:
+        at = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if at[0] in (None, "torch"):  # torch.mm and its like are methods of a class that nobody sees
+            at = "torch", getattr(value, "__name__", None)
     try:
-        return ("part", at) if _part(*at) is value else None  # type: ignore[arg-type]
+        return ("part", at) if _part(*at) is value else None
     except (AttributeError, ImportError, TypeError, ValueError):
         return None
+
+
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 __all__ = ["Boxed", "GraphPlan", "boxed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def places_of(region: Region, most: int = 4) -> list[str]:
     return places if len(places) <= most else [*places[:most], f"and {len(places) - most} more"]
 
 
+@functools.lru_cache(maxsize=4096)
 def _line(trace: str) -> str:
     """The innermost line of a stack trace: file, number, text."""
     lines = trace.splitlines()

@@ -8,6 +8,7 @@ into the regions that read them. Read first: `find_regions`.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -59,9 +60,10 @@ tiles, and a norm that wrote its result across its rows would write single eleme
 
 def is_cheap(node: Node) -> bool:
     """True for views and factories, and for the parts of a view that has several."""
-    if is_getitem(node):
-        return is_cheap(node.args[0])  # type: ignore[arg-type]
-    rule = lookup(node.target)
+    target = node.target
+    if target is operator.getitem:
+        return isinstance(node.args[0], Node) and is_cheap(node.args[0])
+    rule = lookup(target)
     return rule is not None and rule.is_cheap and MOVES not in node.meta
 
 
@@ -214,7 +216,7 @@ def _is_large(node: Node) -> bool:
 
 
 def is_getitem(node: Node) -> bool:
-    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[0], Node)
+    return node.target is operator.getitem and isinstance(node.args[0], Node)
 
 
 def _sources(node: Node, views: set[Node]) -> list[Node]:

@@ -11,7 +11,9 @@ Read first: `simplify`.
 
 from __future__ import annotations
 
+import inspect
 import operator
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -36,7 +38,7 @@ def simplify(graph: Graph, *, splits_bias: bool) -> None:
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in KEPT:
             _expand(graph, node)
-    graph.eliminate_dead_code()
+    drop_unread(graph)
     checked = {_index_key(node.args[1]): node for node in graph.nodes if node.target in (aten.index.Tensor, aten._unsafe_index.Tensor)}
     for node in graph.nodes:
         if node.target is aten.index_put.default and len(node.args) == 4 and node.args[3] is True and _is_inside(node, checked):
@@ -56,11 +58,58 @@ def fake_result(node: Node, *others: Node) -> Any:
     """Return what a call gives for the fake values of its arguments; the mode is theirs, or that of `others`."""
     given, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     mode = next(v.fake_mode for n in (*node.all_input_nodes, *others) if isinstance(v := n.meta["val"], FakeTensor))
+    key = _fake_key(node.target, given, named)
+    known = None if key is None else _fakes.setdefault(mode, {}).get(key)
     with mode, torch.no_grad():
+        if known is not None:
+            return torch.empty_strided(*known[:2], dtype=known[2], device=known[3])
         value = node.target(*given, **named)  # type: ignore[operator]
         if isinstance(value, torch.Tensor) and value._is_view():  # which remembers whose it is, and could not be written to a file
             value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    if key is not None and isinstance(value, torch.Tensor) and _are_numbers(value) and value.layout is torch.strided:
+        _fakes[mode][key] = tuple(value.shape), value.stride(), value.dtype, value.device
     return value
+
+
+_fakes: "weakref.WeakKeyDictionary[Any, dict[Any, Any]]" = weakref.WeakKeyDictionary()
+"""Per mode of a trace: what an op gave for arguments of these sizes. Equal layers ask the same again."""
+
+
+def _fake_key(target: Any, given: Any, named: Any) -> Any:
+    """What a fake result depends on; None where that is more than numbers and dense tensors of known sizes."""
+    out: list[Any] = [target]
+    stack = [given, *named.items()]
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind is FakeTensor:
+            if not _are_numbers(value) or value.layout is not torch.strided or value.is_conj() or value.is_neg():
+                return None
+            out.append((tuple(value.shape), value.stride(), value.dtype, value.device))
+        elif isinstance(value, (list, tuple)):
+            out.append((kind, len(value)))
+            stack += value
+        elif value is None or kind in (int, float, bool, str) or isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+            out.append((kind, value))
+        else:
+            return None
+    return tuple(out)
+
+
+def _are_numbers(value: torch.Tensor) -> bool:
+    return all([type(n) is int for n in (*value.shape, *value.stride())])
+
+
+_KNOWS_RANDOMS = "impure_random" in inspect.signature(Node.is_impure).parameters
+"""An older torch has one answer for random ops."""
+
+
+def drop_unread(graph: Graph) -> None:
+    """Erase calls that nothing reads and that only compute; what torch's own function does, without its walk that checks the order of all nodes."""
+    keeps_randoms = torch._guards.TracingContext.try_get() is None or torch._inductor.config.fallback_random
+    for node in reversed(graph.nodes):
+        if not node.users and not (node.is_impure(keeps_randoms) if _KNOWS_RANDOMS else node.is_impure()):  # type: ignore[call-arg, unused-ignore]
+            graph.erase_node(node)
 
 
 def _replace(graph: Graph, node: Node, by: Node) -> None:
@@ -315,4 +364,4 @@ _REWRITES: dict[Any, Callable[[Graph, Node], None]] = {
     aten.as_strided.default: _as_view, aten.embedding_dense_backward.default: _gradient_in_order,
 }  # fmt: skip
 
-__all__ = ["CONVOLUTIONS", "KEPT", "emit", "fake_result", "simplify"]
+__all__ = ["CONVOLUTIONS", "KEPT", "drop_unread", "emit", "fake_result", "simplify"]

@@ -34,8 +34,10 @@ def digest_of(structure: Hashable, region: Region) -> str:
 def _argument(value: Any, numbers: dict[Node, int]) -> Hashable:
     if isinstance(value, Node):
         return "node", numbers[value]
+    if type(value) is int:
+        return value
     if isinstance(value, (list, tuple)):
-        return tuple(_argument(v, numbers) for v in value)
+        return tuple([_argument(v, numbers) for v in value])
     if isinstance(value, dict):
         return tuple((k, _argument(v, numbers)) for k, v in sorted(value.items()))
     return type(value).__name__, str(value)
@@ -43,10 +45,10 @@ def _argument(value: Any, numbers: dict[Node, int]) -> Hashable:
 
 def _value(value: Any, symbols: dict[str, int]) -> Hashable:
     if isinstance(value, torch.Tensor):
-        sizes = tuple(_size(s, symbols) for s in (*value.shape, *value.stride()))
+        sizes = tuple([s if type(s) is int else _size(s, symbols) for s in (*value.shape, *value.stride())])
         return str(value.dtype), value.device.type, sizes
     if isinstance(value, (tuple, list)):
-        return tuple(_value(v, symbols) for v in value)
+        return tuple([_value(v, symbols) for v in value])
     return type(value).__name__, _size(value, symbols)
 
 

@@ -291,6 +291,7 @@ class RecordedCalls:
         self.entries: list[str] = []
         self._recorded: list[RecordedKernel] = []
         self._written = 0
+        self._runs: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {}
         self._table: dict[Any, tuple[Any, ...]] = {}
         self._last: list[tuple[Any, ...]] = [()]
         self._kinds: tuple[str, ...] = ()
@@ -338,25 +339,32 @@ class RecordedCalls:
         try:
             signature = signature_of(values)
             engine = _engine(values, device, options)
-            cache = default_cache(options)
             key = _key(self.definition, signature, device, engine, options)
-            artefact = None if cache is None else cache.get(key)
-            if artefact is None:
+            if key not in self._runs and not self._read_record(key, engine, options):
                 return False
-            kept_code.unpack(artefact.blobs.get(CODE, b""))
-            record = _read(artefact.metadata.get(RECORD))
-            if self._kinds not in ((), record.kinds):
-                return False
-            run, kernels = _rebuilt(record, engine, options)
-            self._remember(record.kinds, values, device, run)
+            self._remember(*self._runs[key], values, device)  # the table tells parameters from other tensors; a record serves both
         except Exception as error:  # noqa: BLE001  (a record is an offer: without it the definition serves the call, and says what is wrong)
             log.debug("no call from a record: %s: %s", type(error).__name__, error)
             return False
+        return True
+
+    def _read_record(self, key: str, engine: Engine, options: Options) -> bool:
+        """Tell whether there is a record, whose function is known now. Errors: NoRecord, and whatever a damaged one raises."""
+        cache = default_cache(options)
+        artefact = None if cache is None else cache.get(key)
+        if artefact is None:
+            return False
+        kept_code.unpack(artefact.blobs.get(CODE, b""))
+        record = _read(artefact.metadata.get(RECORD))
+        if self._kinds not in ((), record.kinds):
+            return False
+        run, kernels = _rebuilt(record, engine, options)
+        self._runs[key] = record.kinds, run
         self._recorded += [k for k in kernels if k not in self._recorded]
         self.entries += _entries_of(key, record)
         return True
 
-    def _remember(self, kinds: tuple[str, ...], values: Sequence[Any], device: Any, run: Callable[..., Any]) -> None:
+    def _remember(self, kinds: tuple[str, ...], run: Callable[..., Any], values: Sequence[Any], device: Any) -> None:
         """Put a function into the table, as `weft.runtime.calls.Caller` does."""
         tensors, fits = _storage_check(kinds, values)
         fits(*(v for _, v in tensors), *(v.data_ptr() for _, v in tensors), *(None for _ in tensors))

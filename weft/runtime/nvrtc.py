@@ -92,9 +92,12 @@ def candidates(setting: str = "") -> list[Candidate]:
                 found += _matches(os.path.join(folder, pattern), f"{package} wheel")
     roots = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
     roots += [sys.prefix, "/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True)]
-    for root in roots:
-        for folder in ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"):
-            found += _matches(os.path.join(root, folder, "libnvrtc.so.*[0-9]"), "CUDA toolkit")
+    places = [os.path.join(root, folder) for root in roots for folder in ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")]
+    once: dict[str, str] = {}
+    for place in places:
+        once.setdefault(os.path.realpath(place), place)  # a toolkit has several names for one folder of a thousand files
+    for place in once.values():
+        found += _matches(os.path.join(place, "libnvrtc.so.*[0-9]"), "CUDA toolkit")
     found += [Candidate(f"libnvrtc.so.{major}", "system", major) for major in (13, 12)]
     unique = {os.path.realpath(c.path) if os.path.isabs(c.path) else c.path: c for c in reversed(found)}
     return sorted(reversed(unique.values()), key=_preference)
@@ -213,6 +216,9 @@ def _builtins_beside(path: str) -> list[str]:
     return glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.realpath(path))), "libnvrtc-builtins*.so*"))
 
 
+_identity_lock = forking.lock()
+
+
 def identity(setting: str | None = None) -> str:
     """Tell which NVRTC would compile, without loading it when its file tells: a cached kernel needs no compiler.
 
@@ -222,7 +228,10 @@ def identity(setting: str | None = None) -> str:
     setting = current().nvrtc if setting is None else setting
     candidate = _first_choice.get(setting)
     if candidate is None:
-        candidate = _first_choice[setting] = next((c for c in candidates(setting) if os.path.exists(c.path)), None) or _loadable(setting)
+        with _identity_lock:  # threads that want it at the same time wait for the first
+            candidate = _first_choice.get(setting)
+            if candidate is None:
+                candidate = _first_choice[setting] = next((c for c in candidates(setting) if os.path.exists(c.path)), None) or _loadable(setting)
     return _identity_of(candidate.path) or f"{load(setting).version_text}"
 
 

@@ -13,15 +13,26 @@
 import sys
 from typing import Any
 
+import torch
+
 from . import lookups, losses, pointwise, randoms, reductions, shapes
 from .rules import RULES, Declined, Rule
 
 
+_known: dict[int, tuple[Any, Rule]] = {}
+"""Rules of ops by the id of the op, which stays as long as it stands here: its hash is Python code of torch's, and a graph is asked for it at every turn."""
+
+
 def lookup(target: Any) -> Rule | None:
     """Return the rule of an op, or None."""
+    known = _known.get(id(target))
+    if known is not None:
+        return known[1]
     found = RULES.get(target)
     if found is None and getattr(target, "namespace", "") == "prims":
         found = RULES.get(str(target))
+    if found is not None and isinstance(target, torch._ops.OpOverload):
+        _known[id(target)] = target, found
     if found is not None or "weft.nn.library" not in sys.modules:
         return found
     from .own import own_rule  # with the compiler, which a process that finds its graphs in a cache does without

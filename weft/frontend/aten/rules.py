@@ -190,9 +190,14 @@ def hint(size: Any) -> int:
 
 def tensor_dtypes(node: torch.fx.Node) -> set[torch.dtype]:
     """The types of a node's tensor arguments and results."""
-    values = [node.meta.get("val"), *(a.meta.get("val") for a in node.all_input_nodes)]
-    flat = [v for value in values for v in (value if isinstance(value, (tuple, list)) else [value])]
-    return {v.dtype for v in flat if isinstance(v, torch.Tensor)}
+    found: set[torch.dtype] = set()
+    for at in (node, *node.all_input_nodes):
+        value = at.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            found.add(value.dtype)
+        elif isinstance(value, (tuple, list)):
+            found.update([v.dtype for v in value if isinstance(v, torch.Tensor)])
+    return found
 
 
 __all__ = ["RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "meta_of", "rule", "tensor_dtypes"]
