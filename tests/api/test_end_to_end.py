@@ -52,6 +52,25 @@ def test_layouts_of_inputs(name):
     assert torch.equal(out, x + x)
 
 
+@pytest.mark.parametrize("first", ["scalar", "tensor"])
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_scalars_say_nothing_of_the_alignment_of_tensors(first, start):
+    """Tensors and scalars are numbered apart, both from 0."""
+    x = torch.randn(48, device=DEVICE)[start : start + 40].view(5, 8)
+
+    def define(fd):
+        s = fd.define_scalar(DataType.Double) if first == "scalar" else None
+        t = fd.define_tensor([-1, -1], contiguity=True)
+        s = fd.define_scalar(DataType.Double) if s is None else s
+        fd.add_output(fd.ops.mul(t, s))
+        fd.add_output(fd.ops.sub(t, fd.ops.sum(fd.ops.mul(t, s), dims=[1], keepdim=True)))
+
+    scaled, centred = executed(define, [0.5, x] if first == "scalar" else [x, 0.5])
+    assert torch.equal(scaled, x * 0.5)
+    want = x.double() - (x.double() * 0.5).sum(1, keepdim=True)
+    assert (centred.double() - want).abs().max() <= 8 * 2**-24 * x.abs().sum(1).max() + 1e-7
+
+
 def test_scalars_of_the_cpu_and_of_python():
     def define(fd):
         x, c, s = fd.define_tensor([-1], contiguity=True), fd.define_tensor([], [], is_cpu=True), fd.define_scalar(DataType.Double)

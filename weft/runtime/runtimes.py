@@ -318,6 +318,8 @@ def alignments_bits(shared: SharedDefinition, use: KernelUse, sizes: Sizes) -> d
     bits: dict[str, int] = {}
     shown: dict[Val, Val] = {step.output: step.source for step in sizes.plan.steps if isinstance(step, ViewStep)}
     for own, value in zip(use.part.fusion.inputs(), use.inputs):
+        if not isinstance(own, TensorView):
+            continue  # scalars have numbers of their own: S0 is not T0
         while value in shown:
             value = shown[value]
         bound = sizes.bound.tensors.get(sizes.places.get(input_name(value), -1))
