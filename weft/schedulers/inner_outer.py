@@ -19,7 +19,7 @@ from ..arch import CP_ASYNC_BYTES, Arch
 from ..expr import Sym, evaluate_int
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
-from ..ir.values import Expr, IterDomain, ReductionOp, TensorView
+from ..ir.values import Expr, IterDomain, ReductionOp, TensorView, no_reductions
 from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer, load_whole_units
 from ..schedule.peel import Peel, Phase, write_partials_by_phase
@@ -37,7 +37,7 @@ from .inner_outer_params import LOADS, InnerOuterParams
 from .persistent_params import SHARE_MULTIPLE, WARP_MULTIPLE
 from .facts import RowAnalysis
 from .row_passes import Passes, later_uses, load_again
-from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, names_in_vectors, row_sizes, split_axis
+from .rows import BOUND, Template, arrange, arrange_axes, class_order, merge_axes_at, names_in_vectors, places_in_order, row_sizes, split_axis
 from .two_sides import TwoSidedAnalysis, analyze_two_sides
 from .limits import TIMED_OF_A_WAY
 
@@ -247,9 +247,7 @@ def split_steps(reference: TensorView, params: InnerOuterParams, aligned: frozen
 def columns_in_memory(reduction: Expr, analysis: RowAnalysis) -> list[int]:
     """Return which of the kept axes of a column reduction comes first in memory, second, and so on."""
     total: TensorView = reduction.outputs[0]  # type: ignore[assignment]
-    classes = [analysis.axes.of(a) for a in total.get_logical_domain() if not a.is_reduction()]
-    place = {n: k for k, n in enumerate(analysis.shape.order)}
-    return sorted(range(len(classes)), key=lambda n: -1 if classes[n] is None else place[classes[n]])  # type: ignore[index]
+    return places_in_order(no_reductions(total.get_logical_domain()), analysis.shape.order, analysis.axes)
 
 
 def cut(total: TensorView, row_axes: int, params: InnerOuterParams, order: list[int]) -> TensorView:

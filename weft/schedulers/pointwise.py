@@ -17,7 +17,7 @@ from ..schedule.peel import Peel, Phase
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PointwiseAnalysis, analyze_pointwise
 from .pointwise_heuristic import PointwiseParams, choose_with_trace, variants
-from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, split_axis
+from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vectors, phase_of, places_in_order, split_axis
 
 
 class PointWise(Scheduler):
@@ -57,9 +57,7 @@ class PointWise(Scheduler):
 def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams) -> tuple[list[tuple[ParallelType, int]], int, Phase | None]:
     """Transform and bind the loops of the reference; return static block dimensions, how many axes stand left of the unrolled part, and the phase of rows."""
     axes, order = analysis.axes, analysis.order
-    classes = [axes.of(a) for a in analysis.reference.get_logical_domain()]
-    place = {n: k for k, n in enumerate(order)}
-    arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
+    arrange(reference, places_in_order(analysis.reference.get_logical_domain(), order, axes))
     rank = len(reference.get_loop_domain())
     if rank == 0:
         return [], 0, None

@@ -265,9 +265,13 @@ def names_in_vectors(limits: VectorLimits, position: int, params: Any) -> list[i
 
 def class_order(tensor: TensorView, shape: ReductionShape, axes: LoopAxes) -> list[int]:
     """Positions of the loop axes of `tensor` in the order of `shape`; axes of one iteration first."""
-    reference = shape.reference.get_logical_domain()
-    classes = [axes.of(a) for a in reference]
-    place = {n: k for k, n in enumerate(shape.order)}
+    return places_in_order(shape.reference.get_logical_domain(), shape.order, axes)
+
+
+def places_in_order(domain: Sequence[IterDomain], order: Sequence[int], axes: LoopAxes) -> list[int]:
+    """Positions of the axes of `domain` in the order of their classes; axes of one iteration first."""
+    classes = [axes.of(a) for a in domain]
+    place = {n: k for k, n in enumerate(order)}
     return sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k))  # type: ignore[index]
 
 
@@ -277,6 +281,15 @@ def merge_axes_at(tensor: TensorView, first: int, count: int) -> IterDomain | No
         return None
     merge_run(tensor, first, count)
     return tensor.axis(first)
+
+
+def merge_two_runs(tensor: TensorView, outer: int, inner: int) -> tuple[list[IterDomain], IterDomain, IterDomain]:
+    """Merge the `inner` innermost loop axes, and the `outer` ones left of them, at least one each; return what stands left of both, and both."""
+    first = len(tensor.get_loop_domain()) - inner
+    merge_axes_at(tensor, first, inner)
+    merge_axes_at(tensor, first - outer, outer)
+    *left, of_outer, of_inner = tensor.get_loop_domain()
+    return left, of_outer, of_inner
 
 
 def split_axis(

@@ -36,7 +36,7 @@ from .base import Alignments, ScheduleResult, Sizes
 from .cost.passing import passing_ns
 from .cost.short_tiles import ShortTileFacts, ShortTileParts, work_of_short_tiles
 from .limits import NEAR_TILES, ROW_THREAD_REGISTERS
-from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
+from .rows import Template, arrange, arrange_axes, merge_axes_at, merge_two_runs, places_in_order, set_lanes, split_axis
 
 THREADS = (256, 128, 512)
 LEAST_FILLED = 0.5
@@ -227,15 +227,10 @@ def _lay_out(tensor: TensorView, params: ShortTileParams) -> None:
 
 def _tiles(reference: TensorView, found: ShortTiles, params: ShortTileParams) -> None:
     """Bring the loops of the reference to [tiles, one, short, long]."""
-    classes = [found.axes.of(a) for a in found.reference.get_logical_domain()]
-    place = {n: k for k, n in enumerate(found.order)}
-    arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
-    first = len(reference.get_loop_domain()) - len(found.long)
-    long = merge_axes_at(reference, first, len(found.long))
-    short = merge_axes_at(reference, first - len(found.short), len(found.short))
-    outer = reference.get_loop_domain()[:-2]
-    tiles, part = split_axis(reference, long, params.tile_elems)  # type: ignore[arg-type]
-    arrange_axes(reference, [*outer, tiles, short, part])  # type: ignore[list-item]
+    arrange(reference, places_in_order(found.reference.get_logical_domain(), found.order, found.axes))
+    outer, short, long = merge_two_runs(reference, len(found.short), len(found.long))
+    tiles, part = split_axis(reference, long, params.tile_elems)
+    arrange_axes(reference, [*outer, tiles, short, part])
     merge_axes_at(reference, 0, len(outer) + 1)
     split_axis(reference, reference.axis(0), 1)
 

@@ -42,7 +42,7 @@ from .facts import analyze_pointwise
 from .cost.passing import passing_ns
 from .cost.transposes import TileFacts, Tiles, work_of_transposes
 from .cost.short_tiles import ShortTileFacts
-from .rows import Template, arrange, arrange_axes, merge_axes_at, set_lanes, split_axis
+from .rows import Template, arrange, arrange_axes, merge_axes_at, merge_two_runs, places_in_order, set_lanes, split_axis
 from .short_tiles import LEAST_FILLED, THREADS, ShortTileParams, ShortTiles, schedule_short_tiles, short_tiles
 from .limits import FULL_BLOCK_THREADS, NEAR_TILES
 
@@ -403,19 +403,14 @@ def _turn_output(output: TensorView, params: TransposeParams) -> tuple[TensorVie
 
 def tiles_of(reference: TensorView, analysis: TransposeAnalysis, cut: Cut, params: TransposeParams) -> tuple[IterDomain, IterDomain]:
     """Bring the loops of the reference to [tiles, across, along]; return the axes along and across that were cut into tiles."""
-    classes = [analysis.axes.of(a) for a in analysis.reference.get_logical_domain()]
-    place = {n: k for k, n in enumerate(cut.order)}
-    arrange(reference, sorted(range(len(classes)), key=lambda k: (-1 if classes[k] is None else place[classes[k]], k)))  # type: ignore[index]
-    first_along = len(reference.get_loop_domain()) - len(cut.along)
-    along = merge_axes_at(reference, first_along, len(cut.along))
-    across = merge_axes_at(reference, first_along - len(cut.across), len(cut.across))
-    outer = reference.get_loop_domain()[:-2]
-    across_tiles, across_part = split_axis(reference, across, params.tile_elems)  # type: ignore[arg-type]
-    along_tiles, along_part = split_axis(reference, along, params.tile_elems)  # type: ignore[arg-type]
+    arrange(reference, places_in_order(analysis.reference.get_logical_domain(), cut.order, analysis.axes))
+    outer, across, along = merge_two_runs(reference, len(cut.across), len(cut.along))
+    across_tiles, across_part = split_axis(reference, across, params.tile_elems)
+    along_tiles, along_part = split_axis(reference, along, params.tile_elems)
     tiles = (across_tiles, along_tiles) if params.is_along_first else (along_tiles, across_tiles)
     arrange_axes(reference, [*outer, *tiles, across_part, along_part])
     merge_axes_at(reference, 0, len(outer) + 2)
-    return along, across  # type: ignore[return-value]
+    return along, across
 
 
 def _turned_side(tensor: TensorView, params: TransposeParams, *, has_vectors: bool) -> None:
