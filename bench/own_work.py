@@ -68,7 +68,6 @@ def watched() -> Clock:
     """Return a clock of weft's functions."""
     import functorch.compile
 
-    from torch._functorch import compile_utils
     from weft.cache import DiskCache
     from weft.frontend import ahead, backend, packs, region_call, stored
     from weft.runtime import call_records, driver, engines, nvrtc
@@ -78,7 +77,6 @@ def watched() -> Clock:
     clock.watch(backend, "compile_graph", "graphs")
     clock.watch(backend, "partition", "rewrites")
     clock.watch(functorch.compile, "min_cut_rematerialization_partition", "torch's partitioner")
-    clock.watch(compile_utils, "fx_graph_cse", "torch's partitioner")
     clock.watch(stored.StoredGraph, "prepare_for_serialization", "writing")
     clock.watch(stored.StoredGraph, "post_compile", "plans")
     clock.watch(stored.StoredGraph, "graph", "graphs read again")

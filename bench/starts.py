@@ -26,7 +26,7 @@ PLACES = {"TORCHINDUCTOR_CACHE_DIR": "torch", "WEFT_CACHE_DIR": "weft", "TRITON_
 PHASES = ("bytecode_tracing", "build_guards", "OutputGraph.call_user_compiler", "inductor_codecache_torch_key", "AOTAutogradCache.inductor_load")
 
 
-def start_of(name: str, which: str, device: str) -> None:
+def start_of(name: str, which: str, device: str, *, infers: bool = True) -> None:
     """Print what the first step of a model takes in this process, and what of weft's came from caches; then run inference once, for the caches."""
     import models
     import torch
@@ -59,9 +59,10 @@ def start_of(name: str, which: str, device: str) -> None:
     found |= {phase: sum(times[phase]) for phase in PHASES if phase in times}
     found |= {"second_s": step(fast)} | (taken_from_caches() if which == "weft" else {})
     found |= {"cache": dict(torch._dynamo.utils.counters["aot_autograd"])}
-    model.eval()
-    with torch.no_grad():
-        fast(*inputs[:-1])
+    if infers:
+        model.eval()
+        with torch.no_grad():
+            fast(*inputs[:-1])
     print(json.dumps({key: round(value, 3) if isinstance(value, float) else value for key, value in found.items()}))
 
 
@@ -72,12 +73,12 @@ def taken_from_caches() -> dict[str, int]:
     return {"calls": len(calls), "from_records": sum(c.executor is None for c in calls)}
 
 
-def one_start(name: str, which: str, caches: str, device: str) -> dict[str, Any]:
+def one_start(name: str, which: str, caches: str, device: str, *more: str) -> dict[str, Any]:
     """Run `start_of` in a new process with the caches in a folder, and return what it printed."""
     environment = {**os.environ, **{variable: f"{caches}/{which}/{name}/{place}" for variable, place in PLACES.items()}}
     environment |= {"PYTHONPYCACHEPREFIX": f"{Path(caches).parent}/bytecode", "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, __file__, "--one", "--models", name, "--backends", which, "--device", device]
+    command = [sys.executable, __file__, "--one", "--models", name, "--backends", which, "--device", device, *more]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else {"problem": done.stderr[-900:]}
     return {"model": name, "backend": which} | found
@@ -90,14 +91,16 @@ def main() -> None:
     parser.add_argument("--states", nargs="+", default=["cold", "warm", "warm"])
     parser.add_argument("--caches", default="", help="folder for caches, which are to be empty for cold starts")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--trains-only", action="store_true", help="no inference behind the counted steps")
     parser.add_argument("--one", action="store_true", help="the start of this process, with the caches that the environment names")
     a = parser.parse_args()
+    more = ["--trains-only"] if a.trains_only else []
     if a.one:
-        start_of(a.models[0], a.backends[0], a.device)
+        start_of(a.models[0], a.backends[0], a.device, infers=not a.trains_only)
         return
     for which in a.backends if "cold" in a.states else ():
         for _ in range(2):  # a warm process imports other modules than a cold one
-            one_start(a.models[-1], which, f"{a.caches}/first", a.device)
+            one_start(a.models[-1], which, f"{a.caches}/first", a.device, *more)
     for state in a.states:
         for name in a.models:
             for which in a.backends:

@@ -27,6 +27,7 @@ from .backend_options import BackendOptions, BadOption, BadOptionValue, chosen_o
 from .channels_last import lay_out_convolutions
 from .compiling import compile_graph, is_on_cpu, run_plan
 from .cuda_graphs import CudaGraphs
+from .equal_nodes import merge_equal
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
 from .rewrites import KEPT, simplify
@@ -100,20 +101,22 @@ def partition(
     """Split a joint graph for the fewest saved bytes. Before, ops that only hand a tensor on go: torch's partitioner would not compute them again, and save
     what a softmax hands to its backward."""
     from functorch.compile import min_cut_rematerialization_partition
-    from torch._functorch.compile_utils import fx_graph_cse
 
+    functorch_config: Any = importlib.import_module("torch._functorch.config")
     for node in list(joint.graph.nodes):
         if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default) and not any(user.op == "output" for user in node.users):
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
-    joint.graph = fx_graph_cse(joint.graph)  # else the partitioner would, and keep the marks of one of two equal nodes
+    merge_equal(joint.graph)
     is_ours = is_emulated or not is_on_cpu(joint.graph)
     simplify(joint.graph, splits_bias=is_ours)
     if is_ours:
         align_products(joint.graph)
         lay_out_convolutions(joint.graph)
+    merge_equal(joint.graph)
     _save_what_extrema_are_of(joint.graph)
-    return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
+    with functorch_config.patch(cse=False):  # else the partitioner would, and keep the marks of one of two equal nodes
+        return min_cut_rematerialization_partition(joint, joint_inputs, **keywords)
 
 
 def _save_what_extrema_are_of(graph: torch.fx.Graph) -> None:

@@ -1,6 +1,6 @@
 """A compiled graph as text: Python code with one call per region and per op of torch's, and what the code names.
 
-Another process runs it without torch's graph, which takes 5 ms per hundred nodes to unpickle. Read first: `GraphPlan`, `boxed`.
+Another process runs it without torch's graph, which takes 5 ms per hundred nodes to unpickle where torch wrote it. Read first: `GraphPlan`, `boxed`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ class GraphPlan:
         """Return the function, with these calls of regions."""
         kept_code.unpack(self.code)
         found: dict[str, Callable[[Any], Any]] = {
-            "region": lambda number: calls[number], "part": lambda at: _part(*at), "value": lambda value: value,
+            "region": lambda number: calls[number], "part": lambda at: part(*at), "value": lambda value: value,
         }
         names = {name: found[kind](value) for name, (kind, value) in self.names.items()}
         constants = {name: value.clone() if value.data_ptr() % ALIGNED_BYTES else value for name, value in self.constants.items()}
         return Boxed(self.source, names, SimpleNamespace(**constants), self.kind, lambda: self)
 
 
-def _part(module: str, path: str) -> Any:
+def part(module: str, path: str) -> Any:
+    """Return what a module has at a path of names."""
     return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 
 
@@ -106,6 +107,12 @@ def _named(value: Any, place: dict[int, int]) -> tuple[str, Any] | None:
         return "region", place[id(value)]
     if value is None or isinstance(value, _PLAIN):
         return "value", value
+    at = named_part(value)
+    return None if at is None else ("part", at)
+
+
+def named_part(value: Any) -> tuple[str, str] | None:
+    """Return the module and the path of a function or an op, by which `part` finds it; None where it does not."""
     if isinstance(value, torch._ops.OpOverload):
         at: Any = "torch", f"ops.{value}"
     elif isinstance(value, torch._ops.HigherOrderOperator):
@@ -115,7 +122,7 @@ def _named(value: Any, place: dict[int, int]) -> tuple[str, Any] | None:
         if at[0] in (None, "torch"):  # torch.mm and its like are methods of a class that nobody sees
             at = "torch", getattr(value, "__name__", None)
     try:
-        return ("part", at) if _part(*at) is value else None
+        return at if part(*at) is value else None
     except (AttributeError, ImportError, TypeError, ValueError):
         return None
 
@@ -123,4 +130,4 @@ def _named(value: Any, place: dict[int, int]) -> tuple[str, Any] | None:
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-__all__ = ["Boxed", "GraphPlan", "boxed"]
+__all__ = ["Boxed", "GraphPlan", "boxed", "named_part", "part"]

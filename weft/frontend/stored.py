@@ -19,6 +19,7 @@ import torch
 from torch._inductor.output_code import OutputCode
 
 from .cuda_graphs import Recording, recorded
+from .graph_file import graph_of, written
 from .graph_key import keys_without_inductor
 from .graph_plan import Boxed, GraphPlan
 from .origins import MODULE, module_of
@@ -55,29 +56,29 @@ class StoredGraph(OutputCode):
 
     def prepare_for_serialization(self) -> None:
         """Write the graph; what runs in this process stays as it is."""
-        from torch.fx._graph_pickler import GraphPickler, Options
-
         if self.payload or self.gm is None:
             return
         self.plan = self.plain.plan() if isinstance(self.plain, Boxed) else None
+        self.payload = (self.plan and written(self.gm.graph, self.plan.constants)) or self._pickled()
+
+    def _pickled(self) -> bytes:
+        """The graph as torch writes graphs."""
+        from torch.fx._graph_pickler import GraphPickler, Options
+
+        assert self.gm is not None
         copied = torch.fx.GraphModule(self.gm, _without_origins(self.gm.graph))
         for name in () if self.plan is None else self.plan.constants:
             setattr(copied, name, torch.empty(0))  # the plan has it
-        self.payload = GraphPickler.dumps(copied, Options(ops_filter=None))
+        return GraphPickler.dumps(copied, Options(ops_filter=None))
 
     def graph(self) -> torch.fx.GraphModule:
         """Return the graph."""
-        from torch._subclasses import FakeTensorMode
-        from torch.fx._graph_pickler import GraphPickler
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
         from torch.utils._python_dispatch import _disable_current_modes
 
         if self.gm is None:
+            constants = {} if self.plan is None else self.plan.constants
             with _disable_current_modes():
-                self.gm = GraphPickler.loads(self.payload, FakeTensorMode(shape_env=ShapeEnv()))  # type: ignore[assignment]
-                for name, tensor in {} if self.plan is None else self.plan.constants.items():
-                    setattr(self.gm, name, tensor)
-        assert self.gm is not None
+                self.gm = graph_of(self.payload, constants) if self.payload.startswith(b"{") else _unpickled(self.payload, constants)
         return self.gm
 
     def post_compile(self, *args: Any, **keywords: Any) -> None:
@@ -102,6 +103,17 @@ class StoredGraph(OutputCode):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "gm": None, "plain": None, "run": None}
+
+
+def _unpickled(payload: bytes, constants: dict[str, torch.Tensor]) -> torch.fx.GraphModule:
+    from torch._subclasses import FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    found: Any = GraphPickler.loads(payload, FakeTensorMode(shape_env=ShapeEnv()))
+    for name, tensor in constants.items():
+        setattr(found, name, tensor)
+    return found
 
 
 def _without_origins(graph: torch.fx.Graph) -> torch.fx.Graph:
