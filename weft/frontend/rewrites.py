@@ -60,15 +60,21 @@ def fake_result(node: Node, *others: Node) -> Any:
     mode = next(v.fake_mode for n in (*node.all_input_nodes, *others) if isinstance(v := n.meta["val"], FakeTensor))
     key = _fake_key(node.target, given, named)
     known = None if key is None else _fakes.setdefault(mode, {}).get(key)
+    if known is not None:
+        return _fake(mode, *known)
     with mode, torch.no_grad():
-        if known is not None:
-            return torch.empty_strided(*known[:2], dtype=known[2], device=known[3])
         value = node.target(*given, **named)  # type: ignore[operator]
         if isinstance(value, torch.Tensor) and value._is_view():  # which remembers whose it is, and could not be written to a file
             value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if key is not None and isinstance(value, torch.Tensor) and _are_numbers(value) and value.layout is torch.strided:
         _fakes[mode][key] = tuple(value.shape), value.stride(), value.dtype, value.device
     return value
+
+
+def _fake(mode: Any, sizes: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a dense fake tensor, made without a call through the mode."""
+    with torch._C._DisableTorchDispatch():
+        return FakeTensor(mode, torch.empty_strided(sizes, strides, dtype=dtype, device="meta"), device)
 
 
 _fakes: "weakref.WeakKeyDictionary[Any, dict[Any, Any]]" = weakref.WeakKeyDictionary()
