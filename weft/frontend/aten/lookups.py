@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ...ir.values import TensorView
 from .rules import Declined, Operand, Translation, meta_of, rule
 from .shapes import cut
 
@@ -45,9 +46,11 @@ def index_select(t: Translation, x: Operand, dim: int, indices: Operand) -> Oper
 
 @rule(aten.gather.default)
 def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> Operand:
-    if t.rank(x) == 0:
-        raise Declined("a tensor without axes")
-    return t.ops.gather(x, indices, dim % t.rank(x))
+    if t.rank(x) == 0 or t.rank(indices) == 0:
+        if t.rank(x) == t.rank(indices):
+            return t.ops.set(x)  # the only element
+        raise Declined("a single index")
+    return t.ops.gather(x, t.to(indices, torch.int64), dim % t.rank(x))
 
 
 def _adjacent_integers(node: torch.fx.Node) -> str:
@@ -101,26 +104,49 @@ def _few_places(node: torch.fx.Node) -> str:
     given: Any = node.args
     base, dim, index = given[0].meta["val"], given[1], given[2].meta["val"]
     source = meta_of(given[3])
-    if base.dim() == 0 or index.dim() != base.dim():
-        return "a scatter without axes"
+    if index.dim() != base.dim():
+        return "a scatter whose positions have other axes"
+    if base.dim() == 0:
+        return ""
     dim %= base.dim()
     if not isinstance(index.shape[dim], int) or not 0 < index.shape[dim] <= MOST_PLACES:
         return f"a scatter of other than 1 to {MOST_PLACES} elements along its axis"
     others = [*(zip(index.shape, source.shape) if isinstance(source, torch.Tensor) and source.dim() else ())]
     others += [(a, b) for d, (a, b) in enumerate(zip(index.shape, base.shape)) if d != dim]
-    return "" if all(statically_known_true(a == b) for a, b in others) else "a scatter from or into a part of a tensor"
+    is_known = all(isinstance(n, int) for pair in others for n in pair) and 0 not in index.shape
+    return "" if is_known or all(statically_known_true(a == b) for a, b in others) else "a scatter from or into a part of a tensor of open sizes"
 
 
 def _scattered(t: Translation, base: Operand, dim: int, index: Operand, source: Operand, put: Callable[[Operand, Operand, Operand], Operand]) -> Operand:
     """put(is its place, the element, what stands there), for the elements along the axis in turn: of equal places the last counts."""
+    if t.rank(base) == 0:
+        return put(t.ops.eq(t.to(index, torch.int64), 0), source, base)
     dim %= t.rank(base)
     value: Any = t.node.args[2]
+    index, source = _of_sizes_of(t, base, dim, index, source)
     place = t.ops.iota(base.size(dim), t.constant(0, torch.int64), t.constant(1, torch.int64), dtype=t.dtype(torch.int64))
     place = t.ops.broadcast(place, is_broadcast_dim=[d != dim for d in range(t.rank(base))])
     for at in range(value.meta["val"].shape[dim]):
         wanted, element = (_one(t, x, dim, at) if t.rank(x) else x for x in (index, source))
         base = put(t.ops.eq(place, wanted), element, base)
     return base
+
+
+def _of_sizes_of(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> tuple[Operand, Operand]:
+    """Positions and elements of a scatter into a part of `base`, with the sizes of `base` off the axis: what is beyond the part has a position that no element
+    has. Of a source that is larger than the positions, the part of their sizes counts."""
+    given: Any = t.node.args
+    whole, part = (tuple(n.meta["val"].shape) for n in (given[0], given[2]))
+    if t.rank(source):
+        for d, (extent, wanted) in enumerate(zip(given[3].meta["val"].shape, part)):
+            if isinstance(extent, int) and extent != wanted:
+                source = cut(t, source, d, 0, wanted)
+    missing = [a - b if d != dim and isinstance(a, int) and isinstance(b, int) else 0 for d, (a, b) in enumerate(zip(whole, part))]
+    if not any(missing):
+        return index, source
+    widths = [w for m in reversed(missing) for w in (0, m)]
+    index = t.ops.pad(index, pad_widths=widths, value=t.constant(-1, torch.int64))
+    return index, t.ops.pad(source, pad_widths=widths, value=t.constant(0, t.result_dtype)) if t.rank(source) else source
 
 
 def _one(t: Translation, x: Operand, dim: int, at: int) -> Operand:
@@ -130,7 +156,7 @@ def _one(t: Translation, x: Operand, dim: int, at: int) -> Operand:
 
 @rule(aten.scatter.src, aten.scatter.value, claims=_few_places)
 def scatter(t: Translation, base: Operand, dim: int, index: Operand, source: Operand) -> Operand:
-    source = source if t.rank(source) else t.constant(source, t.result_dtype)
+    source = t.to(source, t.result_dtype) if isinstance(source, TensorView) else t.constant(source, t.result_dtype)
     return _scattered(t, base, dim, index, source, lambda here, element, there: t.ops.where(here, element, there))
 
 

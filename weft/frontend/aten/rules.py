@@ -31,28 +31,33 @@ class Declined(Exception):
 @dataclass(frozen=True)
 class Rule:
     """make(t, *args, **kwargs): the definition's value, or a tuple of them. is_cheap: a view or a factory, which costs nothing and is copied into every
-    region that reads it. claims(node): why a node is not taken, or ""."""
+    region that reads it. claims(node): why a node is not taken, or "". makes_complex: its result may be complex."""
 
     make: Callable[..., Any]
     is_cheap: bool
     claims: Callable[[torch.fx.Node], str]
+    makes_complex: bool = False
 
 
 RULES: dict[Any, Rule] = {}
 
 
-def rule(*targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], str] = lambda node: "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def rule(
+    *targets: Any, cheap: bool = False, claims: Callable[[torch.fx.Node], str] = lambda node: "", makes_complex: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register a function as the rule of aten overloads. A name: of one that torch defines when it is first needed."""
 
     def register(make: Callable[..., Any]) -> Callable[..., Any]:
         for target in targets:
-            RULES[target] = Rule(make, cheap, claims)
+            RULES[target] = Rule(make, cheap, claims, makes_complex)
         return make
 
     return register
 
 
 SUPPORTED_DTYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool})
+COMPLEX_DTYPES = frozenset({torch.complex64, torch.complex128})
+"""Results of casts. torch computes with them: its Fourier transforms are what needs them."""
 
 
 class Translation:
@@ -200,4 +205,4 @@ def tensor_dtypes(node: torch.fx.Node) -> set[torch.dtype]:
     return found
 
 
-__all__ = ["RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "meta_of", "rule", "tensor_dtypes"]
+__all__ = ["COMPLEX_DTYPES", "RULES", "SUPPORTED_DTYPES", "Declined", "Kind", "Rule", "Translation", "hint", "meta_of", "rule", "tensor_dtypes"]

@@ -238,8 +238,10 @@ def copy(t: Translation, into: Operand, x: Operand, *_: Any) -> Operand:
     """The values of x in the type and sizes of `into`."""
     value = t.node.meta["val"]
     x = t.to(x, value.dtype)
-    if not isinstance(x, TensorView) or t.rank(x) == value.dim() == 0:
+    if not isinstance(x, TensorView):
         raise Declined("a copy of a number")
+    if value.dim() == 0:
+        return t.ops.set(x)
     lead = value.dim() - t.rank(x)
     return t.ops.set(t.ops.broadcast_in_dim(x, shape=t.extents(value.shape), broadcast_dims=list(range(lead, value.dim()))))
 
