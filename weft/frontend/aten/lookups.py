@@ -46,9 +46,10 @@ def index_select(t: Translation, x: Operand, dim: int, indices: Operand) -> Oper
 
 @rule(aten.gather.default)
 def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> Operand:
+    """Of a tensor of one element without axes, that element."""
     if t.rank(x) == 0 or t.rank(indices) == 0:
         if t.rank(x) == t.rank(indices):
-            return t.ops.set(x)  # the only element
+            return t.ops.set(x)
         raise Declined("a single index")
     return t.ops.gather(x, t.to(indices, torch.int64), dim % t.rank(x))
 
