@@ -5,11 +5,15 @@ from __future__ import annotations
 import fuzz_modules
 import opinfo
 import pytest
+import torch
 import whole_models
+
+from weft.frontend.backend import GRAPHS
 
 NAMES = (
     "softmax", "log_softmax", "nn.functional.layer_norm", "nn.functional.gelu", "nn.functional.silu", "var_mean", "sum", "amax", "clamp", "where", "addcmul",
-    "nn.functional.nll_loss", "nn.functional.cross_entropy", "cat", "nn.functional.pad", "remainder", "rsub", "lerp", "expm1", "masked_fill",
+    "nn.functional.nll_loss", "nn.functional.cross_entropy", "cat", "nn.functional.pad", "remainder", "rsub", "lerp", "expm1", "masked_fill", "scatter",
+    "scatter_add", "cfloat",
 )  # fmt: skip
 
 
@@ -48,6 +52,13 @@ def test_sums_of_rows_and_of_their_mirror_images_run_in_kernels(caplog: pytest.L
         problem, text = fuzz_modules.run(5001, kernels=True)
     assert not problem, f"{problem}\n{text}"
     assert "runs in torch" not in caplog.text
+
+
+def test_a_cast_to_complex_numbers_runs_in_a_kernel() -> None:
+    compiled = torch.compile(lambda x: torch.fft.fft((x + 1).to(torch.complex64)), backend="weft", options={"emulate": True, "strict": True, "debug": True})
+    x = torch.arange(6).reshape(2, 3)
+    torch.testing.assert_close(compiled(x), torch.fft.fft((x + 1).to(torch.complex64)))
+    assert [op for graph in GRAPHS for op in graph.torch_ops] == ["aten._fft_c2c.default"]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,14 @@ def test_welford_over_expanded_axes_counts_each_repetition() -> None:
     assert (average.tolist(), squares.tolist(), count.tolist()) == ([0, 1, 2, 3], [0] * 4, [5] * 4)
 
 
+def test_the_mean_of_equal_elements_is_that_element() -> None:
+    """A sum divided by its count is rounded; the square root of what is left would be far from 0."""
+    g = Graph()
+    given = torch.tensor([[0.1], [1 / 3], [float("inf")]]).expand(3, 7)
+    average, squares, _ = evaluate(g.out(*g.welford(g.tensor([3, 7]), [1])), [given])
+    assert torch.equal(average, given[:, 0].double()) and squares[:2].tolist() == [0.0, 0.0]
+
+
 def test_sum_and_prod_over_expanded_axes() -> None:
     g = Graph()
     x = g.tensor([3, 2], expanded={0: -1})

@@ -311,7 +311,12 @@ def _welford(m: _Machine, node: Expr) -> tuple[torch.Tensor, ...]:
 
 
 def _welford_of(x: torch.Tensor, dims: list[int]) -> tuple[torch.Tensor, ...]:
-    mean = x.mean(dims, keepdim=True)
+    """Mean, squared deviations and count. The mean of equal elements is that element, so that they have no deviation: a sum divided by its count is rounded."""
+    first = x.detach()
+    for dim in dims if x.numel() else ():
+        first = first.narrow(dim, 0, 1)
+    shift = torch.where(torch.isfinite(first), first, torch.zeros_like(first)) if x.numel() else torch.zeros((), dtype=x.dtype, device=x.device)
+    mean = shift + (x - shift).mean(dims, keepdim=True)
     squares = (x - mean).square().sum(dims)
     count = 1
     for dim in dims:

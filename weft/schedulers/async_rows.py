@@ -104,7 +104,7 @@ def store_rows(template: Template, analysis: PersistentAnalysis) -> dict[TensorV
     rows = {t.name for t in analysis.row_outputs}
     out: dict[TensorView, TensorView] = {}
     for local, output in template.outputs:
-        if sample_of(output) is None and (output.name in rows or local.name in rows):
+        if sample_of(output) is None and template.name_of[output] in rows:
             shared = cache_before(output, LoadStoreOpType.tma)
             set_memory_type(shared, MemoryType.shared)
             out[shared] = output

@@ -497,6 +497,8 @@ class PersistentAnalysis(RowAnalysis):
         self.still_axes = self._still_axes()
         self.reads_twice = False
         """Two readings are enough: one for all reductions, and one for what uses them. Asked by schedulers that do not keep what was read."""
+        self.can_look_up_again = True
+        """False where passes that do their lookups themselves would have no tensor left that joins their loops, see `loops_stay_joined`."""
 
     def _still_axes(self) -> int:
         """How many of the innermost reduced loops some input does not have that has others of their run; 0: none, or a result lacks them too."""

@@ -28,7 +28,7 @@ from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
-from .row_passes import Passes, in_fewer_passes, keep_elsewhere
+from .row_passes import NOT_JOINED, Passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
 from .rows import Rows, Template, canonical_rows, names_in_vectors, peel_of, phase_of_rows, positions, split_axis, whole_warps
 
@@ -48,9 +48,12 @@ class InnerPersistent(Scheduler):
             return Decline(str(found))
         if not found.shape.is_inner:
             return Decline("the innermost axis is not reduced: this template keeps rows that lie in memory as rows")
+        found.can_look_up_again = loops_stay_joined(fusion, found)
         return found
 
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        if not analysis.can_look_up_again and not _reads_once(self.choose(analysis, sizes, alignment_bits, arch)[0]):
+            return Decline(NOT_JOINED)
         if not analysis.needs_vectors:
             return None
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
@@ -73,6 +76,8 @@ class InnerPersistent(Scheduler):
         found = [(way, with_accesses(params, facts)) for way, params in ways]
         if analysis.needs_vectors:
             found = [(way, params) for way, params in found if params.vector_elems == chosen.vector_elems]
+        if not analysis.can_look_up_again:
+            found = [(way, params) for way, params in found if _reads_once(params)]
         if is_masked:
             found = [pair for way, params in found for pair in ((way, keep_what_a_mask_left(params)), (way, params))]
         return list(dict.fromkeys([(way_of(chosen), chosen), *found]))
@@ -81,6 +86,11 @@ class InnerPersistent(Scheduler):
         if isinstance(params, AsyncRowsParams):
             return apply_async_rows(fusion, analysis, params)
         return apply_persistent(fusion, analysis, params)
+
+
+def _reads_once(params: Any) -> bool:
+    """True when no pass after the first reads from global memory."""
+    return not isinstance(params, PersistentParams) or params.storage == "register"
 
 
 def is_loadable(analysis: PersistentAnalysis, facts: PersistentFacts, is_masked: bool) -> bool:

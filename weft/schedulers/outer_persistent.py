@@ -25,7 +25,7 @@ from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
 from .cost.parts import rereads_from_memory
-from .row_passes import Passes, later_uses, load_again, lookups_first, passes_with_moments, read_again
+from .row_passes import NOT_JOINED, Passes, later_uses, load_again, loops_stay_joined, passes_with_moments, separate_reads
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
@@ -150,9 +150,12 @@ class OuterPersistent(Scheduler):
         if found.buffers.projected is None:
             return Decline(f"columns are read again, and {found.buffers.projection_obstacle}")
         found.reads_twice = passes_with_moments(fusion, found) == 2
+        found.can_look_up_again = loops_stay_joined(fusion, found)
         return found
 
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        if not analysis.can_look_up_again and self.choose(analysis, sizes, alignment_bits, arch)[0].storage == "reread":
+            return Decline(NOT_JOINED)
         if not analysis.needs_vectors:
             return self.why_not_in_one_kernel(analysis, analysis.facts(sizes, alignment_bits), arch)
         facts = analysis.facts(sizes, alignment_bits)
@@ -228,14 +231,15 @@ class OuterPersistent(Scheduler):
         for bdimx in (read.bdimx, max(1, read.bdimx // 2), min(32, 2 * read.bdimx)):
             bdimy = previous_power_of_two(max(1, min(read.bdimx * read.bdimy, FULL_BLOCK_THREADS) // bdimx))
             out += [replace(read, bdimx=bdimx, bdimy=bdimy, unroll=unroll) for unroll in (4, 2, 8)]
-        return [(params.storage, params) for params in dict.fromkeys(out)]
+        return [(params.storage, params) for params in dict.fromkeys(out) if analysis.can_look_up_again or params.storage != "reread"]
 
     def apply(self, fusion: Fusion, analysis: PersistentAnalysis, params: OuterParams) -> ScheduleResult:
         is_reread = params.storage == "reread"
         template = Template(fusion)
         passes = Passes(template, analysis, is_projected=params.project_to_inputs)
-        kept = passes.separate()
-        copies = [copy for tensor in lookups_first([*kept, *passes.operands(kept)]) for copy in read_again(tensor, passes)] if is_reread else []
+        copies = separate_reads(passes) if is_reread else []
+        if not is_reread:
+            passes.separate()
         reference = template.reduction_behind(analysis.shape.reference.name)
         if params.is_turned:
             return self.apply_turned(template, passes, analysis, params)
@@ -267,7 +271,7 @@ class OuterPersistent(Scheduler):
         template.propagate(reference)
         template.bind(reference)
         template.vectorize(wide, params.vector_elems, staged)
-        turn([(local, output) for local, output in template.outputs if output.name in names or local.name in names], passes, row_axes, again)
+        turn([(local, output) for local, output in template.outputs if template.name_of[output] in names], passes, row_axes, again)
         sources = [t.definition().tensor_inputs[0] for t in staged]  # type: ignore[union-attr]
         kept = [cache for source, cache in template.inputs if source not in sources]
         fixed = dict.fromkeys([*kept, *staged, *(result for _, result in template.lookups)], row_axes)

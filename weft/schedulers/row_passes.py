@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.axes import axis_maps
 from ..analysis.loop_axes import Obstacle
 from ..errors import InternalError
 from ..ir.enums import MemoryType
@@ -22,6 +23,9 @@ from ..schedule.recompute import recompute_chain
 from .facts import PersistentAnalysis, analyze_persistent
 from .persistent_params import PersistentParams
 from .rows import Template, lies_in_outer_runs
+
+
+NOT_JOINED = "each pass would look up its operands at positions of its own, and nothing would join its loops with those of other passes"
 
 
 class Passes:
@@ -139,6 +143,29 @@ def passes_with_moments(fusion: Fusion, analysis: PersistentAnalysis) -> int:
         return analysis.buffers.passes
     found = analyze_persistent(clone)
     return 1 if isinstance(found, Obstacle) else found.buffers.passes
+
+
+def loops_stay_joined(fusion: Fusion, analysis: PersistentAnalysis) -> bool:
+    """True when all reductions still run over the same axes after each pass has got lookups of its own.
+
+    Positions that are computed from no tensor are computed again for each pass. Then nothing may be left that tells that an axis of one is that of another.
+    """
+    if not any(isinstance(e, LookupOp) for e in fusion.tensor_exprs()):
+        return True
+    clone, _ = fusion.clone()
+    template = Template(clone)
+    passes = Passes(template, analysis, is_projected=analysis.buffers.projected is not None)
+    separate_reads(passes)
+    maps = axis_maps(clone)
+    reduced = [{maps.exact(a) for a in t.get_logical_domain() if a.is_reduction()} for t in template.reductions]
+    of_reference = next(axes for t, axes in zip(template.reductions, reduced) if t is template.reduction_behind(analysis.shape.reference.name))
+    return all(axes <= of_reference for axes in reduced)
+
+
+def separate_reads(passes: Passes) -> list[TensorView]:
+    """Let each pass read all of a row itself; return the register caches and results of the later reads."""
+    kept = passes.separate()
+    return [copy for tensor in lookups_first([*kept, *passes.operands(kept)]) for copy in read_again(tensor, passes)]
 
 
 def lookups_first(tensors: list[TensorView]) -> list[TensorView]:

@@ -35,14 +35,17 @@ class Template:
     """A clone of a fusion being scheduled, with its caches.
 
     inputs: (global input, register cache); lookups: (name in the analysis, result in registers) of those that read inputs at other positions;
-    outputs: (local tensor, global output). reductions: outputs of the reduction ops.
+    outputs: (local tensor, global output). name_of: global output -> its name in the analysis, which a forked output left to the local tensor.
+    reductions: outputs of the reduction ops.
     """
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         lookups = [(e.outputs[0], e) for e in fusion.tensor_exprs() if isinstance(e, LookupOp)]
+        names = {t.name for t in fusion.outputs() if isinstance(t, TensorView)}
         self.inputs = cache_inputs(fusion)
         self.outputs = cache_and_fork_outputs(fusion)
+        self.name_of = {output: output.name if output.name in names else local.name for local, output in self.outputs}
         self.lookups: list[tuple[int, TensorView]] = [(t.name, e.outputs[0]) for t, e in lookups]  # type: ignore[misc]
         self.reductions: list[TensorView] = [e.outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]  # type: ignore[misc]
 
@@ -115,7 +118,7 @@ class Template:
         for local, output in self.outputs:
             if isinstance(local.definition(), LookupOp) and not (output.get_loop_domain() and is_row_major(output, output.axis(-1))):
                 continue  # the name says how the source of the lookup lies
-            if sample_of(output) is None and (output.name in of_stores or local.name in of_stores):  # a forked output leaves its name to the local tensor
+            if sample_of(output) is None and self.name_of[output] in of_stores:
                 set_lanes(output)
                 definition = local.definition()
                 if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_reduced_float and lanes % 2 == 0:

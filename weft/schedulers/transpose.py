@@ -334,9 +334,9 @@ class Transpose(Scheduler):
         reference = next(local for local, output in template.outputs if name in (local.name, output.name))
         turned = [source for source, _ in template.inputs if source.name in analysis.turned]
         loaded = {_turn_input(source, params, has_vectors=source.name in analysis.in_vectors): source for source in turned}
-        stored = [_turn_output(output, params) for local, output in template.outputs if {local.name, output.name} & set(analysis.turned)]
+        stored = [_turn_output(output, params) for _, output in template.outputs if template.name_of[output] in analysis.turned]
         in_vectors = {copy for copy, source in loaded.items() if source.name in analysis.in_vectors}
-        in_vectors |= {output for local, output in template.outputs if {local.name, output.name} & analysis.in_vectors}
+        in_vectors |= {output for _, output in template.outputs if template.name_of[output] in analysis.in_vectors}
         tiles_of(reference, analysis, cut, params)
         template.propagate(reference)
         for tensor in (*loaded, *(t for _, *rest in stored for t in rest)):

@@ -1,0 +1,69 @@
+"""What a scheduler accepts it can schedule: fusions that one accepted and failed on. The kernel is compared with torch in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft import DataType, FusionDefinition
+from weft.analysis.loop_axes import Obstacle
+from weft.options import options
+from weft.schedulers.facts import analyze_persistent
+from weft.schedulers.row_passes import loops_stay_joined
+
+
+def _run(fd: FusionDefinition, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    with options(strict_schedules=True, check="races"):
+        return fd.execute(inputs)
+
+
+@pytest.mark.parametrize("width", [2, 34])
+def test_a_copy_of_an_output_in_another_order_is_not_stored_in_vectors(width):
+    """The output that it copies is stored in vectors; the copy has a name of its own."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[8, width], contiguity=[True, True], dtype=DataType.Float)
+        mean = fd.ops.broadcast(fd.ops.mean(x, dims=[1]), is_broadcast_dim=[False, True])
+        y = fd.ops.sub(x, mean)
+        fd.add_output(y)
+        fd.add_output(fd.ops.stride_order(y, stride_order=[0, 1]))
+    given = torch.randn(8, width)
+    rows, columns = _run(fd, [given])
+    want = given.double() - given.double().mean(1, keepdim=True)
+    assert columns.stride() == (1, 8)
+    for got in (rows, columns):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-6)
+
+
+def _flipped_beside_columns(rows: int, width: int) -> FusionDefinition:
+    """x in reverse, from which the sum of its row is taken times what a maximum along the row of y leaves; y lies column by column."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[rows, width], contiguity=[True, True], dtype=DataType.Float)
+        y = fd.define_tensor(shape=[rows, width], contiguity=[True, True], dtype=DataType.Float, stride_order=[0, 1])
+        places = fd.ops.broadcast(fd.ops.iota(width, width - 1, -1, dtype=DataType.Int), is_broadcast_dim=[True, False])
+        flipped = fd.ops.take_along_axis(x, places, 1)
+        total = fd.ops.broadcast(fd.ops.sum(flipped, dims=[1]), is_broadcast_dim=[False, True])
+        most = fd.ops.broadcast(fd.ops.max(y, dims=[1]), is_broadcast_dim=[False, True])
+        fd.add_output(fd.ops.stride_order(fd.ops.add(fd.ops.mul(total, fd.ops.sub(y, most)), flipped), stride_order=[0, 1]))
+    return fd
+
+
+def test_reductions_that_only_computed_positions_join_are_not_read_again():
+    """Each pass would compute the positions itself; then nothing tells that both reductions run over one axis."""
+    fd = _flipped_beside_columns(3, 5)
+    x, y = torch.randn(3, 5), torch.randn(5, 3).t()
+    (got,) = _run(fd, [x, y])
+    wide = y.double()
+    want = x.double().sum(1, keepdim=True) * (wide - wide.amax(1, keepdim=True)) + x.double().flip(1)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
+
+
+def test_rows_that_a_tensor_of_positions_finds_can_be_looked_up_again():
+    """The positions are an input, which all passes share."""
+    with FusionDefinition() as fd:
+        table = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
+        places = fd.define_tensor(shape=[-1], contiguity=[True], dtype=DataType.Int)
+        found = fd.ops.index_select(table, places, 0)
+        fd.add_output(fd.ops.sub(found, fd.ops.broadcast(fd.ops.mean(found, dims=[1]), is_broadcast_dim=[False, True])))
+    analysis = analyze_persistent(fd.fusion)
+    assert not isinstance(analysis, Obstacle)
+    assert loops_stay_joined(fd.fusion, analysis)
