@@ -3,6 +3,7 @@
     python bench/candidates.py [OUT.json] [--count 200] [--kernels 24] [--seconds 150] [--first 0] [--processes 24]
     python bench/candidates.py OUT.json --compile [...]     no GPU: compiles the same kernels into the disk cache, so that timing them is short
     python bench/candidates.py --plain [...]                pointwise kernels, plain reductions and transposes
+    python bench/candidates.py OUT.json --cases CASES.json  the definitions and params of a file: {"cases": [{"spec": [...], "params": [[...], ...]}, ...]}
     python bench/candidates.py --cpu-smoke
 
 Several processes schedule, lower and compile; one at a time has the GPU, so that nobody disturbs a measurement. A kernel that dies takes its process along:
@@ -54,6 +55,8 @@ from weft.schedulers.inner_outer_heuristic import choose_inner_outer
 from weft.schedulers.inner_outer_params import InnerOuterParams
 
 AnySpec = Spec | PlainSpec
+Case = tuple[AnySpec, list[Any] | None]
+"""A definition and its sizes, and the params to time; None: they are drawn."""
 SAMPLES, LONG_SAMPLES, LONG_US = 25, 12, 300.0
 """Of each kernel; the second where a copy takes longer than the third."""
 WRONG = 2e-2
@@ -68,11 +71,21 @@ FIELDS = tuple(InnerOuterParams.__dataclass_fields__)
 
 
 # ---------------------------------------------------------------- which kernels
-def specs_of(first: int, is_plain: bool) -> Iterator[AnySpec]:
-    """Return the benchmark's cases, then random ones; of the templates without kept rows random ones."""
-    if is_plain:
-        return (plain_definitions.random_spec(seed) for seed in itertools.count(first))
-    return itertools.chain(benchmark_specs(), (random_spec(seed) for seed in itertools.count(first)))
+def cases_of(a: argparse.Namespace) -> Iterator[Case]:
+    """Return the cases of a file; else the benchmark's, then random ones; of the templates without kept rows random ones."""
+    if a.cases:
+        return map(case_from_json, json.loads(Path(a.cases).read_text(encoding="utf-8"))["cases"])
+    if a.plain:
+        return ((plain_definitions.random_spec(seed), None) for seed in itertools.count(a.first))
+    return ((spec, None) for spec in itertools.chain(benchmark_specs(), (random_spec(seed) for seed in itertools.count(a.first))))
+
+
+def case_from_json(found: dict[str, Any]) -> Case:
+    """Return a case of a file. Names of templates are first in the specs of those without kept rows."""
+    values = found["spec"]
+    spec: AnySpec = PlainSpec.from_json(values) if values[0] in plain_definitions.PARAMS else Spec(*values)
+    made = plain_definitions.PARAMS[spec.template] if isinstance(spec, PlainSpec) else InnerOuterParams
+    return spec, list(dict.fromkeys(made(*(tuple(v) if isinstance(v, list) else v for v in one)) for one in found["params"]))
 
 
 def chosen_candidates(spec: AnySpec, arch: Arch, count: int) -> list[Any]:
@@ -149,10 +162,10 @@ class Kernel:
         return [None, None] if found is None else [found.registers, found.spill_store_bytes]
 
 
-def compile_case(spec: AnySpec, count: int, arch: Arch) -> dict[str, Any]:
+def compile_case(spec: AnySpec, tried: list[Any], arch: Arch) -> dict[str, Any]:
     """Compile the kernels of a case; return its row, without times."""
     inputs, rows = new_inputs(spec, "cpu"), []
-    for params in chosen_candidates(spec, arch, count):
+    for params in tried:
         try:
             found = Kernel(spec, params).compile(inputs, arch)
             rows.append([None, found.registers, found.spill_store_bytes, "", *short(params)])
@@ -167,11 +180,11 @@ def short(params: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------- one case
-def measure_case(spec: AnySpec, count: int, arch: Arch, device: str, folder: Path) -> dict[str, Any]:
+def measure_case(spec: AnySpec, tried: list[Any], arch: Arch, device: str, folder: Path) -> dict[str, Any]:
     """Build the kernels of a case and time them in turn; return its row. us: None for kernels that cannot be used or compute something else."""
     inputs = new_inputs(spec, device)
     kernels, rows = [], []
-    for params in chosen_candidates(spec, arch, count):
+    for params in tried:
         kernel = Kernel(spec, params)
         try:
             kernel.build(inputs)
@@ -206,7 +219,7 @@ def measure_case(spec: AnySpec, count: int, arch: Arch, device: str, folder: Pat
         times = [statistics.median(found) for found in medians_in_turn(calls, device, samples)]
         (folder / f"at.{os.getpid()}").unlink()
     rows += [[round(us, 2), *kernel.resources(), "", *short(kernel.params)] for us, kernel in zip(times[1:], good)]
-    return {"spec": spec.to_json(), "bytes": count_bytes, "copy_us": round(times[0], 2), "chosen": short(chosen_candidates(spec, arch, 0)[0]), "kernels": rows}
+    return {"spec": spec.to_json(), "bytes": count_bytes, "copy_us": round(times[0], 2), "chosen": short(tried[0]), "kernels": rows}
 
 
 @contextlib.contextmanager
@@ -235,11 +248,15 @@ def work(a: argparse.Namespace, folder: Path, device: str) -> None:
         number = next_number(folder)
         if number >= a.count:
             return
-        spec = next(itertools.islice(specs_of(a.first, a.plain), number, None))
+        case = next(itertools.islice(cases_of(a), number, None), None)
+        if case is None:
+            return
+        spec, tried = case
         if device == "cpu" and not a.compile:
             spec = spec.small()
         try:
-            row = compile_case(spec, a.kernels, arch) if a.compile else measure_case(spec, a.kernels, arch, device, folder)
+            tried = tried or chosen_candidates(spec, arch, a.kernels)
+            row = compile_case(spec, tried, arch) if a.compile else measure_case(spec, tried, arch, device, folder)
         except (WeftError, ValueError, torch.OutOfMemoryError) as error:  # a spec that the template does not take
             row = {"spec": spec.to_json(), "failed": f"{type(error).__name__}: {str(error)[:200]}"}
         with (folder / f"rows.{os.getpid()}").open("a") as file:
@@ -253,6 +270,7 @@ def supervise(a: argparse.Namespace, folder: Path) -> list[list[Any]]:
     died: list[list[Any]] = []
     command = [sys.executable, __file__, "--worker", str(folder), "--until", str(a.until), "--count", str(a.count), "--first", str(a.first)]
     command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke + ["--compile"] * a.compile + ["--plain"] * a.plain
+    command += ["--cases", a.cases] * bool(a.cases)
     running = [subprocess.Popen(command) for _ in range(a.processes)]
     while running:
         time.sleep(0.25)
@@ -296,6 +314,7 @@ def main() -> None:
     arguments.add_argument("--until", type=float, help=argparse.SUPPRESS)
     arguments.add_argument("--compile", action="store_true", help="compile only, for an H200, without a GPU")
     arguments.add_argument("--plain", action="store_true", help="pointwise kernels, plain reductions and transposes instead")
+    arguments.add_argument("--cases", help="a file of definitions and params to time")
     a = arguments.parse_args()
     device = "cpu" if a.compile else device_of(a)
     if a.worker:

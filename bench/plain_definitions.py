@@ -171,6 +171,8 @@ def tried(spec: PlainSpec, arch: Arch, count: int) -> list[Any]:
     if scheduler.accept(analysis, env, {}, arch) is not None:
         raise ValueError(f"{spec}: not accepted")
     choice, _ = scheduler.choose(analysis, env, {}, arch)
+    if not isinstance(choice, PARAMS[spec.template]):
+        raise ValueError(f"{spec}: tiles with all of a short run have params of their own")
     near = [p for _, p in scheduler.candidates(analysis, env, {}, arch)][: max(1, count // 3)]
     if spec.template == "pointwise":
         others = list(pointwise_params(facts, arch))
@@ -210,9 +212,9 @@ def pointwise_params(facts: Any, arch: Arch) -> Iterator[PointwiseParams]:
 
 def reduction_params(facts: Any, arch: Arch) -> Iterator[ReductionParams]:
     """Yield legal params of many shapes."""
-    model = reduction_heuristic._Model(facts, arch)
+    made = reduction_heuristic.Candidates(facts, arch)
     if facts.is_inner:
-        for found in (c.params for c in model.inner()):
+        for found in map(made.params, made.shapes):
             yield found
             for unroll in (1, 2, 4, 8):
                 row = facts.inner_run_elems if found.kind == "3d" else facts.reduction_elems
@@ -224,20 +226,20 @@ def reduction_params(facts: Any, arch: Arch) -> Iterator[ReductionParams]:
                     for bdimy in {1, max(1, 128 // found.bdimx), max(1, 512 // found.bdimx)} - {found.bdimy}:
                         yield dataclasses.replace(found, unroll=unroll, bdimy=bdimy, unswitch=vectors > unroll > 1)
         return
-    row = ceil_div(facts.iteration_elems, model.vector)
+    row = ceil_div(facts.iteration_elems, made.vector)
     for bdimx in (2, 4, 8, 16, 32, 64, 128):
         if bdimx > 1 and bdimx // 2 >= row:
             continue
         for threads in (128, 256, 512, 1024):
-            bdimy = model.fitting(bdimx, max(1, min(threads // bdimx, 1 << (facts.reduction_elems - 1).bit_length())))
+            bdimy = made.fitting(bdimx, max(1, min(threads // bdimx, 1 << (facts.reduction_elems - 1).bit_length())))
             blocks, most = ceil_div(row, bdimx), max(1, facts.reduction_elems // (2 * bdimy))
             for unroll in (1, 2, 4, 8):
                 for split in {1, *(reduction_heuristic._nice(min(most, 1024, max(1, arch.sm_count * w // blocks))) for w in (1, 2, 3, 4, 6, 8))}:
                     if not (split > 1 and facts.results_meet):
-                        yield model.outer_candidate(row, bdimx, bdimy, split, unroll).params
+                        yield made.params((False, unroll, bdimx, bdimy, 1, split, False, made.column_registers(bdimx * bdimy, unroll)))
                 for split in (2, 4, 8):
                     if split <= min(most, bdimy, arch.max_cluster_blocks) and blocks * split <= 8 * arch.sm_count:
-                        yield model.outer_candidate(row, bdimx, bdimy, split, unroll, is_cluster=True).params
+                        yield made.params((False, unroll, bdimx, bdimy, 1, split, True, made.column_registers(bdimx * bdimy, unroll)))
 
 
 def transpose_params(choice: TransposeParams, spec: PlainSpec, arch: Arch) -> Iterator[TransposeParams]:

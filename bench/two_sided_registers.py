@@ -2,7 +2,9 @@
 
     python bench/two_sided_registers.py [OUT.json] [--count 60] [--first 70000] [--seconds 600]      compiles, with the limit of registers of each and without
     python bench/two_sided_registers.py --judge [RECORD.json]                                        compares a record with the estimates
-    python bench/two_sided_registers.py --time [OUT.json] [--count 150] [--seconds 400]              a GPU: times the choices of both where they differ
+    python bench/two_sided_registers.py --cases CASES.json [--count 150]                             writes the choices of both where they differ
+    python bench/candidates.py OUT.json --cases CASES.json                                           a GPU: times these
+    python bench/two_sided_registers.py --compare CASES.json OUT.json                                says which are faster
 
 Every second spec has an odd width. Of each spec: the present choice, one kernel that is predicted to be near it, one of all. Seeds that no other record has, so
 that the record judges. `one_estimate` is the estimate of kernels whose blocks come and go, with words counted for rows and columns: tried, and not taken yet
@@ -20,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from candidates import FIELDS, NEAR, SAMPLES, SLACK, Kernel, new_inputs, short
+from candidates import FIELDS, NEAR, SLACK, Kernel, new_inputs, short
 from corners import CORNERS
-from measure import RESULTS, about, device_of, medians_in_turn, parser, table, write
-from two_sided_definitions import Spec, benchmark_specs, fill, random_spec, seen_of
+from measure import RESULTS, about, parser, table
+from two_sided_definitions import Spec, benchmark_specs, random_spec, seen_of
 
-from weft.arch import H200, WARP_THREADS, Arch, arch_of_device
+from weft.arch import H200, WARP_THREADS, Arch
 from weft.device.library import translation_unit
 from weft.errors import WeftError
 from weft.options import current
@@ -122,52 +124,58 @@ def judge(path: Path) -> None:
     print(table(["estimate", "kernels", "off by", "aligned", "rows begin anywhere", "spill > 64 bytes unforeseen", "left out, no spill"], lines))
 
 
-def chosen_by(estimate: Any, spec: Spec, arch: Arch) -> Any:
-    """Return the choice with an estimate."""
+def chosen_by(estimate: Any, spec: Spec, arch: Arch) -> list[Any]:
+    """Return the choice with an estimate, and what the runtime takes where that spills."""
     places = (two_sided, inner_outer_candidates)
     seen, before = seen_of(spec), needed_registers
     for place in places:
         place.needed_registers = estimate  # type: ignore[attr-defined]
     try:
-        return choose_inner_outer(seen.facts, arch, seen.is_loadable)[0]
+        first = choose_inner_outer(seen.facts, arch, seen.is_loadable)[0]
+        return [first, choose_inner_outer(seen.facts, arch, seen.is_loadable, frozenset([first]))[0]]
     finally:
         for place in places:
             place.needed_registers = before  # type: ignore[attr-defined]
 
 
-def time_both(count: int, seconds: float, device: str, arch: Arch) -> list[dict[str, Any]]:
-    """Time the choices of both estimates in turn: of the benchmark's cases, those of corners.py and of random ones, where they differ."""
+def write_cases(out: Path, count: int, arch: Arch) -> None:
+    """Write the choices of both estimates where they differ: of the benchmark's cases, those of corners.py and random ones. params: two with each estimate."""
     shapes = [(name.split("_")[0], str(dtype)[6:], rows, columns) for name, dtype, rows, columns in CORNERS["backward"]]
     corners = [Spec(norm, dtype, rows, columns, sums=1 + (norm == "layer")) for norm, dtype, rows, columns in shapes]
-    end, out = time.time() + seconds, []
+    cases = []
     for spec in (*benchmark_specs(), *corners, *(spec_of(80000 + n) for n in range(count))):
-        spec = spec.small() if device == "cpu" else spec
         try:
-            params = [chosen_by(estimate, spec, arch) for estimate in (needed_registers, one_estimate)]
+            found = [chosen_by(estimate, spec, arch) for estimate in (needed_registers, one_estimate)]
         except ValueError:
             continue
-        if params[0] == params[1] and device != "cpu" or time.time() > end:
-            continue
-        inputs = new_inputs(spec, device)
-        kernels = [Kernel(spec, one) for one in params]
-        try:
-            for kernel in kernels:
-                kernel.build(inputs)
-        except WeftError as error:  # one that spills: the runtime would take another
-            out.append({"case": str(spec), "failed": f"{type(error).__name__} of {kernels.index(kernel)}"})
-            continue
-        fill(inputs)
-        calls = [lambda fd=kernel.fd: fd.execute(inputs) for kernel in kernels]  # noqa: B023
-        us = [statistics.median(found) for found in medians_in_turn(calls, device, SAMPLES)]
-        out.append({"case": str(spec), "present us": round(us[0], 2), "one function us": round(us[1], 2)})
-        if device == "cpu" and len(out) == 2:
-            break
-    return out
+        if found[0][0] != found[1][0]:
+            cases.append({"spec": spec.to_json(), "params": [short(params) for params in (*found[0], *found[1])]})
+    out.write_text(json.dumps({"cases": cases}) + "\n", encoding="utf-8")
+    print(f"{len(cases)} choices differ: {out}")
+
+
+def compare(cases: Path, record: Path) -> None:
+    """Print how much longer the kernel takes that the runtime would run with the one function. record: what candidates.py --cases wrote of these cases."""
+    data = json.loads(record.read_text(encoding="utf-8"))
+    head, width = data["columns"], len(data["columns"]) - len(FIELDS)
+    timed = {json.dumps(case["spec"]): {json.dumps(k[width:]): dict(zip(head, k)) for k in case.get("kernels", ())} for case in data["cases"]}
+    ratios = []
+    for case in json.loads(cases.read_text(encoding="utf-8"))["cases"]:
+        kernels = [timed.get(json.dumps(case["spec"]), {}).get(json.dumps(params)) for params in case["params"]]
+        good = [k for k in kernels if k and k["us"] and k["spill_bytes"] <= (0 if k["loads"] == "tma" else FEW_SPILL_BYTES)]
+        before, after = ([k for k in half if k in good] for half in (kernels[:2], kernels[2:]))
+        if before and after:
+            ratios.append((after[0]["us"] / before[0]["us"], str(Spec(*case["spec"])), before[0]["us"], after[0]["us"]))
+    ratios.sort()
+    lines = [[name, was, now, f"{ratio:.3f}"] for ratio, name, was, now in (*ratios[:10], *ratios[-10:])]
+    print(table(["case", "present us", "one function us", "ratio"], lines))
+    print(f"{len(ratios)} of {len(timed)}: {statistics.geometric_mean(r[0] for r in ratios):.4f} times as long with one function")
 
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--time", action="store_true", help="time the choices of both estimates")
+    arguments.add_argument("--cases", help="write the choices of both estimates where they differ, for candidates.py --cases")
+    arguments.add_argument("--compare", nargs=2, type=Path, metavar=("CASES", "RECORD"), help="compare them by what candidates.py timed")
     arguments.add_argument("--judge", action="store_true", help="compare a record with the estimates; needs no compiler")
     arguments.add_argument("--count", type=int, default=60)
     arguments.add_argument("--first", type=int, default=70000)
@@ -175,12 +183,10 @@ def main() -> None:
     a = arguments.parse_args()
     if a.judge:
         return judge(Path(a.out or RECORD))
-    if a.time:
-        device = device_of(a)
-        found = time_both(a.count, a.seconds, device, H200 if device == "cpu" else arch_of_device(0))
-        ratios = [row["one function us"] / row["present us"] for row in found if "failed" not in row]
-        print(f"{len(ratios)} choices differ: {statistics.geometric_mean(ratios):.4f} times as long with one function, {len(found) - len(ratios)} failed")
-        return write(a, __file__, device, found)
+    if a.cases:
+        return write_cases(Path(a.cases), a.count, H200)
+    if a.compare:
+        return compare(*a.compare)
     end, cases = time.time() + a.seconds, []
     for seed in range(a.first, a.first + a.count):
         if time.time() > end:
