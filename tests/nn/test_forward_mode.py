@@ -77,9 +77,13 @@ def test_torch_func(transform: str) -> None:
     torch.testing.assert_close(run(W.rms_norm), run(F.rms_norm))
 
 
-def test_a_hessian_under_torch_func_says_what_to_use() -> None:
-    with pytest.raises(Exception, match="differentiated again under torch.func"):
-        torch.func.hessian(lambda a: W.softmax(a, -1).pow(3).sum())(torch.randn(4, dtype=torch.float64))
+def test_derivatives_of_derivatives_under_torch_func() -> None:
+    """Forward over reverse, reverse over reverse over one tensor that is given twice."""
+    x = torch.randn(4, dtype=torch.float64)
+    losses = [lambda a: (W.softmax(a, -1) ** 3).sum(), lambda a: (F.softmax(a, -1) ** 3).sum()]
+    torch.testing.assert_close(torch.func.hessian(losses[0])(x), torch.func.hessian(losses[1])(x))
+    gates = [lambda a: W.swiglu(a, a).sum(), lambda a: (F.silu(a) * a).sum()]
+    torch.testing.assert_close(*(torch.func.jacrev(torch.func.jacrev(f))(x) for f in gates))
 
 
 def test_a_definition_without_autograd_refuses_tangents() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
 from typing import Any
 
 import pytest
@@ -163,19 +163,49 @@ def test_derivatives_of_an_operator_are_right() -> None:
     torch.testing.assert_close(per_sample, slope)
 
 
-@pytest.mark.parametrize(
-    "derivative",
-    [
-        lambda f: torch.func.jvp(f, (torch.ones(1, 2, dtype=torch.float64),), (torch.ones(1, 2, dtype=torch.float64),)),
-        lambda f: torch.func.hessian(lambda a: f(a).sum())(torch.ones(1, 2, dtype=torch.float64)),
-        lambda f: torch.func.grad(lambda a: torch.func.grad(lambda b: f(b).sum())(a).sum())(torch.ones(1, 2, dtype=torch.float64)),
-    ],
-    ids=["jvp", "hessian", "grad of grad"],
-)
-def test_a_derivative_of_torch_func_that_an_operator_does_not_have_is_an_error(derivative: Callable[..., Any]) -> None:
-    """And not zero."""
-    with pytest.raises(weft.WeftError, match="W188(.|\n)*fix: use torch"):
-        derivative(sigmoid_operator())
+def test_derivatives_of_derivatives_of_an_operator_under_torch_func() -> None:
+    """Forward over reverse, reverse over that, and an operator with two outputs and a number."""
+    op, x, t = sigmoid_operator(), torch.randn(1, 3, dtype=torch.float64), torch.randn(1, 3, dtype=torch.float64)
+    value, tangent = torch.func.jvp(op, (x,), (t,))
+    want = torch.func.jvp(torch.sigmoid, (x,), (t,))
+    torch.testing.assert_close((value, tangent), want)
+    for derivative in (torch.func.hessian, lambda f: torch.func.grad(lambda a: torch.func.hessian(f)(a).sum())):
+        torch.testing.assert_close(derivative(lambda a: op(a).sum())(x), derivative(lambda a: a.sigmoid().sum())(x))
+    if not hasattr(torch.ops.weft_test, "scaled_twice"):
+        weft.op("weft_test::scaled_twice", scaled_square())
+    scaled, y = torch.ops.weft_test.scaled_twice.default, torch.randn(2, 4)
+    found = torch.func.hessian(lambda a: (scaled(a, 3.0)[0].sum() + scaled(a, 3.0)[1].square().sum()))(y)
+    torch.testing.assert_close(found, torch.func.hessian(lambda a: (3 * a * a).sum() + a.sum(1).square().sum())(y))
+
+
+def test_a_derivative_in_a_graph() -> None:
+    """torch.func inside of what is compiled."""
+    torch._dynamo.reset()
+    op, x = sigmoid_operator(), torch.randn(2, 3, dtype=torch.float64)
+    found = torch.compile(lambda a: torch.func.grad(lambda b: op(b).sum())(a), fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(found, x.sigmoid() * (1 - x.sigmoid()))
+    first = torch.func.grad(lambda a: op(a).sum())
+    for lost in (lambda a: torch.func.jvp(op, (a,), (a,)), lambda a: torch.func.grad(lambda b: first(b).sum())(a)):
+        with pytest.raises(Exception, match="W188"):
+            torch.compile(lost, fullgraph=True, backend="aot_eager")(x)
+
+
+def test_exported_programs_are_saved_and_shapes_are_worked_out() -> None:
+    """Also of operators without numbers; tensors without data, of the device "meta" or fake ones, give results without data."""
+    norm, x = weft.nn.RMSNorm(8), torch.randn(3, 8)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(norm, (x,)), file)
+    file.seek(0)
+    torch.testing.assert_close(torch.export.load(file).module()(x), norm(x))
+    made = weft.nn.LayerNorm(8, device="meta")(torch.empty(3, 8, device="meta"))
+    assert made.is_meta and made.shape == (3, 8) and made.requires_grad
+    with torch._subclasses.FakeTensorMode():
+        assert weft.nn.functional.softmax(torch.empty(3, 8), -1).shape == (3, 8)
+
+
+def test_a_trace_of_torchscript_is_refused_by_name() -> None:
+    with pytest.raises(weft.WeftError, match="W191(.|\n)*torch.export"):
+        torch.jit.trace(weft.nn.LayerNorm(8), (torch.randn(2, 8),))
 
 
 def test_a_definition_under_torch_func_says_to_make_an_operator() -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..api.autograd import Differentiable
 from ..api.definition import FusionDefinition
 from ..api.inputs import compute_tensor_descriptor
-from ..errors import UserError
+from ..errors import Unsupported, UserError
 from ..ir.values import TensorView
 from ..runtime.argument_kinds import check_tensor
 from .operator_calls import call_op, call_sharded
@@ -32,6 +33,12 @@ class WrongDevice(UserError):
     code = "W141"
     what = "{function}: its tensors are on {devices}"
     fix = "move them to one device"
+
+
+class Traced(Unsupported):
+    code = "W191"
+    what = "{function}: torch.jit.trace does not see what weft's kernels compute, and would keep this call's result as a constant"
+    fix = "use torch.export.export or torch.compile, which record weft's functions as operators"
 
 
 class Family:
@@ -61,6 +68,10 @@ class Family:
         given = [t for t in tensors if t is not None]
         if torch._C._are_functorch_transforms_active():
             return apply(self, list(tensors), static)
+        if given and all([has_no_data(t) for t in given]):
+            return call_op(self.name, tensors, static)
+        if torch._C._get_tracing_state() is not None:
+            raise Traced(function=self.name)
         found = self.differentiable(tensors, static)
         outputs = found.execute(given)
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -136,6 +147,11 @@ class Family:
         if order == tuple(range(first.ndim - 1, -1, -1)) or False in form[2]:
             return result
         return fd.ops.stride_order(result, list(order))
+
+
+def has_no_data(tensor: Any) -> bool:
+    """Tell whether a tensor has sizes and no values: of the device "meta", or one that torch works out shapes with."""
+    return isinstance(tensor, torch.Tensor) and (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 class _Written:

@@ -1,9 +1,9 @@
 """Operators of torch made from definitions: torch.compile, torch.export, checkpointing and torch.func see one node, with shapes, gradients and a batching rule.
 
 Owns the registration. A family `rms_norm` has three operators:
-    weft::rms_norm(Tensor[] tensors, Scalar[] numbers, str static) -> Tensor[]            what users' graphs hold
+    weft::rms_norm(Tensor[] tensors, Scalar[]? numbers, str static) -> Tensor[]            what users' graphs hold
     weft::rms_norm_saving(..., bool[] requires, str static) -> Tensor[]                   its forward where gradients are wanted
-    weft::rms_norm_backward(Tensor[] saved, Tensor?[] grads, SymInt[] sizes, Scalar[] numbers, bool[] requires, str form) -> Tensor[]
+    weft::rms_norm_backward(Tensor[] saved, Tensor?[] grads, SymInt[] sizes, Scalar[]? numbers, bool[] requires, str form) -> Tensor[]
 `static` and `form` are text that says all (types, ranks, layouts, arguments), so that a graph read from a cache by another process means the same.
 Read first: `Registered`, then `op`.
 """
@@ -15,6 +15,7 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from ..runtime.argument_kinds import WrongKind
 from .family import NAMES
 from .op_transforms import below_transform, derivatives_above, of_each_sample, recorded_below, refuse_tangents, runs_eagerly, wants_tangents, without_gradient
 from .sharding import finds_definitions, has_sharded, sharded
+from .transforms import Transformed
 
 KEYS = ("CPU", "CUDA")
 PARTS = "_parts"
@@ -127,6 +129,18 @@ def fake_outputs(fusion: Fusion, outputs: Sequence[Val], arguments: Sequence[Any
 
 
 # ---------------------------------------------------------------- operators
+@dataclass(frozen=True)
+class OfOperator:
+    """An operator of `op` as a function of its tensors and numbers."""
+
+    op: Callable[..., Any]
+    folds = False
+
+    def __call__(self, *values: Any) -> Sequence[torch.Tensor]:
+        made = self.op(*values)
+        return (made,) if isinstance(made, torch.Tensor) else made
+
+
 class Registered:
     """The three operators of one function. resolve(tensors, static): its Differentiable and a text from which `recall` finds it again."""
 
@@ -134,9 +148,9 @@ class Registered:
         namespace, _, name = qualified.partition("::")
         self.name, self.resolve, self.recall = name.removesuffix(PARTS), resolve, recall
         lib = library(namespace)
-        lib.define(f"{name}(Tensor[] tensors, Scalar[] numbers, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
-        lib.define(f"{name}_saving(Tensor[] tensors, Scalar[] numbers, bool[] requires, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
-        backward = "Tensor[] saved, Tensor?[] grads, SymInt[] sizes, Scalar[] numbers, bool[] requires, str form"
+        lib.define(f"{name}(Tensor[] tensors, Scalar[]? numbers, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
+        lib.define(f"{name}_saving(Tensor[] tensors, Scalar[]? numbers, bool[] requires, str static) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
+        backward = "Tensor[] saved, Tensor?[] grads, SymInt[] sizes, Scalar[]? numbers, bool[] requires, str form"
         lib.define(f"{name}_backward({backward}) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
         for suffix, real, fake in (("", self.run, self.fake), ("_saving", self.run_saving, self.fake_saving), ("_backward", self.run_back, self.fake_back)):
             for key in KEYS:
@@ -144,6 +158,7 @@ class Registered:
             torch.library.register_fake(f"{qualified}{suffix}", fake, lib=lib)
         self.function = _function_of(self)
         lib.impl(name, self.with_gradient, "Autograd")
+        lib.impl(name, self.transformed, "FuncTorchDynamicLayerFrontMode")
         lib.impl(f"{name}_saving", self.saving_once, "Autograd")
         lib.impl(f"{name}_backward", self.back_once, "Autograd")
         packet = getattr(torch.ops, namespace)
@@ -153,28 +168,28 @@ class Registered:
             torch.library.register_vmap(made, of_each_sample(made), lib=lib)
 
     # -- forward
-    def _arguments(self, found: Differentiable, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    def _arguments(self, found: Differentiable, tensors: Sequence[Any], numbers: Sequence[Any] | None) -> list[Any]:
         """Return tensors and numbers in the order of the definition's inputs."""
-        t, n = iter(tensors), iter(numbers)
+        t, n = iter(tensors), iter(numbers or ())
         return [next(t) if isinstance(v, TensorView) else next(n) for v in found.fusion.inputs()]
 
-    def run(self, tensors: list[Any], numbers: list[Any], static: str) -> list[torch.Tensor]:
+    def run(self, tensors: list[Any], numbers: list[Any] | None, static: str) -> list[torch.Tensor]:
         """The operator on real tensors."""
         found = self.resolve(tensors, static)[0]
         return _own(found._plain.execute(self._arguments(found, tensors, numbers)), tensors)
 
-    def fake(self, tensors: list[Any], numbers: list[Any], static: str) -> list[torch.Tensor]:
+    def fake(self, tensors: list[Any], numbers: list[Any] | None, static: str) -> list[torch.Tensor]:
         """Its shapes."""
         found = self.resolve(tensors, static)[0]
         outputs = [v for v in found.fusion.outputs() if v not in found.fusion.hidden_outputs]
         return fake_outputs(found.fusion, outputs, self._arguments(found, tensors, numbers))
 
-    def run_saving(self, tensors: list[Any], numbers: list[Any], requires: list[bool], static: str) -> list[torch.Tensor]:
+    def run_saving(self, tensors: list[Any], numbers: list[Any] | None, requires: list[bool], static: str) -> list[torch.Tensor]:
         """The forward with what is saved behind its outputs."""
         found = self.resolve(tensors, static)[0]
         return _own(found.plan(tuple(requires)).executor.execute(self._arguments(found, tensors, numbers)), tensors)
 
-    def fake_saving(self, tensors: list[Any], numbers: list[Any], requires: list[bool], static: str) -> list[torch.Tensor]:
+    def fake_saving(self, tensors: list[Any], numbers: list[Any] | None, requires: list[bool], static: str) -> list[torch.Tensor]:
         """Its shapes."""
         found = self.resolve(tensors, static)[0]
         plan = found.plan(tuple(requires))
@@ -191,13 +206,13 @@ class Registered:
         return out
 
     def run_back(
-        self, saved: list[Any], grads: list[Any], sizes: list[int], numbers: list[Any], requires: list[bool], form: str
+        self, saved: list[Any], grads: list[Any], sizes: list[int], numbers: list[Any] | None, requires: list[bool], form: str
     ) -> list[torch.Tensor]:  # fmt: skip
         """The gradients of the inputs that require one."""
         found = self.recall(form)
         plan = found.plan(tuple(requires))
         step = plan.step(tuple(False if g is None else None if g.is_contiguous() else _layout(g) for g in grads))
-        left = iter(numbers)
+        left = iter(numbers or ())
         kept = [shape if shape is not None else next(left) for shape in self._shapes(found, sizes)]
         arguments = [*(saved[i] for i in step.used), *(self.kept_value(found, s, kept) for s in step.scalars), *(g for g in grads if g is not None)]
         results = step.executor.execute(arguments)
@@ -217,7 +232,7 @@ class Registered:
         return next(number for value, number in zip(inputs, kept) if value is scalar)
 
     def fake_back(
-        self, saved: list[Any], grads: list[Any], sizes: list[Any], numbers: list[Any], requires: list[bool], form: str
+        self, saved: list[Any], grads: list[Any], sizes: list[Any], numbers: list[Any] | None, requires: list[bool], form: str
     ) -> list[torch.Tensor]:  # fmt: skip
         """Their shapes."""
         found = self.recall(form)
@@ -227,7 +242,7 @@ class Registered:
         return [torch.empty(shapes[i], dtype=torch_dtype(found.fusion.inputs()[i].dtype()), device=first.device) for i in wanted]  # type: ignore[attr-defined]
 
     # -- gradients and batches
-    def with_gradient(self, tensors: list[Any], numbers: list[Any], static: str) -> list[torch.Tensor]:
+    def with_gradient(self, tensors: list[Any], numbers: list[Any] | None, static: str) -> list[torch.Tensor]:
         """The operator where autograd is above."""
         records = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if runs_eagerly(tensors) and (records or wants_tangents(tensors)):
@@ -238,6 +253,10 @@ class Registered:
             return list(recorded_below(self.function, numbers, static, *tensors))
         with torch._C._AutoDispatchBelowAutograd():
             return self.op(tensors, numbers, static)
+
+    def transformed(self, tensors: list[Any], numbers: list[Any] | None, static: str) -> list[torch.Tensor]:
+        """The operator under transforms of torch.func, before the innermost of them."""
+        return list(Transformed.apply(OfOperator(lambda *given: self.op(list(given), numbers, static)), *tensors))
 
     def saving_once(self, tensors: list[Any], *rest: Any) -> list[torch.Tensor]:
         """The forward that saves, where an outer transform of torch.func is above."""
@@ -273,7 +292,7 @@ def _function_of(registered: Registered) -> type[torch.autograd.Function]:
         """forward(numbers, static, *tensors) -> outputs, through operators only, so that graphs hold nothing else."""
 
         @staticmethod
-        def forward(ctx: Any, numbers: list[Any], static: str, *tensors: Any) -> tuple[torch.Tensor, ...]:
+        def forward(ctx: Any, numbers: list[Any] | None, static: str, *tensors: Any) -> tuple[torch.Tensor, ...]:
             found, form = registered.resolve(list(tensors), static)
             tensor_inputs = [i for i, v in enumerate(found.fusion.inputs()) if isinstance(v, TensorView)]
             needs = dict(zip(tensor_inputs, ctx.needs_input_grad[2:]))
@@ -388,12 +407,19 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
         numbers = [v for v, given in zip(values, inputs) if not isinstance(given, TensorView)]
 
         def of(tensors: list[Any]) -> Any:
-            made = inner.op(tensors, numbers, "")
+            made = inner.op(tensors, numbers or None, "")
             return made[0] if len(made) == 1 else tuple(made)
 
         return sharded(qualified, found.fusion, tensors, of) if has_sharded(tensors) else of(tensors)
 
-    library(namespace).impl(name, call, "CompositeImplicitAutograd")
     made = getattr(getattr(torch.ops, namespace), name).default
+
+    def transformed(*values: Any) -> Any:
+        outputs = Transformed.apply(OfOperator(made), *values)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    library(namespace).impl(name, call, "CompositeImplicitAutograd")
+    library(namespace).impl(name, transformed, "FuncTorchDynamicLayerFrontMode")
+
     torch.library.register_vmap(made, of_each_sample(made), lib=library(namespace))
     return made

@@ -28,7 +28,7 @@ def runs_eagerly(tensors: Sequence[Any]) -> bool:
     """Tell whether nothing but autograd sees a call: no tracer, no mode of torch's dispatcher, no transform of torch.func, and plain tensors."""
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
         return False
-    return all(type(t) in _PLAIN for t in tensors)
+    return all(type(t) in _PLAIN and not t.is_meta for t in tensors)
 
 
 def wants_tangents(tensors: Sequence[Any]) -> bool:
@@ -37,11 +37,11 @@ def wants_tangents(tensors: Sequence[Any]) -> bool:
 
 
 def refuse_tangents(name: str, tensors: Sequence[Any]) -> None:
-    """Errors: DerivativeLost for tangents that torch.func brings."""
+    """Errors: DerivativeLost for tangents where a graph is traced."""
     if wants_tangents(tensors):
         raise DerivativeLost(
-            problem=f"{name}: tangents of torch.func (jvp, jacfwd, hessian) do not pass through an operator",
-            remedy="use torch.func.vjp or jacrev, or torch.autograd.forward_ad",
+            problem=f"{name}: tangents of forward mode do not pass through an operator in a graph that is traced",
+            remedy="use torch.func.vjp or jacrev there, or jvp outside of torch.compile and torch.export",
         )
 
 
@@ -65,8 +65,8 @@ class _WithoutGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise DerivativeLost(
-            problem=f"{ctx.name}: a derivative of the operator is differentiated again, by a second transform of torch.func or around one",
-            remedy="use torch.autograd.grad(create_graph=True) on eager calls of the operator, which has gradients of gradients",
+            problem=f"{ctx.name}: a derivative of the operator is differentiated again in a graph that is traced",
+            remedy="use torch.func.hessian or torch.autograd.grad(create_graph=True) outside of torch.compile and torch.export",
         )
 
 

@@ -38,7 +38,7 @@ def call_op(name: str, tensors: Sequence[Any], static: dict[str, Any]) -> Any:
     """Call the family of this name as an operator: what torch.compile and torch.export record."""
     present = ", ".join(["True" if t is not None else "False" for t in tensors])
     text = f"(({present},), {{{_static_text(static)}}})"
-    outputs = getattr(torch.ops.weft, name).default([t for t in tensors if t is not None], [], text)
+    outputs = getattr(torch.ops.weft, name).default([t for t in tensors if t is not None], None, text)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

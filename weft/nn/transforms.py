@@ -1,12 +1,13 @@
-"""torch.func over the functions of weft: grad, vjp, jvp, vmap.
+"""torch.func over the functions of weft: grad, vjp, jvp, vmap, and any of them around another.
 
 Owns the autograd.Function in the form that functorch asks for (setup_context apart), and how a batch is folded. Read first: `apply`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -28,26 +29,104 @@ class Family(Protocol):
 
 def apply(family: Family, tensors: list[Any], static: dict[str, Any]) -> Any:
     """Return the result under transforms of torch.func."""
-    outputs = _Transformed.apply(family, static, *tensors)
+    outputs = Transformed.apply(OfFamily(family, static), *tensors)
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-class _Transformed(torch.autograd.Function):
-    """forward(family, static, *tensors) -> a tuple of outputs; the backward is another function of the same kind, so that it can be transformed, too."""
+Values: TypeAlias = "Sequence[torch.Tensor]"
+
+
+@dataclass(frozen=True)
+class OfFamily:
+    """A family as a function of its tensors."""
+
+    family: Family
+    static: dict[str, Any]
+
+    @property
+    def folds(self) -> bool:
+        """Whether one more leading axis of the first tensor is a batch."""
+        return self.family.folds
+
+    def __call__(self, *tensors: Any) -> Values:
+        return self.family.differentiable(tensors, self.static).execute([t for t in tensors if t is not None])
+
+
+@dataclass(frozen=True)
+class GradientOf:
+    """Of a function of `count` values: (*values, *gradients of its outputs) -> gradients of the values that are tensors of floats. It records gradients itself
+    where it is asked to, so that it can be differentiated like any other."""
+
+    function: Callable[..., Values]
+    count: int
+    folds = False
+
+    def __call__(self, *values: Any) -> Values:
+        if isinstance(self.function, (GradientOf, TangentOf)):
+            _refuse_in_graph()
+        records = torch.is_grad_enabled()
+        with torch.enable_grad():
+            inputs = [_input(v, records) for v in values[: self.count]]
+            outputs = self.function(*inputs)
+            pairs = [(o, g) for o, g in zip(outputs, values[self.count :]) if o.requires_grad and g is not None]
+            wanted = [v for v in inputs if is_float(v)]
+            found = torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=records, allow_unused=True)
+        return tuple(torch.zeros_like(v) if g is None else g for v, g in zip(wanted, found))
+
+
+@dataclass(frozen=True)
+class TangentOf:
+    """Of a function of `count` values: (*values, *their tangents) -> tangents of its outputs."""
+
+    function: Callable[..., Values]
+    count: int
+    folds = False
+
+    def __call__(self, *values: Any) -> Values:
+        _refuse_in_graph()
+        records = torch.is_grad_enabled()
+        primals = [v.view_as(v) if records and is_float(v) and v.requires_grad else v.detach() if is_float(v) else v for v in values[: self.count]]
+        outputs, tangents = tangents_of(lambda inputs: list(self.function(*inputs)), primals, values[self.count :])
+        return tuple(torch.zeros_like(o) if t is None else t for o, t in zip(outputs, tangents))
+
+
+def _refuse_in_graph() -> None:
+    """Errors: DerivativeLost where a graph is traced. There an operator's backward is an operator, too, which has no derivative: zeros would come out."""
+    if torch._C._len_torch_dispatch_stack():
+        raise DerivativeLost(
+            problem="a tangent, or a derivative of a derivative, of an operator in a graph that is traced",
+            remedy="take torch.func.jvp and hessian outside of torch.compile and torch.export",
+        )
+
+
+def is_float(value: Any) -> bool:
+    """Tell whether a value has gradients."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _input(value: Any, records: bool) -> Any:
+    """Return a value as what gradients flow to, apart from others that are the same tensor."""
+    if not is_float(value):
+        return value
+    return value.view_as(value) if records and value.requires_grad else value.detach().requires_grad_()
+
+
+class Transformed(torch.autograd.Function):
+    """forward(function, *values) -> a tuple of outputs, values being tensors, numbers and None. Its derivatives are calls of the same kind, so that they can be
+    transformed, too."""
 
     @staticmethod
-    def forward(family: Family, static: dict[str, Any], *tensors: Any) -> tuple[torch.Tensor, ...]:
-        differentiable = family.differentiable(tensors, static)
+    def forward(function: Callable[..., Values], *values: Any) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
-            return tuple(differentiable.execute([t for t in tensors if t is not None]))
+            return tuple(function(*values))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        family, static, *tensors = inputs
-        ctx.family, ctx.static = family, static
-        ctx.present = [t is not None for t in tensors]
-        ctx.save_for_backward(*[t for t in tensors if t is not None])
-        ctx.save_for_forward(*[t for t in tensors if t is not None])
+        """Keep all values: derivatives start from them."""
+        ctx.function, *values = inputs
+        ctx.others = [None if isinstance(v, torch.Tensor) else (v,) for v in values]
+        ctx.save_for_backward(*[v for v in values if isinstance(v, torch.Tensor)])
+        ctx.save_for_forward(*[v for v in values if isinstance(v, torch.Tensor)])
         flat = [o for o in output if not o.is_floating_point()]
         if flat:
             ctx.mark_non_differentiable(*flat)
@@ -55,81 +134,29 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         """The forward is run again: what it saves is not known to functorch."""
-        saved = list(ctx.saved_tensors)
-        tensors = [saved.pop(0) if present else None for present in ctx.present]
-        flowing = _Gradient.apply(ctx.family, ctx.static, len(tensors), *tensors, *grads)
-        left = iter(flowing)
-        return (None, None, *[next(left) if t is not None and t.is_floating_point() else None for t in tensors])
+        values = _values(ctx)
+        left = iter(Transformed.apply(GradientOf(ctx.function, len(values)), *values, *grads))
+        return (None, *[next(left) if is_float(v) else None for v in values])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Tangents of the outputs, by the backward's own derivative."""
-        saved = list(ctx.saved_tensors)
-        tensors = [saved.pop(0) if present else None for present in ctx.present]
-        return _Tangent.apply(ctx.family, ctx.static, len(tensors), *tensors, *tangents[2:])
+        values = _values(ctx)
+        return Transformed.apply(TangentOf(ctx.function, len(values)), *values, *tangents[1:])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], family: Family, static: dict[str, Any], *tensors: Any) -> Any:
-        dims = in_dims[2:]
-        batched = [i for i, d in enumerate(dims) if d is not None]
-        if family.folds and batched == [0]:
-            outputs = _Transformed.apply(family, static, tensors[0].movedim(dims[0], 0), *tensors[1:])
+    def vmap(info: Any, in_dims: tuple[Any, ...], function: Any, *values: Any) -> Any:
+        """One more leading axis where the function folds it, else one sample after the other."""
+        dims = in_dims[1:]
+        if function.folds and [i for i, d in enumerate(dims) if d is not None] == [0]:
+            outputs = Transformed.apply(function, values[0].movedim(dims[0], 0), *values[1:])
             return outputs, tuple(0 for _ in outputs)
-        return looped(lambda *part: _Transformed.apply(family, static, *part), info.batch_size, dims, tensors)
+        return looped(lambda *part: Transformed.apply(function, *part), info.batch_size, dims, values)
 
 
-def differentiated_again(family: Family) -> DerivativeLost:
-    """Return the error of a second order that torch.func asks for."""
-    return DerivativeLost(
-        problem=f"{family.name}: its derivative is differentiated again under torch.func",
-        remedy="use torch.autograd.grad(create_graph=True), which has gradients of gradients, or torch's own function",
-    )
-
-
-class _Once(torch.autograd.Function):
-    """forward(family, static, count, *tensors, *flowing): what no transform differentiates again, one sample after the other under vmap."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        ctx.family = inputs[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        raise differentiated_again(ctx.family)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise differentiated_again(ctx.family)
-
-    @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[Any, ...], family: Family, static: dict[str, Any], count: int, *values: Any) -> Any:
-        return looped(lambda *part: cls.apply(family, static, count, *part), info.batch_size, in_dims[3:], values)
-
-
-class _Gradient(_Once):
-    """forward(family, static, count, *tensors, *grads) -> gradients of the tensors of floats."""
-
-    @staticmethod
-    def forward(family: Family, static: dict[str, Any], count: int, *values: Any) -> tuple[torch.Tensor, ...]:
-        tensors, grads = values[:count], values[count:]
-        leaves = [t.detach().requires_grad_() if t is not None and t.is_floating_point() else t for t in tensors]
-        with torch.enable_grad():
-            outputs = family.differentiable(leaves, static).execute([t for t in leaves if t is not None])
-        pairs = [(o, g) for o, g in zip(outputs, grads) if o.requires_grad and g is not None]
-        wanted = [t for t in leaves if t is not None and t.requires_grad]
-        found = torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
-        return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found))
-
-
-class _Tangent(_Once):
-    """forward(family, static, count, *tensors, *tangents) -> tangents of the outputs."""
-
-    @staticmethod
-    def forward(family: Family, static: dict[str, Any], count: int, *values: Any) -> tuple[torch.Tensor, ...]:
-        pairs = [(t.detach(), v) for t, v in zip(values[:count], values[count:]) if t is not None]
-        execute = family.differentiable([None if t is None else t.detach() for t in values[:count]], static).execute
-        outputs, tangents = tangents_of(execute, [t for t, _ in pairs], [v for _, v in pairs])
-        return tuple(torch.zeros_like(o) if t is None else t for o, t in zip(outputs, tangents))
+def _values(ctx: Any) -> list[Any]:
+    saved = iter(ctx.saved_tensors)
+    return [next(saved) if other is None else other[0] for other in ctx.others]
 
 
 def looped(function: Any, size: int, dims: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:

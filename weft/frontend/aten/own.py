@@ -112,7 +112,7 @@ def _backward(registered: Any, args: Any) -> tuple[Fusion, Order, Finish]:
 
     def order(values: Sequence[Any]) -> list[Any]:
         saved, flowing, _, numbers, *_ = values
-        left = iter(numbers)
+        left = iter(numbers or ())
         kept = [shape if shape is not None else next(left) for shape in shapes]
         return [*(saved[i] for i in step.used), *(registered.kept_value(found, s, kept) for s in step.scalars), *(g for g in flowing if g is not None)]
 
