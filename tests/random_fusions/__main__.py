@@ -1,4 +1,4 @@
-"""`python -m tests.random_fusions --count 1000 --seed 0 [--gpu] [--long-rows] [--views] [--graphs] [--sides] [--tune] [--pairs] [--shapes N] [--seconds S]`: run random fusions and compare them with the reference.
+"""`python -m tests.random_fusions --count 1000 --seed 0 [--gpu] [--long-rows] [--views] [--graphs] [--mixed] [--sides] [--tune] [--pairs] [--shapes N] [--seconds S]`: run random fusions and compare them with the reference.
 
 Read first: `main`.
 """
@@ -16,7 +16,7 @@ for folder in (str(HERE), str(HERE.parent.parent)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
-from fusion_generator import GRAPHS, LONG_ROWS, NARROW, TWO_SIDES, VIEWS, random_case  # noqa: E402
+from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, TWO_SIDES, VIEWS, random_case  # noqa: E402
 from fusion_runner import LARGEST_ELEMS, LARGEST_LONG_ROWS, Found, report, run_seeds, shrunk  # noqa: E402
 
 
@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--long-rows", action="store_true", help="normalizations of rows of thousands of elements only")
     parser.add_argument("--views", action="store_true", help="graphs over reshapes, permutes, slices, pads and cats only")
     parser.add_argument("--graphs", action="store_true", help="graphs of everything: all types, views, lookups, scans, orders, reductions, products")
+    parser.add_argument("--mixed", action="store_true", help="such graphs with arguments of every kind: scalar inputs, CPU scalars, sizes as shapes, empty tensors")
     parser.add_argument("--sides", action="store_true", help="normalizations of rows whose columns are reduced, too")
     parser.add_argument("--narrow", action="store_true", help="fusions with inputs and outputs of floats of 8 and 4 bits")
     parser.add_argument("--tune", action="store_true", help="compute each kernel by one of the candidates that tuning would time, at random")
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-shrink", action="store_true")
     args = parser.parse_args(arguments)
     device = "cuda" if args.gpu else "cpu"
-    family = LONG_ROWS if args.long_rows else VIEWS if args.views else GRAPHS if args.graphs else TWO_SIDES if args.sides else NARROW if args.narrow else ""
+    family = LONG_ROWS if args.long_rows else VIEWS if args.views else MIXED if args.mixed else GRAPHS if args.graphs else TWO_SIDES if args.sides else NARROW if args.narrow else ""
     largest = args.elems or (LARGEST_LONG_ROWS if args.long_rows else LARGEST_ELEMS[device])
     seeds = list(range(args.seed, args.seed + args.count))
     if args.show:
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         found.append((seed, made_as, outcome))
         if outcome.is_failure:
             print(f"seed {seed} ({made_as}): {outcome.kind}: {outcome.detail[:400]}", flush=True)
-            print(f"    in the emulator: python -m tests.random_fusions --seed {seed} --count 1 --elems {largest}{' --long-rows' * args.long_rows}{' --views' * args.views}{' --graphs' * args.graphs}{' --sides' * args.sides}{' --narrow' * args.narrow}{' --tune' * args.tune}", flush=True)  # the sizes depend on it
+            print(f"    in the emulator: python -m tests.random_fusions --seed {seed} --count 1 --elems {largest}{' --long-rows' * args.long_rows}{' --views' * args.views}{' --graphs' * args.graphs}{' --mixed' * args.mixed}{' --sides' * args.sides}{' --narrow' * args.narrow}{' --tune' * args.tune}", flush=True)  # the sizes depend on it
     report(found, time.monotonic() - start)
     failures = [(seed, outcome) for seed, _, outcome in found if outcome.is_failure]
     if not args.no_shrink and not args.shapes:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusion_case import Case, Node, Ref, TensorInput, call, references
+from fusion_case import Case, Node, Ref, ScalarInput, TensorInput, call, references
 
 from weft import DataType, FusionDefinition
 
@@ -59,7 +59,7 @@ class Everything:
 
     def __init__(self, rng: random.Random, fd: FusionDefinition, largest_elems: int) -> None:
         self.rng, self.fd, self.largest = rng, fd, largest_elems
-        self.inputs: list[TensorInput] = []
+        self.inputs: list[TensorInput | ScalarInput] = []
         self.nodes: list[Node] = []
         self.values: dict[str, Any] = {}
         self.made: list[Value] = []
@@ -427,7 +427,7 @@ class Everything:
         """Return values that are written into inputs of their shape and type: each input at most once, and nothing into memory that repeats elements."""
         found: list[tuple[str, str]] = []
         for given in self.inputs:
-            if given.below or given.expanded or not self.chance(0.35):
+            if isinstance(given, ScalarInput) or given.is_cpu or given.below or given.expanded or not self.chance(0.35):
                 continue
             shape = tuple(given.extents(self.sizes))
             fitting = [v.name for v in self.made if v.name.startswith("v") and v.shape == shape and v.dtype is getattr(D, given.dtype)]
@@ -443,22 +443,25 @@ class Everything:
         (full, 0.7), (iota, 1), (random, 0.7), (linear, 0.5),
     )  # fmt: skip
 
+    def draw(self, kind: Any) -> None:
+        kind(self)
+
     def step(self) -> None:
         """Add what one draw makes, or nothing where that does not fit."""
         kinds, weights = zip(*self.STEPS)
         made, nodes, inputs = len(self.made), len(self.nodes), len(self.inputs)
         try:
-            self.rng.choices(kinds, weights)[0](self)
+            self.draw(self.rng.choices(kinds, weights)[0])
         except CannotMake:
             del self.made[made:], self.nodes[nodes:], self.inputs[inputs:]
 
 
-def everything_case(seed: int, largest_elems: int, family: str, most_ops: int = 30) -> Case:
-    """Return the graph of a seed; `largest_elems` bounds every value."""
+def everything_case(seed: int, largest_elems: int, family: str, most_ops: int = 30, kind: type[Everything] = Everything, is_mixed: bool = False) -> Case:
+    """Return the graph of a seed; `largest_elems` bounds every value. kind: of the graph; is_mixed: inputs in any order, and as outputs."""
     rng = random.Random(f"weft {family}{seed}")
     while True:
         with FusionDefinition() as fd:
-            graph = Everything(rng, fd, largest_elems)
+            graph = kind(rng, fd, largest_elems)
             shape = tuple(rng.choice(EXTENTS) for _ in range(rng.choice((1, 2, 2, 3, 3, 4))))
             if math.prod(shape) > largest_elems:
                 continue
@@ -475,7 +478,12 @@ def everything_case(seed: int, largest_elems: int, family: str, most_ops: int = 
         if ends:
             aliases = graph.aliases() if rng.random() < 0.3 else ()
             outputs = tuple(dict.fromkeys(ends[-rng.randint(1, 4) :]))
-            return Case(tuple(graph.inputs), tuple(graph.nodes), outputs, graph.sizes, seed, family, aliases).without_unused()
+            inputs = list(graph.inputs)
+            if is_mixed:
+                rng.shuffle(inputs)
+                tensors = [i.name for i in inputs if isinstance(i, TensorInput) and i.name not in {target for _, target in aliases}]
+                outputs += (rng.choice(tensors),) if tensors and rng.random() < 0.1 else ()
+            return Case(tuple(inputs), tuple(graph.nodes), outputs, graph.sizes, seed, family, aliases).without_unused()
 
 
 __all__ = ["everything_case"]

@@ -43,7 +43,7 @@ class TensorInput:
 
     labels: per axis, the loop it varies over. order: axes from the outermost in memory. expanded: axes of stride 0. gapped: axes with unused memory
     between their elements. offset: of the first element. static: the sizes are written into the definition. dtype: the DataType's name.
-    below: the elements are indices, from 0 to this (0: any numbers).
+    below: the elements are indices, from 0 to this (0: any numbers). is_cpu: a number in a tensor of the CPU.
     """
 
     name: str
@@ -55,6 +55,7 @@ class TensorInput:
     offset: int = 0
     static: bool = False
     below: int = 0
+    is_cpu: bool = False
 
     @property
     def memory_order(self) -> tuple[int, ...]:
@@ -84,14 +85,18 @@ class TensorInput:
             for rank, axis in enumerate(reversed(self.order)):
                 ranks[axis] = rank
             out["stride_order"] = ranks
+        if self.is_cpu:
+            out["is_cpu"] = True
         return out
 
     def values(self, sizes: Mapping[str, int], device: str) -> torch.Tensor:
+        device = "cpu" if self.is_cpu else device
         return make_tensor(self.extents(sizes), self.strides(sizes), self.offset, torch_dtype(getattr(DataType, self.dtype)), len(self.name) * 7 + ord(self.name[-1]), device, self.below)
 
     def values_text(self, sizes: Mapping[str, int], device: str) -> str:
         dtype = torch_dtype(getattr(DataType, self.dtype))
         seed = len(self.name) * 7 + ord(self.name[-1])
+        device = "cpu" if self.is_cpu else device
         return f"make_tensor({self.extents(sizes)}, {self.strides(sizes)}, {self.offset}, {dtype}, {seed}, '{device}', {self.below})"
 
 
@@ -125,7 +130,7 @@ class ScalarInput:
 
     name: str
     dtype: str
-    value: float | int
+    value: float | int | complex
 
 
 @dataclass(frozen=True)

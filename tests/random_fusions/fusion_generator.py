@@ -14,6 +14,7 @@ from typing import Any
 
 from fusion_case import ONE, Case, Extent, Node, Ref, ScalarInput, TensorInput, call
 from everything_generator import everything_case
+from mixed_generator import Mixed
 from view_generator import view_case
 
 from weft import DataType, FusionDefinition
@@ -516,6 +517,8 @@ VIEWS = "views"
 """Graphs over reshapes, permutes, slices, pads and cats (`view_generator`)."""
 GRAPHS = "graphs"
 """Graphs of everything: all types, views, lookups, scans, orders, reductions, products (`everything_generator`)."""
+MIXED = "mixed graphs"
+"""Graphs of everything, with arguments of every kind: scalar inputs, CPU scalars, sizes as shapes, empty tensors (`mixed_generator`)."""
 NARROW = "narrow types"
 """The usual fusions, with inputs and outputs of floats of 8 and 4 bits among them."""
 ROWS, ROW_ELEMS = (1, 5, 66, 132, 133, 140, 270), (4096, 6000, 8192, 8200, 9999, 10000, 12288, 16384, 16388, 20000, 24576, 32768, 40001, 65536, 70000)
@@ -528,9 +531,11 @@ def long_rows(rng: random.Random, largest_elems: int) -> dict[str, int]:
 
 
 def random_case(seed: int, largest_elems: int = 4000, family: str = "") -> Case:
-    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, GRAPHS, NARROW, or any of FAMILIES."""
+    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, GRAPHS, MIXED, NARROW, or any of FAMILIES."""
     if family == GRAPHS:
         return everything_case(seed, largest_elems, family)
+    if family == MIXED:
+        return everything_case(seed, largest_elems, family, kind=Mixed, is_mixed=True)
     if family == VIEWS:
         return view_case(seed, largest_elems, family)
     rng = random.Random(f"weft {family}{seed}")

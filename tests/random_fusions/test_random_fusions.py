@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, difference
-from fusion_generator import GRAPHS, LONG_ROWS, NARROW, TWO_SIDES, VIEWS, random_case
+from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, TWO_SIDES, VIEWS, random_case
 from fusion_runner import run_seed, shrunk
 from fusion_shrink import shrink
 
@@ -17,6 +17,7 @@ VIEWS_SEEDS, VIEWS_ELEMS = range(24), 400
 TWO_SIDES_SEEDS = range(16)
 NARROW_SEEDS = range(20)
 GRAPHS_SEEDS, GRAPHS_ELEMS = range(16), 1500
+MIXED_SEEDS = range(8)
 LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
@@ -42,6 +43,14 @@ def test_graphs_of_everything(seed: int) -> None:
     outcome = check(random_case(seed, GRAPHS_ELEMS, GRAPHS))
     if outcome.kind not in ("ok", "ill-conditioned"):
         pytest.fail(shrunk(seed, outcome, "cpu", GRAPHS_ELEMS, GRAPHS))
+
+
+@pytest.mark.parametrize("seed", MIXED_SEEDS)
+def test_graphs_of_mixed_arguments(seed: int) -> None:
+    """Scalar inputs, CPU scalars, sizes as shapes, empty tensors, integers of 8 bits: nothing wrong, and nothing declined."""
+    outcome = check(random_case(seed, GRAPHS_ELEMS, MIXED))
+    if outcome.kind not in ("ok", "ill-conditioned"):
+        pytest.fail(shrunk(seed, outcome, "cpu", GRAPHS_ELEMS, MIXED))
 
 
 @pytest.mark.parametrize("seed", LONG_ROWS_SEEDS)
