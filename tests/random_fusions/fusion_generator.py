@@ -15,6 +15,7 @@ from typing import Any
 from fusion_case import ONE, Case, Extent, Node, Ref, ScalarInput, TensorInput, call
 from everything_generator import everything_case
 from mixed_generator import Mixed
+from sized_generator import sized_case
 from view_generator import view_case
 
 from weft import DataType, FusionDefinition
@@ -517,6 +518,8 @@ VIEWS = "views"
 """Graphs over reshapes, permutes, slices, pads and cats (`view_generator`)."""
 GRAPHS = "graphs"
 """Graphs of everything: all types, views, lookups, scans, orders, reductions, products (`everything_generator`)."""
+SIZED = "graphs of any size"
+"""Graphs of several kernels whose definition has no sizes (`sized_generator`)."""
 MIXED = "mixed graphs"
 """Graphs of everything, with arguments of every kind: scalar inputs, CPU scalars, sizes as shapes, empty tensors (`mixed_generator`)."""
 NARROW = "narrow types"
@@ -531,11 +534,13 @@ def long_rows(rng: random.Random, largest_elems: int) -> dict[str, int]:
 
 
 def random_case(seed: int, largest_elems: int = 4000, family: str = "") -> Case:
-    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, GRAPHS, MIXED, NARROW, or any of FAMILIES."""
+    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, GRAPHS, SIZED, MIXED, NARROW, or any of FAMILIES."""
     if family == GRAPHS:
         return everything_case(seed, largest_elems, family)
     if family == MIXED:
         return everything_case(seed, largest_elems, family, kind=Mixed, is_mixed=True)
+    if family == SIZED:
+        return sized_case(seed, family)
     if family == VIEWS:
         return view_case(seed, largest_elems, family)
     rng = random.Random(f"weft {family}{seed}")
