@@ -135,13 +135,13 @@ class ScalarInput:
 
 @dataclass(frozen=True)
 class Node:
-    """A call of fd.ops.`op`. targets: names of its results. labels: the loops of the (first) result."""
+    """A call of fd.ops.`op`. targets: names of its results. labels: the loops of the (first) result, or what `extent_of` reads."""
 
     targets: tuple[str, ...]
     op: str
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: tuple[Any, ...] = ()
 
 
 def references(argument: Any) -> list[str]:
@@ -250,11 +250,25 @@ class Case:
                 rest = math.prod(n for other, n in sizes.items() if other != label)
                 fitting = [n for n in OTHER_SIZES if n * rest <= largest_elems]
                 sizes[label] = rng.choice(fitting) if fitting else 1
-            yield self.replaced(sizes=sizes)
+            if all(math.prod(extent_of(label, sizes) for label in node.labels) <= 4 * largest_elems for node in self.nodes):
+                yield self.replaced(sizes=sizes)
 
     @property
     def elements(self) -> int:
         return math.prod(self.sizes.values())
+
+
+def extent_of(axis: Any, sizes: Mapping[str, int]) -> int:
+    """Return the extent of an axis: of a loop, or of a tuple of factors, each a loop or what a slice ("low", "high"), pad or cat made of other axes."""
+    if isinstance(axis, str):
+        return sizes.get(axis, 1)
+    if axis[:1] == ("cat",):
+        return extent_of(axis[1], sizes) + extent_of(axis[2], sizes)
+    if axis[:1] == ("pad",):
+        return extent_of(axis[1], sizes) + axis[2]
+    if axis[:1] in (("low",), ("high",)):
+        return (extent_of(axis[1], sizes) + 1) // 2
+    return math.prod(extent_of(factor, sizes) for factor in axis)
 
 
 def call(fd: FusionDefinition, node: Node, values: dict[str, Any], sizes: Mapping[str, int]) -> Any:

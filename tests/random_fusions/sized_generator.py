@@ -56,7 +56,7 @@ class Sized:
     def add(self, op: str, *args: Any, axes: tuple[Axis, ...], bound: float, keep: bool = True, kwargs: tuple[tuple[str, Any], ...] = ()) -> Value:
         need(len(axes) <= 5)
         name = f"v{len(self.nodes)}"
-        self.nodes.append(Node((name,), op, args, kwargs, tuple("*".join(map(str, axis)) or "1" for axis in axes)))
+        self.nodes.append(Node((name,), op, args, kwargs, axes))
         value = Value(name, axes, bound)
         if bound > LARGEST and keep:
             return self.add("tanh", Ref(name), axes=axes, bound=1.0)
