@@ -201,3 +201,13 @@ def test_answers_are_recorded_only_where_sizes_are_open() -> None:
     fusion = CASES["group norm"].define().fusion.clone()[0]
     concretize(fusion, questions)
     assert questions.answers == ()
+
+
+@pytest.mark.parametrize("shape, strides", [((2, 1), (2, 2)), ((2, 1), (1, 7)), ((4, 3), (6, 2)), ((0, 1), (1, 1))])
+def test_an_axis_around_a_strided_one_of_size_1_is_strided(shape: tuple[int, int], strides: tuple[int, int]) -> None:
+    """The strided axis is gone where a reshape finds that its size is 1; the stride of the one around it stays what it was."""
+    with FusionDefinition() as fd:
+        x, size = fd.define_tensor([-1, -1], [True, False]), fd.define_scalar(DataType.Int)
+        fd.add_output(fd.ops.neg(fd.ops.reshape(x, [size])))
+    given = torch.randn(64).as_strided(shape, strides)
+    assert torch.equal(fd.execute([given, given.numel()])[0], -given.reshape(-1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
-from fusion_check import Outcome, check, difference
-from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, TWO_SIDES, VIEWS, random_case
+from fusion_check import Outcome, check, check_shapes, difference
+from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, random_case
 from fusion_runner import run_seed, shrunk
 from fusion_shrink import shrink
 
@@ -17,7 +17,7 @@ VIEWS_SEEDS, VIEWS_ELEMS = range(24), 400
 TWO_SIDES_SEEDS = range(16)
 NARROW_SEEDS = range(20)
 GRAPHS_SEEDS, GRAPHS_ELEMS = range(16), 1500
-MIXED_SEEDS = range(8)
+MIXED_SEEDS, SIZED_SEEDS = range(6), range(3, 7)
 LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
@@ -51,6 +51,14 @@ def test_graphs_of_mixed_arguments(seed: int) -> None:
     outcome = check(random_case(seed, GRAPHS_ELEMS, MIXED))
     if outcome.kind not in ("ok", "ill-conditioned"):
         pytest.fail(shrunk(seed, outcome, "cpu", GRAPHS_ELEMS, MIXED))
+
+
+@pytest.mark.parametrize("seed", SIZED_SEEDS)
+def test_graphs_at_several_sizes(seed: int) -> None:
+    """One definition of several kernels, without any size in it, at four shapes: nothing wrong, and nothing declined."""
+    outcome = check_shapes(random_case(seed, GRAPHS_ELEMS, SIZED), "cpu", 4, GRAPHS_ELEMS)
+    if outcome.kind not in ("ok", "ill-conditioned"):
+        pytest.fail(f"{outcome.kind}: {outcome.detail}")
 
 
 @pytest.mark.parametrize("seed", LONG_ROWS_SEEDS)

@@ -70,7 +70,21 @@ def concretize(fusion: Fusion, questions: Questions) -> None:
         _RULES.get(type(expr), _by_extents)(fusion, expr, questions)
     for tensor in fusion.tensors():
         domain = tensor.domain()
-        domain.contiguity = [None if a.is_broadcast() or a.is_reduction() else c for a, c in zip(domain.maybe_allocation, domain.contiguity)]
+        domain.contiguity = _without_ones(domain)
+
+
+def _without_ones(domain: TensorDomain) -> list[bool | None]:
+    """Return the contiguity of a tensor some of whose axes turned out to be 1. An axis that lay without a gap around a strided one of these is strided itself."""
+    out: list[bool | None] = []
+    is_strided = False  # the axes since the last that is left begin with a strided one
+    for axis, flag in reversed(list(zip(domain.maybe_allocation, domain.contiguity))):
+        if axis.is_broadcast() or axis.is_reduction():
+            is_strided |= flag is False
+            out.append(None)
+        else:
+            out.append(flag and not is_strided)
+            is_strided = False
+    return out[::-1]
 
 
 def _settle_inputs(fusion: Fusion, questions: Questions) -> None:

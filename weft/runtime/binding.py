@@ -166,7 +166,8 @@ def span_elems(sizes: Sequence[int], strides: Sequence[int]) -> int:
 # ---------------------------------------------------------------- one input
 @dataclass(frozen=True)
 class _Axis:
-    """One allocation axis of an input. size: the constant, or None when it is symbolic; stride: the variable of a strided axis."""
+    """One allocation axis of an input. size: the constant, or None when it is symbolic; stride: the variable of a strided axis; outer_stride: that of a
+    contiguous axis around a strided one, for variants of the definition where the strided one has size 1 and is gone."""
 
     dim: int
     size: int | None
@@ -175,6 +176,7 @@ class _Axis:
     is_expanded: bool
     is_contiguous: bool
     stride: Sym | None
+    outer_stride: Sym | None
 
 
 class _TensorInput:
@@ -193,9 +195,11 @@ class _TensorInput:
                 continue
             extent = axis.logical_extent
             strided = contiguous is False and not axis.is_broadcast()
+            around = bool(contiguous) and any(a.stride is not None for a in self.axes)
             self.axes.append(_Axis(
                 dims[axis], int(extent.value) if extent.is_const else None, extent if extent.is_var else None, axis.is_broadcast(),  # type: ignore[arg-type]
                 axis.expanded_extent is not None, bool(contiguous), tensor.stride_var(position) if strided else None,
+                tensor.stride_var(position) if around else None,
             ))  # fmt: skip
 
     def bind(self, given: Any, env: dict[Sym, Number]) -> BoundTensor:
@@ -273,6 +277,8 @@ class _TensorInput:
                 env[axis.size_var] = size
             if axis.stride is not None:
                 env[axis.stride] = stride
+            elif axis.outer_stride is not None:
+                env[axis.outer_stride] = stride
             if size == 1 or is_empty:
                 if axis.stride is not None:
                     free.append(axis.stride)
