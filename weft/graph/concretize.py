@@ -74,7 +74,7 @@ def concretize(fusion: Fusion, questions: Questions) -> None:
 
 
 def _without_ones(domain: TensorDomain) -> list[bool | None]:
-    """Return the contiguity of a tensor some of whose axes turned out to be 1. An axis that lay without a gap around a strided one of these is strided itself."""
+    """Return the contiguity of a tensor some of whose axes are 1. An axis that lay without a gap around a strided one of these is strided itself."""
     out: list[bool | None] = []
     is_strided = False  # the axes since the last that is left begin with a strided one
     for axis, flag in reversed(list(zip(domain.maybe_allocation, domain.contiguity))):
