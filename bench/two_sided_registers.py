@@ -43,8 +43,8 @@ from weft.schedulers.inner_outer_heuristic import choose_inner_outer
 from weft.schedulers.inner_outer_params import LOADS
 
 RECORD = RESULTS / "two_sided_registers.json"
-RESULT_REGISTERS = 5
-"""For each result of a row: its sum, what other threads had of it, what is made of it."""
+COPY_REGISTERS, RESULT_REGISTERS = 0.5, 5
+"""For each copy of a step that nobody waits for, and for each result of a row: its sum, what other threads had of it, what is made of it."""
 
 
 def spec_of(seed: int) -> Spec:
@@ -96,7 +96,7 @@ def one_estimate(p: Kernels, r: Rows) -> Any:
     loaded = of_rows * r.input_bits * packed * (p.loads == AHEAD) + at_work * p.vector_elems * r.inputs
     copies = (p.loads == CP_ASYNC) * p.row_unroll * p.batches * r.inputs
     results = p.row_unroll * r.reductions * (1 + p.is_behind)
-    return registers(loaded, r.instructions, single=copies, held=held) + ADDRESS_REGISTERS * tensors + RESULT_REGISTERS * results
+    return registers(loaded, r.instructions, held=held) + COPY_REGISTERS * copies + ADDRESS_REGISTERS * tensors + RESULT_REGISTERS * results
 
 
 def judge(path: Path) -> None:

@@ -94,16 +94,16 @@ def balance(blocks: float, arch: Arch) -> float:
     return 1.0 if per_sm >= FULL_ROUNDS else per_sm / -(-blocks // arch.sm_count)
 
 
-THREAD_REGISTERS, LOOP_REGISTERS, SINGLE_REGISTERS, OPERATION_REGISTERS = 16, 8, 0.5, 0.1
-"""Of a thread: its place and what does not change; a loop; for each element that is loaded by itself, and operation between them. Chosen near a fit to 12,400
-kernels for an H200 whose registers no limit cut (bench/results/plain.json and pointwise.json), which gives 16.5, 8.5, 0.54 and 0.09."""
+THREAD_REGISTERS, LOOP_REGISTERS, OPERATION_REGISTERS = 16, 8, 0.1
+"""Of a thread: its place and what does not change; a loop; for each operation between loads and stores. Chosen near a fit to 12,400 kernels for an H200
+whose registers no limit cut (bench/results/plain.json and pointwise.json), which gives 16.5, 8.5 and 0.09."""
 ADDRESS_REGISTERS = 2
 """Of 64 bits."""
 
 
-def registers(loaded: Any, operations: Any, *, single: Any = 0.0, held: Any = 0.0, has_loop: bool = True) -> Any:
+def registers(loaded: Any, operations: Any, *, held: Any = 0.0, has_loop: bool = True) -> Any:
     """Return the registers that a thread needs, for kernels whose blocks come and go.
 
-    loaded: words of 32 bits that it loads before their first use; single: elements that it loads one by one; held: words that it keeps through a loop, as sums.
+    loaded: words of 32 bits that it loads before their first use; held: words that it keeps through a loop, as sums.
     """
-    return THREAD_REGISTERS + LOOP_REGISTERS * has_loop + loaded + held + SINGLE_REGISTERS * single + OPERATION_REGISTERS * operations
+    return THREAD_REGISTERS + LOOP_REGISTERS * has_loop + loaded + held + OPERATION_REGISTERS * operations

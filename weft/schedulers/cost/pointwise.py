@@ -76,10 +76,10 @@ def work_of_pointwise(p: Pointwise, f: PointwiseFacts, arch: Arch, c: Fitted = F
 
 def needed_registers(f: PointwiseFacts, reads: Reads, p: Pointwise) -> Any:
     """Return the registers of a thread, whose vectors are all loaded before the first is used."""
-    v, vectors = p.vector_elems, p.unroll_outer * p.unroll_inner
-    words = np.ceil(v * f.read_bits / max(1, f.full_inputs) / 32)
+    vectors = p.unroll_outer * p.unroll_inner
+    words = np.ceil(p.vector_elems * f.read_bits / max(1, f.full_inputs) / 32)
     loaded = vectors * words * np.maximum(0, reads["vector_accesses"] - f.vectorizable_outputs)
-    return registers(loaded, f.instructions, single=vectors * v * reads["element_accesses"], has_loop=False)
+    return registers(loaded, f.instructions, has_loop=False)
 
 
 def _sides(p: Pointwise, f: PointwiseFacts) -> tuple[Any, Any, Reads]:

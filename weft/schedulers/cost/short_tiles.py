@@ -14,9 +14,6 @@ from ...arch import WARP_THREADS, Arch
 from .parts import ACCESS_INSTRUCTIONS, OP_INSTRUCTIONS, STEP_INSTRUCTIONS, barrier_clocks, registers
 from .passing import Passing, piece_cost, resident_blocks
 
-TURN_INSTRUCTIONS = 0.5
-"""Of a thread, for an element of up to 16 bits that changes places in registers: two words are put together from four halves. Wider ones cost nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class ShortTileParts:
@@ -49,8 +46,7 @@ def work_of_short_tiles(p: ShortTileParts, f: ShortTileFacts, arch: Arch) -> Pas
     blocks = np.ceil(f.long / tile) * f.batches
     used = f.long * f.batches / (blocks * tile)
     accesses = f.short * (f.straight + 3 * f.moved) * used  # what is moved is also written to shared memory, and read there
-    turned = np.where(f.moved_bits <= 16 * f.moved, TURN_INSTRUCTIONS, 0.0) * f.moved
-    instructions = (OP_INSTRUCTIONS * f.instructions + turned) * elems + ACCESS_INSTRUCTIONS * accesses + STEP_INSTRUCTIONS
+    instructions = OP_INSTRUCTIONS * f.instructions * elems + ACCESS_INSTRUCTIONS * accesses + STEP_INSTRUCTIONS
     needed = registers(elems * f.bits / max(1, f.straight + f.moved) / 32, f.instructions, has_loop=False)
     resident = resident_blocks(p.threads, needed, tile * f.short * f.moved_bits / 8, arch)
     straight_piece = np.minimum(tile, f.long) * (f.bits - f.moved_bits) / 8 / f.straight
