@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from fit_cost import geometric_mean
 from measure import RESULTS, table
-from plain_definitions import PARAMS, PlainSpec, facts_of
+from plain_definitions import PARAMS, TEMPLATES, PlainSpec, facts_of
 
 from weft.arch import Arch, arch_by_name, ceil_div
 from weft.schedulers.cost.parts import FITTED, Fitted
@@ -93,9 +93,12 @@ def predicted_ns(case: Timed, arch: Arch, fitted: Fitted = FITTED) -> np.ndarray
 
 def candidates_among(case: Timed, arch: Arch) -> np.ndarray:
     """Return which of the kernels are such as the choice compares: of columns, neither large clusters nor large blocks, and one shifted vector at a time."""
-    if case.spec.family not in ("columns", "pointwise", "pointwise, spread"):
+    if case.spec.family == "rows":
         return np.ones(len(case.params), bool)
-    _, facts, _ = facts_of(case.spec)
+    analysis, facts, sizes = facts_of(case.spec)
+    if case.spec.template == "transpose":
+        tiles = {str(params) for _, params in TEMPLATES["transpose"].candidates(analysis, sizes, {}, arch)}
+        return np.array([str(params) in tiles for params in case.params])
     if case.spec.template == "pointwise":
         made = Candidates(facts, arch)
         compared = {made.params(row) for row in made.rows}
@@ -137,7 +140,7 @@ def judge(cases: Sequence[Timed], arch: Arch, fitted: Fitted = FITTED) -> list[J
         near = case.us < 2 * best
         was = None if case.chosen is None else float(case.us[case.chosen] / best - 1)
         is_one = candidates_among(case, arch)
-        if case.us[is_one].min() > MOST_MISSED * best:
+        if not is_one.any() or case.us[is_one].min() > MOST_MISSED * best:
             continue  # of the few that were drawn, none that the choice would compare is good
         among = np.where(is_one, predicted, np.inf)
         taken = taken_of(case, among, arch)

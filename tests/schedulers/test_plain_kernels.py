@@ -21,8 +21,8 @@ from weft.schedulers.cost.passing import passing_ns, resident_blocks  # noqa: E4
 from weft.schedulers.cost.reductions import work_of_reductions  # noqa: E402
 from weft.schedulers.reduction_heuristic import Candidates  # noqa: E402
 
-MOST_MEAN = {"columns": 0.05, "pointwise": 0.02, "pointwise, spread": 0.025, "rows": 0.04, "transpose": 0.055}
-"""Regret in the geometric mean. The choices by rules that stood before lost 8.4, 1.7, 3.6, 6.8 and 8.7 % on the same record. The bar of the project is 0.5 %."""
+MOST_MEAN = {"columns": 0.05, "pointwise": 0.02, "pointwise, spread": 0.025, "rows": 0.04, "transpose": 0.045}
+"""Regret in the geometric mean. The choices by rules that stood before lost 8.4, 1.7, 3.6, 6.8 and 6.7 % on the same record. The bar of the project is 0.5 %."""
 MOST_ERROR = 0.2
 """Of the median kernel, a logarithm."""
 
@@ -34,7 +34,7 @@ def judged() -> list[plain_regret.Judged]:
 
 def test_the_best_by_prediction_loses_little_on_what_was_timed(judged: list[plain_regret.Judged]) -> None:
     families = plain_regret.families(judged)
-    assert set(families) == set(MOST_MEAN) and len(judged) >= 470 and sum(len(j.case.params) for j in judged) >= 10000
+    assert set(families) == set(MOST_MEAN) and len(judged) >= 465 and sum(len(j.case.params) for j in judged) >= 10000
     for name, found in families.items():
         assert geometric_mean(np.array([j.regret for j in found])) <= MOST_MEAN[name], name
 
