@@ -34,7 +34,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 def test_a_second_call_does_not_run_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(3, 8), torch.rand(8)
     twice(lambda: W.rms_norm(x, (8,), w, 1e-6))
-    monkeypatch.setattr("weft.nn.functional._normalized", lambda *given: pytest.fail("checked again"))
+    monkeypatch.setattr("weft.nn.norms._normalized", lambda *given: pytest.fail("checked again"))
     close(W.rms_norm(x * 2, (8,), w, 1e-6), F.rms_norm(x * 2, (8,), w, 1e-6))
 
 
@@ -122,7 +122,7 @@ def test_packed_inputs_are_remembered(mode: Any, monkeypatch: pytest.MonkeyPatch
         for function, wanted in ((W.swiglu, F.silu), (W.geglu, lambda a: F.gelu(a, approximate="tanh"))):
             twice(lambda function=function: function(x))
             with monkeypatch.context() as patched:
-                patched.setattr("weft.nn.functional._half", lambda *given: pytest.fail("checked again"))
+                patched.setattr("weft.nn.activations._half", lambda *given: pytest.fail("checked again"))
                 a, b = x.chunk(2, -1)
                 result = function(x)
             close(result, wanted(a) * b)
@@ -141,7 +141,7 @@ def test_remembered_calls_without_gradients_ask_what_a_guard_does_not_see(monkey
     x = torch.randn(3, 8)
     twice(lambda: norm(x))
     checks: list[str] = []
-    monkeypatch.setattr("weft.nn.functional._normalized", lambda *given: pytest.fail("not remembered"))
+    monkeypatch.setattr("weft.nn.norms._normalized", lambda *given: pytest.fail("not remembered"))
     monkeypatch.setattr(engines, "watchers", [lambda call: checks.append(call.kernel.check)])
     for values in (torch.randn(3, 8), torch.randn(25)[1:].view(3, 8), x):
         close(norm(values), F.rms_norm(values, (8,), w, 1e-6))
