@@ -1,4 +1,5 @@
-"""Five models for `compile_models.py`: a Llama of 8 layers, GPT-2 medium, ViT-L, a block of a diffusion U-Net, a mixture of experts.
+"""Five models for `compile_models.py`: a Llama of 8 layers, GPT-2 medium, ViT-L, a block of a diffusion U-Net, a mixture of experts;
+parts of a Llama of 7 billion parameters for `blocks7b.py`.
 
 A model called with all its inputs returns its loss; without the last one, the target, it returns what it computes. `with_liger` puts Liger's modules into one.
 Read first: `MODELS`.
@@ -87,6 +88,33 @@ class Llama(nn.Module):
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin)
+        logits = self.head(self.norm(x))
+        return logits if target is None else self.loss(logits, target)
+
+
+class Block7B(nn.Module):
+    """One layer of a Llama of 7 billion parameters."""
+
+    def __init__(self, width: int = 4096, heads: int = 32, hidden: int = 11008, length: int = 2048) -> None:
+        super().__init__()
+        self.layer = LlamaLayer(width, heads, hidden)
+        frequency = 10000 ** (-torch.arange(0, width // heads, 2).float() / (width // heads))
+        angle = torch.outer(torch.arange(length).float(), frequency).repeat(1, 2)
+        self.register_buffer("cos", angle.cos(), persistent=False)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+        return squares(self.layer(x, self.cos[: x.shape[1]], self.sin[: x.shape[1]]), target)
+
+
+class Head7B(nn.Module):
+    """The last norm, the head and the loss of such a model."""
+
+    def __init__(self, width: int = 4096, words: int = 32000) -> None:
+        super().__init__()
+        self.norm, self.head, self.loss = RMSNorm(width), nn.Linear(width, words, bias=False), TokenLoss()
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
         logits = self.head(self.norm(x))
         return logits if target is None else self.loss(logits, target)
 
@@ -220,11 +248,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor
 }
 """Name -> what makes the model, what makes its inputs; the last input is the target."""
 
+BLOCKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "block7b": (Block7B, lambda: (_normal(4, 2048, 4096), _normal(4, 2048, 4096))),
+    "block7b, batch 1": (Block7B, lambda: (_normal(1, 2048, 4096), _normal(1, 2048, 4096))),
+    "head7b": (Head7B, lambda: (_normal(4, 2048, 4096), torch.randint(0, 32000, (4, 2048), device=DEVICE))),
+}
+"""The same for `blocks7b.py`."""
+
 
 def made(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return a model with its inputs, the same in each call."""
     torch.manual_seed(0)
-    make_model, make_inputs = MODELS[name]
+    make_model, make_inputs = (MODELS | BLOCKS)[name]
     with torch.device(DEVICE):
         model = make_model().to(DTYPE)
     return model, make_inputs()
@@ -274,4 +309,4 @@ def with_liger(model: nn.Module) -> nn.Module:
     return model
 
 
-__all__ = ["MODELS", "GPT", "Llama", "MoE", "UNet", "ViT", "made", "with_liger"]
+__all__ = ["BLOCKS", "MODELS", "GPT", "Llama", "MoE", "UNet", "ViT", "made", "with_liger"]
