@@ -63,14 +63,17 @@ class Tally:
 
 def entries(words: list[str], dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[Any]:
     """Return the entries of op_db that know a type and whose values are determined."""
-    if (
-        "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None
-    ):  # torch's test tools derive their TestCase from it; nothing here runs one
-        sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
+    without_expecttest()
     from torch.testing._internal.common_methods_invocations import op_db
 
     found = [op for op in op_db if op.supports_dtype(dtype, device) and not any(w in op.name for w in RANDOM)]
     return [op for op in found if not words or any(w in op.name for w in words)]
+
+
+def without_expecttest() -> None:
+    """Let torch's test tools load where that package is not: they derive their TestCase from it, and nothing here runs one."""
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
+        sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
 
 
 def samples_of(
@@ -164,7 +167,7 @@ def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> Non
         except (Declined, WeftError) as error:
             why = str(error).splitlines()[0]
         except (TypeError, ValueError, LookupError, RuntimeError) as error:  # the backend leaves the region to torch; a rule should say why
-            tally.wrong.append(f"a rule raises {type(error).__name__}: {error}  {_shown(sample)}")
+            tally.wrong.append(f"a rule raises {type(error).__name__}: {error}  {shown((sample.input, sample.args, sample.kwargs))}")
             return
     refused = next((r for n, r in reasons.items() if lookup(n.target) is not None), "")
     if not regions and not refused:
@@ -176,10 +179,10 @@ def run_sample(op: Any, sample: Any, tally: Tally, emulate: bool = False) -> Non
         text = str(error).splitlines()[0]
         (tally.wrong.append if isinstance(error, AssertionError) or getattr(error, "code", "").startswith("W9") else lambda t: tally.declined.update([t]))(text)
         return
-    problem = _difference(got, want, exact, None if exact is None else gm(*tensors))
+    problem = difference(got, want, exact, None if exact is None else gm(*tensors))
     if problem:
         nodes = " ".join(dict.fromkeys(str(n.target).replace("aten.", "") for r, _ in made for n in r.nodes if not is_getitem(n) and not is_cheap(n)))
-        tally.wrong.append(f"{problem}  [{nodes}]  {_shown(sample)}")
+        tally.wrong.append(f"{problem}  [{nodes}]  {shown((sample.input, sample.args, sample.kwargs))}")
     elif why or refused:
         tally.declined[why or refused] += 1
     else:
@@ -201,14 +204,14 @@ def _in_float64(op: Any, sample: Any) -> Any:
         return None
 
 
-def _shown(sample: Any) -> str:
+def shown(given: Any) -> str:
     def text(v: Any) -> Any:
         return f"{str(v.dtype)[6:]}{list(v.shape)}" if isinstance(v, torch.Tensor) else v
 
-    return str(tree_map(text, (sample.input, sample.args, sample.kwargs)))[:200]
+    return str(tree_map(text, given))[:200]
 
 
-def _difference(got: Any, want: Any, exact: Any = None, stepwise: Any = None) -> str:
+def difference(got: Any, want: Any, exact: Any = None, stepwise: Any = None) -> str:
     """Return what is wrong with a result; torch's own in float32 counts with 2e-5 of its size, since it has rounding errors, too: where it is farther off,
     the result in float64 decides with as much. exact: the result in float64; a 16-bit result may be off by twice torch's own error, of the op or of the aten
     ops that it is traced to (`stepwise`), and by one rounding."""
@@ -262,7 +265,7 @@ def run_function(function: Callable[..., Any], op: Any, sample: Any, tally: Tall
         return
     try:
         got = function(ours[0], *ours[1], **ours[2])
-        problem = _difference(got, want)
+        problem = difference(got, want)
         if not problem and gradients and want.requires_grad:
             seed = torch.randn_like(want)
             pairs = []
@@ -271,7 +274,7 @@ def run_function(function: Callable[..., Any], op: Any, sample: Any, tally: Tall
                 pairs.append(torch.autograd.grad(result, leaves, seed, allow_unused=True))
             for a, b in zip(*pairs):
                 problem = problem or (
-                    "" if a is None and b is None else _difference(torch.zeros_like(b) if a is None else a, torch.zeros_like(a) if b is None else b)
+                    "" if a is None and b is None else difference(torch.zeros_like(b) if a is None else a, torch.zeros_like(a) if b is None else b)
                 )
     except WeftError as error:
         tally.declined[str(error).splitlines()[0]] += 1
@@ -279,7 +282,7 @@ def run_function(function: Callable[..., Any], op: Any, sample: Any, tally: Tall
     except Exception as error:  # noqa: BLE001
         problem = f"raises {type(error).__name__}: {str(error).splitlines()[0]}"
     if problem:
-        tally.wrong.append(f"{problem}  {_shown(sample)}")
+        tally.wrong.append(f"{problem}  {shown((sample.input, sample.args, sample.kwargs))}")
     else:
         tally.right += 1
 

@@ -167,7 +167,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(get_decompositions([
         aten.native_layer_norm, aten.native_layer_norm_backward, aten.native_group_norm, aten.native_group_norm_backward,
         aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward, aten._softmax, aten._softmax_backward_data,
-        aten._log_softmax, aten._log_softmax_backward_data,
+        aten._log_softmax, aten._log_softmax_backward_data, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training,
+        aten.elu, aten.elu_backward, aten.hardtanh, aten.hardtanh_backward, aten.leaky_relu, aten.leaky_relu_backward,
     ]))  # fmt: skip
     kept = (
         aten._scaled_dot_product_flash_attention_for_cpu.default,  # its backward wants what the op itself saved
