@@ -144,7 +144,8 @@ def described(graph: Any) -> str:
     structures = len({call.plan.key for call in graph.calls})
     restored, in_torch = sum(call.calls.executor is None for call in graph.calls), sum(bool(call.fallback_reason) for call in graph.calls)
     covered = f"{graph.covered_nodes} of {graph.compute_nodes} nodes"
-    return f"{graph.kind}: {len(graph.calls)} regions of {structures} structures, {covered}, {restored} from records, {in_torch} in torch"
+    kernels = len({kernel.program.name for call in graph.calls for kernel in call.kernels()})
+    return f"{graph.kind}: {len(graph.calls)} regions of {structures} structures, {kernels} kernels, {covered}, {restored} from records, {in_torch} in torch"
 
 
 def main() -> None:

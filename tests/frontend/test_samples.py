@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fuzz_modules
+import modules
 import opinfo
 import pytest
 import torch
@@ -38,6 +39,16 @@ def test_our_functions_take_torchs_samples(name: str) -> None:
     for sample in opinfo.samples_of(op, 4):
         opinfo.run_function(opinfo.functions()[name], op, sample, tally)
     assert not tally.wrong and tally.right
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "index"), [("InstanceNorm1d", True, 0), ("ELU", True, 2), ("BatchNorm1d", False, 0), ("LeakyReLU", True, 1), ("HuberLoss", True, 1)]
+)
+def test_torchs_samples_of_modules_forward_and_backward(name: str, training: bool, index: int) -> None:
+    """By kernels in the emulator; the program runs every norm, loss and activation."""
+    tally, info = opinfo.Tally(), modules.infos()[name]
+    modules.run_module(info, modules.samples_of(info, training, "cpu")[index], training, tally)
+    assert not tally.wrong and not tally.declined and tally.right
 
 
 @pytest.mark.parametrize("seed", [10, 15, 3])
