@@ -174,3 +174,25 @@ def test_what_torch_refuses_at_run_time_has_a_code_a_line_and_the_sizes() -> Non
 
 def test_a_size_below_zero_at_run_time_is_named() -> None:
     assert refused(lambda fd: fd.ops.iota(fd.define_scalar(DataType.Int)), [-3]).startswith("W325: iota: extent -3 of axis 0 is negative")
+
+
+def test_shapes_are_read_as_in_nvfuser_and_as_in_torch() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 4], [True, True])
+        rows, columns = x.shape
+        assert rows is x.shape[0] is x.size(0) is x.shape()[0] is x.size()[0] and len(x.shape) == x.ndim and x.shape[-1] is columns
+        with pytest.raises(TypeError, match=r"W198.*\n(.*\n)*.*x.size\(0\)"):
+            len(x)
+        fd.add_output(fd.ops.reshape(x, [columns, rows]))
+        fd.add_output(fd.ops.full(x.shape, 2.0, DataType.Float))
+    given = torch.randn(3, 4)
+    reshaped, filled = fd.execute([given])
+    assert torch.equal(reshaped, given.reshape(4, 3)) and filled.shape == given.shape
+
+
+@pytest.mark.parametrize("name, remedy", [("stream", "torch.cuda.stream"), ("profile", "PythonProfiler"), ("override_user_schedule", "save_repro_inputs")])
+def test_execute_says_what_to_write_in_place_of_a_keyword_that_it_lacks(name: str, remedy: str) -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(fd.define_tensor([-1])))
+    with pytest.raises(TypeError, match=rf"W199: execute has no argument {name}\n(.*\n)*.*{remedy}"):
+        fd.execute([torch.randn(3)], **{name: None})

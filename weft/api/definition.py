@@ -20,7 +20,7 @@ from ..ir.values import Scalar, TensorView, Val
 from ..options import check_option_names, nearest
 from ..runtime.arguments import flattened
 from . import executors, inputs as inputs_module, matmuls
-from .misuse import NoListOfArguments, explained
+from .misuse import NoListOfArguments, NoSuchKeyword, explained
 from .ops import OpNames
 from .streams import take_streams
 
@@ -281,8 +281,11 @@ class FusionDefinition:
     def _execute_with(
         self, inputs: Sequence[Any], *, device: Any = None, save_repro_inputs: bool = False, _enable_options: Sequence[str] = NO_NAMES,
         _disable_options: Sequence[str] = NO_NAMES, check: Any = None, seed: int | None = None, tune: bool | None = None,
+        **others: Any,
     ) -> "list[torch.Tensor]":  # fmt: skip
-        """`execute` with keywords: a function that names them costs each call 10 ns for each that it leaves out."""
+        """`execute` with keywords: a function that names them costs each call 10 ns for each that it leaves out. Errors: NoSuchKeyword."""
+        for name in others:
+            raise NoSuchKeyword(name)
         fec = self._executor_cache()
         if device is check is seed is tune is None and not save_repro_inputs and _enable_options is _disable_options is NO_NAMES:
             return fec.execute(inputs)

@@ -24,6 +24,23 @@ class NoListOfArguments(UserError, TypeError):
     fix = "give one list: fd.execute([a, b])"
 
 
+KEYWORDS = {
+    "stream": "kernels run on torch's current stream: with torch.cuda.stream(s): fd.execute(inputs)",
+    "profile": "measure with `with PythonProfiler() as p: fd.execute(inputs)`, and read p.profile",
+}
+"""What to write in place of a keyword that other libraries have."""
+
+
+class NoSuchKeyword(UserError, TypeError):
+    code = "W199"
+    what = "execute has no argument {name}"
+    fix = "{remedy}"
+
+    def __init__(self, name: str) -> None:
+        known = "leave it out; there are device, save_repro_inputs, _enable_options, _disable_options, check, seed, tune"
+        super().__init__(name=name, remedy=KEYWORDS.get(name, known))
+
+
 class CannotTake(UserError, TypeError):
     code = "W111"
     what = "{function}({given}) cannot be done: {problem}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from ..dtypes import DataType
 from ..errors import Place, UserError, axes_to_give
@@ -409,6 +409,13 @@ class SharedSwizzle:
 _PLACES = {MemoryType.local: "l", MemoryType.shared: "s", MemoryType.global_: "g", MemoryType.tensor: "t", MemoryType.symmetric: "y"}
 
 
+class Shape(list[Scalar]):
+    """The extents of a tensor. A call returns them, too."""
+
+    def __call__(self) -> list[Scalar]:
+        return list(self)
+
+
 class TensorView(Val, TensorSurface):
     """A tensor of the fusion.
 
@@ -463,15 +470,25 @@ class TensorView(Val, TensorSurface):
             raise AxisOutOfRange(tensor=str(self), index=str(index)[:60], rank=len(loop), remedy=axes_to_give(len(loop)))
         return loop[index]
 
-    def size(self, dim: int) -> Scalar:
-        """Return the extent of logical axis `dim` as a scalar of the fusion."""
+    @overload
+    def size(self, dim: int) -> Scalar: ...
+
+    @overload
+    def size(self, dim: None = None) -> "Shape": ...
+
+    def size(self, dim: int | None = None) -> "Scalar | Shape":
+        """Return the extent of logical axis `dim` as a scalar of the fusion; without one those of all axes, as torch does."""
+        if dim is None:
+            return self.shape
         axes = no_reductions(self._domain.logical)
         if not hasattr(dim, "__index__") or not -len(axes) <= dim < len(axes):
             raise AxisOutOfRange(tensor=str(self), index=str(dim)[:60], rank=len(axes), remedy=axes_to_give(len(axes)))
         return self.fusion.size_scalar(self, dim % len(axes))  # type: ignore[union-attr]
 
-    def shape(self) -> list[Scalar]:
-        return [self.size(d) for d in range(self.ndim)]
+    @property
+    def shape(self) -> "Shape":
+        """The extents of all axes: x.shape() as in nvFuser, and x.shape[0], len(x.shape) as in torch."""
+        return Shape(self.size(d) for d in range(self.ndim))
 
     def has_reduction(self) -> bool:
         return any(a.is_reduction() for a in self._domain.loop)

@@ -43,6 +43,12 @@ class NotIterable(UserError, TypeError):
     fix = "take parts by index, x[0], or work on the whole tensor"
 
 
+class NoLength(UserError, TypeError):
+    code = "W198"
+    what = "{value} has no len(): its sizes are known when the definition is executed"
+    fix = "write x.size(0) for the size of an axis, which is a scalar of the definition, and x.ndim for the number of axes"
+
+
 class NoItemAssignment(UserError, TypeError):
     code = "W158"
     what = "{value}[...] = ...: values of a definition do not change"
@@ -146,6 +152,10 @@ def no_number(self: Any) -> Any:
 
 def no_iteration(self: Any) -> Any:
     raise NotIterable(value=self)
+
+
+def no_length(self: Any) -> int:
+    raise NoLength(value=self)
 
 
 def no_item_assignment(self: Any, index: Any, value: Any) -> None:
@@ -340,7 +350,7 @@ def _install() -> None:
     for name, dtype in TYPES.items():
         setattr(TensorSurface, name, _to(name, dtype))
     methods: dict[str, Any] = {
-        "__matmul__": matmul, "__getitem__": getitem, "__iter__": no_iteration, "__setitem__": no_item_assignment,
+        "__matmul__": matmul, "__getitem__": getitem, "__iter__": no_iteration, "__len__": no_length, "__setitem__": no_item_assignment,
         "__torch_function__": classmethod(no_torch_function), "dim": dim, "type_as": type_as, "permute": permute, "expand": expand,
         "reshape": reshape, "view": reshape, "squeeze": squeeze, "T": property(transposed), "mT": property(transposed),
     }  # fmt: skip
