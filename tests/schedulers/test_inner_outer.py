@@ -130,6 +130,17 @@ def test_second_passes_behind_where_rows_are_whole_ask_for_no_bounds(cluster, ro
     assert "store_global_vector" in between and "T0.size" not in between and " < p" in between.split("store_global_vector")[0]
 
 
+@pytest.mark.parametrize("unroll, rows", [(1, 35), (2, 17)])
+def test_second_passes_behind_whose_last_batch_is_not_full_ask_for_columns_there(unroll, rows, monkeypatch):
+    """64 threads have 125 vectors of a row."""
+    fields = dict(fill="leading", batches=2, row_unroll=unroll)
+    monkeypatch.setitem(WAYS, "leading", {**WAYS["second passes behind"], **fields})
+    fd, inputs = norm_backward(DataType.BFloat16), norm_backward_inputs(rows, 1000, DataType.BFloat16)
+    with forced("leading"), options(check="races"):
+        run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
+    assert fd.fec.kernel_runtimes[-1].program.text.count("hand_over") >= 1
+
+
 @pytest.mark.parametrize("cluster, rows", [(1, 34), (1, 8), (2, 18)])
 def test_second_passes_behind_whose_steps_have_all_rows_or_none_ask_for_the_first(cluster, rows, monkeypatch):
     """Two rows of a thread at once, and an even number of them: the loop is written once, without a test."""

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from channel_cases import BF16, FLOAT, batch_norm, checked, softmax_across, with_params
+from channel_cases import BF16, FLOAT, along, batch_norm, checked, softmax_across, with_params
 from row_fusions import numbers, wide
 
 from weft import FusionDefinition
@@ -63,6 +63,27 @@ def test_long_columns_beyond_l2_are_read_by_two_kernels(monkeypatch) -> None:
     assert all(re.search(r"const weft::bf16\*(?: __restrict__)? T0,", text) for text in runtimes.values())
 
 
+def moments_of_columns() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        for value in fd.ops.var_mean(wide(fd, fd.define_tensor([-1, -1], contiguity=True, dtype=BF16)), [0], correction=0, keepdim=False):
+            fd.add_output(value)
+    return fd
+
+
+@pytest.mark.parametrize("first", [3.0, float("inf"), float("nan")])
+def test_moments_of_columns_ask_for_the_first_element_once_for_each_batch(first) -> None:
+    """With the same bits as where each element asks, as those with bounds of their own do, whatever the first element is."""
+    x = numbers(BF16, 1501, 24) + 3
+    x[0, 5] = first
+    outs = []
+    for asks_once in (True, False):
+        fd = with_params(moments_of_columns(), vector_elems=8, unroll=4, unswitch=asks_once)
+        outs.append(torch.stack(fd.execute([x])).view(torch.int32))
+        (runtime,) = fd.fec.kernel_runtimes
+        assert runtime.scheduler == "reduction" and ("absorb_run<float, 4>" in runtime.program.text) is asks_once
+    assert torch.equal(*outs)
+
+
 def test_backward_of_long_columns_beyond_l2_is_two_kernels(monkeypatch) -> None:
     """Sums of the gradient, and of its products; then what uses them."""
     monkeypatch.setattr(outer_persistent, "rereads_from_memory", lambda *_: 1.0)
@@ -99,3 +120,19 @@ def test_nothing_to_normalize() -> None:
     for sizes in ((0, 8), (8, 0)):
         (y,) = softmax_across().execute([torch.empty(sizes, dtype=torch.bfloat16)])
         assert y.shape == sizes
+
+
+def test_two_kernels_of_long_columns_both_compute_what_is_short_from_inputs(monkeypatch) -> None:
+    """No product over all rows goes from one to the other: floats of twice the bytes of what both read."""
+    monkeypatch.setattr(outer_persistent, "rereads_from_memory", lambda *_: 1.0)
+    with FusionDefinition() as fd:
+        g, x = (wide(fd, fd.define_tensor([-1, -1], contiguity=True, dtype=BF16)) for _ in range(2))
+        mean, scale, weight = (along(fd, fd.define_tensor([-1], contiguity=True, dtype=FLOAT), x, [1]) for _ in range(3))
+        normal, scaled = fd.ops.mul(fd.ops.sub(x, mean), scale), fd.ops.mul(g, weight)
+        total, product = (fd.ops.sum(t, [0], True) for t in (scaled, fd.ops.mul(scaled, normal)))
+        fd.add_output(fd.ops.cast(fd.ops.sub(scaled, fd.ops.add(total, fd.ops.mul(normal, product))), BF16))
+    checked(fd, [numbers(BF16, 20001, 16) / 64, numbers(BF16, 20001, 16) / 64, *(numbers(FLOAT, 16) for _ in range(3))])
+    texts = {r.scheduler: r.program.text for r in fd.fec.kernel_runtimes}
+    assert set(texts) == {"reduction", "pointwise"}
+    for text in texts.values():
+        assert all(re.search(rf"const weft::bf16\*(?: __restrict__)? T{n}\b", text) for n in (0, 2))

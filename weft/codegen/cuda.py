@@ -273,6 +273,9 @@ class CudaWriter:
             return
         elements = [[self.read(lane_of(o, lane) if isinstance(o, Access) else o, dtype) for o in s.operands] for lane in range(s.vector_elems)]
         is_state = is_of(s.operands[0], dtype)
+        if s.run is not None:
+            self.write(output, monoid.absorb_run(folded, elements[0], dtype, self.scalars.index(s.run[0]), s.run[1]), depth)  # type: ignore[attr-defined]
+            return
         self.write(output, monoid.combine(folded, elements[0][0], dtype) if is_state else monoid.absorb(folded, elements, dtype), depth)
 
     def copy_text(self, s: Op) -> str:

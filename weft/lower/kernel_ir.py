@@ -161,7 +161,7 @@ class Op(Statement):
     operands: an Access or a Sym (scalars), in the order of expr.inputs. predicate: when false the op must not run.
     """
 
-    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside", "mask")
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside", "mask", "run")
 
     expr: Expr
     outputs: list[Access]
@@ -174,6 +174,7 @@ class Op(Statement):
     inside: Sym = TRUE  # a masked lookup: whether its position is in the source; one element per block: whether this is the one
     mask: Sym = TRUE  # a `where`: holds wherever it takes its second operand
     is_ahead: bool = False  # a load of an element that is used an iteration later
+    run: tuple[Sym, int] | None = None  # of a fold: its number among those that follow each other into one state, and how many they are
 
 
 @dataclass(eq=False)

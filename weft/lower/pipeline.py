@@ -20,6 +20,7 @@ from .circular import run_pipelines
 from .contracts import check_order, contract_of
 from .dependent_launch import overlap_launches
 from .early_lookups import advance_lookups
+from .fold_runs import fold_runs
 from .forward_copies import forward_copies
 from .grid_sync import insert_grid_sync
 from .in_place import restrict_aliased_loads
@@ -64,6 +65,7 @@ PIPELINE: tuple[Pass, ...] = (
     join_factors,  # what stands under one predicate is together, and no pass behind looks for loops over lanes
     join_tile_scales,  # conditions that differ between threads stand around what they are of
     passes.mark_unrolled,  # addresses are final
+    fold_runs,  # loops that are unrolled say so
     begin_kernel,  # what is left of reductions and running folds is known
     overlap_launches,  # behind everything that comes first
 )

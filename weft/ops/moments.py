@@ -26,7 +26,7 @@ MOMENTS = define_monoid(
         "moments", "", no_text, _moments, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMoments", has_rounding=True,
         instructions=7, exchange_factor=6, struct="Moments", fields={"count": same, "shift": same, "total": same, "from_shift": same},
         field_text={"average": "weft::average_of<{T}>({0})", "squares": "weft::squares_of<{T}>({0})"}, needed_blocks=("math", "reduce"), takes_vectors=True,
-        takes_elements=True,
+        takes_elements=True, takes_runs=True,
         text="""
 template <class T> struct Moments { T count, shift, total, from_shift; };  // of numbers x: sums of x - shift and of its squares
 WEFT_DEVICE float near_quotient(float a, float b) { return narrow_div(a, b); }  // within 2 units of rounding
@@ -42,6 +42,11 @@ struct FoldMoments {
   template <class T> WEFT_DEVICE Moments<T> absorb(same<Moments<T>> state, T x) {
     const T shift = shift_for<T>(state, x), d = x - shift;
     return {state.count + T(1), shift, state.total + d, state.from_shift + d * d};
+  }
+  // N elements one after the other: the first of them asks for the shift and counts them all.
+  template <class T, int N> WEFT_DEVICE Moments<T> absorb_run(same<Moments<T>> state, T x, int number) {
+    const T shift = number == 0 ? shift_for<T>(state, x) : state.shift, d = x - shift;
+    return {number == 0 ? state.count + T(N) : state.count, shift, state.total + d, state.from_shift + d * d};
   }
   template <int N, class T, int M> WEFT_DEVICE Moments<T> absorb_vector(same<Moments<T>> state, const Array<T, M>& elements, int first) {
     const T* const x = elements.source(first, N);

@@ -117,6 +117,8 @@ class StateMonoid(Monoid):
     of_one: which operand each field of one lifted element is, where each is one.
     takes_vectors: True when `functor` also has `absorb_vector<N>(state, Array<T, M> elements, int first)`, which costs less than N times one.
     takes_elements: True when it also has `absorb<T>(state, operands)`, which costs less than combining with what is lifted.
+    takes_runs: True when it also has `absorb_run<T, N>(state, operands, number)`, for N elements one after the other, each with its number: the last one gives
+    what N times `absorb` does, and states between them are not to be read.
     reduce: (list of torch tensors, dims, keepdim) -> list of torch tensors, one per field.
     """
 
@@ -127,6 +129,7 @@ class StateMonoid(Monoid):
     needed_blocks: tuple[str, ...] = ()
     takes_vectors: bool = False
     takes_elements: bool = False
+    takes_runs: bool = False
     of_one: tuple[int, ...] = ()
 
     def state(self, operand: DataType) -> DataType:
@@ -146,6 +149,10 @@ class StateMonoid(Monoid):
         for element in operands:
             folded = f"{self.functor}::absorb<{_operand_of(dtype)}>({folded}, {', '.join(element)})"
         return folded
+
+    def absorb_run(self, folded: str, element: Sequence[str], dtype: DataType, number: str, count: int) -> str:
+        """Return the same for one element, of which `number` is the number in a run of `count`."""
+        return f"{self.functor}::absorb_run<{_operand_of(dtype)}, {count}>({folded}, {', '.join(element)}, {number})"
 
     def lift(self, operands: Sequence[str], dtype: DataType) -> str:
         return f"{self.functor}::lift<{_operand_of(dtype)}>({', '.join(operands)})"

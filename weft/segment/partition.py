@@ -171,10 +171,13 @@ class _Partition:
         return KernelStep(first.fusion, step.inputs, step.outputs, variables), reasons
 
     def _cut_again(self, exprs: Sequence[Expr], writes: Set[TensorView]) -> list[Step]:
-        """Cut the expressions of one group, asking the schedulers about each pair; what costs nothing is repeated, unless they decline a group then."""
-        return self._cut_asking(exprs, writes, repeats=True) or self._cut_asking(exprs, writes, repeats=False) or []
+        """Cut the expressions of one group, asking the schedulers about each pair; what costs nothing is repeated, and short chains are, unless they decline a
+        group then."""
+        ways = ((True, True), (True, False), (False, False))
+        found = (self._cut_asking(exprs, writes, repeats=repeats, chains=chains) for repeats, chains in ways)
+        return next((steps for steps in found if steps), [])
 
-    def _cut_asking(self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool) -> list[Step] | None:
+    def _cut_asking(self, exprs: Sequence[Expr], writes: Set[TensorView], *, repeats: bool, chains: bool) -> list[Step] | None:
         """Return the steps; with repeats, None where schedulers decline one of several expressions."""
         graph = Graph(self.fusion, exprs, writes, self.env, repeats=repeats)
 
@@ -182,6 +185,8 @@ class _Partition:
             return self._kernel(graph.members(a, b), graph.writes(a, b), graph.ties(a, b))[1] is None
 
         search(graph, joinable)
+        if chains:
+            repeat_short_chains(graph)
         steps: list[Step] = []
         for group in in_order(graph, set()):
             members = graph.members(group)

@@ -1,0 +1,60 @@
+"""Folds of several elements one after the other into one state: what a fold asks of its state is asked once for all of them.
+
+Why: a thread that reads columns folds each element of a column by itself, and five of ten instructions asked whether it was the thread's first.
+Read first: `fold_runs`.
+"""
+
+from __future__ import annotations
+
+from ..expr import TRUE, ZERO, Sym, add, mul, variables
+from ..ir.enums import MemoryType
+from ..ir.values import ReductionOp
+from ..ops.monoids import MONOIDS, StateMonoid
+from .contracts import lowering_pass
+from .kernel_ir import Access, Kernel, Loop, Nest, Op, Statement, walk
+from .state import BuildState
+
+
+@lowering_pass(needs=["unrolled"])
+def fold_runs(kernel: Kernel, state: BuildState) -> Kernel:
+    """Give each fold of a state that takes runs its number in the unrolled loops around it that fold into the same state.
+
+    Before: a fold stands alone.   After: `Op.run` of those in such loops has the number and how many there are.
+    Here because: what is left of predicates stands around ops, and a loop whose count is a constant says so.
+    """
+    _runs(kernel.body, [])
+    return kernel
+
+
+def _runs(body: list[Statement], loops: list[Loop]) -> None:
+    """loops: those around `body` with nothing else around them, outermost first; each is unrolled."""
+    for s in body:
+        if isinstance(s, Loop) and s.unroll and s.start is ZERO:
+            _runs(s.body, [*loops, s])
+        elif isinstance(s, Nest):
+            _runs(s.body, [])
+        elif isinstance(s, Op) and _takes_runs(s):
+            _give_run(s, loops)
+
+
+def _takes_runs(s: Op) -> bool:
+    """True for a fold of a single element, which no predicate keeps out, into a state in registers."""
+    if type(s) is not Op or not isinstance(s.expr, ReductionOp) or s.predicate is not TRUE or s.vector_elems != 1 or s.at_row_end is not None:
+        return False
+    monoid, output = MONOIDS[s.expr.attributes["kind"]], s.outputs[0].buffer
+    if not isinstance(monoid, StateMonoid) or not monoid.takes_runs:
+        return False
+    return output.memory is MemoryType.local and all(o.buffer.dtype is not output.dtype for o in s.operands if isinstance(o, Access))
+
+
+def _give_run(s: Op, loops: list[Loop]) -> None:
+    """Let `s` know its number in the outermost loop where all that is folded into its state is folded by it."""
+    number: Sym = ZERO
+    count = 1
+    for loop in loops:
+        folds = [inner for inner in walk(loop.body) if isinstance(inner, Op) and any(o.buffer is s.outputs[0].buffer for o in inner.outputs)]
+        if folds != [s]:
+            number, count = ZERO, 1
+        elif loop.index not in variables(s.outputs[0].index):
+            number, count = add(mul(number, loop.extent), loop.index), count * loop.extent.value  # type: ignore[assignment]  # of an unrolled loop: a count
+    s.run = (number, count) if count > 1 else None
