@@ -41,8 +41,9 @@ from weft.frontend.regions import Region, find_regions, is_cheap, is_getitem
 from weft.frontend.translate import translate
 from weft.reference.interpreter import evaluate
 
-RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "empty", "uniform", "exponential", "cauchy", "geometric", "rrelu", "lowrank")
-"""Words in names of entries whose values are not determined, or whose memory is not filled."""
+RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "empty", "uniform", "exponential", "cauchy", "geometric", "rrelu", "lowrank", "jiterator")
+"""Words in names of entries whose values are not determined, or whose memory is not filled, or whose kernel is launched on tensors without memory by a trace
+(`torch.cuda.jiterator` is no op: it does not ask what kind of tensor it was given)."""
 
 
 @dataclass
