@@ -57,6 +57,23 @@ def test_reductions_that_only_computed_positions_join_are_not_read_again():
     torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
 
 
+def test_a_gradient_of_classes_by_position_beside_a_softmax_of_columns():
+    """The sum over classes of what positions alone choose, as the gradient of a loss of images has it."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[2, 3, 5], contiguity=[True] * 3, dtype=DataType.Float)
+        target = fd.define_tensor(shape=[2, 5], contiguity=[True] * 2, dtype=DataType.Int)
+        place = fd.ops.broadcast(fd.ops.iota(3, 0, 1, dtype=DataType.Int), is_broadcast_dim=[True, False, True])
+        chosen = fd.ops.where(fd.ops.eq(place, fd.ops.broadcast(target, is_broadcast_dim=[False, True, False])), -1.0, 0.0)
+        powers = fd.ops.exp(fd.ops.sub(x, fd.ops.broadcast(fd.ops.max(x, dims=[1]), is_broadcast_dim=[False, True, False])))
+        parts = fd.ops.truediv(powers, fd.ops.broadcast(fd.ops.sum(powers, dims=[1]), is_broadcast_dim=[False, True, False]))
+        total = fd.ops.broadcast(fd.ops.sum(chosen, dims=[1]), is_broadcast_dim=[False, True, False])
+        fd.add_output(fd.ops.sub(chosen, fd.ops.mul(parts, total)))
+    given, classes = torch.randn(2, 3, 5), torch.randint(0, 3, (2, 5))
+    (got,) = _run(fd, [given, classes])
+    want = given.double().softmax(1) - torch.nn.functional.one_hot(classes, 3).movedim(-1, 1)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-6)
+
+
 def test_rows_that_a_tensor_of_positions_finds_can_be_looked_up_again():
     """The positions are an input, which all passes share."""
     with FusionDefinition() as fd:

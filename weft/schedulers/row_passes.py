@@ -14,7 +14,7 @@ from ..errors import InternalError
 from ..ir.enums import MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
-from ..ir.values import Expr, LoadStoreOp, ReductionOp, TensorView
+from ..ir.values import Expr, FullOp, IotaOp, LoadStoreOp, ReductionOp, TensorView
 from ..schedule.caching import _computed_alike, cache_after
 from ..schedule.one_pass_moments import fold_moments
 from ..schedule.online_softmax import fold_online
@@ -25,7 +25,7 @@ from .persistent_params import PersistentParams
 from .rows import Template, lies_in_outer_runs
 
 
-NOT_JOINED = "each pass would look up its operands at positions of its own, and nothing would join its loops with those of other passes"
+NOT_JOINED = "each pass would compute positions of its own, and nothing would join its loops with those of other passes"
 
 
 class Passes:
@@ -146,11 +146,11 @@ def passes_with_moments(fusion: Fusion, analysis: PersistentAnalysis) -> int:
 
 
 def loops_stay_joined(fusion: Fusion, analysis: PersistentAnalysis) -> bool:
-    """True when all reductions still run over the same axes after each pass has got lookups of its own.
+    """True when all reductions still run over the same axes after each pass has got reads of its own.
 
-    Positions that are computed from no tensor are computed again for each pass. Then nothing may be left that tells that an axis of one is that of another.
+    What is computed from no tensor, as positions, is computed again for each pass. Then nothing may be left that tells that an axis of one is that of another.
     """
-    if not any(isinstance(e, LookupOp) for e in fusion.tensor_exprs()):
+    if not any(isinstance(e, (LookupOp, IotaOp, FullOp)) for e in fusion.tensor_exprs()):
         return True
     clone, _ = fusion.clone()
     template = Template(clone)
