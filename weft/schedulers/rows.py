@@ -325,12 +325,20 @@ def has_lanes(tensor: TensorView) -> bool:
 
 
 def set_lanes(tensor: TensorView) -> None:
-    """Let the innermost loop of a tensor be the lanes of its accesses."""
+    """Let the innermost loop of a tensor be the lanes of its accesses.
+
+    Axes of one element that no loop has stand where they were left, perhaps right of it: the lanes are moved behind them.
+    """
     loop = tensor.get_loop_domain()
     if tensor.dtype().is_packed:  # must be written in whole bytes, so axes that repeat it may stand right of the lanes
         loop = [a for a in loop if not a.is_broadcast()]
-    if loop and loop[-1].is_iteration():
-        loop[-1].parallelize(ParallelType.vectorize)
+    own = tensor.get_logical_domain()
+    last = next((n for n in reversed(range(len(loop))) if not (loop[n].is_broadcast() and loop[n] in own)), None)
+    if last is None or not loop[last].is_iteration():
+        return
+    loop[last].parallelize(ParallelType.vectorize)
+    if last < len(loop) - 1 and not tensor.dtype().is_packed:
+        reorder(tensor, {last: -1})
 
 
 def arrange(tensor: TensorView, order: Sequence[int]) -> None:

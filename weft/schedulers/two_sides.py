@@ -32,7 +32,7 @@ class TwoSidedFacts:
 
     rows: of the part before the results of columns; its outputs and weights are those of the rows. has_row_results: a row reduction is used over the row.
     column_results: reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: what enters and leaves per column at the end.
-    has_single_axes: some tensors have axes of one element among those of the rows, behind which no vector is found.
+    has_single_axes: some tensors have axes of one element behind others, where no vector is found; in front of all others they are in nobody's way.
     begins_with_units: all inputs that are rows begin with a unit of bulk copies. row_inputs, row_outputs: tensors that are rows.
     """
 
@@ -77,7 +77,7 @@ class TwoSidedAnalysis(RowAnalysis):
         self.reductions, self.accumulator_bits = len(results), sum(o.dtype().bits for o in results)  # type: ignore[attr-defined]
         self.min_vector_elems, self.vector_bits = min_vector_elems(outputs), thread_vector_bits(vectorizable, outputs)
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
-        self.has_single_axes = any(axes.of(a) is None for t in (shape.reference, columns.reference) for a in t.get_logical_domain())
+        self.has_single_axes = any(_has_single_axes(t, axes) for t in (shape.reference, columns.reference))
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> TwoSidedFacts:
@@ -194,3 +194,9 @@ def behind(fusion: Fusion, columns: ReductionShape) -> set[TensorView]:
         if any(t in found for t in expr.tensor_inputs):
             found.update(expr.outputs)  # type: ignore[arg-type]
     return found
+
+
+def _has_single_axes(tensor: TensorView, axes: LoopAxes) -> bool:
+    """True when an axis of one element lies behind one that has a loop."""
+    has_loop = [axes.of(a) is not None for a in tensor.get_logical_domain()]
+    return True in has_loop and not all(has_loop[has_loop.index(True) :])
