@@ -37,6 +37,38 @@ def test_layer_norm_backward_of_any_size(rows, columns, dtype):
     run(norm_backward(dtype), inputs, norm_backward_in_float64(inputs), TOLERANCE[dtype])
 
 
+def batch_of_one(place: str, dtype: DataType = DataType.BFloat16) -> FusionDefinition:
+    """Norm backward of [1, rows, columns] whose gradient has two axes, or the sums of its columns alone: (x, gradient, weight)."""
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([1, -1, -1], contiguity=[None, True, True], dtype=dtype), DataType.Float)
+        g = fd.ops.broadcast(fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=dtype), DataType.Float), [True, False, False])
+        w = fd.ops.broadcast(fd.ops.cast(fd.define_tensor([-1], contiguity=True, dtype=dtype), DataType.Float), [True, True, False])
+        product = fd.ops.mul(fd.ops.mul(g, w), x)
+        if place == "rows and columns":
+            fd.add_output(fd.ops.cast(fd.ops.sub(fd.ops.mul(g, w), fd.ops.mul(x, fd.ops.sum(product, [2], keepdim=True))), dtype))
+        total = fd.ops.sum(fd.ops.squeeze(product, [0]), [0])
+        fd.add_output(fd.ops.cast(fd.ops.broadcast(total, [True, True, False]), dtype))
+    return fd
+
+
+@pytest.mark.parametrize("rows, columns", [(37, 512), (300, 1000), (1, 64), (5, 257)])
+@pytest.mark.parametrize("place", ["rows and columns", "columns"])
+def test_a_batch_of_one_keeps_its_vectors(place, rows, columns):
+    fd = batch_of_one(place)
+    x, g, w = numbers(1, rows, columns).bfloat16(), numbers(rows, columns).bfloat16(), numbers(columns).bfloat16()
+    outputs = fd.execute([x / columns**0.5, g, w])
+    wide_x, wide_g = (x / columns**0.5).double(), g.double() * w.double()
+    wanted = [wide_g - wide_x * (wide_g * wide_x).sum(2, keepdim=True)] if len(outputs) == 2 else []
+    wanted.append((wide_g * wide_x).sum(1, keepdim=True))
+    for got, expected in zip(outputs, wanted, strict=True):
+        assert got.shape == expected.shape
+        assert relative_error(got, expected) <= TOLERANCE[DataType.BFloat16]
+    if columns % 8 == 0:
+        (kernel,) = fd.fec.kernel_runtimes[-1:]
+        loads = kernel.program.text.count("weft::load_global<")
+        assert kernel.proposal.params.vector_elems > 1 and loads == 0, kernel.program.text
+
+
 @pytest.mark.parametrize("dtype", [DataType.Half, DataType.Double], ids=str)
 def test_rms_norm_backward_of_other_types(dtype):
     inputs = norm_backward_inputs(37, 136, dtype, is_layer_norm=False)
