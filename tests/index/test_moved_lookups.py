@@ -162,3 +162,15 @@ def test_a_cat_of_computed_parts_and_a_slice_of_a_cat() -> None:
     index = places(16, 5)
     check(lambda fd, a, b, i: fd.ops.cat([fd.ops.index_select(a, i, 1), b], 1), [a, b, index], torch.cat([a[:, index], b], 1))
     check(lambda fd, a, b: fd.ops.slice(fd.ops.cat([a, b], 1), [0, 8], [6, 20]), [a, b], torch.cat([a, b], 1)[:, 8:20])
+
+
+@pytest.mark.parametrize("end, begin, stop", [(4, 0, 1), (4, 0, 2), (4, 1, 3), (6, 0, 4), (9, 3, 5)])
+def test_a_slice_of_a_slice_of_a_cat_that_lies_in_its_first_part(end: int, begin: int, stop: int) -> None:
+    x, y = numbers(5, 4), numbers(5, 5)
+    with FusionDefinition() as fd:
+        tensors = [fd.define_tensor(list(t.shape), contiguity=True, dtype=F32) for t in (x, y)]
+        part = fd.ops.slice(fd.ops.cat(tensors, dim=1), [0, 0], [5, end])
+        fd.add_output(fd.ops.neg(fd.ops.slice(part, [0, begin], [5, stop])))
+    with poisoned_outputs():
+        (result,) = fd.execute([x, y])
+    assert torch.equal(result, -torch.cat([x, y], 1)[:, :end][:, begin:stop])

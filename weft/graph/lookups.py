@@ -94,7 +94,10 @@ def _read_or_keep(fusion: Fusion, choice: Expr) -> None:
         return
     fusion.remove(choice)
     fusion.remove(lookup)
-    fusion.register(LookupOp([*lookup.inputs[:-1], rest], [out], op="cat", positions=lookup.positions, is_masked=True))
+    if lookup.is_masked:
+        fusion.register(LookupOp([*lookup.inputs[:-1], rest], [out], op="cat", positions=lookup.positions, is_masked=True))
+    else:  # every position is in the part
+        fusion.register(LookupOp([*lookup.inputs], [out], op=lookup.op_name, positions=lookup.positions, is_masked=False))
 
 
 def _is_inside_as_chosen(choice: Expr, lookup: LookupOp) -> bool:
