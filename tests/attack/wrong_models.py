@@ -94,7 +94,7 @@ def public(module: Any) -> list[str]:
     return sorted(n for n, f in vars(module).items() if not n.startswith("_") and inspect.isfunction(f) and (f.__module__ or "") == module.__name__ and n not in ("quick", "written"))
 
 
-FUNCTIONS, RECIPES = public(functional), public(recipes)
+FUNCTIONS, RECIPES = sorted(functional.__all__), public(recipes)
 MODULES = sorted(n for n in weft.nn.__all__ if inspect.isclass(getattr(weft.nn, n)))
 
 

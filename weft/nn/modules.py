@@ -14,6 +14,7 @@ from torch import nn
 from ..errors import WeftError
 from ..runtime.argument_kinds import check_tensor
 from . import functional as F
+from .results import WrongArgument
 
 Tensor = torch.Tensor
 
@@ -71,7 +72,7 @@ def _coded(module: nn.Module, function: Callable[[Tensor], Any], input: Tensor) 
         raise
     except ValueError as error:
         remedy = "give sizes that fit the module, or use the module of that rank"
-        raise F.WrongArgument(function=type(module).__name__, problem=str(error), remedy=remedy) from None
+        raise WrongArgument(function=type(module).__name__, problem=str(error), remedy=remedy) from None
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):

@@ -18,6 +18,7 @@ from ..errors import UserError, shown
 from ..runtime.argument_kinds import checked
 from . import functional as F
 from . import modules as M
+from .results import WrongArgument
 
 
 class NothingToPatch(UserError):
@@ -125,7 +126,7 @@ def causal_loss(
     """
     if shift_labels is None:
         if labels is None:
-            raise F.WrongArgument(function="causal_loss", problem="labels and shift_labels are None", remedy="give one of them")
+            raise WrongArgument(function="causal_loss", problem="labels and shift_labels are None", remedy="give one of them")
         shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
     wanted = shift_labels.reshape(-1).to(logits.device)
     kind = "mean" if num_items_in_batch is None else "sum"
