@@ -129,7 +129,7 @@ def test_sums_over_one_axis_that_no_tensor_of_theirs_ties(count: int) -> None:
     def build(fd: FusionDefinition) -> None:
         losses(fd, fd.define_tensor([-1], contiguity=True), 2.0)
 
-    assert kernels(build, torch.randn(count)) == 2
+    assert kernels(build, torch.randn(count, generator=torch.Generator().manual_seed(count))) == 2  # the divisor may be near 0 else
 
 
 @pytest.mark.parametrize("sizes", [(5, 9), (64, 33), (3, 2000)])

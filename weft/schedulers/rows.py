@@ -118,7 +118,7 @@ class Template:
         for local, output in self.outputs:
             if isinstance(local.definition(), LookupOp) and not (output.get_loop_domain() and is_row_major(output, output.axis(-1))):
                 continue  # the name says how the source of the lookup lies
-            if sample_of(output) is None and self.name_of[output] in of_stores:
+            if sample_of(output) is None and self.name_of[output] in of_stores and _varies_along_lanes(local):
                 set_lanes(output)
                 definition = local.definition()
                 if isinstance(definition, PointwiseOp) and definition.op_name == "cast" and local.dtype().is_reduced_float and lanes % 2 == 0:
@@ -339,6 +339,13 @@ def set_lanes(tensor: TensorView) -> None:
     loop[last].parallelize(ParallelType.vectorize)
     if last < len(loop) - 1 and not tensor.dtype().is_packed:
         reorder(tensor, {last: -1})
+
+
+def _varies_along_lanes(local: TensorView) -> bool:
+    """False for a value that all lanes share: it is one element, of which no vector can be stored."""
+    loop, own = local.get_loop_domain(), local.get_logical_domain()
+    inner = next((a for a in reversed(loop) if not (a.is_broadcast() and a in own)), None)
+    return local.dtype().is_packed or inner is None or not inner.is_broadcast()
 
 
 def arrange(tensor: TensorView, order: Sequence[int]) -> None:
