@@ -37,6 +37,7 @@ def test_views_of_inputs_share_their_memory_and_results_do_not() -> None:
 
 def test_a_step_of_an_optimizer_is_in_regions() -> None:
     """Its sums with a tensor as factor arrive as an op that torch defines when Dynamo first needs it."""
+    GRAPHS.clear()  # of other tests
     ours, theirs = ([torch.nn.Parameter(torch.linspace(-1, 1, 40))] for _ in range(2))
     optimizers = [torch.optim.AdamW(p, lr=1e-2) for p in (ours, theirs)]
     for p in (*ours, *theirs):
