@@ -22,9 +22,18 @@ def inner_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple
     order, or missing from `tensor`.
     """
     lookup = lookup_of(tensor)
+    return own_run(tensor, order, axes) if lookup is None else _run(lookup_run(lookup), order, axes)
+
+
+def own_run(tensor: TensorView, order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:
+    """As `inner_run`, of a lookup's result in the result itself: where it is written."""
+    return _run(_own_pieces(tensor), order, axes)
+
+
+def _run(pieces: Sequence[Piece], order: Sequence[int], axes: LoopAxes) -> tuple[tuple[int, Piece], ...]:
     run: list[tuple[int, Piece]] = []
     position = len(order) - 1
-    for piece in _own_pieces(tensor) if lookup is None else lookup_run(lookup):
+    for piece in pieces:
         if position < 0 or axes.of(piece.axis) != order[position]:
             break
         run.append((position, piece))

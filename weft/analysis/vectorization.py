@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..expr import Sym, evaluate_int
 from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import TensorView
-from .contiguity import inner_run, strided_positions
+from .contiguity import inner_run, own_run, strided_positions
 from .lookups import Piece, in_memory, lookup_of
 from .loop_axes import LoopAxes
 
@@ -44,6 +44,7 @@ class VectorLimits:
             if run and not tensor.is_cpu_scalar:
                 self._runs[tensor] = run
         self._strided = {t: strided_positions(t) for t in self._runs}
+        self._stored = {t: own_run(t, order, axes) for t in self._runs if t.is_fusion_output and lookup_of(t) is not None}
         self.phased = [t for t, run in self._runs.items() if len(run) == len(self.order) and lookup_of(t) is None]
 
     @property
@@ -79,17 +80,15 @@ class VectorLimits:
         limit = largest_power_of_two_divisor(max_vector_bits)
         for tensor, run in self._runs.items():
             bits = tensor.dtype().bits
-            elems, memory = 1, in_memory(tensor)
-            for at, piece in run:
-                if at < position:
-                    break
-                elems *= math.gcd(*(_value(extent, env) for extent in piece.extents))
+            memory = in_memory(tensor)
             limit = min(
                 limit,
                 max(1, max_vector_bits // bits),
                 max(1, _aligned_bits(alignment_bits, memory, max_vector_bits) // bits),
-                largest_power_of_two_divisor(elems),
+                largest_power_of_two_divisor(_run_elems(run, position, env)),
             )
+            if tensor in self._stored:  # it lies in memory twice: where it is looked up, and where it is written
+                limit = min(limit, largest_power_of_two_divisor(_run_elems(self._stored[tensor], position, env)))
             for index in self._strided[tensor]:
                 if _value(memory.domain().maybe_allocation[index].sym, env) > 1:
                     limit = min(limit, largest_power_of_two_divisor(_stride(memory, index, env)))
@@ -152,6 +151,16 @@ class VectorLimits:
         widest = max(t.dtype().bits for t in self.phased)
         aligned = min(largest_power_of_two_divisor(alignment_bits.get(t.name, max_vector_bits)) for t in self.phased)
         return max(1, min(max_vector_bits, aligned) // widest)
+
+
+def _run_elems(run: Sequence[tuple[int, Piece]], position: int, env: Mapping[Sym, int]) -> int:
+    """Return a number of elements whose divisors are the vectors that stay within the loops of a run from `position` on."""
+    elems = 1
+    for at, piece in run:
+        if at < position:
+            break
+        elems *= math.gcd(*(_value(extent, env) for extent in piece.extents))
+    return elems
 
 
 def _steps(memory: TensorView, inside: int, env: Mapping[Sym, int]) -> Iterator[int]:

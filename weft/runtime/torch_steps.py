@@ -62,7 +62,13 @@ class TorchCall:
             result = result.reshape(layout.sizes)
         if layout.is_like(result.shape, result.stride()):
             return result
-        return torch.empty_strided(layout.sizes, layout.strides, dtype=layout.dtype, device=result.device).copy_(result)
+        laid = torch.empty_strided(layout.sizes, layout.strides, dtype=layout.dtype, device=result.device)
+        target = laid
+        for axis, (size, stride) in enumerate(zip(layout.sizes, layout.strides)):
+            if size > 1 and not stride:  # an expanded axis, along which all elements are equal: one of them is written
+                target, result = target.narrow(axis, 0, 1), result.narrow(axis, 0, 1)
+        target.copy_(result)
+        return laid
 
 
 def _count(sizes: Sequence[int]) -> int:

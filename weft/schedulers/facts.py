@@ -287,7 +287,7 @@ class PointwiseAnalysis:
         access_bits, vector_bits = limits.access_bits(alignment_bits, max_access_bits), self.vector_bits
         if access_bits > MAX_VECTOR_BITS:
             vector_bits = max(access_bits, thread_vector_bits(limits.vectorizable, self.outputs, 0, access_bits))
-        phased = [] if single or self.needs_vectors else [phased_limit(self.limits, p, env, alignment_bits) for p in range(len(self.order))]
+        phased = [] if single or self.needs_vectors else [self._phased_limit(p, env, alignment_bits) for p in range(len(self.order))]
         return PointwiseFacts(
             extents_elems=tuple(extents[n] for n in self.order),
             vector_limit_elems=tuple(limits.limit_elems(p, env, alignment_bits, vector_bits) for p in range(max(1, len(self.order)))),
@@ -314,6 +314,13 @@ class PointwiseAnalysis:
             phased_index_work=tuple(self.index_work[p] if tailed else self.phased_index_work[p] for p, (_, tailed) in enumerate(phased)) or self.index_work,
             spread=self.spread,
         )
+
+    def _phased_limit(self, position: int, env: Sizes, alignment_bits: Alignments) -> tuple[int, bool]:
+        """As `phased_limit`; (1, False) where an output has one element for several of a row: it is written in one round of the loop over a row's vector."""
+        row = set(self.order[position:])
+        if not all(row <= self.axes.stored(t) for t in self.outputs):
+            return 1, False
+        return phased_limit(self.limits, position, env, alignment_bits)
 
     def _index_work(self, tensors: Sequence[TensorView], is_phased: bool) -> tuple[IndexWork, ...]:
         places = range(max(1, len(self.order)))

@@ -146,7 +146,7 @@ def passes_with_moments(fusion: Fusion, analysis: PersistentAnalysis) -> int:
 
 
 def loops_stay_joined(fusion: Fusion, analysis: PersistentAnalysis) -> bool:
-    """True when all reductions still run over the same axes after each pass has got reads of its own.
+    """True when all reductions still run over the same axes, and outputs have these, after each pass has got reads of its own.
 
     What is computed from no tensor, as positions, is computed again for each pass. Then nothing may be left that tells that an axis of one is that of another.
     """
@@ -158,8 +158,16 @@ def loops_stay_joined(fusion: Fusion, analysis: PersistentAnalysis) -> bool:
     separate_reads(passes)
     maps = axis_maps(clone)
     reduced = [{maps.exact(a) for a in t.get_logical_domain() if a.is_reduction()} for t in template.reductions]
-    of_reference = next(axes for t, axes in zip(template.reductions, reduced) if t is template.reduction_behind(analysis.shape.reference.name))
-    return all(axes <= of_reference for axes in reduced)
+    reference = template.reduction_behind(analysis.shape.reference.name)
+    of_reference = next(axes for t, axes in zip(template.reductions, reduced) if t is reference)
+    return all(axes <= of_reference for axes in reduced) and _joined_outputs(clone, reference) >= _joined_outputs(fusion, analysis.shape.reference)
+
+
+def _joined_outputs(fusion: Fusion, reference: TensorView) -> set[tuple[int, int]]:
+    """Return which axes of which outputs are axes of `reference`."""
+    maps = axis_maps(fusion)
+    classes = {maps.exact(a) for a in reference.get_logical_domain()}
+    return {(n, d) for n, t in enumerate(fusion.outputs()) for d, a in enumerate(t.get_logical_domain()) if not a.is_broadcast() and maps.exact(a) in classes}
 
 
 def separate_reads(passes: Passes) -> list[TensorView]:

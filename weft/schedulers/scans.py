@@ -149,8 +149,9 @@ class Scans(Scheduler):
         template.bind(reference)
         if params.is_row:
             template.vectorize([t.name for t in analysis.limits.vectorizable], params.neighbours)
+        group = len(reference.get_loop_domain()) - (1 if params.is_row else 2)  # behind it scans may have broadcast axes of their own
         for tensor in scans:
-            tensor.axis(-1 if params.is_row else -2).parallelize(ParallelType.group)
+            tensor.axis(group).parallelize(ParallelType.group)
         template.inline_fixed(dict.fromkeys(template.loads, loads_at), 0)
         static = ((ParallelType.block_x, params.bdimx), (ParallelType.block_y, params.bdimy))
         ahead = frozenset(t.name for t in template.loads if not is_indirect(t.definition()))  # an index would have to come two pieces ahead

@@ -147,7 +147,8 @@ class TransposeAnalysis:
         orders = [self.axes.memory_order(t) for t in turned]
         along = _common_run([order, *orders], order[-1], ())
         across = _common_run([orders[0], order, *orders[1:]], orders[0][-1], along)
-        longer_across, longer_along = _common_run(orders, orders[0][-1], along), _common_run([order], order[-1], across)
+        lacked = [n for n in order if any(n not in other for other in orders)]  # by a turned tensor, which would have other tiles
+        longer_across, longer_along = _common_run(orders, orders[0][-1], along), _common_run([order], order[-1], (*across, *lacked))
         out = [self._cut(order, along, across, turned)]
         if len(longer_across) > len(across):
             out.append(self._cut(order, along, longer_across, turned, divides_across=True))
@@ -418,7 +419,7 @@ def _turned_side(tensor: TensorView, params: TransposeParams, *, has_vectors: bo
     reorder(tensor, {1: 2, 2: 1})
     _threads(tensor, params.across_vector, params, params.turned_unroll)
     if has_vectors and params.across_vector > 1:
-        tensor.axis(-1).parallelize(ParallelType.vectorize)
+        tensor.axis(4).parallelize(ParallelType.vectorize)
         if params.across_anywhere:
             load_rows_by_lanes(tensor, params.tile_elems // params.across_vector)
 
