@@ -1,0 +1,102 @@
+"""Definitions without sizes that random search found refused or misaligned at some sizes, made small. A case's name says what must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from weft import DataType as D
+from weft import FusionDefinition
+from weft.options import options
+
+CASES: dict[str, tuple[Callable[[FusionDefinition], None], Callable[[], list[Any]]]] = {}
+
+
+def case(*inputs: Callable[[], Any]) -> Callable[[Callable[[FusionDefinition], None]], Callable[[FusionDefinition], None]]:
+    def add(define: Callable[[FusionDefinition], None]) -> Callable[[FusionDefinition], None]:
+        CASES[define.__name__] = (define, lambda: [make() for make in inputs])
+        return define
+
+    return add
+
+
+def tensor(*shape: int, order: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Callable[[], torch.Tensor]:
+    """Random numbers; order: axes from the outermost in memory."""
+    axes = order or tuple(range(len(shape)))
+    back = sorted(range(len(axes)), key=axes.__getitem__)
+    return lambda: torch.randn([shape[a] for a in axes], dtype=torch.float64).to(dtype).permute(back)
+
+
+def opened(fd, rank: int, dtype: D = D.Float, order: tuple[int, ...] = ()):
+    return fd.define_tensor([-1] * rank, contiguity=[True] * rank, dtype=dtype, stride_order=list(order))
+
+
+@case(tensor(33, 17, 4, order=(2, 0, 1)))
+def a_cat_whose_result_lies_in_another_order_than_its_source(fd):
+    """The vectors of what is looked up must fit where it is written, too."""
+    x, o = opened(fd, 3, order=(1, 0, 2)), fd.ops
+    y = o.permute(o.sub(x, o.max(x, [0], True)), [0, 2, 1])
+    fd.add_output(o.cat([y, y], 1))
+
+
+@case(tensor(1, 16, 32, order=(0, 2, 1), dtype=torch.float16))
+def a_turned_input_with_an_axis_of_one_element_behind_the_lanes(fd):
+    x, o = opened(fd, 3, D.Half, (2, 0, 1)), fd.ops
+    fd.add_output(o.reshape(x, [o.mul(o.mul(o.size(x, 0), o.size(x, 1)), o.size(x, 2))]))
+
+
+@case(tensor(31, 8, order=(1, 0)))
+def a_scan_with_an_expanded_axis_behind_it(fd):
+    x, o = opened(fd, 2, order=(0, 1)), fd.ops
+    a, b = o.size(x, 0), o.size(x, 1)
+    fd.add_output(o.reshape(o.broadcast_in_dim(x, [a, a, b], [1, 2]), [a, o.mul(a, b)]))
+    fd.add_output(o.cumsum(o.broadcast_in_dim(x, [a, b, b], [0, 1]), 1))
+
+
+@case(tensor(31, 2))
+def a_scan_in_torch_beside_an_expanded_axis(fd):
+    """One element of those that share memory is written."""
+    x, o = opened(fd, 2), fd.ops
+    sums = o.sum(o.broadcast_in_dim(x, [o.size(x, 0), o.size(x, 1), o.size(x, 1)], [0, 2]), [0])
+    half = o.slice(sums, [0, o.div(o.size(sums, 1), 2)], [o.size(sums, 0), o.size(sums, 1)])
+    fd.add_output(o.cumsum(half, 1))
+
+
+@case(lambda: torch.randn(9600).as_strided([6, 5, 16, 5], [1600, 160, 10, 2]))
+def a_turned_output_without_an_axis_within_the_tiles(fd):
+    x, o = fd.define_tensor([-1] * 4, contiguity=[False, True, True, False]), fd.ops
+    rows = o.reshape(x, [30, 16, 5])
+    fd.add_output(o.permute(o.reshape(rows, [30, -1]), [1, 0]))
+    fd.add_output(o.triu(o.broadcast_in_dim(rows, [30, 16, 5, 5], [0, 1, 3]), -1))
+
+
+@case(lambda: torch.rand(2, 33) < 0.5, tensor(2, 1))
+def rows_that_begin_anywhere_beside_an_output_of_one_element_per_row(fd):
+    mask, x, o = opened(fd, 2, D.Bool), fd.define_tensor([-1, 1], contiguity=[True, None]), fd.ops
+    y = o.neg(x)
+    fd.add_output(y)
+    fd.add_output(o.where(mask, y, 0.5))
+
+
+@case(tensor(7, 1, 7, 4), lambda: torch.randn(7, 1, 7, 4), lambda: 7)
+def a_variance_of_what_a_full_makes_beside_an_expanded_axis(fd):
+    """Each pass computes the full again, and then nothing tells that its axes are those of the rows."""
+    x, o = opened(fd, 4), fd.ops
+    y = fd.define_tensor([-1] * 4, contiguity=[True, None, True, True])
+    full = o.full([o.size(x, 0), o.size(y, 1), fd.define_scalar(D.Int), 4], True, D.BFloat16)
+    variance, _ = o.var_mean(o.minimum(full, o.argsort(y, 1, True, True)), [1, 2], 0, True)
+    fd.add_output(o.mul(variance, o.sub(full, y)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graph(name: str) -> None:
+    define, make = CASES[name]
+    torch.manual_seed(0)
+    with FusionDefinition() as fd:
+        define(fd)
+    inputs = make()
+    with options(check="races", strict_schedules=True):
+        fd.validate(inputs)
