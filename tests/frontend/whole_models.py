@@ -5,7 +5,7 @@
     python tests/frontend/whole_models.py --device cuda          regions run on the GPU
     python tests/frontend/whole_models.py --hf --workers 8       24 Hugging Face configurations (needs the package transformers)
 
-Prints per model: right or what is wrong, the share of compute nodes in weft's regions, how many regions run in torch after all, kernels, and seconds of weft's own work.
+Prints per model: right or what is wrong, the largest error of a gradient and eager's, the share of compute nodes in weft's regions, how many regions run in torch after all, kernels, and seconds of weft's own work.
 Read first: `run`.
 """
 
@@ -35,7 +35,8 @@ from weft.frontend.record import weight
 
 @dataclass
 class Outcome:
-    """problem: "" when right. reasons: op -> (times, why) of what torch ran."""
+    """problem: "" when right. reasons: op -> (times, why) of what torch ran. worst: the largest error, in what is allowed. error, eager_error: the largest
+    error of a gradient or the loss in parts of its size, and eager's own largest in float32."""
 
     problem: str = ""
     covered: int = 0
@@ -47,6 +48,8 @@ class Outcome:
     own_s: float = 0.0
     reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
     worst: float = 0.0
+    error: float = 0.0
+    eager_error: float = 0.0
 
 
 def step(model: torch.nn.Module, function: Callable[..., Any], inputs: dict[str, Any]) -> list[torch.Tensor]:
@@ -59,6 +62,11 @@ def step(model: torch.nn.Module, function: Callable[..., Any], inputs: dict[str,
 
 def cast(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+
+
+def errors(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """Return the largest error of a tensor, its norm over that of the tensor plus 0.001 per element."""
+    return max(float((a.double() - b).norm()) / (float(b.norm()) + 1e-3 * max(1, b.numel()) ** 0.5) for a, b in zip(got, exact))
 
 
 def judge(got: list[torch.Tensor], plain: list[torch.Tensor], exact: list[torch.Tensor]) -> tuple[str, float]:
@@ -126,8 +134,11 @@ def run(name: str, dynamic: bool, engine: str, device: str) -> Outcome:
                     exact = step(exact_model, exact_model, cast(inputs, torch.float64))
                 except RuntimeError:  # torch's grouped products know no float64: eager's own result is the reference
                     exact = [p.double() * (1 + 1e-6) for p in plain]
-                problem, worst = judge(step(model, compiled, inputs), plain, exact)
+                got = step(model, compiled, inputs)
+                problem, worst = judge(got, plain, exact)
                 out.worst = max(out.worst, worst)
+                if not problem:
+                    out.error, out.eager_error = max(out.error, errors(got, exact)), max(out.eager_error, errors(plain, exact))
                 out.problem = out.problem or problem
     except Exception as error:  # noqa: BLE001
         out.problem = f"raises {type(error).__name__}: {str(error).splitlines()[0][:300]}\n{traceback.format_exc(limit=-5)}"
@@ -183,7 +194,7 @@ def main() -> None:
     totals = [0, 0, 0, 0]
     for (name, dynamic, _, _), (out, seconds) in spread(_work, items, a.workers, a.seconds):
         state = "right" if not out.problem else "WRONG " + out.problem
-        print(f"{name} {'dynamic' if dynamic else 'static'}: {state}; {out.covered} of {out.compute} nodes, {own_share(out):.1%} without products, {out.regions} regions, "
+        print(f"{name} {'dynamic' if dynamic else 'static'}: {state}; worst {out.error:.1e} of a gradient's size, eager's {out.eager_error:.1e}; {out.covered} of {out.compute} nodes, {own_share(out):.1%} without products, {out.regions} regions, "
               f"{len(out.fallbacks)} in torch, {out.kernels} kernels, {out.graphs} graphs, own {out.own_s:.2f} s, {seconds:.0f} s", flush=True)  # fmt: skip
         for text in sorted(set(out.fallbacks)):
             print(f"    fallback {text[:240]}")

@@ -6,6 +6,8 @@ Read first: `recompute_chain`.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from ..errors import UserError
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, Expr, ExpandOp, FullOp, IotaOp, LoadStoreOp, PointwiseOp, ReductionOp, SqueezeOp, TensorView, Val, WelfordOp
@@ -22,17 +24,21 @@ class NotAUse(UserError):
 CLONED = (PointwiseOp, LoadStoreOp, BroadcastOp, SqueezeOp, ExpandOp, FullOp, IotaOp)
 
 
-def recompute_chain(tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None) -> TensorView:
+def recompute_chain(
+    tv: TensorView, for_use: Expr, memo: dict[TensorView, TensorView] | None = None, whole_rows: Set[int] = frozenset()
+) -> TensorView:  # fmt: skip
     """Let `for_use` read a clone of `tv` computed from the same (cached) inputs and reduction results; return the clone.
 
     The chain of producers is cloned up to the caches of inputs, inputs, and what is computed from reductions: there the first broadcast
     (or, without one, the reduction itself) is read as it is. Give the same `memo` to several calls to share clones.
+    whole_rows: names of tensors with all elements of a row; one of these that is a broadcast has got an axis beside the row's, and is cloned.
     Call it before transforming axes. Returns `tv` itself when there is nothing to clone.
     """
     if not any(v is tv for v in for_use.inputs):
         raise NotAUse(tensor=tv, use=for_use)
     fusion: Fusion = tv.fusion  # type: ignore[assignment]
-    clone = _clone(fusion, tv, {} if memo is None else memo, after_reduction(fusion))
+    reduced = {t for t in after_reduction(fusion) if t.name not in whole_rows}
+    clone = _clone(fusion, tv, {} if memo is None else memo, reduced)
     if clone is not tv:
         fusion.replace_input(for_use, tv, clone)
     return clone

@@ -45,6 +45,7 @@ class Passes:
             self.first.setdefault(local.name, self.first.get(output.name, 0))
         axes = analysis.axes
         self.varying = {t.name for t in axes.tensors if axes.stored(t) & analysis.shape.reduced}
+        self.whole_rows = {t.name for t in axes.tensors if axes.stored(t) >= analysis.shape.reduced}
         self.in_outer_runs = {t.name for t in axes.tensors if self.first.get(t.name, 0) and lies_in_outer_runs(t, analysis.shape, axes)}
         self.in_outer_runs |= {local.name for local, output in template.outputs if output.name in self.in_outer_runs}
 
@@ -71,7 +72,7 @@ class Passes:
                 at = self.of_use(use)
                 if at > self.first.get(tensor.name, 0):
                     memo = memos.setdefault(at, {k: k for k in kept})
-                    clone = recompute_chain(tensor, use, memo)
+                    clone = recompute_chain(tensor, use, memo, self.whole_rows)
                     self.first[clone.name] = at
                     for made in memo.values():
                         self.first.setdefault(made.name, at)
