@@ -84,3 +84,22 @@ def test_rows_that_a_tensor_of_positions_finds_can_be_looked_up_again():
     analysis = analyze_persistent(fd.fusion)
     assert not isinstance(analysis, Obstacle)
     assert loops_stay_joined(fd.fusion, analysis)
+
+
+def test_what_gets_an_axis_beside_those_of_columns_is_computed_again():
+    """A broadcast behind a column's sum that has all its rows: a later pass computes it again, as the whole columns that it is."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
+        y = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
+        mean = fd.ops.broadcast(fd.ops.mean(x, dims=[0]), is_broadcast_dim=[True, False])
+        beside = fd.ops.broadcast(fd.ops.mul(fd.ops.sub(x, mean), y), is_broadcast_dim=[True, False, False])
+        wide = fd.ops.truediv(fd.ops.expand(beside, shape=[2, -1, -1]), 2)
+        first = fd.ops.squeeze(fd.ops.slice(wide, start_indices=[0, 0, 0], end_indices=[1, x.size(0), x.size(1)]), dims=[0])
+        second = fd.ops.squeeze(fd.ops.slice(wide, start_indices=[1, 0, 0], end_indices=[2, x.size(0), x.size(1)]), dims=[0])
+        total = fd.ops.broadcast(fd.ops.sum(second, dims=[0]), is_broadcast_dim=[True, False])
+        fd.add_output(fd.ops.sub(first, total))
+    given, other = torch.randn(3, 6), torch.randn(3, 6)
+    (got,) = _run(fd, [given, other])
+    wide_given = given.double()
+    half = (wide_given - wide_given.mean(0, keepdim=True)) * other.double() / 2
+    torch.testing.assert_close(got.double(), half - half.sum(0, keepdim=True), rtol=0, atol=1e-6)
