@@ -71,3 +71,32 @@ def test_views_are_one_call_each_where_sizes_are_known(monkeypatch: pytest.Monke
         torch.testing.assert_close(got, want)
     (text,) = sources
     assert "reinterpret_tensor" in text and not any(view in text for view in VIEWS)
+
+
+def behind_attention(x: torch.Tensor) -> torch.Tensor:
+    """Views of what torch computes: nobody knows how that lies in memory."""
+    heads = torch.nn.functional.scaled_dot_product_attention(x, x, x).transpose(1, 2)
+    return torch.relu(heads.reshape(2, heads.shape[1], -1) @ torch.ones(8, 3))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_unknown_memory_do_without_the_table_of_overloads(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
+    """Their function is in the text, and the plan on disk names it."""
+    made: list[tuple[Boxed, str]] = []
+    plain: Callable[..., None] = Boxed.__init__
+
+    def seen(self: Boxed, source: str, *rest: object) -> None:
+        made.append((self, source))
+        plain(self, source, *rest)
+
+    monkeypatch.setattr(Boxed, "__init__", seen)
+    fast = torch.compile(behind_attention, backend=backend, dynamic=dynamic, options={"emulate": True, "strict": True})
+    for tokens in (5, 7) if dynamic else (5,):
+        x = torch.randn(2, 2, tokens, 4)
+        torch.testing.assert_close(fast(x), behind_attention(x))
+    ((graph, text),) = made
+    assert "torch_view(" in text and not any(view in text for view in VIEWS)
+    plan = graph.plan()
+    assert plan is not None
+    again = pickle.loads(pickle.dumps(plan)).function(GRAPHS[0].calls)
+    torch.testing.assert_close(again([tokens, x] if dynamic else [x])[0], behind_attention(x))

@@ -1,7 +1,7 @@
 """The code that runs a graph: one call in place of each region's nodes, torch's ops as they are, or in place where what they would copy is fresh.
 
-The host does little: a chain of views of a tensor that lies as it was traced is one call (0.5 us for 1.8 each), and products are called without
-torch's table of overloads (0.7 us each). Read first: `code_of_graph`.
+The host does little: a chain of views of a tensor that lies as it was traced is one call (0.5 us for 1.8 each), and products and other views are
+called without torch's table of overloads (0.7 us each and more). Read first: `code_of_graph`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def _place(text: Text, node: Node, cheap: set[Node]) -> None:
         text.method(made, node)
     elif not (node.target in _OFFSETS and _as_one_view(text, node) or node.target in _in_place_ops() and _in_place(text, node, cheap)):
         product = None if node.kwargs else _PRODUCTS.get(node.target)
+        quick = product or (None if node.kwargs else _VIEWS.get(node.target))
         text.variables[node] = made = Variable(node.name, is_dense=product is not None)
-        text.call(made, product or node.target, node.args, node.kwargs, is_optional=node in cheap and is_factory(node))  # type: ignore[arg-type]
+        text.call(made, quick or node.target, node.args, node.kwargs, is_optional=node in cheap and is_factory(node))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -148,6 +149,12 @@ def _same(node: Node, given: torch.Tensor) -> int | None:
 
 aten = torch.ops.aten
 _PRODUCTS: dict[Any, Callable[..., Any]] = {aten.mm.default: torch.mm, aten.addmm.default: torch.addmm, aten.bmm.default: torch.bmm}
+_VIEWS: dict[Any, Callable[..., Any]] = {
+    aten.view.default: torch.Tensor.view, aten.t.default: torch.t, aten.transpose.int: torch.transpose, aten.permute.default: torch.permute,
+    aten.unsqueeze.default: torch.unsqueeze, aten.squeeze.dim: torch.squeeze, aten.squeeze.dims: torch.squeeze, aten.select.int: torch.select,
+    aten.expand.default: torch.Tensor.expand,
+}  # fmt: skip
+"""Views of tensors that may lie otherwise than traced -> torch's function without its table of overloads."""
 _OFFSETS: dict[Any, Callable[[Node, torch.Tensor], int | None]] = {
     aten.view.default: _same, aten._unsafe_view.default: _same, aten.t.default: _same, aten.transpose.int: _same, aten.permute.default: _same,
     aten.unsqueeze.default: _same, aten.squeeze.dim: _same, aten.squeeze.dims: _same, aten.expand.default: _same,

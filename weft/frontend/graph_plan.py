@@ -12,7 +12,7 @@ import linecache
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import MethodDescriptorType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -120,7 +120,8 @@ def named_part(value: Any) -> tuple[str, str] | None:
     else:
         at = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         if at[0] in (None, "torch"):  # torch.mm and its like are methods of a class that nobody sees
-            at = "torch", getattr(value, "__name__", None)
+            name = getattr(value, "__name__", None)
+            at = "torch", f"Tensor.{name}" if isinstance(value, MethodDescriptorType) else name
     try:
         return at if part(*at) is value else None
     except (AttributeError, ImportError, TypeError, ValueError):
