@@ -6,7 +6,8 @@
 Inference of small models, so that the GPU never holds the host up. One call is taken apart: its regions with their inputs, and the ops that torch computes with
 theirs (views are no kernels: they count as cost of the call). A region's cost is that of its call in the graph less `execute` of its definition with the same
 inputs; a whole call's is the time until it returns less that of a loop over `execute` and the products, each called as the graph calls it. "Frame": the call
-when its graph returns at once, which is torch's own part. All parts run in turn; the smallest of many calls counts. Read first: `Parts`, `measured`.
+when its graph returns at once, which is torch's own part. "Floor": a call of the same model compiled by a backend that does nothing, and the loop behind
+it: what no backend is below, since the two drive each other out of the processor's caches. All parts run in turn; the smallest of many calls counts. Read first: `Parts`, `measured`.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def without_its_graph(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def pieces(model: nn.Module, inputs: tuple[torch.Tensor, ...], smoke: bool) -> tuple[dict[str, Callable[[], Any]], int, int]:
-    """Return what is timed: "call", "frame", "kernels", "region N", "execute N" and "op N", and how many regions and ops there are."""
+    """Return what is timed: "call", "frame", "kernels", "floor", "region N", "execute N" and "op N", and how many regions and ops there are."""
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=backend, options={"emulate": smoke, "cache": False})
 
@@ -158,6 +159,9 @@ def pieces(model: nn.Module, inputs: tuple[torch.Tensor, ...], smoke: bool) -> t
             function(*args, **keywords)
 
     out["kernels"] = kernels
+    ready = [call()]
+    empty = torch.compile(model, backend=lambda graph, examples: lambda *given: ready)
+    out["floor"] = lambda: (empty(*inputs), kernels())
     return out, len(parts.regions), len(parts.ops)
 
 
@@ -184,6 +188,7 @@ def measured(name: str, model: nn.Module, rounds: int, smoke: bool) -> dict[str,
         us = best_of(timed, rounds, (lambda: None) if smoke else torch.cuda.synchronize)
     above = [us[f"region {n}"] - us[f"execute {n}"] for n in range(regions)]
     row = {"model": name, "regions": regions, "ops": ops, "call_us": us["call"], "kernels_us": us["kernels"], "above_us": us["call"] - us["kernels"]}
+    row |= {"floor_above_us": us["floor"] - us["kernels"]}
     return row | {"frame_us": us["frame"], "regions_above_us": above, "parts_us": us}
 
 
@@ -203,8 +208,8 @@ def main() -> None:
     for name, model in models().items():
         rows.append(row := measured(name, model, a.rounds, a.cpu_smoke))
         above = ", ".join(f"{us:.2f}" for us in row["regions_above_us"])
-        print(f"{name}: call {row['call_us']:.1f} us, {row['regions']} regions and {row['ops']} ops {row['kernels_us']:.1f}, above them {row['above_us']:.1f}, "
-              f"of which torch's frame {row['frame_us']:.1f}; regions above their execute: {above}", flush=True)  # fmt: skip
+        print(f"{name}: call {row['call_us']:.1f} us, {row['regions']} regions and {row['ops']} ops {row['kernels_us']:.1f}, above them {row['above_us']:.1f} "
+              f"(an empty backend and the loop: {row['floor_above_us']:.1f}), of which torch's frame {row['frame_us']:.1f}; regions above their execute: {above}", flush=True)  # fmt: skip
         if a.out:
             chip = "CPU, stubs" if a.cpu_smoke else torch.cuda.get_device_name()
             Path(a.out).write_text(json.dumps({"chip": chip, "date": str(datetime.date.today()), "torch": torch.__version__, "rows": rows}, indent=1))
