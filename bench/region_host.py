@@ -208,8 +208,9 @@ def main() -> None:
     for name, model in models().items():
         rows.append(row := measured(name, model, a.rounds, a.cpu_smoke))
         above = ", ".join(f"{us:.2f}" for us in row["regions_above_us"])
-        print(f"{name}: call {row['call_us']:.1f} us, {row['regions']} regions and {row['ops']} ops {row['kernels_us']:.1f}, above them {row['above_us']:.1f} "
-              f"(an empty backend and the loop: {row['floor_above_us']:.1f}), of which torch's frame {row['frame_us']:.1f}; regions above their execute: {above}", flush=True)  # fmt: skip
+        print(f"{name}: call {row['call_us']:.1f} us, {row['regions']} regions and {row['ops']} ops {row['kernels_us']:.1f}, "
+              f"above them {row['above_us']:.1f} (an empty backend and the loop: {row['floor_above_us']:.1f}), "
+              f"of which torch's frame {row['frame_us']:.1f}; regions above their execute: {above}", flush=True)  # fmt: skip
         if a.out:
             chip = "CPU, stubs" if a.cpu_smoke else torch.cuda.get_device_name()
             Path(a.out).write_text(json.dumps({"chip": chip, "date": str(datetime.date.today()), "torch": torch.__version__, "rows": rows}, indent=1))
