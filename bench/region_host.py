@@ -6,8 +6,9 @@
 Inference of small models, so that the GPU never holds the host up. One call is taken apart: its regions with their inputs, and the ops that torch computes with
 theirs (views are no kernels: they count as cost of the call). A region's cost is that of its call in the graph less `execute` of its definition with the same
 inputs; a whole call's is the time until it returns less that of a loop over `execute` and the products, each called as the graph calls it. "Frame": the call
-when its graph returns at once, which is torch's own part. "Floor": a call of the same model compiled by a backend that does nothing, and the loop behind
-it: what no backend is below, since the two drive each other out of the processor's caches. All parts run in turn; the smallest of many calls counts. Read first: `Parts`, `measured`.
+when its graph returns at once, which is torch's own part. "Floor": a call
+of the same model compiled by a backend that does nothing, and the loop behind it: what no backend is below, since the two drive each other out of the
+processor's caches. All parts run in turn; the smallest of many calls counts. Read first: `Parts`, `measured`.
 """
 
 from __future__ import annotations
