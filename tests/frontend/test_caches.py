@@ -149,7 +149,8 @@ def test_a_precompiled_folder_serves_without_a_compiler(tmp_path: Path, device: 
 
 
 AHEAD = """
-import sys, torch
+import sys, torch, torch._dynamo
+torch._dynamo.config.enable_aot_compile = True  # torch 2.11 has it off
 def f(x, w):
     return torch.softmax(x * w, -1) + 1
 x, w = torch.randn(5, 24), torch.randn(24)

@@ -31,7 +31,7 @@ from .equal_nodes import merge_equal
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
 from .rewrites import KEPT, simplify
-from .stored import REBUILD, StoredGraph, caching
+from .stored import REBUILD, StoredGraph, caching, for_a_file
 
 
 for _name in ("torch._functorch._aot_autograd.autograd_cache", "torch._inductor.codegen.wrapper", "torch._inductor.debug"):
@@ -56,7 +56,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=Decompositions(),
     )  # fmt: skip
     with caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext():
-        return compiled(gm, example_inputs)
+        return for_a_file(compiled(gm, example_inputs))
 
 
 def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) -> Any:

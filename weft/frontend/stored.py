@@ -135,4 +135,14 @@ def caching(tag: str) -> Iterator[None]:
         yield
 
 
-__all__ = ["REBUILD", "StoredGraph", "caching"]
+def for_a_file(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled graph as `aot_compile` wants it, if that is what calls: torch 2.11 takes only Inductor's as they are."""
+    functorch_config: Any = importlib.import_module("torch._functorch.config")
+    if not getattr(functorch_config, "bypass_autograd_cache_key", False) or not hasattr(compiled, "serialize"):
+        return compiled
+    from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
+
+    return BundledAOTAutogradSerializableCallable(compiled)
+
+
+__all__ = ["REBUILD", "StoredGraph", "caching", "for_a_file"]
