@@ -115,6 +115,27 @@ class _Conditions:
         found = self.bounds(source, holds)  # type: ignore[arg-type]
         return frozenset(Bound(tuple(sorted((moved[p], s) for p, s in b.steps)), b.offset) for b in found if all(p in moved for p, _ in b.steps))
 
+    def exact(self, condition: Val, holds: bool = True) -> Needed | None:
+        """Return bounds that hold exactly where `condition` is true (or false, for `holds` False); None where none are known."""
+        expr = condition.definition()
+        if not isinstance(condition, TensorView) or expr is None:
+            return None
+        if not isinstance(expr, PointwiseOp):
+            source = expr.inputs[0] if expr.inputs else None
+            moved = _moved(expr, condition) if isinstance(source, TensorView) else None
+            found = None if moved is None else self.exact(source, holds)  # type: ignore[arg-type]
+            if found is None or any(p not in moved for b in found for p, _ in b.steps):  # type: ignore[operator]
+                return None
+            return frozenset(Bound(tuple(sorted((moved[p], s) for p, s in b.steps)), b.offset) for b in found)  # type: ignore[index]
+        name = expr.op_name
+        if name in ("logical_not", "bitwise_not"):
+            return self.exact(expr.inputs[0], not holds)
+        if name in ("logical_and", "bitwise_and", "logical_or", "bitwise_or"):
+            first, second = (self.exact(v, holds) for v in expr.inputs)
+            is_both = name.endswith("and") is holds and first is not None and second is not None
+            return first | second if is_both else None  # type: ignore[operator]
+        return self._of_op(expr, holds) or None if name in ("ge", "gt", "le", "lt", "eq") else None
+
     def _of_op(self, expr: PointwiseOp, holds: bool) -> Needed:
         name = expr.op_name
         if name in ("logical_not", "bitwise_not"):
@@ -157,6 +178,12 @@ def mask_bounds(expr: Expr) -> Needed:
     return _Conditions().bounds(expr.inputs[0]) if is_where else EVERYWHERE
 
 
+def taken_bounds(expr: Expr) -> Needed | None:
+    """Return bounds that hold exactly where a `where` takes its second operand; None where none are known, and for other ops."""
+    is_where = isinstance(expr, PointwiseOp) and expr.op_name == "where"
+    return _Conditions().exact(expr.inputs[0]) if is_where else None
+
+
 def needed_elements(fusion: Fusion) -> dict[TensorView, Needed]:
     """Return which elements of each tensor anything reads that reaches an output; tensors of which every element may be needed are left out."""
     conditions = _Conditions()
@@ -191,4 +218,4 @@ def _without_broadcasts(bounds: Iterable[Bound], operand: TensorView) -> Needed:
     return frozenset(b for b in bounds if all(p < len(axes) and not axes[p].is_broadcast() for p, _ in b.steps))
 
 
-__all__ = ["EVERYWHERE", "Bound", "Needed", "mask_bounds", "needed_elements", "position_of"]
+__all__ = ["EVERYWHERE", "Bound", "Needed", "mask_bounds", "needed_elements", "position_of", "taken_bounds"]

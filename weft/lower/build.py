@@ -8,7 +8,7 @@ Read first: `build_kernel_state`.
 from __future__ import annotations
 
 
-from ..analysis.masks import EVERYWHERE, mask_bounds
+from ..analysis.masks import EVERYWHERE, mask_bounds, taken_bounds
 from ..dtypes import DataType
 from ..errors import InternalError
 from ..expr import ONE, TRUE, conjunction, conjuncts, minimum, mul, product, sub, variables
@@ -26,7 +26,7 @@ from .lanes import check_lanes
 from .scans import build_scan
 from .lookups import vector_conditions
 from .loops import LoopGroup, is_global_load
-from .masks import condition_of
+from .masks import condition_of, taken_by
 from .prepare import prepare_reductions
 from .state import LANE_TYPES, BuildState, bound_reductions, launch_sizes
 from .units import lanes_of_row
@@ -207,11 +207,24 @@ def mask(state: BuildState, op: Op, indexer: Indexer, lane: IterDomain | None) -
     output: TensorView = expr.outputs[0]  # type: ignore[assignment]
     if isinstance(expr, PointwiseOp) and expr.op_name == "where":
         op.mask = condition_of(mask_bounds(expr), indexer, output, None, 1, state.divisors)
+        op.taken = _taken(state, expr, output)
     elif isinstance(expr, LoadStoreOp) and is_global_load(expr) and output.memory_type is MemoryType.local and not output.dtype().is_narrow_float:
         condition = condition_of(state.needed.get(output, EVERYWHERE), indexer, output, lane, op.vector_elems, state.divisors)
         if condition is not TRUE:
             op.predicate = conjunction([op.predicate, condition])
             op.outputs[0].buffer.fill = "sum"  # elements that are not loaded are zero
+
+
+def _taken(state: BuildState, expr: Expr, output: TensorView) -> tuple[Sym, ...]:
+    """Return when some, and when all, of the elements that the innermost loop over registers goes through take a `where`'s second operand; () if not known."""
+    bounds = taken_bounds(expr)
+    if bounds is None:
+        return ()
+    axis, group = output.get_loop_domain()[-1], state.plan.groups[output][-1]
+    is_lane = not group.parallel.is_bound and group.extent.is_const and group.extent is not ONE
+    if not is_lane:
+        return taken_by(bounds, state.indexer(expr), output, None, 1, state.divisors)
+    return taken_by(bounds, state.indexer(expr, [group.axis]), output, axis, int(group.extent.value), state.divisors)  # type: ignore[arg-type]
 
 
 __all__ = ["build_kernel_state"]

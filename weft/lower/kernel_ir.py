@@ -143,6 +143,18 @@ class Masked(Unswitched):
 
 
 @dataclass(eq=False)
+class Branch(Unswitched):
+    """What a selection by position needs, written once for each answer: if `test`, which each thread answers for itself, the first block, else the second.
+
+    Each block computes all that the other does for what stands behind, and reads nothing of the other.
+    """
+
+    @staticmethod
+    def of(test: Sym, fast: list[Statement], slow: list[Statement]) -> "Branch":
+        return Branch(test, [Block(fast), Block(slow)])
+
+
+@dataclass(eq=False)
 class Allocate(Statement):
     buffer: Buffer
 
@@ -161,7 +173,7 @@ class Op(Statement):
     operands: an Access or a Sym (scalars), in the order of expr.inputs. predicate: when false the op must not run.
     """
 
-    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside", "mask", "run")
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("outputs", "operands", "predicate", "element", "inside", "mask", "taken", "run")
 
     expr: Expr
     outputs: list[Access]
@@ -173,6 +185,7 @@ class Op(Statement):
     is_shifted: bool = False  # a load of a vector that begins at any element
     inside: Sym = TRUE  # a masked lookup: whether its position is in the source; one element per block: whether this is the one
     mask: Sym = TRUE  # a `where`: holds wherever it takes its second operand
+    taken: tuple[Sym, ...] = ()  # a `where` on positions: when some lane of a vector may take its second operand, and when all lanes do
     is_ahead: bool = False  # a load of an element that is used an iteration later
     run: tuple[Sym, int] | None = None  # of a fold: its number among those that follow each other into one state, and how many they are
 

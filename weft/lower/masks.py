@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..analysis.masks import Bound, Needed
-from ..expr import FALSE, ONE, TRUE, ZERO, Sym, conjunction, conjuncts, const, less, mul, sub, substitute, terms, variables
+from ..expr import FALSE, ONE, TRUE, ZERO, Sym, conjunction, conjuncts, const, is_divisible, less, mul, sub, substitute, terms, variables
 from ..ir.enums import MemoryType
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from .contracts import lowering_pass
@@ -30,6 +30,42 @@ def condition_of(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: Ite
         return TRUE
     atoms = (_atom(bound, indexer, tensor, axes, position, lanes) for bound in sorted(bounds, key=lambda b: (b.steps, str(b.offset))))
     return conjunction(a for a in atoms if not _is_of_sizes(a))
+
+
+def taken_by(bounds: Needed, indexer: Indexer, tensor: TensorView, lane: IterDomain | None, lanes: int, divisors: dict[Sym, int]) -> tuple[Sym, ...]:
+    """Return when some lane of a vector may keep bounds, and when all lanes do, for lanes along axis `lane`; () where that is not known."""
+    axes = no_reductions(tensor.get_logical_domain())
+    position = None if lane is None else _position_of_lane(lane, axes, lanes, divisors)
+    if lane is not None and position is None:
+        return ()
+    is_aligned = lane is not None and _is_aligned(lane, axes, lanes)
+    some, every = [], []
+    for bound in sorted(bounds, key=lambda b: (b.steps, str(b.offset))):
+        step = dict(bound.steps).get(-1 if position is None else position, 0)
+        last = sub(ONE, bound.offset) if step > 0 else bound.offset  # where the lanes' axis crosses the bound
+        if is_aligned and len(bound.steps) == 1 and step in (1, -1) and is_divisible(last, lanes):
+            some.append(_atom(bound, indexer, tensor, axes, None, 1))
+            every.append(some[-1])
+        else:
+            some.append(_atom(bound, indexer, tensor, axes, position, lanes))
+            first = Bound(bound.steps, bound.offset + const(max(step, 0) * (lanes - 1)))
+            every.append(_atom(first, indexer, tensor, axes, None, 1))
+    return conjunction(some), conjunction(every)
+
+
+def _is_aligned(lane: IterDomain, axes: list[IterDomain], lanes: int) -> bool:
+    """True where the first lane of every vector has a position that is a multiple of the lanes: within the axis where `_position_of_lane` found one."""
+    axis = lane
+    while not any(axis is a for a in axes):
+        transform = axis.definition()
+        if isinstance(transform, Split):
+            if transform.is_phased or transform.overlaps or not is_divisible(transform.inner().sym, lanes):
+                return False
+            axis = transform.source()
+        else:
+            assert isinstance(transform, Merge)
+            axis = transform.outer() if transform.inner().is_broadcast() else transform.inner()
+    return True
 
 
 def _is_of_sizes(atom: Sym) -> bool:
@@ -159,4 +195,4 @@ def _of_some_lane(mask: Sym, loop: Loop) -> Sym | None:
     return None if found in (TRUE, FALSE) else found
 
 
-__all__ = ["condition_of", "split_masked_loops"]
+__all__ = ["condition_of", "split_masked_loops", "taken_by"]

@@ -15,6 +15,7 @@ from ..schedule.staying_blocks import StayingBlocks
 from . import passes
 from .behind import run_behind
 from .block_values import compute_once_per_block
+from .branches import branch_selections
 from .build import build_kernel_state
 from .circular import run_pipelines
 from .contracts import check_order, contract_of
@@ -64,6 +65,7 @@ PIPELINE: tuple[Pass, ...] = (
     passes.group_predicates,  # barriers are placed, so nothing collective can end up inside an If
     join_factors,  # what stands under one predicate is together, and no pass behind looks for loops over lanes
     join_tile_scales,  # conditions that differ between threads stand around what they are of
+    branch_selections,  # predicates are Ifs, and no pass behind moves ops
     passes.mark_unrolled,  # addresses are final
     fold_runs,  # loops that are unrolled say so
     begin_kernel,  # what is left of reductions and running folds is known

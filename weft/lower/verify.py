@@ -21,7 +21,7 @@ from .state import BuildState
 from .hazards import crosses_threads
 from .feeds import Feed
 from .kernel_ir import (
-    Access, Allocate, Block, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Masked, Move, Nest, Op, Reduce, Repack, Scan, Statement,
+    Access, Allocate, Block, Branch, Buffer, BulkCopy, If, Kernel, Let, LetRowEnd, Loop, Masked, Move, Nest, Op, Reduce, Repack, Scan, Statement,
     Unswitched, expressions_of, is_collective, is_host_variable, walk,
 )  # fmt: skip
 from .kernel_sync import Arrive, DeclareFlag, ElectedThread, InitBarrier, OneThread, ReleaseStage, Role, Roles, Sync, WaitCopies, WaitStage
@@ -166,7 +166,7 @@ def _uniform(body: list[Statement], divergent: str | None) -> None:
             inside = f"the condition {s.predicate}" if _depends_on_threads([s.predicate]) else divergent
         elif isinstance(s, Loop):
             inside = f"a loop of {s.extent} iterations" if _depends_on_threads([s.start, s.extent]) else divergent
-        elif isinstance(s, Masked):
+        elif isinstance(s, (Branch, Masked)):
             inside = f"the condition {s.test}" if _depends_on_threads([s.test]) else divergent
         elif isinstance(s, (Block, Unswitched)):
             condition = s.condition if isinstance(s, Block) else s.test

@@ -1,0 +1,288 @@
+"""What a selection by position needs is computed in a branch of its own: of a cat, only the part in which a vector lies.
+
+    load a; load b; for lanes { c = select(position < n, f(a), g(b)) }      if (position < n) { load a; for lanes { c = f(a) } } else { load b; ... g(b) }
+
+A vector that lies in both parts goes through a third branch, as written. Whether threads of a warp go different ways is asked of the kernel's own positions:
+where too many do, both ways one after the other cost more than both at once, and nothing is changed. Owns these branches; conditions are those of
+`weft.lower.masks`. Read first: `branch_selections`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ..expr import FALSE, TRUE, ZERO, Number, Sym, add, conjunction, conjuncts, evaluate, less, sub, terms, variables
+from ..ir.enums import BLOCK_TYPES, MemoryType
+from ..ir.graph_ops import LookupOp
+from .contracts import lowering_pass
+from .kernel_ir import Access, Allocate, Block, Branch, Buffer, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, walk
+from .state import BuildState
+
+WARPS_ASKED = 64
+MOST_MIXED = 8
+"""One warp of so many may go both ways. An estimate: such a warp waits for memory twice."""
+LEAST_SAVED = 3
+"""One op of so many must be left out on average. An estimate: a branch costs about as much as a few ops."""
+MOST_BRANCHES = 16
+"""Of one selection with those inside it: each is a copy of what it selects from."""
+WARP = 32
+
+
+@lowering_pass(needs=["grouped predicates"], before=["unrolled"])
+def branch_selections(kernel: Kernel, state: BuildState) -> Kernel:
+    """Write what a `where` on positions selects from once for each answer, and leave out of each what it does not take.
+
+    Before: ops of `where` know when some, and when all, lanes of a vector take their second operand, `taken`.   After: where that pays, a Branch stands around
+    them and what is computed for them alone.
+    Here because: predicates are Ifs, so that what stands in one body runs together, and no op moves behind; loops do not say yet which are unrolled.
+    """
+    if any(s.taken for s in walk(kernel.body) if isinstance(s, Op)):
+        kernel.body = _Brancher(kernel).body(kernel.body)
+    return kernel
+
+
+@dataclass
+class _Leaf:
+    """One branch's statements. known: what holds there. sources: of each statement, which one it is a copy of."""
+
+    statements: list[Statement]
+    known: tuple[Sym, ...]
+    sources: list[Statement]
+
+
+@dataclass
+class _Tree:
+    """Branches by their tests, outermost first."""
+
+    test: Sym
+    yes: "_Tree | _Leaf"
+    no: "_Tree | _Leaf"
+
+    def leaves(self) -> Iterator[_Leaf]:
+        for side in (self.yes, self.no):
+            yield from [side] if isinstance(side, _Leaf) else side.leaves()
+
+
+@dataclass
+class _Brancher:
+    kernel: Kernel
+    readers: dict[Buffer, list[Statement]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for s in walk(self.kernel.body):
+            if isinstance(s, Op):
+                for buffer in {o.buffer for o in s.operands if isinstance(o, Access)}:
+                    self.readers.setdefault(buffer, []).append(s)
+
+    def body(self, statements: list[Statement]) -> list[Statement]:
+        out: list[Statement] = []
+        for s in statements:
+            if isinstance(s, Loop) and _is_flat(s) and (found := self.branched(out, s)) is not None:
+                out = found
+                continue
+            if isinstance(s, Nest) and not isinstance(s, Masked):
+                s.body = self.body(s.body)
+            out.append(s)
+        return out
+
+    def branched(self, before: list[Statement], loop: Loop) -> list[Statement] | None:
+        """Return the statements in front of a loop over lanes and the loop as branches; None where that does not pay."""
+        if not self.tests_of([loop]):
+            return None
+        moved = self.movable(before, loop)
+        region = [*moved, loop]
+        tree = self.split(_Leaf(region, (), region), 1)
+        if not isinstance(tree, _Tree):
+            return None
+        leaves = list(tree.leaves())
+        for leaf in leaves:
+            _drop_unread(leaf, loop)
+        count = _weight(region)
+        if LEAST_SAVED * (count * len(leaves) - sum(_weight(leaf.statements) for leaf in leaves)) < count * len(leaves):
+            return None
+        everywhere = set.intersection(*({id(s) for s in leaf.sources} for leaf in leaves)) - {id(loop)}
+        own = {o.buffer for s in moved if id(s) not in everywhere for o in s.outputs}
+        kept = [s for s in before if id(s) in everywhere or not (s in moved or isinstance(s, Allocate) and s.buffer in own)]
+        return [*kept, self.written(tree, everywhere, own)]
+
+    def written(self, tree: _Tree, everywhere: set[int], own: set[Buffer]) -> Branch:
+        def block(side: _Tree | _Leaf) -> list[Statement]:
+            if isinstance(side, _Tree):
+                return [self.written(side, everywhere, own)]
+            out: list[Statement] = []
+            for s, source in zip(side.statements, side.sources):
+                if id(source) not in everywhere:
+                    out += [Allocate(o.buffer) for o in s.outputs if o.buffer in own] if isinstance(s, Op) else []
+                    out.append(_simplified(s, side.known))
+            return out
+
+        return Branch.of(tree.test, block(tree.yes), block(tree.no))
+
+    def movable(self, before: list[Statement], loop: Loop) -> list[Op]:
+        """Return the ops in front of a loop that are for it alone, in order."""
+        inside = {id(s) for s in walk([loop])}
+        declared = {s.buffer for s in before if isinstance(s, Allocate)}
+        out: list[Op] = []
+        for s in reversed(before):
+            if isinstance(s, Allocate):
+                continue
+            if type(s) is not Op or s.predicate is not TRUE or any(o.buffer.memory is not MemoryType.local for o in s.outputs):
+                break
+            if all(o.buffer in declared and all(id(r) in inside for r in self.readers.get(o.buffer, ())) for o in s.outputs):
+                out.append(s)
+                inside.add(id(s))
+        return out[::-1]
+
+    # -- what to ask
+    def tests_of(self, statements: list[Statement]) -> list[Op]:
+        return [s for s in walk(statements) if isinstance(s, Op) and s.taken and not any(part in (TRUE, FALSE) for part in s.taken[:1])]
+
+    def split(self, leaf: _Leaf, branches: int) -> _Tree | _Leaf:
+        """Return a leaf as branches by the selection that the most ops hang on, if there is one that warps agree on."""
+        loop = leaf.statements[-1]
+        assert isinstance(loop, Loop)
+        for choice in reversed(self.tests_of([loop])):  # the last one is the outermost
+            some, every = (_known(part, leaf.known) for part in choice.taken)
+            if some is TRUE and every is TRUE or some is FALSE:
+                side = _decided(leaf, choice.taken, some is not FALSE, ())
+                return self.split(side, branches)
+            if loop.index in variables(some) | variables(every) or not self.agrees(conjunction([some, every])) or branches >= MOST_BRANCHES:
+                continue
+            yes = self.split(_decided(leaf, choice.taken, True, conjuncts(every)), branches + 1)
+            if some is every:
+                no = _decided(leaf, choice.taken, False, _denied(some))
+                return _Tree(every, yes, self.split(no, branches + 1))
+            both = _Leaf(_copies(leaf.statements), (*leaf.known, *conjuncts(some)), leaf.sources)
+            return _Tree(every, yes, _Tree(some, both, self.split(_decided(leaf, choice.taken, False, _denied(some)), branches + 2)))
+        return leaf
+
+    def agrees(self, test: Sym) -> bool:
+        """Tell whether the threads of a warp mostly have the same answer; False where sizes that nobody knows yet decide."""
+        threads = {v for v in variables(test) if str(v.payload) in {p.value for p in BLOCK_TYPES}}
+        others = sorted(variables(test) - threads, key=lambda v: str(v.payload))
+        if not all(n.is_const for n in self.kernel.block) or any(v.extent is None or not v.extent.is_const for v in others):
+            return False
+        counts = [int(n.value) for n in self.kernel.block]  # type: ignore[arg-type]
+        all_threads = counts[0] * counts[1] * counts[2]
+        draw, mixed = random.Random(0), 0
+        for _ in range(WARPS_ASKED):
+            env: dict[Sym, Number] = {v: draw.randrange(int(v.extent.value)) for v in others}  # type: ignore[union-attr, arg-type]
+            first = WARP * draw.randrange(max(1, all_threads // WARP))
+            answers = set()
+            for number in range(first, min(first + WARP, all_threads)):
+                place = {"threadIdx.x": number % counts[0], "threadIdx.y": number // counts[0] % counts[1], "threadIdx.z": number // counts[0] // counts[1]}
+                answers.add(bool(evaluate(test, {**env, **{v: place[str(v.payload)] for v in threads}})))
+            mixed += len(answers) > 1
+        return mixed * MOST_MIXED <= WARPS_ASKED
+
+
+# ---------------------------------------------------------------- leaves
+def _is_flat(loop: Loop) -> bool:
+    is_plain = all(type(s) is Op or isinstance(s, (Allocate, If)) for s in walk(loop.body))
+    return is_plain and loop.extent.is_const and loop.start is ZERO
+
+
+def _copies(statements: Iterable[Statement]) -> list[Statement]:
+    return [copied(s, {}) for s in statements]
+
+
+def _decided(leaf: _Leaf, taken: tuple[Sym, ...], is_second: bool, known: tuple[Sym, ...]) -> _Leaf:
+    """Return a leaf in which selections by a condition take their second operand, or their third."""
+    statements = _copies(leaf.statements)
+    for s in walk(statements):
+        if isinstance(s, Op) and s.taken == taken:
+            kept = s.operands[1 if is_second else 2]
+            s.operands, s.taken, s.mask = [FALSE if not is_second else TRUE, kept, kept], (), TRUE
+    out = _Leaf(statements, (*leaf.known, *known), list(leaf.sources))
+    return out
+
+
+def _drop_unread(leaf: _Leaf, loop: Loop) -> None:
+    """Leave out of a branch what nothing in it reads."""
+    inner = leaf.statements[-1]
+    assert isinstance(inner, Loop)
+    own = {s.buffer for s in walk([inner]) if isinstance(s, Allocate)}
+    own |= {o.buffer for s in leaf.statements[:-1] if isinstance(s, Op) for o in s.outputs}
+    while True:
+        ops = [s for s in walk(leaf.statements) if isinstance(s, Op)]
+        read = {o.buffer for s in ops for o in s.operands if isinstance(o, Access)}
+        dead = {o.buffer for s in ops for o in s.outputs if o.buffer in own and o.buffer not in read}
+        if not dead:
+            return
+        kept = [(s, source) for s, source in zip(leaf.statements, leaf.sources) if not (isinstance(s, Op) and all(o.buffer in dead for o in s.outputs))]
+        leaf.statements, leaf.sources = [s for s, _ in kept], [source for _, source in kept]
+        inner.body = _without(inner.body, dead)
+
+
+def _without(statements: list[Statement], dead: set[Buffer]) -> list[Statement]:
+    out: list[Statement] = []
+    for s in statements:
+        if isinstance(s, Allocate) and s.buffer in dead or isinstance(s, Op) and all(o.buffer in dead for o in s.outputs):
+            continue
+        if isinstance(s, Nest):
+            s.body = _without(s.body, dead)
+            if not s.body:
+                continue
+        out.append(s)
+    return out
+
+
+def _weight(statements: list[Statement]) -> int:
+    return sum(isinstance(s, Op) for s in walk(statements))
+
+
+# ---------------------------------------------------------------- what is known
+def _denied(test: Sym) -> tuple[Sym, ...]:
+    """What holds where a condition of one part does not."""
+    if test.op != "lt":
+        return ()
+    left, right = test.args
+    return (less(right, add(left, 1)),)
+
+
+def _known(condition: Sym, known: Iterable[Sym]) -> Sym:
+    """Return a condition without the parts that hold anyway; FALSE where one cannot hold."""
+    left = []
+    for atom in conjuncts(condition):
+        answer = _answer(atom, known)
+        if answer is False:
+            return FALSE
+        if answer is None:
+            left.append(atom)
+    return conjunction(left)
+
+
+def _answer(atom: Sym, known: Iterable[Sym]) -> bool | None:
+    """Whether a comparison holds, by others that differ from it, or from its contrary, in a number only; None where they do not say."""
+    if atom.op != "lt":
+        return None
+    slack = sub(sub(atom.args[1], atom.args[0]), 1)  # at least 0 where the comparison holds
+    for other in known:
+        if other.op != "lt":
+            continue
+        given = sub(sub(other.args[1], other.args[0]), 1)
+        more = _constant(sub(slack, given))
+        if more is not None and more >= 0:
+            return True
+        less_than = _constant(add(slack, given))  # slack = less_than - given, and given >= 0
+        if less_than is not None and less_than < 0:
+            return False
+    return None
+
+
+def _constant(value: Sym) -> int | None:
+    found = terms(value)
+    return int(found.get((), 0)) if all(key == () for key in found) else None
+
+
+def _simplified(s: Statement, known: tuple[Sym, ...]) -> Statement:
+    """Let lookups that are inside of their source, by what is known, not ask."""
+    if isinstance(s, Op) and isinstance(s.expr, LookupOp):
+        found = _known(s.inside, known)
+        s.inside = s.inside if found is FALSE else found
+    return s
+
+
+__all__ = ["branch_selections"]
