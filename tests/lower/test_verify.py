@@ -16,10 +16,11 @@ from weft.compiler import compile_program, program_of_scheduled, propose
 from weft.expr import TRUE, add, const, less, mul, var
 from weft.ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from weft.lower import passes, pipeline
+from weft.lower.branches import branch_selections
 from weft.lower.circular import run_pipelines
 from weft.lower.contracts import PassOutOfOrder, check_order, lowering_pass
 from weft.lower.kernel_head import begin_kernel
-from weft.lower.kernel_ir import Access, Allocate, Block, If, Kernel, Let, Loop, Nest, Op, Reduce, Statement, walk
+from weft.lower.kernel_ir import Access, Allocate, Block, Branch, If, Kernel, Let, Loop, Nest, Op, Reduce, Statement, walk
 from weft.lower.kernel_sync import InitBarrier, ReleaseStage, Sync, WaitCopies, WaitStage
 from weft.lower.verify import BrokenKernel
 from weft.options import options
@@ -68,6 +69,15 @@ def tiles() -> None:
 
 def roles() -> None:
     program(Rows(own=True, registers=(40, 232), store=True).define(), (128,))
+
+
+def parts() -> None:
+    """Each vector computes what it selects by its position only."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([64, 512], contiguity=True) for _ in range(2))
+        column = fd.ops.broadcast_in_dim(fd.ops.iota(x.size(1), dtype=DataType.Int), shape=x.shape(), broadcast_dims=[1])
+        fd.add_output(fd.ops.where(fd.ops.lt(column, 256), fd.ops.exp(fd.ops.neg(x)), fd.ops.neg(fd.ops.exp(y))))
+    compile_program(fd.fusion, propose(fd.fusion, {}, {}, arch_by_name("H100")), DataType.Int32, name="k")
 
 
 def ring() -> None:
@@ -152,6 +162,10 @@ def stages_twice_as_far(kernel: Kernel) -> None:
     let.value = mul(let.value, 2)
 
 
+def half_of_a_branch(kernel: Kernel) -> None:
+    each(kernel, Branch)[0].branches[1].body = []
+
+
 MISTAKES = {
     "an array is not declared": (rows_in_registers, begin_kernel, lambda k: without(k, Allocate, is_register), "is used before it is declared"),
     "an index of no loop": (rows_in_registers, begin_kernel, use_an_index_outside, "i999 is used where it is not defined"),
@@ -161,6 +175,7 @@ MISTAKES = {
     "a barrier left out": (shared_by_threads, passes.insert_block_syncs, lambda k: without(k, Sync), "no barrier stands between"),
     "a barrier that some threads miss": (rows_in_registers, passes.group_predicates, barrier_under_a_condition, "stands under the condition"),
     "a reduction that some threads miss": (rows_in_registers, passes.group_predicates, reduction_under_a_condition, "stands under the condition"),
+    "a part that nobody computes": (parts, branch_selections, half_of_a_branch, "only one block of the branch"),
     "a block that is not for all threads": (ring, run_pipelines, block_that_threads_differ_in, "is to be the same in all threads"),
     "a wait left out": (ring, run_pipelines, lambda k: without(k, WaitStage), "nothing waits for the load"),
     "a wait for cp.async left out": (async_copies, run_pipelines, lambda k: without(k, WaitCopies), "nothing waits for the load"),
@@ -189,7 +204,7 @@ def test_a_planted_mistake_is_found(name: str) -> None:
     assert "after the pass planted" in str(found.value) and reason in str(found.value), found.value
 
 
-@pytest.mark.parametrize("make", [rows_in_shared_memory, rows_in_registers, shared_by_threads, tiles, roles, ring, async_copies])
+@pytest.mark.parametrize("make", [rows_in_shared_memory, rows_in_registers, shared_by_threads, tiles, parts, roles, ring, async_copies])
 def test_nothing_is_found_without_one(make: Callable[[], None]) -> None:
     with options(verify=True):
         make()

@@ -17,7 +17,7 @@ from ..expr import FALSE, TRUE, ZERO, Number, Sym, add, conjunction, conjuncts, 
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp
 from .contracts import lowering_pass
-from .kernel_ir import Access, Allocate, Block, Branch, Buffer, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, walk
+from .kernel_ir import Access, Allocate, Branch, Buffer, If, Kernel, Loop, Masked, Move, Nest, Op, Repack, Statement, copied, walk
 from .state import BuildState
 
 WARPS_ASKED = 64
@@ -68,13 +68,12 @@ class _Tree:
 @dataclass
 class _Brancher:
     kernel: Kernel
-    readers: dict[Buffer, list[Statement]] = field(default_factory=dict)
+    users: dict[Buffer, list[Statement]] = field(default_factory=dict)  # what reads or writes it
 
     def __post_init__(self) -> None:
         for s in walk(self.kernel.body):
-            if isinstance(s, Op):
-                for buffer in {o.buffer for o in s.operands if isinstance(o, Access)}:
-                    self.readers.setdefault(buffer, []).append(s)
+            for buffer in _read(s) | _written(s):
+                self.users.setdefault(buffer, []).append(s)
 
     def body(self, statements: list[Statement]) -> list[Statement]:
         out: list[Statement] = []
@@ -124,15 +123,19 @@ class _Brancher:
         """Return the ops in front of a loop that are for it alone, in order."""
         inside = {id(s) for s in walk([loop])}
         declared = {s.buffer for s in before if isinstance(s, Allocate)}
+        changed: set[Buffer] = set()  # by what stays, behind
         out: list[Op] = []
         for s in reversed(before):
             if isinstance(s, Allocate):
                 continue
             if type(s) is not Op or s.predicate is not TRUE or any(o.buffer.memory is not MemoryType.local for o in s.outputs):
                 break
-            if all(o.buffer in declared and all(id(r) in inside for r in self.readers.get(o.buffer, ())) for o in s.outputs):
+            is_own = all(o.buffer in declared and all(r is s or id(r) in inside for r in self.users[o.buffer]) for o in s.outputs)
+            if is_own and not s.taken and not _read(s) & (_written(s) | changed):
                 out.append(s)
                 inside.add(id(s))
+            else:
+                changed |= _written(s)
         return out[::-1]
 
     # -- what to ask
@@ -182,6 +185,18 @@ class _Brancher:
 def _is_flat(loop: Loop) -> bool:
     is_plain = all(type(s) is Op or isinstance(s, (Allocate, If)) for s in walk(loop.body))
     return is_plain and loop.extent.is_const and loop.start is ZERO
+
+
+def _read(s: Statement) -> set[Buffer]:
+    if isinstance(s, (Move, Repack)):
+        return {s.source} if isinstance(s, Move) else {s.buffer}
+    return {o.buffer for o in s.operands if isinstance(o, Access)} if isinstance(s, Op) else set()
+
+
+def _written(s: Statement) -> set[Buffer]:
+    if isinstance(s, Move):
+        return {s.target}
+    return {o.buffer for o in s.outputs} if isinstance(s, Op) else set()
 
 
 def _copies(statements: Iterable[Statement]) -> list[Statement]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..analysis.masks import EVERYWHERE, mask_bounds, taken_bounds
 from ..dtypes import DataType
 from ..errors import InternalError
-from ..expr import ONE, TRUE, conjunction, conjuncts, minimum, mul, product, sub, variables
+from ..expr import ONE, TRUE, Sym, conjunction, conjuncts, minimum, mul, product, sub, variables
 from ..ir.block_ops import GROUPED, BlockFoldOp, BlockSampleOp
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, LoadStoreOpType, MemoryType, ParallelType
 from ..ir.fusion import Fusion

@@ -146,7 +146,7 @@ class Masked(Unswitched):
 class Branch(Unswitched):
     """What a selection by position needs, written once for each answer: if `test`, which each thread answers for itself, the first block, else the second.
 
-    Each block computes all that the other does for what stands behind, and reads nothing of the other.
+    Both blocks write the same of what is declared around them, and neither uses what the other declares.
     """
 
     @staticmethod

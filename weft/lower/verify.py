@@ -48,6 +48,7 @@ def verify(kernel: Kernel, state: BuildState, after: str, given: frozenset[str])
     try:
         _names(kernel, state, given)
         _uniform(kernel.body, None)
+        _branches(kernel)
         if "block syncs" in given:
             _Hazards(kernel, state, has_pipelines="pipelines" in given).body(kernel.body)
         if "pipelines" in given:
@@ -174,6 +175,20 @@ def _uniform(body: list[Statement], divergent: str | None) -> None:
                 raise RuleBroken(f"the condition {condition} is to be the same in all threads of a block")
         if isinstance(s, Nest):
             _uniform(s.body, inside)
+
+
+def _branches(kernel: Kernel) -> None:
+    """Both blocks of a branch write the same of what is declared around it."""
+    for s in walk(kernel.body):
+        if isinstance(s, Branch):
+            first, second = ({o.buffer for t in walk(b.body) if isinstance(t, Op) for o in t.outputs} - _declared(b) for b in s.branches)
+            if first != second:
+                names = ", ".join(sorted(b.name for b in first ^ second))
+                raise RuleBroken(f"only one block of the branch on {s.test} writes {names}")
+
+
+def _declared(nest: Nest) -> set[Buffer]:
+    return {s.buffer for s in walk(nest.body) if isinstance(s, Allocate)}
 
 
 def _is_alone(s: Statement) -> bool:
