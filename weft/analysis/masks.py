@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..dtypes import DataType
 from ..expr import ONE, ZERO, Sym, const, mul
 from ..ir.fusion import Fusion
 from ..ir.values import BroadcastOp, ExpandOp, Expr, IotaOp, LoadStoreOp, PointwiseOp, Scalar, SqueezeOp, TensorView, Val, no_reductions
@@ -70,10 +71,12 @@ class _Conditions:
         return self._linear[value]
 
     def _linear_of(self, tensor: TensorView, expr: Expr | None) -> _Linear | None:
-        if expr is None or not tensor.dtype().is_integer:
+        if expr is None or tensor.dtype() not in (DataType.Int, DataType.Int32, DataType.Index):  # others wrap around early
             return None
         if isinstance(expr, IotaOp):
-            _, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
+            size, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
+            if size is ONE:
+                return _Linear({}, start)  # also where the axis is expanded
             return _Linear({0: int(step.value)}, start) if step.is_const and step.value and _axes_count(tensor) == 1 else None
         if isinstance(expr, PointwiseOp):
             return self._arithmetic(expr)
