@@ -74,9 +74,7 @@ class _Conditions:
         if expr is None or tensor.dtype() not in (DataType.Int, DataType.Int32, DataType.Index):  # others wrap around early
             return None
         if isinstance(expr, IotaOp):
-            size, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
-            if size is ONE:
-                return _Linear({}, start)  # also where the axis is expanded
+            _, start, step = (v.sym for v in expr.inputs)  # type: ignore[attr-defined]
             return _Linear({0: int(step.value)}, start) if step.is_const and step.value and _axes_count(tensor) == 1 else None
         if isinstance(expr, PointwiseOp):
             return self._arithmetic(expr)
@@ -171,7 +169,8 @@ def _moved(expr: Expr, out: TensorView) -> dict[int, int] | None:
         kept = [p for p, is_dropped in enumerate(expr.attributes["flags"]) if not is_dropped]
         return {old: new for new, old in enumerate(kept)}
     if isinstance(expr, (ExpandOp, LoadStoreOp)) and not out.has_root() and _axes_count(source) == _axes_count(out):
-        return {p: p for p in range(_axes_count(out))}
+        axes = no_reductions(source.get_logical_domain())
+        return {p: p for p, axis in enumerate(axes) if axis.sym is not ONE or not isinstance(expr, ExpandOp)}  # what is expanded has one position, 0
     return None
 
 
