@@ -168,7 +168,8 @@ def _joined_outputs(fusion: Fusion, reference: TensorView) -> set[tuple[int, int
     """Return which axes of which outputs are axes of `reference`."""
     maps = axis_maps(fusion)
     classes = {maps.exact(a) for a in reference.get_logical_domain()}
-    return {(n, d) for n, t in enumerate(fusion.outputs()) for d, a in enumerate(t.get_logical_domain()) if not a.is_broadcast() and maps.exact(a) in classes}
+    axes = ((n, d, a) for n, t in enumerate(fusion.outputs()) if isinstance(t, TensorView) for d, a in enumerate(t.get_logical_domain()))
+    return {(n, d) for n, d, a in axes if not a.is_broadcast() and maps.exact(a) in classes}
 
 
 def separate_reads(passes: Passes) -> list[TensorView]:
