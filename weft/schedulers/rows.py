@@ -332,8 +332,7 @@ def set_lanes(tensor: TensorView) -> None:
     loop = tensor.get_loop_domain()
     if tensor.dtype().is_packed:  # must be written in whole bytes, so axes that repeat it may stand right of the lanes
         loop = [a for a in loop if not a.is_broadcast()]
-    own = tensor.get_logical_domain()
-    last = next((n for n in reversed(range(len(loop))) if not (loop[n].is_broadcast() and loop[n] in own)), None)
+    last = _place_of_lanes(tensor, loop)
     if last is None or not loop[last].is_iteration():
         return
     loop[last].parallelize(ParallelType.vectorize)
@@ -343,9 +342,15 @@ def set_lanes(tensor: TensorView) -> None:
 
 def _varies_along_lanes(local: TensorView) -> bool:
     """False for a value that all lanes share: it is one element, of which no vector can be stored."""
-    loop, own = local.get_loop_domain(), local.get_logical_domain()
-    inner = next((a for a in reversed(loop) if not (a.is_broadcast() and a in own)), None)
-    return local.dtype().is_packed or inner is None or not inner.is_broadcast()
+    loop = local.get_loop_domain()
+    place = _place_of_lanes(local, loop)
+    return local.dtype().is_packed or place is None or not loop[place].is_broadcast()
+
+
+def _place_of_lanes(tensor: TensorView, loop: Sequence[IterDomain]) -> int | None:
+    """Return the place of the innermost of these loop axes, without axes of one element that no loop has."""
+    own = tensor.get_logical_domain()
+    return next((n for n in reversed(range(len(loop))) if not (loop[n].is_broadcast() and loop[n] in own)), None)
 
 
 def arrange(tensor: TensorView, order: Sequence[int]) -> None:
