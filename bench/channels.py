@@ -8,15 +8,12 @@ Read first: `CASES`.
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from measure import compile_ahead, device_of, fraction_of_copy, moved_bytes, parser, requests_for, table, write
+from checked import checked_parser, run
 
 from weft import DataType, FusionDefinition
 from weft.ir.values import TensorView
@@ -53,6 +50,9 @@ class Case:
             wide = [fd.ops.cast(t, DataType.Float) for t in given]
             fd.add_output(fd.ops.cast(self.define(fd, self.shape, *wide), TYPES[self.dtype]))
         return fd
+
+    def wanted(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [self.reference(*(t.double() for t in inputs))]
 
 
 def normalized(fd: FusionDefinition, x: TensorView, axes: list[int]) -> TensorView:
@@ -117,40 +117,8 @@ SMOKE = {"batch_norm": (4, 3, 8, 8), "group_norm": (2, 64, 4, 8), "softmax_acros
 
 
 def main() -> None:
-    arguments = parser(__doc__.splitlines()[0])
-    arguments.add_argument("--seconds", type=float, default=120.0)
-    arguments.add_argument("--only", default=".")
-    a = arguments.parse_args()
-    device, start = device_of(a), time.monotonic()
-    cases = [c for c in CASES if re.search(a.only, c.label)]
-    if a.cpu_smoke:
-        seen: dict[str, Case] = {}
-        for c in cases:
-            seen.setdefault(c.name, Case(c.name, SMOKE.get(c.name, (4, 8, 8, 16)), c.define, c.reference, c.dtype, c.weights, c.has_residual))
-        cases = list(seen.values())
-    definitions = {c: c.definition() for c in cases}
-    kernels = compile_ahead((r for c in cases for r in requests_for(definitions[c], c.inputs(device))), 2 if a.cpu_smoke else 16)
-    rows: list[dict[str, Any]] = []
-    for case in cases:
-        if time.monotonic() - start > a.seconds:
-            print(f"no time for {case.label}")
-            continue
-        fd, inputs = definitions[case], case.inputs(device)
-        (out,) = fd.execute(inputs)
-        wanted = case.reference(*(t.double() for t in inputs))
-        error = float((out.double() - wanted).norm() / wanted.norm())
-        differ = sum(not torch.equal(out, fd.execute(inputs)[0]) for _ in range(20 if device == "cuda" else 2))
-        count = moved_bytes(inputs, [out])
-        del wanted, out
-        fraction = fraction_of_copy(lambda fd=fd, inputs=inputs: fd.execute(inputs), count, device, rep_ms=20)
-        proposal = fd.fec.kernel_runtimes[-1].proposal
-        rows.append({
-            "case": case.label, "bytes": count, "fraction": round(fraction, 3), "error": error, "differ": differ, "kernels": len(fd.fec.kernel_runtimes),
-            "scheduler": proposal.scheduler.name, "params": str(proposal.params),
-        })  # fmt: skip
-        print(f"{case.label:48s} {fraction:6.3f}  error {error:.1e}  {proposal.scheduler.name}", flush=True)
-    print(table(["case", "fraction", "error", "of 20 runs differ"], [[r["case"], r["fraction"], f"{r['error']:.1e}", r["differ"]] for r in rows]))
-    write(a, __file__, device, rows, kernels=kernels)
+    arguments = checked_parser(__doc__.splitlines()[0], 120.0).parse_args()
+    run(arguments, __file__, CASES, lambda c: replace(c, shape=SMOKE.get(c.name, (4, 8, 8, 16))), lambda case, call: {})
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ Read first: `CASES`.
 
 from __future__ import annotations
 
-import re
-import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measure import compile_ahead, device_of, fraction_of_copy, moved_bytes, parser, requests_for, table, write
+from checked import checked_parser, run
 
 from weft import DataType, FusionDefinition
 
@@ -91,9 +90,9 @@ class Case:
                 fd.add_output(ops.cast(t, TYPES[self.dtype]))
         return fd
 
-    def reference(self, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    def wanted(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Torch's gradients in float64."""
-        dy, x, weight = (t.double() for t in (dy, x, weight))
+        dy, x, weight = (t.double() for t in inputs[:3])
         bias = torch.zeros_like(weight)
         leaves = [t.requires_grad_() for t in (x, weight, bias)]
         if self.is_grouped:
@@ -130,41 +129,14 @@ def parts_of(call: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    arguments = parser(__doc__.splitlines()[0])
-    arguments.add_argument("--seconds", type=float, default=60.0)
-    arguments.add_argument("--only", default=".")
+    arguments = checked_parser(__doc__.splitlines()[0], 60.0)
     arguments.add_argument("--parts", action="store_true")
     a = arguments.parse_args()
-    device, start = device_of(a), time.monotonic()
-    cases = [c for c in CASES if re.search(a.only, c.label)]
-    if a.cpu_smoke:
-        cases = list({c.name: Case(c.name, SMOKE[c.name], c.axis, c.is_grouped, c.dtype) for c in cases}.values())
-    definitions = {c: c.definition() for c in cases}
-    kernels = compile_ahead((r for c in cases for r in requests_for(definitions[c], c.inputs(device))), 2 if a.cpu_smoke else 16)
-    rows: list[dict[str, Any]] = []
-    for case in cases:
-        if time.monotonic() - start > a.seconds:
-            print(f"no time for {case.label}")
-            continue
-        fd, inputs = definitions[case], case.inputs(device)
-        outs = fd.execute(inputs)
-        errors = [float((out.double() - wanted).norm() / wanted.norm()) for out, wanted in zip(outs, case.reference(*inputs[:3]))]
-        again = [fd.execute(inputs) for _ in range(20 if device == "cuda" else 2)]
-        differ = sum(not all(map(torch.equal, outs, other)) for other in again)
-        count = moved_bytes(inputs, outs)
-        del outs, again
-        fraction = fraction_of_copy(lambda fd=fd, inputs=inputs: fd.execute(inputs), count, device, rep_ms=20)
-        made = [r.proposal for r in fd.fec.kernel_runtimes]
-        names = ", ".join(p.scheduler.name for p in made)
-        parts = parts_of(lambda fd=fd, inputs=inputs: fd.execute(inputs)) if a.parts and device == "cuda" else {}
-        row = {
-            "case": case.label, "held": case.label in HELD, "bytes": count, "fraction": round(fraction, 3), "error": max(errors), "differ": differ,
-            "kernels": [f"{p.scheduler.name} {p.params}" for p in made],
-        }  # fmt: skip
-        rows.append(row | {"parts": parts})
-        print(f"{case.label:48s} {fraction:6.3f}  error {max(errors):.1e}  {names}  {parts or ''}", flush=True)
-    print(table(["case", "fraction", "error", "of 20 runs differ"], [[r["case"], r["fraction"], f"{r['error']:.1e}", r["differ"]] for r in rows]))
-    write(a, __file__, device, rows, compiled=kernels)
+
+    def more(case: Case, call: Any) -> dict[str, Any]:
+        return {"held": case.label in HELD, "parts": parts_of(call) if a.parts and not a.cpu_smoke else {}}
+
+    run(a, __file__, CASES, lambda c: replace(c, shape=SMOKE[c.name]), more)
 
 
 if __name__ == "__main__":

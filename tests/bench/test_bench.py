@@ -45,7 +45,7 @@ def test_a_case_computes_what_torch_does(case, dtype: torch.dtype) -> None:
     assert len(outputs) == len(case.math(*inputs))
 
 
-@pytest.mark.parametrize("name", ["channels", "first_call", "widths", "profile_warm", "ways", "emulator", "index_ops"])
+@pytest.mark.parametrize("name", ["channels", "channels_backward", "first_call", "widths", "profile_warm", "ways", "emulator", "index_ops"])
 def test_a_script_runs_without_a_gpu(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     forks().run(RUN, [str(BENCH / f"{name}.py"), "--cpu-smoke", str(out)], {**os.environ, "TMPDIR": str(tmp_path)}, tmp_path)
