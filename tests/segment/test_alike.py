@@ -81,6 +81,22 @@ def test_sizes_that_are_equal_by_chance_are_not_tied() -> None:
     assert torch.equal(fd.execute([inputs[0], x, inputs[2]])[0], inputs[0] * inputs[2])
 
 
+def test_what_the_smaller_of_two_computes_again_is_kept() -> None:
+    """Twice a number is computed with another kernel's result, and again in the smaller of two alike groups."""
+
+    def build(fd: FusionDefinition) -> None:
+        o = fd.ops
+        number, other = (fd.define_tensor(sizes, contiguity=True) for sizes in ([1], [10]))
+        a, b = (fd.define_tensor([6, 9], contiguity=True) for _ in range(2))
+        w = fd.define_tensor([9], contiguity=True)
+        twice = o.mul(number, 2.0)
+        fd.add_output(o.mul(other, twice))
+        fd.add_output(o.mul(o.mul(a, w), twice))
+        fd.add_output(o.exp(o.sin(o.add(b, w))))
+
+    assert kernels(build, torch.randn(1), torch.randn(10), torch.randn(6, 9), torch.randn(6, 9), torch.randn(9)) == 2
+
+
 def test_two_axes_of_one_tensor_are_not_tied() -> None:
     """A group that has the other's axis already, as the second axis of a square, keeps its loops."""
 

@@ -366,6 +366,7 @@ class Graph:
         for tensor in b.produced:
             self.writer[tensor] = a
         a.anchors += b.anchors
+        a.repeated += [e for e in b.repeated if e not in a.repeated]
         a.first = min(a.first, b.first)
         a.reads |= b.reads
         a.produced |= b.produced
