@@ -39,8 +39,9 @@ def translate(region: Region) -> Translated:
         fd.fusion.shares_results = fd.fusion.shows_inputs = False  # type: ignore[union-attr]
         t = Translation(fd)
         values: dict[Node, Any] = {}
+        is_on_device = any(node.meta["val"].device.type != "cpu" for node in region.outputs)
         for node in region.inputs:
-            values[node] = _input(t, node)
+            values[node] = _input(t, node, is_on_device)
         _note_sizes(t, region, values)
         for node in region.nodes:
             values[node] = _value(t, node, values)
@@ -49,7 +50,8 @@ def translate(region: Region) -> Translated:
     return Translated(fd)
 
 
-def _input(t: Translation, node: Node) -> Any:
+def _input(t: Translation, node: Node, is_on_device: bool) -> Any:
+    """Declare an input. A CPU tensor without axes is passed by value to kernels of a GPU, and by its address to those of the emulator, like any other."""
     value = node.meta.get("val")
     if isinstance(value, torch.SymInt):
         return t.fd.define_scalar(dtype=DataType.Int)
@@ -60,9 +62,8 @@ def _input(t: Translation, node: Node) -> Any:
     shape = [int(s) if isinstance(s, int) else -1 for s in value.shape]
     order, contiguity = _layout(value)
     t.is_reordered |= order != list(range(value.dim()))[::-1]
-    return t.fd.define_tensor(
-        shape=shape, contiguity=contiguity, dtype=t.dtype(value.dtype), is_cpu=value.device.type == "cpu" and value.dim() == 0, stride_order=order
-    )  # fmt: skip
+    is_number = is_on_device and value.device.type == "cpu" and value.dim() == 0
+    return t.fd.define_tensor(shape=shape, contiguity=contiguity, dtype=t.dtype(value.dtype), is_cpu=is_number, stride_order=order)
 
 
 def _note_sizes(t: Translation, region: Region, values: dict[Node, Any]) -> None:
