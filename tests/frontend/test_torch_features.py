@@ -47,7 +47,28 @@ def test_a_step_of_an_optimizer_is_in_regions() -> None:
         step()
         optimizers[1].step()
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-6, atol=1e-6)
-    assert GRAPHS and {why for graph in GRAPHS for _, why in graph.torch_ops.values()} == {"it is on the CPU"}  # numbers made of the step count
+    assert GRAPHS and not any(graph.torch_ops for graph in GRAPHS)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.int64, torch.float32), (torch.bool, torch.int64), (torch.bfloat16, torch.float64), (torch.float32, torch.int64)])
+def test_tensors_without_axes_are_tensors(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """They take part in the types of results as eager has it, and results may come of them alone."""
+
+    def f(x: torch.Tensor, number: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + number, number * 3 - number, (number.sin() > x.sum()), torch.where(x > 1, number, 2.0)
+
+    x, number = torch.tensor([[0, 1, 3]]).to(dtypes[0]), torch.tensor(5).to(dtypes[1])
+    for got, want in zip(torch.compile(f, backend=backend, options=OPTIONS)(x, number), f(x, number), strict=True):
+        torch.testing.assert_close(got, want)
+    assert not GRAPHS[-1].torch_ops
+
+
+def test_whole_numbers_of_a_logarithmic_scale_are_torchs() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.logspace(0, 4, 5, base=3.0, dtype=torch.int64)
+
+    assert torch.equal(torch.compile(f, backend=backend, options={"emulate": True})(torch.zeros(5)), torch.tensor([1.0, 3.0, 9.0, 27.0, 81.0]))
+    assert "aten.logspace.default" in GRAPHS[-1].torch_ops.__repr__()
 
 
 def test_autocast_gives_the_types_of_eager() -> None:

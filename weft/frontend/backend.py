@@ -176,14 +176,16 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     )
     for target in (*RULES, *KEPT, *kept):
         table.pop(target, None)
-    for target in (aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor):
-        if target in table:
-            table[target] = _of_floats(table[target])
+    for packet in (aten.linspace, aten.logspace):
+        for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
+            if target in table:
+                table[target] = _of_floats(table[target])
     return table | DECOMPOSITIONS
 
 
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """A decomposition for results that are floats: of whole numbers, torch's linspace rounds otherwise than its decomposition."""
+    """A decomposition for results that are floats: of whole numbers, torch's linspace rounds otherwise than its decomposition, and torch's logspace on a
+    GPU takes powers of float32, where its decomposition takes those of float64: a power a rounding below a whole number is cut to the number below."""
 
     def made(*args: Any, dtype: torch.dtype | None = None, **keywords: Any) -> Any:
         is_float = dtype is None or dtype.is_floating_point

@@ -115,25 +115,8 @@ def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
 
 def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
     """Return the regions of a graph, and of every other call why it stays with torch."""
-    reasons = _numbers(gm.graph) if on_cpu else _on_the_cpu(gm.graph)
+    reasons: dict[Node, str] = {} if on_cpu else _on_the_cpu(gm.graph)
     return find_regions(gm.graph, reasons), reasons
-
-
-def _numbers(graph: torch.fx.Graph) -> dict[Node, str]:
-    """Return the calls of a graph for the emulator that compute numbers of nothing but numbers, as the step count of an optimizer: on a GPU's graph these are
-    tensors of the CPU, and torch computes them there."""
-    reasons: dict[Node, str] = {}
-    there: set[Node] = set()
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or value.dim():
-            continue
-        sources = [source for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)]
-        if all(source in there for source in sources):
-            there.add(node)
-            if sources and node.op == "call_function":
-                reasons[node] = ON_CPU
-    return reasons
 
 
 def _on_the_cpu(graph: torch.fx.Graph) -> dict[Node, str]:
