@@ -74,6 +74,25 @@ def test_a_gradient_of_classes_by_position_beside_a_softmax_of_columns():
     torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [3, 70])
+def test_a_sum_of_what_positions_alone_choose_beside_a_softmax(width):
+    """The first pass and the last compute the positions, each for itself, and nothing in memory joins their loops. The gradient of a loss of one row has it."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[1, width], contiguity=[None, True], dtype=DataType.Float)
+        row = fd.ops.squeeze(x, dims=[0])
+        chosen = fd.ops.cast(fd.ops.eq(fd.ops.iota(width, 0, 1, dtype=DataType.Int), 2), DataType.Float)
+        below = fd.ops.sub(row, fd.ops.broadcast(fd.ops.max(row, dims=[0]), is_broadcast_dim=[True]))
+        sizes = fd.ops.broadcast(fd.ops.sum(fd.ops.exp(below), dims=[0]), is_broadcast_dim=[True])
+        parts = fd.ops.exp(fd.ops.sub(below, fd.ops.log(sizes)))
+        total = fd.ops.broadcast(fd.ops.sum(chosen, dims=[0]), is_broadcast_dim=[True])
+        fd.add_output(fd.ops.sub(chosen, fd.ops.mul(parts, total)))
+    given = torch.randn(1, width)
+    (got,) = _run(fd, [given])
+    want = torch.nn.functional.one_hot(torch.tensor(2), width) - given[0].double().softmax(0)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-6)
+    assert len(fd.fec.kernel_runtimes) == 1
+
+
 def test_rows_that_a_tensor_of_positions_finds_can_be_looked_up_again():
     """The positions are an input, which all passes share."""
     with FusionDefinition() as fd:

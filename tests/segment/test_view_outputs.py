@@ -220,3 +220,23 @@ def test_channels_last_results_keep_their_order_behind_a_view() -> None:
 def test_views_of_an_empty_result() -> None:
     view, base = _rows_and(lambda ops, y: ops.permute(y, [2, 0, 1]), keeps_base=True).execute([torch.randn(6, 0, 10)])
     assert view.shape == (10, 6, 0) and base.shape == (6, 0, 10)
+
+
+@pytest.mark.parametrize("is_returned", [False, True])
+@pytest.mark.parametrize("sizes", [(4, 5), (1, 3)])
+def test_a_result_with_an_axis_that_is_expanded_to_an_open_size(sizes: tuple[int, int], is_returned: bool) -> None:
+    """Only at a call is it known that the axis has no elements of its own, so that a view must not count on them."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        rows, columns = fd.ops.size(x, 0), fd.ops.size(x, 1)
+        wide = fd.ops.broadcast_in_dim(fd.ops.neg(x), [rows, columns, rows], [0, 1])
+        both = fd.ops.cat([wide, wide], 0)
+        if is_returned:
+            fd.add_output(both)
+        fd.add_output(fd.ops.permute(both, [1, 2, 0]))
+
+    x = torch.randn(sizes)
+    wanted = torch.cat([-x[:, :, None].expand(-1, -1, sizes[0])] * 2)
+    *others, turned = define(build).execute([x])
+    assert torch.equal(turned, wanted.permute(1, 2, 0)) and all(torch.equal(out, wanted) for out in others)

@@ -187,9 +187,13 @@ class SharedDefinition:
     def _made(self, zero: frozenset[Sym], viewed: frozenset[int], questions: Questions) -> Variant:
         return self._variants.get_or_make((zero, viewed, ()), lambda: Variant(self, zero, viewed, questions))
 
-    def views(self, bound: Bound) -> tuple[dict[int, View], set[int]]:
-        """Return which computed outputs are views at these sizes and strides, and which of the others nothing needs."""
-        out, left_out = views_of_results(self.result_chains, self.outputs.computed, self.own_outputs, bound.env)
+    def layouts_of_bases(self, env: Mapping[Sym, Number]) -> dict[int, Layout]:
+        """Return how the results lie in memory that others may be views of, as far as the definition says."""
+        return {chain.source: layout_of(self.outputs.computed[chain.source], env) for chain in self.result_chains.values()}
+
+    def views(self, bound: Bound, layouts: Mapping[int, Layout]) -> tuple[dict[int, View], set[int]]:
+        """Return which computed outputs are views at these sizes and strides, and which of the others nothing needs. layouts: `layouts_of_bases`."""
+        out, left_out = views_of_results(self.result_chains, self.outputs.computed, self.own_outputs, bound.env, layouts)
         for number, chain in self.chains.items():
             tensor = bound.tensors[chain.source]
             view = view_of(chain, tensor.sizes, tensor.strides, bound.env)
@@ -297,11 +301,18 @@ def input_name(value: Val) -> str:
 
 def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
     """Return what follows from a call's values: the variant, its steps, the layouts of what they write."""
-    views, left_out = shared.views(bound)
-    variant = shared.variant_for(bound.env, frozenset(views) | left_out)
     computed = shared.outputs.computed
-    images = [t if image is None else image for t, image in zip(computed, variant.images)]
-    layouts = [layout_of(t, bound.env) for t in images]
+    of_bases = shared.layouts_of_bases(bound.env)
+    corrected: dict[int, Layout] = {}
+    while True:
+        views, left_out = shared.views(bound, of_bases | corrected)
+        variant = shared.variant_for(bound.env, frozenset(views) | left_out)
+        images = [t if image is None else image for t, image in zip(computed, variant.images)]
+        layouts = [layout_of(t, bound.env) for t in images]
+        others = {n for n, layout in of_bases.items() if n not in views and not layouts[n].is_like(layout.sizes, layout.strides)}
+        if others <= corrected.keys():
+            break
+        corrected |= {n: layouts[n] for n in others}  # axes that the definition leaves open are expanded in the variant, and have no elements of their own
     env = dict(bound.env)
     for tensor, layout in zip(computed, layouts):
         env.update(stride_values(tensor, layout))

@@ -19,7 +19,7 @@ from ..ir.block_ops import sample_of
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import Along, LookupOp, ReshapeOp
 from ..ir.values import BroadcastOp, ExpandOp, Expr, LoadStoreOp, SqueezeOp, TensorView, no_reductions
-from .outputs import layout_of
+from .outputs import Layout, layout_of
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,17 @@ def _is_packed(tensor: TensorView) -> bool:
 
 
 def views_of_results(
-    found: Mapping[int, Chain], computed: Sequence[TensorView], own: int, env: Mapping[Sym, Number]
+    found: Mapping[int, Chain], computed: Sequence[TensorView], own: int, env: Mapping[Sym, Number], layouts: Mapping[int, Layout]
 ) -> tuple[dict[int, View], set[int]]:
     """Return which computed outputs are views of others at these sizes, and which bases nothing needs. own: how many of `computed` are the user's.
+    layouts: of the bases.
 
     A base that is no output is written where the views then cost nothing: where they have as many elements as it has, and either there are several or
     the kernel would have to arrange the only one anew. Of what is not returned no more than the views is written otherwise.
     """
     of_base: dict[int, dict[int, View]] = {n: {} for n in range(own, len(computed))}
     for number, chain in found.items():
-        layout = layout_of(computed[chain.source], env)
+        layout = layouts[chain.source]
         view = view_of(chain, layout.sizes, layout.strides, env)
         if view is not None:
             of_base.setdefault(chain.source, {})[number] = view

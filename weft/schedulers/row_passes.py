@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..analysis.axes import axis_maps
+from ..analysis.axes import MAPS, TIE, axis_maps
 from ..analysis.loop_axes import Obstacle
 from ..errors import InternalError
 from ..ir.enums import MemoryType
@@ -33,6 +33,7 @@ class Passes:
 
     def __init__(self, template: Template, analysis: Any, *, is_projected: bool) -> None:
         self.template = template
+        self.again: dict[int, dict[TensorView, TensorView]] = {}  # pass -> tensor -> what that pass computes again for it, or itself
         buffers = analysis.buffers
         chosen = buffers.projected if is_projected and buffers.projected is not None else buffers.buffers
         self.kept_names = {b.tensor.name for b in chosen}
@@ -55,8 +56,11 @@ class Passes:
             return self.first.get(use.inputs[0].name, 0)
         return self.first.get(use.outputs[0].name, 0)
 
-    def separate(self) -> list[TensorView]:
-        """Let later passes compute again what is not kept; return what is kept between passes (caches of inputs, or computed tensors)."""
+    def separate(self, *, is_joined: bool = True) -> list[TensorView]:
+        """Let later passes compute again what is not kept; return what is kept between passes (caches of inputs, or computed tensors).
+
+        is_joined: loops of what is computed again stay those of the first pass, also where only positions and constants are read.
+        """
         template = self.template
         self._separate_outer_runs()
         cache_of = {source.name: cache for source, cache in template.inputs} | dict(template.lookups)
@@ -64,7 +68,7 @@ class Passes:
         for tensor in template.fusion.tensors():
             if tensor.name in self.kept_names:
                 kept.append(cache_of.get(tensor.name, tensor))
-        memos: dict[int, dict[TensorView, TensorView]] = {}
+        memos = self.again
         for tensor in template.fusion.tensors():
             if tensor.name not in self.varying or tensor.name in self.kept_names or tensor.is_fusion_input or tensor.is_fusion_output:
                 continue
@@ -76,7 +80,22 @@ class Passes:
                     self.first[clone.name] = at
                     for made in memo.values():
                         self.first.setdefault(made.name, at)
+        if is_joined:
+            self._join_again()
         return kept
+
+    def _join_again(self) -> None:
+        """Tie what a later pass computes again to the first where no tensor in memory joins their loops: both are computed from positions and constants."""
+        fusion = self.template.fusion
+        if not any(isinstance(e, (LookupOp, IotaOp, FullOp)) for e in fusion.tensor_exprs()):
+            return
+        maps = axis_maps(fusion)
+        for tensor, copy in ((t, c) for memo in self.again.values() for t, c in memo.items() if c is not t and t.uses()):
+            axes = zip(tensor.get_logical_domain(), copy.get_logical_domain())
+            if any(not a.is_broadcast() and maps.exact(a) is not maps.exact(b) for a, b in axes):
+                tie = tensor.definition().attributes.setdefault(TIE, f"T{tensor.name}")  # type: ignore[union-attr]
+                copy.definition().attributes[TIE] = tie  # type: ignore[union-attr]
+        fusion.findings.pop(MAPS, None)
 
     def _separate_outer_runs(self) -> None:
         """Let what a later pass computes over the outer runs of a row only load its inputs itself.
@@ -174,7 +193,7 @@ def _joined_outputs(fusion: Fusion, reference: TensorView) -> set[tuple[int, int
 
 def separate_reads(passes: Passes) -> list[TensorView]:
     """Let each pass read all of a row itself; return the register caches and results of the later reads."""
-    kept = passes.separate()
+    kept = passes.separate(is_joined=False)
     return [copy for tensor in lookups_first([*kept, *passes.operands(kept)]) for copy in read_again(tensor, passes)]
 
 
