@@ -79,6 +79,7 @@ assert "nvfuser" not in sys.modules
 with FusionDefinition() as fd:
     x = fd.define_tensor([-1], contiguity=True)
     fd.add_output(ops.relu(x))
+assert "import torch\\nfrom nvfuser_direct import FusionDefinition, DataType\\n" in fd.repro_script_for()
 assert fd.sched is schedule and "tv1 = fd.ops.relu(tv0)" in repr(fd) and FusionDefinition.__module__.startswith("weft")
 """
 

@@ -1,10 +1,12 @@
 """Scheduling by hand through the API: methods of TensorView, fd.sched, IR queries, idm, schedulers by name."""
 
+import copy
+
 import pytest
 import torch
 
 from weft import BroadcastOp, DataType, FusionDefinition, IdMappingMode, IterDomain, LoadStoreOpType, MemoryType, Merge, ParallelType
-from weft import SchedulerType, Split, SqueezeOp, TensorView
+from weft import PointwiseParams, SchedulerType, Split, SqueezeOp, TensorView
 
 
 @pytest.fixture
@@ -207,6 +209,23 @@ def test_schedule_applies_what_compute_heuristics_returns():
     assert other.sched.schedule(other.fusion, SchedulerType.pointwise, inputs) == params
     with pytest.raises(RuntimeError, match="Scheduler _matmul_ .*rejected"):
         fd.sched.compute_heuristics(pointwise().fusion, SchedulerType.matmul, inputs)
+
+
+def test_params_have_nvfusers_names_and_can_be_set():
+    fd, x = pointwise(), torch.randn(64, 128)
+    params = fd.sched.compute_heuristics(fd.fusion, SchedulerType.pointwise, [x])
+    assert (params.vectorization_factor, params.unroll_factor_inner, params.break_point, params.split_grid_y_dim) == (4, 1, 0, False)
+    params.vectorization_factor, params.unroll_factor_outer = 2, 3
+    assert (params.params.vector_elems, params.unroll_outer) == (2, 3) and copy.deepcopy(params) == params
+    assert params != fd.sched.compute_heuristics(fd.fusion, SchedulerType.pointwise, [x])
+    fd.sched.schedule(fd.fusion, SchedulerType.pointwise, params)
+    assert any(str(axis.extent()) == "2" for axis in fd.fusion.outputs()[0].get_loop_domain())
+    assert torch.equal(fd.manual_execute([x], params)[0], x.relu())
+    with pytest.raises(AttributeError, match="pointwise params have no nothing; they are PointwiseParams"):
+        params.nothing  # noqa: B018
+    for given, kind in ((PointwiseParams(), SchedulerType.pointwise), (params, SchedulerType.reduction)):
+        with pytest.raises(RuntimeError, match="W193.*it takes what compute_heuristics returns"):
+            fd.sched.schedule(pointwise().fusion, kind, given)
 
 
 def test_print_kernel_shows_the_scheduled_kernel():

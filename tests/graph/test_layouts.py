@@ -96,3 +96,15 @@ def test_results_of_a_byte_keep_channels_last() -> None:
     assert torch.equal(mask, x > 0) and mask.stride() == x.stride()
     (small,) = run(lambda o, x: o.cast(x, dtype=torch_dtype_to_nvfuser_dtype(torch.int8)), x * 20)
     assert torch.equal(small, (x * 20).to(torch.int8)) and small.stride() == x.stride()
+
+
+def test_what_a_pad_or_slice_leaves_as_it_is_stays_fastest() -> None:
+    """The axis of channels is the same before and after; the padded axis is another one, so that the axes around it come in logical order."""
+    x = last(2, 5, 3, 4)
+    for widths in ([1, 2], [0, 0, 1, -1]):
+        (out,) = run(lambda o, x: o.pad(x, widths), x)
+        same(out, torch.nn.functional.pad(x, widths).contiguous(memory_format=torch.channels_last))
+    (out,) = run(lambda o, x: o.exp(o.slice(x, [0, 0, 0, 1], [2, x.size(1), 3, 3])), x)
+    same(out, x[..., 1:3].exp().contiguous(memory_format=torch.channels_last))
+    (out,) = run(lambda o, x: o.pad(x, [0, 0, 0, 0, 1, 1]), x)
+    same(out, torch.nn.functional.pad(x, [0, 0, 0, 0, 1, 1]).contiguous())

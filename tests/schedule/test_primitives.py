@@ -68,7 +68,7 @@ def test_a_factor_below_one_is_refused(factor):
 def test_an_axis_that_is_not_there():
     with pytest.raises(AxisOutOfRange) as error:
         split(local("n"), 1, 4)
-    assert message(error.value).startswith("W110: T0_l_float[iS0{n}] has 1 axes; there is no axis 1")
+    assert message(error.value).startswith("W110: Tried to access out of boundary index 1: there is no axis 1 in T0_l_float[iS0{n}], which has 1")
 
 
 @pytest.mark.parametrize("kind", [ParallelType.block_x, ParallelType.vectorize, ParallelType.unroll])

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from ..ir.block_ops import BlockFoldOp
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import At, LookupOp, TorchOp
-from ..ir.values import IterDomain, TensorView, Val
-from .axes import AxisMaps
+from ..ir.graph_ops import Along, At, LookupOp, TorchOp
+from ..ir.values import IterDomain, TensorView, Val, no_reductions
+from .axes import AxisMaps, UnionFind
 
 
 def _is_real(axis: IterDomain) -> bool:
@@ -41,7 +41,7 @@ def memory_formats(fusion: Fusion, outputs: Iterable[Val]) -> dict[TensorView, l
     inputs = [v for v in fusion.inputs() if isinstance(v, TensorView)]
     if all(map(_is_row_major, inputs)) or any(isinstance(e, BlockFoldOp) for e in fusion.tensor_exprs()):
         return {}
-    maps = AxisMaps(fusion)
+    maps = FollowedAxes(fusion)
     found: dict[TensorView, list[IterDomain]] = {}
     for output in outputs:
         if not isinstance(output, TensorView) or output.domain().allocation is not None or output in fusion.aliases or output in inputs:
@@ -72,7 +72,29 @@ def _inputs_behind(output: TensorView) -> list[TensorView]:
     return list(found)
 
 
-def inferred_order(maps: AxisMaps, output: TensorView, inputs: list[TensorView]) -> list[IterDomain] | None:
+class FollowedAxes:
+    """Which axes are one, from inputs to outputs: equal axes, and those that a slice, pad or lookup leaves as they are."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self._maps, self._sets = AxisMaps(fusion), UnionFind()
+        for expr in fusion.tensor_exprs():
+            if isinstance(expr, LookupOp):
+                for axis, position in zip(no_reductions(expr.source.get_logical_domain()), _positions(expr)):
+                    if position is not None and axis.logical_extent == position.logical_extent and axis.is_broadcast() == position.is_broadcast():
+                        self._sets.union(self._maps.exact(axis), self._maps.exact(position))
+
+    def of(self, axis: IterDomain) -> IterDomain:
+        """Return what stands for all axes that are one with `axis`."""
+        return self._sets.find(self._maps.exact(axis))
+
+
+def _positions(expr: LookupOp) -> list[IterDomain | None]:
+    """Return for each axis of the source the axis of the result with the same positions, or None."""
+    axes = expr.tensor_outputs[0].get_logical_domain()
+    return [axes[p.axis] if isinstance(p, Along) and p.offset.is_const and p.offset.value == 0 else None for p in expr.positions]
+
+
+def inferred_order(maps: FollowedAxes, output: TensorView, inputs: list[TensorView]) -> list[IterDomain] | None:
     """Return the axes of `output` from the slowest in memory to the fastest, or None for row-major.
 
     The input with most real axes decides; several such must agree. Its axes are followed from the fastest on as long as the output has them; the output's
@@ -93,14 +115,14 @@ def inferred_order(maps: AxisMaps, output: TensorView, inputs: list[TensorView])
     return None if result == logical else result
 
 
-def _mapped(maps: AxisMaps, source: TensorView, output: TensorView) -> list[IterDomain]:
+def _mapped(maps: FollowedAxes, source: TensorView, output: TensorView) -> list[IterDomain]:
     """Return the output's axes that are axes of `source`, slowest first, up to the first real axis of `source` that the output lacks."""
-    places = {maps.exact(a): a for a in output.get_logical_domain() if _is_real(a)}
+    places = {maps.of(a): a for a in output.get_logical_domain() if _is_real(a)}
     found: list[IterDomain] = []
     for axis in reversed(source.get_allocation_domain()):
         if not _is_real(axis):
             continue
-        place = places.get(maps.exact(axis))
+        place = places.get(maps.of(axis))
         if place is None or place in found:  # a tensor beside its own transpose: two of its axes are one
             break
         found.append(place)

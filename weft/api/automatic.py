@@ -5,6 +5,7 @@ Owns the translation between the API (inputs, HeuristicParams) and `weft.compile
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..schedulers import SCHEDULERS
 from ..schedulers.base import ScheduleResult
 from ..runtime.arguments import flattened
 from .arguments import check_arguments
-from .params import CompileParams, HeuristicParams, LaunchParams
+from .params import CompileParams, HeuristicParams, LaunchParams, PointwiseParams, ReductionParams
 
 
 class Rejected(UserError):
@@ -29,12 +30,47 @@ class Rejected(UserError):
     fix = "let find_compatible_schedulers choose, or execute the fusion without a schedule of its own"
 
 
+OF_NVFUSER = (HeuristicParams, PointwiseParams, ReductionParams)
+"""Records with nvFuser's fields: no scheduler of ours reads them."""
+
+
+class ForeignParams(UserError):
+    code = "W193"
+    what = "{kind} given to the scheduler {scheduler}: it takes what compute_heuristics returns"
+    fix = "call compute_heuristics for that scheduler, and change the fields of what it returns"
+
+
+NVFUSERS_NAMES = {
+    "vectorization_factor": "vector_elems", "unroll_factor_inner": "unroll_inner", "unroll_factor_outer": "unroll_outer", "split_grid_y_dim": "split_grid_y",
+}  # fmt: skip
+"""Fields of nvFuser's params that a scheduler's own params have under another name."""
+
+
 class ChosenParams(HeuristicParams):
-    """What one of our schedulers chose: `params` is its own frozen record, `trace` says why."""
+    """What one of our schedulers chose: `params` is its own frozen record, `trace` says why.
+
+    The fields of `params` are attributes that can be set, under their own names and under nvFuser's.
+    """
+
+    params: Any = None
+    _type = SchedulerType.none
 
     def __init__(self, proposal: Proposal) -> None:
         super().__init__()
         self._type, self.params, self.trace = proposal.scheduler, proposal.params, proposal.trace
+
+    def __getattr__(self, name: str) -> Any:
+        field = NVFUSERS_NAMES.get(name, name)
+        if name.startswith("_") or not _has(self.params, field):
+            raise AttributeError(f"{self._type.name} params have no {name}; they are {self.params}")
+        return getattr(self.params, field)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = NVFUSERS_NAMES.get(name, name)
+        if _has(self.params, field):
+            object.__setattr__(self, "params", dataclasses.replace(self.params, **{field: value}))
+        else:
+            object.__setattr__(self, name, value)
 
     @property
     def scheduler_type(self) -> SchedulerType:
@@ -49,6 +85,10 @@ class ChosenParams(HeuristicParams):
 
     def __repr__(self) -> str:
         return f"{self._type.name}: {self.params}"
+
+
+def _has(params: Any, field: str) -> bool:
+    return dataclasses.is_dataclass(params) and any(f.name == field for f in dataclasses.fields(params))
 
 
 def can_schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]) -> tuple[bool, str]:
@@ -73,8 +113,10 @@ def compute_heuristics(fusion: Fusion, scheduler_type: SchedulerType, inputs: Se
 def schedule(fusion: Fusion, scheduler_type: SchedulerType, inputs_or_params: Any) -> ChosenParams:
     """Schedule `fusion` in place, with given params or with those chosen for given inputs; return the params.
 
-    Errors: Rejected.
+    Errors: Rejected, ForeignParams.
     """
+    if isinstance(inputs_or_params, HeuristicParams) and inputs_or_params.scheduler_type is not scheduler_type or type(inputs_or_params) in OF_NVFUSER:
+        raise ForeignParams(kind=type(inputs_or_params).__name__, scheduler=scheduler_type.name)
     chosen = inputs_or_params if isinstance(inputs_or_params, ChosenParams) else compute_heuristics(fusion, scheduler_type, inputs_or_params)
     scheduler = next(s for s in SCHEDULERS if s.name is scheduler_type)
     prepared = prepare(fusion)

@@ -5,6 +5,7 @@ Owns their text. Read first: `repro_script`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,12 +27,10 @@ class NoSavedInputs(UserError, AssertionError):
     fix = "call fd.execute(inputs, save_repro_inputs=True) first, or fd.repro_script_for(inputs)"
 
 
-_IMPORTS = """import torch
-try:
-    from weft import FusionDefinition, DataType
-except ImportError:
-    from nvfuser_direct import FusionDefinition, DataType
-"""
+def _imports() -> str:
+    """Return the imports of a script, from the package under whose name the program has imported this one."""
+    package = "nvfuser_direct" if "nvfuser_direct" in sys.modules else "weft"
+    return f"import torch\nfrom {package} import FusionDefinition, DataType\n"
 
 
 def repro_script(fd: object, inputs: Sequence[Any] | None = None) -> str:
@@ -41,7 +40,7 @@ def repro_script(fd: object, inputs: Sequence[Any] | None = None) -> str:
 
 def script_of(definition: str, inputs: Sequence[Any] | None, settings: Mapping[str, object] | None = None) -> str:
     """Return the script for the text of a definition. settings: those to execute it under."""
-    imports, call = _IMPORTS, "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
+    imports, call = _imports(), "with FusionDefinition() as fd:\n    nvfuser_fusion(fd)\n"
     parts = [_environment(), imports, definition, call]
     if inputs is not None:
         lines = "".join(f"    {input_text(value)},\n" for value in flattened(inputs))
@@ -86,8 +85,6 @@ def fake_copies(inputs: Sequence[Any]) -> list[Any]:
 
 def weft_version() -> str:
     """Return the version of this package."""
-    import sys
-
     return str(sys.modules[__name__.partition(".")[0]].__version__)
 
 

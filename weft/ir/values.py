@@ -534,5 +534,5 @@ class TensorView(Val, TensorSurface):
 
 class AxisOutOfRange(UserError):
     code = "W110"
-    what = "{tensor} has {rank} axes; there is no axis {index}"
+    what = "Tried to access out of boundary index {index}: there is no axis {index} in {tensor}, which has {rank}"
     fix = "{remedy}"
