@@ -158,6 +158,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions into core ops, and of norms and softmax into arithmetic; what has a rule of its own is kept."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
+    from .aten import foreach
     from .aten.losses import DECOMPOSITIONS
 
     if torch.cuda.is_available():
@@ -180,7 +181,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for target in (packet.default, packet.Tensor_Tensor, packet.Tensor_Scalar, packet.Scalar_Tensor):
             if target in table:
                 table[target] = _of_floats(table[target])
-    return table | DECOMPOSITIONS
+    return table | DECOMPOSITIONS | foreach.decompositions()
 
 
 def _of_floats(decomposition: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@
     shapes.py       views and factories, which are copied into every region that reads them
     lookups.py      embedding, index, gather, running sums
     losses.py       negative log likelihood
+    foreach.py      ops on lists of tensors, norms of vectors
     randoms.py      dropout and random tensors
     own.py          weft's own operators
 """

@@ -56,6 +56,12 @@ _binary("fmod", Kind.DEFAULT, aten.fmod.Tensor, aten.fmod.Scalar)
 _binary("bitwise_and", Kind.DEFAULT, aten.bitwise_and.Tensor, aten.bitwise_and.Scalar)
 _binary("bitwise_or", Kind.DEFAULT, aten.bitwise_or.Tensor, aten.bitwise_or.Scalar)
 _binary("bitwise_xor", Kind.DEFAULT, aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar)
+_binary(
+    "bitwise_left_shift", Kind.DEFAULT, aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Tensor, aten.__lshift__.Scalar
+)
+_binary(
+    "bitwise_right_shift", Kind.DEFAULT, aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Tensor, aten.__rshift__.Scalar
+)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _binary(_name, Kind.ALWAYS_BOOL, getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)
 
