@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,7 +75,8 @@ def trained(
 
 @dataclass
 class Outcome:
-    """problem: what is wrong, or "". torch_ops: op -> (times, why torch runs it). regions, covered, compute: of all graphs. error, eager_error: largest."""
+    """problem: what is wrong, or "". torch_ops: op -> (times, why torch runs it). regions, covered, compute: of all graphs. error, eager_error: largest.
+    nameless: regions of which a profile would not tell a source line and bytes."""
 
     problem: str = ""
     graphs: int = 0
@@ -85,6 +87,7 @@ class Outcome:
     eager_error: float = 0.0
     torch_ops: dict[str, tuple[int, str]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
+    nameless: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -116,6 +119,9 @@ def judged(program: Program, tolerance: float = 1e-5) -> Outcome:
         out.graphs, out.regions = out.graphs + 1, out.regions + len(graph.calls)
         out.covered, out.compute = out.covered + graph.covered_nodes, out.compute + graph.compute_nodes
         out.torch_ops.update(graph.torch_ops)
+        for call in graph.calls:
+            if not re.search(r"\w+\.py:\d+ \S", call.plan.told["origin"]) or not call.plan.told["bytes"] and call.plan.inputs:
+                out.nameless.append(f"{graph.kind} {call.plan.name}: {call.plan.told}")
         out.told += [call.fallback_reason for call in graph.calls if call.fallback_reason]
     if len(ours) != len(exact):
         out.problem = f"{len(ours)} results for {len(exact)}"

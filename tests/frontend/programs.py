@@ -42,7 +42,7 @@ def main() -> None:
         kept = "; ".join(f"{times} {op} ({why})" for op, (times, why) in out.torch_ops.items())
         print(
             f"{name}: {out.problem or 'right'}; error {out.error:.1e}, eager {out.eager_error:.1e}; {out.graphs} graphs, {out.regions} regions, "
-            f"{out.covered} of {out.compute} nodes, {time.perf_counter() - start:.1f} s\n    torch: {kept}", flush=True,
+            f"{out.covered} of {out.compute} nodes, {time.perf_counter() - start:.1f} s\n    torch: {kept}{''.join(f'{chr(10)}    no source line: {n}' for n in out.nameless)}", flush=True,
         )  # fmt: skip
     print(f"{len(names) - bad} of {len(names)} programs are right")
     sys.exit(bool(bad))

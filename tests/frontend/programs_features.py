@@ -364,13 +364,13 @@ def attention_of_every_kind(run: Run) -> Any:
     return [*out, q.grad, k.grad, v.grad, *gradients(layer)]
 
 
-def transformer_layers(run: Run) -> Any:
-    """torch's encoder and decoder, with masks of padding and of the future."""
-    model = run.made(nn.Transformer(8, 2, 1, 1, 12, dropout=0.0, batch_first=True, norm_first=True))
+def transformer_layer(run: Run) -> Any:
+    """torch's layer of a decoder, with masks of padding and of the future."""
+    model = run.made(nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True, norm_first=True, bias=False))
     hidden = torch.tensor([[False] * 4, [False, False, True, True]])
-    x, y = run.leaf(2, 4, 8), run.randn(2, 3, 8)
+    x, y = run.leaf(2, 3, 8), run.randn(2, 4, 8)
     mask = torch.full((3, 3), float("-inf"), dtype=run.dtype).triu(1)
-    out = run.compile(lambda x, y: model(x, y, src_key_padding_mask=hidden, memory_key_padding_mask=hidden, tgt_mask=mask, tgt_is_causal=True))(x, y)
+    out = run.compile(lambda x, y: model(x, y, tgt_mask=mask, memory_key_padding_mask=hidden, tgt_is_causal=True))(x, y)
     out.square().sum().backward()
     return [out, x.grad, *gradients(model)]
 
@@ -523,7 +523,7 @@ PROGRAMS: dict[str, Program] = {
     for function in (
         decoding_with_a_cache, decoding_with_a_growing_cache, sampling, batches_of_any_size, marked_dynamic, everything_dynamic, complex_rotation, indices_of_every_kind,
         quantized_linear, state_dict_both_ways, copied_and_pickled, compiled_inside_compiled, broken_graphs, whole_graph, exported, python_values, several_threads,
-        operator_of_the_users, attention_of_every_kind, transformer_layers, boxes_and_images, signals, other_types, nested_lengths, flexible_attention, stances_and_errors,
+        operator_of_the_users, attention_of_every_kind, transformer_layer, boxes_and_images, signals, other_types, nested_lengths, flexible_attention, stances_and_errors,
         per_layer_compile, buffers_and_globals,
     )
 }  # fmt: skip

@@ -50,13 +50,12 @@ def whole_step_compiled(run: Run) -> Any:
 
 
 def optimizer_compiled(run: Run) -> Any:
-    """With clipping inside and a rate that changes."""
-    model = run.made(small())
-    rate = torch.tensor(0.1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, nesterov=True)
+    """With clipping inside, a rate that changes, and lists of tensors, as on a GPU."""
+    model, rate = run.made(nn.Linear(10, 6)), torch.tensor(0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, foreach=True)
 
     def step() -> Tensor:
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         return norm
 

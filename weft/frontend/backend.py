@@ -28,6 +28,7 @@ from .channels_last import lay_out_convolutions
 from .compiling import compile_graph, is_on_cpu, run_plan
 from .cuda_graphs import CudaGraphs
 from .equal_nodes import merge_equal
+from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
 from .regions import is_cheap
 from .rewrites import KEPT, simplify
@@ -49,6 +50,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
     if mode not in (None, "default", "reduce-overhead"):
         raise BadOption(kind="mode", name=mode, known="default, reduce-overhead")
     chosen = chosen_options({} if options is None else options)
+    name_lines(gm)
     is_recorded = chosen.graphs or mode == "reduce-overhead"
     compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if is_recorded else None)
     compiled = aot_autograd(

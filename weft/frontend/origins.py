@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import re
 from pathlib import Path
 
@@ -20,6 +21,28 @@ def module_of(node: torch.fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     path = str(list(stack.values())[-1][0]) if stack else str(node.meta.get(MODULE, ""))
     return re.sub(r"^L\['\w+'\]\.?", "", path)  # Dynamo's name of the compiled function's argument
+
+
+def name_lines(gm: torch.fx.GraphModule) -> None:
+    """Give those ops of a graph of Dynamo's a source line that have none, since all code up to them is torch's own: a compiled `nn.Sequential`, or a graph of a
+    function in torch.nn, as hooks cut it. The line is that of the innermost module's `forward`, or of the frame that was compiled."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    frame = next(reversed(getattr(reason, "user_stack", ())), None)
+    end = f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n    {frame.line}' if frame is not None else ""
+    for node in gm.graph.nodes:
+        if node.op.startswith("call_") and not node.meta.get("stack_trace"):
+            node.meta["stack_trace"] = _forward_of(node) or end
+
+
+def _forward_of(node: Node) -> str:
+    """The first line of the `forward` of the innermost module that a node comes from, as a trace; "" if it comes from none."""
+    stack = node.meta.get("nn_module_stack")
+    kind = list(stack.values())[-1][1] if stack else None
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    if code is None:
+        return ""
+    line = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    return f'  File "{code.co_filename}", line {code.co_firstlineno}, in forward\n    {line}'
 
 
 def places_of(region: Region, most: int = 4) -> list[str]:
@@ -69,4 +92,4 @@ def bytes_of(nodes: list[Node]) -> int:
     return total
 
 
-__all__ = ["MODULE", "bytes_of", "module_of", "origin_of", "places_of"]
+__all__ = ["MODULE", "bytes_of", "module_of", "name_lines", "origin_of", "places_of"]

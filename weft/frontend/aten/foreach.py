@@ -15,7 +15,7 @@ from torch._decomp import get_decompositions
 aten = torch.ops.aten
 
 _OWN_NAMES: dict[str, Callable[..., Any]] = {
-    "_foreach_norm": torch.linalg.vector_norm, "_foreach_max": torch.Tensor.max, "_foreach_zero": torch.zeros_like, "_foreach_copy": torch.ops.aten.copy.default,
+    "_foreach_norm": torch.linalg.vector_norm, "_foreach_max": torch.Tensor.max, "_foreach_zero": torch.zeros_like, "_foreach_copy": aten.copy.default,
 }  # fmt: skip
 """Ops on lists whose elements go through a function of another name."""
 
