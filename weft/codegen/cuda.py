@@ -480,6 +480,8 @@ def generate(fusion: Fusion, kernel: Kernel, max_registers: int | None, access_b
     writer = CudaWriter(fusion, kernel, access_bits)
     writer.body(kernel.body, 1)
     params = _parameters(writer)
+    if writer.scalars.divides:
+        writer.blocks["divide"] = None
     needs = writer.needs
     needs |= {need for need, is_there in (
         (Need.cluster, kernel.cluster != (1, 1, 1)), (Need.cooperative, kernel.cooperative), (Need.random, bool(writer.random_ops)),

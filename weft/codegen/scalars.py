@@ -9,9 +9,10 @@ import math
 
 from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
-from ..expr import Number, Sym, op, variables
+from ..expr import Number, Sym, lower_bound, op, variables
 from ..lower.kernel_ir import is_host_variable
 from ..lower.program import ScalarParam
+from ..ops.divisors import divisor
 
 _THREAD_VARS = ("threadIdx.", "blockIdx.")
 _BLOCK_VAR = "blockIdx."
@@ -60,13 +61,15 @@ class ScalarPrinter:
     """Prints expressions of one kernel and collects its scalar parameters.
 
     index_type: Int or Int32, the type that indices are computed in. block_values: quotients and remainders of block indices by sizes, as (name, text), in
-    the order in which the kernel computes them once, at its start: under a condition, a compiler would divide again in every place.
+    the order in which the kernel computes them once, at its start: under a condition, a compiler would divide again in every place. divides: is an index
+    divided by a size that the host knows, by the block `divide` of the device library?
     """
 
     def __init__(self, index_type: DataType) -> None:
         self.index_ctype = "int" if index_type is DataType.Int32 else "long long"
         self.params: dict[tuple[Sym, str], ScalarParam] = {}
         self.block_values: dict[Sym, tuple[str, str]] = {}
+        self.divides = False
 
     def index(self, sym: Sym) -> str:
         """Return an index expression, which may stand behind a plus."""
@@ -114,15 +117,30 @@ class ScalarPrinter:
             raise InternalError(f"scalar operation {sym.op} has no CUDA text")
         if sym.op in ("floordiv", "mod") and not sym.args[1].is_const and _is_of_block(sym):
             return self._block_value(sym)
+        if sym.op in ("floordiv", "mod") and self._is_by_size(sym):
+            return self._divided(sym)
         text = f" {_INFIX[sym.op]} ".join(map(self._print, _host_first(sym)))
         return text if top else f"({text})"
 
-
     def _block_value(self, sym: Sym) -> str:
         if sym not in self.block_values:
-            text = f" {_INFIX[sym.op]} ".join(map(self._print, sym.args))
+            text = self._divided(sym) if self._is_by_size(sym) else f" {_INFIX[sym.op]} ".join(map(self._print, sym.args))
             self.block_values[sym] = (f"b{len(self.block_values)}", text)
         return self.block_values[sym][0]
+
+    def _is_by_size(self, sym: Sym) -> bool:
+        """True for the quotient or remainder of an index that is not negative, by what the host knows."""
+        index, size = sym.args
+        others = [v for v in variables(index) if not is_host_variable(v)]
+        is_index = lower_bound(index) >= 0 and all(v.extent is not None or str(v.payload).startswith(_THREAD_VARS) for v in others)
+        return self.index_ctype == "int" and is_host(size) and is_index
+
+    def _divided(self, sym: Sym) -> str:
+        index, size = sym.args
+        self.divides = True
+        word = self._param(divisor(size), "unsigned long long")
+        number = self._print(index, top=True)
+        return f"weft::quotient({number}, {word})" if sym.op == "floordiv" else f"weft::remainder({number}, {self._print(size)}, {word})"
 
 
 def _is_of_block(sym: Sym) -> bool:
