@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from weft.codegen.scalars import ScalarPrinter, is_host, literal
 from weft.dtypes import DataType
 from weft.expr import add, const, floordiv, less, mod, mul, var
+from weft.ops.divisors import divisor_word
 
 N = var("T0.size[0]", lower=1)
+M = var("T0.size[1]", lower=1)
 I = var("i3", extent=N)  # noqa: E741
 BLOCK = var("blockIdx.x", extent=N)
 
@@ -45,3 +49,38 @@ def test_threads_and_parameters_have_the_index_type(index_type, ctype):
 def test_division_and_remainder():
     printer = ScalarPrinter(DataType.Int32)
     assert printer.index(floordiv(I, 7)) == "i3 / 7" and printer.index(mod(I, 7)) == "i3 % 7"
+    assert not printer.divides
+
+
+def quotients(values, divisor):
+    """What the text of a kernel computes: the product of twice the index and the factor, without its lower word, shifted."""
+    return [((2 * n & 0xFFFFFFFF) * (divisor & 0xFFFFFFFF) >> 32) >> (divisor >> 32) for n in values]
+
+
+def test_sizes_are_divided_by_with_a_factor_of_the_host():
+    printer = ScalarPrinter(DataType.Int32)
+    index = add(mul(BLOCK, 128), I)
+    assert printer.index(floordiv(index, M)).startswith("weft::quotient(") and printer.divides
+    assert printer.index(mod(index, M)).startswith("weft::remainder(")
+    words = [p for p in printer.params.values() if p.sym.op == "divisor"]
+    assert len(words) == 1 and words[0].ctype == "unsigned long long" and words[0].sym.args == (M,)
+    assert "quotient" in ScalarPrinter(DataType.Int32).index(floordiv(I, mul(M, N)))
+
+
+@pytest.mark.parametrize("index", [add(I, -1), add(I, var("at1_T2", lower=-(1 << 62))), add(I, var("at1_T2"))], ids=["negative", "position", "not an index"])
+def test_what_may_be_negative_is_divided_as_it_was(index):
+    assert "quotient" not in ScalarPrinter(DataType.Int32).index(floordiv(index, M))
+
+
+def test_indices_of_64_bits_are_divided_as_they_were():
+    assert ScalarPrinter(DataType.Int).index(floordiv(I, M)) == "i3 / p0"
+
+
+def test_factors_give_every_quotient():
+    drawn = random.Random(7)
+    sizes = [1, 2, 3, 7, 2**30, 2**30 + 1, 2**31 - 1, *(drawn.randrange(1, 1 << drawn.randrange(1, 32)) for _ in range(2000))]
+    for size in sizes:
+        last = (2**31 - 1) // size * size
+        values = [n for n in (0, size - 1, size, last - 1, last, 2**31 - 1, drawn.randrange(2**31)) if 0 <= n < 2**31]
+        assert quotients(values, divisor_word(size)) == [n // size for n in values], size
+    assert divisor_word(0) == divisor_word(1 << 40) == 0  # nothing is divided by the first; the second is larger than each index

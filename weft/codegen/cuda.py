@@ -30,7 +30,7 @@ from ..ops.registry import lookup
 from .blocks import cast_scaled, fold_block, fold_magnitude, sample_blocks, tile_scales
 from .parameters import signature_lines
 from .places import Places
-from .positions import MAX_ACCESS_BITS, is_scalar, lane_of, look_up, scan, scatter_store
+from .positions import MAX_ACCESS_BITS, compared_positions, is_scalar, lane_of, look_up, scan, scatter_store
 from .protocol import write_protocol
 from .row_vectors import load_row_vector
 from .turned import write_turned_tile
@@ -292,6 +292,8 @@ class CudaWriter:
         compute: DataType = expr.attributes["compute"]
         out = s.outputs[0].buffer.dtype
         self.blocks.update(dict.fromkeys(definition.blocks_for(compute)))
+        if (narrow := compared_positions(self, s)) is not None:
+            return definition.cuda(narrow, DataType.Int32, out)
         args = [self.read(o, definition.fixed.get(n, compute)) for n, o in enumerate(s.operands)]
         return definition.cuda(args, compute, out, is_narrow=s.outputs[0].buffer.tensor not in self.wide)
 

@@ -1,4 +1,4 @@
-"""CUDA text of lookups and running folds.
+"""CUDA text of lookups, running folds and comparisons of positions.
 
 Owns what they print; `writer` is the CudaWriter of the kernel. Read first: `look_up`, `scan`.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dtypes import CUDA_NAMES
+from ..dtypes import CUDA_NAMES, DataType
 from ..errors import InternalError
-from ..expr import ONE, TRUE, ZERO, add
+from ..expr import ONE, TRUE, ZERO, Sym, add, const, maximum, minimum
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.graph_ops import At, LookupOp, ScatterStoreOp
-from ..ir.values import no_reductions
+from ..ir.values import IotaOp, no_reductions
 from ..lower.kernel_ir import Access, Buffer, Op, Scan
 from ..lower.lookups import checked_positions, position_variable, scatter_variable
 from ..lower.scans import accumulator
+from .scalars import is_host
 
 MAX_ACCESS_BITS = 128
 """Of an access that every chip has; a schedule may ask for wider ones to global memory (`ScheduleResult.access_bits`)."""
@@ -99,6 +100,31 @@ def scatter_store(writer: Any, s: Op, expr: ScatterStoreOp, depth: int) -> None:
     name = "scatter_add" if expr.attributes["kind"] == "sum" else "scatter_set"
     writer.emit(depth + 1, f"weft::{name}({writer.address(target)}, {writer.read(value, target.buffer.dtype)});")
     writer.emit(depth, "}")
+
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def compared_positions(writer: Any, s: Op) -> list[str] | None:
+    """Return the operands of a comparison of an element's position with what the host knows, in the type of indices, where that is narrower.
+
+    The position is an index; a limit beyond all indices is the largest or the smallest number there, which compares alike.
+    """
+    if s.expr.op_name not in COMPARISONS or s.expr.attributes["compute"] is not DataType.Int or writer.kernel.index_type is not DataType.Int32:
+        return None
+    is_position = [isinstance(o, Access) and is_scalar(o.buffer) and o.buffer.memory is MemoryType.local and _counts(o.buffer) for o in s.operands]
+    limits = [o for o in s.operands if isinstance(o, Sym) and (o.is_const or is_host(o))]
+    if sum(is_position) != 1 or len(limits) != 1:
+        return None
+    least, most = (const(n) for n in (-(1 << 31), (1 << 31) - 1))
+    limit = writer.scalars.value(minimum(maximum(limits[0], least), most), DataType.Int32)
+    return [f"(int){writer.read(o, DataType.Int)}" if isinstance(o, Access) else limit for o in s.operands]
+
+
+def _counts(buffer: Buffer) -> bool:
+    """True when a tensor has the positions of its elements, from 0 on."""
+    made = buffer.tensor.definition()
+    return isinstance(made, IotaOp) and buffer.dtype is DataType.Int and made.inputs[1].sym is ZERO and made.inputs[2].sym is ONE  # type: ignore[attr-defined]
 
 
 def at_lane(writer: Any, place: Access) -> str:
