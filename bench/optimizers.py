@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from weft.frontend.backend import backend
+
 
 def parameters(layers: int, width: int, device: str) -> list[torch.nn.Parameter]:
     """Parameters of a Llama in float32 with gradients: seven matrices and two norms a layer, a table of words and a head."""
@@ -41,7 +43,7 @@ def step_of(given: list[torch.nn.Parameter], **how: Any) -> Callable[[], None]:
 
 def ways(given: list[torch.nn.Parameter], device: str) -> dict[str, Callable[[], None]]:
     """Name -> a step."""
-    fast = {"backend": "weft", "options": {"emulate": device == "cpu"}}
+    fast = {"backend": backend, "options": {"emulate": device == "cpu"}}
     found = {"eager, lists": step_of(given, foreach=True), "weft, lists": torch.compile(step_of(given, foreach=True), **fast)}
     if device == "cuda":
         found["eager, fused"] = step_of(given, fused=True)

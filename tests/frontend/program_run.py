@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.frontend.backend import GRAPHS
+from weft.frontend.backend import GRAPHS, backend
 
 
 @dataclass
@@ -25,12 +25,12 @@ class Run:
 
     def compile(self, function: Any, **keywords: Any) -> Any:
         """torch.compile with weft's kernels in the emulator."""
-        return torch.compile(function, backend="weft", options={"emulate": True}, **keywords) if self.is_ours else function
+        return torch.compile(function, backend=backend, options={"emulate": True}, **keywords) if self.is_ours else function
 
     def compile_in_place(self, module: nn.Module) -> None:
         """`module.compile()`, after which a call of the module itself is compiled."""
         if self.is_ours:
-            module.compile(backend="weft", options={"emulate": True})
+            module.compile(backend=backend, options={"emulate": True})
 
     def randn(self, *shape: int) -> Tensor:
         """Equal numbers in all runs: float64 has random numbers of its own."""
