@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
+from found_cases import Found, positions, tensor
 
 from weft import DataType as D
 from weft import FusionDefinition
 from weft.options import options
 
-Define = Callable[[FusionDefinition], None]
-CASES: dict[str, tuple[Define, Callable[[], list[Any]]]] = {}
-
-
-def case(*inputs: Callable[[], torch.Tensor]) -> Callable[[Define], Define]:
-    def add(define: Define) -> Define:
-        CASES[define.__name__] = (define, lambda: [make() for make in inputs])
-        return define
-
-    return add
-
-
-def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], torch.Tensor]:
-    return lambda: torch.randn(shape, dtype=torch.float64).to(dtype)
+FOUND = Found()
+case = FOUND.case
 
 
 @case(tensor(5, 4))
@@ -150,10 +136,6 @@ def a_padded_reshape_of_a_triangle(fd):
 def a_matrix_in_columns_minus_its_transpose(fd):
     x = fd.define_tensor([-1, -1], contiguity=True, stride_order=[0, 1])
     fd.add_output(fd.ops.sub(x, fd.ops.permute(x, [1, 0])))
-
-
-def positions(*shape: int, below: int, dtype: torch.dtype = torch.int64) -> Callable[[], torch.Tensor]:
-    return lambda: torch.randint(0, below, shape, dtype=dtype)
 
 
 @case(tensor(3, 4, 6))
@@ -294,12 +276,6 @@ def test_a_vector_folded_by_one_thread_alone_has_its_monoid() -> None:
             fd.validate([torch.randn(1, 2)])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FOUND)
 def test_graph(name: str) -> None:
-    define, make = CASES[name]
-    torch.manual_seed(0)
-    with FusionDefinition() as fd:
-        define(fd)
-    inputs = make()
-    with options(check="races", strict_schedules=True):
-        fd.validate(inputs)
+    FOUND.check(name)

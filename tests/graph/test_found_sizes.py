@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
+from found_cases import Found, opened, tensor
 
 from weft import DataType as D
-from weft import FusionDefinition
-from weft.options import options
 
-CASES: dict[str, tuple[Callable[[FusionDefinition], None], Callable[[], list[Any]]]] = {}
-
-
-def case(*inputs: Callable[[], Any]) -> Callable[[Callable[[FusionDefinition], None]], Callable[[FusionDefinition], None]]:
-    def add(define: Callable[[FusionDefinition], None]) -> Callable[[FusionDefinition], None]:
-        CASES[define.__name__] = (define, lambda: [make() for make in inputs])
-        return define
-
-    return add
-
-
-def tensor(*shape: int, order: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Callable[[], torch.Tensor]:
-    """Random numbers; order: axes from the outermost in memory."""
-    axes = order or tuple(range(len(shape)))
-    back = sorted(range(len(axes)), key=axes.__getitem__)
-    return lambda: torch.randn([shape[a] for a in axes], dtype=torch.float64).to(dtype).permute(back)
-
-
-def opened(fd, rank: int, dtype: D = D.Float, order: tuple[int, ...] = ()):
-    return fd.define_tensor([-1] * rank, contiguity=[True] * rank, dtype=dtype, stride_order=list(order))
+FOUND = Found()
+case = FOUND.case
 
 
 @case(tensor(33, 17, 4, order=(2, 0, 1)))
@@ -91,12 +69,6 @@ def a_variance_of_what_a_full_makes_beside_an_expanded_axis(fd):
     fd.add_output(o.mul(variance, o.sub(full, y)))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FOUND)
 def test_graph(name: str) -> None:
-    define, make = CASES[name]
-    torch.manual_seed(0)
-    with FusionDefinition() as fd:
-        define(fd)
-    inputs = make()
-    with options(check="races", strict_schedules=True):
-        fd.validate(inputs)
+    FOUND.check(name)

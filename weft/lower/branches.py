@@ -17,6 +17,7 @@ from ..expr import FALSE, TRUE, ZERO, Number, Sym, add, conjunction, conjuncts, 
 from ..ir.enums import BLOCK_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp
 from .contracts import lowering_pass
+from .dead_code import drop_unread
 from .kernel_ir import Access, Allocate, Branch, Buffer, If, Kernel, Loop, Masked, Move, Nest, Op, Repack, Statement, copied, walk
 from .state import BuildState
 
@@ -97,7 +98,7 @@ class _Brancher:
             return None
         leaves = list(tree.leaves())
         for leaf in leaves:
-            _drop_unread(leaf, loop)
+            _drop_unread(leaf)
         count = _weight(region)
         if LEAST_SAVED * (count * len(leaves) - sum(_weight(leaf.statements) for leaf in leaves)) < count * len(leaves):
             return None
@@ -214,34 +215,14 @@ def _decided(leaf: _Leaf, taken: tuple[Sym, ...], is_second: bool, known: tuple[
     return out
 
 
-def _drop_unread(leaf: _Leaf, loop: Loop) -> None:
+def _drop_unread(leaf: _Leaf) -> None:
     """Leave out of a branch what nothing in it reads."""
     inner = leaf.statements[-1]
-    assert isinstance(inner, Loop)
     own = {s.buffer for s in walk([inner]) if isinstance(s, Allocate)}
     own |= {o.buffer for s in leaf.statements[:-1] if isinstance(s, Op) for o in s.outputs}
-    while True:
-        ops = [s for s in walk(leaf.statements) if isinstance(s, Op)]
-        read = {o.buffer for s in ops for o in s.operands if isinstance(o, Access)}
-        dead = {o.buffer for s in ops for o in s.outputs if o.buffer in own and o.buffer not in read}
-        if not dead:
-            return
-        kept = [(s, source) for s, source in zip(leaf.statements, leaf.sources) if not (isinstance(s, Op) and all(o.buffer in dead for o in s.outputs))]
-        leaf.statements, leaf.sources = [s for s, _ in kept], [source for _, source in kept]
-        inner.body = _without(inner.body, dead)
-
-
-def _without(statements: list[Statement], dead: set[Buffer]) -> list[Statement]:
-    out: list[Statement] = []
-    for s in statements:
-        if isinstance(s, Allocate) and s.buffer in dead or isinstance(s, Op) and all(o.buffer in dead for o in s.outputs):
-            continue
-        if isinstance(s, Nest):
-            s.body = _without(s.body, dead)
-            if not s.body:
-                continue
-        out.append(s)
-    return out
+    kept = {id(s) for s in drop_unread(leaf.statements, own)}
+    pairs = [(s, source) for s, source in zip(leaf.statements, leaf.sources) if id(s) in kept or s is inner]
+    leaf.statements, leaf.sources = [s for s, _ in pairs], [source for _, source in pairs]
 
 
 def _weight(statements: list[Statement]) -> int:

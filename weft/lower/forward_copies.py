@@ -12,6 +12,7 @@ from ..expr import ONE
 from ..ir.enums import LoadStoreOpType, MemoryType
 from ..ir.values import BroadcastOp, ExpandOp, LoadStoreOp, SqueezeOp
 from .contracts import lowering_pass
+from .dead_code import without_buffers
 from .kernel_ir import Access, Allocate, Buffer, Kernel, Move, Nest, Op, Repack, Statement
 from .state import BuildState
 
@@ -37,7 +38,7 @@ def forward_copies(kernel: Kernel, state: BuildState) -> Kernel:
     Here because: each op stands once, and what it does at the end of a row is not a statement of its own yet.
     """
     uses = _uses(kernel.body)
-    gone: set[int] = set()
+    gone: set[Buffer] = set()
     for path, op in _statements(kernel.body, ()):
         if not isinstance(op, Op) or not _is_copy(op):
             continue
@@ -48,8 +49,8 @@ def forward_copies(kernel: Kernel, state: BuildState) -> Kernel:
                     if form is not None:
                         form.operands = [source if isinstance(o, Access) and o.buffer is target else o for o in form.operands]
                 uses[source.buffer].read.append((place, reader))
-            gone |= {id(op), id(target)}
-    kernel.body = _without(kernel.body, gone)
+            gone.add(target)
+    kernel.body = without_buffers(kernel.body, gone)
     return kernel
 
 
@@ -97,14 +98,3 @@ def _statements(body: list[Statement], around: Path) -> Iterator[tuple[Path, Sta
         yield (*around, number), s
         if isinstance(s, Nest):
             yield from _statements(s.body, (*around, number))
-
-
-def _without(body: list[Statement], gone: set[int]) -> list[Statement]:
-    out: list[Statement] = []
-    for s in body:
-        if id(s) in gone or isinstance(s, Allocate) and id(s.buffer) in gone:
-            continue
-        if isinstance(s, Nest):
-            s.body = _without(s.body, gone)
-        out.append(s)
-    return out

@@ -15,8 +15,9 @@ from ..expr import FALSE, ONE, TRUE, ZERO, Sym, conjunction, conjuncts, const, i
 from ..ir.enums import MemoryType
 from ..ir.values import IterDomain, Merge, Split, TensorView, no_reductions
 from .contracts import lowering_pass
+from .dead_code import drop_unread
 from .indexing import Indexer
-from .kernel_ir import Access, Allocate, Buffer, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, is_host_variable, walk
+from .kernel_ir import Allocate, If, Kernel, Loop, Masked, Nest, Op, Statement, copied, is_host_variable, walk
 
 if TYPE_CHECKING:
     from .state import BuildState
@@ -140,7 +141,7 @@ def _split(loop: Loop) -> list[Statement]:
     for s in walk([empty]):
         if isinstance(s, Op) and s.mask is not TRUE and _of_some_lane(s.mask, loop) is test:
             s.operands = [FALSE, s.operands[2], s.operands[2]]
-    _leave_out_unread(empty)
+    empty.body = drop_unread(empty.body, {s.buffer for s in empty.body if isinstance(s, Allocate)})
     if not _fills_an_array(empty):
         return [loop]
     return [Masked.of(test, [loop], [empty])]
@@ -153,30 +154,6 @@ def _fills_an_array(loop: Loop) -> bool:
     """
     places = [o for s in walk([loop]) if isinstance(s, Op) for o in s.outputs if o.buffer.memory is MemoryType.local]
     return any(loop.index in variables(o.index) for o in places)
-
-
-def _leave_out_unread(loop: Loop) -> None:
-    """Leave out what is computed for nothing, with its variables."""
-    own = {s.buffer for s in loop.body if isinstance(s, Allocate)}
-    while True:
-        ops = [s for s in walk(loop.body) if isinstance(s, Op)]
-        read = {o.buffer for s in ops for o in s.operands if isinstance(o, Access)}
-        dead = {o.buffer for s in ops for o in s.outputs if o.buffer in own and o.buffer not in read}
-        if not dead:
-            return
-        own -= dead
-        loop.body = _without(loop.body, dead)
-
-
-def _without(statements: list[Statement], dead: set[Buffer]) -> list[Statement]:
-    out: list[Statement] = []
-    for s in statements:
-        if isinstance(s, Allocate) and s.buffer in dead or isinstance(s, Op) and all(o.buffer in dead for o in s.outputs):
-            continue
-        if isinstance(s, Nest):
-            s.body = _without(s.body, dead)
-        out.append(s)
-    return out
 
 
 def _of_some_lane(mask: Sym, loop: Loop) -> Sym | None:
