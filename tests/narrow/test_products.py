@@ -119,6 +119,50 @@ def test_groups_of_rows_with_a_scale_each():
     torch.testing.assert_close(found.double(), wanted, rtol=2.0**-20, atol=2.0**-20 * float(wanted.abs().max()))
 
 
+def layouts_of_groups(device: str):  # noqa: ANN201
+    """For each place of the groups: operands, ends and scales as nvFuser has them, and the product."""
+    g, m, n, k = 3, 32, 64, 96
+    spread = {"k": ((m, g * k), (g * k, n), (g, m, 1), (g, 1, n)), "m": ((g * m, k), (g, k, n), (g * m, 1), (g, 1, n)), "n": ((g, m, k), (k, g * n), (g, m, 1), (1, g * n))}
+    for axis, (shape_a, shape_b, shape_rows, shape_columns) in spread.items():
+        a = random_values(shape_a, BF16).to(device).to(torch.float8_e4m3fn)
+        b = random_values((*shape_b[:-2], shape_b[-1], shape_b[-2]), BF16).to(device).to(torch.float8_e4m3fn).transpose(-1, -2)
+        rows, columns = torch.rand(shape_rows, device=device) + 0.5, torch.rand(shape_columns, device=device) + 0.5
+        size = {"k": k, "m": m, "n": n}[axis]
+        ends = torch.tensor([size // 2, size * 2, size * 3], dtype=torch.int32, device=device)
+        bounds = [0, *ends.tolist()]
+        wide_a, wide_b, parts = a.double(), b.double(), []
+        for i, (first, last) in enumerate(zip(bounds, bounds[1:])):
+            along_k, along_m, along_n = (slice(first, last) if axis == name else slice(None) for name in "kmn")
+            at = slice(None) if axis == "m" else i
+            part_a = wide_a[i] if axis == "n" else wide_a[along_m, along_k]
+            part_b = wide_b[i] if axis == "m" else wide_b[along_k, along_n]
+            row = rows[along_m] if axis == "m" else rows[at]
+            column = columns[:, along_n] if axis == "n" else columns[i]
+            parts.append((part_a @ part_b) * row.double() * column.double())
+        yield [a, b, ends, rows, columns], torch.stack(parts) if axis == "k" else torch.cat(parts, 0 if axis == "m" else 1)
+
+
+def check_layouts_of_groups(device: str, tolerance: float) -> None:
+    for given, wanted in layouts_of_groups(device):
+        with FusionDefinition() as fd:
+            out, *rest = fd.ops.grouped_mm(*(fd.from_pytorch(t) for t in given), dtype=DataType.Float)
+            fd.add_output(out)
+        (found,) = fd.execute(given)
+        assert rest == [None, None] and found.shape == wanted.shape
+        torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+
+
+def test_groups_along_each_axis_with_scales() -> None:
+    check_layouts_of_groups("cpu", 2.0**-20)
+
+
+@pytest.mark.gpu
+def test_groups_along_each_axis_with_scales_on_a_gpu() -> None:
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("torch's products of scaled groups are Hopper's")
+    check_layouts_of_groups("cuda", 2.0**-7)
+
+
 @pytest.mark.gpu
 def test_a_gpu_computes_groups_or_says_what_is_missing():
     given, wanted = experts("cuda")

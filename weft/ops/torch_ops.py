@@ -182,10 +182,15 @@ def _scaled_grouped_mm(operands: Sequence[Any], attributes: Mapping[str, Any]) -
         raise MissingHardware("grouped_mm", elements, scales, NEEDED[(10, 0)], "the CPU, where groups have a scale per row and per column")
     if a.is_cuda:
         _check_chip("grouped_mm", a, scale_a)
-        # torch wants one scale per row of each operand, without the axis of extent 1
+        # torch wants one scale per row of each operand, without the axis of extent 1, and those of groups along the summed axis one behind the other
         rows, columns = (s.squeeze(d).contiguous() if s.dim() > 1 and s.shape[d] == 1 else s for s, d in ((scale_a, -1), (scale_b, -2)))
+        if a.dim() == b.dim():
+            rows, columns = rows.reshape(-1), columns.reshape(-1)
         return (torch._scaled_grouped_mm(a, b, rows, columns, offs=offsets, out_dtype=torch.bfloat16).to(dtype),)
-    out = _grouped_mm([a.double() * scale_a.double(), b.double() * scale_b.double(), offsets], {})[0]
+    if a.dim() == b.dim():  # each group has its own scales of all rows and columns
+        out = _grouped_mm([a.double(), b.double(), offsets], {})[0] * scale_a.double() * scale_b.double()
+    else:
+        out = _grouped_mm([a.double() * scale_a.double(), b.double() * scale_b.double(), offsets], {})[0]
     return (out.to(dtype),)
 
 
