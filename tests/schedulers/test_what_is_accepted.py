@@ -105,6 +105,25 @@ def test_rows_that_a_tensor_of_positions_finds_can_be_looked_up_again():
     assert loops_stay_joined(fd.fusion, analysis)
 
 
+@pytest.mark.parametrize(("shape", "dim"), [([34, 1, 5], 2), ([34, 5, 1], 1), ([1, 34, 5], 2)])
+def test_column_sums_of_which_some_keep_an_axis_of_one_element(shape, dim):
+    """As gradients of a mean along the rows of three axes have it."""
+    with FusionDefinition() as fd:
+        x, g = (fd.define_tensor(shape=shape, contiguity=[None if n == 1 else True for n in shape], dtype=DataType.Float) for _ in range(2))
+        product = fd.ops.mul(x, g)
+        rows = fd.ops.broadcast(fd.ops.sum(product, dims=[dim]), is_broadcast_dim=[n == dim for n in range(3)])
+        y = fd.ops.sub(x, fd.ops.mul(rows, g))
+        first, single = shape.index(34), shape.index(1)
+        fd.add_output(y)
+        fd.add_output(fd.ops.sum(fd.ops.squeeze(y, dims=[single]), dims=[first - (single < first)]))
+        fd.add_output(fd.ops.sum(product, dims=[first]))
+    a, b = torch.randn(shape), torch.randn(shape)
+    wide = a.double() * b.double()
+    want = a.double() - wide.sum(dim, keepdim=True) * b.double()
+    for got, exact in zip(_run(fd, [a, b]), (want, want.squeeze(single).sum(first - (single < first)), wide.sum(first))):
+        torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
+
+
 def test_what_gets_an_axis_beside_those_of_columns_is_computed_again():
     """A broadcast behind a column's sum that has all its rows: a later pass computes it again, as the whole columns that it is."""
     with FusionDefinition() as fd:

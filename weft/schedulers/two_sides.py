@@ -20,7 +20,7 @@ from ..analysis.reduction_shape import ReductionShape, reduction_shapes
 from ..analysis.vectorization import VectorLimits
 from ..arch import BULK_BYTES
 from ..ir.fusion import Fusion
-from ..ir.values import TensorView
+from ..ir.values import IterDomain, TensorView
 from .base import Alignments, Sizes
 from .facts import PersistentFacts, RowAnalysis
 from .packed import min_vector_elems, thread_vector_bits
@@ -157,9 +157,11 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
         if not axes.concrete(tensor) <= loops:
             return Obstacle(f"{tensor} has an axis that the reductions do not have")
     totals: list[TensorView] = [e.outputs[0] for e in outer.reductions]  # type: ignore[misc]
-    single = next((t for t in (inner.reference, *totals) if not any(a.is_broadcast() for a in t.get_logical_domain())), None)
-    if single is None:
-        return Obstacle(f"{inner.reference} keeps an axis of one element, which does not merge with the rows that {totals[0]} folds")
+    of_one = [_axes_of_one_element(t, axes) for t in totals]
+    kept = _axes_of_one_element(inner.reference, axes)
+    stuck = next((t for t, own in zip(totals, of_one) if own & kept), totals[0] if kept and all(of_one) else None)
+    if stuck is not None:
+        return Obstacle(f"{inner.reference} keeps an axis of one element, which does not merge with the rows that {stuck} folds")
     column_tensors = behind(fusion, outer)
     if without := _without_loops(fusion, axes, inner, outer, column_tensors):
         return Obstacle(without)
@@ -194,6 +196,11 @@ def behind(fusion: Fusion, columns: ReductionShape) -> set[TensorView]:
         if any(t in found for t in expr.tensor_inputs):
             found.update(expr.outputs)  # type: ignore[arg-type]
     return found
+
+
+def _axes_of_one_element(tensor: TensorView, axes: LoopAxes) -> set[IterDomain]:
+    """Return the axes of one element of a reduction's output, each by what stands for all that are the same."""
+    return {axes.maps.exact(a) for a in tensor.get_logical_domain() if a.is_broadcast()}
 
 
 def _has_single_axes(tensor: TensorView, axes: LoopAxes) -> bool:
