@@ -29,7 +29,7 @@ from models import LlamaLayer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.frontend.backend import GRAPHS, backend
-from weft.frontend.calling import _PRODUCTS
+from weft.frontend.calling import PRODUCTS
 from weft.frontend.graph_plan import Boxed
 from weft.frontend.region_call import RegionCall
 
@@ -67,25 +67,36 @@ class Parts(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         is_view = func.is_view or "view" in str(func) or "as_strided" in str(func)
         if not self.is_inside and not is_view:
-            self.ops.append((_PRODUCTS.get(func, func), args, kwargs or {}))
+            self.ops.append((PRODUCTS.get(func, func), args, kwargs or {}))
             self.order.append(self.ops[-1])
         return func(*args, **(kwargs or {}))
 
 
-def parts_of(call: Callable[[], Any]) -> Parts:
-    """Take a call apart: the graph's function runs once more, with the arguments of that call."""
-    kept: list[tuple[Boxed, list[Any]]] = []
-    plain, region = Boxed.__call__, RegionCall.__call__
+def graphs_of(make: Callable[[], Any]) -> tuple[Any, list[Boxed]]:
+    """Return what `make` returns, and the graphs' functions that it makes."""
+    graphs: list[Boxed] = []
+    plain = Boxed.__init__
 
-    def noting(self: Boxed, arguments: list[Any]) -> Any:
-        kept.append((self, list(arguments)))
-        return plain(self, arguments)
+    def noting(self: Boxed, *rest: Any) -> None:
+        graphs.append(self)
+        plain(self, *rest)
 
-    Boxed.__call__ = noting  # type: ignore[method-assign]
+    Boxed.__init__ = noting  # type: ignore[method-assign]
     try:
-        call()
+        return make(), graphs
     finally:
-        Boxed.__call__ = plain  # type: ignore[method-assign]
+        Boxed.__init__ = plain  # type: ignore[method-assign]
+
+
+def parts_of(call: Callable[[], Any], graphs: list[Boxed]) -> Parts:
+    """Take a call apart: the functions of its graphs run once more, with the arguments of that call, and regions as calls."""
+    kept: list[tuple[Boxed, list[Any]]] = []
+    region = RegionCall.__call__
+    for graph in graphs:
+        run = graph.run
+        graph.run = lambda arguments, graph=graph, run=run: (kept.append((graph, list(arguments))), run(arguments))[1]  # type: ignore[misc]
+        call()
+        graph.run = run
     parts = Parts()
 
     def told(self: RegionCall, *inputs: Any) -> Any:
@@ -102,34 +113,38 @@ def parts_of(call: Callable[[], Any]) -> Parts:
     try:
         for graph, arguments in kept:
             with torch.no_grad(), parts:
-                graph(arguments)
+                graph.plain(arguments)
     finally:
         RegionCall.__call__ = region  # type: ignore[method-assign]
     return parts
 
 
-def without_its_graph(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the same call with a graph that returns at once what it did: what is left is torch's (guards, AOTAutograd)."""
-    plain = Boxed.__call__
-    results: dict[int, Any] = {}
+def without_its_graph(call: Callable[[], Any], graphs: list[Boxed]) -> Callable[..., Any]:
+    """Return the same call with graphs that return at once what they did: what is left is torch's (guards, AOTAutograd)."""
+    (graph,) = graphs
+    run = graph.run
+    results: list[Any] = []
 
-    def noting(self: Boxed, arguments: list[Any]) -> Any:
-        results[id(self)] = plain(self, arguments)
-        return results[id(self)]
+    def noting(arguments: list[Any]) -> Any:
+        results[:] = [run(arguments)]
+        return results[0]
 
-    def at_once(self: Boxed, arguments: list[Any]) -> Any:
+    def at_once(arguments: list[Any]) -> Any:
         arguments.clear()
-        return results[id(self)]
+        return results[0]
 
-    def run(way: Any) -> None:
-        Boxed.__call__ = way  # type: ignore[method-assign]
+    graph.run = noting
+    call()
+    graph.run = run
+
+    def timed() -> Any:
+        graph.run = at_once
         try:
-            call()
+            return call()
         finally:
-            Boxed.__call__ = plain  # type: ignore[method-assign]
+            graph.run = run
 
-    run(noting)
-    return lambda: run(at_once)
+    return timed
 
 
 def pieces(model: nn.Module, inputs: tuple[torch.Tensor, ...], smoke: bool) -> tuple[dict[str, Callable[[], Any]], int, int]:
@@ -140,10 +155,12 @@ def pieces(model: nn.Module, inputs: tuple[torch.Tensor, ...], smoke: bool) -> t
     def call() -> Any:
         return compiled(*inputs)
 
-    call(), call()
+    _, graphs = graphs_of(call)
+    for _ in range(4):  # the third call writes the graph anew
+        call()
     assert not any(c.fallback_reason for g in GRAPHS for c in g.calls)
-    parts = parts_of(call)
-    out: dict[str, Callable[[], Any]] = {"call": call, "frame": without_its_graph(call)}
+    parts = parts_of(call, graphs)
+    out: dict[str, Callable[[], Any]] = {"call": call, "frame": without_its_graph(call, graphs)}
     for n, (region, given) in enumerate(parts.regions):
         execute = region.translated.definition.execute
         values = list(given)
@@ -217,7 +234,7 @@ def main() -> None:
             Path(a.out).write_text(json.dumps({"chip": chip, "date": str(datetime.date.today()), "torch": torch.__version__, "rows": rows}, indent=1))
 
 
-__all__ = ["Parts", "best_of", "parts_of"]
+__all__ = ["Parts", "best_of", "graphs_of", "parts_of"]
 
 if __name__ == "__main__":
     main()

@@ -27,6 +27,7 @@ from .backend_options import BackendOptions, BadOption, BadOptionValue, chosen_o
 from .channels_last import lay_out_convolutions
 from .compiling import compile_graph, is_on_cpu, run_plan
 from .cuda_graphs import CudaGraphs
+from .direct_call import collected
 from .equal_nodes import merge_equal
 from .origins import name_lines
 from .record import GRAPHS, CompiledGraph
@@ -57,8 +58,8 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
         fw_compiler=compiler(kind="forward"), bw_compiler=compiler(kind="backward"), inference_compiler=compiler(kind="inference"),
         partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=Decompositions(),
     )  # fmt: skip
-    with caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext():
-        return for_a_file(compiled(gm, example_inputs))
+    with caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext(), collected() as made:
+        return for_a_file(compiled(gm, example_inputs), made)
 
 
 def _compiler(*, kind: str, options: BackendOptions, graphs: CudaGraphs | None) -> Any:

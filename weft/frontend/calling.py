@@ -69,8 +69,8 @@ def _place(text: Text, node: Node, cheap: set[Node]) -> None:
         text.variables[node] = made = Variable(node.name)
         text.method(made, node)
     elif not (node.target in _OFFSETS and _as_one_view(text, node) or node.target in _in_place_ops() and _in_place(text, node, cheap)):
-        product = None if node.kwargs else _PRODUCTS.get(node.target)
-        quick = product or (None if node.kwargs else _VIEWS.get(node.target))
+        product = None if node.kwargs else PRODUCTS.get(node.target)
+        quick = product or (None if node.kwargs else VIEWS.get(node.target))
         text.variables[node] = made = Variable(node.name, is_dense=product is not None)
         text.call(made, quick or node.target, node.args, node.kwargs, is_optional=node in cheap and is_factory(node))  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ def _in_place(text: Text, node: Node, cheap: set[Node]) -> bool:
 
 
 # ---------------------------------------------------------------- views
-_reinterpret: Any = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
+REINTERPRET: Any = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
 
 
 def _as_one_view(text: Text, node: Node) -> bool:
@@ -107,8 +107,12 @@ def _as_one_view(text: Text, node: Node) -> bool:
         return False
     base, offset = place
     value = node.meta["val"]
-    text.variables[node] = made = Variable(node.name, base=place)
-    text.call(made, _reinterpret, (base, tuple(value.shape), tuple(value.stride()), offset), {}, is_optional=True)
+    made = Variable(node.name, base=place)
+    if not any(user.op == "output" for user in node.users):  # what the graph returns are objects of their own
+        made = text.views.setdefault((base, offset, tuple(value.shape), tuple(value.stride())), made)
+    text.variables[node] = made
+    if made.name == node.name:
+        text.call(made, REINTERPRET, (base, tuple(value.shape), tuple(value.stride()), offset), {}, is_optional=True)
     return True
 
 
@@ -148,8 +152,8 @@ def _same(node: Node, given: torch.Tensor) -> int | None:
 
 
 aten = torch.ops.aten
-_PRODUCTS: dict[Any, Callable[..., Any]] = {aten.mm.default: torch.mm, aten.addmm.default: torch.addmm, aten.bmm.default: torch.bmm}
-_VIEWS: dict[Any, Callable[..., Any]] = {
+PRODUCTS: dict[Any, Callable[..., Any]] = {aten.mm.default: torch.mm, aten.addmm.default: torch.addmm, aten.bmm.default: torch.bmm}
+VIEWS: dict[Any, Callable[..., Any]] = {
     aten.view.default: torch.Tensor.view, aten.t.default: torch.t, aten.transpose.int: torch.transpose, aten.permute.default: torch.permute,
     aten.unsqueeze.default: torch.unsqueeze, aten.squeeze.dim: torch.squeeze, aten.squeeze.dims: torch.squeeze, aten.select.int: torch.select,
     aten.expand.default: torch.Tensor.expand,
@@ -163,4 +167,4 @@ _OFFSETS: dict[Any, Callable[[Node, torch.Tensor], int | None]] = {
 """View -> function(node, what it is a view of) that returns how many elements further it begins, or None."""
 
 
-__all__ = ["code_of_graph"]
+__all__ = ["PRODUCTS", "REINTERPRET", "VIEWS", "code_of_graph"]

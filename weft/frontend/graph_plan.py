@@ -21,6 +21,7 @@ from ..runtime import kept_code
 from .graph_text import Code
 from .record import CompiledGraph
 from .region_call import RegionCall, RegionPlan
+from .warm_graph import WarmGraph
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,13 @@ def _file(source: str, kind: str) -> str:
     return f"<weft {kind} graph {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
 
 
+CALLS_BEFORE_WARM = 2
+"""A graph that has been called so often is written anew, with what its regions have prepared."""
+
+
 class Boxed:
-    """A function of one list of arguments, which it empties. plan: returns its plan, or None where it names what no file can hold."""
+    """A function of one list of arguments, which it empties. plan: returns its plan, or None where it names what no file can hold. run: what a call does now.
+    """
 
     def __init__(self, source: str, names: dict[str, Any], owner: Any, kind: str, plan: Callable[[], GraphPlan | None]) -> None:
         file = _file(source, kind)
@@ -74,10 +80,32 @@ class Boxed:
         namespace = dict(names)
         exec(kept_code.code_of(source, file), namespace)  # noqa: S102  (text of this package and of torch.fx)
         self._forward, self._owner, self.plan = namespace["forward"], owner, plan
+        self._source, self._names, self._calls = source, names, 0
         self._boxed_call = True  # torch copies the attributes of the object, not of its class
+        self.run: Callable[[list[Any]], Any] = self._first
 
     def __call__(self, arguments: list[Any]) -> Any:
+        return self.run(arguments)
+
+    def plain(self, arguments: list[Any]) -> Any:
+        """Call the function as it was written first: regions are calls."""
         return self._forward(self._owner, arguments)
+
+    def _first(self, arguments: list[Any]) -> Any:
+        """A call before the graph is written anew, and the one after which it is."""
+        self._calls += 1
+        if self._calls <= CALLS_BEFORE_WARM:
+            return self._forward(self._owner, arguments)
+        self.run = self.plain
+        warm = WarmGraph(self._source, self._names, self.plain)
+        if not warm.is_wanted:
+            return self._forward(self._owner, arguments)
+        made = warm.note(self._forward, self._owner, arguments)
+        try:
+            self.run = warm.function(self._owner) or self.plain
+        except Exception as error:  # noqa: BLE001  (another form is an offer: the function as it is serves all calls)
+            log.debug("a graph is not written anew: %s: %s", type(error).__name__, error)
+        return made
 
 
 def boxed(code: Code, gm: torch.fx.GraphModule, record: CompiledGraph) -> Boxed:

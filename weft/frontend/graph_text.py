@@ -1,6 +1,6 @@
 """Python code of a graph: a line per call, and what the lines name. Values are freed after their last use.
 
-Knows no regions and no views: `calling` says which lines there are. Read first: `Text`.
+Knows no regions and no views: `calling` says which lines there are. Read first: `Text`; `steps_of` reads what it has written.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Text:
 
     def __init__(self, taken: Iterable[str]) -> None:
         self.variables: dict[Node, Variable] = {}
+        self.views: dict[Any, Variable] = {}  # for whoever writes lines: those that equal ones need not be made again
         self._taken = set(taken)
         self._names: dict[str, Any] = {}
         self._bound: dict[int, str] = {}
@@ -158,6 +159,63 @@ class Text:
         return self._bind(value)
 
 
+# ---------------------------------------------------------------- reading what was written
+@dataclass(frozen=True)
+class Step:
+    """A line of a function that `Text` has written. call: the line without what it frees. function: what it calls by name, "" for other lines. args: the texts
+    of its arguments, where all of them are variables, whole numbers, and lists of these numbers."""
+
+    text: str
+    call: str
+    makes: tuple[str, ...]
+    function: str
+    args: tuple[str, ...]
+    freed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a source consists of. unused: arguments that no line reads. owner, given: what the function calls its two arguments. returned: its last line."""
+
+    owner: str
+    given: str
+    arguments: tuple[str, ...]
+    unused: tuple[str, ...]
+    steps: tuple[Step, ...]
+    returned: str
+
+
+_LINE = re.compile(r"(?P<call>(?P<makes>\w+(?:, \w+)*),? = (?:(?P<function>\w+)\((?P<args>.*)\)|.*?))(?:; del (?P<freed>\w+(?:, \w+)*))?")
+_ARGUMENT = re.compile(r"\w+|[(\[](?:-?\d+(?:, -?\d+)*,?)?[)\]]|-?\d+")
+
+
+def steps_of(source: str) -> Steps:
+    """Return what a source that `Text.end` has written consists of."""
+    first, *lines, returned = [line.strip() for line in source.rstrip("\n").split("\n")]
+    owner, given = first[len("def forward(") : -len("):")].split(", ")
+    arguments: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    if len(lines) > 1 and lines[1] == f"{given}.clear()":
+        arguments = _names(lines[0].rpartition(" = ")[0])
+        lines = lines[2:]
+    if lines and lines[0].startswith("del "):
+        unused = _names(lines.pop(0)[len("del ") :])
+    return Steps(owner, given, arguments, unused, tuple([_step(line) for line in lines]), returned)
+
+
+def _step(line: str) -> Step:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return Step(line, line, (), "", (), ())
+    texts = tuple(_ARGUMENT.findall(found["args"] or ""))
+    is_plain = ", ".join(texts) == found["args"]
+    return Step(line, found["call"], _names(found["makes"]), found["function"] or "", texts if is_plain else (), _names(found["freed"] or ""))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\w+", text))
+
+
 def _hint(value: Any) -> str:
     """What a name says of a value."""
     if isinstance(value, torch._ops.OpOverload) or not callable(value):
@@ -166,4 +224,4 @@ def _hint(value: Any) -> str:
     return f"{module}_{getattr(value, '__name__', type(value).__name__)}"
 
 
-__all__ = ["Code", "Text", "Variable"]
+__all__ = ["Code", "Step", "Steps", "Text", "Variable", "steps_of"]

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from ..errors import UserError, WeftError
 from ..runtime.call_records import RecordedCalls
+from ..runtime.warm_path import Warm
 from .ahead import likenesses
 from .origins import bytes_of, origin_of
 from .regions import Region
@@ -109,6 +110,11 @@ class RegionCall:
         if self.is_debug:
             self._check(outputs, inputs)
         return outputs
+
+    def warm(self, inputs: Sequence[Any]) -> Warm | None:
+        """Return what calls with inputs like these have prepared, for a function that does the same without this call; None where the call does more."""
+        is_plain = not (self.is_debug or self.fallback_reason or self.device is not None) and all(isinstance(v, torch.Tensor) for v in inputs)
+        return self.calls.warm(inputs) if is_plain and inputs else None
 
     def prepare(self, values: Sequence[Any]) -> None:
         """Make the kernels for values like these, and launch none. Errors: those of a call."""

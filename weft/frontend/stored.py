@@ -19,6 +19,7 @@ import torch
 from torch._inductor.output_code import OutputCode
 
 from .cuda_graphs import Recording, recorded
+from .direct_call import tell, with_direct_calls
 from .graph_file import graph_of, written
 from .graph_key import keys_without_inductor
 from .graph_plan import Boxed, GraphPlan
@@ -93,6 +94,7 @@ class StoredGraph(OutputCode):
             with _disable_current_modes():
                 self.plain = REBUILD["compile"](self)
         self.run = self.plain if self.recording is None else recorded(self.plain, self.recording)
+        tell(self.kind, self.run)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         """Weft has no Triton kernels."""
@@ -135,11 +137,12 @@ def caching(tag: str) -> Iterator[None]:
         yield
 
 
-def for_a_file(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled graph as `aot_compile` wants it, if that is what calls: torch 2.11 takes only Inductor's as they are."""
+def for_a_file(compiled: Callable[..., Any], graphs: Sequence[tuple[str, Any]]) -> Callable[..., Any]:
+    """Return a compiled graph as `aot_compile` wants it, if that is what calls: torch 2.11 takes only Inductor's as they are. Else with direct calls of the
+    only one of its `graphs`, by kind."""
     functorch_config: Any = importlib.import_module("torch._functorch.config")
     if not getattr(functorch_config, "bypass_autograd_cache_key", False) or not hasattr(compiled, "serialize"):
-        return compiled
+        return with_direct_calls(compiled, graphs)
     from torch._dynamo.aot_compile_types import BundledAOTAutogradSerializableCallable
 
     return BundledAOTAutogradSerializableCallable(compiled)

@@ -308,6 +308,20 @@ class RecordedCalls:
         if self.executor is not None or not self._restore(values, device):
             self._real().prepare(values, device)
 
+    def warm(self, values: Sequence[Any]) -> warm_path.Warm | None:
+        """Return what was prepared for values like these, as `Caller.warm` does."""
+        if self.executor is not None:
+            found: warm_path.Warm | None = self.executor.warm(values)
+            return found
+        if self._signature is None:
+            return None
+        key, low, _ = self._signature(values, None)
+        entry = None if low else self._table.get(key)
+        if entry is None or any(kind != warm_path.TENSOR and not warm_path.is_scalar(kind) for kind in self._kinds):
+            return None
+        tensors, fits = _storage_check(self._kinds, values)
+        return warm_path.Warm(warm_path.guard_of([v for _, v in tensors]), entry[1], in_block, fits, tuple(v.data_ptr() for _, v in tensors))
+
     def _first(self, inputs: Sequence[Any], *, device: Any = None) -> Any:
         return self._cold(inputs, device, (), ())
 
