@@ -335,6 +335,26 @@ def nvfp4_four_rows() -> tuple[Fusion, ScheduleResult]:
     return fusion, InnerPersistent().apply(fusion, analyze_persistent(fusion), params)  # type: ignore[arg-type]
 
 
+def nested_rows() -> tuple[Fusion, ScheduleResult]:
+    """Rows of runs in a cluster of two, which shares each run: the sum of a row, used over the row, and the sums of its runs, folded together at the end."""
+    from ..schedulers.facts import analyze_persistent
+    from ..schedulers.inner_persistent import InnerPersistent
+    from ..schedulers.persistent_params import PersistentParams
+
+    with FusionDefinition() as fd:
+        x = fd.ops.cast(fd.define_tensor([-1, -1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
+        fd.add_output(fd.ops.cast(fd.ops.mul(x, fd.ops.sum(x, [1, 2], True)), DataType.BFloat16))
+        fd.add_output(fd.ops.sum(fd.ops.mul(x, x), [2]))
+    defined = fd.fusion
+    assert defined is not None
+    fusion, _ = defined.clone()
+    params = PersistentParams(
+        "3d", "register", True, 8, 1, 1, None, True, 1, 1, bdimz=2, outer_batches=2, is_warp_only=False, max_registers=64, cluster_blocks=2, still_axes=1,
+        along_run=True,
+    )  # fmt: skip
+    return fusion, InnerPersistent().apply(fusion, analyze_persistent(fusion), params)  # type: ignore[arg-type]
+
+
 def mxfp8_lanes() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 32 to 8 bits: four lanes share a block."""
     with FusionDefinition() as fd:
@@ -440,6 +460,7 @@ KERNELS = {
     "two_sides": Generated(two_sides, _bf16((31, 512))),
     "two_sides_cluster": Generated(two_sides_cluster, _bf16((11, 1000))),
     "two_sides_behind": Generated(two_sides_behind, _bf16((11, 1000))),
+    "nested_rows": Generated(nested_rows, _bf16((3, 3, 1000))),
     "nvfp4_tiles": Generated(nvfp4_tiles, _bf16((33, 96))),
     "nvfp4_four_rows": Generated(nvfp4_four_rows, _bf16((70, 1024))),
     "nvfp4_groups": Generated(nvfp4_groups, _groups),

@@ -216,6 +216,15 @@ TWO_SIDES = (
     library(SIDES_BEHIND, "results taken before they have come", r"  mbarrier_wait_phase\((reinterpret_cast<unsigned long long\*>\(exchange\), use / 2)\);", "  ;", "data-race|uninitialised-read|exit-with-pending-load", "weft::take_cluster_turn|weft::reduce_cluster_turn|hand_over"),
 )
 
+NESTED, PARTS = "nested_rows", r"store_global<.*T10|load_shared|reduce_cluster<"
+NESTED_ROWS = (
+    generated(NESTED, "every block of a cluster stores the sums of parts", r" && \(\(int\)blockIdx\.x == 0\)\) \{", ") {", "data-race", "store_global<"),
+    generated(NESTED, "partial sums of parts laid over the exchange", r"weft::reduce_rows<weft::Sum, 2, false>\(value, 0\.f, reinterpret_cast<float\*>\(shared \+ p9\)", r"weft::reduce_rows<weft::Sum, 2, false>(value, 0.f, reinterpret_cast<float*>(shared + p0)", "data-race|uninitialised-read|mbarrier|phase|tx-count|deadlock", "reduce_"),
+    generated(NESTED, "parts exchanged where the row was", r"(reduce_cluster<weft::Sum, 2>\(value, reinterpret_cast<float\*>\(shared \+) p0\)", r"\1 0)", "data-race|wrong-phase|tx-count|out-of-bounds|deadlock|uninitialised-read|phase-completes-early", "reduce_cluster"),
+    generated(NESTED, "fewer values of parts awaited than are sent", r"(expect_cluster\(reinterpret_cast<float\*>\(shared \+ p0\), blockDim\.z) \* 2\)", r"\1 * 1)", "phase-completes-early|data-race|uninitialised-read|tx-count|wrong-phase", "reduce_cluster|expect_cluster"),
+    library(NESTED, "sums of parts read before the other blocks have sent theirs", r"(values\[n\], |folded, values\[n\]\);\n  \}\n  )await_cluster\(exchange\);", r"\1;", "data-race|uninitialised-read|exit-with-pending-load|remote", "reduce_cluster<|store_global<"),
+)
+
 TILES = "tiles"
 TENSOR_MAPS = (
     generated(TILES, "wait for a tile dropped", r"weft::mbarrier_wait_phase\(full_0 \+ stage_0, i1 / 3\);", ";", "data-race|uninitialised-read", "load_shared|tensor_load"),
@@ -291,7 +300,7 @@ OVERLAPPED = (
     generated("pointwise", "no thread waits where nothing of the kernel before is touched", WAIT, ";", "no-griddep-wait", "__global__", behind="shares"),
 )
 
-MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *NARROW_TYPES, *DEPENDENT_LAUNCHES, *OVERLAPPED, *PIPELINES)
+MISTAKES = (*GENERATED, *GENERATED_PIPELINES, *TENSOR_MAPS, *TWO_SIDES, *NESTED_ROWS, *NARROW_TYPES, *DEPENDENT_LAUNCHES, *OVERLAPPED, *PIPELINES)
 
 
 # ---------------------------------------------------------------- planting and running

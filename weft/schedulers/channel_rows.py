@@ -81,8 +81,9 @@ class ChannelRows(EarlyWeights):
         (padded, batches), (bdimz, outer_batches) = inner, outer
         threads, vectors = padded * bdimz, batches * outer_batches
         kept = max(self.row_registers(bits, vectors), self.loaded_registers(vectors))
-        is_tight = batches == 1 and not self.is_wide and not facts.still_axes and not facts.late_input_bits
+        is_tight = batches == 1 and not facts.nested_sums and not self.is_wide and not facts.still_axes and not facts.late_input_bits
         loose = LOOSE_REGISTERS + REGISTER_STEP * ((not is_tight and kept > 20) + self.is_wide + (facts.late_input_bits > 0))
+        loose += ceil_div(facts.nested_bits * outer_batches, 32)
         most = ROW_THREAD_REGISTERS if is_long else arch.max_registers_per_thread
         for beside in (LONG_REGISTERS,) if is_long else (THREAD_REGISTERS, loose) if is_tight else (loose,):
             limit = max(32, round_up(kept + beside, 8))

@@ -22,12 +22,12 @@ from ..analysis.loop_axes import LoopAxes, Obstacle, loop_axes, loop_order, poin
 from ..analysis.op_cost import OpCost, cost_of
 from ..analysis.precision import wide_tensors
 from ..analysis.persistent import PersistentBuffers, persistent_buffers
-from ..analysis.reduction_shape import ReductionShape, reduction_exprs, reduction_shapes, without_rows
+from ..analysis.reduction_shape import ReductionShape, reduced_classes, reduction_exprs, reduction_shapes, without_rows
 from ..analysis.vectorization import MAX_VECTOR_BITS, VectorLimits
 from ..ir.block_ops import SWIZZLED, sample_of
 from ..ir.fusion import Fusion
 from ..ir.values import Expr, ReductionOp, TensorView
-from ..ops.monoids import MONOIDS
+from ..ops.monoids import MONOIDS, StateMonoid
 from .base import Alignments, Decline, Sizes
 from .packed import min_vector_elems, thread_vector_bits, why_not_vectors
 
@@ -162,6 +162,7 @@ class PersistentFacts(RowShape):
     has_lookup: rows of an input are found by an index, which is read first. has_scale_tiles: scales of blocks leave in tiles of rows and columns.
     still_axes: how many of the innermost loops some input does not vary over that has others of their run (a weight per channel of a group); the last of
     `runs` is then these, and vectors do not cross their end. 0: none, or vectors would be too narrow.
+    nested_sums, nested_bits: reductions of the innermost loops of a row alone, whose results leave the kernel, and bits of one result of each.
     passes: walks over the row. recompute_instructions, recompute_has_exact_exp: what projection computes again, per element; has_exact_exp as in `OpCost`.
     """
 
@@ -198,6 +199,8 @@ class PersistentFacts(RowShape):
     has_lookup: bool = False
     single_reads: tuple[int, ...] = ()
     has_scale_tiles: bool = False
+    nested_sums: int = 0
+    nested_bits: int = 0
 
 
 # ---------------------------------------------------------------- from a fusion
@@ -363,18 +366,47 @@ def stands_still(tensor: TensorView, axes: LoopAxes, shape: ReductionShape) -> b
     return shape.is_inner and bool(axes.stored(tensor) & shape.reduced) and shape.order[-1] not in axes.concrete(tensor)
 
 
+def why_not_nested(fusion: Fusion, axes: LoopAxes, shape: ReductionShape, within: ReductionShape) -> str | None:
+    """Return why the reductions `within` cannot run in the kernel of `shape`, or None.
+
+    They can where they fold the innermost loops of a row only, in its first pass, and their results leave the kernel: sums of each channel of a group.
+    """
+    if any(not isinstance(e, ReductionOp) or isinstance(MONOIDS[e.attributes["kind"]], StateMonoid) for e in within.reductions):
+        return f"{within.reference} folds a part of what {shape.reference} folds, to a state of several fields"
+    refuses = f"{shape.reference} and {within.reference} reduce different axes"
+    count = len(within.reduced)
+    if not shape.is_inner or not within.reduced < shape.reduced or frozenset(shape.runs[-1].classes[-count:]) != within.reduced:
+        return refuses
+    results = {out for e in within.reductions for out in e.outputs}
+    folded = {out for e in shape.reductions for out in e.outputs}
+    for expr in fusion.tensor_exprs():
+        reads = set(expr.tensor_inputs)
+        if reads & folded:
+            folded.update(expr.outputs)
+        if reads & results:
+            if expr in shape.reductions or expr in within.reductions or any(axes.concrete(t) & within.reduced for t in expr.tensor_outputs):
+                return f"{within.reference} folds a part of what {shape.reference} folds, and is used again"
+            results.update(expr.outputs)
+    if results & folded:
+        return f"{within.reference} folds a part of what {shape.reference} folds, and needs its result"
+    return None
+
+
 class RowAnalysis:
     """What reductions and normalizations share: loops, runs, vectors, bits that move, cost."""
 
     can_read_singly = True
     """Schedules of it read inputs element by element that would forbid vectors which others need."""
 
-    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
+    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers, nested: tuple[Expr, ...] = ()) -> None:
         self.axes, self.shape, self.buffers = axes, shape, buffers
+        self.nested = nested
+        """Reductions of the innermost loops of a row, whose results leave the kernel; see `why_not_nested`."""
         inputs, outputs = _inputs(fusion), _outputs(fusion)
         loops, reduced = frozenset(shape.order), shape.reduced
         has_rows = loops != reduced
-        self.row_outputs = [t for t in outputs if axes.stored(t) & reduced]
+        folds = frozenset().union(*(reduced_classes(e, axes) for e in nested))
+        self.row_outputs = [t for t in outputs if axes.stored(t) & (reduced if not nested else folds)]
         # results of the reductions are few and may be stored one by one, so they do not narrow the vector
         self.limits = VectorLimits(axes, shape.order, [*inputs, *self.row_outputs])
         vectorizable = self.limits.vectorizable
@@ -499,8 +531,8 @@ def _results_meet(fusion: Fusion, shape: ReductionShape) -> bool:
 class PersistentAnalysis(RowAnalysis):
     """A normalization: results of reductions are used over the reduced loops."""
 
-    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers) -> None:
-        super().__init__(fusion, axes, shape, buffers)
+    def __init__(self, fusion: Fusion, axes: LoopAxes, shape: ReductionShape, buffers: PersistentBuffers, nested: tuple[Expr, ...] = ()) -> None:
+        super().__init__(fusion, axes, shape, buffers, nested)
         self.still_axes = self._still_axes()
         self.reads_twice = False
         """Two readings are enough: one for all reductions, and one for what uses them. Asked by schedulers that do not keep what was read."""
@@ -509,6 +541,8 @@ class PersistentAnalysis(RowAnalysis):
 
     def _still_axes(self) -> int:
         """How many of the innermost reduced loops some input does not have that has others of their run; 0: none, or a result lacks them too."""
+        if self.nested:
+            return len(reduced_classes(self.nested[0], self.axes))
         if not self.shape.is_inner or any(stands_still(t, self.axes, self.shape) for t in self.outputs):
             return 0
         run = self.shape.runs[-1].classes
@@ -523,7 +557,7 @@ class PersistentAnalysis(RowAnalysis):
             return facts
         extents, order = self.axes.extents_elems(env), self.shape.order
         limit = self.limits.limit_elems(len(order) - self.still_axes, env, alignment_bits, facts.vector_bits)
-        if limit < facts.vector_limit_elems and (limit * facts.max_dtype_bits < LEAST_RUN_BITS or limit < facts.min_vector_elems):
+        if not self.nested and limit < facts.vector_limit_elems and (limit * facts.max_dtype_bits < LEAST_RUN_BITS or limit < facts.min_vector_elems):
             return facts
         inner = math.prod(extents[n] for n in order[-self.still_axes :])
         is_reduced, run = facts.runs[-1]
@@ -544,11 +578,15 @@ class PersistentAnalysis(RowAnalysis):
             recompute_instructions=buffers.recomputed.instructions,
             recompute_has_exact_exp=buffers.recomputed.has_exact_exp,
             passes=buffers.passes,
+            nested_sums=len(self.nested),
+            nested_bits=sum(e.tensor_outputs[0].dtype().bits for e in self.nested),
             **self.shared_facts(env, alignment_bits, extents, max_access_bits),
         )
 
 
-def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, ReductionShape, PersistentBuffers] | Obstacle:
+def _analyze_rows(
+    fusion: Fusion, axes: LoopAxes | None, *, can_nest: bool = False
+) -> tuple[LoopAxes, ReductionShape, PersistentBuffers, tuple[Expr, ...]] | Obstacle:
     if not is_connected(fusion):
         return Obstacle("the outputs have nothing in common")
     if reason := bad_source(fusion):
@@ -559,9 +597,16 @@ def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, Redu
     shapes = reduction_shapes(fusion, axes)
     if isinstance(shapes, Obstacle):
         return shapes
+    nested: tuple[Expr, ...] = ()
+    shape = max(shapes, key=lambda s: len(s.reduced))
     if len(shapes) > 1:
-        return Obstacle(f"{shapes[0].reference} and {shapes[1].reference} reduce different axes")
-    shape = shapes[0]
+        if not can_nest or len(shapes) > 2:
+            return Obstacle(f"{shapes[0].reference} and {shapes[1].reference} reduce different axes")
+        within = next(s for s in shapes if s is not shape)
+        why_not = why_not_nested(fusion, axes, shape, within)
+        if why_not is not None:
+            return Obstacle(why_not)
+        nested = within.reductions
     if not shape.reduced:
         return Obstacle("the reduced axes have one element")
     loops = frozenset(shape.order)
@@ -569,7 +614,7 @@ def _analyze_rows(fusion: Fusion, axes: LoopAxes | None) -> tuple[LoopAxes, Redu
         if not axes.concrete(tensor) <= loops:
             return Obstacle(f"{tensor} has an axis that the reduction does not have")
     buffers = persistent_buffers(fusion, axes, shape)
-    return buffers if isinstance(buffers, Obstacle) else (axes, shape, buffers)
+    return buffers if isinstance(buffers, Obstacle) else (axes, shape, buffers, nested)
 
 
 def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> ReductionAnalysis | Obstacle:
@@ -582,12 +627,12 @@ def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> Reduction
     without = without_rows(fusion, found[0], found[1])
     if without is not None:
         return Obstacle(f"{without} lacks an axis of the rows, over which what it is computed from repeats")
-    return ReductionAnalysis(fusion, *found)
+    return ReductionAnalysis(fusion, *found[:3])
 
 
 def analyze_persistent(fusion: Fusion, axes: LoopAxes | None = None) -> PersistentAnalysis | Obstacle:
     """Return the size-independent facts of a normalization, or why it is none."""
-    found = _analyze_rows(fusion, axes)
+    found = _analyze_rows(fusion, axes, can_nest=True)
     if isinstance(found, Obstacle):
         return found
     if found[2].passes == 1:

@@ -27,6 +27,7 @@ from .async_rows import apply_async_rows, can_load
 from .async_rows_heuristic import AsyncRowsParams
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
+from .nested_rows import choose_nested, nested_params, why_not_worth
 from .persistent_params import SHARE_MULTIPLE, PersistentParams, RowsOf
 from .row_passes import NOT_JOINED, Passes, in_fewer_passes, keep_elsewhere, loops_stay_joined
 from .row_ways import choose_rows, way_candidates, way_of
@@ -49,9 +50,13 @@ class InnerPersistent(Scheduler):
         if not found.shape.is_inner:
             return Decline("the innermost axis is not reduced: this template keeps rows that lie in memory as rows")
         found.can_look_up_again = loops_stay_joined(fusion, found)
+        if found.nested and (found.needs_vectors or not found.can_look_up_again or reads_under_a_mask(found)):
+            return Decline("parts of a row are folded alone: not beside lookups, masks of positions, or values that are stored in blocks or in whole bytes")
         return found
 
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
+        if analysis.nested:
+            return why_not_worth(analysis, sizes, arch)
         if not analysis.can_look_up_again and not _reads_once(self.choose(analysis, sizes, alignment_bits, arch)[0]):
             return Decline(NOT_JOINED)
         if not analysis.needs_vectors:
@@ -63,6 +68,8 @@ class InnerPersistent(Scheduler):
         return self.choose_way(analysis, sizes, alignment_bits, arch, "register")
 
     def choose_way(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, way: str) -> tuple[Any, str]:
+        if analysis.nested:
+            return choose_nested(analysis, sizes, alignment_bits, arch)
         facts = analysis.facts(sizes, alignment_bits, arch.max_access_bits)
         is_masked = reads_under_a_mask(analysis)
         params, trace = choose_rows(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked), way=way)
@@ -70,6 +77,8 @@ class InnerPersistent(Scheduler):
         return keep_what_a_mask_left(params) if is_masked else params, trace
 
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
+        if analysis.nested:
+            return [(way_of(params), params) for params in nested_params(analysis, sizes, alignment_bits, arch)]
         chosen = self.choose_way(analysis, sizes, alignment_bits, arch, "auto")[0]
         facts, is_masked = analysis.facts(sizes, alignment_bits, arch.max_access_bits), reads_under_a_mask(analysis)
         ways = way_candidates(facts, arch, is_loadable=is_loadable(analysis, facts, is_masked))
@@ -91,6 +100,11 @@ class InnerPersistent(Scheduler):
 def _reads_once(params: Any) -> bool:
     """True when no pass after the first reads from global memory."""
     return not isinstance(params, PersistentParams) or params.storage == "register"
+
+
+def nested_names(template: Template, analysis: Any) -> set[int]:
+    """Names of the reductions of parts of rows in a template."""
+    return {template.reduction_behind(e.outputs[0].name).name for e in analysis.nested}
 
 
 def is_loadable(analysis: PersistentAnalysis, facts: PersistentFacts, is_masked: bool) -> bool:
@@ -139,7 +153,12 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     partial = rfactor(reference, positions(reference, serial))
     template.propagate(partial)
     template.bind(partial)
-    template.rfactor_others(reference, partial)
+    nested = nested_names(template, analysis)
+    template.rfactor_others(reference, partial, nested)
+    own = [t for t in template.reductions if t.name in nested]
+    runs_at = row_axes - (params.along_run and params.cluster_blocks > 1)
+    for tensor in own:
+        tensor.axis(runs_at).parallelize(ParallelType.group)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1 - (params.cluster_blocks > 1))
     template.vectorize(in_vectors, params.vector_elems, [*copies, *in_shared, *early.values()])
@@ -152,6 +171,8 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
     loads |= dict.fromkeys(early.values(), 0)
     if params.late:
         loads |= {t: row_axes + (1 if params.late == 1 else len(serial) + 1) for t in template.loads if passes.first.get(t.name, 0)}
+    for tensor in own:
+        loads |= dict.fromkeys((tensor, *tensor.definition().tensor_inputs), runs_at)  # type: ignore[union-attr]
     template.inline_fixed(loads, row_axes - (params.row_unroll > 1) - (params.cluster_blocks > 1), in_shared)
     bdimx = 32 if params.is_warp_only and params.bdimx is None else params.bdimx  # a row in one warp needs no barrier, which the text must know
     static = [] if bdimx is None else [(ParallelType.block_x, whole_warps(bdimx, params.rows_per_block, params.bdimz))]

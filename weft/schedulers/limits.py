@@ -18,6 +18,8 @@ FULL_BLOCK_THREADS, ROW_THREAD_REGISTERS = 512, 128
 """Of the largest block whose threads have many registers, and what each of them has then: all of a multiprocessor."""
 LOOP_THREAD_REGISTERS = 64
 """Of a thread, in loops with four vectors under way: so that a multiprocessor has 1024."""
+LAUNCH_BYTES = 10 << 20
+"""A launch costs as much as moving these: 2.5 us at 4 TB/s."""
 SHOWN = 6
 """Candidates in a trace."""
 TIMED, TIMED_OF_A_WAY = 40, 4

@@ -44,6 +44,7 @@ class Running:
     """How a way runs.
 
     rows: in work at once on a multiprocessor (or parts of them). share: part of a row in one block. threads: of a row in one block. batches: vectors of each.
+    runs: of a row, that a thread has vectors of; run_threads: of a block, that share one.
     has_weights_first: they are loaded while the row is on its way. has_bounds: each batch asks whether it exists, and shares nothing with the one before.
     """
 
@@ -58,6 +59,8 @@ class Running:
     shared_bytes: float = 0.0
     has_bounds: bool = True
     has_weights_first: bool = False
+    runs: int = 1
+    run_threads: int = 1
 
 
 def in_registers(candidate: Candidate) -> Running:
@@ -69,6 +72,7 @@ def in_registers(candidate: Candidate) -> Running:
         rows, 1 / p.cluster_blocks, threads, p.batches * p.outer_batches, p.vector_elems, p.project_to_inputs, p.max_registers, p.cluster_blocks,
         has_bounds=p.fill == "partial", has_weights_first=p.weights != "late",
         shared_bytes=candidate.blocks_per_sm * candidate.shared_bytes,
+        runs=p.outer_batches, run_threads=threads // p.bdimz,
     )  # fmt: skip
 
 
@@ -95,7 +99,8 @@ def predicted_registers(candidate: Candidate, facts: PersistentFacts, arch: Arch
     cost = _Cost(how, facts, arch, c)
     t = arch.latencies
     exchange = c.cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * how.cluster_blocks) / cost.clock if how.cluster_blocks > 1 else 0.0
-    rest = cost.levels * exchange + cost.chain_ns() + cost.folds_ns() + cost.weights_ns()
+    exchanges = cost.meetings + facts.nested_sums * candidate.params.along_run
+    rest = exchanges * exchange + cost.chain_ns() + cost.folds_ns() + cost.weights_ns()
     return _fraction(cost.block_limits(rest), c) * balance(facts.iteration_elems * how.cluster_blocks, arch)
 
 
@@ -132,6 +137,7 @@ class _Cost:
         self.clock = arch.clocks_per_ns
         self.warps = how.threads / arch.warp_threads
         self.levels = max(1, facts.passes - 1)
+        self.meetings = facts.reductions if facts.nested_sums else self.levels  # counted in the text of such kernels: one after the other
         moved_bits = max(1, facts.input_bits + facts.output_bits)  # none where inputs vary over rows or columns alone and no row is stored
         self.transfer_ns = how.share * facts.reduction_elems * moved_bits / 8 / arch.share_bytes_per_ns
         again = facts.projected_bits is not None and how.is_projected
@@ -169,10 +175,15 @@ class _Cost:
         """Reductions of the row, with a barrier each where there are several warps."""
         t = self.arch.latencies
         barrier = barrier_clocks(self.warps, t) if self.warps > 1 else 0.0
-        return float(self.levels * (fold_clocks(self.how.threads, t) + barrier) / self.clock)
+        clocks = self.meetings * (fold_clocks(self.how.threads, t) + barrier)
+        if self.facts.nested_sums:
+            warps = self.how.run_threads / self.arch.warp_threads
+            clocks += self.facts.nested_sums * (fold_clocks(self.how.run_threads, t) + (barrier if warps > 1 else 0.0))
+        return float(clocks / self.clock)
 
     def issue_ns(self) -> float:
         slots = self.how.batches * (max(self.instructions, self.mufu) + self.bounds) + self.levels * RESULT_INSTRUCTIONS + STEP_INSTRUCTIONS
+        slots += self.facts.nested_sums * self.how.runs * RESULT_INSTRUCTIONS
         return self.warps / SUB_PARTITIONS * slots / self.clock
 
     def block_limits(self, rest_ns: float) -> tuple[float, float, float]:

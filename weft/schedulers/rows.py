@@ -6,7 +6,7 @@ Read first: `Template`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,14 +133,17 @@ class Template:
                 if tensor.dtype().bits == 32 and lane is not None and maps.exact(lane) in vectors and is_row_major(tensor, lane):
                     set_lanes(tensor)
 
-    def rfactor_others(self, reference: TensorView, partial: TensorView) -> None:
+    def rfactor_others(self, reference: TensorView, partial: TensorView, nested: Collection[int] = ()) -> None:
         """Cut every other reduction as `reference` was cut into `partial` and a rest.
 
         Errors: InternalError for one whose loops are not those of the reference, as behind a lookup that puts their axis in another order.
         """
+        serial = [n for n, axis in enumerate(partial.get_loop_domain()) if axis.is_reduction()]
         is_serial = [axis.is_reduction() for axis in partial.get_loop_domain() if axis.is_reduction() or axis.is_rfactor]
         for other in self.reductions:
-            if other is not reference:
+            if other.name in nested:
+                rfactor(other, [n for n in serial if other.axis(n).is_reduction()])
+            elif other is not reference:
                 reduced = [n for n, axis in enumerate(other.get_loop_domain()) if axis.is_reduction()]  # it may lack axes of extent 1 of the reference
                 if len(reduced) != len(is_serial):
                     raise InternalError(f"{other} does not have the loops of {reference}, with which it is to be computed")

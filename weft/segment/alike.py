@@ -12,7 +12,8 @@ from ..analysis.axes import TIE
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, ReductionOp, TensorView, WelfordOp, no_reductions
 from ..ops.build import copy
-from .groups import LAUNCH_BYTES, Alike, Graph, Group
+from ..schedulers.limits import LAUNCH_BYTES
+from .groups import Alike, Graph, Group
 
 MOST_ALIKE_TENSORS = 16
 """Tensors that a kernel of groups that are alike reads or writes: each is a stream of its own in memory."""

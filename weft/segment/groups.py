@@ -21,9 +21,7 @@ from ..ir.graph_ops import ScatterStoreOp
 from ..ir.values import (
     BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, IterDomain, LoadStoreOp, PointwiseOp, RandomOp, ReductionOp, SqueezeOp, TensorView, WelfordOp, no_reductions,
 )  # fmt: skip
-
-LAUNCH_BYTES = 10 << 20
-"""A launch costs as much as moving these: 2.5 us at 4 TB/s."""
+from ..schedulers.limits import LAUNCH_BYTES
 
 MOST_TENSORS = 100
 """Tensors that a kernel reads or writes at most: pointers and strides of more do not fit the 4 KB of a kernel's parameters."""

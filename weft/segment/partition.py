@@ -10,14 +10,16 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import replace
 
 from ..analysis.connected import components
 from ..compiler import WITHOUT_KERNEL, NoScheduler, is_taken_at_some_sizes
 from ..errors import require
 from ..expr import Number, Sym
+from ..graph.nested_sums import in_two_steps
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, ScanOp, WrittenOp
-from ..ir.values import Expr, TensorView
+from ..ir.values import Expr, ReductionOp, TensorView
 from ..ops.torch_ops import entry_of
 from .alike import join_alike, tie
 from .extract import boundary, extract
@@ -38,6 +40,34 @@ def make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: st
     env: sizes, which say what a cut costs. order: "best"; "single" for a kernel per expression, a number for a random partition (for tests).
     Errors: NoScheduler for an expression that no scheduler takes alone.
     """
+    cut, parts = in_two_steps(fusion) if order == "best" else (fusion, {})
+    tried: list[Fusion] = []
+    while parts:
+        found = _make_plan(cut, takes, env, order)
+        kept = {name for name, part in parts.items() if _is_beside_rows(found, part)}
+        if len(kept) == len(parts):
+            return replace(found, declined=(*found.declined, *tried))
+        tried += [part for part in found.declined if _has_parts(part, parts.values())]
+        cut, parts = in_two_steps(fusion, kept)
+    plan = _make_plan(fusion, takes, env, order)
+    return replace(plan, declined=(*plan.declined, *tried)) if tried else plan
+
+
+def _is_beside_rows(plan: Plan, name: int) -> bool:
+    """Tell whether T`name`, a sum of parts of rows, is computed in a kernel that folds the rows, too."""
+    pairs = ((t, own, step.fusion) for step in plan.kernels for t, own in zip(step.outputs, step.fusion.outputs()))
+    return any(t.name == name and _has_parts(fusion, [own.name]) for t, own, fusion in pairs)
+
+
+def _has_parts(fusion: Fusion, names: Collection[int]) -> bool:
+    """Tell whether a fusion has one of the named sums, and one that folds more."""
+    results = [e.tensor_outputs[0] for e in fusion.tensor_exprs() if isinstance(e, ReductionOp)]
+    folds = {t.name: sum(a.is_reduction() for a in t.get_logical_domain()) for t in results}
+    return any(folds[name] < max(folds.values()) for name in names if name in folds)
+
+
+def _make_plan(fusion: Fusion, takes: Takes, env: Mapping[Sym, Number], order: str) -> Plan:
+    """The same for a fusion whose sums are as they are."""
     steps: list[Step] = []
     reasons: dict[tuple[TensorView, Step], str] = {}
     declined: list[Fusion] = []

@@ -1,0 +1,100 @@
+"""Sums in two steps: the sum over the samples and pixels of a channel is one over the pixels of each sample, and then one over samples.
+
+The backward of a group norm folds a group's channels and pixels for the input's gradient, and samples and pixels for that of the weight. No kernel has both;
+the sum over pixels, which both begin with, lies in the rows of the first, whose kernel can compute it beside its own. Then inputs are read once instead of
+twice. Whether a kernel does is not known here: `weft.segment.partition` asks. Read first: `in_two_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..analysis.axes import AxisMaps
+from ..ir.enums import IterType
+from ..ir.fusion import Fusion
+from ..ir.values import IterDomain, ReductionOp, TensorView
+from ..ops.build import logical_axes
+from .padded_folds import keep_axes
+
+
+def in_two_steps(fusion: Fusion, only: Collection[int] | None = None) -> tuple[Fusion, dict[int, int]]:
+    """Return a copy of the fusion in which sums that fold more than the innermost axes of what a normalization folds are cut, and what was cut.
+
+    only: names of the sums that are cut; None for all that can be. Cut are: name of a sum -> name of the first of its two steps. Where nothing is cut the
+    fusion is the given one. Results keep their names; the bits of sums may differ, since their terms come in another order.
+    """
+    found = {name: count for name, count in _found(fusion).items() if only is None or name in only}
+    if not found:
+        return fusion, {}
+    copy, _ = fusion.clone()
+    exprs = {e.tensor_outputs[0].name: e for e in copy.tensor_exprs() if isinstance(e, ReductionOp)}
+    return copy, {name: _cut(copy, exprs[name], count) for name, count in found.items()}
+
+
+def _found(fusion: Fusion) -> dict[int, int]:
+    """Return which sums can be cut: name of the result -> how many of its innermost axes the first step folds."""
+    sums = [e for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) and _is_plain(e)]
+    if len(sums) < 2:
+        return {}
+    maps = AxisMaps(fusion)
+    alike: dict[tuple[IterDomain, ...], list[tuple[ReductionOp, frozenset[IterDomain]]]] = {}
+    for expr in sums:
+        axes = expr.tensor_outputs[0].get_logical_domain()
+        folds = frozenset(maps.exact(a) for a in axes if a.is_reduction())
+        alike.setdefault(tuple(maps.exact(a) for a in axes), []).append((expr, folds))
+    out: dict[int, int] = {}
+    for classes, group in alike.items():
+        for expr, folds in group:
+            crossing = {other for _, other in group if _shared_innermost(classes, folds, other)}
+            rows = {other for e, other in group if other in crossing and _is_spread(e, other, maps)}
+            if len(rows) == 1 and not _is_spread(expr, folds, maps):
+                out[expr.tensor_outputs[0].name] = _shared_innermost(classes, folds, rows.pop())
+    return out
+
+
+def _is_plain(expr: ReductionOp) -> bool:
+    out = expr.tensor_outputs[0]
+    is_wide = out.dtype().is_float and not out.dtype().is_reduced_float
+    same = expr.tensor_inputs[0].dtype() is out.dtype()
+    return expr.attributes["kind"] == "sum" and len(expr.inputs) == 1 and is_wide and same and not out.has_root()
+
+
+def _is_spread(expr: ReductionOp, folded: frozenset[IterDomain], maps: AxisMaps) -> bool:
+    """Tell whether something that is computed from a sum has an axis that it folded."""
+    stack: list[TensorView] = list(expr.tensor_outputs)
+    seen = set(stack)
+    while stack:
+        tensor = stack.pop()
+        for use in tensor.uses():
+            for out in use.tensor_outputs:
+                if any(not a.is_broadcast() and maps.exact(a) in folded for a in logical_axes(out)):
+                    return True
+                if out not in seen:
+                    seen.add(out)
+                    stack.append(out)
+    return False
+
+
+def _shared_innermost(classes: tuple[IterDomain, ...], mine: frozenset[IterDomain], other: frozenset[IterDomain]) -> int:
+    """Return how many of the innermost axes both fold; 0 unless these are all that both fold, and each folds one more."""
+    shared = mine & other
+    count = len(shared)
+    is_inner = count > 0 and set(classes[-count:]) == shared
+    return count if is_inner and mine - shared and other - shared else 0
+
+
+def _cut(fusion: Fusion, expr: ReductionOp, count: int) -> int:
+    """Let an expression fold the results of a new one, which folds the `count` innermost axes; return the name of what that computes."""
+    out, source = expr.tensor_outputs[0], expr.tensor_inputs[0]
+    axes = out.get_logical_domain()
+    first = len(axes) - count
+    own = [fusion.copy_axis(a, IterType.reduction if n >= first else None) for n, a in enumerate(logical_axes(source))]
+    within = fusion.new_tensor(own, out.dtype())
+    fusion.remove(expr)
+    fusion.register(ReductionOp([source], [within], **expr.attributes))
+    keep_axes(out, axes[:first])
+    fusion.register(ReductionOp([within], [out], **expr.attributes))
+    return within.name
+
+
+__all__ = ["in_two_steps"]
