@@ -232,7 +232,7 @@ TENSOR_MAPS = (
     generated(TILES, "bytes of half a tile announced", r"\? 512 : 0\)", "? 256 : 0)", "phase-completes-early|deadlock|tx-count-out-of-range", "full_0|tensor_load"),
     generated(TILES, "a tile where no tensor copy may begin", r"T2 \+ stage_0 \* 128, &map_T2", "T2 + stage_0 * 128 + 4, &map_T2", "misaligned-copy", "tensor_load"),
     generated(TILES, "a stage more than the ring has", r"T2 \+ stage_0 \* 128, &map_T2", "T2 + (stage_0 + 1) * 128, &map_T2", "out-of-bounds", "tensor_load"),
-    generated(TILES, "tiles stored at half their distance", r"(tensor_store<2>[^\n]*/ p2\) \*) 8\)\)", r"\1 4))", "data-race|output-not-written", "tensor_store"),
+    generated(TILES, "tiles stored at half their distance", r"(tensor_store<2>[^\n]*, p2\) \*) 8\)\)", r"\1 4))", "data-race|output-not-written", "tensor_store"),
     generated(TILES, "a tile stored through the map of an input", r"tensor_store<2>\(&map_T1", "tensor_store<2>(&map_T2", "write-to-read-only", "tensor_store"),
     generated(TILES, "missing proxy fence before a tile is stored", r"weft::fence_proxy_async_shared\(\);\n", ";\n", "missing-proxy-fence", "tensor_store"),
     generated(TILES, "missing proxy fence between reading a tile and loading over it", r"weft::fence_proxy_async_shared\(\);(  // after)", r";\1", "missing-proxy-fence", "tensor_load"),
