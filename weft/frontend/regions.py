@@ -1,8 +1,8 @@
 """Which nodes of an aten graph become regions: connected sets of ops that one definition computes.
 
-A region's nodes have one level: the level of a node is the largest of its inputs', one more where the input is not computed in a region (or the node itself
-is not). So no path leaves a region and comes back, and the rule is linear in the graph. Views and factories (`Rule.is_cheap`) have no level: they are copied
-into the regions that read them. Read first: `find_regions`.
+A region's nodes have one level: the level of a node is the largest of its inputs', and an op that torch runs is one above what it reads of regions. So
+no path leaves a region and comes back, a chain of torch's ops counts once, and the rule is linear in the graph. Views and factories (`Rule.is_cheap`) have no
+level: they are copied into the regions that read them. Read first: `find_regions`.
 """
 
 from __future__ import annotations
@@ -157,9 +157,13 @@ def _levels(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node
     """The earliest level of each node."""
     level: dict[Node, int] = {}
     for node in nodes:
-        takes = node in members
-        level[node] = max((level[s] + (0 if takes and s in members and _joins(node, s) else 1) for s in sources[node]), default=0)
+        level[node] = max((level[s] + _step(node, s, members) for s in sources[node]), default=0)
     return level
+
+
+def _step(node: Node, source: Node, members: set[Node]) -> int:
+    """How many levels `node` is at least above what it reads: one where a region ends between them."""
+    return 1 if source in members and not (node in members and _joins(node, source)) else 0
 
 
 def _sink(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]], level: dict[Node, int]) -> None:
@@ -169,7 +173,7 @@ def _sink(nodes: list[Node], members: set[Node], sources: dict[Node, list[Node]]
         if node in members and not is_getitem(node) and node in latest:
             level[node] = max(level[node], latest[node])
         for source in sources[node]:
-            limit = level[source] if node.op == "output" else level[node] - (0 if node in members and _joins(node, source) else 1)
+            limit = level[source] if node.op == "output" else level[node] - _step(node, source, members)
             latest[source] = min(latest.get(source, limit), limit)
     for node in nodes:
         if is_getitem(node) and node in members:
