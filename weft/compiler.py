@@ -98,11 +98,12 @@ class Prepared:
     """A fusion made ready for analysis: a clone with canonical extents and no Welford ops, and what each scheduler knows of it.
 
     equalities: sizes that the host must find equal. declines: schedulers that never take this fusion, with the reason. rejected: params whose kernels cannot
-    be used, with what says so.
+    be used, with what says so. in_one_pass: reductions were folded together.
     """
 
     fusion: Fusion
     equalities: list[SizeEquality]
+    in_one_pass: bool = False
     analyses: dict[SchedulerType, Any] = field(default_factory=dict)
     declines: dict[SchedulerType, str] = field(default_factory=dict)
     rejected: dict[SchedulerType, dict[Any, WeftError]] = field(default_factory=dict)
@@ -157,14 +158,29 @@ def prepare(fusion: Fusion) -> Prepared:
     _, found = fusion.findings.get("prepared", (None, None))
     if not isinstance(found, Prepared):
         clone, _ = fusion.clone()
-        settle_as_iteration(clone)
-        translate_welford(clone)
-        multiply_by_inverses(clone)
+        _rewrite(clone)
         found = _in_one_pass(clone) or Prepared(clone, canonicalize_extents(clone))
         fusion.findings["prepared"] = None, found
         if FAILURES:  # the same part of a definition, cut out again
             found.learn(FAILURES.get(known_key(fusion), Failures()))
     return found
+
+
+def prepare_in_place(fusion: Fusion) -> Prepared:
+    """Return the prepared form of a fusion, and change the fusion as its clone was, so that what schedulers found out is about this fusion, too."""
+    prepared = prepare(fusion)
+    _rewrite(fusion)
+    if prepared.in_one_pass:
+        fold_online(fusion)
+        fold_moments(fusion)
+    canonicalize_extents(fusion)
+    return prepared
+
+
+def _rewrite(fusion: Fusion) -> None:
+    settle_as_iteration(fusion)
+    translate_welford(fusion)
+    multiply_by_inverses(fusion)
 
 
 def _in_one_pass(fusion: Fusion) -> Prepared | None:
@@ -180,7 +196,7 @@ def _in_one_pass(fusion: Fusion) -> Prepared | None:
     clone, _ = fusion.clone()
     fold_online(clone)
     fold_moments(clone)
-    prepared = Prepared(clone, canonicalize_extents(clone))
+    prepared = Prepared(clone, canonicalize_extents(clone), in_one_pass=True)
     analysis = prepared.analysis(_BY_NAME[SchedulerType.reduction])
     return prepared if analysis is not None and (analysis.shape.is_inner or not sums) else None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..expr import ZERO, Sym
 from ..ir.fusion import Fusion
 from ..ir.block_ops import BlockFoldOp, BlockSampleOp
-from ..ir.graph_ops import Along, At, LookupOp
+from ..ir.graph_ops import Along, At, CatOp, LookupOp
 from ..ir.values import IterDomain, TensorView, no_reductions
 
 
@@ -21,6 +21,11 @@ def lookup_of(tensor: TensorView) -> LookupOp | None:
     """Return the lookup that makes `tensor`, or None."""
     definition = tensor.definition()
     return definition if isinstance(definition, LookupOp) else None
+
+
+def is_resized(fusion: Fusion) -> bool:
+    """Tell whether a fusion has a slice, a pad or a cat, or the lookups that one became."""
+    return any(isinstance(e, (CatOp, LookupOp)) and e.op_name in ("slice", "pad", "cat") for e in fusion.tensor_exprs())
 
 
 def looked_up_only(fusion: Fusion) -> set[TensorView]:

@@ -54,6 +54,7 @@ class Fusion(Owner):
         self.detached: set[Val] = set()  # tensors through which no gradient flows
         self.own_gradients: dict[Val, tuple[tuple[Val, ...], Callable[..., Any]]] = {}  # result of a composite -> (sources, rule), see weft.ops.gradients
         self.as_written: dict[Val, AsWritten] = {}  # results that the graph computes in another way than the user wrote
+        self.scheduled: Any = None  # what a scheduler that scheduled this fusion in place fixed beside its axes: see `schedulers.base.ScheduleResult`
         self.is_closed = False  # an executor owns the fusion: users' operators add nothing more
         self.random_op_count = 0
         self.findings: dict[str, tuple[Hashable, object]] = {}  # what analyses found, each with the `state` in which it is true
@@ -294,6 +295,7 @@ class _Cloner:
                 target.as_written[self.map[value]] = replace(written, source=self.map[written.source])  # type: ignore[arg-type]
         target.detached = {self.map[v] for v in source.detached if v in self.map}
         target._size_scalars = {k: self._value(v) for k, v in source._size_scalars.items()}  # type: ignore[misc]
+        target.scheduled = source.scheduled
         target.random_op_count, target.names = source.random_op_count, dict(source.names)
         target._tensor_count, target._scalar_count, target._axis_count = source._tensor_count, source._scalar_count, source._axis_count
         return target, self.map

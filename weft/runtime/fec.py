@@ -107,7 +107,7 @@ class FusionExecutorCache:
     # -- questions about kernels
     def is_compiled(self, inputs: Sequence[Any], device: Any = 0) -> bool:
         """Tell whether a call with these inputs would find its kernel. Errors: those of inputs that do not fit."""
-        return bool(self._find(inputs, device))
+        return self._find(inputs, device) is not None
 
     def get_cuda_kernel(self, inputs: Sequence[Any], intrinsic_code: bool = False, device: Any = 0) -> str:
         """Return the CUDA text of the kernel for these inputs; with `intrinsic_code` the device library too.
@@ -147,17 +147,17 @@ class FusionExecutorCache:
         """Return the fields of a FusionProfile that the last call under `weft.runtime.profile.recording` knows."""
         return report(self.fusion_id, self._caller.launches)
 
-    def _find(self, inputs: Sequence[Any], device: Any) -> list[Runtime]:
-        """Return the kernels of these inputs, or [] when some are not made yet."""
+    def _find(self, inputs: Sequence[Any], device: Any) -> list[Runtime] | None:
+        """Return the kernels of these inputs, [] where none is needed, or None when some are not made yet."""
         caller, values = self._caller, flattened(inputs)
         has_tensors = any(isinstance(v, torch.Tensor) for v in values)
         sizes, engine = caller.sizes(values, None if has_tensors or not torch.cuda.is_available() else device, current())
         found = [caller.kernels.known(caller.request(use, sizes, engine, current())) for use in sizes.kernels]
-        return [runtime for runtime in found if runtime is not None] if all(runtime in caller.runtimes for runtime in found) else []
+        return [runtime for runtime in found if runtime is not None] if all(runtime in caller.runtimes for runtime in found) else None
 
     def _compiled(self, inputs: Sequence[Any], device: Any) -> list[Runtime]:
         found = self._find(inputs, device)
-        if not found:
+        if found is None:
             raise NotCompiled()
         return found
 

@@ -17,6 +17,7 @@ from ..dtypes import DataType
 from ..errors import UserError, shown
 from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import CatOp, ScatterOp, TorchOp
 from ..lower.program import KernelProgram, Need
 from ..options import Options, current
 from ..schedulers.base import ScheduleResult
@@ -24,6 +25,7 @@ from .argument_kinds import WrongKind
 from .arguments import flattened
 from .calls import Caller
 from .engines import Engine
+from .outputs import NotAKernel
 from .profile import report
 from .runtimes import Kernels, Request, Sizes, SharedDefinition, index_type_for, named, overlaps_previous
 from .steps import KernelUse
@@ -58,11 +60,13 @@ class _Fixed:
     def key(self) -> Hashable:
         return self.grid, self.block, self.compute, self.index_type, self.max_registers
 
-    @property
-    def schedule_result(self) -> ScheduleResult:
+    def schedule_result(self, scheduled: ScheduleResult | None) -> ScheduleResult:
+        """Return what is fixed beside the axes; `scheduled`: by the scheduler that made the schedule, if one did."""
         wanted = [n if compute == UNSET else compute for n, compute in zip(self.block, self.compute)]
         block: tuple[tuple[ParallelType, int], ...] = tuple((kind, n) for kind, n in zip(BLOCK_TYPES, wanted) if n != UNSET)
-        return ScheduleResult(block, self.max_registers)
+        if scheduled is None:
+            return ScheduleResult(block, self.max_registers)
+        return replace(scheduled, static_block=block or scheduled.static_block, max_registers=self.max_registers or scheduled.max_registers)
 
 
 class _ScheduledCaller(Caller):
@@ -80,7 +84,8 @@ class _ScheduledCaller(Caller):
 
     def program(self, index_type: DataType, *, overlaps: bool = False) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
-        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", result=self.fixed.schedule_result, overlaps=overlaps)
+        result = self.fixed.schedule_result(self.shared.fusion.scheduled)
+        program = compiler.program_of_scheduled(self.shared.fusion, index_type, name="weft_user", result=result, overlaps=overlaps)
         self.has_async_warps = Need.async_warps in program.needs
         return replace(named(program), max_registers=self.fixed.max_registers)
 
@@ -114,6 +119,7 @@ class KernelExecutor:
         """
         if not isinstance(fusion, Fusion):
             raise WrongKind(function="KernelExecutor.compile", argument="fusion", value=shown(fusion), wanted="Fusion")
+        self._check(fusion)
         shared = SharedDefinition(fusion, is_scheduled=True)
         fixed = _Fixed(launch_constraints, compile_params)
         caller = _ScheduledCaller(shared, fusion, fixed)
@@ -126,6 +132,13 @@ class KernelExecutor:
             caller.program(fixed.index_type or DataType.Int)
         self._fusion, self._shared = fusion, shared
         self._callers, self._current = {fixed.key: caller}, caller
+
+    def _check(self, fusion: Fusion) -> None:
+        """Errors: NotAKernel for ops that no kernel computes."""
+        foreign = next((e for e in fusion.tensor_exprs() if isinstance(e, (CatOp, ScatterOp, TorchOp))), None)
+        if foreign is not None:
+            remedy = "run the definition with execute, which cuts it into kernels and ops of torch"
+            raise NotAKernel(name=foreign.op_name, detail="no kernel computes it", remedy=remedy)
 
     def run(self, args: Sequence[Any], launch_constraints: Any = None, compile_params: Any = None) -> list[torch.Tensor]:
         """Run the kernel on `args` and return the outputs. Constraints and params that are not given are those of `compile`.

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from ..analysis.lookups import is_resized
 from ..arch import Arch
+from ..ir.enums import SchedulerType
 from .timing import Timings
 from .warm_path import write_run
 
@@ -75,7 +77,21 @@ def recorded(caller: Any, prepared: Any, arguments: Sequence[Any]) -> list[torch
             caller.launches.append(LaunchProfile(name=op, segment_id=number, device=where, time_ms=one.ms, scheduler="expr_eval"))
         else:
             caller.launches.append(_profile(prepared, int(name.removeprefix("launch")), number, one, caller.timings))
+    if not timed:
+        caller.launches.append(LaunchProfile(device=-1 if device is None else device, scheduler=_without_kernel(outputs, arguments)))
     return outputs
+
+
+def _without_kernel(outputs: Sequence[torch.Tensor], arguments: Sequence[Any]) -> str:
+    """Return nvFuser's scheduler of a call that runs nothing: "no_op" where each output is an input or empty, "expr_eval" where one is a view."""
+    given = {id(value) for value in arguments}
+    return "no_op" if all(not output.numel() or id(output) in given for output in outputs) else "expr_eval"
+
+
+def _scheduler_name(runtime: Any) -> str:
+    """Return nvFuser's scheduler for a kernel: the slices, pads and cats that others compute here are "resize" there."""
+    is_elementwise = runtime.scheduler in (SchedulerType.pointwise.name, SchedulerType.transpose.name)
+    return SchedulerType.resize.name if is_elementwise and is_resized(runtime.part.fusion) else str(runtime.scheduler)
 
 
 class _Timed:
@@ -118,7 +134,7 @@ def _profile(prepared: Any, number: int, segment: int, timed: _Timed, timings: T
         name=runtime.program.name, segment_id=segment, device=-1 if runtime.engine.device is None else runtime.engine.device, stream=timed.stream,
         compile_time_ms=compile_s * 1e3, time_ms=timed.ms, effective_bandwidth_gbs=gbs, percentage_peak_bandwidth=gbs * 1e11 / arch.dram_bytes_per_s,
         grid_str=_text(plan.grid), block_str=_text(plan.block), cluster_str=_text(plan.cluster), shared_mem_str=f"[dynamic={plan.shared_bytes}, static=0]",
-        registers=resources.registers if resources else 0, input_bytes=input_bytes, output_bytes=output_bytes, scheduler=runtime.scheduler,
+        registers=resources.registers if resources else 0, input_bytes=input_bytes, output_bytes=output_bytes, scheduler=_scheduler_name(runtime),
     )  # fmt: skip
 
 
