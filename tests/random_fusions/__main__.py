@@ -1,4 +1,4 @@
-"""`python -m tests.random_fusions --count 1000 --seed 0 [--gpu] [--long-rows] [--views] [--graphs] [--mixed] [--sides] [--tune] [--pairs] [--shapes N] [--seconds S]`: run random fusions and compare them with the reference.
+"""`python -m tests.random_fusions --count 1000 --seed 0 [--gpu] [--long-rows] [--views] [--graphs] [--mixed] [--wide] [--sides] [--tune] [--pairs] [--shapes N] [--seconds S]`: run random fusions and compare them with the reference.
 
 Read first: `main`.
 """
@@ -16,7 +16,7 @@ for folder in (str(HERE), str(HERE.parent.parent)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
-from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, random_case  # noqa: E402
+from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, WIDE, random_case  # noqa: E402
 from fusion_runner import LARGEST_ELEMS, LARGEST_LONG_ROWS, Found, report, run_seeds, shrunk  # noqa: E402
 
 
@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--views", action="store_true", help="graphs over reshapes, permutes, slices, pads and cats only")
     parser.add_argument("--graphs", action="store_true", help="graphs of everything: all types, views, lookups, scans, orders, reductions, products")
     parser.add_argument("--mixed", action="store_true", help="such graphs with arguments of every kind: scalar inputs, CPU scalars, sizes as shapes, empty tensors")
+    parser.add_argument("--wide", action="store_true", help="mixed graphs with what the others leave out: narrow floats, reshapes of any sizes, parts of axes in another order, computed positions, batched products, all pointwise ops")
     parser.add_argument("--sides", action="store_true", help="normalizations of rows whose columns are reduced, too")
     parser.add_argument("--narrow", action="store_true", help="fusions with inputs and outputs of floats of 8 and 4 bits")
     parser.add_argument("--tune", action="store_true", help="compute each kernel by one of the candidates that tuning would time, at random")
@@ -40,10 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="print the definition of every seed, and run none")
     parser.add_argument("--no-shrink", action="store_true")
     args = parser.parse_args(arguments)
-    if args.shapes and (args.views or args.mixed or args.long_rows):
-        parser.error("--shapes changes the sizes of calls, but --views, --mixed and --long-rows write sizes into the definition; combine it with --graphs, --sides, --narrow, or nothing")
+    if args.shapes and (args.views or args.mixed or args.wide or args.long_rows):
+        parser.error("--shapes changes the sizes of calls, but --views, --mixed, --wide and --long-rows write sizes into the definition; combine it with --graphs, --sides, --narrow, or nothing")
     device = "cuda" if args.gpu else "cpu"
-    family = LONG_ROWS if args.long_rows else VIEWS if args.views else MIXED if args.mixed else SIZED if args.graphs and args.shapes else GRAPHS if args.graphs else TWO_SIDES if args.sides else NARROW if args.narrow else ""
+    family = LONG_ROWS if args.long_rows else VIEWS if args.views else MIXED if args.mixed else WIDE if args.wide else SIZED if args.graphs and args.shapes else GRAPHS if args.graphs else TWO_SIDES if args.sides else NARROW if args.narrow else ""
     largest = args.elems or (LARGEST_LONG_ROWS if args.long_rows else LARGEST_ELEMS[device])
     seeds = list(range(args.seed, args.seed + args.count))
     if args.show:
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         found.append((seed, made_as, outcome))
         if outcome.is_failure:
             print(f"seed {seed} ({made_as}): {outcome.kind}: {outcome.detail[:400]}", flush=True)
-            print(f"    in the emulator: python -m tests.random_fusions --seed {seed} --count 1 --elems {largest}{' --long-rows' * args.long_rows}{' --views' * args.views}{' --graphs' * args.graphs}{' --mixed' * args.mixed}{' --sides' * args.sides}{' --narrow' * args.narrow}{' --tune' * args.tune}{f' --shapes {args.shapes}' if args.shapes else ''}", flush=True)  # the sizes depend on it
+            print(f"    in the emulator: python -m tests.random_fusions --seed {seed} --count 1 --elems {largest}{' --long-rows' * args.long_rows}{' --views' * args.views}{' --graphs' * args.graphs}{' --mixed' * args.mixed}{' --wide' * args.wide}{' --sides' * args.sides}{' --narrow' * args.narrow}{' --tune' * args.tune}{f' --shapes {args.shapes}' if args.shapes else ''}", flush=True)  # the sizes depend on it
     report(found, time.monotonic() - start)
     failures = [(seed, outcome) for seed, _, outcome in found if outcome.is_failure]
     if not args.no_shrink and not args.shapes:

@@ -55,7 +55,9 @@ def need(condition: object) -> None:
 
 
 class Everything:
-    """One graph in the making; `fd` is a definition that tells the types."""
+    """One graph in the making; `fd` is a definition that tells the types. TRIES: draws for each op that is wanted, since many do not fit."""
+
+    TRIES = 4
 
     def __init__(self, rng: random.Random, fd: FusionDefinition, largest_elems: int) -> None:
         self.rng, self.fd, self.largest = rng, fd, largest_elems
@@ -96,7 +98,7 @@ class Everything:
         base = like or Value("", (), frozenset(), D.Float, 1.0, False)
         value = replace(base, **changes)
         need(math.prod(value.shape) <= self.largest and value.rank <= 5)
-        names = tuple(f"v{len(self.nodes)}{'abc'[n] if targets > 1 else ''}" for n in range(targets))
+        names = tuple(f"v{len(self.nodes)}{'abcd'[n] if targets > 1 else ''}" for n in range(targets))
         node = Node(names, op, tuple(args), tuple(kwargs.items()), tuple(map(str, value.shape)))
         call(self.fd, node, self.values, self.sizes)
         self.nodes.append(node)
@@ -423,6 +425,10 @@ class Everything:
         y = self.add("linear", [Ref(x.name), Ref(weight.name), Ref(bias.name)], x, shape=(*x.shape[:-1], width), ones=frozenset(), bound=99.0, exact=False)
         self.add("tanh", [Ref(y.name)], y, bound=1.0, exact=False)
 
+    def chosen_outputs(self, ends: list[str]) -> tuple[str, ...]:
+        """Return the outputs: some of what nothing reads."""
+        return tuple(dict.fromkeys(ends[-self.rng.randint(1, 4) :]))
+
     def aliases(self) -> tuple[tuple[str, str], ...]:
         """Return values that are written into inputs of their shape and type: each input at most once, and nothing into memory that repeats elements."""
         found: list[tuple[str, str]] = []
@@ -469,7 +475,7 @@ def everything_case(seed: int, largest_elems: int, family: str, most_ops: int = 
             for _ in range(rng.choice((0, 1, 1, 2))):
                 graph.input(shape if rng.random() < 0.6 else tuple(n if rng.random() < 0.6 else 1 for n in shape), rng.choice(TYPES))
             count = rng.randint(3, most_ops)
-            for _ in range(4 * count):
+            for _ in range(graph.TRIES * count):
                 if len(graph.nodes) >= count:
                     break
                 graph.step()
@@ -477,7 +483,7 @@ def everything_case(seed: int, largest_elems: int, family: str, most_ops: int = 
         ends = [v.name for v in graph.made if v.name.startswith("v") and (v.name not in read or rng.random() < 0.05)]
         if ends:
             aliases = graph.aliases() if rng.random() < 0.3 else ()
-            outputs = tuple(dict.fromkeys(ends[-rng.randint(1, 4) :]))
+            outputs = graph.chosen_outputs(ends)
             inputs = list(graph.inputs)
             if is_mixed:
                 rng.shuffle(inputs)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, check_shapes, difference
-from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, random_case
+from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, WIDE, random_case
 from fusion_runner import run_seed, shrunk
 from fusion_shrink import shrink
+from wide_generator import Wide
 
 from weft import DataType
 
@@ -17,7 +20,7 @@ VIEWS_SEEDS, VIEWS_ELEMS = range(24), 400
 TWO_SIDES_SEEDS = range(16)
 NARROW_SEEDS = range(20)
 GRAPHS_SEEDS, GRAPHS_ELEMS = range(16), 1500
-MIXED_SEEDS, SIZED_SEEDS = range(6), range(3, 7)
+MIXED_SEEDS, WIDE_SEEDS, SIZED_SEEDS = range(6), range(8), range(3, 7)
 LONG_ROWS_SEEDS, LONG_ROWS_ELEMS = range(8), 2_500_000
 
 
@@ -51,6 +54,32 @@ def test_graphs_of_mixed_arguments(seed: int) -> None:
     outcome = check(random_case(seed, GRAPHS_ELEMS, MIXED))
     if outcome.kind not in ("ok", "ill-conditioned"):
         pytest.fail(shrunk(seed, outcome, "cpu", GRAPHS_ELEMS, MIXED))
+
+
+@pytest.mark.parametrize("seed", WIDE_SEEDS)
+def test_graphs_of_what_the_others_leave_out(seed: int) -> None:
+    """Narrow floats, reshapes of any sizes, parts of axes in another order, computed positions, batched products: nothing wrong, and nothing declined."""
+    outcome = check(random_case(seed, GRAPHS_ELEMS, WIDE))
+    if outcome.kind not in ("ok", "ill-conditioned"):
+        pytest.fail(shrunk(seed, outcome, "cpu", GRAPHS_ELEMS, WIDE))
+
+
+def test_wide_graphs_draw_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose operands never fit would test nothing."""
+    made: set[str] = set()
+    draw = Wide.draw
+
+    def counted(graph: Wide, kind: Any) -> None:
+        draw(graph, kind)
+        made.add(kind.__name__)
+
+    monkeypatch.setattr(Wide, "draw", counted)
+    wanted = {kind.__name__ for kind, _ in Wide.STEPS}
+    for seed in range(1000):
+        random_case(seed, GRAPHS_ELEMS, WIDE)
+        if made == wanted:
+            return
+    pytest.fail(f"never drawn: {sorted(wanted - made)}")
 
 
 @pytest.mark.parametrize("seed", SIZED_SEEDS)

@@ -91,6 +91,29 @@ def test_another_output_sees_the_old_values() -> None:
     assert_same([x], [old + 1])
 
 
+@pytest.mark.parametrize("shape", [[6, 4], [24], [2, 2, 6], [3, 8]], ids=str)
+def test_a_reshape_that_is_an_output_shows_the_old_values(shape: list[int]) -> None:
+    """Reshapes from (4, 6) to (6, 4) and to (3, 8) are no renaming of axes, but the same memory."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 2)
+        fd.add_output(fd.ops.reshape(x, shape))
+        fd.add_output(fd.ops.mul(x, 3.0), x)
+
+    fd, x = define(build), torch.randn(4, 6)
+    old = x.clone()
+    assert_same(fd.execute([x]), [old.reshape(shape)])
+    assert_same([x], [old * 3])
+
+
+def test_an_update_that_turns_a_reshape_reads_it_before() -> None:
+    """x as (6, 4), turned to (4, 6): each element is read at another position of the same memory than it is written to."""
+    fd, x = in_place(lambda fd, x: fd.ops.mul(fd.ops.permute(fd.ops.reshape(x, [150, 200]), [1, 0]), 2.0)), torch.randn(200, 150)
+    expected = x.reshape(150, 200).t() * 2
+    fd.execute([x])
+    assert_same([x], [expected])
+
+
 def test_an_input_that_is_replaced_by_something_else_is_read_before() -> None:
     """The output written into x does not depend on x, so that nothing orders its write after the reading of x."""
 

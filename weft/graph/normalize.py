@@ -188,14 +188,16 @@ class _Factoring:
 
 
 def _write_dense(fusion: Fusion, expr: ReshapeOp, alone: set[int]) -> None:
-    """Put a copy in front of a reshape that stays, where its input does not lie in memory in row-major order, each element once.
+    """Put a copy in front of a reshape that stays, where its input does not lie in memory in row-major order, each element once, or is written by the call.
 
+    The reshape's output is the same memory as its input. If an output is written into that input, a reader of the reshape would see the new values.
     alone: axes that the reshape leaves as they are; an expanded one stays expanded on both sides.
     """
     source = expr.tensor_inputs[0]
     axes, domain = logical_axes(source), source.domain()
     repeated = [a.expanded_extent is not None and dim not in alone for dim, a in enumerate(axes)]
-    if not any(repeated) and domain.allocation is None and not (source.is_fusion_input and False in domain.contiguity):
+    is_written = source in fusion.aliases.values()
+    if not any(repeated) and domain.allocation is None and not is_written and not (source.is_fusion_input and False in domain.contiguity):
         return
     own = [fusion.new_axis(a.logical_extent) if repeat else fusion.copy_axis(a) for a, repeat in zip(axes, repeated)]
     dense = fusion.new_tensor(own, source.dtype())
