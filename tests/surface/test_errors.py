@@ -179,3 +179,31 @@ def test_error_of_a_call(name: str) -> None:
     text, fd, inputs = CALLS[name]
     with pytest.raises(RuntimeError, match=text):
         fd.execute([i.to(DEVICE) if isinstance(i, torch.Tensor) else i for i in inputs])
+
+
+X, INDEX = torch.ones(4, 6), torch.zeros(4, 8, dtype=torch.int64)
+TOO_LARGE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "a gather": lambda o, x, i: o.gather(x, i, 0), "a gather of a result": lambda o, x, i: o.gather(o.exp(x), i, 0),
+    "a gather that is reshaped": lambda o, x, i: o.reshape(o.gather(x, i, 0), [-1]), "a scatter": lambda o, x, i: o.scatter(x, i, 3.0, 0),
+    "a scatter into a result": lambda o, x, i: o.scatter(o.exp(x), i, 3.0, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["open sizes", "static sizes"])
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_an_index_larger_than_its_tensor_is_refused(name: str, is_static: bool) -> None:
+    """It would be read as if the rows went on in the next one, and behind the last row there is nothing."""
+    with pytest.raises(RuntimeError, match="must not be larger|lets the second be as large as the first at most"), FusionDefinition() as fd:
+        shapes = ([4, 6], [4, 8]) if is_static else ([-1, -1], [-1, -1])
+        x, index = fd.define_tensor(shapes[0], True), fd.define_tensor(shapes[1], True, dtype=DataType.Int)
+        fd.add_output(TOO_LARGE[name](fd.ops, x, index))
+        fd.execute([X.to(DEVICE), INDEX.to(DEVICE)])
+
+
+def test_elements_do_not_vanish_in_a_reshape_to_nothing() -> None:
+    for build in (lambda o, x: o.reshape(x, [0, 24]), lambda o, x: o.exp(o.reshape(o.neg(x), [2, 0]))):
+        with FusionDefinition() as fd:
+            fd.add_output(build(fd.ops, fd.define_tensor([-1, -1], contiguity=True)))
+        with pytest.raises(RuntimeError, match="Total element counts across view operation must match"):
+            fd.execute([X.to(DEVICE)])
+        assert fd.execute([X[:0].to(DEVICE)])[0].numel() == 0

@@ -8,27 +8,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import place_text
-from ..expr import Sym, substitute
+from ..expr import Number, Sym, is_int, substitute
 from ..ir.fusion import Fusion
+from ..ir.graph_ops import Along, LookupOp, ScatterOp, ScatterStoreOp
 from ..ir.values import Expr, IterDomain, TensorView, no_reductions
 from .axes import AxisMaps
 
 
 @dataclass(frozen=True)
 class SizeEquality:
-    """Extents `a` and `b` must be equal at run time; `what` names the axes for the error, `expr` is the operation that needs it, if one is known."""
+    """Extents `a` and `b` must be equal at run time; `what` names the axes for the error, `expr` is the operation that needs it, if one is known.
+
+    is_limit: b may be smaller than a, too.
+    """
 
     a: Sym
     b: Sym
     what: str
     expr: Expr | None = None
+    is_limit: bool = False
 
     @property
     def reason(self) -> str:
         """Who makes the extents equal: `mul makes them equal, at model.py:41: y = x * scale`."""
         if self.expr is None:
             return "the definition makes them equal"
-        return f"{self.expr.op_name} makes them equal" + ("" if self.expr.line is None else f", at {place_text(self.expr.line)}")
+        verb = "lets the second be as large as the first at most" if self.is_limit else "makes them equal"
+        return f"{self.expr.op_name.removesuffix('_store')} {verb}" + ("" if self.expr.line is None else f", at {place_text(self.expr.line)}")
+
+    def holds(self, a: Number, b: Number) -> bool:
+        """Tell whether values of the two extents fit."""
+        return a == b or self.is_limit and b < a  # type: ignore[operator]
 
 
 def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
@@ -54,7 +64,25 @@ def canonicalize_extents(fusion: Fusion) -> list[SizeEquality]:
                 checks.append(SizeEquality(chosen, axis.sym, f"an axis of T{first.name} and an axis of T{tensor.name}", meeting.of(key, axis.sym)))
     if replacement:
         substitute_extents(fusion, _transitive(replacement))
-    return checks
+    return checks + _limits(fusion)
+
+
+def _limits(fusion: Fusion) -> list[SizeEquality]:
+    """Return what the axes of an index that gathers or scatters may be at most, beside the one that it is for: those of the tensor it is an index of."""
+    found: list[SizeEquality] = []
+    for expr in fusion.tensor_exprs():
+        if isinstance(expr, LookupOp) and expr.op_name == "gather" and not expr.is_masked:
+            source, index, at = expr.source, expr.tensor_outputs[0], [not isinstance(p, Along) or p != Along(d) for d, p in enumerate(expr.positions)]
+        elif isinstance(expr, (ScatterOp, ScatterStoreOp)):
+            source, index = (expr.inputs[0 if isinstance(expr, ScatterOp) else 2], expr.inputs[1])  # type: ignore[assignment]
+            at = [d == expr.attributes["dim"] for d in range(source.ndim)]
+        else:
+            continue
+        axes = zip(no_reductions(source.get_logical_domain()), no_reductions(index.get_logical_domain()), at)
+        for a, b, is_along in axes if source.ndim == index.ndim else ():
+            if not is_along and a.logical_extent is not b.logical_extent and not is_int(b.logical_extent, 1):
+                found.append(SizeEquality(a.logical_extent, b.logical_extent, f"axes of T{source.name} and T{index.name}", expr, is_limit=True))
+    return found
 
 
 class _Meetings:

@@ -59,6 +59,14 @@ def _wider(fusion: Fusion, op: str, a: IterDomain, b: IterDomain, position: int)
     return own_axis(fusion, b if a.is_broadcast() and a.expanded_extent is None else a)
 
 
+def _within(op: str, arg: TensorView, index: TensorView, dim: int) -> None:
+    """Refuse an index that is larger than arg outside of dim; sizes that are no constants are checked in each call. Errors: BadIndex."""
+    for d, (a, b) in enumerate(zip(logical_axes(arg), logical_axes(index))):
+        if d != dim and a.logical_extent.is_const and b.logical_extent.is_const and a.logical_extent.value < b.logical_extent.value:  # type: ignore[operator]
+            reason = f"axis {d} has extent {a.logical_extent} in arg and {b.logical_extent} in index, which must not be larger"
+            raise BadIndex(op=op, reason=reason, remedy="slice the index, or use take_along_axis, which broadcasts axes of extent 1")
+
+
 def _same_rank(op: str, arg: TensorView, index: TensorView) -> None:
     if arg.ndim != index.ndim:
         reason = f"Tensor arguments have different dimensions: {arg.ndim} and {index.ndim}"
@@ -70,6 +78,7 @@ def gather(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> Tens
     index = _index(fusion, "gather", index)
     _same_rank("gather", arg, index)
     dim = normalize_dim(dim, arg.ndim, "gather", arg)
+    _within("gather", arg, index, dim)
     axes = [own_axis(fusion, a) for a in logical_axes(index)]
     positions: list[Position] = [At(1) if d == dim else Along(d) for d in range(arg.ndim)]
     return add_lookup(fusion, "gather", arg, axes, positions, indices=[index])
@@ -167,6 +176,7 @@ def scatter(fusion: Fusion, arg: TensorView, index: TensorView, src: Operand, di
     if isinstance(source, TensorView):
         _same_rank("scatter", arg, source)
     dim = normalize_dim(dim, arg.ndim, "scatter", arg)
+    _within("scatter", arg, index, dim)
     out = fusion.new_tensor([own_axis(fusion, a) for a in logical_axes(arg)], arg.dtype())
     fusion.register(ScatterOp([arg, index, source], [out], op="scatter", dim=dim, kind=kind))
     return out

@@ -432,7 +432,7 @@ class InputPlan:
     def _check_equalities(self, env: Mapping[Sym, Number]) -> None:
         for equality in self.equalities:
             a, b = evaluate(equality.a, env), evaluate(equality.b, env)
-            if a != b:
+            if not equality.holds(a, b):
                 raise SizesDiffer(a=self._axis_text(equality.a, equality), size_a=a, b=self._axis_text(equality.b, equality), size_b=b, reason=equality.reason)
 
     def _axis_text(self, sym: Sym, equality: SizeEquality) -> str:

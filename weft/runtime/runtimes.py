@@ -147,7 +147,7 @@ class Variant:
         memo: dict[Sym, Number] = {}
         for equality in self.equalities:
             a, b = (evaluate(sym, env, memo) for sym in (equality.a, equality.b))
-            if a != b:
+            if not equality.holds(a, b):
                 raise SizesDiffer(a=f"{equality.a} ({equality.what})", size_a=a, b=equality.b, size_b=b, reason=equality.reason)
 
 

@@ -13,11 +13,12 @@ from ..errors import UserError
 from ..expr import Number, Sym, add, ceildiv, const, mul
 from ..ir.block_ops import GROUPED, BlockSampleOp, sample_of
 from ..ir.fusion import Fusion
-from ..ir.graph_ops import CatOp, LookupOp, ScatterOp
+from ..ir.graph_ops import CatOp, LookupOp, ReshapeOp, ScatterOp
 from ..ir.values import Expr, FullOp, LoadStoreOp, PointwiseOp, ReductionOp, Scalar, SqueezeOp, TensorDomain, TensorView, WelfordOp, no_reductions
 from ..ops.build import cast
 from ..ops.factories import full
 from ..ops.monoids import MONOIDS, StateMonoid
+from ..ops.reshape import ElementCountsDiffer
 
 IsZero = Callable[[Sym], bool]
 
@@ -53,6 +54,9 @@ def without_empty_tensors(fusion: Fusion, outputs: list[TensorView], is_zero: Is
     for expr in fusion.tensor_exprs():
         if isinstance(expr, (LookupOp, CatOp, ScatterOp)):
             _leave_out_empty(fusion, expr, is_zero)
+        if isinstance(expr, ReshapeOp) and _is_empty(expr.tensor_outputs[0], is_zero) and not _is_empty(expr.tensor_inputs[0], is_zero):
+            shape = [str(axis.logical_extent) for axis in no_reductions(expr.tensor_outputs[0].get_logical_domain())]
+            raise ElementCountsDiffer(tensor=expr.tensor_inputs[0], old="some", new="no", shape=shape)
         if isinstance(expr, (ReductionOp, WelfordOp)) and _folds_nothing(expr, is_zero):
             for number, output in enumerate(_results(expr)):
                 image = images[output] = _identity(fusion, expr, number, output)
