@@ -25,6 +25,7 @@ from .ir.fusion import Fusion
 from .ir.graph_ops import CatOp, ReshapeOp, ScanOp, ScatterOp, ScatterStoreOp, TorchOp, WrittenOp
 from .ir.structure import known_key
 from .ir.values import Expr
+from .lower.kernel_text import body_text
 from .lower.pipeline import lower
 from .lower.program import KernelProgram
 from .schedule.bulk_copies import settle_bulk_copies
@@ -307,6 +308,7 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
     """Return the program of the kernel that `proposal` describes, with the time of each stage in seconds. overlaps: see `lower`."""
     start = time.perf_counter()
     scheduled, result = schedule_clone(fusion, proposal)
+    Dump.fusion(name, lambda: f"== {name}: what it computes\n{fusion}== {name}: scheduled\n{scheduled}")
     program = _finish(scheduled, result, index_type, name, time.perf_counter() - start, overlaps)
     program.most_spill_bytes = None if proposal.is_last else result.most_spill_bytes
     return program
@@ -329,6 +331,7 @@ def _finish(scheduled: Fusion, result: ScheduleResult, index_type: DataType, nam
         scheduled, name=name, index_type=index_type, static_block=dict(result.static_block), cluster_blocks=result.cluster_blocks,
         peel=result.peel, staying=result.staying, overlaps=overlaps, keeps_places=result.keeps_places, sizes=result.sizes, dump=dump,
     )  # fmt: skip
+    Dump.kernel_ir(name, lambda: f"== {name}\n{body_text(kernel.body)}")
     program = generate(scheduled, kernel, result.max_registers, result.access_bits)
     program.seconds = {"schedule": schedule_s, "lowering": time.perf_counter() - start}
     program.scheduled_text = str(scheduled) if dump else ""

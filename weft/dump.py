@@ -1,8 +1,13 @@
 """Debug output: what the setting `dump` asks for, written to the standard output or to files.
 
+    WEFT_DUMP=python                 each definition that gets an executor, as Python
+    WEFT_DUMP=fusion                 what each kernel computes, and its schedule
     WEFT_DUMP=scheduler              properties, candidates, choice, and why each scheduler declined
     WEFT_DUMP=segments               the steps of each definition, with the bytes and the reason of each edge between them
     WEFT_DUMP=cuda                   the text of each kernel
+    WEFT_DUMP=kernel_ir              the statements of each kernel after all passes
+    WEFT_DUMP=sass                   its machine code as text, where nvdisasm is installed; ptx, cubin, resources: what else the compiler gives
+    WEFT_DUMP=launch                 grid, block and arguments of each launch that is prepared
     WEFT_DUMP=passes                 what each pass of the lowering made of each kernel (an unchanged one says so)
     WEFT_DUMP=passes:group*@softmax* passes and kernels by shell patterns
     WEFT_DUMP_DIR                    files here instead of the standard output
@@ -31,6 +36,24 @@ def _write(file_name: str, text: str) -> None:
 
 class Dump:
     """The dumps, one function each; cheap when off."""
+
+    @staticmethod
+    def python(text: Callable[[], str]) -> None:
+        """Write a definition as Python."""
+        if current().is_dumped("python"):
+            _write("definitions.py", text())
+
+    @staticmethod
+    def fusion(kernel: str, text: Callable[[], str]) -> None:
+        """Write what a kernel computes, before its schedule and with it."""
+        if current().is_dumped("fusion", kernel=kernel):
+            _write(f"{kernel}.fusion.txt", text())
+
+    @staticmethod
+    def kernel_ir(kernel: str, text: Callable[[], str]) -> None:
+        """Write the statements of a kernel."""
+        if current().is_dumped("kernel_ir", kernel=kernel):
+            _write(f"{kernel}.kernel_ir.txt", text())
 
     @staticmethod
     def scheduler(proposal: Any) -> None:
@@ -68,13 +91,15 @@ class Dump:
             _write(f"{kernel}.cu", text)
 
     @staticmethod
-    def machine_code(kernel: str, resources: str, cubin: bytes, ptx: str) -> None:
-        """Write what a kernel uses, and its PTX and machine code where these are asked for."""
+    def machine_code(kernel: str, resources: str, cubin: bytes, ptx: str, disassembled: Callable[[bytes], str | None]) -> None:
+        """Write what a kernel uses, and its PTX and machine code where these are asked for. disassembled: returns machine code as text, None without a tool."""
         settings = current()
         if settings.ptxas_verbose or settings.is_dumped("resources", kernel=kernel):
             _write(f"{kernel}.resources.txt", f"{kernel}: {resources}")
         if settings.is_dumped("ptx", kernel=kernel) and ptx:
             _write(f"{kernel}.ptx", ptx)
+        if settings.is_dumped("sass", kernel=kernel):
+            _write(f"{kernel}.sass", disassembled(cubin) or f"{kernel}: no nvdisasm was found; `weft doctor` says how to get one")
         if settings.is_dumped("cubin", kernel=kernel):
             folder = os.path.expanduser(settings.dump_dir) or os.getcwd()
             os.makedirs(folder, exist_ok=True)

@@ -358,8 +358,40 @@ in_block = _block.get
 
 def refresh_environment() -> None:
     """Read the `WEFT_*` variables again; they are otherwise read once, when the first setting is needed."""
-    global _environment
-    _environment = None
+    global _environment, _disabled_everywhere
+    _environment, _disabled_everywhere = None, frozenset()
+
+
+_disabled_everywhere: frozenset[str] = frozenset()
+
+
+def add_to_environment(values: Mapping[str, object], source: str, disabled: Iterable[str] = ()) -> None:
+    """Set settings as variables of the environment would, below those that `WEFT_*` variables set. disabled: nvFuser's disable options for every call.
+
+    Errors: UnknownOption, InvalidOptionValue, which name `source`.
+    """
+    global _environment, _disabled_everywhere
+    new = {name: value for name, value in values.items() if environment_name(name) not in os.environ}
+    _environment = (_environment or _read_environment()).with_values(new, source)
+    _disabled_everywhere = frozenset(disabled)
+
+
+def is_disabled(name: str, names: Iterable[str] = ()) -> bool:
+    """Tell whether one of nvFuser's disable options is among those of a call, `names`, or among those for every call."""
+    return name in names or name in _disabled_everywhere
+
+
+def settings_of_enabled(names: Iterable[str]) -> dict[str, object]:
+    """Return what nvFuser's enable options set here; most have no meaning here."""
+    names = set(names)
+    found: dict[str, object] = {}
+    if "fast_math" in names:
+        found["fast_math"] = True
+    if "kernel_lineinfo" in names:
+        found["device_line_info"] = True
+    if names & {"ws_normalization", "tma_inner_persistent"}:
+        found["rows"] = "specialized" if "ws_normalization" in names else "tma"
+    return found
 
 
 def current(**keywords: object) -> Options:

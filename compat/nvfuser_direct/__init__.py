@@ -17,10 +17,14 @@ except ImportError:  # the checkout is not installed: its root is two folders up
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     import weft
 
+from weft.api import nvfuser_variables
+
 from . import _C_DIRECT
 from ._C_DIRECT import *  # noqa: F403
 from ._C_DIRECT import idm, multidevice, nvf_cutlass, ops, schedule
 from .nvfuser_direct_version import __version__, version
+
+nvfuser_variables.take()  # NVFUSER_DUMP and its like
 
 _LAZY = ("FusionExecutorCache", "KernelExecutor")
 

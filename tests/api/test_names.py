@@ -196,19 +196,6 @@ def test_matmul_records():
 
 
 # ---------------------------------------------------------------- named, not supported
-def test_multidevice_names_raise_unsupported():
-    from weft.api import multidevice
-
-    names = ["DeviceMesh", "Sharding", "MultiDeviceExecutor", "MultiDeviceExecutorParams", "Communicator", "shard_tensor"]
-    for name in names:
-        with pytest.raises(Unsupported, match=f"multidevice.{name} is not supported"):
-            getattr(multidevice, name)(None, None)
-    with pytest.raises(Unsupported, match="Communicator"):
-        multidevice.Communicator.instance()
-    with pytest.raises(Unsupported, match="execute_with_dtensors"):
-        weft.execute_with_dtensors(None, [])
-
-
 @pytest.mark.parametrize("name", ["mxfp8_scaled_mm", "nvfp4_scaled_mm", "nvfp4_scaled_mm_blockscale", "grouped_mm", "nvfp4_scaled_grouped_mm"])
 def test_cutlass_names_raise_unsupported(name):
     from weft.api import nvf_cutlass
@@ -223,10 +210,3 @@ def test_ops_of_later_versions_raise_unsupported_by_name():
         with pytest.raises(Unsupported, match="cutlass_nvfp4_grouped_mm is not supported yet"):
             fd.ops.cutlass_nvfp4_grouped_mm(*[x] * 8)
         fd.add_output(fd.ops.set(x))
-
-
-def test_multi_device_schedules_raise_unsupported():
-    with weft.FusionDefinition() as fd:
-        x = fd.define_tensor([-1], contiguity=True)
-        with pytest.raises(Unsupported, match="set_device_mesh"):
-            x.set_device_mesh(None)

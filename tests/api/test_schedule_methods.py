@@ -178,8 +178,23 @@ def test_idm_maps_axes(fd):
     assert not sets.strict_are_mapped(x.axis(0), x.axis(1))
     exact.map_vals(x.axis(0), x.axis(1))
     assert sets.strict_are_mapped(y.axis(0), y.axis(1))
-    with pytest.raises(RuntimeError, match="IdMappingMode.loop"):
-        model.maybe_build_graph(IdMappingMode.loop)
+    loops = model.maybe_build_graph(IdMappingMode.loop).disjoint_val_sets()
+    assert not loops.strict_are_mapped(b.axis(0), y.axis(0))
+
+
+def test_idm_maps_loops_that_inlining_shares(fd):
+    from weft.api import idm
+
+    x = fd.define_tensor([-1, -1], contiguity=True)
+    a = fd.ops.exp(x)
+    b = fd.ops.neg(a)
+    fd.add_output(b)
+    for tensor in (a, b):
+        tensor.split(1, 4)
+    fd.sched.inline_at(b, 2)
+    loops = idm.IdModel(fd.fusion).maybe_build_graph(IdMappingMode.loop).disjoint_val_sets()
+    assert [loops.strict_are_mapped(a.axis(n), b.axis(n)) for n in range(3)] == [True, True, False]
+    assert not loops.strict_are_mapped(x.axis(0), a.axis(0))
 
 
 # ---------------------------------------------------------------- schedulers by name

@@ -10,7 +10,7 @@ import pytest
 import torch
 from calls_on_cpu import add, assert_same, counted_builds, define, relu, tensor
 
-from weft import DataType, FusionDefinition, FusionExecutorCache, Unsupported
+from weft import DataType, FusionDefinition, FusionExecutorCache, ParallelType
 from weft.options import current, options
 from weft.runtime import engines, philox_state, profile, runtimes
 from weft.runtime.runtimes import LARGEST_INT32_INDEX, OnceTable
@@ -237,9 +237,17 @@ def test_settings_that_change_code_are_part_of_the_kernel_key() -> None:
     assert len(fd.fec.kernel_runtimes) == 2
 
 
-def test_auto_schedule_off_is_refused() -> None:
-    with pytest.raises(Unsupported, match="auto_schedule=False"):
-        FusionExecutorCache(relu().fusion, auto_schedule=False)  # type: ignore[arg-type]
+def test_auto_schedule_off_runs_the_fusion_as_it_was_scheduled() -> None:
+    fd = relu()
+    (out,) = fd.fusion.outputs()  # type: ignore[union-attr]
+    while len(out.get_loop_domain()) > 1:  # type: ignore[attr-defined]
+        out.merge(0, 1)  # type: ignore[attr-defined]
+    out.split(0, 32)  # type: ignore[attr-defined]
+    out.axis(1).parallelize(ParallelType.block_x)  # type: ignore[attr-defined]
+    fec = FusionExecutorCache(fd.fusion, auto_schedule=False)  # type: ignore[arg-type]
+    x = torch.randn(*[5] * len(fd.fusion.inputs()[0].get_logical_domain()))  # type: ignore[union-attr, attr-defined]
+    assert torch.equal(fec.execute([x])[0], x.relu())
+    assert [r.scheduler for r in fec.kernel_runtimes] == ["user"] and "{32}" in fec.get_scheduled_ir([x])
 
 
 # ---------------------------------------------------------------- threads and interruptions

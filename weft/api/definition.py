@@ -17,12 +17,14 @@ from ..ir.block_ops import loop_sources
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion, FusionGuard
 from ..ir.values import Scalar, TensorView, Val
-from ..options import check_option_names, nearest
+from ..options import check_option_names, is_disabled, nearest
 from ..runtime.arguments import flattened
 from . import executors, inputs as inputs_module, matmuls
 from .misuse import NoListOfArguments, NoSuchKeyword, explained
+from .multidevice import settle_on_one_device
 from .ops import OpNames
 from .streams import take_streams
+from .subclasses import define_by_method
 
 if TYPE_CHECKING:
     import torch
@@ -240,6 +242,7 @@ class FusionDefinition:
         return True, None
 
     def _checked_fusion(self) -> Fusion:
+        define_by_method(self)
         is_valid, reason = self.validate_definition()
         if not is_valid:
             raise IncompleteDefinition(reason)
@@ -271,6 +274,8 @@ class FusionDefinition:
         try:
             run = self.fec.execute
         except AttributeError:
+            if define_by_method(self):
+                return self.manual_execute(inputs)
             run = self._executor_cache().execute
         return run(inputs)
 
@@ -286,6 +291,8 @@ class FusionDefinition:
         """`execute` with keywords: a function that names them costs each call 10 ns for each that it leaves out. Errors: NoSuchKeyword."""
         for name in others:
             raise NoSuchKeyword(name)
+        if define_by_method(self):
+            return self.manual_execute(inputs)
         fec = self._executor_cache()
         if device is check is seed is tune is None and not save_repro_inputs and _enable_options is _disable_options is NO_NAMES:
             return fec.execute(inputs)
@@ -321,9 +328,12 @@ class FusionDefinition:
             if "ke" in self.__dict__:
                 raise WrongExecutor(KERNEL_EXECUTOR_EXISTS)
             fusion = self._checked_fusion()
+            settle_on_one_device(fusion)
             take_streams(fusion)
             if is_scheduled(fusion):
                 raise ScheduledByHand()
+            if is_disabled("matmul_expr_eval"):
+                matmuls.refuse_without_torch(fusion)
             fec = self.fec = executors.executor_cache(fusion)
             fusion.is_closed = True
             self.__dict__.pop("_fusion", None)

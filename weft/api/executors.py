@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..dump import Dump
 from ..ir.fusion import Fusion
 
 
@@ -14,7 +15,9 @@ def executor_cache(fusion: Fusion, fusion_id: int = 0) -> Any:
     """Return a new FusionExecutorCache that owns `fusion`."""
     from ..runtime.fec import FusionExecutorCache
     from . import repro  # noqa: F401  (writes the scripts of internal errors)
+    from .translate import translate_fusion
 
+    Dump.python(lambda: translate_fusion(fusion))
     return FusionExecutorCache(fusion, fusion_id)
 
 

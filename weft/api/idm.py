@@ -6,7 +6,6 @@ Owns the names; the equivalences are those of `weft.analysis.axes`.
 from __future__ import annotations
 
 from ..analysis.axes import AxisMaps, UnionFind
-from ..errors import Unsupported
 from ..ir.enums import IdMappingMode
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain
@@ -50,17 +49,26 @@ class IdModel:
         self._fusion = fusion
         self._graphs: dict[IdMappingMode, ValGraph] = {}
         if build_graphs:
-            for mode in _GRAPHS:
+            for mode in IdMappingMode:
                 self.maybe_build_graph(mode)
 
     def maybe_build_graph(self, mode: IdMappingMode) -> ValGraph:
-        """Return the graph of `mode`, built now if it is not there yet.
-
-        Errors: Unsupported for IdMappingMode.loop.
-        """
-        if mode not in _GRAPHS:
-            raise Unsupported("idm.IdModel of IdMappingMode.loop", remedy="use IdMappingMode.exact or permissive")
+        """Return the graph of `mode`, built now if it is not there yet."""
         if mode not in self._graphs:
             maps = AxisMaps(self._fusion)
-            self._graphs[mode] = ValGraph(maps, getattr(maps, _GRAPHS[mode]))
+            sets = _shared_loops(self._fusion, maps) if mode is IdMappingMode.loop else getattr(maps, _GRAPHS[mode])
+            self._graphs[mode] = ValGraph(maps, sets)
         return self._graphs[mode]
+
+
+def _shared_loops(fusion: Fusion, maps: AxisMaps) -> UnionFind:
+    """Return the sets of loop axes that one loop iterates over: those that inlining made common to a tensor and its readers."""
+    sets = UnionFind()
+    for expr in fusion.tensor_exprs():
+        for producer in expr.tensor_inputs:
+            for axis in producer.get_loop_domain()[: producer.compute_at]:
+                for consumer in expr.tensor_outputs:
+                    same = next((c for c in consumer.get_loop_domain() if maps.permissive(c) is maps.permissive(axis)), None)
+                    if same is not None:
+                        sets.union(axis, same)
+    return sets

@@ -100,6 +100,29 @@ class PythonProfiler:
         setattr(FusionDefinition, self._method, self._plain)
 
 
+def profile_all(*, prints: bool, each_kernel: bool = False) -> None:
+    """Profile every execution from now on. prints: write a line for each, with `each_kernel` also one for each kernel."""
+    global _report
+    if prints:
+        _report = _lines if each_kernel else lambda profile: _lines(profile)[:1]
+    if not recording_all:
+        recording_all.append(PythonProfiler())
+        recording_all[0].__enter__()
+
+
+recording_all: list[PythonProfiler] = []
+"""The profiler of `profile_all`, once it was called."""
+_report: Callable[[FusionProfile], list[str]] | None = None
+
+
+def _lines(profile: FusionProfile) -> list[str]:
+    """Return a profile as lines, the first for the fusion and one for each kernel."""
+    first = f"fusion {profile.fusion_id}: {profile.segments} segments, host {profile.host_time_ms:.3f} ms, kernels {profile.kernel_time_ms:.3f} ms, "
+    first += f"{profile.effective_bandwidth_gbs:.1f} GB/s, {profile.input_bytes} B in, {profile.output_bytes} B out"
+    kernels = [f"  {k.segment_id}: {k.scheduler} {k.name} {k.time_ms:.3f} ms, {k.effective_bandwidth_gbs:.1f} GB/s" for k in profile.kernel_profiles]
+    return [first, *kernels]
+
+
 def _profiled(execute: Callable[..., Any], fd: Any, inputs: Sequence[Any], args: tuple, kwargs: dict[str, Any]) -> Any:
     """Execute and keep a profile."""
     global _last
@@ -114,6 +137,8 @@ def _profiled(execute: Callable[..., Any], fd: Any, inputs: Sequence[Any], args:
     if report is None:
         raise Unsupported("PythonProfiler", detail="the executor keeps no records of launches", remedy="measure with torch.profiler")
     _last = _with_totals(FusionProfile(host_time_ms=host_ms, **report()), inputs, outputs)
+    if _report is not None:
+        print("\n".join(_report(_last)))
     return outputs
 
 

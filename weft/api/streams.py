@@ -11,6 +11,7 @@ from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import TorchOp
 from ..ir.values import IterDomain, Split, TensorView, no_reductions
+from ..schedule.primitives import reset_loops
 
 IN_PIECES = ("matmul", "linear")
 """Ops of torch that compute their result in pieces."""
@@ -34,13 +35,7 @@ def _take(tensor: TensorView) -> None:
     dim, count = _piece_of(tensor, bound, logical)
     if isinstance(definition, TorchOp) and definition.op_name in IN_PIECES:
         definition.attributes["pieces"] = (dim, count)
-    domain = tensor.domain()
-    bound.parallel = ParallelType.serial
-    for axis in domain.logical:
-        axis._uses.clear()
-    domain.loop = list(domain.logical)
-    if domain.allocation is not None and set(domain.allocation) != set(domain.logical):
-        domain.allocation = None
+    reset_loops(tensor)
 
 
 def _piece_of(tensor: TensorView, bound: IterDomain, logical: list[IterDomain]) -> tuple[int, int | None]:

@@ -60,8 +60,17 @@ def swizzle(self: TensorView, x: int, y: int) -> TensorView:
 
 
 def swizzle1d(self: TensorView, x: int, parallel_type: ParallelType) -> TensorView:
-    """Not in this version."""
-    raise Unsupported("TensorView.swizzle1d", remedy="schedule the tensor without it")
+    """Rotate loop axis `x` by the index of this device along `parallel_type`, a mesh type. On one device that index is 0, and nothing moves.
+
+    Errors: Unsupported for other types.
+    """
+    from ..schedule.primitives import position_of
+    from .multidevice import MESH_TYPES
+
+    position_of(self, x)
+    if parallel_type not in MESH_TYPES:
+        raise Unsupported(f"TensorView.swizzle1d along {parallel_type}", remedy="rotate along mesh_x, mesh_y or mesh_z")
+    return self
 
 
 def rfactor(self: TensorView, axes: Sequence[int]) -> TensorView:
@@ -113,8 +122,10 @@ def set_allocation_domain(self: TensorView, ids: Sequence[IterDomain], new_conti
 
 
 def set_device_mesh(self: TensorView, mesh: Any) -> None:
-    """Not in this version."""
-    raise Unsupported("TensorView.set_device_mesh", remedy="run the fusion on one device")
+    """Say on which devices the tensor lies. Errors: Unsupported for a mesh of several, when it is made."""
+    from . import multidevice
+
+    multidevice.set_device_mesh(self, mesh)
 
 
 def circular_buffer(self: TensorView, stages: int, prefetch: int | None = None, kind: Any = None, async_warp: int = 0) -> None:

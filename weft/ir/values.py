@@ -87,6 +87,8 @@ class Scalar(Val, ScalarSurface):
             return names[str(self.sym.payload)]
         return f"{_SCALAR_LETTERS.get(self._dtype, 'c')}{self.name}"
 
+    __repr__ = __str__
+
 
 def names_in(fusion: "Owner | None") -> "dict[str, str]":
     return {} if fusion is None else fusion.names

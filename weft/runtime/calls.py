@@ -24,7 +24,7 @@ from ..errors import InternalError, find_stacklevel
 from ..graph.scatters import must_be_in_order
 from ..ir.values import TensorView, Val
 from ..lower.program import KernelProgram
-from ..options import Options, current, in_block, options as settings
+from ..options import Options, current, in_block, options as settings, settings_of_enabled
 from .. import compiler
 from . import collector, compile_log, engines, gradient_check, profile, tuning, unusual, warm_path
 from .arguments import flattened
@@ -222,7 +222,7 @@ class Caller(ABC):
         if isinstance(inputs, torch.Tensor):
             raise unusual.NoListOfInputs(sizes=list(inputs.shape))
         values = flattened(inputs)
-        options = _with_names(current(), enable, disable)
+        options = current(**settings_of_enabled(enable))
         keep = not enable and not disable
         prepared = self._known(values, device) if keep else None
         if prepared is None:
@@ -401,15 +401,3 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def _is_emulated(options: Options) -> bool:
     """Tell whether tensors on a GPU are copied to the CPU for the emulator."""
     return options.emulate == "on" or bool(options.check) and options.emulate != "off"
-
-
-def _with_names(options: Options, enable: Sequence[str], disable: Sequence[str]) -> Options:
-    """Return the settings with nvFuser's option names of one call; most have no meaning here."""
-    changed: dict[str, object] = {}
-    if "fast_math" in enable:
-        changed["fast_math"] = True
-    if "kernel_lineinfo" in enable:
-        changed["device_line_info"] = True
-    if "ws_normalization" in enable or "tma_inner_persistent" in enable:
-        changed["rows"] = "specialized" if "ws_normalization" in enable else "tma"
-    return options.with_values(changed) if changed else options

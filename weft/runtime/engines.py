@@ -21,7 +21,7 @@ from ..lower.program import KernelProgram, Need
 from ..options import Options, current
 from . import bounds, work_memory
 from .launch import ParamSlot, current_stream_reader
-from .resources import MOST_SPILL_BYTES, Resources, TooManySpills
+from .resources import MOST_SPILL_BYTES, Resources, TooManySpills, disassemble
 
 if TYPE_CHECKING:
     from .nvrtc import Compiled
@@ -172,7 +172,7 @@ class _GpuKernel:
             bounds.attach(self._loaded, program)
         end = time.perf_counter()
         self.report = BuildReport(middle - start, end - middle, compiled.from_cache, compiled.resources, {"log": compiled.log})
-        Dump.machine_code(program.name, str(compiled.resources), compiled.cubin, compiled.ptx)
+        Dump.machine_code(program.name, str(compiled.resources), compiled.cubin, compiled.ptx, disassemble)
 
     def check_residency(self, launch: dict[str, Any], program: KernelProgram) -> None:
         self._loaded.check_residency(launch["grid"], launch["block"], launch["shared_bytes"], None if program.cluster == (1, 1, 1) else program.cluster)

@@ -15,13 +15,14 @@ import torch
 from .. import compiler
 from ..analysis.scheduled_text import scheduled_text
 from ..device.library import translation_unit
-from ..errors import Unsupported, UserError, shown
+from ..errors import UserError, shown
 from ..ir.fusion import Fusion
-from ..options import Options, current
+from ..options import Options, current, is_disabled
 from . import runtimes
 from .argument_kinds import WrongKind
 from .arguments import flattened
 from .calls import Caller
+from .kernel_executor import caller_as_scheduled
 from .engines import Engine
 from .profile import report
 from .runtimes import Request, Runtime, Sizes
@@ -43,12 +44,13 @@ class _AutomaticCaller(Caller):
         super().__init__(runtimes.shared_definition(fusion), fusion.inputs(), runtimes.SHARED)
 
     def request(self, use: KernelUse, sizes: Sizes, engine: Engine, options: Options, disable: frozenset[str] = frozenset()) -> Request:
-        return runtimes.propose(self.shared, use, sizes, engine, options, fmad="fma" not in disable, is_tuned=self.is_tuned or options.tune)
+        return runtimes.propose(self.shared, use, sizes, engine, options, fmad=not is_disabled("fma", disable), is_tuned=self.is_tuned or options.tune)
 
 
 class FusionExecutorCache:
     """Runs a fusion, which it owns, at any sizes. Kernels are made when first needed and shared with all definitions of equal structure.
 
+    auto_schedule False: the fusion runs as one kernel, as it was scheduled by hand.
     execute(inputs, *, device=None, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None) returns the outputs; check, seed and tune
     are the settings of these names, for one call; once tune was True, later calls of this object use what was found, too. It is an attribute of each
     object: a function written for the fusion's inputs (see `weft.runtime.warm_path`).
@@ -59,12 +61,10 @@ class FusionExecutorCache:
     execute: Callable[..., list[torch.Tensor]]
 
     def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
-        if auto_schedule is not True:
-            raise Unsupported("FusionExecutorCache(auto_schedule=False)", remedy="schedule by hand and run with KernelExecutor")
         if not isinstance(fusion, Fusion):
             raise WrongKind(function="FusionExecutorCache", argument="fusion", value=shown(fusion), wanted="Fusion")
-        self._fusion, self.fusion_id = fusion, fusion_id
-        self._made: _AutomaticCaller | None = None
+        self._fusion, self.fusion_id, self._auto_schedule = fusion, fusion_id, bool(auto_schedule)
+        self._made: Caller | None = None
         self.execute = self._first
 
     def _first(
@@ -76,9 +76,9 @@ class FusionExecutorCache:
         return self._caller.execute(inputs, device=device, check=check, seed=seed, tune=tune, **options)
 
     @property
-    def _caller(self) -> _AutomaticCaller:
+    def _caller(self) -> Caller:
         if self._made is None:
-            self._made = _AutomaticCaller(self._fusion)
+            self._made = _AutomaticCaller(self._fusion) if self._auto_schedule else caller_as_scheduled(self._fusion)
             self.execute = self._made.execute
         return self._made
 
@@ -163,5 +163,7 @@ class FusionExecutorCache:
 
 
 def _scheduled_text(runtime: Runtime, tensor_transforms: bool) -> str:
-    scheduled, _ = compiler.schedule_clone(runtime.part.fusion, runtime.proposal)  # type: ignore[arg-type]
+    if runtime.proposal is None:
+        return scheduled_text(runtime.part.fusion, tensor_transforms)
+    scheduled, _ = compiler.schedule_clone(runtime.part.fusion, runtime.proposal)
     return scheduled_text(scheduled, tensor_transforms)

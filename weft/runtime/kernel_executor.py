@@ -19,7 +19,7 @@ from ..ir.enums import BLOCK_TYPES, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import CatOp, ScatterOp, TorchOp
 from ..lower.program import KernelProgram, Need
-from ..options import Options, current
+from ..options import Options, current, is_disabled
 from ..schedulers.base import ScheduleResult
 from .argument_kinds import WrongKind
 from .arguments import flattened
@@ -80,7 +80,8 @@ class _ScheduledCaller(Caller):
         index_type = self.fixed.index_type or index_type_for(use, sizes)
         overlaps = overlaps_previous(use, sizes, engine.arch, options)
         key = (index_type, overlaps)
-        return Request(use.part, None, index_type, engine, options, key, lambda: self.program(index_type, overlaps=overlaps), fmad="fma" not in disable)
+        fmad = not is_disabled("fma", disable)
+        return Request(use.part, None, index_type, engine, options, key, lambda: self.program(index_type, overlaps=overlaps), fmad=fmad)
 
     def program(self, index_type: DataType, *, overlaps: bool = False) -> KernelProgram:
         """Lower the fusion. Errors: those of a schedule that cannot be lowered."""
@@ -93,6 +94,20 @@ class _ScheduledCaller(Caller):
         block = (UNSET,) * 3 if self.has_async_warps else self.fixed.block  # the kernel knows its whole block
         for name, fixed in (("grid", self.fixed.grid), ("block", block)):
             launch[name] = tuple(n if wanted == UNSET else wanted for n, wanted in zip(launch[name], fixed))
+
+
+def caller_as_scheduled(fusion: Fusion) -> Caller:
+    """Return the calls of a fusion as it was scheduled, with nothing else fixed. Errors: NotAKernel for ops that no kernel computes."""
+    _check(fusion)
+    return _ScheduledCaller(SharedDefinition(fusion, is_scheduled=True), fusion, _Fixed(None, None))
+
+
+def _check(fusion: Fusion) -> None:
+    """Errors: NotAKernel for ops that no kernel computes."""
+    foreign = next((e for e in fusion.tensor_exprs() if isinstance(e, (CatOp, ScatterOp, TorchOp))), None)
+    if foreign is not None:
+        remedy = "run the definition with execute, which cuts it into kernels and ops of torch"
+        raise NotAKernel(name=foreign.op_name, detail="no kernel computes it", remedy=remedy)
 
 
 class KernelExecutor:
@@ -119,7 +134,7 @@ class KernelExecutor:
         """
         if not isinstance(fusion, Fusion):
             raise WrongKind(function="KernelExecutor.compile", argument="fusion", value=shown(fusion), wanted="Fusion")
-        self._check(fusion)
+        _check(fusion)
         shared = SharedDefinition(fusion, is_scheduled=True)
         fixed = _Fixed(launch_constraints, compile_params)
         caller = _ScheduledCaller(shared, fusion, fixed)
@@ -132,13 +147,6 @@ class KernelExecutor:
             caller.program(fixed.index_type or DataType.Int)
         self._fusion, self._shared = fusion, shared
         self._callers, self._current = {fixed.key: caller}, caller
-
-    def _check(self, fusion: Fusion) -> None:
-        """Errors: NotAKernel for ops that no kernel computes."""
-        foreign = next((e for e in fusion.tensor_exprs() if isinstance(e, (CatOp, ScatterOp, TorchOp))), None)
-        if foreign is not None:
-            remedy = "run the definition with execute, which cuts it into kernels and ops of torch"
-            raise NotAKernel(name=foreign.op_name, detail="no kernel computes it", remedy=remedy)
 
     def run(self, args: Sequence[Any], launch_constraints: Any = None, compile_params: Any = None) -> list[torch.Tensor]:
         """Run the kernel on `args` and return the outputs. Constraints and params that are not given are those of `compile`.

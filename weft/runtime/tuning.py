@@ -23,7 +23,7 @@ import torch
 from .. import compiler, forking
 from ..errors import WeftError
 from ..lower.program import Need
-from ..options import Options
+from ..options import Options, is_disabled
 from . import philox_state, profile, stopwatch, tuned
 from .call_writer import CallerFacts, prepare_call
 from .engines import Engine
@@ -216,7 +216,7 @@ class _Tuner:
         """Return a candidate with its kernel; None where it cannot be made or launched, or spills: such a kernel wins nothing."""
         asked = self.asked
         request = request_for(
-            proposal, self.use.part, index_type_for(self.use, asked.sizes), asked.engine, asked.options, fmad="fma" not in asked.disable,
+            proposal, self.use.part, index_type_for(self.use, asked.sizes), asked.engine, asked.options, fmad=not is_disabled("fma", asked.disable),
             overlaps=Need.dependent_launch in self.runtime.program.needs,
         )  # fmt: skip
         try:

@@ -192,6 +192,18 @@ def parallelize(tv: TensorView, axis: int, parallel: ParallelType) -> TensorView
     return tv
 
 
+def reset_loops(tv: TensorView) -> TensorView:
+    """Give a tensor its logical axes as loops again, bound to nothing, and the order in memory that it has without transforms."""
+    domain = tv.domain()
+    for axis in domain.logical:
+        axis._uses.clear()
+        axis.parallel = ParallelType.serial
+    domain.loop = list(domain.logical)
+    if domain.allocation is not None and set(domain.allocation) != set(domain.logical):
+        domain.allocation = None
+    return tv
+
+
 def set_memory_type(tv: TensorView, memory_type: MemoryType) -> TensorView:
     """Put the tensor into registers (local), shared or global memory."""
     if memory_type is not MemoryType.global_:
