@@ -51,9 +51,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("rows", "columns", "count"), [(70, 257, 1), (35, 255, 2), (40, 131, 1), (3, 131, 1), (1, 131, 1), (300, 254, 1)])
+@pytest.mark.parametrize(("rows", "columns", "count"), [(70, 257, 1), (35, 255, 2), (40, 131, 1), (3, 131, 1), (1, 131, 1), (300, 254, 1), (90, 260, 2)])
 def test_column_sums(way: str, rows: int, columns: int, count: int, forced: Any) -> None:
-    """Odd columns, and an even number whose phases are even."""
+    """Odd columns, and even numbers of two and of four phases."""
     forced(**WAYS[way])
     with options(check="races"):
         runtime = checked(sums(count=count), [numbers(BF16, rows, columns)])
@@ -61,7 +61,7 @@ def test_column_sums(way: str, rows: int, columns: int, count: int, forced: Any)
     assert "load_global_vector<8" in runtime.program.text and "store_global_vector<4" in runtime.program.text  # of bf16, and of partial sums
 
 
-@pytest.mark.parametrize(("dtype", "vector", "columns"), [(DataType.Float, 4, 131)], ids=str)
+@pytest.mark.parametrize(("dtype", "vector", "columns"), [(DataType.Float, 4, 131), (DataType.Float, 4, 134)], ids=str)
 def test_column_sums_of_other_types(dtype: DataType, vector: int, columns: int, forced: Any) -> None:
     forced(vector_elems=vector, lanes=8, threads_y=8, groups=1)
     with options(check="races"):
@@ -102,9 +102,10 @@ def test_what_lies_along_rows_and_columns_is_read_beside(forced: Any) -> None:
         assert isinstance(checked(fd, given).proposal.params, InnerOuterParams)
 
 
-def test_large_odd_sums_are_chosen_by_phase() -> None:
+@pytest.mark.parametrize("shape", [(8191, 8191), (7000, 6004)], ids=str)
+def test_large_sums_of_rows_that_begin_anywhere_are_chosen_by_phase(shape: tuple[int, int]) -> None:
     analysis = reduction.Reduction().analyze(sums().fusion)
-    sizes = {a.sym: n for a, n in zip(sums().fusion.inputs()[0].get_logical_domain(), (8191, 8191))}  # type: ignore[union-attr]
+    sizes = {a.sym: n for a, n in zip(sums().fusion.inputs()[0].get_logical_domain(), shape)}  # type: ignore[union-attr]
     params, trace = reduction.Reduction().choose(analysis, sizes, {}, H200)  # type: ignore[arg-type]
     assert isinstance(params, InnerOuterParams) and params.is_phased and "rows of one phase" in trace
     assert params.blocks % params.vector_elems == 0 and params.blocks * params.cluster_blocks <= 4 * H200.sm_count

@@ -110,12 +110,12 @@ def fill_of_parts(vectors: int, parts: int, part: int, threads: int, share: int)
     return "leading" if is_leading else "partial"
 
 
-def gains_by_phase(row_elems: int, limit_elems: int, phased_limit_elems: int, max_dtype_bits: int) -> bool:
+def gains_by_phase(row_elems: int, limit_elems: int, phased_limit_elems: int, max_dtype_bits: int, narrow_bits: int = PHASED_ACCESS_BITS) -> bool:
     """True when the length of rows is all that forbids wide vectors, and makes accesses narrow; not for rows of a few vectors.
 
-    limit_elems, phased_limit_elems: of the widest vectors that begin with a row, and that begin anywhere.
+    limit_elems, phased_limit_elems: of the widest vectors that begin with a row, and that begin anywhere. narrow_bits: of the widest access that is narrow.
     """
-    is_narrow = limit_elems * max_dtype_bits <= PHASED_ACCESS_BITS
+    is_narrow = limit_elems * max_dtype_bits <= narrow_bits
     is_long = row_elems >= PHASED_ROW_VECTORS * phased_limit_elems
     is_cut = row_elems % phased_limit_elems != 0  # else something other than the length of rows forbids them
     return is_narrow and is_long and is_cut and phased_limit_elems > limit_elems

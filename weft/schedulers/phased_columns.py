@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import WARP_THREADS, Arch
 from ..ir.enums import ParallelType
 from ..ir.fusion import Fusion
@@ -46,6 +47,8 @@ MOST_PIECES = 32
 LEAST_THREADS, MOST_THREADS_PER_SM = 128, 1536
 """Of a block, the fewest, and of a multiprocessor the most; FULL_BLOCK_THREADS are the most of a block and the fewest of a multiprocessor."""
 RESIDENT = (1, 2, 3, 4)
+NARROW_COLUMN_BITS = MAX_VECTOR_BITS // 2
+"""Of an access down columns, up to which sums by phase are compared: each narrow piece of a row that begins within a sector touches one sector more."""
 MOST_LOADED_REGISTERS = 48
 """Of a thread, for vectors that are on their way."""
 
@@ -55,7 +58,8 @@ def has_phases(facts: ReductionFacts) -> bool:
     """True where the length of rows is all that forbids wide vectors along the columns."""
     is_plain = not facts.is_inner and not facts.is_tailed and facts.dimensions == 2
     has_vectors = facts.min_vector_elems == 1 and facts.vectorizable_inputs > 0 and not facts.block_elems
-    return is_plain and has_vectors and gains_by_phase(facts.inner_run_elems, facts.vector_limit_elems, facts.phased_limit_elems, facts.max_dtype_bits)
+    limits = facts.vector_limit_elems, facts.phased_limit_elems
+    return is_plain and has_vectors and gains_by_phase(facts.inner_run_elems, *limits, facts.max_dtype_bits, NARROW_COLUMN_BITS)
 
 
 def phased_candidates(facts: ReductionFacts, arch: Arch) -> list[tuple[float, InnerOuterParams]]:
