@@ -139,6 +139,33 @@ def test_a_scatter_has_no_record() -> None:
         assert calls.executor is not None
 
 
+def running_sum(fd: FusionDefinition) -> None:
+    total, x = (fd.define_tensor(shape=[-1, -1], contiguity=[True, True]) for _ in range(2))
+    added = fd.ops.add(total, fd.ops.mul(x, 2.0))
+    fd.add_output(added, total)
+    fd.add_output(fd.ops.sum(added, dims=[1]))
+
+
+def test_a_call_that_writes_into_an_input_has_a_record() -> None:
+    """With the function for inputs that lie across each other; versions rise, and a leaf with gradients is refused as ever."""
+    for make in (maker(running_sum), nobody):
+        calls = RecordedCalls("d", make)
+        memory = torch.arange(130.0)
+        for _ in range(3):
+            total, x = torch.ones(5, 8), torch.randn(5, 8)
+            (sums,) = calls.execute([total, x])
+            want = 1 + 2 * x.double()
+            torch.testing.assert_close(total.double(), want, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(sums.double(), want.sum(1), rtol=1e-5, atol=1e-5)
+            assert total._version == 1
+            before = memory.double()
+            calls.execute([memory[4:44].view(5, 8), memory[:40].view(5, 8)])
+            torch.testing.assert_close(memory[4:44].double(), before[4:44] + 2 * before[:40], rtol=1e-6, atol=0)
+        assert (calls.executor is None) == (make is nobody)
+    with pytest.raises(Exception, match="W139"):
+        RecordedCalls("d", maker(running_sum)).execute([torch.nn.Parameter(torch.ones(5, 8)), torch.ones(5, 8)])
+
+
 @pytest.mark.parametrize("what", UNLIKE)
 def test_what_has_no_record_goes_to_the_definition(what: str) -> None:
     x = torch.randn(5, 8)

@@ -56,7 +56,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options:
     compiler = functools.partial(_compiler, options=chosen, graphs=CudaGraphs() if is_recorded else None)
     compiled = aot_autograd(
         fw_compiler=compiler(kind="forward"), bw_compiler=compiler(kind="backward"), inference_compiler=compiler(kind="inference"),
-        partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=Decompositions(),
+        partition_fn=functools.partial(partition, is_emulated=chosen.emulate), decompositions=Decompositions(), keep_inference_input_mutations=True,
     )  # fmt: skip
     with caching(_tag(chosen, mode or "default")) if chosen.cache else contextlib.nullcontext(), collected() as made:
         return for_a_file(compiled(gm, example_inputs), made)

@@ -6,8 +6,7 @@ called without torch's table of overloads (0.7 us each and more). Read first: `c
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -16,26 +15,30 @@ from torch.fx import Node
 from .graph_text import Code, Text, Variable
 from .region_call import RegionCall
 from .regions import Region, is_cheap, is_factory
+from .updates import in_place_ops, is_done
 
 
-def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall]]) -> Code:
-    """Return the code of a graph with one call in place of each region's nodes, in an order in which everything is there when it is read."""
+def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall]], written: dict[Node, list[Node]]) -> Code:
+    """Return the code of a graph with one call in place of each region's nodes, in an order in which everything is there when it is read. written: see
+    `updates.find_written`."""
     nodes = list(gm.graph.nodes)
     cheap = {node for node in nodes if node.op == "call_function" and is_cheap(node)}
     owner: dict[Node, int] = {node: at for at, (region, _) in enumerate(calls) for node in region.nodes if node not in cheap}
+    regions = [region for region, _ in calls]
     text = Text(node.name for node in nodes)
     placed: dict[Node, Variable] = text.variables
     done: set[Node | int] = set()
 
     def place_region(at: int) -> None:
         region, call = calls[at]
-        makes = tuple([Variable(node.name, is_dense=True) for node in region.outputs])
+        makes = tuple([Variable(node.name, is_dense=True) for node in region.returned])
         text.call_of_several(makes, call, [placed[n] for n in region.inputs])
-        placed.update(zip(region.outputs, makes))
+        placed.update(zip(region.returned, makes))
+        placed.update((value, placed[argument]) for value, argument in region.updates.items())
 
     for node in nodes:
-        if node in cheap:
-            continue  # made where it is read
+        if node in cheap or is_done(node, regions, written):
+            continue  # made where it is read; written by its region
         stack: list[Node | int] = [owner.get(node, node)]
         while stack:
             at = stack[-1]
@@ -43,7 +46,7 @@ def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall
             if at in done if is_region else at in placed:
                 stack.pop()
                 continue
-            sources = calls[at][0].inputs if is_region else at.all_input_nodes  # type: ignore[index, union-attr]
+            sources = [*regions[at].inputs, *regions[at].waits] if is_region else [*at.all_input_nodes, *written.get(at, ())]  # type: ignore
             missing = [by for n in sources if n not in placed and (by := owner.get(n, n)) not in done]
             if missing:
                 stack += missing
@@ -53,12 +56,12 @@ def code_of_graph(gm: torch.fx.GraphModule, calls: list[tuple[Region, RegionCall
                 done.add(at)
                 place_region(at)  # type: ignore[arg-type]
             else:
-                _place(text, at, cheap)  # type: ignore[arg-type]
+                _place(text, at, cheap, written)  # type: ignore[arg-type]
     return text.end(nodes[-1].args[0])
 
 
-def _place(text: Text, node: Node, cheap: set[Node]) -> None:
-    """Write the line of a node that is in no region."""
+def _place(text: Text, node: Node, cheap: set[Node], written: Container[Node]) -> None:
+    """Write the line of a node that is in no region. written: calls that write into their first argument."""
     if node.op == "placeholder":
         text.argument(node)
     elif node.op == "get_attr":
@@ -68,31 +71,28 @@ def _place(text: Text, node: Node, cheap: set[Node]) -> None:
     elif node.op != "call_function":
         text.variables[node] = made = Variable(node.name)
         text.method(made, node)
-    elif not (node.target in _OFFSETS and _as_one_view(text, node) or node.target in _in_place_ops() and _in_place(text, node, cheap)):
+    elif not (node.target in _OFFSETS and _as_one_view(text, node) or node.target in in_place_ops() and _in_place(text, node, cheap, written)):
         product = None if node.kwargs else PRODUCTS.get(node.target)
         quick = product or (None if node.kwargs else VIEWS.get(node.target))
         text.variables[node] = made = Variable(node.name, is_dense=product is not None)
         text.call(made, quick or node.target, node.args, node.kwargs, is_optional=node in cheap and is_factory(node))  # type: ignore[arg-type]
 
 
-@functools.cache
-def _in_place_ops() -> dict[Any, Any]:
-    aten = torch.ops.aten
-    return {
-        aten.index_put.default: aten.index_put_.default, aten._index_put_impl.default: aten._index_put_impl_.default, aten.scatter.src: aten.scatter_.src,
-        aten.scatter.value: aten.scatter_.value, aten.scatter_add.default: aten.scatter_add_.default, aten.index_add.default: aten.index_add_.default,
-    }  # fmt: skip
-
-
-def _in_place(text: Text, node: Node, cheap: set[Node]) -> bool:
-    """Write into a tensor of zeros that is made for it, where the graph's op would copy the zeros first. Tells whether that was so."""
+def _in_place(text: Text, node: Node, cheap: set[Node], written: Container[Node]) -> bool:
+    """Write into a tensor of zeros that is made for it, or into an argument that the graph changes, where the graph's op would copy it first. Tells whether
+    that was so."""
     base: Any = node.args[0] if node.args else None
-    if not (isinstance(base, Node) and base in cheap and is_factory(base)):
+    made = Variable(node.name)
+    if node in written:
+        target = text.variables[base]
+        text.variables[node] = target
+    elif isinstance(base, Node) and base in cheap and is_factory(base):
+        target = Variable(text.new_name(f"{base.name}_fresh"))
+        text.call(target, base.target, base.args, base.kwargs)  # type: ignore[arg-type]
+        text.variables[node] = made
+    else:
         return False
-    fresh, made = Variable(text.new_name(f"{base.name}_fresh")), Variable(node.name)
-    text.call(fresh, base.target, base.args, base.kwargs)  # type: ignore[arg-type]
-    text.call(made, _in_place_ops()[node.target], (fresh, *node.args[1:]), node.kwargs)
-    text.variables[node] = made
+    text.call(made, in_place_ops()[node.target], (target, *node.args[1:]), node.kwargs)
     return True
 
 

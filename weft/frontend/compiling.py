@@ -30,6 +30,7 @@ from .regions import Region, find_regions, is_cheap
 from .rewrites import simplify
 from .structure import digest_of, structure_of
 from .translate import Translated, translate
+from .updates import find_updates, find_written, is_done, parts_of_arguments, writes_back
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +62,14 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
         else:
             calls.append((region, call))
     record.calls = [call for _, call in calls]
-    record.compute_nodes = record.covered_nodes + sum(1 for n in gm.graph.nodes if n in reasons and reasons[n] != ON_CPU)
-    for node in gm.graph.nodes:
-        if node in reasons:
-            times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
-            record.torch_ops[str(node.target)] = (times + 1, why)
+    written = find_written(gm.graph, [region for region, _ in calls])
+    left = [n for n in gm.graph.nodes if n in reasons and not is_done(n, [region for region, _ in calls], written)]
+    record.compute_nodes = record.covered_nodes + sum(1 for n in left if reasons[n] != ON_CPU and not writes_back(n))
+    for node in left:
+        times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
+        record.torch_ops[str(node.target)] = (times + 1, why)
     _tell(record)
-    return boxed(code_of_graph(gm, calls), gm, record)
+    return boxed(code_of_graph(gm, calls, written), gm, record)
 
 
 EAGER = "its tensors are on the CPU; options={'emulate': True} runs weft's kernels in the emulator"
@@ -116,7 +118,10 @@ def _tell(record: CompiledGraph, threads: int = ahead.MOST_THREADS) -> None:
 def _regions_of(gm: torch.fx.GraphModule, on_cpu: bool) -> tuple[list[Region], dict[Node, str]]:
     """Return the regions of a graph, and of every other call why it stays with torch."""
     reasons: dict[Node, str] = {} if on_cpu else _on_the_cpu(gm.graph)
-    return find_regions(gm.graph, reasons), reasons
+    reasons.update(parts_of_arguments(gm.graph))
+    regions = find_regions(gm.graph, reasons)
+    find_updates(gm.graph, regions)
+    return regions, reasons
 
 
 def _on_the_cpu(graph: torch.fx.Graph) -> dict[Node, str]:

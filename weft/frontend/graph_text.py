@@ -94,7 +94,8 @@ class Text:
         """Write a call whose results are taken apart."""
         names = ", ".join([variable.name for variable in makes])
         text = f"{self._bind(function)}({', '.join([a.name for a in args])})"
-        self._lines.append(_Line(f"{names}{'' if len(makes) > 1 else ','} = {text}", makes, args, False))
+        made = f"{names}{'' if len(makes) > 1 else ','} = " if makes else ""
+        self._lines.append(_Line(made + text, makes, args, False))
 
     def method(self, makes: Variable, node: Node) -> None:
         """Write the call of a method of a value (call_method) or of a part of the owner (call_module)."""
@@ -185,7 +186,10 @@ class Steps:
     returned: str
 
 
-_LINE = re.compile(r"(?P<call>(?P<makes>\w+(?:, \w+)*),? = (?:(?P<function>\w+)\((?P<args>.*)\)|.*?))(?:; del (?P<freed>\w+(?:, \w+)*))?")
+_LINE = re.compile(
+    r"(?P<call>(?:(?P<makes>\w+(?:, \w+)*),? = )?(?:(?P<function>\w+)\((?P<args>.*)\)|.*?))(?:; del (?P<freed>\w+(?:, \w+)*))?"
+)
+"""A line; one without results calls a region that only writes into its inputs."""
 _ARGUMENT = re.compile(r"\w+|[(\[](?:-?\d+(?:, -?\d+)*,?)?[)\]]|-?\d+")
 
 
@@ -209,7 +213,7 @@ def _step(line: str) -> Step:
         return Step(line, line, (), "", (), ())
     texts = tuple(_ARGUMENT.findall(found["args"] or ""))
     is_plain = ", ".join(texts) == found["args"]
-    return Step(line, found["call"], _names(found["makes"]), found["function"] or "", texts if is_plain else (), _names(found["freed"] or ""))
+    return Step(line, found["call"], _names(found["makes"] or ""), found["function"] or "", texts if is_plain else (), _names(found["freed"] or ""))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -138,7 +138,9 @@ class RegionCall:
         return self._eager(*inputs)
 
     def _check(self, outputs: Any, inputs: tuple[Any, ...]) -> None:
-        for index, (out, want) in enumerate(zip(outputs, self.eager(*inputs), strict=True)):
+        updated = [self.region.inputs.index(argument) for argument in self.region.updates.values()]
+        wanted = self.eager(*[value.clone() if place in updated else value for place, value in enumerate(inputs)])
+        for index, (out, want) in enumerate(zip(outputs, wanted, strict=True)):
             same = out.dtype is want.dtype and out.shape == want.shape and (out.stride() == want.stride() or out.numel() <= 1 or not _differs(out, want))
             if not same:
                 raise WrongLayout(index=index, given=_described(out), wanted=_described(want))
@@ -167,7 +169,9 @@ def eager_module(region: Region) -> torch.fx.GraphModule:
     placed: dict[Node, Node] = {n: graph.placeholder(n.name) for n in region.inputs}
     for node in region.nodes:
         placed[node] = graph.node_copy(node, lambda n: placed[n])
-    graph.output(tuple(placed[n] for n in region.outputs))
+    for value, argument in region.updates.items():
+        graph.call_function(torch.ops.aten.copy_.default, (placed[argument], placed[value]))
+    graph.output(tuple(placed[n] for n in region.returned))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 

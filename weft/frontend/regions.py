@@ -23,11 +23,19 @@ from .rewrites import CONVOLUTIONS
 
 @dataclass
 class Region:
-    """nodes: in graph order, with the cheap ones they read. inputs: nodes from outside, tensors and symbolic sizes. outputs: nodes that others read."""
+    """nodes: in graph order, with the cheap ones they read. inputs: nodes from outside, tensors and symbolic sizes. outputs: nodes that others read.
+    updates: outputs that are written into inputs of the graph, which are inputs of the region, too. waits: readers of these that come first."""
 
     nodes: list[Node]
     inputs: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
+    updates: dict[Node, Node] = field(default_factory=dict)
+    waits: list[Node] = field(default_factory=list)
+
+    @property
+    def returned(self) -> list[Node]:
+        """The outputs that a call returns: those in memory of their own."""
+        return [node for node in self.outputs if node not in self.updates]
 
 
 PRODUCTS = ("mm.default", "mm_dtype", "convolution", "attention", "grouped_mm")

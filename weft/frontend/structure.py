@@ -20,7 +20,8 @@ def structure_of(region: Region) -> Hashable:
     for node in (*region.inputs, *region.nodes):
         numbers[node] = len(numbers)
     nodes = tuple((str(n.target), _argument(n.args, numbers), _argument(dict(n.kwargs), numbers), _value(n.meta.get("val"), symbols)) for n in region.nodes)
-    return inputs, nodes, tuple(numbers[n] for n in region.outputs)
+    outputs = tuple(numbers[n] for n in region.outputs)
+    return inputs, nodes, outputs, tuple((numbers[value], numbers[argument]) for value, argument in region.updates.items())
 
 
 def digest_of(structure: Hashable, region: Region) -> str:

@@ -46,7 +46,8 @@ def translate(region: Region) -> Translated:
         for node in region.nodes:
             values[node] = _value(t, node, values)
         for node in region.outputs:
-            fd.add_output(_output(t, node, values[node]))
+            updated = region.updates.get(node)
+            fd.add_output(_output(t, node, values[node]), None if updated is None else values[updated])
     return Translated(fd)
 
 

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad, profiler
 from ..options import in_block
 from ..runtime import profile
 from ..runtime.binding import span_elems
+from ..runtime.calls import settings_and_gradients
 from ..runtime.storage_check import checker
 from ..runtime.warm_path import ALIGNED, guard_of, written
 from .calling import PRODUCTS, REINTERPRET, VIEWS
@@ -129,9 +130,9 @@ class WarmGraph:
                     chain.place = f"{tuple(made.shape)}, {made.stride()}, {made.storage_offset() - chain.begin}"
             return
         warm = call.warm(inputs) if self._guard is not None and len(step.args) == len(inputs) else None
-        if warm is None or warm.settings is not in_block or not _is_plain(warm.run, step):
+        if warm is None or warm.settings not in (in_block, settings_and_gradients) or not _is_plain(warm.run, step):
             return
-        self._options = self._options or warm.settings()
+        self._options = self._options or in_block()  # the question asks for gradients by itself
         self._spans.update({name: span for name, span in zip(step.args, warm.fits.spans, strict=True) if name in self._seen})  # type: ignore[attr-defined]
         unknown = {name: value for name, value in zip(step.args, inputs) if name not in self._known and name not in self._seen}
         self._noted[number] = _Noted(warm.run, list(unknown), guard_of(list(unknown.values())))
@@ -248,16 +249,19 @@ _OF_TORCH = (BuiltinFunctionType, MethodDescriptorType)
 # ---------------------------------------------------------------- prepared calls
 _SHARED = ("prepared", "values", "config", "arguments", "slots", "_", "status", "queue")
 """Variables of prepared calls that mean nothing after a launch: all regions have the same."""
+_CAREFUL = re.compile(r"return careful\(.*\)")
+"""The call of a function for inputs that lie across each other: in a graph, that of the region as ever."""
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w|=[^=])")
 """A name, and no attribute and no keyword."""
 
 
 def _is_plain(run: Any, step: Step) -> bool:
-    """True when the statements of a prepared call can stand elsewhere: they come to their end, and have no texts in them."""
+    """True when the statements of a prepared call can stand elsewhere: they come to their end (or to the call of another function, where an input that is
+    written lies across another one), and have no texts in them."""
     parts = getattr(run, "parts", None)
     if parts is None or len(parts.returned) != len(step.makes) or len(parts.arguments) != 2 * len(step.args):
         return False
-    return not any("return" in line or "'" in line or '"' in line for line in run.lines)
+    return not any("return" in _CAREFUL.sub("", line) or "'" in line or '"' in line for line in run.lines)
 
 
 def _can_be_laid_out(run: Any, result: str, view: Step) -> bool:
@@ -291,7 +295,7 @@ def _written_out(run: Any, number: int, step: Step, views: dict[str, Step]) -> t
     def renamed(text: str) -> str:
         return _WORD.sub(lambda found: new.get(found[0], found[0]), text)
 
-    lines = [renamed(line) for line in run.lines]
+    lines = [renamed(_CAREFUL.sub("raise w_misfit", line)) for line in run.lines]
     lines += [f"{name} = {renamed(result)}" for name, result in zip(made, parts.returned) if placed.get(result) != name]
     if left:
         lines.append(" = ".join([*left, "None"]))  # memory between kernels

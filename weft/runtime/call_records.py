@@ -2,8 +2,8 @@
 
 A record is what the function of one signature was written from (`weft.runtime.warm_path.RunParts`), and of each launch its kernel's text and its plan. Its
 key names the definition (by a digest that whoever keeps records chooses), sizes, strides, types, alignments, the chip, the settings, and every file of weft:
-a record that is found is right, and what is not found is prepared as ever. Kernels come from the same cache as always. Calls that write into inputs, whose
-settings check or tune, and what holds objects that no file can hold are not recorded. Read first: `RecordedCalls`.
+a record that is found is right, and what is not found is prepared as ever. Kernels come from the same cache as always. Calls that copy one input into
+another, whose settings check or tune, and what holds objects that no file can hold are not recorded. Read first: `RecordedCalls`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from ..options import Options, current, in_block
 from . import engines, kept_code, philox_state, profile, warm_path, work_memory
 from .arguments import flattened
 from .binding import span_elems
+from .calls import settings_and_gradients
 from .engines import BuiltKernel, Engine, LaunchPlan, Memory
+from .gradient_check import was_written
 from .outputs import Layout
 from .record_text import Later, NoRecord, as_text, decoded, encoded
 from .storage_check import checker
@@ -47,7 +49,7 @@ RECORD, CODE = "record", "code"
 """Its place in an entry's metadata, and that of the code of its functions among the byte strings."""
 
 _DATA = re.compile(r"(size|stride|dtype)\w*|number_\d+|torch\d+_\d+")
-_MADE = re.compile(r"launch\d+|zeroed_memory|default_stream|nothing|gpu|empty|place|stream|device")
+_MADE = re.compile(r"launch\d+|was_written|zeroed_memory|default_stream|nothing|gpu|empty|place|stream|device")
 """Names of constants: those that are kept as they are, and those that every process makes for itself."""
 
 
@@ -161,7 +163,8 @@ class _Kernel:
 
 @dataclass
 class _Record:
-    """See the module. ops: name -> scalar op. torch_calls: name -> (op, attributes, layouts). random_ops: 0 for none."""
+    """See the module. ops: name -> scalar op. torch_calls: name -> (op, attributes, layouts). random_ops: 0 for none. writes: into inputs. careful: the
+    function for inputs that lie across one that is written."""
 
     kinds: tuple[str, ...]
     parts: dict[str, Any]
@@ -170,6 +173,8 @@ class _Record:
     torch_calls: dict[str, tuple[str, dict[str, Any], tuple[Any, ...]]]
     kernels: list[_Kernel]
     random_ops: int
+    writes: bool = False
+    careful: "_Record | None" = None
 
 
 @dataclass(eq=False)
@@ -188,17 +193,24 @@ _PARTS = ("arguments", "allocations", "before", "steps", "after", "returned")
 def _record_of(caller: Any, prepared: Any) -> _Record:
     """Return the record of a prepared call. Errors: NoRecord."""
     shared = caller.shared
-    if shared.outputs.copies or any(alias is not None for alias in shared.outputs.alias):
-        raise NoRecord("it writes into an input")
+    if shared.outputs.copies:
+        raise NoRecord("it copies an input into another")
     if shared.has_scatters:
         raise NoRecord("torch's setting decides how it scatters, and a record knows weft's settings only")
-    parts = getattr(prepared.run, "parts", None)
+    return _record_of_run(caller, prepared.run, prepared.runtimes, prepared.plans)
+
+
+def _record_of_run(caller: Any, run: Any, runtimes: Sequence[Any], plans: Sequence[LaunchPlan]) -> _Record:
+    parts = getattr(run, "parts", None)
     if parts is None:
         raise NoRecord("its function is wrapped")
     record = _Record(tuple(caller._kinds), {name: getattr(parts, name) for name in _PARTS}, {}, {}, {}, [], 0)
+    record.writes = any(alias is not None for alias in caller.shared.outputs.alias)
     for name, value in parts.constants.items():
         if name == "take":
-            record.random_ops = shared.random_ops
+            record.random_ops = caller.shared.random_ops
+        elif name == "careful":
+            record.careful = _record_of_run(caller, value, runtimes, value.plans)
         elif name.startswith("op_"):
             record.ops[name] = next(op for op, function in EVALUATORS.items() if function is value)
         elif isinstance(value, TorchCall):
@@ -207,7 +219,7 @@ def _record_of(caller: Any, prepared: Any) -> _Record:
             record.data[name] = value
         elif not _MADE.fullmatch(name):
             raise NoRecord(f"the constant {name}")
-    for runtime, plan in zip(prepared.runtimes, prepared.plans, strict=True):
+    for runtime, plan in zip(runtimes, plans, strict=True):
         program = runtime.program
         block = tuple(int(n.value) if n.is_const else None for n in program.block)
         fields = {name: getattr(program, name) for name in _KEPT_FIELDS} | {"origins": as_text(program.origins, _CLASSES)}
@@ -238,6 +250,10 @@ def _rebuilt(record: _Record, engine: Engine, options: Options) -> tuple[Callabl
         constants["take"] = philox_state.taker(engine.device, record.random_ops, kernels[0].program.name)
     if engine.device is not None:
         constants.update(stream=engines.stream_reader(engine.device), device=engine.device)
+    if record.writes:
+        constants["was_written"] = was_written
+    if record.careful is not None:
+        constants["careful"], _ = _rebuilt(record.careful, engine, options)
     return warm_path.write_run(warm_path.RunParts(**record.parts, constants=constants)), list(dict.fromkeys(kernels))
 
 
@@ -295,6 +311,7 @@ class RecordedCalls:
         self._table: dict[Any, tuple[Any, ...]] = {}
         self._last: list[tuple[Any, ...]] = [()]
         self._kinds: tuple[str, ...] = ()
+        self._settings: Callable[[], Any] = in_block  # what calls ask for beside their values
         self._signature: Callable[..., Any] | None = None
         self.execute: Callable[..., Any] = self._first
 
@@ -320,7 +337,7 @@ class RecordedCalls:
         if entry is None or any(kind != warm_path.TENSOR and not warm_path.is_scalar(kind) for kind in self._kinds):
             return None
         tensors, fits = _storage_check(self._kinds, values)
-        return warm_path.Warm(warm_path.guard_of([v for _, v in tensors]), entry[1], in_block, fits, tuple(v.data_ptr() for _, v in tensors))
+        return warm_path.Warm(warm_path.guard_of([v for _, v in tensors]), entry[1], self._settings, fits, tuple(v.data_ptr() for _, v in tensors))
 
     def _first(self, inputs: Sequence[Any], *, device: Any = None) -> Any:
         return self._cold(inputs, device, (), ())
@@ -373,6 +390,8 @@ class RecordedCalls:
         if self._kinds not in ((), record.kinds):
             return False
         run, kernels = _rebuilt(record, engine, options)
+        if record.writes:
+            self._settings = settings_and_gradients
         self._runs[key] = record.kinds, run
         self._recorded += [k for k in kernels if k not in self._recorded]
         self.entries += _entries_of(key, record)
@@ -384,8 +403,8 @@ class RecordedCalls:
         fits(*(v for _, v in tensors), *(v.data_ptr() for _, v in tensors), *(None for _ in tensors))
         if not self._kinds:
             constants = {
-                "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": in_block, "profiling": profile.active,
-                "records_gradients": torch.is_grad_enabled,
+                "last": self._last, "find": self._table.get, "cold": self._cold, "checked": self._checked, "settings": self._settings,
+                "profiling": profile.active, "records_gradients": torch.is_grad_enabled,
             }  # fmt: skip
             execute, self._signature = warm_path.write_execute(kinds, constants)
             self._kinds, self.execute = kinds, execute
@@ -395,7 +414,7 @@ class RecordedCalls:
             scalars += [type(value)] if warm_path.is_scalar(kind) else []
             scalars += [value] if kind == warm_path.SHAPE_SCALAR else []
         key, low, _ = self._signature(values, device)  # type: ignore[misc]
-        entry = (warm_path.guard_with_mode(guarded), run, in_block(), device, *scalars, fits, *(v.data_ptr() for _, v in tensors))
+        entry = (warm_path.guard_with_mode(guarded), run, self._settings(), device, *scalars, fits, *(v.data_ptr() for _, v in tensors))
         self._table[key] = entry
         if not low:
             self._last[0] = entry

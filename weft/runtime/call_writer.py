@@ -107,7 +107,10 @@ class _CallWriter:
     def write(self) -> Callable[..., Any]:
         in_place = self._in_place()
         careful = self._write([False] * len(in_place))
-        return self._write(in_place, careful) if any(in_place) else careful
+        if not any(in_place):
+            return careful
+        setattr(careful, "plans", self.plans)  # for whoever keeps calls
+        return self._write(in_place, careful)
 
     # -- outputs that are written into inputs
     def _check_alias_shapes(self) -> None:

@@ -1,0 +1,212 @@
+"""Arguments that a graph changes are written by the kernels of regions, or in part by torch's ops, wherever nothing reads the old values afterwards.
+
+Each program runs compiled (strict, in the emulator with its checks) and in eager torch, several calls, and must leave equal arguments and return equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from weft.frontend.backend import GRAPHS, backend
+
+
+def _compiled(function: Callable[..., object], **options: bool) -> Callable[..., object]:
+    torch._dynamo.reset()
+    return torch.compile(function, backend=backend, dynamic=False, options={"emulate": True, "strict": True, **options})
+
+
+
+def _check(function: Callable[..., object], make: Callable[[], list[torch.Tensor]], calls: int = 4, **options: bool) -> None:
+    """Compare `calls` calls with eager float64, argument by argument and result by result."""
+    fast = _compiled(function, **options)
+    given = make()
+    wanted = [v.double() if v.is_floating_point() else v.clone() for v in given]
+    with torch.no_grad():
+        for _ in range(calls):
+            made, want = fast(*given), function(*wanted)
+            for a, b in zip([*given, *_flat(made)], [*wanted, *_flat(want)], strict=True):
+                torch.testing.assert_close(a.double(), b.double(), rtol=1e-5, atol=1e-5)
+                assert a.shape == b.shape
+
+
+def _flat(value: object) -> list[torch.Tensor]:
+    return [] if value is None else [value] if isinstance(value, torch.Tensor) else list(value)  # type: ignore[call-overload]
+
+
+def _updates() -> int:
+    return sum(len(call.region.updates) for graph in GRAPHS for call in graph.calls)
+
+
+def _copies() -> int:
+    """Copies into arguments that torch makes."""
+    return sum(times for graph in GRAPHS for op, (times, _) in graph.torch_ops.items() if "copy_" in op)
+
+
+SHAPES = [(33, 65), (1, 257), (257, 1), (4, 3, 5)]
+
+
+def _pair(*shape: int) -> Callable[[], list[torch.Tensor]]:
+    return lambda: [torch.randn(shape) for _ in range(2)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_update_is_written_by_its_kernel(shape: tuple[int, ...], debug: bool) -> None:
+    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        p.mul_(0.9).add_(g, alpha=0.1)
+        return p * 2
+
+    _check(step, _pair(*shape), debug=debug)
+    assert (_updates(), _copies()) == (1, 0)
+
+
+def test_readers_of_the_old_value_come_first() -> None:
+    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        norm = p.square().sum().sqrt()
+        product = p @ g.t()
+        p.add_(torch.softmax(g, -1))
+        return product + norm
+
+    _check(step, _pair(24, 40))
+    assert (_updates(), _copies()) == (1, 0)
+
+
+def test_a_product_with_the_new_value_reads_it() -> None:
+    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        old = p @ g.t()
+        p.add_(g)
+        return old - p @ g.t()
+
+    _check(step, _pair(24, 40))
+
+
+def test_two_arguments_change_places() -> None:
+    def step(a: torch.Tensor, b: torch.Tensor) -> None:
+        kept = a * 1.5
+        a.copy_(b * 0.5)
+        b.copy_(kept)
+
+    _check(step, _pair(9, 130))
+
+
+def test_an_update_whose_readers_need_it_stays_a_copy() -> None:
+    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        new = torch.tanh(p) + g
+        late = (new @ g.t()).sum() + (p @ g.t())
+        late = torch.relu(late) * (p.sum() + (new @ new.t()).sum())  # reads the old value behind a product of the new one
+        p.copy_(new)
+        return late
+
+    _check(step, _pair(12, 20))
+
+
+def test_a_result_that_is_returned_has_memory_of_its_own() -> None:
+    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        new = p + g
+        p.copy_(new)
+        return new
+
+    fast = _compiled(step)
+    p, g = torch.randn(8, 64), torch.randn(8, 64)
+    with torch.no_grad():
+        made = fast(p, g)
+        kept = made.clone()  # type: ignore[attr-defined]
+        p.zero_()
+    torch.testing.assert_close(made, kept, rtol=0, atol=0)
+
+
+def test_arguments_that_overlap_are_right() -> None:
+    def step(p: torch.Tensor, g: torch.Tensor) -> None:
+        p.add_(g)
+
+    def overlapping() -> list[torch.Tensor]:
+        return [torch.randn(40, 33) for _ in range(2)]
+
+    _check(step, overlapping)
+    fast = _compiled(step)
+    whole, again = (torch.arange(300, dtype=torch.float32) for _ in range(2))
+    with torch.no_grad():
+        for _ in range(5):
+            fast(whole[1:257], whole[0:256])
+            step(again[1:257], again[0:256].clone())
+    torch.testing.assert_close(whole, again, rtol=0, atol=0)
+
+
+def test_strided_and_narrow_arguments() -> None:
+    def step(p: torch.Tensor, g: torch.Tensor, n: torch.Tensor) -> None:
+        p.mul_(g)
+        n.add_(1)
+
+    for p in (torch.randn(33, 20).t(), torch.randn(40, 66)[::2, ::2], torch.randn(8, 20, dtype=torch.bfloat16)):
+        fast = _compiled(step)
+        g, n = torch.rand(p.shape) + 0.5, torch.tensor(0)
+        want, wide = p.double(), g.double()
+        with torch.no_grad():
+            for _ in range(4):
+                fast(p, g, n)
+                want = (want * wide).to(p.dtype).double()
+        torch.testing.assert_close(p.double(), want, rtol=2**-6 if p.dtype is torch.bfloat16 else 1e-5, atol=1e-5)
+        assert int(n) == 4
+
+
+def test_a_slice_of_a_cache_is_written_alone() -> None:
+    def step(cache: torch.Tensor, key: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        cache[:, :, 5:6] = key * 2
+        cache2 = torch.softmax(cache.float(), -1)
+        return cache2.sum(2) + place
+
+    _check(step, lambda: [torch.randn(2, 3, 9, 16), torch.randn(2, 3, 1, 16), torch.tensor([1.0])])
+    assert _copies() == 0
+    assert sum("slice_scatter" in op for graph in GRAPHS for op in graph.torch_ops) == 1
+
+
+def test_rows_of_a_cache_by_index_are_written_in_place() -> None:
+    def step(cache: torch.Tensor, key: torch.Tensor, place: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = cache.sum()
+        cache.index_copy_(1, place, torch.sigmoid(key))
+        return cache.square().sum(1), before
+
+    _check(step, lambda: [torch.randn(2, 9, 16), torch.randn(2, 2, 16), torch.tensor([3, 7])])
+    assert _copies() == 0
+
+
+def test_values_that_come_from_the_cache_itself() -> None:
+    def step(cache: torch.Tensor, key: torch.Tensor) -> None:
+        cache[:, 1:] = cache[:, :-1].clone()
+        cache[:, 0] = key
+
+    _check(step, lambda: [torch.randn(3, 17), torch.randn(3)])
+
+
+def test_running_statistics_of_a_batch_norm_in_training() -> None:
+    torch.manual_seed(0)
+    eager = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5), torch.nn.ReLU()).double()
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5), torch.nn.ReLU())
+    model.load_state_dict(eager.state_dict())
+    fast = _compiled(model)
+    for _ in range(4):
+        x = torch.randn(4, 3, 9, 9)
+        fast(x).square().mean().backward()  # type: ignore[attr-defined]
+        eager(x.double()).square().mean().backward()
+    for (name, a), (_, b) in zip(model.state_dict().items(), eager.state_dict().items(), strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-5, atol=1e-5, msg=name)
+    for a, b in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(a.grad.double(), b.grad, rtol=1e-4, atol=1e-5)  # type: ignore[union-attr]
+
+
+def test_a_saved_argument_that_changes_is_seen_by_autograd() -> None:
+    def step(p: torch.Tensor) -> None:
+        p.mul_(2)
+
+    fast = _compiled(step)
+    p = torch.randn(4, 64)
+    w = torch.randn(4, 64, requires_grad=True)
+    loss = (w * p).sum()
+    with torch.no_grad():
+        for _ in range(4):
+            fast(p)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -1,0 +1,188 @@
+"""Results that are written straight into an argument of the graph.
+
+A graph that changes its arguments (an optimizer's step, running statistics, a cache of keys) computes the new values and ends with `copy_(argument, value)`.
+Where a region computes the value, its kernel can store it in the argument's memory at once. That saves a copy of the tensor: one load and one store per
+element. Where torch's op writes a part of the argument (`index_put`, `slice_scatter`), its in-place form writes that part alone, and saves two copies.
+Both are right only if nothing reads the old value afterwards, so every other reader of the argument has to run before.
+Read first: `find_updates`, `find_written`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from .regions import Region, is_cheap
+
+Unit = Node | int
+"""What runs at once: the number of a region, or a node that is in none."""
+
+
+def find_updates(graph: Graph, regions: list[Region]) -> None:
+    """Note in each region which of its outputs it writes into arguments of the graph, and which readers of these it waits for."""
+    order = _Order(regions)
+    for argument, value, others in _candidates(graph):
+        at = order.owner.get(value)
+        if at is None or value in regions[at].updates or argument in regions[at].updates.values() or not _is_alike(argument, value):
+            continue
+        waits = [node for node in others if order.unit(node) != at]
+        if value in regions[at].outputs and not order.is_needed(at, waits):
+            regions[at].updates[value] = argument
+            regions[at].waits += waits
+            if argument not in regions[at].inputs:
+                regions[at].inputs.append(argument)
+
+
+def find_written(graph: Graph, regions: list[Region]) -> dict[Node, list[Node]]:
+    """Return the calls of torch's that can write into their first argument, an argument of the graph, each with the nodes that have to run before."""
+    order = _Order(regions)
+    for argument, value, others in _candidates(graph):
+        if value in order.owner or value.target not in in_place_ops() or value.args[0] is not argument or _shows(argument, value.args[1:]):
+            continue
+        waits = [node for node in others if node is not value]
+        if not order.is_needed(value, waits):
+            order.waits[value] = waits
+    return order.waits
+
+
+def parts_of_arguments(graph: Graph) -> dict[Node, str]:
+    """Return the calls that write a slice of an argument, with why no region takes them: a kernel would load and store the whole argument."""
+    found: dict[Node, str] = {}
+    for argument, value, _ in _candidates(graph):
+        if value.target is torch.ops.aten.slice_scatter.default and value.args[0] is argument and _takes_values_as_they_are(value):
+            found[value] = "it writes a part of an argument in place"
+    return found
+
+
+def _takes_values_as_they_are(scatter: Node) -> bool:
+    """Let a `slice_scatter` take its values without the `copy` that lays them out as the slice lies; False where the copy does more."""
+    copy: Any = scatter.args[1]
+    if not (isinstance(copy, Node) and copy.target is torch.ops.aten.copy.default):
+        return True
+    values: Any = copy.args[1]
+    a, b = copy.meta.get("val"), values.meta.get("val") if isinstance(values, Node) else None
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or (a.dtype, a.device, tuple(a.shape)) != (b.dtype, b.device, tuple(b.shape)):
+        return False
+    scatter.replace_input_with(copy, values)
+    if not copy.users:
+        copy.graph.erase_node(copy)
+    return True
+
+
+def writes_back(node: Node) -> bool:
+    """True for a call that ends a graph: it copies a value into an argument."""
+    return node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+
+
+def is_done(copy: Node, regions: list[Region], written: dict[Node, list[Node]]) -> bool:
+    """True for a call of `copy_` whose value is in its argument already."""
+    if not writes_back(copy):
+        return False
+    argument, value = copy.args[:2]
+    return value in written and value.args[0] is argument or any(region.updates.get(value) is argument for region in regions)  # type: ignore[union-attr, arg-type]
+
+
+@functools.cache
+def in_place_ops() -> dict[Any, Any]:
+    """Ops that copy a tensor and write a part of the copy -> the op that writes into the tensor."""
+    aten = torch.ops.aten
+    return {
+        aten.index_put.default: aten.index_put_.default, aten._index_put_impl.default: aten._index_put_impl_.default, aten.scatter.src: aten.scatter_.src,
+        aten.scatter.value: aten.scatter_.value, aten.scatter_add.default: aten.scatter_add_.default, aten.index_add.default: aten.index_add_.default,
+        aten.slice_scatter.default: write_slice,
+    }  # fmt: skip
+
+
+def write_slice(base: torch.Tensor, values: torch.Tensor, *place: Any) -> torch.Tensor:
+    """Write values into `base.slice(*place)`, and return `base`."""
+    torch.ops.aten.slice.Tensor(base, *place).copy_(values)
+    return base
+
+
+class _Order:
+    """What has to run before what. owner: the region of a node. waits: what calls that are no regions wait for, beside what they read."""
+
+    def __init__(self, regions: list[Region]) -> None:
+        self.regions = regions
+        self.owner = {node: at for at, region in enumerate(regions) for node in region.nodes if not is_cheap(node)}
+        self.waits: dict[Node, list[Node]] = {}
+
+    def unit(self, node: Node) -> Unit:
+        return self.owner.get(node, node)
+
+    def is_needed(self, wanted: Unit, nodes: list[Node]) -> bool:
+        """True when one of these nodes needs what `wanted` computes, directly or through others."""
+        seen: set[Unit] = set()
+        stack = list(nodes)
+        while stack:
+            unit = self.unit(stack.pop())
+            if unit == wanted:
+                return True
+            if unit not in seen:
+                seen.add(unit)
+                stack += self._before(unit)
+        return False
+
+    def _before(self, unit: Unit) -> list[Node]:
+        if isinstance(unit, int):
+            return self.regions[unit].inputs + self.regions[unit].waits
+        return unit.all_input_nodes + self.waits.get(unit, [])
+
+
+def _candidates(graph: Graph) -> Iterator[tuple[Node, Node, list[Node]]]:
+    """Yield (argument of the graph, value that is copied into it, calls that read the argument) where no result of the graph shows one of the two."""
+    results = set(graph.output_node().all_input_nodes)
+    for copy in list(graph.nodes):
+        if not writes_back(copy):
+            continue
+        argument, value = copy.args[:2]
+        if isinstance(value, Node) and _readers(value, copy, results) is not None:
+            others = _readers(argument, copy, results)
+            if others is not None:
+                yield argument, value, others
+
+
+def _readers(read: Node, copy: Node, results: set[Node]) -> list[Node] | None:
+    """Return the calls that read a node, through views too, but `copy`; None where a result of the graph shows it, or it is copied elsewhere."""
+    if read in results:
+        return None
+    out: dict[Node, None] = {}
+    stack = [user for user in read.users if user is not copy]
+    while stack:
+        user = stack.pop()
+        if user in results and is_cheap(user) or user.target is torch.ops.aten.copy_.default:
+            return None
+        if is_cheap(user):
+            stack.extend(user.users)
+        else:
+            out[user] = None
+    return list(out)
+
+
+def _shows(argument: Node, others: Any) -> bool:
+    """True when one of these arguments of a call is the argument of the graph, or a view of it."""
+    stack: list[Node] = []
+    torch.fx.node.map_arg(others, stack.append)
+    while stack:
+        node = stack.pop()
+        if node is argument:
+            return True
+        if node.op == "call_function" and is_cheap(node):
+            stack += node.all_input_nodes
+    return False
+
+
+def _is_alike(argument: Node, value: Node) -> bool:
+    """True for tensors of one type, device, known size and layout, with a place for every element."""
+    a, b = argument.meta.get("val"), value.meta.get("val")
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or a.is_complex():
+        return False
+    fixed = all(isinstance(n, int) for n in (*a.shape, *a.stride(), *b.shape, *b.stride()))
+    return fixed and (a.dtype, a.device, a.shape, a.stride()) == (b.dtype, b.device, b.shape, b.stride())
+
+
+__all__ = ["find_updates", "find_written", "in_place_ops", "is_done", "parts_of_arguments", "write_slice", "writes_back"]
