@@ -40,14 +40,14 @@ from .schedulers.base import Decline, ScheduleResult, Scheduler
 class NoScheduler(Unsupported):
     code = "W400"
     what = "Can not find a scheduler to schedule fusion segment; each declined:\n{reasons}{lines}"
-    fix = "cut the definition where the reasons point, by ops.segment_set(x) or into two definitions, or compute that op with torch"
+    fix = "cut the definition at the ops that the reasons name, with ops.segment_set(x) or as two definitions, or compute such an op with torch"
 
     def __init__(self, reasons: dict[str, str], exprs: Sequence[Expr] = ()) -> None:
         """exprs: what was to be scheduled; the lines where the user wrote it are named."""
         self.reasons = reasons
         written = dict.fromkeys((e.op_name, e.line) for e in exprs if e.line is not None)
         lines = [f"\n    {op} is at {place_text(line)}" for op, line in written if line is not None]
-        shown = {name: reason for name, reason in reasons.items() if name not in _NEVER_APPLY} or reasons
+        shown = {name: reason for name, reason in reasons.items() if name not in NEVER_APPLY} or reasons
         more = ["\n    ..."] if len(lines) > MOST_LINES else []
         super().__init__(reasons="\n".join(f"    {name}: {reason}" for name, reason in shown.items()), lines="".join(lines[:MOST_LINES] + more))
 
@@ -55,8 +55,8 @@ class NoScheduler(Unsupported):
 MOST_LINES = 8
 """Lines of the user that an error names."""
 
-_NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
-"""Schedulers that no definition of arithmetic is for: their reasons help nobody."""
+NEVER_APPLY = frozenset({"expr_eval", "no_op", "matmul"})
+"""Schedulers that never take a definition of arithmetic: reports leave out their reasons."""
 
 
 WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp, WrittenOp)

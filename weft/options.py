@@ -203,63 +203,69 @@ class Options:
     """
 
     dump: tuple[str, ...] = _setting(
-        _dump_list, "", "what to write down: a comma list of " + ", ".join(DUMP_KINDS) + "; kind:step_pattern@kernel_pattern limits a kind"
+        _dump_list, "", "what to dump: a comma list of " + ", ".join(DUMP_KINDS) + "; kind:step_pattern@kernel_pattern restricts a kind"
     )
-    dump_dir: str = _setting(_text, "", "folder for dumps and for the files of a failed compilation; empty: print, and use a private temporary folder")
+    dump_dir: str = _setting(_text, "", "folder for dumps and files of a failed compilation; empty: dumps are printed, files go to a temporary folder")
     cache: bool = _setting(_switch, True, "keep compiled kernels on disk")
     cache_dir: str = _setting(_text, "~/.cache/weft", "folder of the disk cache")
     require_cached: bool = _setting(
-        _switch, False, "a kernel that is not in the disk cache raises an error instead of being compiled: for servers that start from weft.precompile"
+        _switch, False, "raise an error for a kernel that is not in the disk cache, instead of compiling it: for servers that start from weft.precompile"
     )
-    cache_limit_mib: int = _setting(_count, 2048, "size limit of the disk cache in MiB; the entries used longest ago go first; 0: no limit")
+    cache_limit_mib: int = _setting(_count, 2048, "size limit of the disk cache in MiB; the least recently used entries are removed first; 0: no limit")
     kept_kernels: int = _setting(
         _count, 2048,
-        "how many kernels stay loaded in a process when no definition uses them, in the emulator at all; the ones used longest ago go first; 0: no limit",
+        "how many kernels a process keeps loaded: on a GPU, of those that no definition uses any more; in the emulator, of all;"
+        " the least recently used go first; 0: no limit",
     )  # fmt: skip
-    emulate: str = _setting(_one_of("auto", "on", "off"), "auto", "run kernels in the emulator: auto = when the tensors are not on a GPU")
-    chip: str = _setting(_text, "H100", "the chip that the emulator imitates: a name of weft.arch.CHIPS")
+    emulate: str = _setting(_one_of("auto", "on", "off"), "auto", "run kernels in the emulator; auto: when the tensors are not on a GPU")
+    chip: str = _setting(_text, "H100", "the chip that the emulator imitates, by its name in weft.arch.CHIPS")
     check: tuple[str, ...] = _setting(
-        _check_list, "", "checks of the emulator: a comma list of " + ", ".join(CHECK_KINDS) + "; tensors on a GPU are copied to it", changes_code=True
-    )
-    verify: bool = _setting(_switch, False, "check kernels after every pass of lowering, for who changes passes; tests do")
-    seed: int | None = _setting(_optional_count, "", "order of threads and copies in the emulator, the same for the same number; empty: in order")
-    isolate: bool = _setting(_switch, False, "run kernels of the emulator in a child process with a time limit: whatever they do, this process lives on")
+        _check_list, "",
+        "checks of the emulator: a comma list of " + ", ".join(CHECK_KINDS) + "; tensors on a GPU are copied to the CPU and run in the emulator",
+        changes_code=True,
+    )  # fmt: skip
+    verify: bool = _setting(_switch, False, "check the kernel IR after every lowering pass, for developers of passes; tests have it on")
+    seed: int | None = _setting(_optional_count, "", "seed of the emulator's thread and copy order; the same seed repeats the run; empty: program order")
+    isolate: bool = _setting(_switch, False, "run emulated kernels in a child process with a time limit, which protects this process from crashes and hangs")
     bounds: bool = _setting(
-        _switch, False, "kernels on a GPU report positions of index tensors that are out of range: the next call, or weft.synchronize(), raises",
+        _switch, False, "kernels on a GPU report out-of-range positions in index tensors; the next call, or weft.synchronize(), raises the error",
         changes_code=True,
     )  # fmt: skip
     deterministic: bool = _setting(
         _switch, False,
-        "scatter and scatter_add give the same bits every time: sums in one order, the last of equal positions; also under torch.use_deterministic_algorithms",
+        "scatter and scatter_add return the same bits in every run: sums are added in a fixed order, and of equal positions the last one"
+        " wins; torch.use_deterministic_algorithms has the same effect",
     )  # fmt: skip
     device_line_info: bool = _setting(_switch, False, "put line numbers into the machine code, for profilers", changes_code=True)
     ptxas_verbose: bool = _setting(_switch, False, "print registers, shared memory and spills of every kernel that is compiled")
-    fast_math: bool = _setting(_switch, False, "approximate division, square root and exponentials, and flush denormals", changes_code=True)
+    fast_math: bool = _setting(_switch, False, "use approximate division, square root and exponentials, and flush denormals to zero", changes_code=True)
     rows: str = _setting(
         _one_of("auto", "register", "tma", "specialized"), "auto",
-        "how normalizations keep their rows: auto = as predicted to be fastest, register, tma = loaded by TMA, specialized = by warps that only load",
+        "how normalizations keep their rows; auto: what is predicted to be fastest; register: in registers; tma: in shared memory,"
+        " loaded by TMA; specialized: loaded by warps of their own (warp specialization)",
         changes_code=True,
     )  # fmt: skip
     dependent_launch: str = _setting(
         _one_of("auto", "on", "off"), "auto",
-        "a kernel may start before the one in front of it has ended, and waits for that by itself (sm_90 and later): auto = where it was measured to pay",
+        "programmatic dependent launch (sm_90 and later): a kernel may start before the previous one has ended, and waits"
+        " for its results inside; auto: where measurements showed a gain",
         changes_code=True,
     )  # fmt: skip
     launch_graphs: bool = _setting(
-        _switch, False, "several kernels of a call are launched as one CUDA graph from the third call on, with new arguments where these have changed"
+        _switch, False, "launch several kernels of a call as one CUDA graph from the third call on; changed arguments are updated in the graph"
     )
     tune: bool = _setting(
-        _switch, False, "time the best candidates of each kernel on the device that it is for, and keep the fastest: docs/tuning.md; off: choose by prediction"
+        _switch, False, "time the best candidates for each kernel on its device and keep the fastest (docs/tuning.md); off: choose by prediction"
     )
-    tune_limit_s: int = _setting(_count, 60, "seconds that a call may spend on tuning; what is not timed by then keeps the choice made so far")
+    tune_limit_s: int = _setting(_count, 60, "seconds that one call may spend on tuning; kernels not timed by then use the best choice so far")
     strict_schedules: bool = _setting(
-        _switch, False, "a scheduler that took a fusion and then fails raises its error; otherwise the call goes on without it, and the log warns"
+        _switch, False, "raise the error of a scheduler that accepted a fusion and then failed; off: log a warning and use the next scheduler"
     )
     partition: str = _setting(
-        _text, "best", "how definitions are cut into kernels: best = for the fewest bytes and launches, single = one per op, a number = at random (for tests)"
+        _text, "best", "how definitions are cut into kernels; best: for the fewest bytes and launches; single: one per op; a number: random with this seed"
     )
     nvrtc: str = _setting(_text, "", "path of the NVRTC library to use; empty: find one")
-    preload: bool = _setting(_switch, True, "import the runtime with FusionDefinition, and where there is a GPU driver load NVRTC beside the program")
+    preload: bool = _setting(_switch, True, "import the runtime together with FusionDefinition, and load NVRTC in the background if there is a GPU driver")
 
     @property
     def cache_path(self) -> Path:
@@ -322,7 +328,7 @@ def _as_text(value: object) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a sentence that names the known words closest to `name`."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return "did you mean " + " or ".join(close) + "?" if close else "nothing is spelled like it"
+    return "did you mean " + " or ".join(close) + "?" if close else "no known name is similar"
 
 
 def _unset(default: object) -> str:

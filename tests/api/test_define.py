@@ -120,7 +120,7 @@ def test_arguments_of_other_types_are_a_type_error(fd, arguments):
         ({"shape": [-2]}, r"The value -2 at index 0 was neither symbolic\(-1\), zero_element\(0\), broadcast\(1\), or static\(>1\)"),
         ({"shape": [2, 3], "contiguity": [True]}, r"Length of contiguity argument \(1\) must match that of sizes argument \(2\)"),
         ({"shape": [1], "contiguity": [True]}, "contiguity True at position 0 is for dimension 0, a dimension of size 1"),
-        ({"shape": [2, 3], "contiguity": True, "stride_order": [0, 0]}, r"stride_order \[0, 0\] is no permutation of 0 to 1"),
+        ({"shape": [2, 3], "contiguity": True, "stride_order": [0, 0]}, r"stride_order \[0, 0\] is not a permutation of 0 to 1"),
         ({"shape": [2, 3], "contiguity": True, "stride_order": [0]}, "is no permutation"),
         ({"sizes": [2], "strides": [-1]}, "stride -1 of dimension 0 is negative"),
         ({"sizes": [2, 3], "strides": [1]}, "2 sizes and 1 strides"),
@@ -249,7 +249,7 @@ def test_alias_errors_name_both_sides(fd):
     y = fd.ops.relu(x)
     with pytest.raises(RuntimeError, match="dtype is DataType.Float for the output and DataType.Half for the input"):
         fd.add_output(y, h)
-    with pytest.raises(RuntimeError, match="is no input of the fusion"):
+    with pytest.raises(RuntimeError, match="is not an input of the fusion"):
         fd.add_output(fd.ops.exp(x), y)
     with pytest.raises(TypeError):
         fd.add_output(3)

@@ -113,7 +113,7 @@ def test_layer_norm_of_a_variance_scheduled_by_hand(schedule, static_sizes):
 
 
 def test_an_axis_is_bound_to_a_parallel_type_only(fd):
-    with pytest.raises(TypeError, match="W306.*'x', which is no ParallelType"):
+    with pytest.raises(TypeError, match="W306.*'x', which is not a ParallelType"):
         fd.define_tensor([2, 3]).axis(0).parallelize("x")
 
 

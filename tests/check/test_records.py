@@ -72,7 +72,7 @@ def test_the_suite_has_kernels_of_every_kind():
 def test_what_is_no_record_is_refused(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[]")
     assert main(["diff", str(tmp_path / "x.json"), str(tmp_path / "x.json")]) == 1
-    assert "is no record" in capsys.readouterr().err
+    assert "is not a record" in capsys.readouterr().err
     (tmp_path / "x.py").write_text("")
     assert main(["record", str(tmp_path / "o.json"), "--corpus", str(tmp_path / "x.py")]) == 1
     assert "has no CASES" in capsys.readouterr().err
@@ -116,4 +116,4 @@ def test_a_disassembler_that_reads_nothing_is_named(monkeypatch):
     monkeypatch.setattr("weft.check.records.disassemble", lambda cubin: None)
     case = {"neg Float 37x129": suite()["neg Float 37x129"]}
     (found,) = make_record(case, ["sm_90a"])["cases"].values()
-    assert "W871: /bin/false does not read a kernel's machine code" in found["error"]
+    assert "W871: /bin/false cannot disassemble a kernel's machine code" in found["error"]

@@ -50,14 +50,14 @@ def test_only_copies_in_shared_memory_go_round() -> None:
         circular_buffer(y, 2)
 
 
-@pytest.mark.parametrize("registers, why", [((20, 232), "20 is outside of 24 to 256"), ((40, 236), "236 is no multiple of 8"), ((40, 264), "264 is outside"), ((48, 40), "48 is more than 40")])
+@pytest.mark.parametrize("registers, why", [((20, 232), "20 is outside of 24 to 256"), ((40, 236), "236 is not a multiple of 8"), ((40, 264), "264 is outside"), ((48, 40), "48 is more than 40")])
 def test_registers_that_setmaxnreg_does_not_take(registers: tuple[int, int], why: str) -> None:
     with pytest.raises(BadRegisters, match=why):
         warp_specialize(copy_of()[2], 2, 1, P.block_y, registers)
 
 
 def test_specialization_needs_a_thread_axis_one_of_four_warps_and_tma() -> None:
-    with pytest.raises(BadSpecialization, match="grid_x is no thread axis"):
+    with pytest.raises(BadSpecialization, match="grid_x is not a thread axis"):
         warp_specialize(copy_of()[2], 2, 1, P.grid_x)
     with pytest.raises(BadSpecialization, match="there is no async warp 4"):
         warp_specialize(copy_of()[2], 2, 1, P.block_y, async_warp=4)
@@ -66,7 +66,7 @@ def test_specialization_needs_a_thread_axis_one_of_four_warps_and_tma() -> None:
 
 
 def test_registers_are_conserved() -> None:
-    with pytest.raises(RegistersNotConserved, match=r"65536 in all, and the block starts with 64512 \(168 per thread\)(.|\n)*gives \(40, 232\)"):
+    with pytest.raises(RegistersNotConserved, match=r"together they need 65536, but the block starts with 64512 \(168 per thread\)(.|\n)*returns \(40, 232\)"):
         program(Rows(registers=(32, 240)).define(), (128,))
     with pytest.raises(RegistersNotConserved, match="168, which is not between"):
         program(Rows(registers=(24, 160)).define(), (128,))
@@ -131,7 +131,7 @@ def test_what_a_bulk_copy_is() -> None:
 
 def test_what_cp_async_copies() -> None:
     fd, *_ = copy_of(kind=L.cp_async, dtype=DataType.Half)
-    with pytest.raises(BadAsyncCopy, match="a thread copies 1 elements of .*, 2 bytes; it takes 4, 8, 16"):
+    with pytest.raises(BadAsyncCopy, match="a thread copies 1 elements of .*, 2 bytes; cp.async can copy 4, 8, 16"):
         program(fd)
     fd, *_ = copy_of(kind=L.cp_async, memory=MemoryType.local)
     with pytest.raises(BadAsyncCopy, match="from global to local memory"):

@@ -124,11 +124,11 @@ def test_a_kernel_serves_other_sizes_with_maps_of_their_own() -> None:
 def test_what_maps_do_not_take() -> None:
     with pytest.raises(BadTile, match="512 elements along .*; up to 256"):
         program(tiled(2, (2, 512)))
-    with pytest.raises(BadTile, match="a row of the tile has 8 bytes, no multiple of 16"):
+    with pytest.raises(BadTile, match="a row of the tile has 8 bytes, which is not a multiple of 16"):
         program(tiled(2, (8, 2), threads=16))
-    with pytest.raises(BadTile, match="tiles of 64 bytes follow each other in shared memory, where each begins at a multiple of 128"):
+    with pytest.raises(BadTile, match="consecutive tiles of 64 bytes in shared memory must each begin at a multiple of 128"):
         program(tiled(2, (4, 4), threads=16, stages=2))
-    with pytest.raises(BadTile, match="a row of the tile has 64 bytes, and the swizzle is of 128"):
+    with pytest.raises(BadTile, match="a row of the tile has 64 bytes, but the swizzle has 128"):
         program(tiled(2, (16, 16), swizzle=128))
     with pytest.raises(BadTile, match="6 axes; a tensor map has up to 5"):
         program(tiled(6, (4, 4)))

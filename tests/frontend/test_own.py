@@ -67,7 +67,7 @@ def test_what_draws_numbers_stays_an_op_and_is_told() -> None:
     x, w = torch.randn(6, 16), torch.randn(16)
     fast = torch.compile(lambda x, w: W.dropout_add_layer_norm(x + 1, None, w, None, 0.5)[0] * 2, backend=backend, options={"emulate": True})
     assert fast(x, w).shape == x.shape
-    assert [why for graph in GRAPHS for op, (_, why) in graph.torch_ops.items()] == ["it draws numbers, or writes into an input"]
+    assert [why for graph in GRAPHS for op, (_, why) in graph.torch_ops.items()] == ["it draws random numbers, or writes into an input"]
 
 
 def test_other_backends_see_one_op() -> None:

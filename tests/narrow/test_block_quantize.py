@@ -261,7 +261,7 @@ def test_tensors_are_refused_in_nvfusers_words():
         fd.add_output(fd.ops.set(x))
     fd = quantizer(BF16, FP4)
     for columns in (8, 24, 17):
-        with pytest.raises(RuntimeError, match=f"has {columns} elements, which are no whole blocks of 16"):
+        with pytest.raises(RuntimeError, match=f"has {columns} elements, which is not a multiple of the block of 16"):
             fd.execute([random_values((2, columns), BF16)])
 
 
@@ -310,7 +310,7 @@ def test_grouped_arguments_are_refused():
         for call, message in [
             (lambda: fd.ops.nv_grouped_block_quantize(x, offsets, offsets, dtype=E4M3), "only nvfp4 output is implemented"),
             (lambda: fd.ops.nv_grouped_block_quantize(deep, offsets, offsets), "rank 3, not 2"),
-            (lambda: fd.ops.nv_grouped_block_quantize(x, floats, offsets), "give a tensor of one axis and type Int32"),
+            (lambda: fd.ops.nv_grouped_block_quantize(x, floats, offsets), "pass a tensor with one axis and dtype Int32"),
             (lambda: fd.ops.nv_grouped_block_quantize(x, offsets, offsets, block_size=32), "Block size must be 16 for Float4_e2m1fn, got 32"),
         ]:
             with pytest.raises(RuntimeError, match=message):

@@ -85,7 +85,7 @@ def test_scales_of_both_ways():
 def test_names_that_nobody_has_are_refused():
     x = random_values((4, 128), BF16)
     for call in (lambda: quantize.mxfp8(x, "deepgemm"), lambda: quantize.per_1x128(x, "cublas"), lambda: quantize.nvfp4(x, None, "8x4")):
-        with pytest.raises(RuntimeError, match=r'layout is "\w+"(.|\n)*give one of rows, 128x4, columns'):
+        with pytest.raises(RuntimeError, match=r'layout is "\w+"(.|\n)*use one of rows, 128x4, columns'):
             call()
     assert set(LAYOUTS) == {"blocks", "columns of blocks", "1x128", "128x128"}
 
@@ -150,7 +150,7 @@ def test_the_scale_of_the_next_step():
         assert float(quantize.delayed_scale(torch.full((3,), unusable))) == 1
         assert float(quantize.delayed_scale(torch.full((3,), unusable), previous=torch.tensor(9.0))) == 9
     assert float(quantize.delayed_scale(torch.tensor([1e-45]))) == torch.finfo(torch.float32).max
-    with pytest.raises(RuntimeError, match="give one axis of float32 numbers"):
+    with pytest.raises(RuntimeError, match="pass a float32 tensor with one axis"):
         quantize.delayed_scale(history.double())
     x = random_values((4, 64), BF16)
     elements, amax = quantize.per_tensor(x, quantize.delayed_scale(history))

@@ -184,7 +184,7 @@ def test_permute_keeps_the_input_order_as_root() -> None:
     assert [str(a.sym) for a in out.get_root_domain()] == ["2", "3", "4"]
     with pytest.raises(NotAPermutation):
         g.permute(g.tensor([2, 3]), [0, 0])
-    with pytest.raises(TypeError, match="(?s)dims must be a list or tuple of ints.*fix: give a list: .1."):
+    with pytest.raises(TypeError, match="(?s)dims must be a list or tuple of ints.*fix: pass a list: .1."):
         g.permute(g.tensor([2, 3]), 1)
 
 

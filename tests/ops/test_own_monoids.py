@@ -72,9 +72,9 @@ def test_an_axis_that_a_call_expands_repeats_too(added: Monoid) -> None:
 
 
 def test_a_monoid_has_to_say_how_it_repeats() -> None:
-    with pytest.raises(MonoidNotWhole, match="nothing says what n equal values combine to"):
+    with pytest.raises(MonoidNotWhole, match="it does not say what n equal values combine to"):
         replace(logaddexp(), repeat=None)
-    with pytest.raises(MonoidNotWhole, match="it is idempotent and has `repeat`, too"):
+    with pytest.raises(MonoidNotWhole, match="it is idempotent and also has `repeat`"):
         replace(logaddexp(), is_idempotent=True)
 
 

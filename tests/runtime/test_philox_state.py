@@ -71,7 +71,7 @@ def test_a_capture_that_torch_does_not_know_is_refused(captured: pytest.MonkeyPa
     with pytest.raises(philox_state.RandomInGraph) as error:
         philox_state.taker(None, 1, "weft_pointwise_1")()
     assert str(error.value).splitlines()[0] == (
-        "W790: kernel weft_pointwise_1 takes its seed from torch's generator, which draws none for the CUDA graph that is being captured: "
+        "W790: kernel weft_pointwise_1 takes its seed from torch's generator, which cannot provide one during this CUDA graph capture: "
         "Offset increment outside graph capture"
     )
 

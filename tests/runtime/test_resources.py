@@ -67,7 +67,7 @@ def test_what_is_no_cubin_is_refused_by_name() -> None:
     cubin = compile_cubin(SPILLING, "spilling", "sm_80").cubin
     with pytest.raises(NotACubin) as error:
         cubin_resources(b"not a cubin", "k")
-    assert str(error.value).splitlines()[0] == "W730: these 11 bytes are no machine code of kernel 'k': not a 64-bit CUDA ELF file"
+    assert str(error.value).splitlines()[0] == "W730: these 11 bytes are not machine code of kernel 'k': not a 64-bit CUDA ELF file"
     with pytest.raises(NotACubin, match="it holds (spilling, other|other, spilling)"):
         cubin_resources(cubin, "missing")
     for length in (5, 64, 200, len(cubin) // 2):

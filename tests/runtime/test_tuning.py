@@ -204,7 +204,7 @@ def test_a_stale_or_foreign_entry_is_a_miss(change: str, tmp_path: Path) -> None
     path.write_text(json.dumps(content))
     tuned.clear(current())
     if change == "format":
-        with pytest.raises(tuned.NotTuned, match="entry 0 is no entry"):
+        with pytest.raises(tuned.NotTuned, match="entry 0 is not a tuning result"):
             tuned.import_file(path, current())
     else:
         assert tuned.import_file(path, current()) == 1

@@ -148,7 +148,7 @@ def test_cache_fork_makes_the_copy_the_output():
 
 def test_cache_fork_is_for_outputs_that_are_read():
     _, _, t, _, y = add_sum()
-    with pytest.raises(NothingToCache, match="it is no output"):
+    with pytest.raises(NothingToCache, match="it is not an output"):
         cache_fork(t)
     with pytest.raises(NothingToCache, match="nothing reads it"):
         cache_fork(y)

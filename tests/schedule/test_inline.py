@@ -233,7 +233,7 @@ def test_a_position_outside_the_loops():
         inline_at(t, 3)
     assert message(error.value) == (
         "W651: there is no inline position 3 in T1_l_float[iS2{n}, iS3{m}], which has 2 loop axes\n"
-        "  fix: give a position between 0 and 2, or count from the end: -1 is behind the last axis"
+        "  fix: use a position from 0 to 2, or a negative one that counts from the end: -1 is after the last axis"
     )
 
 

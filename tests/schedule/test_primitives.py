@@ -61,7 +61,7 @@ def test_a_factor_below_one_is_refused(factor):
     with pytest.raises(WeftError) as error:
         split(local("n"), 0, factor)
     assert message(error.value) == (
-        f"W614: cannot split axis 0 of T0_l_float[iS0{{n}}] by {factor}: the factor must be at least 1\n  fix: give a positive factor"
+        f"W614: cannot split axis 0 of T0_l_float[iS0{{n}}] by {factor}: the factor must be at least 1\n  fix: use a positive factor"
     )
 
 
@@ -121,8 +121,8 @@ def test_kinds_of_merges():
     with pytest.raises(WeftError) as error:
         merge(s, 0, 1)
     assert message(error.value) == (
-        "W612: cannot merge axes 0 and 1 of T2_l_float[iS4{n}, rS5{m}]: iS4{n} and rS5{m} are not both reduction axes or both others\n"
-        "  fix: merge reduction axes with reduction axes only"
+        "W612: cannot merge axes 0 and 1 of T2_l_float[iS4{n}, rS5{m}]: of iS4{n} and rS5{m}, one is a reduction axis and the other is not\n"
+        "  fix: merge reduction axes only with reduction axes"
     )
 
 
@@ -149,7 +149,7 @@ def test_reorder_names_each_position_once():
         reorder(local(2, 3, 5), {0: 1, 2: 1})
     assert message(error.value) == (
         "W615: cannot reorder T0_l_float[iS0{2}, iS1{3}, iS2{5}] by {0: 1, 2: 1}: position 2 or 1 is named twice\n"
-        "  fix: give each old position at most once, each with a new position of its own"
+        "  fix: name each old position at most once, each with a different new position"
     )
 
 
@@ -169,7 +169,7 @@ def test_parallelize_binds_a_type_once():
     with pytest.raises(WeftError) as error:
         parallelize(t, 2, ParallelType.block_x)
     assert message(error.value) == (
-        f"W616: cannot bind axis 2 of {t} to block_x: axis 1 has it already\n"
+        f"W616: cannot bind axis 2 of {t} to block_x: axis 1 is bound to it already\n"
         "  fix: merge the two axes, or choose another parallel type for one of them"
     )
 
@@ -227,7 +227,7 @@ def test_a_bad_allocation_domain_says_what_is_wrong():
     assert reason(a) == "iS1{6} is missing"
     assert reason(a, b, b) == "an axis is named twice"
     assert reason(t.axis(0), b) == "iS2{2} is only a part of a logical axis, whose other part is missing"
-    assert reason(a, b, local(4).axis(0)) == "iS0{4} is no axis of this tensor"
+    assert reason(a, b, local(4).axis(0)) == "iS0{4} is not an axis of this tensor"
     assert reason(a, b, contiguity=[True]) == "there are 2 axes and 1 contiguity flags"
     assert reason(a, b, contiguity=[True, None]) == "the contiguity of iS1{6} is None; None belongs to broadcast and reduction axes only"
 
@@ -271,5 +271,5 @@ def test_a_swizzle_of_shared_memory_has_powers_of_two(sizes: tuple[int, int, int
     if is_right:
         assert swizzle_shared(copy, SharedSwizzle(*sizes)).shared_swizzle == SharedSwizzle(*sizes)
         return
-    with pytest.raises(BadSharedSwizzle, match="not powers of two, or the period is no multiple"):
+    with pytest.raises(BadSharedSwizzle, match="not powers of two, or the period is not a multiple"):
         swizzle_shared(copy, SharedSwizzle(*sizes))

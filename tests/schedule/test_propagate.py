@@ -244,7 +244,7 @@ def test_backward_needs_a_producer():
     with pytest.raises(WeftError) as error:
         bounded_transform_backward(s, -1, [y])
     assert message(error.value) == (
-        "W660: cannot transform T3_g_float[iS6{n}] like T2_l_float[iS4{n}, rS5{m}]: T3_g_float[iS6{n}] is no producer, direct or indirect, of T2_l_float[iS4{n}, rS5{m}]\n"
+        "W660: cannot transform T3_g_float[iS6{n}] like T2_l_float[iS4{n}, rS5{m}]: T2_l_float[iS4{n}, rS5{m}] is not computed from T3_g_float[iS6{n}]\n"
         "  fix: name tensors that T2_l_float[iS4{n}, rS5{m}] is computed from"
     )
 

@@ -66,7 +66,7 @@ def test_the_use_must_read_the_tensor():
     with pytest.raises(WeftError) as error:
         recompute_chain(t, y.definition())
     assert message(error.value) == (
-        f"W670: cannot recompute {t} for {y.definition()}, which does not read it\n  fix: give an expression that reads the tensor"
+        f"W670: cannot recompute {t} for {y.definition()}, which does not read it\n  fix: pass an expression that reads the tensor"
     )
 
 

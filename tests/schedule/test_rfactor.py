@@ -89,9 +89,9 @@ def test_an_output_keeps_its_order_in_memory():
 @pytest.mark.parametrize(
     "axes, reason, remedy",
     [
-        ([0], "iS4{n} is no reduction axis", "name reduction axes only"),
+        ([0], "iS4{n} is not a reduction axis", "name reduction axes only"),
         ([], "no axis is named", "name at least one reduction axis"),
-        ([1, -1], "no reduction axis is left for the second part", "leave out one of the axes"),
+        ([1, -1], "no reduction axis is left for the second part", "omit one of the axes"),
     ],
 )
 def test_what_rfactor_refuses(axes, reason, remedy):

@@ -113,7 +113,7 @@ def test_a_row_that_no_block_has_registers_for_is_declined() -> None:
     assert Candidates(fits.facts, H200, False).why_none_fits() is None
     seen = seen_of(Spec("layer", "float32", 1, 1 << 20, sums=2))
     assert not size_of(Candidates(seen.facts, H200, False).table())
-    assert "registers for its part of a row and the sums of its columns" in Candidates(seen.facts, H200, False).why_none_fits().reason
+    assert "registers for its part of a row and its column sums" in Candidates(seen.facts, H200, False).why_none_fits().reason
 
 
 def test_a_row_that_fits_nowhere_has_no_candidate() -> None:

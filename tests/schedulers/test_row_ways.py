@@ -50,9 +50,9 @@ def test_each_way_is_taken_where_the_others_are_slow() -> None:
     [
         (facts_of(4096, 32768), H200, False, "the rows of an input do not lie contiguously"),
         (facts_of(4096, 32768), A100, True, "A100 has no TMA"),
-        (facts_of(131, 32768), H200, True, "131 rows leave multiprocessors idle, which a cluster per row would use"),
-        (facts_of(4096, 32769), H200, True, "the bytes of a row are no multiple of 16"),
-        (replace(facts_of(4096, 4096), input_bits=0, output_bits=0), H200, True, "no input has rows of its own that could be loaded"),
+        (facts_of(131, 32768), H200, True, "131 rows leave multiprocessors idle that a cluster per row would use"),
+        (facts_of(4096, 32769), H200, True, "the bytes of a row are not a multiple of 16"),
+        (replace(facts_of(4096, 4096), input_bits=0, output_bits=0), H200, True, "no input has rows to load"),
         (facts_of(4096, 65536), H200, True, "a row of 262144 bytes does not fit into shared memory"),
     ],
 )
@@ -69,7 +69,7 @@ def test_rows_that_are_all_in_work_at_once_are_compared_with_bulk_copies_where_t
     for passes, ways in ((3, {"registers", "tma"}), (2, {"registers"})):
         found = find_ways(replace(facts_of(rows, 4096, DataType.BFloat16), passes=passes), H200, is_loadable=True)
         assert {*found.params} == ways
-        assert found.declined["specialized"] == "all rows are in work at once: there is nothing to load ahead of"
+        assert found.declined["specialized"] == "all rows are processed at once, so no later row can be loaded ahead"
 
 
 def test_weights_cost_a_row_in_registers_nothing_when_they_are_loaded_first() -> None:

@@ -196,7 +196,7 @@ def test_bad_swizzles_are_named() -> None:
         swizzle_shared(copy, SharedSwizzle(8, 6, 64))
 
 
-@pytest.mark.parametrize("fewer, reason", [(True, "lie along the same axis"), (False, "reduces")])
+@pytest.mark.parametrize("fewer, reason", [(True, "have the same contiguous axis"), (False, "reduces")])
 def test_what_it_does_not_take_is_told(fewer: bool, reason: str) -> None:
     from weft.schedulers.base import Decline
     from weft.schedulers.transpose import Transpose

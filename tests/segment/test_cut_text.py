@@ -15,11 +15,11 @@ EXPECTED = """<FusionExecutorCache 0: 2 kernels made>
 1 pointwise weft_pointwise_NAME: relu
     reads  T0 1.0 kB
     writes T2 1.0 kB
-        for step 2: one of them is no kernel
+        for step 2: one of them is not a kernel
 2 torch: matmul
     reads  T2 1.0 kB, T1 1.0 kB
     writes T3 1.0 kB
-        for step 3: one of them is no kernel
+        for step 3: one of them is not a kernel
 3 reduction weft_reduction_NAME: sum
     reads  T3 1.0 kB
     writes T4 64 B, an output

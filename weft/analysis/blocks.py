@@ -41,7 +41,7 @@ class BlockNeeds:
         if self.obstacle or not self.largest:
             return self.obstacle
         lanes = self.lanes(vector_elems)
-        return f"a block of {self.largest} elements takes {lanes} lanes of {vector_elems}, more than a warp has" if lanes > WARP_LANES else ""
+        return f"a block of {self.largest} elements needs {lanes} lanes of {vector_elems} elements, more than a warp has" if lanes > WARP_LANES else ""
 
 
 def block_needs(fusion: Fusion, axes: LoopAxes, inner: int | None) -> BlockNeeds:

@@ -55,7 +55,7 @@ def bad_source(fusion: Fusion) -> str:
     for expr in fusion.tensor_exprs():
         for source in expr.read_whole:
             if not source.is_fusion_input:
-                return f"{expr.outputs[0]} looks up {source}, which is not in memory before the kernel runs"
+                return f"{expr.outputs[0]} reads {source} at computed positions, but that tensor is not in memory before the kernel runs"
     return ""
 
 
@@ -69,11 +69,11 @@ def bad_sample(fusion: Fusion) -> str:
     for expr in exprs:
         if isinstance(expr, BlockFoldOp) or any(t in of_blocks for t in expr.tensor_inputs):
             if not isinstance(expr, BlockSampleOp) and any(_is_reshaped(t) for t in expr.tensor_outputs):
-                return f"{expr.outputs[0]} reshapes blocks of which {samples[0].outputs[0]} takes one element each"
+                return f"{expr.outputs[0]} reshapes blocks, of each of which {samples[0].outputs[0]} takes one element"
             of_blocks.update(expr.tensor_outputs)
     for sample in samples:
         if sample.outputs[0].uses():
-            return f"{sample.outputs[0]} has one element per block, and is read by another expression"
+            return f"{sample.outputs[0]} has one element per block, but another expression reads it, too"
     return ""
 
 

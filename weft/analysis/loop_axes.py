@@ -146,7 +146,7 @@ def pointwise_reference(axes: LoopAxes) -> TensorView | Obstacle:
         return Obstacle(axes.conflict)
     outputs = [v for v in fusion.outputs() if isinstance(v, TensorView) and not any(v is i for i in fusion.inputs())]
     if not outputs:
-        return Obstacle("there is no output tensor that is computed")
+        return Obstacle("no output tensor has to be computed")
     read = {t for e in fusion.tensor_exprs() for t in e.read_by_loops}
     needed = set().union(*(axes.concrete(t) for t in (*outputs, *(v for v in fusion.inputs() if v in read))))
     covering = [t for t in outputs if needed <= axes.stored(t) and ((sample := sample_of(t)) is None or sample.block == 1)]

@@ -200,7 +200,7 @@ def _project(
                 continue
             times += 1
             if times > MOST_TIMES * max(64, len(recomputed)):
-                return None, f"every kept tensor would be computed again from the inputs, each op {MOST_TIMES} times and more", cost_of((), set())
+                return None, f"every kept tensor would be recomputed from the inputs, each op {MOST_TIMES} times and more", cost_of((), set())
             recomputed[id(definition)] = definition
             for source in definition.tensor_inputs:
                 if source not in seen:

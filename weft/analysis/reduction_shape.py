@@ -78,7 +78,7 @@ def reduction_shapes(fusion: Fusion, axes: LoopAxes) -> tuple[ReductionShape, ..
     inputs = loads(fusion)
     covers = {axes.concrete(e.outputs[0]) for members in groups.values() for e in members}  # type: ignore[arg-type]
     if len(covers) != 1:
-        return Obstacle("the reductions do not all have the same loops")
+        return Obstacle("the reductions do not all run over the same axes")
     shapes = []
     for reduced, members in groups.items():
         reference: TensorView = members[0].outputs[0]  # type: ignore[assignment]

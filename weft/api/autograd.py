@@ -33,14 +33,14 @@ LARGEST_TABLE = 1024
 
 class NoGradientThroughAlias(Unsupported):
     code = "W137"
-    what = "gradients with respect to {value}, which an output is written into"
-    fix = "leave alias_input out where gradients are recorded, or detach the input"
+    what = "there is no gradient with respect to {value}: an output is written into it"
+    fix = "omit alias_input where gradients are needed, or detach the input"
 
 
 class UnderTransform(Unsupported):
     code = "W189"
-    what = "a definition is differentiated by torch.func, which knows operators and the functions of weft.nn.functional, and no definitions"
-    fix = 'make an operator of it once, op = weft.op("mine::name", fd), and call that'
+    what = "torch.func cannot differentiate a definition; it can differentiate operators and the functions of weft.nn.functional"
+    fix = 'register it once as an operator, op = weft.op("mine::name", fd), and call op'
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from .scheduler_names import ELEMENTWISE, NAMES, NO_KERNEL
 class Rejected(UserError):
     code = "W190"
     what = "{reason}"
-    fix = "let find_compatible_schedulers choose, or execute the fusion without a schedule of its own"
+    fix = "use a scheduler that find_compatible_schedulers returns, or execute the fusion without scheduling it yourself"
 
 
 OF_NVFUSER = (HeuristicParams, PointwiseParams, ReductionParams)
@@ -39,8 +39,8 @@ OF_NVFUSER = (HeuristicParams, PointwiseParams, ReductionParams)
 
 class ForeignParams(UserError):
     code = "W193"
-    what = "{kind} given to the scheduler {scheduler}: it takes what compute_heuristics returns"
-    fix = "call compute_heuristics for that scheduler, and change the fields of what it returns"
+    what = "the scheduler {scheduler} was given {kind}; it takes the params that compute_heuristics returns"
+    fix = "call compute_heuristics for that scheduler, and change fields of its result"
 
 
 NVFUSERS_NAMES = {
@@ -161,7 +161,7 @@ def _launch_params(result: ScheduleResult) -> LaunchParams:
 def _propose(fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any], *, chooses: bool = True) -> Proposal | str | None:
     """Return the scheduler's proposal, None where no kernel runs, or why it declines."""
     if scheduler_type is SchedulerType.none:
-        return "none is no scheduler"
+        return "none is not a scheduler"
     bound = check_arguments(fusion, flattened(inputs))
     if scheduler_type in NAMES:
         reason = NAMES[scheduler_type](fusion, bound)

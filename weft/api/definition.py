@@ -84,8 +84,8 @@ WHEN_MADE = {
 
 class ScheduledByHand(UserError):
     code = "W146"
-    what = "execute chooses a schedule, and this definition has been scheduled by hand"
-    fix = "run it with manual_execute(inputs), or leave the schedule out"
+    what = "execute chooses a schedule, but this definition is already scheduled by hand"
+    fix = "run it with manual_execute(inputs), or remove the schedule"
 
 
 def is_scheduled(fusion: Fusion) -> bool:

@@ -20,8 +20,8 @@ from .overloads import IncompatibleArguments
 
 class EmptyCapacity(UserError):
     code = "W130"
-    what = "a cache of {max_fusions} fusions holds nothing"
-    fix = "give max_fusions of 1 or more"
+    what = "max_fusions is {max_fusions}, so the cache could not hold any fusion"
+    fix = "use max_fusions=1 or more"
 
 
 class NotADefinition(UserError, TypeError):

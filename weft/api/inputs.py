@@ -29,31 +29,31 @@ class NoActiveDefinition(UserError):
 class WrongSize(UserError):
     code = "W103"
     what = "The value {size} at index {index} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1)."
-    fix = "give -1 for a size that is known when the fusion is executed"
+    fix = "use -1 for a size that is known only when the fusion is executed"
 
 
 class ContiguityLength(UserError):
     code = "W104"
     what = "Length of contiguity argument ({contiguity}) must match that of sizes argument ({rank})"
-    fix = "give one entry per dimension: True, False, or None for a broadcast dimension"
+    fix = "pass one entry per dimension: True, False, or None for a broadcast dimension"
 
 
 class BroadcastContiguity(UserError):
     code = "W105"
     what = "contiguity {value} at position {position} is for dimension {dim}, a dimension of size 1; its contiguity must be None"
-    fix = "write None there, or give one bool for all dimensions, which does so by itself"
+    fix = "write None there, or pass one bool for all dimensions: dimensions of size 1 then get None"
 
 
 class TensorOnTheCpu(UserError):
     code = "W176"
     what = "CPU non-scalar tensor is not supported! is_cpu was given for a tensor of {rank} dimensions"
-    fix = "leave is_cpu out; the emulator takes tensors on the CPU as they are"
+    fix = "omit is_cpu; the emulator takes CPU tensors without it"
 
 
 class WrongStrideOrder(UserError):
     code = "W106"
-    what = "stride_order {stride_order} is no permutation of 0 to {last} (it has one entry per dimension; 0 is the innermost)"
-    fix = "leave it out for the order of a contiguous tensor: {default}"
+    what = "stride_order {stride_order} is not a permutation of 0 to {last} (it has one entry per dimension; 0 is the innermost)"
+    fix = "omit it for the order of a contiguous tensor: {default}"
 
 
 class NegativeStride(UserError):
@@ -65,13 +65,13 @@ class NegativeStride(UserError):
 class WrongDescriptor(UserError):
     code = "W108"
     what = "{sizes} sizes and {strides} strides were given; sizes {sizes_list}, strides {strides_list}"
-    fix = "give non-negative sizes and one stride per size"
+    fix = "pass non-negative sizes and one stride per size"
 
 
 class WrongScalarValue(UserError):
     code = "W109"
     what = "Scalar value {value} is not compatible with the expected data type: {dtype}."
-    fix = "give a value of that type, or define the scalar with dtype {suggested}"
+    fix = "pass a value of that type, or define the scalar with dtype {suggested}"
 
 
 # ---------------------------------------------------------------- overloads

@@ -20,8 +20,8 @@ RAW = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, Runt
 
 class NoListOfArguments(UserError, TypeError):
     code = "W160"
-    what = "{function} was given {count} values that are in no list"
-    fix = "give one list: fd.execute([a, b])"
+    what = "{function} takes one list and was given {count} separate values"
+    fix = "pass one list: fd.execute([a, b])"
 
 
 KEYWORDS = {
@@ -37,7 +37,7 @@ class NoSuchKeyword(UserError, TypeError):
     fix = "{remedy}"
 
     def __init__(self, name: str) -> None:
-        known = "leave it out; there are device, save_repro_inputs, _enable_options, _disable_options, check, seed, tune"
+        known = "omit it; execute takes device, save_repro_inputs, _enable_options, _disable_options, check, seed, tune"
         super().__init__(name=name, remedy=KEYWORDS.get(name, known))
 
 
@@ -52,7 +52,7 @@ def remedy_of_form(function: str, signature: inspect.Signature, args: Sequence[A
     parameters = list(signature.parameters.values())
     numbers = args[1:]
     if not kwargs and len(parameters) > 1 and len(args) > 2 and "Sequence[int" in str(parameters[1].annotation) and all(type(n) is int for n in numbers):
-        return f"give one list: {function}({parameters[0].name}, {list(numbers)})"
+        return f"pass one list: {function}({parameters[0].name}, {list(numbers)})"
     return "use the signature above"
 
 

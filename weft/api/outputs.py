@@ -27,8 +27,8 @@ class ScalarOutput(UserError):
 
 class AliasOfNonInput(UserError):
     code = "W126"
-    what = "alias_input {alias} of output {output} is no input of the fusion; its inputs are {inputs}"
-    fix = "alias an input, or leave alias_input out"
+    what = "alias_input {alias} of output {output} is not an input of the fusion; its inputs are {inputs}"
+    fix = "alias an input, or omit alias_input"
 
 
 class AliasMismatch(UserError):
@@ -46,7 +46,7 @@ def add_output(fusion: Fusion, output: Any, alias_input: Any = None) -> None:
         given = f"{type(output).__name__}, {type(alias_input).__name__}"
         signatures = "    1. (output: Val)\n    2. (output: Val, alias_input: Val)"
         several = isinstance(output, (list, tuple))
-        remedy = "call add_output once for each of them" if several else "give values of this definition: what define_tensor and fd.ops return"
+        remedy = "call add_output once for each of them" if several else "pass values of this definition: what define_tensor and fd.ops return"
         raise IncompatibleArguments(function="add_output", signatures=signatures, given=given, remedy=remedy)
     if output.fusion is not fusion:
         raise ForeignValue(role="output", value=output)

@@ -93,7 +93,7 @@ def _misfit(overloads: tuple[Overload, ...], args: tuple, kwargs: dict[str, Any]
             if parameter.name in by_name and not parameter.accepts(by_name[parameter.name]):
                 if right > best:
                     wrong = shown(by_name[parameter.name])
-                    best, remedy = right, f"use signature {number}: give for {parameter.name} a value of type {parameter.kind}, not {wrong}"
+                    best, remedy = right, f"use signature {number}: pass a value of type {parameter.kind} for {parameter.name}, not {wrong}"
                 break
             right += parameter.name in by_name
     return remedy

@@ -85,10 +85,10 @@ def _check(function: str, fusion: object, scheduler_type: object = SchedulerType
     """Errors: WrongArgument (a TypeError) for what is no fusion and no scheduler."""
     if not isinstance(fusion, Fusion):
         what = f"fusion must be a Fusion, not {type(fusion).__name__}"
-        raise WrongArgument(op=function, problem=what, remedy="give the fusion of a definition: fd.fusion")
+        raise WrongArgument(op=function, problem=what, remedy="pass the fusion of a definition: fd.fusion")
     if not isinstance(scheduler_type, SchedulerType):
         what = f"scheduler_type must be a SchedulerType, not {shown(scheduler_type)}"
-        raise WrongArgument(op=function, problem=what, remedy=f"give one of {', '.join(str(kind) for kind in SchedulerType)}")
+        raise WrongArgument(op=function, problem=what, remedy=f"use one of {', '.join(str(kind) for kind in SchedulerType)}")
 
 
 @explained

@@ -24,7 +24,7 @@ def translate_fusion(fusion: Fusion) -> str:
     if not isinstance(fusion, Fusion):
         from ..runtime.argument_kinds import WrongKind  # loads torch
 
-        raise WrongKind(function="translate_fusion", argument="fusion", value=shown(fusion), wanted="Fusion")
+        raise WrongKind(function="translate_fusion", argument="fusion", value=shown(fusion), wanted="Fusion, such as fd.fusion")
     return "\n".join([HEADER, *("    " + line for line in _Translator(fusion).lines()), ""])
 
 

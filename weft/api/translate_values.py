@@ -110,7 +110,7 @@ class Names:
             return f"tv{size[1]}.size({size[2]})"
         if re.fullmatch(r"S\d+", name):
             return f"c{name[1:]}"
-        raise Unsupported(f"translation of the scalar {name}", detail="it is no size of an input and no input scalar")
+        raise Unsupported(f"translation of the scalar {name}", detail="it is neither a size of an input nor an input scalar")
 
 
 def is_ordered(tensor: TensorView) -> bool:

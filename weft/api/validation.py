@@ -38,7 +38,7 @@ class NoListOfReferences(UserError, TypeError):
 class WrongReferenceCount(UserError, AssertionError):
     code = "W171"
     what = "the fusion returned {outputs} outputs, and {references} reference outputs were given"
-    fix = "give one reference per returned output (aliased outputs are not returned unless added plainly too)"
+    fix = "pass one reference per returned output (an aliased output is returned only if it is also added without alias_input)"
 
 
 @dataclass(frozen=True)

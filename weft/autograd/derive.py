@@ -25,7 +25,7 @@ from .part import SizeOf, cut_out
 class NothingToDifferentiate(UserError):
     code = "W136"
     what = "no gradient flows from the outputs to {inputs}"
-    fix = "differentiate with respect to inputs of floats that the outputs depend on, not through ops.detach"
+    fix = "differentiate with respect to floating-point inputs that the outputs depend on other than through ops.detach"
 
 
 @dataclass(frozen=True)

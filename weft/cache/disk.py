@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 class NotCached(UserError):
     code = "W722"
-    what = "a kernel ({key}) is not in the disk cache {folder}, and require_cached forbids to compile it"
+    what = "kernel {key} is not in the disk cache {folder}, and the setting require_cached forbids compiling it"
     fix = "run weft.precompile with these shapes on a machine of this kind, or switch require_cached off"
 
 

@@ -49,7 +49,7 @@ def read_private(path: Path) -> tuple[bytes, os.stat_result] | str:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            return "it is no regular file"
+            return "it is not a regular file"
         reason = distrust(status)
         if reason is None and status.st_size > MOST_BYTES:
             reason = f"it has {status.st_size} bytes"
@@ -71,7 +71,7 @@ def make_private_folder(path: Path, *, follow: bool = False) -> str | None:
 def folder_trouble(path: Path, *, follow: bool = False) -> str | None:
     """Say why a folder that exists is not to be used, or None. Errors: OSError, ValueError."""
     status = path.stat() if follow else path.lstat()
-    return distrust(status) if stat.S_ISDIR(status.st_mode) else "it is no folder"
+    return distrust(status) if stat.S_ISDIR(status.st_mode) else "it is not a folder"
 
 
 def unique_name(stem: str) -> str:

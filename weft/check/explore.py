@@ -19,8 +19,8 @@ SEEDS = 8
 
 class NoOrders(UserError):
     code = "W443"
-    what = "{seeds} orders were asked for; a kernel that ran in none is not checked"
-    fix = "ask for at least one"
+    what = "{seeds} orders were requested; a kernel that does not run is not checked"
+    fix = "request at least one order"
 
 
 Order = int | None | tuple[int, ...]

@@ -40,7 +40,7 @@ ARGUMENT_KEYS = ("name", "dtype", "shape", "values", "written", "workspace", "le
 class BadSpec(UserError):
     code = "W440"
     what = "{path}: {problem}"
-    fix = "docs/checks.md has the keys of a launch"
+    fix = "see docs/checks.md for the keys of a launch file"
 
 
 @dataclass
@@ -94,7 +94,7 @@ def load(text_path: Path, spec_path: Path, *, text: str | None = None, is_foreig
             raise BadSpec(path=text_path, problem=str(error)) from None
     entry = spec.get("entry", str, "a name in C")
     if not re.fullmatch(r"[A-Za-z_]\w*", entry, re.ASCII):
-        raise BadSpec(path=spec_path, problem=f"entry is {entry!r}, which is no name in C")
+        raise BadSpec(path=spec_path, problem=f"entry is {entry!r}, which is not a C identifier")
     check = spec.get("check", str, CHECKS, "races")
     if check not in CHECKS:
         raise BadSpec(path=spec_path, problem=f"check is {check!r}; there are {', '.join(CHECKS)}")
@@ -223,7 +223,7 @@ def _scalar(table: Table) -> Scalar:
     try:
         held = CTYPES[kind](value)
     except TypeError:
-        raise table.wrong(f"value is {shown(value)}, which is no {kind}") from None
+        raise table.wrong(f"value is {shown(value)}, which is not a value of type {kind}") from None
     if isinstance(value, int) and not isinstance(value, bool) and int(held.value) != value and kind not in ("float", "double"):
         raise table.wrong(f"value is {value}, which does not fit into {kind}")
     return Scalar(kind, value)

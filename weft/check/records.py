@@ -33,8 +33,8 @@ FORMAT = 2
 
 class NotDisassembled(UserError):
     code = "W871"
-    what = "{tool} does not read a kernel's machine code"
-    fix = "install one as new as NVRTC (pip install nvidia-cuda-nvdisasm), or take it away: records have no instructions then"
+    what = "{tool} cannot disassemble a kernel's machine code"
+    fix = "install one as new as NVRTC (pip install nvidia-cuda-nvdisasm), or remove it: records are then written without instructions"
 
 
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)")

@@ -1,7 +1,7 @@
-"""`demo`: softmax, RMSNorm and layer norm on real tensors, and what the compiler made of each.
+"""`demo`: runs softmax, RMSNorm and layer norm on real tensors, and shows the kernel that the compiler made of each.
 
-Owns the three definitions with their references in float64, and the report. Nothing is computed by another way when a kernel fails: the
-error ends the demo. Read first: `CASES`, `run_case`.
+Owns the three definitions, their float64 references, and the report. A kernel that fails ends the demo with its error;
+there is no fallback. Read first: `CASES`, `run_case`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.api.definition import FusionDefinition
+from weft.compiler import NEVER_APPLY
 from weft.dtypes import DataType
 from weft.errors import UserError
 from weft.options import current, nearest
@@ -138,8 +139,8 @@ def main(names: Sequence[str] = (), folder: str = "") -> int:
 
     cases = [case_by_name(name) for name in names] or list(CASES)
     device = "cuda" if torch.cuda.is_available() and current().emulate != "on" else "cpu"
-    where = f"on {torch.cuda.get_device_name()}" if device == "cuda" else f"in the emulator, which imitates the chip {current().chip} on this CPU"
-    print(f"weft demo: {', '.join(case.name for case in cases)} {where}\n")
+    where = f"on {torch.cuda.get_device_name()}" if device == "cuda" else f"in the emulator, on this CPU (kernels for {current().chip})"
+    print(f"weft demo: {', '.join(case.name for case in cases)}: each is compiled to one CUDA kernel and run {where}\n")
     texts = Path(folder).expanduser() if folder else current().cache_path / "demo"
     for case in cases:
         print(report(run_case(case, device, texts)), flush=True)
@@ -200,21 +201,28 @@ def report(outcome: Outcome) -> str:
         indent = " " * 15
         lines.extend(textwrap.wrap(text, 140, initial_indent=f"  {label:<13}", subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
-    add("scheduler", card.scheduler)
-    add("parameters", ", ".join(f"{field.name} {getattr(card.params, field.name)}" for field in dataclasses.fields(card.params)))
-    for name, reason in card.declined:
-        add("declined", f"{name}: {reason}")
-    add("launch", card.launch)
-    add("CUDA text", f"{card.path} ({card.lines} lines, the device library included)")
-    add("machine code", card.resources_text)
-    add("error", f"{outcome.error:.3e} against float64 (relative, L2 norm); the exact result rounded to bfloat16 has {outcome.rounding:.3e}")
+    add("error", f"{outcome.error:.3e} against float64 (relative, L2 norm); rounding the exact result to bfloat16 costs {outcome.rounding:.3e}")
     if outcome.kernel_us is not None and outcome.copy_us is not None:
         speed = outcome.copy_us / outcome.kernel_us
         add("time", f"{outcome.kernel_us:.1f} us; a copy of the same bytes takes {outcome.copy_us:.1f} us: {speed:.0%} of its speed")
-        add("first call", f"{outcome.first_s:.2f} s")
+        add("first call", f"{outcome.first_s:.2f} s, compilation included")
     else:
-        add("first call", f"{outcome.first_s:.2f} s (the first time, most of it is the C++ compiler, for the emulator)")
+        add("first call", f"{outcome.first_s:.2f} s, most of it in the C++ compiler unless the kernel was in the disk cache")
+    add("CUDA text", f"{card.path} ({card.lines} lines, device library included)")
+    add("launch", card.launch)
+    add("machine code", card.resources_text)
+    add("scheduler", card.scheduler)
+    add("parameters", f"{_chosen(card.params)} (others: default)")
+    for name, reason in card.declined:
+        if name not in NEVER_APPLY:
+            add("declined", f"{name}: {reason}")
     return "\n".join(lines) + "\n"
+
+
+def _chosen(params: Any) -> str:
+    """Return the parameters that have no default, or another value than their default."""
+    fields = [(field.name, field.default, getattr(params, field.name)) for field in dataclasses.fields(params)]
+    return ", ".join(f"{name} {value}" for name, default, value in fields if value != default)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -102,13 +102,13 @@ def _tune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("check", "run kernels in the emulator with all checks, in several orders: a script's, or one written by hand", _run_check, _check_arguments),
-    Command("demo", "run softmax, RMSNorm and layer norm on what is here, a GPU or the emulator, and show how", _run_demo, _demo_arguments),
-    Command("diff", "show which kernels differ between two records; exit status 1 when any does", _run_diff, _diff_arguments),
-    Command("doctor", "list what this machine has and lacks, with the remedy for each", _run_doctor),
-    Command("record", "write the kernels of a corpus to a file: text, parameters, registers, spills", _run_record, _record_arguments),
+    Command("check", "run the kernels of a script, or a CUDA file, in the emulator with all checks, in several thread orders", _run_check, _check_arguments),
+    Command("demo", "run softmax, RMSNorm and layer norm on the GPU, or without one in the emulator, and show their kernels", _run_demo, _demo_arguments),
+    Command("diff", "show which kernels differ between two files of `record`; the exit status is 1 if any does", _run_diff, _diff_arguments),
+    Command("doctor", "check what this machine has and lacks for weft, with a remedy for each gap", _run_doctor),
+    Command("record", "compile a set of definitions and write their kernels to a file: text, parameters, registers, spills", _run_record, _record_arguments),
     Command("settings", "list the settings: environment variable, default, meaning", _run_settings),
-    Command("tune", "run a script and keep the fastest of several kernels for each of its fusions and sizes", _run_tune, _tune_arguments),
+    Command("tune", "run a script, time several kernels for each of its fusions and sizes, and keep the fastest", _run_tune, _tune_arguments),
 )
 
 
@@ -120,7 +120,11 @@ def _version() -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    top = argparse.ArgumentParser(prog="weft", description="A fusion compiler for NVIDIA GPUs.")
+    top = argparse.ArgumentParser(
+        prog="weft",
+        description="weft compiles graphs of tensor ops into fused CUDA kernels.",
+        epilog="Start with: weft demo. Help for a command: weft COMMAND --help.",
+    )
     top.add_argument("--version", action="version", version=f"weft {_version()}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -17,7 +17,7 @@ SHOWN_LINES = 40
 
 class NoRecord(UserError):
     code = "W869"
-    what = "{path} is no record: {reason}"
+    what = "{path} is not a record: {reason}"
     fix = "make one with `weft record {path}`"
 
 

@@ -43,7 +43,7 @@ _CACHE = {CacheOp.unspecified: "unspecified", CacheOp.all_levels: "all_levels", 
 
 class SplitUnit(UserError):
     code = "W861"
-    what = "Tried to vectorize a dim resulting in a word size of {bits} bits: an access of {tensor} would be part of a byte, whose rest another thread writes"
+    what = "Tried to vectorize a dim resulting in a word size of {bits} bits: an access to {tensor} would cover part of a byte that another thread writes, too"
     fix = "vectorize the axis along which {dtype} is packed by a multiple of {elems}"
 
 

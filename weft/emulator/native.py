@@ -266,7 +266,7 @@ def _value(kernel: NativeKernel, index: int, arg: Buffer | Scalar) -> Any:
     elif arg.ctype in CTYPES:
         given, value = f'"{arg.ctype}"', CTYPES[arg.ctype](arg.value)
     else:
-        raise BadLaunch(kernel=kernel.entry, problem=f'argument {index} has type "{arg.ctype}", which is no scalar type')
+        raise BadLaunch(kernel=kernel.entry, problem=f'argument {index} has type "{arg.ctype}", which is not a scalar type')
     if ctypes.sizeof(value) != kernel.parameter_bytes[index]:
         raise BadLaunch(kernel=kernel.entry, problem=f"argument {index} is {given}; the parameter has {kernel.parameter_bytes[index]} bytes")
     return value

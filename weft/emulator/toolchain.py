@@ -97,7 +97,7 @@ class Toolchain:
             code = whole.read_bytes()
         except FileNotFoundError:
             return Build(None, output or "it wrote no file")
-        return Build(code, output) if is_library(code) else Build(None, f"{output}it wrote {len(code)} bytes that are no shared library")
+        return Build(code, output) if is_library(code) else Build(None, f"{output}it wrote {len(code)} bytes that are not a shared library")
 
     def _compiles(self, folder: Path) -> bool:
         (folder / "whole.so").unlink(missing_ok=True)

@@ -12,13 +12,13 @@ from ..errors import UserError, shown
 class BadOption(UserError):
     code = "W880"
     what = "torch.compile(backend=\"weft\") has no {kind} {name!r}"
-    fix = "use one of {known}, or leave it out"
+    fix = "use one of {known}, or omit it"
 
 
 class BadOptionValue(UserError):
     code = "W887"
     what = "torch.compile(backend=\"weft\"): {name} is {value}, not {wanted}"
-    fix = "give such a value, or leave it out"
+    fix = "pass a valid value, or omit it"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ MANIFEST, GRAPH_FILE, KERNEL_FOLDER = "manifest.json", "graphs.bin", "kernels"
 
 class BadBundle(UserError):
     code = "W889"
-    what = "{folder} is no precompiled folder for this process: {problem}"
+    what = "this process cannot use the precompiled folder {folder}: {problem}"
     fix = "run weft.precompile again, with the same versions and on a machine of the same kind"
 
 

@@ -54,7 +54,7 @@ def reason_against(node: Node) -> str:
             return "a result that is sparse or complex"
     foreign = tensor_dtypes(node) - SUPPORTED_DTYPES - (COMPLEX_DTYPES if rule.makes_complex else set())
     if foreign:
-        return f"the type {sorted(map(str, foreign))[0]}"
+        return f"the dtype {sorted(map(str, foreign))[0]}"
     return rule.claims(node)
 
 

@@ -59,7 +59,7 @@ def _input(t: Translation, node: Node, is_on_device: bool) -> Any:
     if isinstance(value, torch.SymFloat):
         return t.fd.define_scalar(dtype=DataType.Double)
     if not isinstance(value, torch.Tensor):
-        raise Declined(f"the input {node}, which is no tensor")
+        raise Declined(f"the input {node}, which is not a tensor")
     shape = [int(s) if isinstance(s, int) else -1 for s in value.shape]
     order, contiguity = _layout(value)
     t.is_reordered |= order != list(range(value.dim()))[::-1]
@@ -128,7 +128,7 @@ def _output(t: Translation, node: Node, value: Any) -> TensorView:
     """Round to the traced type; lie in memory as traced. Errors: Declined for strides that no dense tensor has."""
     fake: torch.Tensor = node.meta["val"]
     if isinstance(value, Scalar) or not isinstance(value, TensorView):
-        raise Declined("an output without axes that no tensor made")
+        raise Declined("an output without axes that is not computed from a tensor")
     dtype = t.dtype(fake.dtype)
     is_copy = False
     if value.dtype() is not dtype:

@@ -21,8 +21,8 @@ from .surface import ScalarSurface, TensorSurface
 
 class NotAParallelType(UserError, TypeError):
     code = "W306"
-    what = "cannot bind {axis} to {given!r}, which is no ParallelType"
-    fix = "give a member of ParallelType: ParallelType.block_x, ParallelType.vectorize, ..."
+    what = "cannot bind {axis} to {given!r}, which is not a ParallelType"
+    fix = "use a member of ParallelType: ParallelType.block_x, ParallelType.vectorize, ..."
 
 
 class Statement:

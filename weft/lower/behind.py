@@ -28,8 +28,8 @@ GRID_NAMES = {p.value for p in GRID_TYPES}
 
 class NothingToPutBehind(InternalError):
     code = "W913"
-    what = "the schedule puts the second pass over a row behind the first one of the next, and {found}"
-    fix = "this is a defect of the schedule: it is for loops over rows with one reduction in which the threads of a block meet"
+    what = "the schedule delays the second pass over a row until after the first pass over the next row, but {found}"
+    fix = "this is a defect of the schedule: it needs a loop over rows with exactly one reduction across the threads of a block"
 
 
 @lowering_pass(needs=["pipelines"], before=["unswitched", "grouped predicates"])

@@ -37,7 +37,7 @@ def check_fold(state: BuildState, indexer: Indexer, expr: BlockFoldOp, vector_el
     threads = [v for v in variables(element) if v.payload == ParallelType.block_x.value]
     if lanes > 1:
         if lanes > WARP_LANES:
-            raise refuse(f"it takes {lanes} lanes of {vector_elems}, more than a warp has")
+            raise refuse(f"it needs {lanes} lanes of {vector_elems} elements, more than a warp has")
         step = sub(substitute(element, {thread: add(thread, 1) for thread in threads}), element)
         if not (step.is_const and step.value == vector_elems):
             raise refuse(f"neighbouring lanes do not hold neighbouring elements ({element})")

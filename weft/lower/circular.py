@@ -275,7 +275,7 @@ def place_bulk_store(kernel: Kernel, state: BuildState, tensor: TensorView) -> l
     writers = [n for n, s in enumerate(body) if is_writer(s, [tensor])]
     readers = [n for n, s in enumerate(body) if is_reader(s, [tensor])]
     if not readers or readers[0] < writers[-1]:
-        raise BadRing(tensor=tensor, reason="its bulk store stands outside of its loop", remedy="inline it less deep")
+        raise BadRing(tensor=tensor, reason="its bulk store stands outside of its loop", remedy="inline it at a smaller position")
     sync = Sync(f"T{tensor.name}: written by threads, stored in bulk", tensors=(tensor,))
     body[readers[0] : readers[0]] = [sync]
     body[writers[-1] + 1 : writers[-1] + 1] = [FenceSync(Fence.proxy)]

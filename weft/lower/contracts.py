@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class PassOutOfOrder(InternalError):
     code = "W912"
     what = "the pass {name} needs {missing}, which no pass before it gives; given so far: {given}"
-    fix = "move it in PIPELINE behind the pass that gives it"
+    fix = "move it in PIPELINE after the pass that gives it"
 
 
 @dataclass(frozen=True)

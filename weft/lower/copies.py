@@ -61,7 +61,7 @@ def bulk_copy(state: BuildState, expr: LoadStoreOp, lanes: list[int]) -> BulkCop
     predicate = op_predicate(state, indexer, expr, output)
     ops = [at_near, at_far] if is_load else [at_far, at_near]
     if is_tile and source.dtype().is_packed:
-        raise BadBulkCopy(tensor=output, reason=f"elements of {source.dtype()} are no whole bytes", remedy="copy it with loads and stores")
+        raise BadBulkCopy(tensor=output, reason=f"elements of {source.dtype()} are not whole bytes", remedy="copy it with loads and stores")
     if is_tile:
         tile = tile_of(state, indexer, far, near, expr, {g.index: g.extent for g in groups if g.index is not ZERO})
         predicate = conjunction(substitute(atom, start) for atom in conjuncts(predicate))
@@ -118,7 +118,7 @@ def _cut(predicate: Sym, start: dict[Sym, Sym], lane: Sym, extent: Sym, tensor: 
         if start.keys() & variables(atom):
             first = sub(atom.args[0], lane) if atom.op == "lt" else lane
             if start.keys() & variables(first) or start.keys() & variables(atom.args[1]):
-                raise BadBulkCopy(tensor=tensor, reason=f"its end is given by {atom}", remedy="merge the axes bound to ParallelType.tma into one")
+                raise BadBulkCopy(tensor=tensor, reason=f"where the tensor ends depends on {atom}", remedy="merge the axes bound to ParallelType.tma into one")
             ends.append(sub(atom.args[1], first))
             elems = minimum(elems, ends[-1])
             atom = substitute(atom, start)
@@ -132,7 +132,7 @@ def check_async(expr: LoadStoreOp, tensor: TensorView, vector_elems: int) -> Non
     if bytes_ not in CP_ASYNC_BYTES:
         taken = ", ".join(map(str, CP_ASYNC_BYTES))
         raise BadAsyncCopy(
-            tensor=tensor, reason=f"a thread copies {vector_elems} elements of {tensor.dtype()}, {bytes_} bytes; it takes {taken}",
+            tensor=tensor, reason=f"a thread copies {vector_elems} elements of {tensor.dtype()}, {bytes_} bytes; cp.async can copy {taken}",
             remedy="vectorize the innermost axis so that a thread copies 4, 8 or 16 bytes",
         )  # fmt: skip
 

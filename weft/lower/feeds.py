@@ -137,7 +137,7 @@ def plan_feeds(plan: LoopPlan, launch: dict[ParallelType, Sym]) -> dict[TensorVi
         stages, prefetch = (ring.stages, ring.prefetch) if ring is not None else (1, 0)
         if ring is not None and not _repeated(nest):
             if tensor.compute_at == 0:
-                raise BadRing(tensor=tensor, reason="it is not inlined into any loop", remedy="inline it (inline_at) behind the loop of the stages")
+                raise BadRing(tensor=tensor, reason="it is not inlined into any loop", remedy="inline it (inline_at) inside the loop of the stages")
             if warp is None:
                 stages, prefetch = 1, 0  # the loop has one iteration
                 if style == "plain":
@@ -193,8 +193,8 @@ def stage_nest(plan: LoopPlan, launch: dict[ParallelType, Sym], expr: Expr, tens
                 if axis is None or axis.parallel is not kind:
                     raise BadRing(
                         tensor=tensor,
-                        reason=f"axis {tensor.get_loop_domain()[k]} is left of the group position, and {consumer} does not have it bound to {kind.name}",
-                        remedy="bind it there, or give a smaller group_position",
+                        reason=f"axis {tensor.get_loop_domain()[k]} is left of the group position, but {consumer} does not bind it to {kind.name}",
+                        remedy="bind it there, or use a smaller group_position",
                     )
         if not group.extent.is_const:
             raise BadRing(tensor=tensor, reason=f"the number of its compute groups is {group.extent}", remedy="split the axis of the groups by a constant")

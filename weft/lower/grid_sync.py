@@ -20,7 +20,7 @@ from .kernel_sync import GridSync, Sync
 
 class MeetingInLoop(UserError):
     code = "W533"
-    what = "{tensor} is handed from block to block through global memory inside a loop, where the blocks would have to meet in every iteration"
+    what = "{tensor} is passed between blocks through global memory inside a loop, so that all blocks would have to synchronize in every iteration"
     fix = "inline it at position 0, so that it is complete before its readers start"
 
 

@@ -25,13 +25,13 @@ from ..schedule.inline import consumer_axis
 class UnresolvedLoop(UserError):
     code = "W510"
     what = "loop axis {axis} of {tensor} is shared with {others}, and none of them covers every axis that the others need"
-    fix = "inline the tensor less deep (inline_at), or transform all of them from one reference (transform_like)"
+    fix = "inline the tensor at a smaller position (inline_at), or transform all of them from one reference (transform_like)"
 
 
 class ConflictingParallel(UserError):
     code = "W511"
     what = "axis {axis} of {tensor} is bound to {a}, and {other} of {other_tensor}, which shares its loop, to {b}"
-    fix = "bind both to the same parallel type (parallelize_like), or inline less deep"
+    fix = "bind both to the same parallel type (parallelize_like), or inline at a smaller position"
 
 
 class CyclicNest(UserError):

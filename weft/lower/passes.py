@@ -24,7 +24,7 @@ PACKED = (DataType.BFloat16, DataType.Half)  # weft::Array holds two to a regist
 
 class MixedGridReductions(UserError):
     code = "W530"
-    what = "{a} and {b} are both reduced across blocks and meet in {where}"
+    what = "{a} and {b} are both reduced across blocks, and {where} uses both"
     fix = "reduce across blocks in one of them only, or compute them in separate fusions"
 
 

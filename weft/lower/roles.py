@@ -39,7 +39,7 @@ NAMED_BARRIERS = 16
 class DynamicBlock(UserError):
     code = "W550"
     what = "warps cannot be specialized: the block's dimension {axis} is {extent}, which is not known when the kernel is compiled"
-    fix = "bind {axis} to an axis of constant extent, or give compute_bdim{letter} (CompileParams) or bdim{letter}"
+    fix = "bind {axis} to an axis of constant extent, or pass compute_bdim{letter} (CompileParams) or bdim{letter}"
 
 
 class BadBlock(UserError):
@@ -57,12 +57,12 @@ class MixedSpecialization(UserError):
 class RegistersNotConserved(UserError):
     code = "W553"
     what = "registers {registers} of {async_} async and {compute} compute threads: {reason}"
-    fix = "let the async threads give back what the others take: split_registers({each}, {compute}, {async_}) gives {good}"
+    fix = "the async threads must release as many registers as the others gain: split_registers({each}, {compute}, {async_}) returns {good}"
 
 
 class TooManyBarriers(UserError):
     code = "W554"
-    what = "the kernel needs {count} named barriers ({who}); a block has 15 beside that of all threads"
+    what = "the kernel needs {count} named barriers ({who}); a block has 15 besides the barrier of all threads"
     fix = "use fewer compute groups, or reduce over the whole block"
 
 
@@ -129,7 +129,7 @@ def plan_block(state: BuildState, feeds: list[Feed]) -> BlockShape:
     shape = BlockShape(kind.axis, max(1, ASYNC_THREADS // others), compute, kind.registers)
     x, y, z = shape.block
     if shape.compute_threads % WARP:
-        raise refuse(f"is {shape.compute_threads} threads, no whole warps", "make it a multiple of 32 threads")
+        raise refuse(f"is {shape.compute_threads} threads, which is not a whole number of warps", "make it a multiple of 32 threads")
     if x * y * z > CHIP.max_threads_per_block:
         raise refuse(f"has {x * y * z} threads with the async ones; {CHIP.max_threads_per_block} are allowed", "use fewer compute threads")
     members = list(async_threads(shape))
@@ -152,7 +152,7 @@ def _check_registers(registers: tuple[int, int], shape: BlockShape) -> None:
     wanted = registers[0] * async_count + registers[1] * shape.compute_threads
     reason = ""
     if wanted > each * threads:
-        reason = f"they are {wanted} in all, and the block starts with {each * threads} ({each} per thread)"
+        reason = f"together they need {wanted}, but the block starts with {each * threads} ({each} per thread)"
     elif not registers[0] <= each <= registers[1]:
         reason = f"every thread of the block starts with {each}, which is not between them"
     if reason:
@@ -171,7 +171,7 @@ def _body_of(body: list[Statement], feed: Feed) -> list[Statement]:
     for index in _compute_path(feed):
         loop = next((s for s in body if isinstance(s, Loop) and s.index is index and is_writer(s, feed.tensors)), None)
         if loop is None:
-            raise BadRing(tensor=feed.tensors[0], reason=f"its loop {index} is not there", remedy="inline it less deep")
+            raise BadRing(tensor=feed.tensors[0], reason=f"its loop {index} is not there", remedy="inline it at a smaller position")
         body = loop.body
     return body
 
@@ -186,8 +186,8 @@ def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: BlockShape) -> dic
         if feed.groups:
             if warps % shape.compute[shape.axis]:
                 text = " x ".join(str(shape.compute[p]) for p in BLOCK_TYPES)
-                remedy = "give each group whole warps, or leave group_position out"
-                raise BadBlock(axis=shape.axis.value, block=text, reason=f"is {shape.compute[shape.axis]} groups of less than a warp", remedy=remedy)
+                remedy = "make each group whole warps, or omit group_position"
+                raise BadBlock(axis=shape.axis.value, block=text, reason=f"has {shape.compute[shape.axis]} groups, each smaller than a warp", remedy=remedy)
             warps //= shape.compute[shape.axis]
         count = 0
         if any(is_reader(s, feed.tensors) and not touched(s)[1] & produced for s in body):
@@ -237,8 +237,8 @@ def _produce(state: BuildState, feed: Feed, units: list[Statement], feeds: list[
         if not {mapping.get(v) for v in source.groups} <= {g.index for g in feed.loops}:
             raise BadRing(
                 tensor=feed.tensors[0],
-                reason=f"T{source.tensors[0].name}, which it is copied from, has stages per compute group, and it has not",
-                remedy="give both the same group_position",
+                reason=f"T{source.tensors[0].name}, which it is copied from, has stages per compute group, but this ring does not",
+                remedy="use the same group_position for both",
             )
         out += [*let_stage(source, mapping), wait_full(source, mapping)]
     out += [*let_stage(feed, {}), WaitStage(empty(feed), add(feed.phase, -1), f"a stage for {feed.names()}")]
@@ -262,9 +262,9 @@ def _lane_axis(feed: Feed, units: list[Statement]) -> ParallelType | None:
             if axis.parallel in BLOCK_TYPES and axis.sym is not ONE:
                 kinds.setdefault(axis.parallel)
                 if not axis.sym.is_const or axis.sym.value > WARP:  # type: ignore[operator]
-                    raise BadRing(tensor=tensor, reason=f"its axis {axis} has more than the 32 lanes of the async warp that makes it", remedy="split it by 32")
+                    raise BadRing(tensor=tensor, reason=f"its axis {axis} is longer than the 32 lanes of its async warp", remedy="split it by 32")
     if len(kinds) > 1:
-        raise BadRing(tensor=feed.tensors[0], reason="an async warp makes it, and two of its axes are bound to threads", remedy="bind one axis of up to 32")
+        raise BadRing(tensor=feed.tensors[0], reason="an async warp computes it, but two of its axes are bound to threads", remedy="bind one axis of up to 32")
     return next(iter(kinds), None)
 
 

@@ -22,7 +22,7 @@ from .state import BuildState
 
 class BadScan(UserError):
     code = "W397"
-    what = "{tensor} is a running fold, and {reason}"
+    what = "{tensor} is a scan (a running fold), and {reason}"
     fix = "split its axis into pieces, threads and neighbours (in this order), bind the threads to TIDx or TIDy, the neighbours to group, all else to blocks"
 
 
@@ -40,11 +40,11 @@ def build_scan(state: BuildState, expr: ScanOp, fields: dict[str, Any], lanes: l
     others = [g for g in groups if g not in along and g.extent is not ONE]
     threads = [g for g in along if g.parallel.is_bound]
     if len(lanes) > 1 or len(threads) != 1 or threads[0].parallel not in BLOCK_TYPES[:2]:
-        raise BadScan(tensor=output, reason="one axis of it must be bound to TIDx or TIDy, and at most one be a group")
+        raise BadScan(tensor=output, reason="one of its axes must be bound to TIDx or TIDy, and at most one may be a group")
     if any(not g.parallel.is_bound for g in others):
-        raise BadScan(tensor=output, reason=f"{next(g.axis for g in others if not g.parallel.is_bound)}, which it does not run along, is a loop")
+        raise BadScan(tensor=output, reason=f"{next(g.axis for g in others if not g.parallel.is_bound)}, along which it does not run, is a loop")
     if any(g.parallel in GRID_TYPES for g in along):
-        raise BadScan(tensor=output, reason="blocks share its axis")
+        raise BadScan(tensor=output, reason="its axis is split among blocks")
     elems = 1 if not lanes else int(groups[lanes[0]].extent.value)  # type: ignore[arg-type]
     predicate = op_predicate(state, state.indexer(expr), expr, output)
     lane = groups[lanes[0]].index if lanes else None

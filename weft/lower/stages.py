@@ -82,12 +82,13 @@ def check_readers(kernel: Kernel, feeds: dict[TensorView, Feed], feed: Feed, bod
     here = sum(1 for s in walk(body) if isinstance(s, Op) and is_reader(s, feed.tensors))
     everywhere = sum(1 for s in walk(kernel.body) if isinstance(s, Op) and is_reader(s, feed.tensors))
     if here != everywhere:
-        raise BadRing(tensor=feed.tensors[0], reason="it is read outside of the loop that loads it", remedy="inline it less deep, or its readers as deep")
+        reason, remedy = "it is read outside of the loop that loads it", "inline it at a smaller position, or its readers at the same one"
+        raise BadRing(tensor=feed.tensors[0], reason=reason, remedy=remedy)
     if not feed.is_specialized and feed.prefetch:
         for s in body:
             other = next((t for t in touched(s)[1] if t in feeds and feeds[t].prefetch and t not in feed.tensors), None)
             if other is not None and is_reader(s, feed.tensors) and feeds[other].loops == feed.loops:
                 raise BadRing(
-                    tensor=other, reason=f"it is loaded ahead from T{feed.tensors[0].name}, which goes round in the same loop",
-                    remedy="specialize warps (WarpSpecialized), where one role may feed another, or let the second go round in an inner loop",
+                    tensor=other, reason=f"it is loaded ahead from T{feed.tensors[0].name}, which runs in the same loop",
+                    remedy="specialize warps (WarpSpecialized), where one role may feed another, or run the second ring in an inner loop",
                 )  # fmt: skip

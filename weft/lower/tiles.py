@@ -101,7 +101,7 @@ def _box(output: TensorView, axis: IterDomain, extent: Sym) -> int:
     if not extent.is_const:
         raise BadTile(tensor=output, reason=f"the tile's extent {extent} along {axis} is symbolic", remedy="split the axis by a constant")
     if extent.value > MOST_BOX_ELEMS:  # type: ignore[operator]
-        reason = f"the tile has {extent} elements along {axis}; up to {MOST_BOX_ELEMS} are copied at once"
+        reason = f"the tile has {extent} elements along {axis}; one copy takes at most {MOST_BOX_ELEMS}"
         raise BadTile(tensor=output, reason=reason, remedy="split the axis again")
     return int(extent.value)  # type: ignore[arg-type]
 
@@ -111,13 +111,13 @@ def _check_rows(output: TensorView, far: TensorView, axes: list[IterDomain], str
         raise BadTile(tensor=output, reason=f"the innermost axis of {far} is not contiguous", remedy="copy it with loads and stores")
     row = boxes[-1] * far.dtype().bits // 8
     if row % CHUNK_BYTES:
-        raise BadTile(tensor=output, reason=f"a row of the tile has {row} bytes, no multiple of {CHUNK_BYTES}", remedy="use a wider tile")
+        raise BadTile(tensor=output, reason=f"a row of the tile has {row} bytes, which is not a multiple of {CHUNK_BYTES}", remedy="use a wider tile")
 
 
 def _check_place(state: BuildState, near: TensorView, boxes: list[int], elem_bytes: int, swizzle: int, output: TensorView) -> None:
     row = boxes[-1] * elem_bytes
     if swizzle and row != swizzle:
-        raise BadTile(tensor=output, reason=f"a row of the tile has {row} bytes, and the swizzle is of {swizzle}", remedy="let them be the same")
+        raise BadTile(tensor=output, reason=f"a row of the tile has {row} bytes, but the swizzle has {swizzle}", remedy="make the two equal")
     feed = state.feeds.get(near)
     tile = elem_bytes
     for n in boxes:
@@ -127,7 +127,7 @@ def _check_place(state: BuildState, near: TensorView, boxes: list[int], elem_byt
     is_single = buffer.elems.is_const and buffer.elems.value * elem_bytes == tile
     has_many = feed is not None and feed.all_stages > 1 or not is_single
     if has_many and tile % unit:
-        reason = f"tiles of {tile} bytes follow each other in shared memory, where each begins at a multiple of {unit}"
+        reason = f"consecutive tiles of {tile} bytes in shared memory must each begin at a multiple of {unit} bytes"
         raise BadTile(tensor=output, reason=reason, remedy="use larger tiles")
     buffer.align_bytes = max(buffer.align_bytes, unit)
 

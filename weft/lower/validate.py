@@ -16,8 +16,8 @@ from .state import BuildState
 
 class SameAxis(UserError):
     code = "W512"
-    what = "axes {a} and {b} of {tensor} are one axis: the expressions of this kernel put them in the same place, so that one loop would be both"
-    fix = "compute one operand of these expressions in another kernel, so that it is an input of its own here"
+    what = "axes {a} and {b} of {tensor} would share one loop: the expressions of this kernel align both with the same axis"
+    fix = "compute one operand of these expressions in another kernel, so that it is a separate input here"
 
 
 class BoundTwice(UserError):

@@ -26,7 +26,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """torch.nn.functional.silu, out of place."""
     if inplace:
-        raise WrongArgument(function="silu", problem="inplace=True", remedy="use the returned tensor: a gradient needs the input")
+        raise WrongArgument(function="silu", problem="inplace=True", remedy="use the returned tensor: the gradient needs the unchanged input")
     return _SILU((input,))
 
 
@@ -52,7 +52,7 @@ def _half(name: str, gate: Tensor) -> int:
     """Return the size of the gate in a packed input. Errors: WrongArgument."""
     if not gate.dim() or gate.shape[-1] % 2:
         problem = f"the packed input has sizes {list(gate.shape)}"
-        raise WrongArgument(function=name, problem=problem, remedy="give gate and value side by side, of one size, or as two tensors")
+        raise WrongArgument(function=name, problem=problem, remedy="pack gate and value side by side with equal sizes, or pass two tensors")
     return gate.shape[-1] // 2
 
 
@@ -68,7 +68,7 @@ def swiglu(gate: Tensor, value: Tensor | None = None) -> Tensor:
 def geglu(gate: Tensor, value: Tensor | None = None, approximate: str = "tanh") -> Tensor:
     """Return gelu(gate) * value; with one tensor its first half along the last axis is the gate. approximate: "tanh" (Liger's) or "none"."""
     if approximate not in ("tanh", "none"):
-        raise WrongArgument(function="geglu", problem=f"approximate is {approximate!r}", remedy="give 'tanh' or 'none'")
+        raise WrongArgument(function="geglu", problem=f"approximate is {approximate!r}", remedy="use 'tanh' or 'none'")
     if value is None and _half("geglu", gate):
         return _PACKED_GEGLU((gate,), half=gate.shape[-1] // 2, exact=approximate == "none")
     return _GEGLU(tuple(gate.chunk(2, -1)) if value is None else (gate, value), exact=approximate == "none")
@@ -97,10 +97,10 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return x * cos + (-second half, first half) * sin along the last axis; cos and sin broadcast against x."""
     if not (x.dim() and cos.dim() and sin.dim()):
         problem = f"x, cos and sin have {x.dim()}, {cos.dim()} and {sin.dim()} axes"
-        raise WrongArgument(function="rope", problem=problem, remedy="give tensors whose last axis is the size of a head")
+        raise WrongArgument(function="rope", problem=problem, remedy="pass tensors whose last axis is the size of a head")
     if x.shape[-1] % 2 or cos.shape[-1] != x.shape[-1] or sin.shape[-1] != x.shape[-1]:
         problem = f"the last axes are {x.shape[-1]}, {cos.shape[-1]} and {sin.shape[-1]} for x, cos and sin"
-        raise WrongArgument(function="rope", problem=problem, remedy="give one even size to all three")
+        raise WrongArgument(function="rope", problem=problem, remedy="make the three sizes equal and even")
     return _ROPE((x, cos, sin), half=x.shape[-1] // 2)
 
 

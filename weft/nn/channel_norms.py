@@ -33,10 +33,10 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and tuple(parameter.shape) != (channels,):
             problem = f"{name} has sizes {list(parameter.shape)}, the input {channels} channels"
-            raise WrongArgument(function="group_norm", problem=problem, remedy=f"give {name} one element per channel")
+            raise WrongArgument(function="group_norm", problem=problem, remedy=f"pass a {name} with one element per channel")
     if num_groups < 1 or channels % num_groups or not channels:
         problem = f"{channels} channels cannot be split into {num_groups} groups"
-        raise WrongArgument(function="group_norm", problem=problem, remedy="give input [samples, channels, ...] and a divisor of the channels")
+        raise WrongArgument(function="group_norm", problem=problem, remedy="pass [samples, channels, ...] and a number of groups that divides the channels")
     view = input.unflatten(1, (num_groups, channels // num_groups))
     w, b = (None if p is None else p.view(num_groups, channels // num_groups) for p in (weight, bias))
     return _GROUP_NORM((view, w, b), eps=float(eps), out=result_type(input)).flatten(1, 2)
@@ -74,13 +74,13 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """torch.nn.functional.batch_norm; running statistics are updated in the same kernel."""
     if training and input.dim() > 1 and input.numel() == input.shape[1]:
-        raise WrongArgument(function="batch_norm", problem=f"one value per channel in {list(input.shape)}", remedy="give more than one value when training")
+        raise WrongArgument(function="batch_norm", problem=f"{list(input.shape)} has only one value per channel", remedy="pass more values when training")
     if (running_mean is None) != (running_var is None):
-        problem = f"running_{'var' if running_var is None else 'mean'} is left out, and the other is not"
-        raise WrongArgument(function="batch_norm", problem=problem, remedy="give both, or neither")
+        problem = f"running_{'var' if running_var is None else 'mean'} is missing, and the other is given"
+        raise WrongArgument(function="batch_norm", problem=problem, remedy="pass both, or neither")
     if not training and running_mean is None:
         problem = "training is False and there are no running statistics"
-        raise WrongArgument(function="batch_norm", problem=problem, remedy="give running_mean and running_var, or training=True")
+        raise WrongArgument(function="batch_norm", problem=problem, remedy="pass running_mean and running_var, or training=True")
     is_graph = torch.compiler.is_compiling()  # an operator in a graph writes into no input: it returns the new statistics
     static = {"training": bool(training), "momentum": float(momentum), "eps": float(eps), "out": input.dtype, "writes": not is_graph}
     result = _BATCH_NORM((input, running_mean, running_var, weight, bias), **static)

@@ -44,7 +44,7 @@ OPERATORS: dict[Any, tuple["Registered", str]] = {}
 
 class WrongOpName(UserError, ValueError):
     code = "W145"
-    what = "{name!r} is no name of an operator{why}"
+    what = "{name!r} cannot be registered as an operator{why}"
     fix = "{remedy}"
 
 
@@ -386,15 +386,15 @@ def op(qualified: str, definition: FusionDefinition) -> Any:
         swish = weft.op("mine::swish", fd); y = torch.compile(lambda x: swish(x) + 1)(x)
     """
     if not isinstance(qualified, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualified):
-        raise WrongOpName(name=qualified, why="", remedy="write namespace::name")
+        raise WrongOpName(name=qualified, why=": it is not of the form namespace::name", remedy='use a name such as "mine::softmax"')
     if not isinstance(definition, FusionDefinition):
         raise WrongKind(function="weft.op", argument="definition", value=shown(definition), wanted="FusionDefinition")
     namespace, _, name = qualified.partition("::")
     if hasattr(getattr(torch.ops, namespace), name):
-        raise WrongOpName(name=qualified, why=" that is free", remedy="choose another name; an operator stays registered as long as the process lives")
+        raise WrongOpName(name=qualified, why=": the name is taken", remedy="choose another name; an operator stays registered as long as the process lives")
     found = definition.autograd()
     if found.fusion.aliases:
-        raise WrongOpName(name=qualified, why=": the definition writes into an input", remedy="leave alias_input out, and copy the result")
+        raise WrongOpName(name=qualified, why=": the definition writes into an input", remedy="omit alias_input, and copy the result")
     inputs = found.fusion.inputs()
     outputs = [v for v in found.fusion.outputs() if v not in found.fusion.hidden_outputs]
     inner = Registered(f"{namespace}::{name}{PARTS}", lambda tensors, static: (found, ""), lambda form: found)

@@ -29,9 +29,9 @@ _CROSS_ENTROPY = Family("cross_entropy", _cross_entropy, ["input", "target", "we
 
 def _reduction(function: str, size_average: Any, reduce: Any, reduction: str, allowed: tuple[str, ...] = ("none", "mean", "sum")) -> str:
     if size_average is not None or reduce is not None:
-        raise WrongArgument(function=function, problem="size_average and reduce are given", remedy="give reduction='mean', 'sum' or 'none'")
+        raise WrongArgument(function=function, problem="size_average and reduce are not supported", remedy="use reduction='mean', 'sum' or 'none'")
     if reduction not in allowed:
-        raise WrongArgument(function=function, problem=f"reduction is {reduction!r}", remedy=f"give one of {', '.join(allowed)}")
+        raise WrongArgument(function=function, problem=f"reduction is {reduction!r}", remedy=f"use one of {', '.join(allowed)}")
     return reduction
 
 
@@ -51,13 +51,13 @@ def cross_entropy(
         raise WrongArgument(function="cross_entropy", problem=problem, remedy="write -(target * log_softmax(input, 1)).sum(1).mean()")
     if input.dim() == 0 or tuple(target.shape) != (*input.shape[:1], *input.shape[2:])[: max(input.dim() - 1, 0)] and input.dim() > 1:
         problem = f"input has sizes {list(input.shape)}, the target {list(target.shape)}"
-        raise WrongArgument(function="cross_entropy", problem=problem, remedy="give logits [rows, classes, ...] and class numbers [rows, ...]")
+        raise WrongArgument(function="cross_entropy", problem=problem, remedy="pass logits [rows, classes, ...] and class indices [rows, ...]")
     if weight is not None and weight.requires_grad and torch.is_grad_enabled():
         problem = "weight requires a gradient, and the loss has none with respect to it, as in torch"
-        raise WrongArgument(function="cross_entropy", problem=problem, remedy="give weight.detach()")
+        raise WrongArgument(function="cross_entropy", problem=problem, remedy="pass weight.detach()")
     if not 0.0 <= label_smoothing <= 1.0:
         problem = f"label_smoothing is {label_smoothing}"
-        raise WrongArgument(function="cross_entropy", problem=problem, remedy="give the share of the labels that is spread over all classes, from 0 to 1")
+        raise WrongArgument(function="cross_entropy", problem=problem, remedy="use a label_smoothing from 0 to 1")
     classes = input.shape[1] if input.dim() > 1 else input.shape[0]
     static = {
         "ignore_index": int(ignore_index), "reduction": reduction, "smoothing": float(label_smoothing), "z_loss": float(z_loss), "softcap": float(softcap),

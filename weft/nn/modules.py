@@ -71,7 +71,7 @@ def _coded(module: nn.Module, function: Callable[[Tensor], Any], input: Tensor) 
     except WeftError:
         raise
     except ValueError as error:
-        remedy = "give sizes that fit the module, or use the module of that rank"
+        remedy = "pass sizes that fit the module, or use the module for that rank"
         raise WrongArgument(function=type(module).__name__, problem=str(error), remedy=remedy) from None
 
 

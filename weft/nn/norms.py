@@ -28,11 +28,11 @@ def _normalized(name: str, x: Tensor, shape: Sequence[int] | int, *parameters: T
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if not sizes or tuple(x.shape[x.dim() - len(sizes) :]) != sizes:
         problem = f"normalized_shape is {list(sizes)}, the input has sizes {list(x.shape)}"
-        raise WrongArgument(function=name, problem=problem, remedy="give the sizes of the last axes of the input")
+        raise WrongArgument(function=name, problem=problem, remedy="pass the sizes of the last axes of the input")
     for parameter in parameters:
         if parameter is not None and tuple(parameter.shape) != sizes:
             problem = f"weight or bias has sizes {list(parameter.shape)}, normalized_shape is {list(sizes)}"
-            raise WrongArgument(function=name, problem=problem, remedy="make them of normalized_shape")
+            raise WrongArgument(function=name, problem=problem, remedy="use a weight and a bias with the sizes of normalized_shape")
     return len(sizes)
 
 
@@ -79,7 +79,7 @@ def rms_norm(
     """
     rank = _normalized("rms_norm", input, normalized_shape, weight)
     if casting not in CASTINGS:
-        raise WrongArgument(function="rms_norm", problem=f"casting is {casting!r}", remedy=f"give one of {', '.join(CASTINGS)}")
+        raise WrongArgument(function="rms_norm", problem=f"casting is {casting!r}", remedy=f"use one of {', '.join(CASTINGS)}")
     kept = None if residual is None else residual_dtype or residual.dtype
     eps = None if eps is None else float(eps)
     static = {"rank": rank, "eps": eps, "offset": float(weight_offset), "casting": casting, "out": result_type(input), "kept": kept}
@@ -110,7 +110,7 @@ def dropout_add_layer_norm(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return (layer_norm(s), s) over the last axis, s = dropout(input) + residual in residual_dtype (the residual's, or the input's)."""
     if not 0.0 <= dropout_p <= 1.0:
-        raise WrongArgument(function="dropout_add_layer_norm", problem=f"dropout_p is {dropout_p}", remedy="give a probability from 0 to 1")
+        raise WrongArgument(function="dropout_add_layer_norm", problem=f"dropout_p is {dropout_p}", remedy="use a probability from 0 to 1")
     kept = residual_dtype or (input.dtype if residual is None else residual.dtype)
     return _DROPOUT_ADD((input, residual, weight, bias), p=float(dropout_p) if training else 0.0, eps=float(eps), kept=kept)
 
@@ -124,9 +124,9 @@ def embedding_rms_norm(indices: Tensor, table: Tensor, weight: Tensor | None, ep
 
 def _check_indices(function: str, indices: Tensor, table: Tensor) -> None:
     if table.dim() != 2:
-        raise WrongArgument(function=function, problem=f"the table has sizes {list(table.shape)}", remedy="give a matrix, a row for each index")
+        raise WrongArgument(function=function, problem=f"the table has sizes {list(table.shape)}", remedy="pass a matrix with one row for each index")
     if indices.dtype not in (torch.int64, torch.int32):
-        raise WrongArgument(function=function, problem=f"indices have the type {indices.dtype}", remedy="give whole numbers: indices.long()")
+        raise WrongArgument(function=function, problem=f"indices have the type {indices.dtype}", remedy="pass integers: indices.long()")
 
 
 @checked

@@ -23,8 +23,8 @@ from .results import WrongArgument
 
 class NothingToPatch(UserError):
     code = "W143"
-    what = "{model} has nothing that weft computes{among}"
-    fix = "give a torch.nn.Module with one of these in it: {known}"
+    what = "{model} contains no module that weft replaces{among}"
+    fix = "pass a torch.nn.Module that contains one of these: {known}"
 
 
 class Patched:
@@ -126,7 +126,7 @@ def causal_loss(
     """
     if shift_labels is None:
         if labels is None:
-            raise WrongArgument(function="causal_loss", problem="labels and shift_labels are None", remedy="give one of them")
+            raise WrongArgument(function="causal_loss", problem="labels and shift_labels are None", remedy="pass one of them")
         shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
     wanted = shift_labels.reshape(-1).to(logits.device)
     kind = "mean" if num_items_in_batch is None else "sum"
@@ -174,8 +174,8 @@ def patch(model: nn.Module, *, only: Iterable[str] | None = None) -> Patched:
 
 class UnknownKind(UserError):
     code = "W144"
-    what = "only={name!r} is no kind of module that weft computes"
-    fix = "give some of: {kinds}"
+    what = "only={name!r} is not a kind of module that weft replaces"
+    fix = "use some of: {kinds}"
 
 
 def _known(only: Iterable[str]) -> list[str]:

@@ -38,7 +38,7 @@ COMPARED = (bool, int, float, str, torch.dtype, tuple, list)
 class SizesDoNotFit(UserError, ValueError):
     code = "W161"
     what = "{function}: the sizes of its tensors do not fit together: {sizes}"
-    fix = "give sizes that are equal, or 1, where the tensors meet, counted from the last axis"
+    fix = "make the sizes of each axis equal, or 1, counted from the last axis (broadcasting)"
 
 
 CHECKED = ("Tensor", "Tensor | None", "int", "float", "float | None")

@@ -136,9 +136,9 @@ def _constant_axes(name: str, text: str, count: int, cut_text: str) -> tuple[Any
 def _check_can_be_cut(name: str, fusion: Fusion) -> None:
     """Errors: NotSharded for a definition that writes into an input or draws random numbers."""
     if fusion.aliases:
-        raise NotSharded(function=name, problem="it writes into an input", remedy="give tensors of each process: x.to_local()")
+        raise NotSharded(function=name, problem="it writes into an input", remedy="pass the local tensors of each process: x.to_local()")
     if any(type(e).__name__ == "RandomOp" for e in fusion.exprs()):
-        raise NotSharded(function=name, problem="it draws random numbers", remedy="give tensors of each process: x.to_local()")
+        raise NotSharded(function=name, problem="it draws random numbers", remedy="pass the local tensors of each process: x.to_local()")
 
 
 # ---------------------------------------------------------------- which axes

@@ -17,9 +17,9 @@ _LOG_SOFTMAX = Family("log_softmax", lambda o, x, *, dim, out: o.log_softmax(x, 
 
 def _softmax_dim(name: str, x: Tensor, dim: int | None) -> int:
     if dim is None:
-        raise WrongArgument(function=name, problem="dim is None", remedy="name the axis: dim=-1")
+        raise WrongArgument(function=name, problem="dim is None", remedy="pass the axis: dim=-1")
     if not isinstance(dim, int):
-        raise WrongArgument(function=name, problem=f"dim is {dim!r}", remedy="give the number of an axis: dim=-1")
+        raise WrongArgument(function=name, problem=f"dim is {dim!r}", remedy="pass the number of an axis: dim=-1")
     if not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
         raise WrongDim(function=name, dim=dim, axes=x.dim())
     return dim % max(x.dim(), 1)

@@ -39,7 +39,7 @@ def gelu_formula(o: Calls, x: Any, approximate: str = "none") -> Any:
     if approximate == "tanh":
         return 0.5 * x * (1.0 + o.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
     if approximate != "none":
-        raise WrongChoice(op="gelu", argument="approximate", given=approximate, allowed="'none' and 'tanh'")
+        raise WrongChoice(op="gelu", argument="approximate", given=approximate, allowed="'none' or 'tanh'")
     return 0.5 * x * (1.0 + o.erf(x * math.sqrt(0.5)))
 
 

@@ -23,9 +23,9 @@ class WrongArgument(UserError, TypeError):
 def wrong(op: str, argument: str, wanted: str, given: object) -> TypeError:
     """Return the error for an argument of a wrong kind."""
     kind = type(given).__name__
-    remedy = f"give a list: [{given}]" if wanted.startswith("a list or tuple of ints") and type(given) is int else f"give {wanted}"
+    remedy = f"pass a list: [{given}]" if wanted.startswith("a list or tuple of ints") and type(given) is int else f"pass {wanted}"
     if kind in ("Tensor", "Parameter") and type(given).__module__.partition(".")[0] == "torch":
-        remedy = "a definition holds no torch tensors: add an input with fd.from_pytorch(tensor) or fd.define_tensor(...), and give the tensor to execute"
+        remedy = "a definition contains no torch tensors: add an input with fd.from_pytorch(tensor) or fd.define_tensor(...), and pass the tensor to execute"
     return WrongArgument(op=op, problem=f"{argument} must be {wanted}, not {kind}", remedy=remedy)
 
 

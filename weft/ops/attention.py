@@ -24,12 +24,12 @@ def forward(
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim < 4 or tensor.ndim != query.ndim:
-            raise WrongOperand(op="sdpfa_fwd", reason=f"{name} has {tensor.ndim} axes", remedy="give query, key and value 4 axes or more, all the same number")
+            raise WrongOperand(op="sdpfa_fwd", reason=f"{name} has {tensor.ndim} axes", remedy="use query, key and value of one rank, 4 or more")
         if tensor.dtype() is not query.dtype():
             text = f"Expected query and {name} to have the same dtype, got: {query.dtype()} and {tensor.dtype()}"
             raise WrongOperand(op="sdpfa_fwd", reason=text, remedy="cast one of them")
     if mask is not None and mask.dtype() is not DataType.Bool:
-        raise WrongOperand(op="sdpfa_fwd", reason=f"mask has type {mask.dtype()}", remedy="give a mask of type Bool, or pass it as bias")
+        raise WrongOperand(op="sdpfa_fwd", reason=f"mask has type {mask.dtype()}", remedy="use a mask of dtype Bool, or pass it as bias")
     given = {"query": query, "key": key, "value": value, "bias": bias, "mask": mask}
     operands = {name: tensor for name, tensor in given.items() if tensor is not None}
     rows = [like(fusion, a) for a in logical_axes(query)[:-1]]

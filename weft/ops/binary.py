@@ -107,7 +107,7 @@ _negating(
 
 class DivisionByZero(UserError, ZeroDivisionError):
     code = "W398"
-    what = "{sentence}: {a} {sign} 0, of scalars that the host computes"
+    what = "{sentence}: {a} {sign} 0, computed from scalars on the host"
     fix = "pass a divisor other than 0"
 
 

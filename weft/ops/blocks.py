@@ -65,7 +65,7 @@ def block_hadamard(fusion: Fusion, arg: TensorView, signs: Sequence[int]) -> Ten
     """
     _check_block("block_hadamard", arg, HADAMARD_BLOCK)
     if len(signs) != HADAMARD_BLOCK or not all(sign in (1, -1) for sign in signs):
-        raise BadBlock(problem=f"block_hadamard: signs are {list(signs)}", remedy="give 16 numbers, each 1 or -1")
+        raise BadBlock(problem=f"block_hadamard: signs are {list(signs)}", remedy="pass 16 numbers, each 1 or -1")
     value = _read_as(fusion, arg)
     out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(value)], DataType.Float)
     mask = sum((sign < 0) << place for place, sign in enumerate(signs))
@@ -95,7 +95,7 @@ def e4m3_inverse(fusion: Fusion, scale: TensorView) -> TensorView:
 
 def _inverse(fusion: Fusion, scale: TensorView, op: str, dtype: DataType) -> TensorView:
     if scale.dtype() is not dtype:
-        raise BadBlock(problem=f"{op}: {scale} is of {scale.dtype().name}", remedy=f"give scales of {dtype.name}")
+        raise BadBlock(problem=f"{op}: {scale} is of {scale.dtype().name}", remedy=f"pass scales of type {dtype.name}")
     out = fusion.new_tensor([fusion.copy_axis(a) for a in logical_axes(scale)], DataType.Float)
     fusion.register(PointwiseOp([scale], [out], op=op, compute=dtype))
     return out
@@ -110,9 +110,9 @@ def block_sample(fusion: Fusion, arg: TensorView, block_size: int, layout: str =
     """
     _check_block("block_sample", arg, block_size)
     if layout not in LAYOUTS:
-        raise BadBlock(problem=f'layout is "{layout}"', remedy=f"give one of {', '.join(LAYOUTS)}")
+        raise BadBlock(problem=f'layout is "{layout}"', remedy=f"use one of {', '.join(LAYOUTS)}")
     if layout != "rows" and arg.ndim < 2:
-        raise BadBlock(problem=f"scales in the layout {layout} have rows, and {arg} has rank {arg.ndim}", remedy="give it an axis of rows")
+        raise BadBlock(problem=f"scales in the layout {layout} have rows, and {arg} has rank {arg.ndim}", remedy="add an axis of rows to it")
     return _sampled(fusion, arg, block_size, layout)
 
 
@@ -141,11 +141,12 @@ def _check_block(op: str, arg: TensorView, block: int) -> None:
         raise BadBlock(problem=f"{op}: a block has {block} elements", remedy=f"use a power of two up to {MOST_BLOCK}")
     axes = logical_axes(arg)
     if not axes or axes[-1].is_broadcast():
-        raise BadBlock(problem=f"{op}: {arg} has no last axis of elements", remedy="give a tensor with a last axis that is no broadcast")
+        raise BadBlock(problem=f"{op}: {arg} has no last axis of elements", remedy="pass a tensor whose last axis is not a broadcast axis")
     extent = axes[-1].sym
     if extent.is_const and not is_divisible(extent, block):
         raise BadBlock(
-            problem=f"{op}: the last axis of {arg} has {evaluate_int(extent, {})} elements, which are no whole blocks of {block}", remedy="pad it to a multiple"
+            problem=f"{op}: the last axis of {arg} has {evaluate_int(extent, {})} elements, which is not a multiple of the block of {block}",
+            remedy=f"pad it to a multiple of {block}",
         )
 
 
@@ -238,7 +239,7 @@ def nv_grouped_block_quantize(
     Errors: BadBlock, in nvFuser's words.
     """
     if dtype is not FP4:
-        raise BadBlock(problem="only nvfp4 output is implemented", remedy="leave dtype out")
+        raise BadBlock(problem="only nvfp4 output is implemented", remedy="omit dtype")
     if input.ndim != 2:
         raise BadBlock(problem=f"nv_grouped_block_quantize: the input has rank {input.ndim}, not 2", remedy="flatten its outer axes")
     _check_quantize(input, global_scale, False, block_size, dtype)
@@ -256,7 +257,7 @@ def grouped_tiles(fusion: Fusion, scales: TensorView, input_offsets: TensorView,
         raise BadBlock(problem=f"scales of groups have rank 2, and {scales} has rank {scales.ndim}", remedy="flatten the outer axes")
     for name, offsets in (("input_offsets", input_offsets), ("output_offsets", output_offsets)):
         if offsets.ndim != 1 or offsets.dtype() not in (DataType.Int, DataType.Int32):
-            raise BadBlock(problem=f"{name} is {offsets}", remedy="give a tensor of one axis and type Int32")
+            raise BadBlock(problem=f"{name} is {offsets}", remedy="pass a tensor with one axis and dtype Int32")
     return _sampled(fusion, scales, block, GROUPED, [input_offsets, output_offsets])
 
 
@@ -271,13 +272,13 @@ def _check_quantize(input: TensorView, global_scale: Val | None, swizzle: bool, 
     elif dtype is E4M3 and swizzle:
         problem, remedy = "swizzle_scales must be false for Float8_e4m3fn", "weft.quantize.mxfp8 has swizzled scales"
     elif dtype is E4M3 and global_scale is not None:
-        problem, remedy = "global_scaling_factor must be nullptr for Float8_e4m3fn", "leave global_scale out"
+        problem, remedy = "global_scaling_factor must be nullptr for Float8_e4m3fn", "omit global_scale"
     elif input.ndim == 0:
-        problem, remedy = "Block quantization does not support zero-dimensional tensors", "give it an axis"
+        problem, remedy = "Block quantization does not support zero-dimensional tensors", "use a tensor with at least one axis"
     elif input.dtype() not in (DataType.Float, DataType.Half, DataType.BFloat16):
         problem, remedy = f"Block quantization expects floating point input but got {input.dtype().value}", "cast it to Float"
     elif isinstance(global_scale, TensorView) and global_scale.ndim:
-        problem, remedy = "Global scaling factor for block quantization must be a scalar tensor", "give a tensor of rank 0"
+        problem, remedy = "Global scaling factor for block quantization must be a scalar tensor", "pass a tensor of rank 0"
     elif global_scale is not None and global_scale.dtype() is not DataType.Float:  # type: ignore[attr-defined]
         problem, remedy = "Global scaling factor for block quantization must be of float data type", "cast it to Float"
     if problem:

@@ -42,8 +42,8 @@ class ForeignValue(UserError):
 
 class NumberTooLarge(UserError):
     code = "W305"
-    what = "{op}(): an integer of {bits} bits is an operand; kernels have 64"
-    fix = "give a float, or an integer of at most 64 bits"
+    what = "{op}(): an operand is an integer of {bits} bits; kernels compute with at most 64"
+    fix = "pass a float, or an integer of at most 64 bits"
 
 
 # ---------------------------------------------------------------- operands

@@ -26,13 +26,13 @@ COMPOSITES: dict[str, Callable[..., Any]] = {}
 class WrongNormalizedShape(UserError):
     code = "W327"
     what = "{op}: normalized_shape {given} does not fit the last axes of {tensor}, whose extents are {extents}"
-    fix = "name the extents of the last axes, or -1 for those known at execution"
+    fix = "write the extents of the last axes, or -1 for those known only at execution"
 
 
 class WrongChoice(UserError, ValueError):
     code = "W328"
-    what = "{op}: {argument} is {given!r}"
-    fix = "give one of {allowed}"
+    what = "{op}: {argument} cannot be {given!r}"
+    fix = "use {allowed}"
 
 
 def composite(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
 # ---------------------------------------------------------------- what they share
 def _tensor(op: str, value: Any) -> TensorView:
     if not isinstance(value, TensorView):
-        raise WrongArgument(op=op, problem=f"argument 1 must be a TensorView, not {type(value).__name__}", remedy="give a TensorView of this definition")
+        raise WrongArgument(op=op, problem=f"argument 1 must be a TensorView, not {type(value).__name__}", remedy="pass a TensorView of this definition")
     return value
 
 
@@ -197,7 +197,7 @@ def norm(fusion: Fusion, x: Any, p: Any = 2, dims: Any = None, keepdim: bool = F
     if p == 2:
         return narrowed(o.sqrt(o.sum(wide_x * wide_x, reduced, keepdim)), out)
     if not isinstance(p, (int, float)) or p <= 0:
-        raise WrongChoice(op="norm", argument="p", given=p, allowed="the numbers above 0 and inf")
+        raise WrongChoice(op="norm", argument="p", given=p, allowed="a number above 0, or inf")
     return narrowed(o.pow(o.sum(o.pow(o.abs(wide_x), float(p)), reduced, keepdim), 1.0 / p), out)
 
 
@@ -366,7 +366,7 @@ def masked_fill(fusion: Fusion, x: Any, mask: Any, value: Any) -> TensorView:
 def dropout(fusion: Fusion, x: Any, p: float = 0.5, training: bool = True) -> TensorView:
     """Return x with elements set to 0 at probability p and the others divided by 1 - p: torch.nn.functional.dropout."""
     if not isinstance(p, Scalar) and not 0.0 <= p <= 1.0:
-        raise WrongChoice(op="dropout", argument="p", given=p, allowed="the numbers from 0 to 1")
+        raise WrongChoice(op="dropout", argument="p", given=p, allowed="a number from 0 to 1")
     if not training or (not isinstance(p, Scalar) and p == 0.0):
         return _tensor("dropout", x)
     o, wide_x = Calls(fusion), _float("dropout", _tensor("dropout", x))

@@ -20,7 +20,7 @@ from .shapes import Extent, NegativeExtent, new_shape_axes, open_axis
 class HalfSeed(UserError):
     code = "W340"
     what = "{op}: rng_seed and rng_offset must be given together"
-    fix = "give both, or neither to use torch's generator"
+    fix = "pass both, or neither to use torch's generator"
 
 
 def full(fusion: Fusion, shape: Sequence[Extent], value: Operand, dtype: DataType) -> TensorView:
@@ -33,7 +33,7 @@ def full(fusion: Fusion, shape: Sequence[Extent], value: Operand, dtype: DataTyp
 class WrongIota(UserError):
     code = "W374"
     what = "iota: {problem}"
-    fix = "give an integer length, and start and step of the dtype of the result, finite and the step not 0"
+    fix = "pass an integer length, and a finite start and step of the result's dtype; the step must not be 0"
 
 
 def _check_iota(length: Scalar, start: Operand | None, step: Operand | None, dtype: DataType) -> None:

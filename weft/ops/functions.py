@@ -217,7 +217,7 @@ def _var_mean(op: str, fusion: Fusion, arg: Any, dims: Any, correction: Any, kee
     if isinstance(correction, bool) or not isinstance(correction, (int, float)):
         raise _wrong(op, "correction", "an int", correction)
     if correction < 0:
-        raise WrongArgument(op=op, problem=f"correction must be non-negative, and {correction} was given", remedy="give 0 or more; torch's default is 1")
+        raise WrongArgument(op=op, problem=f"correction must be non-negative, and {correction} was given", remedy="use 0 or more; torch's default is 1")
     tensor, axes = _tensor(op, "arg", arg), _ints(op, "dims", dims)
     _require_axes(op, tensor, axes)
     if op == "var_mean" and tensor.dtype().is_reduced_float:

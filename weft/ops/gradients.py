@@ -22,7 +22,7 @@ RULES: dict[type[Expr], Rule] = {}
 
 class NotDifferentiable(Unsupported):
     code = "W135"
-    what = "gradients through {op} are not known ({expr})"
+    what = "{op} has no derivative rule ({expr})"
     fix = "{remedy}"
 
     def __init__(self, expr: Expr, remedy: str = "let no gradient flow there: ops.detach(x)") -> None:

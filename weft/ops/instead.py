@@ -39,11 +39,11 @@ INSTEAD = {
     "numel": "the product of x.size(i) over all axes",
     "item": "a scalar input: fd.define_scalar(dtype=...)",
     "numpy": "fd.add_output(x), then work on the tensor that execute returns",
-    "backward": "fd.autograd() behind the definition; fd.execute then records gradients",
-    "requires_grad_": "fd.autograd() behind the definition",
-    "cuda": "nothing: a definition runs where its inputs are",
-    "cpu": "nothing: a definition runs where its inputs are",
-    "device": "nothing: a definition runs where its inputs are",
+    "backward": "fd.autograd() after the definition; fd.execute then records gradients",
+    "requires_grad_": "fd.autograd() after the definition",
+    "cuda": "nothing: a definition runs on the device of its inputs",
+    "cpu": "nothing: a definition runs on the device of its inputs",
+    "device": "nothing: a definition runs on the device of its inputs",
     "digamma": "torch.digamma outside the definition",
     "conv1d": "torch.nn.functional.conv1d outside the definition",
     "conv2d": "torch.nn.functional.conv2d outside the definition",
@@ -231,7 +231,7 @@ INSTEAD = {
     "renorm": "ops.norm, then ops.mul",
     "cov": "ops.matmul of centered rows",
     "local_response_norm": "torch.nn.functional.local_response_norm outside the definition",
-    "retain_grad": "fd.autograd() behind the definition; fd.execute then records gradients",
+    "retain_grad": "fd.autograd() after the definition; fd.execute then records gradients",
     "gradient": "ops.sub of two slices",
     "tolist": "fd.add_output(x), then work on the tensor that execute returns",
     "values": "x itself: tensors of a definition are dense",
@@ -259,7 +259,7 @@ def instead_of(name: str, is_op: Callable[[str], bool]) -> str | None:
     if name.endswith("_") and is_op(name.rstrip("_")):
         return f"ops.{name.rstrip('_')}, and add_output(y, alias_input=x) to write into x"
     if name in _ASKS:
-        return f"{found} of the tensor that execute returns: while a definition is written, its tensors have no memory"
+        return f"{found} on the tensor that execute returns: tensors of a definition have no memory"
     if name.endswith("_copy") and (is_op(name.removesuffix("_copy")) or name.removesuffix("_copy") in INSTEAD):
         return INSTEAD.get(name.removesuffix("_copy"), f"ops.{name.removesuffix('_copy')}")
     return f"{found} on tensors outside the definition"

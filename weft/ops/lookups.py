@@ -55,7 +55,7 @@ def _wider(fusion: Fusion, op: str, a: IterDomain, b: IterDomain, position: int)
     if a.logical_extent.is_const and b.logical_extent.is_const and a.logical_extent is not b.logical_extent:
         if not expr.is_int(a.logical_extent, 1) and not expr.is_int(b.logical_extent, 1):
             reason = f"axis {position} has extent {a.logical_extent} in arg and {b.logical_extent} in index"
-            raise BadIndex(op=op, reason=reason, remedy="give axes other than dim equal extents, or extent 1 in one of the two")
+            raise BadIndex(op=op, reason=reason, remedy="make the extents of all axes except dim equal, or 1 in one of the two")
     return own_axis(fusion, b if a.is_broadcast() and a.expanded_extent is None else a)
 
 
@@ -70,7 +70,7 @@ def _within(op: str, arg: TensorView, index: TensorView, dim: int) -> None:
 def _same_rank(op: str, arg: TensorView, index: TensorView) -> None:
     if arg.ndim != index.ndim:
         reason = f"Tensor arguments have different dimensions: {arg.ndim} and {index.ndim}"
-        raise BadIndex(op=op, reason=reason, remedy="give the index as many axes as arg")
+        raise BadIndex(op=op, reason=reason, remedy="use an index with as many axes as arg")
 
 
 def gather(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -> TensorView:
@@ -105,7 +105,7 @@ def index_select(fusion: Fusion, arg: TensorView, index: TensorView, dim: int) -
     dim = normalize_dim(dim, arg.ndim, "index_select", arg)
     real = [d for d, a in enumerate(logical_axes(index)) if not a.is_broadcast()]
     if index.ndim > 1 and not (index.ndim == arg.ndim and (not real or real == [dim])):
-        raise BadIndex(op="index_select", reason=f"index_tv must be a 1d or scalar tensor, not {index}", remedy="give the index one axis")
+        raise BadIndex(op="index_select", reason=f"index_tv must be a 1d or scalar tensor, not {index}", remedy="use an index with one axis")
     if index.ndim <= 1 and not (index.ndim == 1 and arg.ndim == 1):
         index = broadcast(fusion, index, [d != dim or index.ndim == 0 for d in range(arg.ndim)])
     axes = [own_axis(fusion, logical_axes(index)[dim] if d == dim else a) for d, a in enumerate(logical_axes(arg))]
@@ -139,9 +139,9 @@ def embedding(fusion: Fusion, index: TensorView, weight: TensorView) -> TensorVi
     """out[..., e] = weight[index[...], e]."""
     index = _index(fusion, "embedding_fwd", index)
     if index.ndim < 1:
-        raise BadIndex(op="embedding_fwd", reason=f"Expected input to be atleast 1D, not {index}", remedy="give the index at least one axis")
+        raise BadIndex(op="embedding_fwd", reason=f"Expected input to be atleast 1D, not {index}", remedy="use an index with at least one axis")
     if weight.ndim != 2:
-        raise BadIndex(op="embedding_fwd", reason=f"Expected weight to be 2D, not {weight}", remedy="give weight the shape [entries, features]")
+        raise BadIndex(op="embedding_fwd", reason=f"Expected weight to be 2D, not {weight}", remedy="use a weight of shape [entries, features]")
     axes = [*(own_axis(fusion, a) for a in logical_axes(index)), own_axis(fusion, logical_axes(weight)[1])]
     index = broadcast(fusion, index, [False] * index.ndim + [True])
     return add_lookup(fusion, "embedding_fwd", weight, axes, [At(1), Along(index.ndim - 1)], indices=[index])
@@ -152,7 +152,7 @@ def embedding_backward(fusion: Fusion, grad: TensorView, index: TensorView, entr
     index = _index(fusion, "embedding_bwd", index)
     if grad.ndim != index.ndim + 1:
         reason = f"grad has {grad.ndim} axes and index {index.ndim}"
-        raise BadIndex(op="embedding_bwd", reason=reason, remedy="give grad one more axis than the index")
+        raise BadIndex(op="embedding_bwd", reason=reason, remedy="use a grad with one more axis than the index")
     out = fusion.new_tensor([fusion.new_axis(entries), own_axis(fusion, logical_axes(grad)[-1])], grad.dtype())
     fusion.register(TorchOp([grad, index], [out], op="embedding_bwd", entries=entries))
     return out

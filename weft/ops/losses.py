@@ -19,7 +19,7 @@ def reduced(fusion: Fusion, loss: TensorView, reduction: str, dtype: Any, op: st
     if reduction == "none":
         return narrowed(loss, dtype)
     if reduction not in ("sum", "mean"):
-        raise WrongChoice(op=op, argument="reduction", given=reduction, allowed="'none', 'sum' and 'mean'")
+        raise WrongChoice(op=op, argument="reduction", given=reduction, allowed="'none', 'sum' or 'mean'")
     dims = list(range(loss.ndim))
     total = Calls(fusion).sum(loss, dims)
     return narrowed(total / count(loss, dims) if reduction == "mean" else total, dtype)

@@ -46,7 +46,7 @@ def _same_type(op: str, a: TensorView, b: TensorView, names: str = "A and B") ->
 
 def _has_product(op: str, a: TensorView) -> None:
     if a.dtype().is_narrow_float:
-        remedy = "give fd.ops.scaled_mm the elements and their scales, or cast both to BFloat16"
+        remedy = "pass elements and scales to fd.ops.scaled_mm, or cast both operands to BFloat16"
         raise WrongOperand(op=op, reason=f"torch has no {op} of {a.dtype().name} without scales", remedy=remedy)
 
 
@@ -56,7 +56,7 @@ def _same_extent(op: str, a: TensorView, b: TensorView, of_a: int, of_b: int) ->
     if x.is_broadcast() != y.is_broadcast() and x.expanded_extent is None and y.expanded_extent is None:
         other = y if x.is_broadcast() else x
         if other.iter_type is not IterType.symbolic:
-            raise WrongOperand(op=op, reason="K should be broadcast in both A and B, or neither.", remedy="give the summed axes equal extents")
+            raise WrongOperand(op=op, reason="K should be broadcast in both A and B, or neither.", remedy="make the extents of the summed axes equal")
     p, q = x.logical_extent, y.logical_extent
     if p.is_const and q.is_const and p.value != q.value:
         raise ExtentMismatch(op=op, axis=of_a, left_tensor=str(a), left=p.value, right_tensor=str(b), right=q.value)
@@ -81,7 +81,7 @@ def _batch_axes(fusion: Fusion, op: str, a: TensorView, b: TensorView) -> list[I
 def matmul(fusion: Fusion, a: TensorView, b: TensorView) -> TensorView:
     """Return the matrix product of the last two axes, batched over the leading ones, as torch.matmul. The result has the operands' type."""
     if a.ndim == 0 or b.ndim == 0:
-        raise WrongOperand(op="matmul", reason=f"Expected inputs to be atleast 1D, got: {a.ndim} and {b.ndim}", remedy="give both operands an axis")
+        raise WrongOperand(op="matmul", reason=f"Expected inputs to be atleast 1D, got: {a.ndim} and {b.ndim}", remedy="use operands with at least one axis")
     _same_type("matmul", a, b)
     _has_product("matmul", a)
     _same_extent("matmul", a, b, -1, -1 if b.ndim == 1 else -2)
@@ -94,16 +94,16 @@ def matmul(fusion: Fusion, a: TensorView, b: TensorView) -> TensorView:
 def linear(fusion: Fusion, x: TensorView, weight: TensorView, bias: TensorView | None) -> TensorView:
     """Return x @ weight.T + bias. Shapes: x [..., K], weight [N, K], bias [N] -> [..., N]."""
     if x.ndim == 0:
-        raise WrongOperand(op="linear", reason="Expected inputs to be atleast 1D, got a tensor without axes", remedy="give the input an axis")
+        raise WrongOperand(op="linear", reason="Expected inputs to be atleast 1D, got a tensor without axes", remedy="use an input with at least one axis")
     if weight.ndim != 2:
-        raise WrongOperand(op="linear", reason=f"Input B must be at least 2D, and {weight} has {weight.ndim} axes", remedy="give the weight the shape [N, K]")
+        raise WrongOperand(op="linear", reason=f"Input B must be at least 2D, and {weight} has {weight.ndim} axes", remedy="use a weight of shape [N, K]")
     _same_type("linear", x, weight, "input and weight")
     _has_product("linear", x)
     _same_extent("linear", x, weight, -1, -1)
     operands = [x, weight]
     if bias is not None:
         if bias.ndim > 1:
-            raise WrongOperand(op="linear", reason=f"Input bias must be 1D, and {bias} has {bias.ndim} axes", remedy="give the bias the shape [N]")
+            raise WrongOperand(op="linear", reason=f"Input bias must be 1D, and {bias} has {bias.ndim} axes", remedy="use a bias of shape [N]")
         if bias.dtype() is not x.dtype():
             text = f"Expected bias to have the same dtype as A and B, got: {bias.dtype()} and {x.dtype()}"
             raise WrongOperand(op="linear", reason=text, remedy="cast the bias")
@@ -119,9 +119,9 @@ _GROUPED = {(2, 2), (2, 3), (3, 2)}
 def _grouped_axes(fusion: Fusion, a: TensorView, b: TensorView, offsets: TensorView) -> list[IterDomain]:
     if (a.ndim, b.ndim) not in _GROUPED:
         text = f"Unexpected operand ranks: {a.ndim} and {b.ndim}"
-        raise WrongOperand(op="grouped_mm", reason=text, remedy="give operands of ranks 2 and 2, 2 and 3, or 3 and 2")
+        raise WrongOperand(op="grouped_mm", reason=text, remedy="pass operands of ranks 2 and 2, 2 and 3, or 3 and 2")
     if offsets.ndim != 1 or offsets.dtype() is not DataType.Int32:
-        raise WrongOperand(op="grouped_mm", reason=f"offsets are {offsets}", remedy="give the ends of the groups as a tensor of one axis and type Int32")
+        raise WrongOperand(op="grouped_mm", reason=f"offsets are {offsets}", remedy="pass the ends of the groups as a tensor with one axis and dtype Int32")
     groups = [like(fusion, logical_axes(offsets)[0])] if a.ndim == b.ndim else []
     return [*groups, like(fusion, logical_axes(a)[-2]), like(fusion, logical_axes(b)[-1])]
 
@@ -152,7 +152,7 @@ def scaled_mm(
 ) -> TensorView:
     """Return the product of two matrices of narrow elements, each with its scales, as torch._scaled_mm."""
     if a.ndim != 2 or b.ndim != 2:
-        raise WrongOperand(op="scaled_mm", reason=f"Unexpected operand ranks: {a.ndim} and {b.ndim}", remedy="give two matrices")
+        raise WrongOperand(op="scaled_mm", reason=f"Unexpected operand ranks: {a.ndim} and {b.ndim}", remedy="pass two matrices")
     given = {"mat1": a, "mat2": b, "scale1": scale_a, "scale2": scale_b, "alpha": alpha, "bias": bias}
     operands = {name: value for name, value in given.items() if value is not None}
     axes = [like(fusion, logical_axes(a)[0]), like(fusion, logical_axes(b)[1])]
@@ -164,4 +164,4 @@ def refuse(op: str, **options: object) -> None:
     """Raise Unsupported for the first option that is given."""
     for name, value in options.items():
         if value is not None and value is not False and value != 0:
-            raise Unsupported(f"{op} with {name}", remedy=f"leave {name} out")
+            raise Unsupported(f"{op} with {name}", remedy=f"omit {name}")

@@ -64,8 +64,8 @@ class Monoid:
 
     def __post_init__(self) -> None:
         if self.is_idempotent == (self.repeat is not None):
-            problem = "it is idempotent and has `repeat`, too" if self.is_idempotent else "nothing says what n equal values combine to"
-            raise MonoidNotWhole(kind=self.kind, problem=problem, remedy="set is_idempotent, or give repeat=lambda o, x, n: ...")
+            problem = "it is idempotent and also has `repeat`" if self.is_idempotent else "it does not say what n equal values combine to"
+            raise MonoidNotWhole(kind=self.kind, problem=problem, remedy="set is_idempotent, or pass repeat=lambda o, x, n: ...")
 
     def identity(self, dtype: DataType) -> str:
         """Return the identity in C++."""

@@ -33,7 +33,7 @@ class NoTruthValue(UserError, TypeError):
 
 class NoNumber(UserError, TypeError):
     code = "W149"
-    what = "{value} is no number while it is being defined: its elements are known when the definition is executed"
+    what = "{value} is not a number while it is being defined: its elements are known when the definition is executed"
     fix = "add it as an output, or take a scalar input: fd.define_scalar(dtype=...); ops.cast changes the type of elements"
 
 
@@ -135,7 +135,7 @@ def matmul(self: Any, other: Any) -> Any:
     if isinstance(other, (Scalar, *_PYTHON_NUMBERS)):
         from .arguments import WrongArgument
 
-        raise WrongArgument(op="matmul", problem="the other operand is a number", remedy="write x * number, or give a tensor")
+        raise WrongArgument(op="matmul", problem="the other operand is a number", remedy="write x * number, or pass a tensor")
     if not isinstance(other, TensorView):
         return _foreign(other, "matmul")
     return get_attribute(self, "matmul")(other)
@@ -179,7 +179,7 @@ def to(self: Any, dtype: Any) -> Any:
     if wanted is None:
         from .arguments import WrongArgument
 
-        raise WrongArgument(op="to", problem=f"{dtype!r} is no type", remedy="give a torch dtype or a DataType; a definition runs on the device of its inputs")
+        raise WrongArgument(op="to", problem=f"{dtype!r} is not a dtype", remedy="pass a torch dtype or a DataType; the device is that of the inputs")
     return build.cast(fusion_of(self, "to"), self, wanted)
 
 
@@ -287,7 +287,7 @@ def getitem(self: TensorView, index: Any) -> Any:
     if sum(isinstance(e, EllipsisType) for e in entries) > 1:
         raise WrongIndex(value=self, index=index, problem="`...` appears twice", remedy="write one `...`")
     if taken > self.ndim:
-        raise WrongIndex(value=self, index=index, problem=f"{taken} indices for {self.ndim} axes", remedy="give at most one index per axis")
+        raise WrongIndex(value=self, index=index, problem=f"{taken} indices for {self.ndim} axes", remedy="use at most one index per axis")
     if not any(isinstance(e, EllipsisType) for e in entries):
         entries.append(...)
     place = next(i for i, e in enumerate(entries) if isinstance(e, EllipsisType))
@@ -301,7 +301,7 @@ def _indexed(x: Any, entries: list[Any]) -> Any:
     for e in axes:
         if isinstance(e, slice) or (isinstance(e, int) and not isinstance(e, bool)) or isinstance(e, Scalar):
             continue
-        problem = f"a {type(e).__name__} is no index here"
+        problem = f"a {type(e).__name__} cannot be an index here"
         raise WrongIndex(value=x, index="...", problem=problem, remedy="use ops.index_select, ops.take_along_axis or ops.where")
     out = x
     if any(isinstance(e, slice) and e != slice(None) for e in axes):

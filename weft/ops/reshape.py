@@ -40,13 +40,13 @@ class TwoInferredSizes(UserError):
 class ElementCountsDiffer(UserError):
     code = "W362"
     what = "reshape: Total element counts across view operation must match: {tensor} has {old} elements, the new shape {shape} has {new}"
-    fix = "give sizes whose product is {old}, or -1 for one of them"
+    fix = "use sizes whose product is {old}, or -1 for one of them"
 
 
 class CannotInferSize(UserError):
     code = "W363"
     what = "reshape: Cannot infer the actual size of -1 output domain: the other sizes of {shape} have the product {known}, which does not divide {old}"
-    fix = "give sizes whose product divides the number of elements"
+    fix = "use sizes whose product divides the number of elements"
 
 
 class NotOneElement(UserError):
@@ -58,7 +58,7 @@ class NotOneElement(UserError):
 class NoZeroInShape(UserError):
     code = "W365"
     what = "reshape: {tensor} has no elements. Output shape must have at least one 0, and it is {shape}"
-    fix = "give a shape with a 0"
+    fix = "use a shape with a 0"
 
 
 class WrongRuntimeSize(UserError):

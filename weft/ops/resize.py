@@ -27,15 +27,15 @@ class WrongSlice(UserError):
     code = "W367"
     what = "slice of {tensor}: {problem}"
     fix = (
-        "give one start, one stop and the stride 1 per axis, 0 <= start <= stop; -1 and the like count from the end in run-time scalars only; "
-        "every second element is ops.index_select(x, ops.iota(count, 0, 2), dim)"
+        "pass one start, one stop and stride 1 per axis, with 0 <= start <= stop; only run-time scalars may be negative and count from the end; "
+        "for every second element use ops.index_select(x, ops.iota(count, 0, 2), dim)"
     )
 
 
 class WrongPadWidths(UserError):
     code = "W368"
     what = "pad of {tensor}: {problem}"
-    fix = "give two widths per axis, innermost axis first: (left, right, left of the next outer axis, ...)"
+    fix = "pass two widths per axis, innermost axis first: (left, right, left of the next outer axis, ...)"
 
 
 class WrongPadValue(UserError):
@@ -53,7 +53,7 @@ class NegativeResult(UserError):
 class WrongCat(UserError):
     code = "W371"
     what = "cat: {problem}"
-    fix = "give tensors of one dtype and one rank, whose sizes agree but along dim"
+    fix = "pass tensors of one dtype and one rank whose sizes agree except along dim"
 
 
 class WrongTriu(UserError):

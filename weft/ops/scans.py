@@ -21,13 +21,13 @@ from .shapes import normalize_dim
 class NegativeCount(UserError, ValueError):
     code = "W393"
     what = "topk: k is {k}"
-    fix = "give the number of values to keep, 0 or more"
+    fix = "pass the number of values to keep, 0 or more"
 
 
 class NoAxisToScan(UserError):
     code = "W391"
     what = "{op}: {tensor} has no axes"
-    fix = "give a tensor with at least one axis"
+    fix = "pass a tensor with at least one axis"
 
 
 def scan(fusion: Fusion, op: str, kind: str, arg: TensorView, dim: int, init: Operand | None) -> TensorView:

@@ -25,7 +25,7 @@ Extent = Union[int, Scalar]
 class WrongRank(UserError):
     code = "W320"
     what = "{op}: {what_is_given} has {given} entries; {expected} are needed for {tensor}{sentence}"
-    fix = "give one entry per axis"
+    fix = "pass one entry per axis"
 
     def __init__(self, *, sentence: str = "", **values: object) -> None:
         super().__init__(None, sentence=f". {sentence}" if sentence else "", **values)
@@ -58,13 +58,18 @@ class CannotSqueeze(UserError):
 class NegativeExtent(UserError):
     code = "W325"
     what = "{op}: extent {extent} of axis {axis} is negative"
-    fix = "give an extent of at least 0"
+    fix = "use an extent of at least 0"
 
 
 class NotAPermutation(UserError):
     code = "W326"
-    what = "{op}: {problem} {dims} is no permutation of the {rank} axes of {tensor}"
-    fix = "name each axis from 0 to {rank} - 1 once"
+    what = "{op}: {problem} {dims} is not a permutation of the {rank} axes of {tensor}"
+    fix = "name each of the {rank} axes once, counting from 0"
+
+
+class NotAscending(NotAPermutation):
+    what = "broadcast_in_dim: broadcast_dims {dims} must be in ascending order"
+    fix = "permute the operand first, and list the axes in ascending order"
 
 
 def normalize_dim(dim: int, rank: int, op: str, tensor: TensorView) -> int:
@@ -164,7 +169,7 @@ def broadcast_in_dim(fusion: Fusion, tensor: TensorView, shape: Sequence[Extent]
         if dim in dims[:i]:
             raise RepeatedDim(op="broadcast_in_dim", dim=dim, dims=list(broadcast_dims))
     if dims != sorted(dims):
-        raise NotAPermutation(op="broadcast_in_dim", problem="axes must ascend.", dims=list(broadcast_dims), rank=rank, tensor=str(tensor))
+        raise NotAscending(dims=list(broadcast_dims))
     flags = [i not in dims for i in range(rank)]
     if any(flags):
         tensor = broadcast(fusion, tensor, flags)

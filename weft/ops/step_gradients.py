@@ -153,7 +153,7 @@ def _linear(o: Calls, node: TorchOp, grads: list[Gradient]) -> list[Gradient]:
 def _attention(o: Calls, node: TorchOp, grads: list[Gradient]) -> list[Gradient]:
     """By sdpfa_bwd. Errors: NotDifferentiable for a bias or a mask, and for gradients of the logsumexp."""
     if len(node.inputs) != 3 or any(g is not None for g in grads[1:]) or grads[0] is None:
-        raise NotDifferentiable(node, "leave bias and mask out of sdpfa_fwd (is_causal=True is a mask), or let no gradient flow there: ops.detach(x)")
+        raise NotDifferentiable(node, "omit bias and mask (is_causal=True is allowed), or cut the gradient with ops.detach(x)")
     out, sums, seed, offset = node.outputs
     numbers = {name: _value(o, node.attributes[name]) for name in ("dropout_p", "is_causal", "scale")}
     g = _like(o, grads[0], out)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ Compute = Callable[[Sequence[Any], Mapping[str, Any]], tuple[Any, ...]]
 class FlashWidth(UserError):
     code = "W396"
     what = "Flash attention requires the last dimension to be a multiple of 8, but query has {width} there"
-    fix = "pad query, key and value, or pass a mask, which goes another way"
+    fix = "pad query, key and value, or pass a mask, which another kernel of torch's handles"
 
 
 def entry_of(expr: Expr) -> str | None:

@@ -43,9 +43,9 @@ def dequantize(
     kind = torch_dtype_to_nvfuser_dtype(elements.dtype)
     unit = 2 if kind is DataType.Float4_e2m1fn_x2 else 1
     if not elements.dim():
-        raise WrongTensors(problem="elements without an axis", remedy="give elements as a recipe made them")
+        raise WrongTensors(problem="the elements have no axis", remedy="pass elements as a recipe made them")
     if layout not in ("rows", SWIZZLED):
-        raise WrongTensors(problem=f'layout is "{layout}"', remedy=f'give "rows", for scales with any strides, or "{SWIZZLED}"')
+        raise WrongTensors(problem=f'layout is "{layout}"', remedy=f'use "rows", for scales with any strides, or "{SWIZZLED}"')
     shape = [*elements.shape[:-1], elements.shape[-1] * unit]
     types = kind, torch_dtype_to_nvfuser_dtype(scales.dtype), torch_dtype_to_nvfuser_dtype(dtype), global_scale is not None
     given: list[Any] = []
@@ -56,7 +56,7 @@ def dequantize(
     else:
         counts = scales.shape if scales.dim() else [1] * len(shape)
         if len(counts) != len(shape) or any(n % count if count else n for n, count in zip(shape, counts)):
-            raise WrongTensors(problem=f"scales of {tuple(scales.shape)} for elements of {tuple(elements.shape)}", remedy="give one scale for each whole block")
+            raise WrongTensors(problem=f"scales of {tuple(scales.shape)} for elements of {tuple(elements.shape)}", remedy="pass one scale for each block")
     if not elements.numel():
         return torch.empty(shape, dtype=dtype, device=elements.device)
     if layout != SWIZZLED:
@@ -72,7 +72,7 @@ def _block_in_tiles(shape: Sequence[int], scales: torch.Tensor, kind: DataType) 
     rows, columns = (shape[0], shape[1] // block) if len(shape) == 2 and block and shape[1] % block == 0 else (0, 0)
     if scales.dim() != 2 or not columns or list(scales.shape) != [-(-rows // 128) * 128, -(-columns // 4) * 4]:
         problem = f"scales of {tuple(scales.shape)} and {kind.name} in tiles, for elements of {tuple(shape)}"
-        raise WrongTensors(problem=problem, remedy="give elements [m, k], and their scales as a recipe made them with layout 128x4")
+        raise WrongTensors(problem=problem, remedy="pass elements [m, k], and their scales as a recipe made them with layout 128x4")
     return block
 
 

@@ -37,7 +37,7 @@ def quantize(
     """
     if not isinstance(recipe, Recipe) or before not in BEFORE:
         problem = f"{shown(recipe)} behind {shown(before)}"
-        raise WrongTensors(problem=f"no recipe: {problem}", remedy=f"give an object of weft.quantize.formats, and one of {', '.join(map(repr, BEFORE))}")
+        raise WrongTensors(problem=f"no recipe: {problem}", remedy=f"pass an object of weft.quantize.formats, and one of {', '.join(map(repr, BEFORE))}")
     for number, x in enumerate(inputs):
         check_kind("quantize", f"input {number}", x, "Tensor")
         check_floats(x, f"input {number}")
@@ -51,15 +51,15 @@ def quantize(
 def check_floats(x: torch.Tensor, name: str) -> None:
     """Errors: WrongTensors where elements are whole numbers, bools, or complex."""
     if not x.dtype.is_floating_point:
-        raise WrongTensors(problem=f"{name} is of type {x.dtype}, which are no floats", remedy="cast it to a type of floats")
+        raise WrongTensors(problem=f"{name} is of type {x.dtype}, which is not a float type", remedy="cast it to a float type")
 
 
 def elements_of(dtype: torch.dtype) -> DataType:
     """Return the type of quantized elements. Errors: WrongTensors for what is no float of 8 bits or less with numbers below one."""
     found = torch_dtype_to_nvfuser_dtype(dtype)
     if not found.is_narrow_float or found is DataType.Float8_e8m0fnu:
-        problem = f"the elements would be of type {dtype}, and these recipes scale to the largest value of a float of 8 bits or less"
-        raise WrongTensors(problem=problem, remedy="give dtype=torch.float8_e4m3fn or torch.float8_e5m2")
+        problem = f"dtype is {dtype}, but these recipes scale to the largest value of a float type of at most 8 bits"
+        raise WrongTensors(problem=problem, remedy="use dtype=torch.float8_e4m3fn or torch.float8_e5m2")
     return found
 
 
@@ -103,7 +103,7 @@ def delayed_scale(
     or no number; 1 without it. Source: TransformerEngine's delayed scaling.
     """
     if history.dim() != 1 or not history.numel() or history.dtype is not torch.float32:
-        raise WrongTensors(problem=f"a history of {history.dtype} and sizes {tuple(history.shape)}", remedy="give one axis of float32 numbers")
+        raise WrongTensors(problem=f"a history of {history.dtype} and sizes {tuple(history.shape)}", remedy="pass a float32 tensor with one axis")
     fd = _delayed(elements_of(dtype), margin, previous is not None)
     return fd.execute([history[:1] if is_most_recent else history, *([] if previous is None else [previous])])[0]
 
@@ -146,10 +146,10 @@ def blocks_128x128(w: torch.Tensor, layout: str = "rows") -> Results:
     layout "te": rows of scales are padded to a multiple of four; "torch": they begin at such multiples, as torch._scaled_mm asks.
     """
     if w.dim() != 2:
-        raise WrongTensors(problem=f"a weight of {w.dim()} axes has no tiles", remedy="give a matrix")
+        raise WrongTensors(problem=f"a weight of {w.dim()} axes has no tiles", remedy="pass a matrix")
     m, k = w.shape
     if m % 128 or k % 128:
-        raise WrongTensors(problem=f"a weight of {m} x {k} is no whole tiles of 128 x 128", remedy="pad it")
+        raise WrongTensors(problem=f"a weight of {m} x {k} does not divide into tiles of 128 x 128", remedy="pad it")
     check_floats(w, "the weight")
     where = "padded 1x4" if layout == "torch" else layout_for("128x128", layout)
     elements, scales = _tiles(torch_dtype_to_nvfuser_dtype(w.dtype), where, w.is_contiguous()).execute([w.view(m // 128, 128, k // 128, 128)])
@@ -229,7 +229,7 @@ def _nvfp4_both_ways(global_scale: torch.Tensor | None, layout: str, scale_order
 def _both_ways(recipe: Recipe, inputs: Sequence[torch.Tensor], before: str = "", scale: torch.Tensor | None = None) -> Results:
     shape, block = inputs[0].shape, recipe.tile_rows
     if len(shape) != 2 or shape[0] % block or shape[1] % block:
-        raise WrongTensors(problem=f"a tensor of {tuple(shape)} is no matrix of whole blocks of {block} both ways", remedy="pad it")
+        raise WrongTensors(problem=f"a tensor of {tuple(shape)} does not divide into blocks of {block} x {block}", remedy="pad it")
     m, k = shape
     q, scales, column_q, column_scales = quantize(recipe, *(t.unflatten(0, (m // block, block)) for t in inputs), before=before, scale=scale)
     is_packed = isinstance(recipe, NvFp4BothWays)  # elements of columns lie as [k, m]
@@ -276,7 +276,7 @@ def _signs(x: torch.Tensor, signs: torch.Tensor | Sequence[int]) -> tuple[int, .
     found = signs.flatten().tolist() if isinstance(signs, torch.Tensor) else list(signs)
     if not x.dim() or x.shape[-1] % 16 or len(found) != 16 or not all(sign in (1, -1) for sign in found):
         problem = f"blocks of 16 of a tensor of {tuple(x.shape)}, with signs {shown(found)}"
-        raise WrongTensors(problem=problem, remedy="give a last axis of whole blocks of 16, and 16 signs, each 1 or -1")
+        raise WrongTensors(problem=problem, remedy="use a last axis that 16 divides, and 16 signs, each 1 or -1")
     return tuple(int(sign) for sign in found)
 
 

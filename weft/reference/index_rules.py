@@ -18,7 +18,7 @@ from ..ir.values import no_reductions
 class PositionOutOfRange(UserError):
     code = "W392"
     what = "{op}: position {position} along axis {axis} of {source}, which has {extent} elements there"
-    fix = "give positions from 0 to {extent} - 1"
+    fix = "use positions of at least 0 and below {extent}"
 
 
 def look_up(

@@ -35,7 +35,7 @@ from .torch_types import torch_dtype
 class WrongArguments(UserError):
     code = "W351"
     what = "the fusion has {wanted} inputs; {given} arguments were given"
-    fix = "give one argument per input, in order"
+    fix = "pass one argument per input, in order"
 
 
 class NoGenerator(UserError):

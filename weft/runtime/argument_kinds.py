@@ -30,13 +30,13 @@ class NotATensor(UserError, TypeError):
 class NotANumber(UserError, TypeError):
     code = "W152"
     what = "{function}: {argument} is {value}, not of type {wanted}"
-    fix = "give a number that a float64 holds"
+    fix = "pass a number that a float64 can hold"
 
 
 class WrongKind(UserError, TypeError):
     code = "W154"
     what = "{function}: {argument} is {value}, not of type {wanted}"
-    fix = "give what the signature says: {wanted}"
+    fix = "pass a value of type {wanted}"
 
 
 class WrongCall(UserError, TypeError):
@@ -48,7 +48,7 @@ class WrongCall(UserError, TypeError):
 class TorchRefused(UserError):
     code = "W155"
     what = "{function}: torch refuses its arguments: {said}"
-    fix = "see the message; the sizes of the arguments are {sizes}"
+    fix = "correct the argument that the message names; the sizes of the arguments are {sizes}"
 
 
 _INTEGERS, _NUMBERS = (int, torch.SymInt), (int, float, torch.SymInt, torch.SymFloat)
@@ -63,7 +63,7 @@ _ELEMENTS: dict[str, tuple[type, ...]] = {"Sequence[int]": _INTEGERS, "Iterable[
 def check_tensor(function: str, argument: str, value: Any) -> None:
     """Errors: NotATensor for what is no dense tensor."""
     if not isinstance(value, torch.Tensor):
-        raise NotATensor(function=function, argument=argument, kind=type(value).__name__, remedy="give a torch.Tensor")
+        raise NotATensor(function=function, argument=argument, kind=type(value).__name__, remedy="pass a torch.Tensor")
     found = None if torch._C._are_functorch_transforms_active() or is_sharded(value) else unusual(value)
     if found is not None:
         raise NotATensor(function=function, argument=argument, kind=found[0], remedy=found[1])

@@ -106,7 +106,7 @@ class NotWholeBytes(UserError):
 
 class NoWholeBlocks(UserError):
     code = "W866"
-    what = "the last axis of {tensor} has {elems} elements, which are no whole blocks of {block}"
+    what = "the last axis of {tensor} has {elems} elements, which is not a multiple of the block of {block}"
     fix = "pad it to a multiple of {block}"
 
 
@@ -226,7 +226,7 @@ class _TensorInput:
         """Return sizes and strides in elements, of which torch's own hold several along the axis that is innermost in memory. Errors: NotWholeBytes."""
         inner = self.axes[0].dim if self.axes else None
         if inner is None:
-            self._refuse_unit("a tensor of rank 0 has no axis along which it is packed", sizes, strides, "give it an axis")
+            self._refuse_unit("a tensor of rank 0 has no axis along which it is packed", sizes, strides, "use a tensor with at least one axis")
         if strides[inner] != 1 and sizes[inner] > 1 and 0 not in sizes:
             problem = f"Stride must be a multiple of 8 bits (one byte): neighbours along the packed dimension {inner} lie {strides[inner]} bytes apart"
             self._refuse_unit(problem, sizes, strides, "pass tensor.contiguous(), or define the tensor with the stride order of its memory")

@@ -31,7 +31,7 @@ _PAGE_BYTES, _REPORT_BYTES = 4096, 32
 class PositionOutOfRange(UserError, IndexError):
     code = "W765"
     what = "kernel {kernel} read position {position} of an axis of {extent} elements, and took element 0 instead: {ops}"
-    fix = "give positions from 0 to the extent of the axis - 1; in the emulator (WEFT_EMULATE=on) the error names the thread and the line"
+    fix = "use positions of at least 0 and below the extent of the axis; in the emulator (WEFT_EMULATE=on) the error names the thread and the line"
 
 
 class Report:

@@ -311,7 +311,7 @@ def _device(asked: Any) -> torch.device:
     try:
         return torch.device("cuda", asked) if isinstance(asked, int) else torch.device(asked)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        reason = f"{asked!r} is no device: {str(error).splitlines()[0]}" if isinstance(asked, (int, str)) else f"a {type(asked).__name__} is no device"
+        reason = f"{asked!r} is not a device: {str(error).splitlines()[0]}" if isinstance(asked, (int, str)) else f"a {type(asked).__name__} is not a device"
         raise NoEngine(reason=reason, remedy='pass a number, a string such as "cuda:0", or a torch.device') from None
 
 
@@ -323,7 +323,7 @@ def choose(options: Options, *, device: int | None, has_cpu_tensors: bool, asked
     wanted = None if asked is None else _device(asked)
     if device is not None:
         if wanted is not None and wanted.type == "cuda" and wanted.index not in (None, device):
-            raise NoEngine(reason=f"device {asked} was asked for, and the inputs are on cuda:{device}", remedy="move the inputs, or leave device out")
+            raise NoEngine(reason=f"device {asked} was asked for, and the inputs are on cuda:{device}", remedy="move the inputs, or omit device")
         return gpu(device)
     on_cpu = has_cpu_tensors or options.emulate == "on" or (wanted is not None and wanted.type == "cpu")
     if not on_cpu and (wanted is not None or torch.cuda.is_available()) and device_count():

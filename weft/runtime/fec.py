@@ -62,7 +62,7 @@ class FusionExecutorCache:
 
     def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
         if not isinstance(fusion, Fusion):
-            raise WrongKind(function="FusionExecutorCache", argument="fusion", value=shown(fusion), wanted="Fusion")
+            raise WrongKind(function="FusionExecutorCache", argument="fusion", value=shown(fusion), wanted="Fusion, such as fd.fusion")
         self._fusion, self.fusion_id, self._auto_schedule = fusion, fusion_id, bool(auto_schedule)
         self._made: Caller | None = None
         self.execute = self._first

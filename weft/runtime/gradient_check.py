@@ -30,7 +30,7 @@ class GradientCut(UserWarning):
 class WrittenWithGradient(UserError):
     code = "W139"
     what = "input {index} ({value}) requires a gradient, and an output is written into it: autograd would go on with the old values"
-    fix = "execute under torch.no_grad(), or on tensor.detach(), or leave alias_input out"
+    fix = "execute under torch.no_grad(), or on tensor.detach(), or omit alias_input"
 
 
 class TangentCut(Unsupported):

@@ -133,7 +133,7 @@ class KernelExecutor:
         Errors: those of the schedule; with args, those of inputs that do not fit, limits of the chip (TooManyThreads, TooMuchShared), and the compiler's.
         """
         if not isinstance(fusion, Fusion):
-            raise WrongKind(function="KernelExecutor.compile", argument="fusion", value=shown(fusion), wanted="Fusion")
+            raise WrongKind(function="KernelExecutor.compile", argument="fusion", value=shown(fusion), wanted="Fusion, such as fd.fusion")
         _check(fusion)
         shared = SharedDefinition(fusion, is_scheduled=True)
         fixed = _Fixed(launch_constraints, compile_params)

@@ -56,13 +56,13 @@ class WrongAssumption(InternalError):
 
 class ChipTooOld(UserError):
     code = "W799"
-    what = "kernel {kernel} copies in bulk (TMA); {chip} has compute capability {major}.{minor}, and it takes 9.0"
-    fix = "load with LoadStoreOpType.cp_async or plain copies there"
+    what = "kernel {kernel} uses bulk copies (TMA), which need compute capability 9.0; {chip} has {major}.{minor}"
+    fix = "use LoadStoreOpType.cp_async or plain loads on this chip"
 
 
 class BlockTooSmall(UserError):
     code = "W788"
-    what = "kernel {kernel} was compiled for {limit} threads along {axis}; for these sizes {wanted} = {value} are wanted"
+    what = "kernel {kernel} was compiled for {limit} threads along {axis}; these sizes need {wanted} = {value}"
     fix = "compile it for more threads (bdim{letter}, compute_bdim{letter}), or split the axis by a constant"
 
 

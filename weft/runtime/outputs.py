@@ -23,7 +23,7 @@ from ..reference.torch_types import torch_dtype
 class AliasShape(UserError):
     code = "W782"
     what = "output {output} is written into input {index}, {alias}, whose sizes are {alias_sizes}; the output's are {sizes}"
-    fix = "pass an input of the output's sizes, or leave alias_input out"
+    fix = "pass an input of the output's sizes, or omit alias_input"
 
 
 class OddOutput(UserError):
@@ -82,7 +82,7 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
     logical = no_reductions(tensor.get_logical_domain())
     allocation = no_reductions(tensor.get_allocation_domain())
     if set(allocation) != set(logical):
-        raise Unsupported(f"output {tensor} whose allocation domain is no order of its logical axes", remedy="set_allocation_domain with the logical axes")
+        raise Unsupported(f"output {tensor} whose allocation domain is not an order of its logical axes", remedy="set_allocation_domain with the logical axes")
     memo: dict[Sym, Number] = {}
     sample = sample_of(tensor)
     if sample is not None and sample.layout != "rows":
@@ -124,7 +124,7 @@ def layout_of(tensor: TensorView, env: Mapping[Sym, Number]) -> Layout:
 def packed_dimension(tensor: TensorView, logical: Sequence[IterDomain], allocation: Sequence[IterDomain]) -> int:
     """Return the dimension along which elements share bytes: the innermost in memory. Errors: OddOutput."""
     if not logical:
-        _refuse_odd(tensor, "it has rank 0", "give it an axis of an even size")
+        _refuse_odd(tensor, "it has rank 0", "make the size of one axis even")
     inner = allocation[-1]
     if inner.is_broadcast():
         _refuse_odd(tensor, "the axis that is innermost in memory is broadcast", "cast to Float instead, or let the innermost axis be a real one")

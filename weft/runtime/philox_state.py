@@ -21,7 +21,7 @@ OFFSET_PER_OP = 4
 
 class RandomInGraph(UserError):
     code = "W790"
-    what = "kernel {kernel} takes its seed from torch's generator, which draws none for the CUDA graph that is being captured: {reason}"
+    what = "kernel {kernel} takes its seed from torch's generator, which cannot provide one during this CUDA graph capture: {reason}"
     fix = "capture with torch.cuda.graph, pass rng_seed and rng_offset to the random op, or run the fusion outside the capture"
 
 

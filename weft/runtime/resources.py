@@ -24,7 +24,7 @@ from weft.errors import InternalError, UserError
 
 class NotACubin(InternalError):
     code = "W730"
-    what = "these {size} bytes are no machine code of kernel {entry!r}: {reason}"
+    what = "these {size} bytes are not machine code of kernel {entry!r}: {reason}"
 
 
 class CooperativeGridTooLarge(UserError):
@@ -35,7 +35,7 @@ class CooperativeGridTooLarge(UserError):
 
 class TooManySpills(UserError):
     code = "W784"
-    what = "kernel {kernel} keeps {bytes} bytes of each thread in memory for want of registers, of which it has {registers}; {limit} are the most that it may"
+    what = "kernel {kernel} spills {bytes} bytes per thread to local memory, with {registers} registers per thread; at most {limit} bytes are allowed"
     fix = "keep fewer elements per thread, or allow more registers (fewer threads per block)"
 
 

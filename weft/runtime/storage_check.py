@@ -17,7 +17,7 @@ from ..ir.values import Val
 class StorageTooSmall(UserError):
     code = "W785"
     what = "Expected input {index}, {value}, to have {needed} bytes of memory for its sizes {sizes} and strides {strides}, but its storage has {given}"
-    fix = "give the storage its size back (storage.resize_), or pass a tensor that owns its memory"
+    fix = "restore the size of the storage (storage.resize_), or pass a tensor that owns its memory"
 
 
 def check_storage(tensor: torch.Tensor, span_bytes: int, index: int, value: Val) -> None:

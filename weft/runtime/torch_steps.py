@@ -29,7 +29,7 @@ class WrongResult(InternalError):
 class TorchRefusedStep(UserError):
     code = "W759"
     what = "torch, which runs {op} here, refuses its operands: {said}"
-    fix = "give it operands that fit; they are {operands}"
+    fix = "pass operands that {op} accepts; these are {operands}"
 
 
 class TorchCall:

@@ -39,7 +39,7 @@ LIMIT_MIB = 64
 
 class NotTuned(UserError):
     code = "W787"
-    what = "{path} holds nothing that tuning found: {reason}"
+    what = "{path} holds no tuning results: {reason}"
     fix = "make the file with `weft tune --export {path}`"
 
 
@@ -214,7 +214,7 @@ def import_file(path: Path, options: Options) -> int:
         except (KeyError, TypeError, ValueError):
             place = None
         if found is None or place is None:
-            raise NotTuned(path=path, reason=f"entry {number} is no entry")
+            raise NotTuned(path=path, reason=f"entry {number} is not a tuning result")
         pairs.append((place, found))
     for place, found in pairs:
         keep(place, found, options)

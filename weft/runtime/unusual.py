@@ -29,9 +29,9 @@ class NoListOfInputs(UserError, TypeError):
 def unusual(tensor: torch.Tensor) -> tuple[str, str] | None:
     """Return (kind, remedy) for a tensor that kernels cannot read, else None."""
     if _is_fake(tensor):
-        return "a fake tensor", "give a real one; torch.compile and torch.export work out shapes through weft.nn's functions and weft.op"
+        return "a fake tensor", "pass a real tensor; torch.compile and torch.export can trace weft.nn's functions and operators made by weft.op"
     if is_sharded(tensor):
-        return "a DTensor, a part of which is in this process", "give x.to_local(), or call weft.nn.functional or weft.op, which know DTensors"
+        return "a DTensor, a part of which is in this process", "pass x.to_local(), or call weft.nn.functional or an operator of weft.op, which take DTensors"
     if tensor.is_nested:
         return "a nested tensor", "pad it: torch.nested.to_padded_tensor(x, 0.0)"
     if tensor.layout is not torch.strided:
@@ -39,7 +39,7 @@ def unusual(tensor: torch.Tensor) -> tuple[str, str] | None:
     if tensor.is_quantized or tensor.is_mkldnn:
         return "a quantized or mkldnn tensor", "make it plain: x.dequantize() or x.to_dense()"
     if tensor.device.type == "meta":
-        return "a meta tensor, which has no data", "give a tensor with data: torch.empty_like(x, device='cuda')"
+        return "a meta tensor, which has no data", "pass a tensor with data: torch.empty_like(x, device='cuda')"
     if torch._is_functional_tensor(tensor) or type(tensor).__name__ == "FunctionalTensor":
         return "a functional tensor, as torch's tracers make them", "call the functions of weft.nn.functional under torch.compile, or weft.op"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):

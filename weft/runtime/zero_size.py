@@ -25,14 +25,14 @@ IsZero = Callable[[Sym], bool]
 
 class NothingToKeep(UserError):
     code = "W743"
-    what = "{tensor} keeps one element along each axis that {source} loses, and at these sizes axis {axis} of that has none"
-    fix = "give the expanded axis at least one element, or fold it with sum or prod, which are defined for none"
+    what = "{tensor} takes one element along each axis that is dropped from {source}, but axis {axis} has no elements at these sizes"
+    fix = "make the expanded axis at least 1 long, or reduce it with sum or prod, which are defined for empty axes"
 
 
 class NothingToFold(UserError):
     code = "W744"
-    what = "{kind}: {tensor} has no elements along axis {axis}, which is folded, and {kind} of nothing has no value"
-    fix = "give the axis at least one element, or fold it with sum or prod, which are defined for none"
+    what = "{kind}: the reduced axis {axis} of {tensor} has no elements, and {kind} of no elements is undefined"
+    fix = "make the axis at least 1 long, or reduce it with sum or prod, which are defined for empty axes"
 
 
 def extents(fusion: Fusion) -> list[Sym]:

@@ -69,7 +69,7 @@ def cache_after(
         raise NothingToCache(verb=verb, tensor=tv, reason="nothing reads it", remedy="cache a tensor that is read, or use cache_before")
     for use in cached_uses:
         if not any(use is known for known in uses):
-            raise NothingToCache(verb=verb, tensor=tv, reason=f"{use} does not read it", remedy="give uses of this tensor as cached_uses")
+            raise NothingToCache(verb=verb, tensor=tv, reason=f"{use} does not read it", remedy="pass uses of this tensor as cached_uses")
     fusion: Fusion = tv.fusion  # type: ignore[assignment]
     copy, images = _same_shape(fusion, tv)
     if propagate_allocation_domain:
@@ -100,7 +100,7 @@ def cache_before(tv: TensorView, op_type: LoadStoreOpType = LoadStoreOpType.set)
 def cache_fork(tv: TensorView) -> TensorView:
     """Return a copy of `tv` that is the output in its place; `tv`, which is also read in the fusion, becomes local."""
     if not tv.is_fusion_output:
-        raise NothingToCache(verb="cache_fork", tensor=tv, reason="it is no output", remedy="use cache_after")
+        raise NothingToCache(verb="cache_fork", tensor=tv, reason="it is not an output", remedy="use cache_after")
     if not tv.uses():
         raise NothingToCache(verb="cache_fork", tensor=tv, reason="nothing reads it", remedy="use cache_before for an output that is not read")
     if tv.definition() is None:

@@ -38,7 +38,7 @@ class NotACopy(UserError):
 class BadStages(UserError):
     code = "W681"
     what = "cannot circular buffer {tensor} with {stages} stages and a prefetch distance of {prefetch}: {reason}"
-    fix = "give 2 to {most} stages and a prefetch distance from 1 to stages - 1"
+    fix = "use 2 to {most} stages and a prefetch distance from 1 to stages - 1"
 
 
 class BadSpecialization(UserError):
@@ -93,7 +93,7 @@ def circular_buffer(
     """
     kind = kind or Pipelined()
     if type(stages) is not int or prefetch is not None and type(prefetch) is not int:
-        raise BadStages(tensor=tv, stages=stages, prefetch=prefetch, reason="these are no whole numbers", most=MOST_STAGES)
+        raise BadStages(tensor=tv, stages=stages, prefetch=prefetch, reason="both must be whole numbers", most=MOST_STAGES)
     prefetch = stages - 1 if prefetch is None else prefetch
     prefetch = stages + prefetch if prefetch < 0 else prefetch
     _check_copy(tv)
@@ -159,17 +159,17 @@ def _check_specialized(tv: TensorView, kind: WarpSpecialized, async_warp: int) -
     definition: LoadStoreOp = tv.definition()  # type: ignore[assignment]
     source = definition.tensor_inputs[0]
     if kind.axis not in BLOCK_TYPES:
-        raise BadSpecialization(tensor=tv, reason=f"{kind.axis.name} is no thread axis", remedy="specialize along block_x, block_y or block_z")
+        raise BadSpecialization(tensor=tv, reason=f"{kind.axis.name} is not a thread axis", remedy="specialize along block_x, block_y or block_z")
     if not 0 <= async_warp < MOST_ASYNC_WARPS:
-        raise BadSpecialization(tensor=tv, reason=f"there is no async warp {async_warp}", remedy=f"give a warp from 0 to {MOST_ASYNC_WARPS - 1}")
+        raise BadSpecialization(tensor=tv, reason=f"there is no async warp {async_warp}", remedy=f"use a warp from 0 to {MOST_ASYNC_WARPS - 1}")
     if definition.kind is not LoadStoreOpType.tma and source.memory_type is not MemoryType.shared:
         raise BadSpecialization(
-            tensor=tv, reason=f"it is copied with {definition.kind.name}, by which the warp would wait for each element",
+            tensor=tv, reason=f"it is copied with {definition.kind.name}, which would make the warp wait for each element",
             remedy="make it with cache_after(op_type=LoadStoreOpType.tma)",
         )  # fmt: skip
     position = kind.group_position
     if position is not None and not 0 <= position <= len(tv.get_loop_domain()):
-        raise BadSpecialization(tensor=tv, reason=f"it has no loop position {position}", remedy=f"give one from 0 to {len(tv.get_loop_domain())}")
+        raise BadSpecialization(tensor=tv, reason=f"it has no loop position {position}", remedy=f"use one from 0 to {len(tv.get_loop_domain())}")
     if kind.registers is not None:
         check_registers(kind.registers)
 
@@ -180,7 +180,7 @@ def check_registers(registers: tuple[int, int]) -> None:
         if not FEWEST_REGISTERS <= count <= MOST_REGISTERS:
             raise BadRegisters(registers=registers, reason=f"{count} is outside of {FEWEST_REGISTERS} to {MOST_REGISTERS}")
         if count % REGISTER_STEP:
-            raise BadRegisters(registers=registers, reason=f"{count} is no multiple of {REGISTER_STEP}")
+            raise BadRegisters(registers=registers, reason=f"{count} is not a multiple of {REGISTER_STEP}")
     if registers[0] > registers[1]:
         raise BadRegisters(registers=registers, reason=f"{registers[0]} is more than {registers[1]}")
 

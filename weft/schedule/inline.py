@@ -28,7 +28,7 @@ class InlineTooDeep(UserError):
 class BadInlinePosition(UserError):
     code = "W651"
     what = "there is no inline position {position} in {tensor}, which has {rank} loop axes"
-    fix = "give a position between 0 and {rank}, or count from the end: -1 is behind the last axis"
+    fix = "use a position from 0 to {rank}, or a negative one that counts from the end: -1 is after the last axis"
 
 
 def loop_position(tensor: TensorView, pos: int) -> int:

@@ -33,8 +33,8 @@ class AxisShared(UserError):
 
 class MergeOfDifferentKinds(UserError):
     code = "W612"
-    what = "cannot merge axes {outer_position} and {inner_position} of {tensor}: {outer} and {inner} are not both reduction axes or both others"
-    fix = "merge reduction axes with reduction axes only"
+    what = "cannot merge axes {outer_position} and {inner_position} of {tensor}: of {outer} and {inner}, one is a reduction axis and the other is not"
+    fix = "merge reduction axes only with reduction axes"
 
 
 class MergeWithItself(UserError):
@@ -46,18 +46,18 @@ class MergeWithItself(UserError):
 class BadFactor(UserError):
     code = "W614"
     what = "cannot split axis {position} of {tensor} by {factor}: the factor must be at least 1"
-    fix = "give a positive factor"
+    fix = "use a positive factor"
 
 
 class BadOrder(UserError):
     code = "W615"
     what = "cannot reorder {tensor} by {old2new}: {reason}"
-    fix = "give each old position at most once, each with a new position of its own"
+    fix = "name each old position at most once, each with a different new position"
 
 
 class BoundTwice(UserError):
     code = "W616"
-    what = "cannot bind axis {position} of {tensor} to {parallel}: axis {other} has it already"
+    what = "cannot bind axis {position} of {tensor} to {parallel}: axis {other} is bound to it already"
     fix = "merge the two axes, or choose another parallel type for one of them"
 
 
@@ -76,7 +76,7 @@ class MustBeGlobal(UserError):
 class BadAllocationDomain(UserError):
     code = "W619"
     what = "cannot allocate {tensor} as {axes}: {reason}"
-    fix = "give axes of this tensor that together cover each of its logical axes once"
+    fix = "pass axes of this tensor that together cover each of its logical axes once"
 
 
 class BadSwizzle(UserError):
@@ -87,7 +87,7 @@ class BadSwizzle(UserError):
 
 class BadSharedSwizzle(UserError):
     code = "W623"
-    what = "cannot lay {tensor} out by {layout}: {reason}"
+    what = "cannot apply the layout {layout} to {tensor} in shared memory: {reason}"
     fix = "set_memory_type(MemoryType.shared) first, and use powers of two with a period that is a multiple of the ways"
 
 
@@ -221,7 +221,7 @@ def set_allocation_domain(tv: TensorView, ids: Sequence[IterDomain], new_contigu
     new_contiguity: one for all axes, or one per axis (None for broadcast and reduction axes). Reduction and broadcast axes may be left out.
     """
     if not isinstance(ids, (list, tuple)) or not all(isinstance(a, IterDomain) for a in ids):
-        raise BadAllocationDomain(tensor=tv, axes=_shortened(ids), reason="that is no list of axes")
+        raise BadAllocationDomain(tensor=tv, axes=_shortened(ids), reason="that is not a list of axes")
     if not isinstance(new_contiguity, (bool, list, tuple)):
         raise BadAllocationDomain(tensor=tv, axes=list(ids), reason=f"the contiguity is {_shortened(new_contiguity)}, not a flag or a list of them")
     axes = list(ids)
@@ -259,7 +259,7 @@ def _check_allocation(tensor: TensorView, axes: list[IterDomain]) -> None:
     foreign = sorted(left - logical, key=lambda a: a.name)
     if foreign:
         known = set(tensor.get_loop_domain()) | {a for t in axis_transforms(tensor) for a in (*t.inputs, *t.outputs)}
-        why = "is only a part of a logical axis, whose other part is missing" if foreign[0] in known else "is no axis of this tensor"
+        why = "is only a part of a logical axis, whose other part is missing" if foreign[0] in known else "is not an axis of this tensor"
         raise BadAllocationDomain(tensor=tensor, axes=axes, reason=f"{foreign[0]} {why}")
     missing = [a for a in tensor.get_logical_domain() if a not in left and a.is_iteration()]
     if missing:
@@ -286,7 +286,7 @@ def swizzle_shared(tv: TensorView, layout: SharedSwizzle) -> TensorView:
     if tv.memory_type is not MemoryType.shared:
         raise BadSharedSwizzle(tensor=tv, layout=layout, reason=f"the tensor is in {tv.memory_type.name} memory")
     if any(n < 1 or n & (n - 1) for n in sizes) or layout.period % layout.ways:
-        raise BadSharedSwizzle(tensor=tv, layout=layout, reason="its numbers are not powers of two, or the period is no multiple of the ways")
+        raise BadSharedSwizzle(tensor=tv, layout=layout, reason="its numbers are not powers of two, or the period is not a multiple of the ways")
     tv.shared_swizzle = layout
     return tv
 

@@ -25,7 +25,7 @@ from .transforms import can_merge, copy_transform
 
 class NotBetween(UserError):
     code = "W660"
-    what = "cannot transform {to} like {tensor}: {to} is no producer, direct or indirect, of {tensor}"
+    what = "cannot transform {to} like {tensor}: {tensor} is not computed from {to}"
     fix = "name tensors that {tensor} is computed from"
 
 

@@ -17,7 +17,7 @@ from .caching import _computed_alike
 class NotAUse(UserError):
     code = "W670"
     what = "cannot recompute {tensor} for {use}, which does not read it"
-    fix = "give an expression that reads the tensor"
+    fix = "pass an expression that reads the tensor"
 
 
 # What is cheap to compute again and gives the same values. Random numbers would too, but cost more than keeping them.

@@ -57,9 +57,9 @@ def _checked(tensor: TensorView, axes: Sequence[int]) -> set[IterDomain]:
         raise BadRfactor(axes=list(axes), tensor=tensor, reason="no axis is named", remedy="name at least one reduction axis")
     for axis in loop:
         if axis in named and not axis.is_reduction():
-            raise BadRfactor(axes=list(axes), tensor=tensor, reason=f"{axis} is no reduction axis", remedy="name reduction axes only")
+            raise BadRfactor(axes=list(axes), tensor=tensor, reason=f"{axis} is not a reduction axis", remedy="name reduction axes only")
     if not any(a.is_reduction() and a not in named for a in loop):
-        raise BadRfactor(axes=list(axes), tensor=tensor, reason="no reduction axis is left for the second part", remedy="leave out one of the axes")
+        raise BadRfactor(axes=list(axes), tensor=tensor, reason="no reduction axis is left for the second part", remedy="omit one of the axes")
     return named
 
 

@@ -126,13 +126,13 @@ def why_no_bulk_copy(facts: PersistentFacts, arch: Arch) -> str:
     if not arch.has_tma:
         return f"{arch.name} has no TMA"
     if all(is_reduced for is_reduced, _ in facts.runs):
-        return "all axes are reduced: there is one row"
+        return "all axes are reduced, so there is only one row"
     if not facts.input_bits:
-        return "no input has rows of its own that could be loaded"
+        return "no input has rows to load"
     if len(facts.runs) > 2:
-        return "the reduced axes are in several runs"
+        return "the reduced axes are not adjacent in memory"
     if _vector(facts, arch) * facts.max_dtype_bits < (8 * BULK_BYTES) or facts.reduction_elems * facts.min_dtype_bits % (8 * BULK_BYTES):
-        return "the bytes of a row are no multiple of 16"
+        return "the bytes of a row are not a multiple of 16"
     return ""
 
 
@@ -262,7 +262,7 @@ def specialized_rows(facts: PersistentFacts, arch: Arch, async_warps: int, is_st
             )  # fmt: skip
             return made.filled(facts)
     many = f" in {groups} group{'s' * (groups > 1)}" if groups else ""
-    return Decline(f"two rows of {row_bytes} bytes do not fit into shared memory, or one not into the registers of a block{many}")
+    return Decline(f"two rows of {row_bytes} bytes do not fit into shared memory, or one row does not fit into the registers of a block{many}")
 
 
 def _held_registers(facts: PersistentFacts, vector: int, batches: int) -> int:

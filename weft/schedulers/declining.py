@@ -41,7 +41,7 @@ class NoOp(Scheduler):
     def analyze(self, fusion: Fusion) -> NoParams | Decline:
         for value in fusion.outputs():
             if isinstance(value, TensorView) and not value.is_fusion_input:
-                return Decline(f"T{value.name} is computed")
+                return Decline(f"output T{value.name} has to be computed")
         return NoParams()
 
     def choose(self, analysis: NoParams, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[NoParams, str]:
@@ -51,6 +51,6 @@ class NoOp(Scheduler):
         return ScheduleResult()
 
 
-EXPR_EVAL = Declining(SchedulerType.expr_eval, "matrix products, attention and sorting are steps that torch runs, cut off before schedulers are asked")
-MATMUL = Declining(SchedulerType.matmul, "matrix products run in torch")
-RESIZE = Declining(SchedulerType.resize, "slices, pads and cats are lookups, which the other schedulers take")
+EXPR_EVAL = Declining(SchedulerType.expr_eval, "takes only matrix products, attention and sorting, which torch runs as steps of their own")
+MATMUL = Declining(SchedulerType.matmul, "takes only matrix products, which torch runs")
+RESIZE = Declining(SchedulerType.resize, "never needed: the other schedulers take slices, pads and cats as lookups")

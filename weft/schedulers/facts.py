@@ -349,7 +349,7 @@ def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> Pointwise
     if found:
         return Obstacle(f"{found[0].outputs[0]} reduces")
     if not is_connected(fusion):
-        return Obstacle("the outputs have nothing in common")
+        return Obstacle("the outputs fall into groups that share no tensor")
     if reason := bad_source(fusion):
         return Obstacle(reason)
     axes = axes or loop_axes(fusion)
@@ -372,7 +372,7 @@ def why_not_nested(fusion: Fusion, axes: LoopAxes, shape: ReductionShape, within
     They can where they fold the innermost loops of a row only, in its first pass, and their results leave the kernel: sums of each channel of a group.
     """
     if any(not isinstance(e, ReductionOp) or isinstance(MONOIDS[e.attributes["kind"]], StateMonoid) for e in within.reductions):
-        return f"{within.reference} folds a part of what {shape.reference} folds, to a state of several fields"
+        return f"{within.reference} reduces a part of what {shape.reference} reduces, to a state of several fields"
     refuses = f"{shape.reference} and {within.reference} reduce different axes"
     count = len(within.reduced)
     if not shape.is_inner or not within.reduced < shape.reduced or frozenset(shape.runs[-1].classes[-count:]) != within.reduced:
@@ -385,10 +385,10 @@ def why_not_nested(fusion: Fusion, axes: LoopAxes, shape: ReductionShape, within
             folded.update(expr.outputs)
         if reads & results:
             if expr in shape.reductions or expr in within.reductions or any(axes.concrete(t) & within.reduced for t in expr.tensor_outputs):
-                return f"{within.reference} folds a part of what {shape.reference} folds, and is used again"
+                return f"{within.reference} reduces a part of what {shape.reference} reduces, and is used again"
             results.update(expr.outputs)
     if results & folded:
-        return f"{within.reference} folds a part of what {shape.reference} folds, and needs its result"
+        return f"{within.reference} reduces a part of what {shape.reference} reduces, and needs its result"
     return None
 
 
@@ -487,7 +487,7 @@ class RowAnalysis:
         is_tile: threads lie along columns. turned: outputs that have vectors of their own, along columns.
         """
         if self.blocks.largest and not self.shape.is_inner and not is_tile:
-            return Decline("the innermost axis is not reduced, and folds over blocks run along rows")
+            return Decline("the innermost axis is not reduced, but reductions over blocks of elements run along rows")
         outputs = [t for t in self.outputs if not any(t is other for other in turned)]
         return why_not_vectors(outputs, self.limits, facts.vector_limit_elems, self.blocks, chosen_elems)
 
@@ -588,7 +588,7 @@ def _analyze_rows(
     fusion: Fusion, axes: LoopAxes | None, *, can_nest: bool = False
 ) -> tuple[LoopAxes, ReductionShape, PersistentBuffers, tuple[Expr, ...]] | Obstacle:
     if not is_connected(fusion):
-        return Obstacle("the outputs have nothing in common")
+        return Obstacle("the outputs fall into groups that share no tensor")
     if reason := bad_source(fusion):
         return Obstacle(reason)
     if not _inputs(fusion):
@@ -608,7 +608,7 @@ def _analyze_rows(
             return Obstacle(why_not)
         nested = within.reductions
     if not shape.reduced:
-        return Obstacle("the reduced axes have one element")
+        return Obstacle("the reduced axes have only one element")
     loops = frozenset(shape.order)
     for tensor in (*_inputs(fusion), *_outputs(fusion)):
         if not axes.concrete(tensor) <= loops:
@@ -623,10 +623,10 @@ def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> Reduction
     if isinstance(found, Obstacle):
         return found
     if found[2].passes > 1:
-        return Obstacle("a reduction's result is used over the axes that it reduced")
+        return Obstacle("a reduction's result is broadcast back over the reduced axes (a normalization)")
     without = without_rows(fusion, found[0], found[1])
     if without is not None:
-        return Obstacle(f"{without} lacks an axis of the rows, over which what it is computed from repeats")
+        return Obstacle(f"{without} lacks an axis of the rows, and is computed from values that are repeated over that axis")
     return ReductionAnalysis(fusion, *found[:3])
 
 
@@ -636,5 +636,5 @@ def analyze_persistent(fusion: Fusion, axes: LoopAxes | None = None) -> Persiste
     if isinstance(found, Obstacle):
         return found
     if found[2].passes == 1:
-        return Obstacle("no reduction's result is used over the axes that it reduced")
+        return Obstacle("no reduction's result is broadcast back over the reduced axes, so this is not a normalization")
     return PersistentAnalysis(fusion, *found)

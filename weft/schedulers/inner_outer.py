@@ -63,7 +63,7 @@ class InnerOuterPersistent(Scheduler):
         states = (t for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) for t in e.tensor_outputs)
         wide = next((t for t in states if t.dtype().bits > MAX_VECTOR_BITS), None)
         if wide is not None:
-            return Decline(f"partial results of {wide} have {wide.dtype().bits} bits, more than one access moves")
+            return Decline(f"partial results of {wide} have {wide.dtype().bits} bits, more than one memory access can move")
         found = analyze_two_sides(fusion)
         return Decline(str(found)) if isinstance(found, Obstacle) else found
 

@@ -241,7 +241,7 @@ class Candidates:
         needed = ceil_div(last.batches * last.vector_elems * (self.facts.column_accumulator_bits + int(self.kept_bits)), 32)
         if needed <= last.max_registers or len(self.table().batches):
             return None
-        return Decline(f"a thread would need {needed} registers for its part of a row and the sums of its columns, and has {last.max_registers}")
+        return Decline(f"a thread would need {needed} registers for its part of a row and its column sums, but has only {last.max_registers}")
 
     def last_resort(self) -> InnerOuterParams:
         """Return params for rows whose sums fit into the registers of no block."""

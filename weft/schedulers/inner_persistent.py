@@ -48,10 +48,10 @@ class InnerPersistent(Scheduler):
         if isinstance(found, Obstacle):
             return Decline(str(found))
         if not found.shape.is_inner:
-            return Decline("the innermost axis is not reduced: this template keeps rows that lie in memory as rows")
+            return Decline("the innermost axis is not reduced, and this template needs rows that are contiguous in memory")
         found.can_look_up_again = loops_stay_joined(fusion, found)
         if found.nested and (found.needs_vectors or not found.can_look_up_again or reads_under_a_mask(found)):
-            return Decline("parts of a row are folded alone: not beside lookups, masks of positions, or values that are stored in blocks or in whole bytes")
+            return Decline("parts of a row are reduced on their own: not possible with lookups, masks of positions, or outputs stored in blocks or whole bytes")
         return found
 
     def accept(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:

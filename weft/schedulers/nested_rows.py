@@ -55,15 +55,15 @@ def why_not_worth(analysis: PersistentAnalysis, sizes: Sizes, arch: Arch) -> Dec
     """
     facts = analysis.facts(sizes, {}, arch.max_access_bits)
     if RowsOf(facts, arch).is_wide:  # the model chooses clusters of 16 that share each run, which it ranks too high for 16 bits; none was timed
-        return Decline(f"parts of rows of {facts.max_dtype_bits} bits are folded by a kernel of their own: one kernel for both was timed with 16 bits only")
+        return Decline(f"parts of rows of {facts.max_dtype_bits}-bit elements get a kernel of their own: one kernel for both was measured only for 16 bits")
     ranked = nested_candidates(facts, arch)
     if not ranked:
-        return Decline("registers do not hold a row in whole runs, whose parts are to be folded alone")
+        return Decline("a row whose parts are reduced on their own does not fit into registers in whole runs")
     bytes_of_rows = facts.iteration_elems * facts.reduction_elems / 8
     once, again = facts.input_bits + facts.output_bits, facts.input_bits - facts.late_input_bits
     of_parts = 2 * facts.nested_bits / facts.inner_run_elems * bytes_of_rows + (facts.nested_sums - 1) * LAUNCH_BYTES
     if once * bytes_of_rows >= ((once + again) * bytes_of_rows - of_parts) * ranked[0].score:
-        return Decline(f"folding parts of a row beside the row is predicted to reach {ranked[0].score:.2f} of the roof: two kernels may be faster")
+        return Decline(f"reducing parts of a row together with the row is predicted to reach {ranked[0].score:.2f} of the roof: two kernels may be faster")
     return None
 
 

@@ -146,9 +146,9 @@ class OuterPersistent(Scheduler):
         if isinstance(found, Obstacle):
             return Decline(str(found))
         if found.shape.is_inner:
-            return Decline("the innermost axis is reduced: rows are kept by inner_persistent")
+            return Decline("the innermost axis is reduced, which is the case of inner_persistent")
         if found.buffers.projected is None:
-            return Decline(f"columns are read again, and {found.buffers.projection_obstacle}")
+            return Decline(f"columns would have to be read again, but {found.buffers.projection_obstacle}")
         found.reads_twice = passes_with_moments(fusion, found) == 2
         found.can_look_up_again = loops_stay_joined(fusion, found)
         return found
@@ -171,7 +171,7 @@ class OuterPersistent(Scheduler):
         blocks = ceil_div(ceil_div(facts.iteration_elems, params.vector_elems), params.bdimx) * params.cluster_blocks
         if from_memory <= MOST_FROM_MEMORY or blocks >= arch.sm_count:
             return None
-        return Decline(f"{blocks} blocks would share {facts.iteration_elems} long columns: a kernel for the reductions and one that uses them have more")
+        return Decline(f"{facts.iteration_elems} long columns would use only {blocks} blocks: two kernels, one for the reductions, can use more")
 
     def tile(self, analysis: PersistentAnalysis, facts: PersistentFacts, arch: Arch) -> tuple[OuterParams | None, list[TensorView]]:
         """Return the params of a tile, if there is one, and the outputs that it turns: where a byte of these would else have several threads."""

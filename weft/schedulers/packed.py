@@ -60,15 +60,15 @@ def why_not_vectors(
         return Decline(obstacle)
     if limit_elems < blocks.least_vector_elems:
         least = blocks.least_vector_elems
-        return Decline(f"a block of {blocks.largest} elements needs vectors of {least}, and sizes, strides or alignments allow {limit_elems}")
+        return Decline(f"a block of {blocks.largest} elements needs vectors of {least}, but sizes, strides or alignments allow only {limit_elems}")
     for tensor in outputs:
         unit = tensor.dtype().elems_per_unit
         if unit == 1:
             continue
         if sample_of(tensor) is not None or not any(tensor is t for t in limits.vectorizable):
-            return Decline(f"{tensor} is written one element at a time, and {unit} of {_name(tensor.dtype())} share a byte")
+            return Decline(f"{tensor} is written one element at a time, but {unit} elements of {_name(tensor.dtype())} share a byte")
         if limit_elems < unit:
-            return Decline(f"{tensor} of {_name(tensor.dtype())} needs vectors of {unit}, and sizes, strides or alignments allow {limit_elems}")
+            return Decline(f"{tensor} of {_name(tensor.dtype())} needs vectors of {unit}, but sizes, strides or alignments allow only {limit_elems}")
     return None
 
 

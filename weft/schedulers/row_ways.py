@@ -75,12 +75,12 @@ def pipeline(facts: PersistentFacts, arch: Arch, kind: str, in_registers: Persis
     dropout + layer norm, whose threads have one vector, 9.8 for 9.3; 132 x 16384 10.8 for 11.3.
     """
     if facts.reduction_elems * facts.max_dtype_bits < LEAST_PIPELINE_ROW_BYTES * 8:
-        return Decline(f"rows of less than {LEAST_PIPELINE_ROW_BYTES} bytes are too short for a block each")
+        return Decline(f"rows of less than {LEAST_PIPELINE_ROW_BYTES} bytes are too short to give each a block")
     if at_once:
         if kind != "tma" or facts.passes < 3 or facts.has_rng and in_registers.batches == 1:
-            return Decline("all rows are in work at once: there is nothing to load ahead of")
+            return Decline("all rows are processed at once, so no later row can be loaded ahead")
     elif facts.iteration_elems < arch.sm_count:
-        return Decline(f"{facts.iteration_elems} rows leave multiprocessors idle, which a cluster per row would use")
+        return Decline(f"{facts.iteration_elems} rows leave multiprocessors idle that a cluster per row would use")
     return choose_async_rows(facts, arch, kind)
 
 

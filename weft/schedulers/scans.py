@@ -80,11 +80,11 @@ class Scans(Scheduler):
     def analyze(self, fusion: Fusion) -> ScanAnalysis | Decline:
         scans = [e for e in fusion.tensor_exprs() if isinstance(e, ScanOp)]
         if not scans:
-            return Decline("nothing is folded running")
+            return Decline("there is no scan (running fold)")
         if found := reduction_exprs(fusion):
-            return Decline(f"{found[0].outputs[0]} reduces")
+            return Decline(f"{found[0].outputs[0]} is a reduction")
         if not is_connected(fusion):
-            return Decline("the outputs have nothing in common")
+            return Decline("the outputs fall into groups that share no tensor")
         if reason := bad_source(fusion):
             return Decline(reason)
         axes = loop_axes(fusion)
@@ -94,12 +94,12 @@ class Scans(Scheduler):
         results: list[TensorView] = [e.outputs[0] for e in scans]  # type: ignore[misc]
         along = {axes.of(t.get_logical_domain()[e.attributes["dim"]]) for e, t in zip(scans, results)}
         if len(along) != 1 or None in along:
-            return Decline("the running folds are along several axes, or along one of one element")
+            return Decline("the scans run along different axes, or along an axis of one element")
         for tensor in results:
             if axes.stored(tensor) != axes.stored(reference):
                 return Decline(f"{tensor} lacks an axis of {reference}")
             if tensor.dtype() not in TYPES:
-                return Decline(f"running folds of {tensor.dtype()} run in torch")
+                return Decline(f"torch runs scans of {tensor.dtype()}")
         return ScanAnalysis(fusion, axes, reference, next(iter(along)), results)  # type: ignore[arg-type]
 
     def choose(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[ScanParams, str]:
@@ -136,7 +136,7 @@ class Scans(Scheduler):
     def accept(self, analysis: ScanAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         extents = analysis.axes.extents_elems(sizes)
         others = math.prod(extents[n] for n in analysis.order if n != analysis.along)
-        return Decline(f"{others} running folds are more than there are blocks") if others > MAX_GRID[0] else None
+        return Decline(f"{others} scans are more than the largest grid") if others > MAX_GRID[0] else None
 
     def apply(self, fusion: Fusion, analysis: ScanAnalysis, params: ScanParams) -> ScheduleResult:
         template = Template(fusion)

@@ -242,12 +242,12 @@ class Transpose(Scheduler):
                 inner = axes.memory_order(tensor)[-1]
                 bits[inner] = bits.get(inner, 0) + tensor.dtype().bits
         if not bits:
-            return Decline("no tensor varies over all axes, or there is one axis")
+            return Decline("no tensor varies over all axes, or there is only one axis")
         along = max(bits, key=lambda n: bits[n])
         straight = [t for t in ends if axes.memory_order(t)[-1:] == (along,)]
         across = [t for t in ends if axes.memory_order(t)[-1:] not in ((), (along,)) and along in axes.memory_order(t)]
         if not across:
-            return Decline("inputs and outputs lie along the same axis")
+            return Decline("inputs and outputs have the same contiguous axis")
         widest = max(across, key=lambda t: (len(axes.stored(t)), t.dtype().bits, -t.name))
         turned = [t for t in across if axes.memory_order(t)[-1] == axes.memory_order(widest)[-1]]  # the others are read and written across memory
         order = loop_order(axes, [n for n in axes.logical_order(reference) if n in axes.stored(reference)], straight)
@@ -259,13 +259,13 @@ class Transpose(Scheduler):
             if any(tiles.candidates(sizes, alignment_bits, arch) for tiles in analysis.short_tiles):
                 return None
             extent = min(analysis.extents(analysis.cuts[0], sizes))
-            return Decline(f"an innermost run has {extent} elements, less than {SECTOR_BYTES} bytes: tiles would be mostly empty")
+            return Decline(f"a contiguous run has {extent} elements, less than {SECTOR_BYTES} bytes, so that tiles would be mostly empty")
         single = [t for t in analysis.packed if (t.name in analysis.turned or t.is_fusion_output) and t.name not in analysis.in_vectors]
         if single:
-            return Decline(f"{single[0]} has several elements to a byte, and its neighbours lie apart in memory")
+            return Decline(f"{single[0]} has several elements per byte, and elements that share a byte are not neighbours")
         narrowest = min(min(cut.vectors(analysis.widest_elems, sizes, alignment_bits)) for cut in cuts)
         packed = [t for t in analysis.packed if t.dtype().elems_per_unit > narrowest]
-        return Decline(f"{packed[0]} has several elements to a byte, and sizes, strides or alignments allow vectors of {narrowest}") if packed else None
+        return Decline(f"{packed[0]} has several elements per byte, but sizes, strides or alignments allow only vectors of {narrowest}") if packed else None
 
     def choose(self, analysis: TransposeAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[AnyParams, str]:
         facts, found, times = self._all_ranked(analysis, sizes, alignment_bits, arch)

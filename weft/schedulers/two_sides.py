@@ -133,7 +133,7 @@ def _is_total(tensor: TensorView) -> bool:
 def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedAnalysis | Obstacle:
     """Return the size-independent facts of a fusion with row and column reductions, or why it is none."""
     if not is_connected(fusion):
-        return Obstacle("the outputs have nothing in common")
+        return Obstacle("the outputs fall into groups that share no tensor")
     if not any(isinstance(v, TensorView) for v in fusion.inputs()):
         return Obstacle("there is no tensor input")
     if reason := bad_source(fusion):
@@ -143,16 +143,16 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     if isinstance(shapes, Obstacle):
         return shapes
     if len(shapes) != 2:
-        return Obstacle(f"the reductions fold {len(shapes)} sets of axes; this template has rows and columns")
+        return Obstacle(f"the reductions run over {len(shapes)} sets of axes; this template takes two, rows and columns")
     inner = next((s for s in shapes if s.is_inner), None)
     if inner is None:
-        return Obstacle("no reduction folds the innermost axis")
+        return Obstacle("no reduction runs over the innermost axis")
     outer = shapes[1] if inner is shapes[0] else shapes[0]
     loops = frozenset(inner.order)
     if not inner.reduced or not outer.reduced:
-        return Obstacle("the reduced axes have one element")
+        return Obstacle("the reduced axes have only one element")
     if outer.reduced != loops - inner.reduced:
-        return Obstacle(f"{outer.reference} does not fold exactly the axes that {inner.reference} leaves")
+        return Obstacle(f"{outer.reference} does not reduce exactly the axes that {inner.reference} keeps")
     for tensor in axes.tensors:
         if not axes.concrete(tensor) <= loops:
             return Obstacle(f"{tensor} has an axis that the reductions do not have")
@@ -161,7 +161,7 @@ def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedA
     kept = _axes_of_one_element(inner.reference, axes)
     stuck = next((t for t, own in zip(totals, of_one) if own & kept), totals[0] if kept and all(of_one) else None)
     if stuck is not None:
-        return Obstacle(f"{inner.reference} keeps an axis of one element, which does not merge with the rows that {stuck} folds")
+        return Obstacle(f"{inner.reference} keeps an axis of one element that cannot be merged with the rows that {stuck} reduces")
     column_tensors = behind(fusion, outer)
     if without := _without_loops(fusion, axes, inner, outer, column_tensors):
         return Obstacle(without)
@@ -179,13 +179,13 @@ def _without_loops(fusion: Fusion, axes: LoopAxes, inner: ReductionShape, outer:
     for total in (e.outputs[0] for e in outer.reductions):
         operand = _operands(total)[0]  # type: ignore[arg-type]
         if not inner.reduced <= axes.concrete(operand):
-            return f"{total} folds {operand}, which is the same in some of the columns"
+            return f"{total} reduces {operand}, which repeats over some of the columns"
     for output in fusion.outputs():
         if isinstance(output, TensorView) and output not in column_tensors and not axes.concrete(output) & outer.reduced:
-            return f"{output} is computed from no column reduction, and has no rows"
+            return f"{output} does not depend on a column reduction and has no rows"
     for tensor in column_operands(column_tensors):
         if not _operands(tensor) and tensor.definition() is not None and not inner.reduced <= axes.concrete(tensor):
-            return f"{tensor} is made for the column results, and has some of the columns only"
+            return f"{tensor} is needed for the column results, but has only some of the columns"
     return None
 
 

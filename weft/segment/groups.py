@@ -270,7 +270,7 @@ class Graph:
     def obstacle(self, a: Group, b: Group) -> str | None:
         """Return why no kernel computes both groups, or None when one may."""
         if a.is_single or b.is_single:
-            return "one of them is no kernel"
+            return "one of them is not a kernel"
         if any(t in a.produced for t in b.barred) or any(t in b.produced for t in a.barred):
             return "it has to be in memory before it is read"
         folds = a.folds | b.folds
@@ -288,20 +288,20 @@ class Graph:
         if not folds:
             return None if any(self.axes(t) == needed and sample_of(t) is None for t in writes) else "no output has every axis of all inputs and outputs"
         if a.scatters or b.scatters:
-            return "a kernel that writes at the positions of an index reduces nothing"
+            return "a kernel that scatters cannot also reduce"
         if len({every for every, _ in folds}) > 1:
             return "their reductions do not run over the same axes"
         if needed & ~next(iter(folds))[0]:
             return "it has an axis that the reduction does not have"
         if len({reduced for _, reduced in folds}) > 2:
-            return "they reduce three sets of axes, or more"
+            return "they reduce over three or more different sets of axes"
         if a.folds and b.folds and not self._have_one_loop(a, b) and not self._can_be_tied(a, b):
-            return "no tensor of theirs has the loops of both reductions"
+            return "none of their tensors has the axes of both reductions"
         spread = self._spread_again(a, b)
         if len(spread) > 1:
-            return "two of their reductions are over other axes, and both are spread over these again"
+            return "two of their reductions run over different axes, and the results of both are broadcast back"
         is_across = spread and self.is_doubtful(a, b) and not any(axes & self._innermost(reads) for axes in spread)
-        return "a reduction across memory is spread over its axes again, beside one along memory" if is_across else None
+        return "a reduction over an outer axis is broadcast back, beside a reduction over the innermost axis" if is_across else None
 
     def _have_one_loop(self, a: Group, b: Group) -> bool:
         """Tell whether the reductions of both groups run in the same loops: sizes that are equal elsewhere in the definition do not tie two loops."""

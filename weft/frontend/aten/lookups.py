@@ -19,7 +19,7 @@ aten = torch.ops.aten
 def embedding(t: Translation, weight: Operand, indices: Operand, padding_idx: int = -1, *_: Any) -> Operand:
     """Rows of a table."""
     if t.rank(indices) == 0:
-        raise Declined("a single index")
+        raise Declined("an index given as a single number")
     return _selected(t, weight, indices, 0)
 
 
@@ -40,7 +40,7 @@ def _selected(t: Translation, x: Operand, indices: Operand, dim: int) -> Operand
 @rule(aten.index_select.default)
 def index_select(t: Translation, x: Operand, dim: int, indices: Operand) -> Operand:
     if t.rank(x) == 0 or t.rank(indices) == 0:
-        raise Declined("a single index")
+        raise Declined("an index given as a single number")
     return t.ops.index_select(x, indices, dim % t.rank(x))
 
 
@@ -50,7 +50,7 @@ def gather(t: Translation, x: Operand, dim: int, indices: Operand, **_: Any) -> 
     if t.rank(x) == 0 or t.rank(indices) == 0:
         if t.rank(x) == t.rank(indices):
             return t.ops.set(x)
-        raise Declined("a single index")
+        raise Declined("an index given as a single number")
     return t.ops.gather(x, t.to(indices, torch.int64), dim % t.rank(x))
 
 
@@ -61,7 +61,7 @@ def _adjacent_integers(node: torch.fx.Node) -> str:
     if any(v.dtype is torch.bool for v in values):
         return "a mask as index"
     if places != list(range(places[0], places[0] + len(places))):
-        return "index tensors that are not side by side"
+        return "index tensors that are not adjacent"
     return ""
 
 
@@ -72,7 +72,7 @@ def index(t: Translation, x: Operand, indices: list[Operand]) -> Operand:
     given = indices[first:]
     given = given[: next((i for i, v in enumerate(given) if v is None), len(given))]
     if all(t.rank(v) == 0 for v in given):
-        raise Declined("a single index")
+        raise Declined("an index given as a single number")
     place, extent = _from_front(t, given[0], x.size(first)), x.size(first)
     for number, other in enumerate(given[1:], first + 1):
         place = t.ops.add(t.ops.mul(place, x.size(number)), _from_front(t, other, x.size(number)))
@@ -106,12 +106,12 @@ def _few_places(node: torch.fx.Node) -> str:
     base, dim, index = given[0].meta["val"], given[1], given[2].meta["val"]
     source = meta_of(given[3])
     if index.dim() != base.dim():
-        return "a scatter whose positions have other axes"
+        return "a scatter whose index has a different rank than its target"
     if base.dim() == 0:
         return ""
     dim %= base.dim()
     if not isinstance(index.shape[dim], int) or not 0 < index.shape[dim] <= MOST_PLACES:
-        return f"a scatter of other than 1 to {MOST_PLACES} elements along its axis"
+        return f"a scatter whose number of elements along its axis is unknown or not 1 to {MOST_PLACES}"
     others = [*(zip(index.shape, source.shape) if isinstance(source, torch.Tensor) and source.dim() else ())]
     others += [(a, b) for d, (a, b) in enumerate(zip(index.shape, base.shape)) if d != dim]
     is_known = all(isinstance(n, int) for pair in others for n in pair) and 0 not in index.shape

@@ -40,8 +40,8 @@ def _claims(registered: Any, which: str, node: torch.fx.Node) -> str:
     try:
         text = _text(_definition(registered, which, node.args)[0])
     except (WeftError, TypeError, ValueError, LookupError, RuntimeError, StopIteration) as error:
-        return f"its definition cannot be written out: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-    return "it draws numbers, or writes into an input" if _LEFT_ALONE.search(text) else ""
+        return f"its definition cannot be written as Python: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    return "it draws random numbers, or writes into an input" if _LEFT_ALONE.search(text) else ""
 
 
 def _inlined(registered: Any, which: str, t: Translation, *values: Operand) -> list[Operand]:
@@ -77,7 +77,7 @@ class _Part:
     def define_tensor(self, **_: Any) -> TensorView:
         value = next(self._left)
         if not isinstance(value, TensorView):
-            raise Declined("a number where a definition of weft's has a tensor")
+            raise Declined("a number where weft's definition needs a tensor")
         return value
 
     def define_scalar(self, value: Any = None, dtype: Any = None) -> Scalar:

@@ -19,7 +19,7 @@ def _uniform(t: Translation, shape: list[Any]) -> Operand:
 def native_dropout(t: Translation, x: Operand, p: float, train: bool | None) -> Any:
     """(values, mask of what was kept). Errors: Declined where nothing is drawn."""
     if train is False or not 0 <= p < 1:
-        raise Declined("dropout that keeps everything or nothing")
+        raise Declined("dropout with probability 0 or 1")
     wide = t.wide(x)
     mask = t.ops.ge(_uniform(t, wide.shape()), p)
     return t.ops.where(mask, t.ops.mul(wide, 1 / (1 - p)), t.zero(wide)), mask

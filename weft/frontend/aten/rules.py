@@ -156,7 +156,7 @@ class Translation:
         elif type(size).__name__ in ("FloorDiv", "CleanDiv"):
             total = self.ops.div(*(self._of(a) for a in size.args))  # sizes are not negative
         else:
-            raise Declined(f"the size {size}, which no input has")
+            raise Declined(f"the size {size}, which is not the size of an input")
         self.sizes[size] = total
         return total
 

@@ -315,6 +315,6 @@ def arange(t: Translation, start: Any, end: Any, step: Any = 1, **_: Any) -> Ope
     (length,) = t.node.meta["val"].shape
     first, by = (meta_of(v) for v in (t.node.args[0], t.node.args[2] if len(t.node.args) > 2 else step))
     if any(isinstance(v, (float, torch.SymFloat)) for v in (first, by)):
-        raise Declined("a range whose steps are not whole")
+        raise Declined("a range with a step that is not an integer")
     count, first, by = (t.constant(v, torch.int64) if isinstance(v, int) else v for v in t.extents((length, first, by)))
     return t.to(t.ops.iota(count, first, by, dtype=t.dtype(torch.int64)), t.result_dtype)
