@@ -84,7 +84,7 @@ def test_scalars_of_zero_dimensions_have_facts():
     "analyze, make, word",
     [
         (analyze_pointwise, ex.row_sum_only, "reduces"),
-        (analyze_reduction, ex.rms_norm, "used over the axes"),
+        (analyze_reduction, ex.rms_norm, "broadcast back over the reduced axes"),
         (analyze_reduction, ex.bias_gelu, "nothing is reduced"),
         (analyze_persistent, ex.row_sum_only, "no reduction's result"),
         (analyze_persistent, ex.norm_backward, "reduce different axes"),

@@ -36,7 +36,7 @@ def why_not_expr_eval(fusion: Fusion, bound: Bound) -> str:
         chain = found.get(number)
         given = None if chain is None else bound.tensors[chain.source]
         if chain is None or given is None or view_of(chain, given.sizes, given.strides, bound.env) is None:
-            return f"T{tensor.name} is no view of an input, and more than one op of torch"
+            return f"T{tensor.name} is not a view of an input, and needs more than one torch op"
     return "" if plan.computed else "every output is an input"
 
 
@@ -46,7 +46,7 @@ def why_not_no_op(fusion: Fusion, bound: Bound) -> str:
     for value in fusion.outputs():
         if isinstance(value, TensorView) and not value.is_fusion_input:
             if all(evaluate(axis.logical_extent, bound.env, memo) for axis in no_reductions(value.get_logical_domain())):
-                return f"T{value.name} is computed"
+                return f"output T{value.name} has to be computed"
     return ""
 
 
@@ -54,7 +54,7 @@ def why_not_resize(fusion: Fusion, bound: Bound) -> str:
     """Return "" where a slice, pad or cat is computed and nothing is reduced; the schedulers of `ELEMENTWISE` then decide."""
     reduced = next((e for e in fusion.tensor_exprs() if isinstance(e, (ReductionOp, WelfordOp))), None)
     if not is_resized(fusion):
-        return "no slice, pad or cat"
+        return "there is no slice, pad or cat"
     return "" if reduced is None else f"{reduced.outputs[0]} reduces"
 
 
