@@ -121,7 +121,7 @@ def test_arguments_of_other_types_are_a_type_error(fd, arguments):
         ({"shape": [2, 3], "contiguity": [True]}, r"Length of contiguity argument \(1\) must match that of sizes argument \(2\)"),
         ({"shape": [1], "contiguity": [True]}, "contiguity True at position 0 is for dimension 0, a dimension of size 1"),
         ({"shape": [2, 3], "contiguity": True, "stride_order": [0, 0]}, r"stride_order \[0, 0\] is not a permutation of 0 to 1"),
-        ({"shape": [2, 3], "contiguity": True, "stride_order": [0]}, "is no permutation"),
+        ({"shape": [2, 3], "contiguity": True, "stride_order": [0]}, "is not a permutation"),
         ({"sizes": [2], "strides": [-1]}, "stride -1 of dimension 0 is negative"),
         ({"sizes": [2, 3], "strides": [1]}, "2 sizes and 1 strides"),
     ],

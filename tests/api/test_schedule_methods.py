@@ -239,7 +239,7 @@ def test_params_have_nvfusers_names_and_can_be_set():
     with pytest.raises(AttributeError, match="pointwise params have no nothing; they are PointwiseParams"):
         params.nothing  # noqa: B018
     for given, kind in ((PointwiseParams(), SchedulerType.pointwise), (params, SchedulerType.reduction)):
-        with pytest.raises(RuntimeError, match="W193.*it takes what compute_heuristics returns"):
+        with pytest.raises(RuntimeError, match="W193.*it takes the params that compute_heuristics returns"):
             fd.sched.schedule(pointwise().fusion, kind, given)
 
 

@@ -83,7 +83,7 @@ def test_the_compute_block_is_known_and_fits_the_async_warps() -> None:
         program(Rows(groups=8).define(), (128,))
     with pytest.raises(BadBlock, match=r"into one warpgroup \(the unit of setmaxnreg\)"):
         program(Rows(groups=3, registers=(40, 232)).define(), (32,))
-    with pytest.raises(BadBlock, match="groups of less than a warp"):
+    with pytest.raises(BadBlock, match="groups, each smaller than a warp"):
         program(Rows(groups=8, own=True).define(), (16,))
 
 
@@ -147,7 +147,7 @@ def test_rings_are_in_loops() -> None:
 
 
 def test_older_chips_have_no_bulk_copies() -> None:
-    with options(chip="A100"), pytest.raises(ChipTooOld, match="A100 has compute capability 8.0, and it takes 9.0"):
+    with options(chip="A100"), pytest.raises(ChipTooOld, match="which need compute capability 9.0; A100 has 8.0"):
         run(flat(), [torch.randn(128)])
     with options(chip="A100"):
         run(flat(L.cp_async, stages=3, prefetch=2), [torch.randn(1280)])

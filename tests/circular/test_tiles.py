@@ -122,7 +122,7 @@ def test_a_kernel_serves_other_sizes_with_maps_of_their_own() -> None:
 
 
 def test_what_maps_do_not_take() -> None:
-    with pytest.raises(BadTile, match="512 elements along .*; up to 256"):
+    with pytest.raises(BadTile, match="512 elements along .*; one copy takes at most 256"):
         program(tiled(2, (2, 512)))
     with pytest.raises(BadTile, match="a row of the tile has 8 bytes, which is not a multiple of 16"):
         program(tiled(2, (8, 2), threads=16))

@@ -25,7 +25,7 @@ class NotDifferentiable(Unsupported):
     what = "{op} has no derivative rule ({expr})"
     fix = "{remedy}"
 
-    def __init__(self, expr: Expr, remedy: str = "let no gradient flow there: ops.detach(x)") -> None:
+    def __init__(self, expr: Expr, remedy: str = "stop the gradient there with ops.detach(x)") -> None:
         super().__init__(op=expr.op_name, expr=str(expr), remedy=remedy)
 
 

@@ -36,7 +36,7 @@ def unknown(name: str) -> UnknownName:
     names = {*FUNCTIONS, *COMPOSITES, *BLOCK_FUNCTIONS, *MORE_FUNCTIONS}
     instead = instead_of(name, names.__contains__)
     near = nearest(name, sorted(names))
-    remedy = f"write {instead}".replace("write nothing: ", "omit it: ") if instead else f"{near}; dir(fd.ops) lists all ops"
+    remedy = f"write {instead}" if instead else f"{near}; dir(fd.ops) lists all ops"
     return UnknownName(name=name, remedy=remedy)
 
 

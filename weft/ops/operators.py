@@ -179,7 +179,8 @@ def to(self: Any, dtype: Any) -> Any:
     if wanted is None:
         from .arguments import WrongArgument
 
-        raise WrongArgument(op="to", problem=f"{dtype!r} is not a dtype", remedy="pass a torch dtype or a DataType; the device is that of the inputs")
+        remedy = "pass a torch dtype or a DataType; a definition runs on the device of its inputs"
+        raise WrongArgument(op="to", problem=f"{dtype!r} is not a dtype", remedy=remedy)
     return build.cast(fusion_of(self, "to"), self, wanted)
 
 
