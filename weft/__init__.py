@@ -1,6 +1,6 @@
 """weft: a fusion compiler for NVIDIA GPUs, call-compatible with nvFuser's Python API.
 
-Owns the public names. They are loaded when first used, so that importing a submodule does not import torch. `weft.ops` and
+Owns the public names, and loads each when it is first used, so that importing a submodule does not import torch. `weft.ops` and
 `weft.schedule` are the packages of those layers; the namespaces of the front end are `fd.ops` and `fd.sched`.
 Read first: `FusionDefinition`.
 """

@@ -1,4 +1,4 @@
-"""What a chip offers: one record per chip, each figure with its source, and the register model.
+"""Figures of chips: one record per chip, with the source of each figure, and the register model.
 
 Owns `Arch` and the few driver calls that read the figures off a real device. Importing this needs no GPU, no driver and
 no torch. Schedulers get an `Arch` as an argument and never ask the device.

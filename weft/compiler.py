@@ -1,4 +1,4 @@
-"""From a fusion and sizes to the program of one kernel: which scheduler, which parameters, which text.
+"""Compiles a fusion for given sizes to one kernel: chooses the scheduler and its parameters, and generates the text.
 
 Owns the order of the stages; each stage is in its own package. Nothing here needs a GPU or torch.
 Read first: `propose`, `compile_program`.
@@ -64,7 +64,7 @@ WITHOUT_KERNEL: tuple[type, ...] = (ScanOp, ScatterOp, TorchOp, ReshapeOp, CatOp
 
 
 class ScheduleFailed(Exception):
-    """A scheduler took a fusion and then could not make its kernel: a defect of weft, which another cut or scheduler may go around. error: what it raised."""
+    """A scheduler accepted a fusion but could not make its kernel: a defect of weft, which another partition or scheduler may avoid. error: what it raised."""
 
     def __init__(self, fusion: Fusion, scheduler: SchedulerType, error: WeftError) -> None:
         self.fusion, self.scheduler, self.error = fusion, scheduler, error

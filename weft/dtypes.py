@@ -1,4 +1,4 @@
-"""Data types: one record per type says all that the rest needs to know of it.
+"""Data types: one record per type, from which everything else about the type is derived.
 
 Owns what a type is. Promotion rules are in `weft.ops.promotion`, torch's own types in `weft.reference.torch_types`, conversions on the device in
 `device/cast.cuh` and, for floats of 8 bits and fewer, `device/narrow.cuh`. To add a type: a member of `DataType`, a record here, its conversion there

@@ -1,4 +1,4 @@
-"""Errors for people: one class per mistake, both values, what to do.
+"""Base classes of errors. There is one class per mistake; its message names the values and what to do instead.
 
 Owns the base classes. Each layer defines its own mistakes as subclasses beside the code that raises them.
 Read first: `WeftError`.

@@ -1,4 +1,4 @@
-"""Forked children: locks that another thread of the parent held are free in the child, and state that was half-way is set back.
+"""Support for fork: in a forked child, locks that other threads of the parent held are free, and half-finished state is reset.
 
 Owns the list of locks; `multiprocessing` with "spawn" or "forkserver" needs none of this. Read first: `lock`.
 """

@@ -1,4 +1,4 @@
-"""Pure functions that remember their last results.
+"""Memoization of pure functions (caches of recent results).
 
 Owns nothing but the decorator. Read first: `remembered`.
 """

@@ -66,5 +66,5 @@ def test_a_kernel_for_fewer_threads_than_the_sizes_want_is_refused() -> None:
     executor = KernelExecutor()
     executor.compile(fd.fusion, [torch.ones(3, 50)], LaunchParams(bdimx=64))  # type: ignore[arg-type]
     assert executor.run([torch.ones(3, 64)])[0].tolist() == [64.0] * 3
-    with pytest.raises(BlockTooSmall, match="was compiled for 64 threads along threadIdx.x; for these sizes"):
+    with pytest.raises(BlockTooSmall, match="was compiled for 64 threads along threadIdx.x; these sizes need"):
         executor.run([torch.ones(3, 65)])

@@ -124,7 +124,7 @@ def test_how_much_may_spill_while_there_are_other_params(monkeypatch: pytest.Mon
     if not error:
         engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
         return
-    with pytest.raises(TooManySpills, match="100 bytes of each thread .* 64 are the most") as found:
+    with pytest.raises(TooManySpills, match="spills 100 bytes per thread .* at most 64 bytes") as found:
         engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
     assert found.value.is_usable
 
@@ -156,7 +156,7 @@ def test_blocks_that_stay_and_copy_in_bulk_may_not_spill(monkeypatch: pytest.Mon
     if is_usable:
         engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
     else:
-        with pytest.raises(TooManySpills, match="W784: kernel k keeps 4 bytes of each thread in memory"):
+        with pytest.raises(TooManySpills, match="W784: kernel k spills 4 bytes per thread to local memory"):
             engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
 
 
@@ -172,7 +172,7 @@ def test_machine_code_that_spills_much_is_compiled_again_with_more_registers(mon
     monkeypatch.setattr("weft.runtime.driver.load_kernel", lambda *_: object())
     engine = SimpleNamespace(arch=H100, device=0)
     if right is None:
-        with pytest.raises(TooManySpills, match="W784: kernel k keeps 3000 bytes of each thread in memory"):
+        with pytest.raises(TooManySpills, match="W784: kernel k spills 3000 bytes per thread to local memory"):
             engines._GpuKernel(engine, program(64, 256), None, True)  # type: ignore[arg-type]
     else:
         engines._GpuKernel(engine, program(64, 256), None, True)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The check of the values given to a fusion: how many, what kind, which type, rank, device, sizes and strides.
+"""Checks the arguments of a call of a fusion: count, kind, type, rank, device, sizes and strides.
 
 Owns nothing but the plan kept per fusion; checks and messages are those of executions (`weft.runtime.binding`).
 """

@@ -1,4 +1,4 @@
-"""Gradients of definitions in torch: what `fd.autograd()` returns, and the autograd.Function behind it.
+"""Gradients of definitions in torch: the object that `fd.autograd()` returns, and its autograd.Function.
 
 Owns the way from inputs that require gradients to a forward that saves and a backward that runs, both through the caches of executors. The derivative itself is
 `weft.autograd`. Read first: `Differentiable`.

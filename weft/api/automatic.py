@@ -1,4 +1,4 @@
-"""One named scheduler on a fusion: does it take it, what would it choose, apply it.
+"""Runs one named scheduler on a fusion: whether it accepts the fusion, which parameters it chooses, and the schedule itself.
 
 Owns the translation between the API (inputs, HeuristicParams) and `weft.compiler` (sizes, frozen params).
 """

@@ -1,4 +1,4 @@
-"""FusionDefinition: what a user writes, executes, validates and prints.
+"""FusionDefinition: the object with which a user defines, executes, validates and prints a fusion.
 
 Owns the life of a definition: open in its `with` block, closed, then owned by an executor. What its methods do is in the modules
 beside this one.
@@ -124,7 +124,7 @@ def _defined_again(text: str | None, records_gradients: bool) -> "FusionDefiniti
 
 
 class FusionDefinition:
-    """A fusion in the making, and its execution.
+    """Defines a fusion in its `with` block, and executes it afterwards.
 
     Example:
         with FusionDefinition() as fd:
@@ -227,7 +227,7 @@ class FusionDefinition:
 
     @explained
     def add_output(self, output: Val, alias_input: Val | None = None) -> None:
-        """Add an output. With `alias_input` it is written into that input's buffer, and returned only when also added plainly."""
+        """Add an output. With `alias_input` it is written into that input's memory, and returned only if it is also added without alias_input."""
         from .outputs import add_output
 
         add_output(self._open_fusion("add_output"), output, alias_input)
@@ -259,7 +259,7 @@ class FusionDefinition:
 
     # -- execution
     def execute(self, inputs: Sequence[Any], *more: Any, **keywords: Any) -> "list[torch.Tensor]":
-        """Run the fusion on `inputs` and return its outputs; kernels are made in the first call with such inputs.
+        """Run the fusion on `inputs` and return its outputs; the first call with inputs of a kind compiles the kernels.
 
         Keywords: device=None, save_repro_inputs=False, _enable_options=(), _disable_options=(), check=None, seed=None, tune=None.
         check, seed, tune: the settings of these names, for this call: check="races" runs it in the emulator (tensors on a GPU are copied), and raises a

@@ -1,4 +1,4 @@
-"""The runtime's classes, found when they are first needed, and the reading of a caller's inputs.
+"""Loads the runtime's classes when they are first needed, and reads a caller's inputs.
 
 Owns nothing of the runtime. Importing it does not import the runtime, so definitions work where no runtime can.
 """

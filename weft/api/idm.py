@@ -1,4 +1,4 @@
-"""The `idm` namespace: which axes of a fusion are the same, by nvFuser's names.
+"""The `idm` namespace: maps equivalent axes of a fusion, under nvFuser's names.
 
 Owns the names; the equivalences are those of `weft.analysis.axes`.
 """

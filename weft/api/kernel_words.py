@@ -1,4 +1,4 @@
-"""The text of a kernel in the words of nvFuser, for readers: `Fusion.print_kernel`.
+"""`Fusion.print_kernel`: the text of a kernel with nvFuser's names for indices and roles.
 
 Indices are of the type `nvfuser_index_t`, their constants end in LL, and the conditions that tell roles of warps apart have nvFuser's brackets. This text is
 not compiled; `get_cuda_kernel` gives what is. Read first: `in_nvfusers_words`.

@@ -1,4 +1,4 @@
-"""nvFuser's option that takes matrix products from torch.
+"""nvFuser's option that keeps matrix products from being run by torch.
 
 Owns which products weft then refuses: those that nvFuser's own kernels would not compute either. The others run in torch as always.
 """

@@ -1,4 +1,4 @@
-"""Front-end functions called with values that they cannot take: an error with a code that shows the call, and the original error as its cause.
+"""Front-end functions called with wrong values raise an error with a code that shows the call; the original error is its cause.
 
 Owns the wrapper for functions whose arguments have too many forms to test each beforehand. It costs a right call nothing. Read first: `explained`.
 """

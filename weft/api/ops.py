@@ -17,7 +17,7 @@ from .overloads import IncompatibleArguments
 
 
 class OpNames:
-    """Ops as attributes. `fusion_of(op name)` gives the fusion in which a call adds its nodes."""
+    """Ops as attributes. `fusion_of(op name)` returns the fusion to which a call adds its nodes."""
 
     def __init__(self, fusion_of: Callable[[str], Fusion]) -> None:
         self._fusion_of = fusion_of

@@ -1,4 +1,4 @@
-"""Products in pieces: what a schedule by hand with `ParallelType.stream` asks of `execute`.
+"""Matrix products computed in pieces, as schedules by hand request with `ParallelType.stream`.
 
 nvFuser runs each index of an axis that is bound to `stream` as an op of its own, on streams in turn. Here torch computes a product one piece of the result
 after the other, on the stream of the call; all else is scheduled as if the axis were not bound. Read first: `take_streams`.

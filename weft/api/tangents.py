@@ -1,4 +1,4 @@
-"""Tangents of forward mode: the derivative of the backward with respect to the gradients that go into it, which needs no rules of its own.
+"""Forward-mode tangents, computed as the derivative of the backward with respect to its incoming gradients; no further rules are needed.
 
 A backward is linear in its gradients: grads = J^T g. Its derivative with respect to g along tangents of the inputs is J t, whatever g is.
 Read first: `tangents_of`.

@@ -1,4 +1,4 @@
-"""Kernels of a graph's regions, made by several threads while torch goes on compiling: the first step then waits for the slowest instead of for each in turn.
+"""Compiles the kernels of a graph's regions in several threads while torch still compiles: the first step then waits only for the slowest kernel.
 
 A call is prepared with tensors that have the traced sizes, strides and types, and no memory of their own: nothing is launched, and nothing reads them.
 What cannot be prepared is prepared by the first call, which also tells what is wrong. Read first: `start`, `likenesses`.

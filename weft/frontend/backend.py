@@ -1,6 +1,6 @@
-"""torch.compile(model, backend="weft"): regions of an aten graph run in weft's kernels, the rest in torch.
+"""torch.compile(model, backend="weft"): weft's kernels run the regions (subgraphs) of an aten graph that it supports, torch runs the rest.
 
-The way of a graph: Dynamo -> AOTAutograd (functional aten graphs of forward and backward, split for the fewest saved bytes) -> regions -> definitions ->
+Stages of a graph: Dynamo -> AOTAutograd (functional aten graphs of forward and backward, split so that the fewest bytes are saved) -> regions -> definitions ->
 a boxed Python function that calls them and torch's ops in order. Read first: `backend`, `compile_graph`.
 """
 

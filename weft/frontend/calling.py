@@ -1,4 +1,4 @@
-"""The code that runs a graph: one call in place of each region's nodes, torch's ops as they are, or in place where what they would copy is fresh.
+"""Generates the code that runs a graph: one call per region; torch's ops unchanged, or in place where they would copy a fresh tensor.
 
 The host does little: a chain of views of a tensor that lies as it was traced is one call (0.5 us for 1.8 each), and products and other views are
 called without torch's table of overloads (0.7 us each and more). Read first: `code_of_graph`.

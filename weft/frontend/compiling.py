@@ -1,4 +1,4 @@
-"""One aten graph: its regions, their definitions and calls, and the function that runs it, in the process that traced it and in those that find it on disk.
+"""Compiles one aten graph: finds regions, makes their definitions and calls, and the function that runs the graph, also in processes that load it from disk.
 
 Read first: `compile_graph`; `run_plan` for a graph from a cache.
 """

@@ -1,4 +1,4 @@
-"""Calls of a graph of inference without AOTAutograd's wrappers, where these do nothing.
+"""Calls an inference graph without AOTAutograd's wrappers where these do nothing.
 
 Whether they do is seen, not guessed: the first call goes their way, and later ones go straight to the graph's function if that was given the very arguments of
 the call, in their order, and the call returned the very results of the function. A wrapper that writes into inputs, makes views anew, leaves out equal

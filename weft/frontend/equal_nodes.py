@@ -1,4 +1,4 @@
-"""Calls of an aten graph that compute the same are one call.
+"""Common subexpression elimination: calls of an aten graph that compute the same become one call.
 
 torch has such a pass (`fx_graph_cse`), but it copies the graph, and imports Inductor's lowerings and templates for two small functions, which took a second of
 a first start. Read first: `merge_equal`.

@@ -1,4 +1,4 @@
-"""What became of a compiled model: regions, kernels, and what stays with torch, with its reason, as text and as one page of HTML. Read first: `explain`."""
+"""`weft.explain`: the regions and kernels of a compiled model, and which ops stay with torch and why, as text or an HTML page. Read first: `explain`."""
 
 from __future__ import annotations
 

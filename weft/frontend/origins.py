@@ -1,4 +1,4 @@
-"""Where in a program a region comes from, and how many bytes it moves, for pages, logs and profiles. Read first: `places_of`."""
+"""Source lines of a region and the bytes that it moves, for pages, logs and profiles. Read first: `places_of`."""
 
 from __future__ import annotations
 

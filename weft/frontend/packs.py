@@ -1,4 +1,4 @@
-"""The cache entries of a graph's calls in one entry: a warm start reads one file and checks one checksum instead of two per kernel.
+"""Stores the cache entries of a graph's calls as one entry: a warm start then reads one file and checks one checksum instead of two per kernel.
 
 A pack holds copies under the keys of the entries; what it does not hold, or holds no more, is read one by one. The process that makes the kernels writes it
 when they are there. Read first: `use_pack`, `write_pack`.

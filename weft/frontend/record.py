@@ -1,4 +1,4 @@
-"""What became of compiled graphs, for `weft.explain`, logs and traces. Read first: `CompiledGraph`."""
+"""Records of compiled graphs, for `weft.explain`, logs and traces. Read first: `CompiledGraph`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aten graphs written anew before regions are found, with equal results: less for torch to run, more in one kernel.
+"""Rewrites of aten graphs before regions are found, with equal results: torch runs fewer ops, and a kernel can contain more.
 
 - Gradients of slices that together cover a tensor are one concatenation, not a sum of tensors that are mostly zero.
 - A convolution's bias is added, and its gradient summed, by the regions around it.

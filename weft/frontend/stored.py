@@ -1,4 +1,4 @@
-"""What a compiled graph is in torch's caches (AOTAutogradCache, mega-cache artifacts, files of `aot_compile`): the text of its function, and the aten graph.
+"""A compiled graph in torch's caches (AOTAutogradCache, mega-cache artifacts, files of `aot_compile`): the text of its function, and the aten graph.
 Calls of regions and kernels are in weft's own cache (docs/cache.md), so that a second process neither traces nor compiles, and reads no graph.
 
 torch's key of an entry does not say which backend made it; `caching` adds weft's version and options, so that no other backend is given such an entry.

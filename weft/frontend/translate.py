@@ -1,4 +1,4 @@
-"""A region as a definition: inputs declared as they lie in memory, nodes by their rules, outputs in type and strides as they were traced.
+"""Translates a region to a definition: declares inputs with their layout, translates nodes by their rules, and gives outputs the traced types and strides.
 
 Read first: `translate`.
 """

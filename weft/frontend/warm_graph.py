@@ -1,4 +1,4 @@
-"""Warm calls of a graph as one function: in place of each call of a region stand the statements of its prepared call, and one question for all inputs.
+"""Warm calls of a graph as one generated function: it contains the statements of each region's prepared call, and checks all inputs once.
 
 The question is what `execute` of every region asks by itself: kinds, sizes, strides and addresses of tensors, settings, gradients, profilers. What regions and
 products make lies as it was traced, and is not asked again. A region is called as ever where a tensor is not like the noted one, and where anything fails.

@@ -1,4 +1,4 @@
-"""Where an op reads and writes, and when it runs: accesses of buffers, and predicates.
+"""Accesses of an op: which element of which buffer it reads and writes, under which predicate.
 
 Read first: `op_fields`, `access`, `op_predicate`.
 """

@@ -1,4 +1,4 @@
-"""Loops of blocks that stay: the second pass over a row behind the first pass over the next one.
+"""Loops of persistent blocks: delays the second pass over a row until after the first pass over the next row.
 
     before:  for i: wait for row i;  first pass;  reduce;  second pass          after:  row 0: wait;  first pass;  reduce
                                                                                         for i from 1: wait for row i;  first pass;  hand over

@@ -1,4 +1,4 @@
-"""What depends on an element through its block alone is computed once per block.
+"""Computes values that depend only on an element's quantization block once per block instead of once per element.
 
 Why: a scale, its division and its conversion are the same for all elements of a block in a thread, and the compiler does not see that where the text of one
 element branches, or has assembly in it: a cast to FP8 in blocks of 128 took 31 instructions per element, of which it needs 9.

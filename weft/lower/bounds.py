@@ -1,4 +1,4 @@
-"""Bounds that hold everywhere in a nest of loops, or in the first iterations of a loop, and statements without them.
+"""Finds bounds that hold in a whole loop nest, or in the first iterations of a loop, and removes their checks there.
 
 A bound is an atom `position < end` of a predicate. It holds everywhere where it holds at the largest position, which is known where the position provably does
 not fall when an index rises. What must hold for that is a test: of the host (`weft.lower.peel`), or of a block in the kernel (`weft.lower.unswitch`).

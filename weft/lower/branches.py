@@ -1,4 +1,4 @@
-"""What a selection by position needs is computed in a branch of its own: of a cat, only the part in which a vector lies.
+"""Computes each side of a selection by position in its own branch: of a cat, only the part that contains the vector.
 
     load a; load b; for lanes { c = select(position < n, f(a), g(b)) }      if (position < n) { load a; for lanes { c = f(a) } } else { load b; ... g(b) }
 

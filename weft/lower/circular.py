@@ -1,4 +1,4 @@
-"""Placing loads into shared memory: when they are issued, waited for, and when their place is free again, for threads that also compute.
+"""Places asynchronous loads into shared memory for threads that also compute: when to issue a load, wait for it, and reuse its stage.
 
 A ring of S stages with prefetch distance P over a loop of N iterations:
 

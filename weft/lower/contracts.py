@@ -1,4 +1,4 @@
-"""What a pass of lowering needs of the passes before it, and what it gives to those after it.
+"""Contracts of lowering passes: what a pass requires from earlier passes, and what it establishes for later ones.
 
 Read first: `lowering_pass`, `check_order`.
 """

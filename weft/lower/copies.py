@@ -1,4 +1,4 @@
-"""Copies by units that work beside the threads, bulk copies (TMA) and cp.async: where one starts, how many bytes it has, what the host must check.
+"""Asynchronous copies (TMA and cp.async): where each starts, how many bytes it moves, and what the host must check.
 
 Who feeds which tensor is in `feeds.py`; placing loads, waits and releases in `circular.py` and `roles.py`. Read first: `bulk_copy`.
 """

@@ -1,4 +1,4 @@
-"""Statements that compute what nothing reads. Read first: `drop_unread`."""
+"""Dead code elimination: drops statements whose results nothing reads. Read first: `drop_unread`."""
 
 from __future__ import annotations
 

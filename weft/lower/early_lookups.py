@@ -1,4 +1,4 @@
-"""Lookups of one element per row, such as the logit of a label, are loaded before the threads of the row meet: the load then arrives while they do.
+"""Loads lookups of one element per row, such as the logit of a label, before the row's reduction barrier, so that the load overlaps with the barrier.
 
 An index is loaded with the row, but what is at it not before the row's own loads are under way: a thread waits for the index where it asks for the element.
 

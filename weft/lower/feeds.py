@@ -1,4 +1,4 @@
-"""How tensors come into shared memory: by TMA, cp.async, or loads and stores of threads, with how many stages, counted by which loops.
+"""Feeds: how tensors are loaded into shared memory (TMA, cp.async, or plain loads), with how many stages, and which loops count the loads.
 
 Owns `Feed`, the one object that says so; the shape of a copy is in `copies.py`, placing loads, waits and releases in `circular.py` and `roles.py`.
 Read first: `Feed`, `plan_feeds`.

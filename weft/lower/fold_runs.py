@@ -1,4 +1,4 @@
-"""Folds of several elements one after the other into one state: what a fold asks of its state is asked once for all of them.
+"""Folds several consecutive elements into one state at once: the check of the state is done once for all of them.
 
 Why: a thread that reads columns folds each element of a column by itself, and five of ten instructions asked whether it was the thread's first.
 Read first: `fold_runs`.

@@ -1,4 +1,4 @@
-"""Copies in registers that change nothing: what reads them reads what they were made of.
+"""Copy propagation: readers of a plain register copy read its source instead.
 
 Read first: `forward_copies`.
 """

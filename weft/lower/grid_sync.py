@@ -1,4 +1,4 @@
-"""Tensors that blocks hand each other through global memory, and where all blocks of the grid meet for that.
+"""Tensors passed between blocks through global memory, and the grid barriers that this needs.
 
 Owns which tensors these are, their memory, and the barrier of the grid. The launch is cooperative: the driver refuses it unless all blocks run at once.
 Read first: `insert_grid_sync`.

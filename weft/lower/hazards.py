@@ -1,4 +1,4 @@
-"""Who reads what others write: tensors that statements touch, and tensors in shared memory that pass from thread to thread.
+"""Hazards: which tensors statements access, and which tensors in shared memory pass from thread to thread.
 
 Read first: `touched`, `crosses_threads`.
 """

@@ -1,4 +1,4 @@
-"""Inputs that an output is written into: who loads them, and whether the kernel may write there while it runs.
+"""Inputs that an output overwrites: who loads them, and whether the kernel may write there while it runs.
 
 Owns the pass `restrict_aliased_loads` and its proof. Whether the layouts agree, and whether ops read elements at other places, is the runtime's question.
 Read first: `restrict_aliased_loads`.

@@ -1,4 +1,4 @@
-"""What a kernel does first: flags of reductions across blocks, barriers of exchanges in a cluster, carries of running folds; and last: zeros around scales.
+"""The beginning of a kernel (flags of reductions across blocks, barriers of cluster exchanges, carries of scans) and its end (zeros around scales).
 
 Read first: `begin_kernel`.
 """

@@ -1,4 +1,4 @@
-"""Which axes may be lanes: those that one instruction moves together, or that a reduction across threads folds together.
+"""Which axes may be vectorized (lanes): those that one instruction can move, or that a reduction across threads can reduce together.
 
 Owns the checks of a vectorized axis before its op is made. Whether extents and addresses are multiples of a vector is asked on the host, per launch.
 Read first: `check_lanes`.

@@ -1,4 +1,4 @@
-"""Loop groups: which axes of which tensors are one loop, what that loop iterates, and in which order the nests stand.
+"""Loop groups: which axes of which tensors share a loop, what the loop iterates over, and the order of the loop nests.
 
 A tensor inlined at position p shares its first p loops with its consumers. The axes that share a loop form a group; the group iterates its
 member that covers every concrete axis of all members (its promotion). A tensor that lacks an axis of its consumers' merged loops is indexed through

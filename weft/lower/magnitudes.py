@@ -1,4 +1,4 @@
-"""Folds of largest magnitudes: one instruction per element instead of two, and one for up to four elements of 16 bits.
+"""Reductions to the largest magnitude: one instruction per element instead of two, and one for up to four 16-bit elements.
 
 Why: what is quantized along columns, too, is bound by instructions, and a maximum of magnitudes took a tenth of them.
 Read first: `fold_magnitudes`.

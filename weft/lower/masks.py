@@ -1,4 +1,4 @@
-"""What masks of positions throw away is not loaded, and vectors of nothing else are computed as the constants that they are.
+"""Does not load vectors that a mask of positions removes entirely, and computes such vectors as constants.
 
     where(i >= j, x, c), by vectors along j:   if (some lane has i >= j) { load x }      if (the same) { as written } else { with the condition false }
 

@@ -1,4 +1,4 @@
-"""Loops over rows, peeled: what stands in front of the first aligned vector and behind the last whole one, parts whose elements all exist, and the rest.
+"""Loop peeling for rows: the elements before the first aligned vector and after the last whole one, parts that need no bounds checks, and the rest.
 
     for i in parts:  if (position(i) < n) op(i)      becomes      for i in [0, full):      op(i)
                                                                   for i in [full, parts):  if (position(i) < n) op(i)

@@ -1,4 +1,4 @@
-"""Partial results that blocks hand over, of rows that begin anywhere: each block writes what its threads have in whole aligned vectors.
+"""Partial results of unaligned rows: each block stores those of its threads in whole aligned vectors.
 
 A thread's columns begin with an aligned vector of the row, not with a multiple of a vector's elements. So a block puts its row of partial results as much
 further ahead as it skips elements of a row; between the rows is room for that. Who reads them knows the block, and with it how much it skips.

@@ -1,4 +1,4 @@
-"""What lowering changes in a schedule before it builds loops: reductions in forms that it has.
+"""Rewrites a schedule before loops are built: brings reductions into forms that lowering supports.
 
 Owns two rewrites that mean the same: a reduction over serial and bound axes becomes two, and one into shared or global memory gets a register.
 Read first: `prepare_reductions`.

@@ -1,4 +1,4 @@
-"""How the threads of a block are folded. Read first: `reduction_form`."""
+"""How a reduction across the threads of a block is carried out. Read first: `reduction_form`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with a factor that a block shares, cast to floats of 4 bits: one statement for both.
+"""Fuses a product with a factor per quantization block and the cast to 4-bit floats into one statement.
 
 Why: such casts are bound by instructions, and their routine needs each number times a power of two, which is free where it is part of the factor.
 Read first: `join_factors`.

@@ -1,4 +1,4 @@
-"""Running folds across threads: the statement that a ScanOp becomes, and the shared memory that it needs.
+"""Scans across threads: the statement for a ScanOp, and the shared memory that it needs.
 
 Owns what a schedule must look like for one: loops [blocks, pieces, threads, neighbours of a thread], the pieces in a serial loop, all other axes bound.
 Read first: `build_scan`.

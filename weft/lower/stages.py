@@ -1,4 +1,4 @@
-"""Statements around one stage of a feed: its number, its barriers, its wait, and the loads of one thread.
+"""Statements for one stage of a feed: its number, barriers, wait, and loads of one thread.
 
 Read first: `let_stage`, `wait_full`, `issue_bulk`.
 """

@@ -1,4 +1,4 @@
-"""What the steps of building a kernel share: maps of axes, loops, launch sizes, buffers, feeds.
+"""State shared by the steps that build a kernel: maps of axes, loops, launch sizes, buffers, feeds.
 
 Read first: `BuildState`.
 """

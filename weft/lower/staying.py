@@ -1,4 +1,4 @@
-"""Loops of blocks that stay: reductions that share a barrier, and loads for the next iteration.
+"""Loops of persistent blocks: reductions that share a barrier, and loads for the next iteration.
 
 Owns three rewrites of the body of a loop over rows: independent reductions become one, statements between them move out of the way, and loads into
 registers are issued an iteration ahead. Read first: `merge_reductions`, `load_ahead`.

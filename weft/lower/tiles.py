@@ -1,4 +1,4 @@
-"""Tiles of tensors that lie in pieces: copies by a tensor map, which the host encodes.
+"""Tile copies by TMA tensor maps, which the host encodes, for tiles that are not contiguous in memory.
 
 A map names every axis of the tensor in global memory: its extent and stride, how much of it a tile has (its box), and where the tile begins. What of a tile
 lies outside of the tensor is read as zero and never written, so that no tile is cut. With a swizzle, 16-byte chunks of shared memory change places:

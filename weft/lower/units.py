@@ -1,4 +1,4 @@
-"""Rows that begin anywhere, brought by bulk copies in the whole units that hold them: how many elements these have, and where in them a row lies.
+"""Bulk copies of unaligned rows: the whole 16-byte units that contain a row, their number of elements, and the row's offset in them.
 
 Read first: `begins_anywhere`, `skipped_elems`.
 """

@@ -1,4 +1,4 @@
-"""Nests that are written twice, under one test: without the bounds that hold in all of it, and as they were.
+"""Loop unswitching: generates a loop nest twice under one test, without the bounds checks that hold everywhere, and with them.
 
     for i in n:  if i < m: load;  compute          for i last, and in the last thread:  if (last < m) { for i: load; compute } else { as before }
 

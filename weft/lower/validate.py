@@ -1,4 +1,4 @@
-"""Whether every thread finds what it reads: bindings of a tensor and of its readers agree, or the tensor is in memory that they share.
+"""Validates that every thread can reach what it reads: a tensor and its readers have the same bindings, or the tensor is in shared or global memory.
 
 Owns that rule, and that each axis of a tensor has an index of its own. Which loops are one is decided in `loops.py`, before.
 Read first: `check_parallel`.

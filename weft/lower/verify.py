@@ -1,4 +1,4 @@
-"""Whether Kernel IR is well formed: what each pass has to leave true. Tests check it after every pass (the setting `verify`).
+"""Verifies that the kernel IR is well formed. Tests run it after every pass (the setting `verify`).
 
 Nothing here decides what a kernel is; a rule that fails is a defect of the pass before. The rules follow program order, loops around and conditions around;
 bounds of accesses are tried with sizes that the host's checks allow, at the ends of every loop.

@@ -1,4 +1,4 @@
-"""Whether accesses of a kernel stay inside of their buffers: tried as some threads go through it, with sizes that the host's checks allow.
+"""Verifies that accesses stay within their buffers, by evaluating them for some threads and for sizes that the host's checks allow.
 
 A kernel is gone through with the first and the last index of each loop, by the first, the last and some other thread. So a bound that is missing shows where
 sizes leave a remainder; sizes for which the host refuses the launch are not tried. Read first: `check_bounds`.

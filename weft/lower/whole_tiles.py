@@ -1,4 +1,4 @@
-"""Tiles that one statement moves from memory to memory, turned: where one begins, how far apart its rows lie, how many there are.
+"""Transposed tiles moved from memory to memory by one statement: where a tile begins, the stride of its rows, and how many there are.
 
 Read first: `turn_tile`.
 """

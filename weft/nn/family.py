@@ -1,4 +1,4 @@
-"""A function of torch tensors made from a definition: one definition per type, rank and layout of its inputs, kept; gradients by `fd.autograd()`.
+"""Functions on torch tensors made from definitions: one cached definition per type, rank and layout of the inputs; gradients by `fd.autograd()`.
 
 Owns the way from a call to the definition that serves it. The functions themselves are in `weft.nn.functional`. Read first: `Family.__call__`.
 """

@@ -1,4 +1,4 @@
-"""Operators of torch made from definitions: torch.compile, torch.export, checkpointing and torch.func see one node, with shapes, gradients and a batching rule.
+"""Registers definitions as torch operators: torch.compile, torch.export, checkpointing and torch.func see one node with shapes, gradients and a batching rule.
 
 Owns the registration. A family `rms_norm` has three operators:
     weft::rms_norm(Tensor[] tensors, Scalar[]? numbers, str static) -> Tensor[]            what users' graphs hold
@@ -378,7 +378,7 @@ def fusion_of_text(name: str, text: str) -> Fusion:
 
 # ---------------------------------------------------------------- weft.op
 def op(qualified: str, definition: FusionDefinition) -> Any:
-    """Make an operator of torch from a definition; return it. torch.ops.ns.name(inputs...) then returns the outputs, with gradients.
+    """Register a definition as a torch operator, and return the operator. torch.ops.ns.name(inputs...) then returns the outputs, with gradients.
 
     qualified: "ns::name". The operator takes the definition's inputs in order (numbers for its scalars) and returns a tensor, or a tuple of several.
     Errors: WrongOpName for another form, a taken name, or a definition that writes into an input.

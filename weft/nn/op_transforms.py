@@ -1,4 +1,4 @@
-"""Operators of definitions where something other than plain execution is above them: gradients of gradients, tangents, batches of torch.func.
+"""Transforms of operators made from definitions: second-order gradients, forward-mode tangents, batching by torch.func.
 
 Owns which calls autograd alone sees, the refusals where a derivative would be lost, and the loop over a batch. Read first: `runs_eagerly`.
 """

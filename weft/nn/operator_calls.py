@@ -1,4 +1,4 @@
-"""Calls of families as operators of torch, in words that Dynamo traces. Read first: `call_op`."""
+"""Calls function families as torch operators, in a form that Dynamo can trace. Read first: `call_op`."""
 
 from __future__ import annotations
 

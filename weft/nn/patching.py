@@ -1,4 +1,4 @@
-"""`weft.nn.patch(model)`: the norms, activations and losses of a model that exists, computed by weft; undoable.
+"""`weft.nn.patch(model)`: replaces the norms, activations and losses of an existing model by weft's functions; `undo` restores it.
 
 Owns what is recognized, and how: torch's modules by class, norms of Hugging Face models by their structure (a weight of one axis, an eps, RMSNorm or LayerNorm
 in the class's name), gated MLPs by their three projections, the loss of the next token by the name of its function.
@@ -28,14 +28,14 @@ class NothingToPatch(UserError):
 
 
 class Patched:
-    """What `patch` changed: names of modules and what they are computed by. `undo()` puts the old forwards back; it is also a context manager."""
+    """The changes that `patch` made: names of modules, and what computes them now. `undo()` restores the old forwards; also a context manager."""
 
     def __init__(self) -> None:
         self.swapped: dict[str, str] = {}
         self._undo: list[Callable[[], None]] = []
 
     def undo(self) -> None:
-        """Put everything back as it was."""
+        """Restore the model as it was."""
         while self._undo:
             self._undo.pop()()
         self.swapped.clear()
@@ -151,7 +151,7 @@ KINDS: dict[str, Callable[[nn.Module], Any]] = {
 
 @checked
 def patch(model: nn.Module, *, only: Iterable[str] | None = None) -> Patched:
-    """Let weft compute the norms, activations, gated MLPs and losses of `model`; return what was swapped, with `undo()`.
+    """Replace the norms, activations, gated MLPs and losses of `model` by weft's functions; return the changes, with `undo()`.
 
     only: kinds to look for (`KINDS`), all of them unless given. Parameters, buffers and names stay, so checkpoints load as before.
     Errors: NothingToPatch.

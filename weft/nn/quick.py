@@ -1,4 +1,4 @@
-"""The way of a function of `weft.nn.functional` that was called with such arguments before: one guard of its tensors, one comparison per other argument.
+"""Fast path of `weft.nn.functional` for repeated calls: one guard checks the tensors, one comparison each the other arguments.
 
 Owns the text of the function that users call, and of one attempt per remembered call. What a call comes to, `Differentiable.quick_call` says; the function
 itself, with its checks and its choice of definition, runs when no attempt fits.

@@ -1,4 +1,4 @@
-"""What the functions of `weft.nn.functional` share: errors of arguments, the type of results. Read first: `result_type`."""
+"""Shared by the functions of `weft.nn.functional`: argument errors and the type of results. Read first: `result_type`."""
 
 from __future__ import annotations
 

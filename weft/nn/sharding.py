@@ -1,4 +1,4 @@
-"""Functions of weft over DTensors: each process computes its shard.
+"""weft's functions on DTensors: each process computes its shard.
 
 Owns the choice of placements and their way through autograd; which axes can be cut, `weft.analysis.sharding` reads off the definition, so that there is no
 rule per function. Read first: `sharded`.

@@ -1,4 +1,4 @@
-"""Softmax and its kin. Read first: `softmax`."""
+"""Softmax, log-softmax, and masked and causal softmax. Read first: `softmax`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.func over the functions of weft: grad, vjp, jvp, vmap, and any of them around another.
+"""Support of torch.func: grad, vjp, jvp, vmap and their combinations on weft's functions.
 
 Owns the autograd.Function in the form that functorch asks for (setup_context apart), and how a batch is folded. Read first: `apply`.
 """

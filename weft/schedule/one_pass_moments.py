@@ -1,4 +1,4 @@
-"""Mean and squared deviations as one reduction, for rows that are read again by each pass: var_mean reads them once less.
+"""Mean and squared deviations as one reduction, for rows that each pass reads again: var_mean then reads them one time less.
 
 Owns the pattern and the rewrite; which schedules want it, the templates say. Read first: `fold_moments`.
 """

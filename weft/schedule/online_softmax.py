@@ -1,4 +1,4 @@
-"""Max and sum of exponentials as one reduction: softmax, log-softmax, logsumexp and cross entropy read their rows once less.
+"""Online softmax: max and sum of exponentials as one reduction, so that softmax, log-softmax, logsumexp and cross entropy read their rows one time less.
 
 Owns the pattern and the rewrite; which schedules want it, `compiler.prepare` and the templates say. Read first: `fold_online`.
 """

@@ -1,4 +1,4 @@
-"""Loops as the planner of inlining sees them, kept so that a question about one takes time that does not grow with the tensors in it.
+"""Loops as the inlining planner sees them, stored so that a query about a loop takes time independent of its number of tensors.
 
 Owns what is counted per loop, how two loops become one, and how many loops stand across a place in the order of tensors.
 Tensors are bits of an integer: bit n is the n-th tensor in topological order.

@@ -1,4 +1,4 @@
-"""The primitives of a schedule: each changes how one tensor is computed, in place, and never what it is.
+"""Schedule primitives: each changes in place how one tensor is computed, and never its value.
 
 Owns split, merge, reorder, parallelize, memory type, allocation domain and swizzle, and what each refuses. Primitives that add tensors are in
 `caching` and `rfactor` (and named here too); `propagate` repeats a tensor's transforms on others; `inline` shares loops.

@@ -1,4 +1,4 @@
-"""Propagation: repeat the transforms, or the bindings, of one tensor on those around it.
+"""Propagation: repeats the transforms, or the bindings, of one tensor on its neighbours.
 
 Owns the order of the walk and the replay: between neighbours, and from the reference itself where no single neighbour tells all. After
 `transform_like` the loop axes of each tensor correspond, in order, to those of the reference that it has; axes that it has besides stand last.

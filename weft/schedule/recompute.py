@@ -1,4 +1,4 @@
-"""Recomputation: clone a chain of pointwise ops for one use, so that its input is kept on chip instead of its result.
+"""Recomputation: clones a chain of pointwise ops for one use, so that its input is kept on chip instead of its result.
 
 Owns what may be cloned and where the chain ends. Which tensors to project to their inputs is decided by the schedulers.
 Read first: `recompute_chain`.

@@ -1,4 +1,4 @@
-"""rfactor: cut a reduction in two, so that each thread first reduces alone and the threads then reduce together.
+"""rfactor: splits a reduction in two, so that each thread first reduces its own elements and the threads then reduce together.
 
 Owns the axes of the two parts. Read first: `rfactor`.
 """

@@ -1,4 +1,4 @@
-"""Divisions of a row's elements by a result of the row: one reciprocal for each row, and a product for each element.
+"""Divisions of a row's elements by a result of the row, as one reciprocal per row and a product per element.
 
 Where results are seen in 16 bits at most; a division takes eight instructions there, one of them on the unit for special functions, and a product one.
 Read first: `multiply_by_inverses`.

@@ -1,4 +1,4 @@
-"""Vectors of rows that begin anywhere: lanes of a warp load aligned ones, and hand each other what lies in two of them (device/row_vectors.cuh).
+"""Vector loads of unaligned rows: lanes of a warp load aligned vectors and exchange the elements that lie in two of them (device/row_vectors.cuh).
 
 Read first: `load_rows_by_lanes`.
 """

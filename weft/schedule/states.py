@@ -1,4 +1,4 @@
-"""Two reductions of the same elements as one, whose state has both results. Which reductions can be one, the modules of each pattern say.
+"""Combines two reductions of the same elements into one whose state has both results. The module of each pattern says which reductions combine.
 
 Read first: `fold_into_state`.
 """

@@ -1,4 +1,4 @@
-"""What a schedule says of blocks that stay and go from row to row.
+"""The part of a schedule that describes persistent blocks, which go from row to row.
 
 Owns the record that goes from a schedule to lowering. Read first: `StayingBlocks`.
 """

@@ -1,4 +1,4 @@
-"""Splits, merges and swizzles of axes, without a tensor around them: the kinds and extents of what they make.
+"""Splits, merges and swizzles of axes independent of a tensor: the kinds and extents of the resulting axes.
 
 Owns how transforms are made and copied; which of them a tensor's schedule allows is in `schedule.primitives`.
 Read first: `split_axis`, `copy_transforms`.

@@ -1,4 +1,4 @@
-"""Tiles that one statement moves from memory to memory, turned (device/turned.cuh).
+"""Transposed tiles moved from memory to memory by one statement (device/turned.cuh).
 
 Read first: `move_whole_tiles`.
 """

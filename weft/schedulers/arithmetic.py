@@ -1,4 +1,4 @@
-"""Arithmetic that the choices of all schedulers share: powers of two, widths of vectors, the record of a choice.
+"""Arithmetic shared by all schedulers: powers of two, vector widths, and the record of a choice.
 
 Pure: no fusion, no device. Read first: `vector_elems`, `Trace`.
 """

@@ -1,4 +1,4 @@
-"""InnerPersistent with rows that TMA loads: a row per block ("tma"), or blocks that stay and go from row to row while async warps load ahead ("specialized").
+"""InnerPersistent with rows loaded by TMA: a row per block ("tma"), or persistent blocks whose async warps load the next rows ("specialized").
 
     tma          rows: [BIDx]                                       inputs: [BIDx | row as one bulk copy]
     specialized  rows: [steps, BIDx = blocks, groups, grouped_rows]  inputs: the same, with stages; computed: groups on TIDy (or one group along TIDx)

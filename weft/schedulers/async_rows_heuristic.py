@@ -1,4 +1,4 @@
-"""InnerPersistent with rows that TMA loads: the parameters of the template in `async_rows.py`, and a choice of them for each way to keep rows.
+"""InnerPersistent with rows loaded by TMA: the parameters of the template in `async_rows.py`, and their choice for each way to keep rows.
 
 Pure: facts and arch in, params out. Which way is taken is decided in `row_ways.py`. Read first: `AsyncRowsParams`, `choose_async_rows`.
 """

@@ -1,4 +1,4 @@
-"""What a scheduler is: it accepts a fusion or declines with a reason, chooses parameters purely, and applies them.
+"""The interface of a scheduler: it accepts a fusion or declines it with a reason, chooses parameters by a pure function, and schedules a clone with them.
 
 Read first: `Scheduler`, then one of its implementations (`pointwise.py`).
 """
@@ -31,10 +31,13 @@ class Decline:
 
 @dataclass(frozen=True)
 class ScheduleResult:
-    """What a schedule fixes beyond the axes: block dimensions that do not follow from extents, the register limit, the blocks of a cluster (along x), and
-    how loops over rows are peeled, how blocks go from row to row, the widest access of a thread to global memory, how many bytes of each thread may stay in
-    memory for want of registers while there are other params (None: as many as are safe), and whether loops over registers add up addresses in front
-    (`Kernel.keeps_places`), and sizes whose values the kernel takes for granted, which the host checks."""
+    """What a schedule fixes besides the loop axes.
+
+    static_block: block dimensions that do not follow from extents. max_registers: the register limit per thread. cluster_blocks: blocks of a cluster, along x.
+    peel: how loops over rows are peeled. staying: how persistent blocks go from row to row. access_bits: the widest access of a thread to global memory.
+    most_spill_bytes: how many bytes per thread the kernel may spill while other params are left (None: as many as are safe). keeps_places: loops over registers
+    compute addresses before the loop (`Kernel.keeps_places`). sizes: values of sizes that the kernel assumes; the host checks them.
+    """
 
     static_block: tuple[tuple[ParallelType, int], ...] = ()
     max_registers: int | None = None
@@ -48,14 +51,14 @@ class ScheduleResult:
 
 
 class Scheduler(ABC):
-    """One strategy. The same object serves every fusion; it keeps no state."""
+    """One scheduling strategy. One object serves all fusions; it keeps no state."""
 
     name: SchedulerType
     takes_scans = takes_scatters = False
 
     @abstractmethod
     def analyze(self, fusion: Fusion) -> Any | Decline:
-        """Return what is known without sizes (kept by the caller for the fusion's lifetime), or a Decline."""
+        """Return what is known of the fusion without sizes, or a Decline. The caller keeps the result for the fusion's lifetime."""
 
     def accept(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         """Return a Decline for these sizes, or None."""
@@ -63,18 +66,18 @@ class Scheduler(ABC):
 
     @abstractmethod
     def choose(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> tuple[Any, str]:
-        """Return frozen, hashable parameters and a trace of the candidates. Pure: nothing but the arguments matters."""
+        """Return frozen, hashable parameters and a trace of the candidates. A pure function: the result depends only on the arguments."""
 
     def choose_way(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, way: str) -> tuple[Any, str]:
-        """Return params of the way named `way` where the scheduler has it and it is possible, else those of `choose`."""
+        """Return params of the way named `way` if the scheduler has it and it is possible, else those of `choose`."""
         return self.choose(analysis, sizes, alignment_bits, arch)
 
     def choose_other(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: frozenset[Any]) -> tuple[Any, str] | None:
-        """Return params that are not among `rejected`, whose kernels turned out to be unusable; None where the scheduler has no others."""
+        """Return params other than `rejected`, whose kernels turned out to be unusable; None if the scheduler has no others."""
         return None
 
     def candidates(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:
-        """Return (way, params) that are worth timing: the choice first, then others in the order of what is predicted for them. For tuning."""
+        """Return the (way, params) pairs that are worth timing, for tuning: the choice first, then others, the best prediction first."""
         return [("", self.choose_way(analysis, sizes, alignment_bits, arch, "auto")[0])]
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Rows that lie in several runs of memory, or whose weights change from run to run: channels of a batch norm over N, H, W, groups of a group norm.
+"""Rows that consist of several contiguous runs, or whose weights change from run to run: batch norm channels over N, H, W; groups of a group norm.
 
 Threads along x stay within a run, so that no index is divided; threads along z, and the blocks of a cluster, share the runs. Owns what was measured of them
 and their candidates. Pure: facts and arch in, candidates out. Read first: `ChannelRows.channel_candidates`.

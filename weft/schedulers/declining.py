@@ -1,4 +1,4 @@
-"""Schedulers that nvFuser names and weft does without, and those that need no kernel. Each declines with its reason."""
+"""Schedulers that exist in nvFuser but are not needed here, and those that need no kernel. Each declines with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in registers whose weights are on their way together with them: in registers, too, or by cp.async in shared memory.
+"""Rows in registers whose weights are loaded together with the row: into registers, or by cp.async into shared memory.
 
 Owns what was measured of them and their candidates, which are ranked together with those of late weights. Pure: facts and arch in, candidates out.
 Read first: `EarlyWeights.early_candidates`.

@@ -1,4 +1,4 @@
-"""What the heuristics may know about a fusion: numbers only, for one set of sizes.
+"""The facts that heuristics may use: numbers about a fusion, for one set of sizes.
 
 Owns the facts of each scheduler and their construction from the analyses. An `...Analysis` is the part that does not depend on sizes: make it once
 per fusion, then `facts(env, alignment_bits)` is cheap. `env` maps the variables of the fusion's extents and strides to integers;

@@ -1,4 +1,4 @@
-"""InnerOuterPersistent: rows and columns are reduced in one kernel (backward of layer norm and RMS norm), by blocks that stay.
+"""InnerOuterPersistent: a persistent kernel that reduces rows and columns (backward of layer norm and RMS norm).
 
     rows      [steps, BIDx = blocks, TIDz = groups, row_unroll]   row: [batches, TIDy, TIDx, vector]   columns are summed in registers over the steps
     partials  [slot = block, columns] in global memory; then all blocks meet

@@ -1,4 +1,4 @@
-"""Every kernel for rows and columns that fits the chip, as arrays: a choice compares hundreds, and one object each would take longer than the comparison.
+"""All kernels for rows and columns that fit the chip, as arrays: a choice compares hundreds, and creating objects would take longer than comparing.
 
 Pure: facts and arch in, arrays out. Read first: `Candidates.table`.
 """

@@ -1,4 +1,4 @@
-"""InnerOuterPersistent: the choice of its parameters by what the kernels of all candidates would cost.
+"""InnerOuterPersistent: chooses parameters by the predicted time of every candidate.
 
 Pure: facts and arch in, params out. Every candidate that fits the chip (`inner_outer_candidates.py`) is predicted by the cost model, and the fastest is taken.
 Read first: `choose_inner_outer`.

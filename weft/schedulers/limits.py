@@ -1,4 +1,4 @@
-"""What the searches of all templates share: how many of what they try, what they show, and in which steps registers are given. Only constants."""
+"""Constants of the parameter searches of all templates: how many candidates they try and show, and the allocation step of registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows whose innermost runs are folded alone, too: sums of each channel of a group beside those of the group, in the kernel that keeps the group on chip.
+"""Rows whose innermost runs are also reduced on their own: sums per channel beside sums per group, in the kernel that keeps the group on chip.
 
 A thread keeps a sum for each run that it has a part of. These are folded behind the last pass, all at once: over the threads of a run and, where the blocks of
 a cluster share each run, over the blocks. Owns which params can do this, which of them are chosen, and whether one kernel is worth it. Pure.

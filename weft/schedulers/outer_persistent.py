@@ -1,4 +1,4 @@
-"""OuterPersistent: the result of a reduction across memory is used over the axes that it reduced (variance over rows, batch norm statistics).
+"""OuterPersistent: normalization along an outer axis (variance over rows, batch norm statistics).
 
     register   columns: [BIDx, TIDx, vector]   reduced: [batches, TIDy]                                 columns are in the registers of a block
     cluster    columns: [BIDy, TIDx, vector]   reduced: [BIDx = blocks of a cluster, batches, TIDy]     of the blocks of a cluster

@@ -1,4 +1,4 @@
-"""What types of which several elements share a byte ask of a schedule: whole bytes are written by one thread.
+"""Types with several elements per byte: a schedule must let one thread write each whole byte.
 
 Owns the fewest elements of a vector, how wide it is beside narrow floats, and the reason to decline. Reads of single elements are always possible.
 Read first: `why_not_vectors`.

@@ -1,4 +1,4 @@
-"""How a normalization keeps its rows on chip and spreads them over threads.
+"""Chooses how a normalization keeps its rows on chip and distributes them over threads.
 
 The choice among rows in registers of a block or a cluster, in shared memory, and read again. Pure: facts and arch in, params out.
 

@@ -1,4 +1,4 @@
-"""What a normalization is scheduled by when its rows are kept in registers, in shared memory, or read again.
+"""Parameters of normalizations whose rows are kept in registers, in shared memory, or read again.
 
 Owns `PersistentParams`, the record of a candidate, and what all ways to choose them see of a row. Pure. Read first: `PersistentParams`.
 """

@@ -1,4 +1,4 @@
-"""Sums down columns of rows that begin anywhere, by blocks that stay: all rows of a block begin at the same place of an aligned vector.
+"""Column sums over unaligned rows in a persistent kernel: all rows of a block have the same offset from an aligned vector (the same phase).
 
     rows      [steps, BIDy = blocks, unswitched, TIDz = groups, row_unroll]   row: [BIDx = pieces, TIDy, TIDx, vector]   summed in registers over the steps
     partials  [blocks, columns] in global memory; then all blocks meet

@@ -1,4 +1,4 @@
-"""PointWise: no reduction. The axes of one output, merged left and right of a break point, are spread over blocks, threads and vectors.
+"""PointWise: no reduction. The axes of one output are merged left and right of a break point and distributed over blocks, threads and vectors.
 
     1-D   [BIDx, unroll, TIDx, vector]
     2-D   left: [BIDy, TIDy, unroll]   right: [BIDx, unroll, TIDx, vector]     where a broadcast operand is read once per block instead of once per element

@@ -1,4 +1,4 @@
-"""How a pointwise kernel cuts its loops into blocks, threads and vectors.
+"""Chooses how a pointwise kernel divides its loops into blocks, threads and vectors.
 
 Owns `PointwiseParams`, which of them are candidates, and the choice. Pure: facts and arch in, params out.
 

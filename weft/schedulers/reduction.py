@@ -1,4 +1,4 @@
-"""Reduction: results are not used over the axes that were reduced. Inner, outer and 3-D, within a block and across blocks.
+"""Reduction: sums and the like whose results are not broadcast back (no normalization). Inner, outer and 3-D, within a block and across blocks.
 
     inner   rows: [BIDx, TIDy]           row: [BIDy, serial, unswitch, unroll, TIDx, vector]
     outer   columns: [BIDx, TIDx, vector]   reduced: [BIDy, serial, unswitch, unroll, TIDy]      in clusters BIDx and BIDy change places

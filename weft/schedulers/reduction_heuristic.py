@@ -1,4 +1,4 @@
-"""How a reduction without reuse of its operands is spread over threads and blocks.
+"""Chooses how a reduction that reads its operands once is distributed over threads and blocks.
 
 Owns `ReductionParams`, which of them are candidates, and the choice. Pure: facts and arch in, params out.
 

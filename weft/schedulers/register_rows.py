@@ -1,4 +1,4 @@
-"""Rows in the registers of a block, or of the blocks of a cluster.
+"""Rows kept in the registers of a block, or of the blocks of a cluster.
 
 Owns what was measured of them and their candidates, which are ranked by the lanes that hold data, less the losses that were measured. Pure: facts and arch in,
 candidates out. Read first: `RegisterRows.candidates`.

@@ -1,4 +1,4 @@
-"""How near to the memory roof each way to keep rows gets: a model of bytes in flight, waves and registers, for the choice among them.
+"""Predicts which fraction of the memory bandwidth each way to keep rows reaches: a model of bytes in flight, waves and registers.
 
 Each limit is the time of a row's bytes at a multiprocessor's share of the memory, over the time of something else, and the fraction of the roof is near the
 smallest of these ratios, below it where two are alike (`Fitted.sharpness`):

@@ -1,4 +1,4 @@
-"""The passes of a normalization over a row: which expression belongs to which, and how a later pass gets the row again.
+"""The passes of a normalization over a row: which expression belongs to which pass, and how a later pass gets the row again.
 
 Owns what is computed again (`Passes`) and what is kept in shared memory or read once more (`keep_elsewhere`); what is kept is found in
 `analysis/persistent.py`. Read first: `Passes`.

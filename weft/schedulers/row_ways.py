@@ -1,4 +1,4 @@
-"""Which way to keep a normalization's rows: in registers (or what is chosen where they are too long), by TMA a row per block, or by specialized warps.
+"""Chooses how a normalization keeps its rows: in registers (or streamed, if too long), by TMA with a row per block, or by warp specialization.
 
 Pure: facts and arch in, params out. Owns the choice among the ways; each way's params are chosen in `persistent_heuristic.py` and `async_rows_heuristic.py`,
 and how fast each will be is predicted in `row_model.py`. Read first: `choose_rows`.

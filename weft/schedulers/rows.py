@@ -1,4 +1,4 @@
-"""What the templates share: caches, the canonical loops of a reference, vector lanes, and inlining.
+"""Shared by the templates: caches, the canonical loops of a reference tensor, vectorization, and inlining.
 
 Tensors keep their names when a fusion is cloned, so an analysis of one clone speaks of another by name.
 Read first: `Template`.

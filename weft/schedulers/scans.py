@@ -1,4 +1,4 @@
-"""Greedy: running folds (cumsum and its kin) with pointwise work around them. A block has whole rows, or a strip of columns.
+"""Greedy: scans (cumsum and the like) with pointwise work around them. A block has whole rows, or a strip of columns.
 
     rows      others: [BIDx]              row: [pieces, unroll, TIDx, vector]
     columns   columns and others: [BIDx, TIDx]   column: [pieces, TIDy, group]

@@ -1,4 +1,4 @@
-"""Tiles of transposes whose innermost run on one side is short, as pixels of 3 channels: they have all of that run.
+"""Transposes with a short contiguous run on one side, such as pixels of 3 channels: each tile contains whole runs.
 
     long side    [tile, one, TIDx, rows of the short run, vector]   a row of a tile lies along the other side's innermost run
     short side   [tile, one, unroll, TIDx, vector]                  the tile is one piece of memory: neighbours along the long run, each with its short run

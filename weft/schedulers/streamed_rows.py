@@ -1,4 +1,4 @@
-"""Rows that are too long for registers: kept in shared memory, or read again by every pass.
+"""Rows too long for registers: kept in shared memory, or read again by every pass.
 
 The loop over a row has a run-time count and the block is static: one kernel for every length. Owns their candidates, which a model ranks.
 Pure: facts and arch in, candidates out. Read first: `StreamedRows`.

@@ -1,4 +1,4 @@
-"""Transpose: no reduction, and inputs and outputs lie along two different axes. Tiles of the smaller group turn in shared memory.
+"""Transpose: no reduction; tensors have two different contiguous axes. Tiles of the smaller group are transposed in shared memory.
 
     straight side   [BIDx = batch * tiles, serial, unroll, TIDx, vector]   over (across, along): a row of a tile lies along the larger group's innermost axis
     turned side     [BIDx = batch * tiles, serial, unroll, TIDx, vector]   over (along, across): a row of a tile lies along the smaller group's innermost axis

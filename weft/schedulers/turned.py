@@ -1,4 +1,4 @@
-"""Turned outputs of tiles: their elements lie along the reduced axis in memory, as codes of columns quantized in blocks of 16 rows do.
+"""Transposed outputs of tiles, which are contiguous along the reduced axis, such as codes of columns quantized in blocks of 16 rows.
 
 A thread holds all rows of its columns, and stores of each column its rows as one vector. Neighbouring lanes lie along columns, the next ones along the tiles
 above each other, whose parts of a column are neighbours in memory, so that a warp stores whole sectors.

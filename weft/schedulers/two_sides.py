@@ -1,4 +1,4 @@
-"""A fusion whose rows and columns are both reduced: what belongs to the rows, what to the columns, and what the heuristic may know of it.
+"""Analysis of fusions that reduce rows and columns: which tensors belong to the rows, which to the columns, and the facts for the heuristic.
 
 Owns the split of a fusion into two phases, and their facts. Rows: everything before the column reductions' results; columns: these and what is computed
 from them. Read first: `analyze_two_sides`.

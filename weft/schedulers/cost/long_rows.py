@@ -1,4 +1,4 @@
-"""What a kernel does whose rows are too long for registers: kept in shared memory, or read again by every pass. Pure arithmetic.
+"""The work of kernels whose rows are too long for registers: kept in shared memory, or read again by every pass. Pure arithmetic.
 
 Read first: `work_of_long_rows`.
 """

@@ -1,4 +1,4 @@
-"""The time of a kernel from what it does.
+"""Predicts the time of a kernel from the work it does.
 
 A kernel is as slow as the slowest of five things, a little slower where two are alike: bytes through memory; instructions through the schedulers of a
 multiprocessor; the chain of a block's steps, one after the other; loads that must arrive before their step can begin; bytes through shared memory. Before and

@@ -1,4 +1,4 @@
-"""What parts of a kernel cost, for every template: instructions of its text, folds, barriers, warps that work alone. Pure arithmetic on numbers or arrays.
+"""Costs of parts of a kernel, for every template: instructions, reductions, barriers, warps that work alone. Pure arithmetic on numbers or arrays.
 
 Counts of instructions belong to the text of our kernels; what belongs to a chip is in `arch.Latencies`. `Fitted` has all that is fitted to measurements.
 """

@@ -1,4 +1,4 @@
-"""The time of a kernel whose blocks come, do their part once, and go: pointwise kernels, plain reductions, transposes.
+"""The time of a kernel that is not persistent, whose blocks do their part once: pointwise kernels, plain reductions, transposes.
 
 A kernel is as slow as the slowest of five things, a little slower where two are alike: bytes through memory; instructions through the schedulers of a
 multiprocessor; lines that warps touch; the lives of its blocks, one after the other on each seat; the starts of blocks. Before that comes the launch, behind

@@ -1,4 +1,4 @@
-"""What a kernel does, in numbers that no chip changes but by its count of multiprocessors. Read first: `Work`."""
+"""The work of a kernel, in numbers that depend on the chip only through its number of multiprocessors. Read first: `Work`."""
 
 from __future__ import annotations
 
