@@ -6,7 +6,7 @@ from ..ir.values import LoadStoreOp, Val
 
 
 def copied_value(value: Val) -> Val:
-    """Return the value at the front of the copies that end in `value`; itself when it is no copy. A copy that ends a segment is none of these."""
+    """Return the first value of the chain of copies that ends in `value`; itself if it is not a copy. A copy that ends a segment is none of these."""
     above = value.definition()
     while isinstance(above, LoadStoreOp) and above.op_name == "set" and not above.tensor_outputs[0].has_root():
         value = above.inputs[0]

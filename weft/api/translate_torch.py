@@ -41,7 +41,7 @@ def _text(value: object, names: Names) -> str:
 
 
 def scan(expr: Expr, names: Names) -> str:
-    """Return the call of a cumulative sum or its kin."""
+    """Return the call of a scan (cumulative sum, product, maximum or minimum)."""
     start = f", init={names.of(expr.inputs[1])}" if len(expr.inputs) > 1 else ""
     return f"{expr.op_name}({names.of(expr.inputs[0])}, dim={expr.attributes['dim']}{start})"
 

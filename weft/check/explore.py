@@ -24,7 +24,7 @@ class NoOrders(UserError):
 
 
 Order = int | None | tuple[int, ...]
-"""A seed, None for the plain order, or the synchronization points at which a warp gives way."""
+"""A seed, None for the plain order, or the synchronization points at which a warp yields."""
 
 
 @dataclass

@@ -72,7 +72,7 @@ class ScalarPrinter:
         self.divides = False
 
     def index(self, sym: Sym) -> str:
-        """Return an index expression, which may stand behind a plus."""
+        """Return an index expression, which may follow a plus sign."""
         return self._print(sym, top=sym.op != "bitwise_xor")
 
     def condition(self, sym: Sym) -> str:

@@ -130,7 +130,7 @@ class EmulatedKernel:
         `sample_blocks`: run only these (linear indices of clusters, or how many, spread evenly); then unwritten outputs
         are no findings.
         `extra_buffers`: memory reached through pointers that are no arguments.
-        `preempt`: count the points at which warps synchronize; at those with these numbers (at most 4) the warp gives way until no other of its block can run.
+        `preempt`: count the points at which warps synchronize; at those with these numbers (at most 4) the warp yields until no other of its block can run.
         `overlaps_previous`: the kernel before in the stream may still run until griddep_wait(), so no thread may touch memory before it that is not constant.
         `shared_tensors`: bytes of the tensors in shared memory that `of_text` was given the names of.
         `registers_per_thread`: at launch, for setmaxnreg; 0: what the text's __launch_bounds__ leave, where it has them.

@@ -64,7 +64,7 @@ def move_lookups_up(fusion: Fusion) -> None:
 
 
 def _drop_single_places(fusion: Fusion, squeeze: SqueezeOp) -> None:
-    """Let a squeeze of what a lookup without an index reads be that lookup: an axis of one place would stand behind the lanes of a vector."""
+    """Merge a squeeze into the lookup without an index that it reads: else an axis of one element would follow the lanes of a vector."""
     source, out = squeeze.tensor_inputs[0], squeeze.tensor_outputs[0]
     lookup, dropped = source.definition(), squeeze.attributes["flags"]
     if not isinstance(lookup, LookupOp) or len(lookup.inputs) > 1 or len(source.uses()) > 1 or source in fusion.outputs():

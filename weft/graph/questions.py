@@ -1,4 +1,4 @@
-"""What a graph pass asks of the sizes of a call, and the record of the answers.
+"""Questions of graph passes about the sizes of a call, and the record of their answers.
 
 Owns the rule of which calls share a graph: a pass is a function of the definition and of the answers, so that equal answers give equal graphs, whatever the
 sizes are. Read first: `Questions`.

@@ -66,7 +66,7 @@ def run_pipelines(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def find_body(body: list[Statement], path: Sequence[Sym], tensors: Iterable[TensorView]) -> tuple[list[Statement], Loop | None, list[Statement]]:
-    """Return the body inside the loops `path` in which `tensors` are written, the innermost loop that goes round, and the body around that."""
+    """Return the body inside the loops `path` in which `tensors` are written, the innermost loop that iterates, and the body around that."""
     tensors, loop, around = list(tensors), None, body
     for index in path:
         found = next((s for s in body if isinstance(s, Loop) and s.index is index and is_writer(s, tensors)), None)

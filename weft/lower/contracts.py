@@ -46,7 +46,7 @@ def contract_of(function: Callable[..., Any]) -> Contract:
 
 
 def check_order(passes: Iterable[Callable[..., Any]]) -> None:
-    """Check that each pass stands behind those that give what it needs, and in front of those whose promises it would break. Errors: PassOutOfOrder."""
+    """Check that each pass follows those that give what it needs, and precedes those whose promises it would break. Errors: PassOutOfOrder."""
     given: frozenset[str] = frozenset()
     for function in passes:
         contract = contract_of(function)

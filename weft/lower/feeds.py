@@ -74,7 +74,7 @@ class Feed:
 
     @property
     def slot(self) -> Sym:
-        """Which stage it is, by the indices of the loops: each group goes round in stages of its own, so that it sees every phase of their barriers."""
+        """The stage number, from the indices of the loops. Each group has stages of its own, so that it sees every phase of their barriers."""
         index, count = self._group()
         return add(mul(mod(self._use(), self.stages), count), index)
 

@@ -66,7 +66,7 @@ def insert_grid_sync(kernel: Kernel, state: BuildState) -> Kernel:
 
 
 def _joined(statements: list[Statement]) -> list[Statement]:
-    """Make one loop of neighbouring ones of the same length that do not need each other: what blocks handed over is then read side by side."""
+    """Fuse neighbouring independent loops of the same length: partial results of the blocks are then read side by side."""
     out: list[Statement] = []
     for s in statements:
         last = out[-1] if out else None

@@ -102,7 +102,7 @@ class CommitCopies(Statement):
 
 @dataclass(eq=False)
 class WaitCopies(Statement):
-    """Wait until at most `pending` groups of this thread's copies by cp.async are on their way."""
+    """Wait until at most `pending` groups of this thread's cp.async copies are in flight."""
 
     pending: int = 0
     why: str = ""

@@ -180,7 +180,7 @@ def _row_index(state: BuildState, phase: Phase) -> Sym | None:
 
 
 def _with_ends(statements: list[Statement]) -> list[Statement]:
-    """Return the statements with the ends of rows behind neighbours that run over a row; loads are neighbours of loads only, to be on their way soon."""
+    """Return the statements with the ends of rows after neighbours that run over a row; loads are grouped only with loads, so that they are issued early."""
     out: list[Statement] = []
     ends: list[Statement] = []
     for s in statements:

@@ -38,7 +38,7 @@ def units_extent(tensor: TensorView, extent: Sym) -> Sym:
 
 
 def skipped_elems(indexer: Indexer, tensor: TensorView) -> Sym:
-    """Return how many elements of its first unit stand in front of a row of `tensor`: where the row lies in its place in shared memory.
+    """Return how many elements of its first unit precede a row of `tensor`: the row's offset in shared memory.
 
     Parts of a row begin at multiples of a unit behind its start, so that this holds for them, too.
     """

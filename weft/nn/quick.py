@@ -129,7 +129,7 @@ def call(plain, values):
 
 
 def _check_kinds(function: Callable[..., Any], names: Sequence[str], values: Sequence[Any]) -> None:
-    """Errors: NotATensor, NotANumber for an argument that is annotated as a tensor or a number and is none."""
+    """Errors: NotATensor, NotANumber for an argument that is annotated as a tensor or a number but is not one."""
     for name, value in zip(names, values):
         annotation = str(function.__annotations__.get(name, ""))
         has_sizes = isinstance(value, torch.Tensor) and not value.is_nested

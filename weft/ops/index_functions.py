@@ -1,4 +1,4 @@
-"""The front end's ops that read, write or run along positions: gather, scatter, cumsum, topk and their kin.
+"""The front end's ops that read or write at positions, or scan along an axis: gather, scatter, cumsum, topk and the like.
 
 Owns their signatures, which are nvFuser's. Read first: `FUNCTIONS`.
 """

@@ -1,4 +1,4 @@
-"""What a recipe may stand behind: norms and activations, as ops of a definition.
+"""The norms and activations that a recipe can be fused behind, as ops of a definition.
 
 Each takes the inputs as Float tensors and returns what is quantized, and further results. Read first: `BEFORE`.
 """

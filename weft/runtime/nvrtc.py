@@ -417,7 +417,7 @@ def compile_or_load(
 
     Line information, fast math, the report and the cache's place come from `options` (default: those in force); `cache`
     replaces the place. A hit does not load NVRTC.
-    Errors: those of `compile_cubin`. Trouble with the cache's folder is none: the kernel is then compiled every time.
+    Errors: those of `compile_cubin`. A problem with the cache folder is not an error: the kernel is then compiled every time.
     """
     options = options or current()
     cache = cache or default_cache(options)

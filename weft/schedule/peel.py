@@ -54,12 +54,12 @@ class Phase:
         return self.vector_elems if self.is_tailed else 2 * self.vector_elems
 
     def skipped(self, row: Sym) -> Sym:
-        """Return how many elements of a row stand in front of its first aligned vector."""
+        """Return how many elements of a row precede its first aligned vector."""
         return ZERO if self.is_tailed else skipped_elems_of(row, self.length, self.vector_elems)
 
 
 def skipped_elems_of(row: Sym, length: Sym, vector_elems: int) -> Sym:
-    """Return how many elements of a row stand in front of its first aligned vector. Remainders are taken first, so that nothing overflows."""
+    """Return how many elements of a row precede its first aligned vector. Remainders are taken first, so that nothing overflows."""
     phase = mod(mul(mod(row, vector_elems), mod(length, vector_elems)), vector_elems)
     return mod(sub(vector_elems, phase), vector_elems)
 

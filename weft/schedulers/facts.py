@@ -344,7 +344,7 @@ class PointwiseAnalysis:
 
 
 def analyze_pointwise(fusion: Fusion, axes: LoopAxes | None = None) -> PointwiseAnalysis | Obstacle:
-    """Return the size-independent facts of a pointwise fusion, or why it is none."""
+    """Return the size-independent facts of a pointwise fusion, or why it is not one."""
     found = reduction_exprs(fusion)
     if found:
         return Obstacle(f"{found[0].outputs[0]} reduces")
@@ -618,7 +618,7 @@ def _analyze_rows(
 
 
 def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> ReductionAnalysis | Obstacle:
-    """Return the size-independent facts of a fusion of reductions, or why it is none."""
+    """Return the size-independent facts of a fusion of reductions, or why it is not one."""
     found = _analyze_rows(fusion, axes)
     if isinstance(found, Obstacle):
         return found
@@ -631,7 +631,7 @@ def analyze_reduction(fusion: Fusion, axes: LoopAxes | None = None) -> Reduction
 
 
 def analyze_persistent(fusion: Fusion, axes: LoopAxes | None = None) -> PersistentAnalysis | Obstacle:
-    """Return the size-independent facts of a normalization, or why it is none."""
+    """Return the size-independent facts of a normalization, or why it is not one."""
     found = _analyze_rows(fusion, axes, can_nest=True)
     if isinstance(found, Obstacle):
         return found

@@ -50,7 +50,7 @@ RESIDENT = (1, 2, 3, 4)
 NARROW_COLUMN_BITS = MAX_VECTOR_BITS // 2
 """Of an access down columns, up to which sums by phase are compared: each narrow piece of a row that begins within a sector touches one sector more."""
 MOST_LOADED_REGISTERS = 48
-"""Of a thread, for vectors that are on their way."""
+"""Per thread, for vectors whose loads are in flight."""
 
 
 # ---- the choice

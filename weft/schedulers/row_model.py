@@ -6,7 +6,7 @@ smallest of these ratios, below it where two are alike (`Fitted.sharpness`):
     memory   rows in work * transfer / rest       rest: what a row waits for besides its bytes
     issue    transfer / time to issue the row's instructions
     launch   transfer / least time between two blocks of a multiprocessor
-    flight   bytes asked for at once / bytes that must be on their way
+    flight   bytes requested at once / bytes that must be in flight
 
 Rows in work: blocks of a multiprocessor (registers, tma), compute groups (specialized, whose rows come while others are computed). What parts take is in
 `cost/parts.py`, what belongs to a chip in `arch.py`. Pure arithmetic. Read first: `predicted_registers`.

@@ -37,7 +37,7 @@ ROW_UNROLL = 2
 """Vectors of a thread whose loads are issued together."""
 COLUMN_THREADS, NARROW_COLUMN_THREADS = FULL_BLOCK_THREADS, FULL_BLOCK_THREADS // 2
 COLUMN_NEIGHBOURS = 8
-"""Rows of a thread in one piece; those of the next piece are on their way meanwhile."""
+"""Rows of a thread in one piece; the loads of the next piece are in flight meanwhile."""
 
 
 @dataclass(frozen=True)

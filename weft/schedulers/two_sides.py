@@ -131,7 +131,7 @@ def _is_total(tensor: TensorView) -> bool:
 
 
 def analyze_two_sides(fusion: Fusion, axes: LoopAxes | None = None) -> TwoSidedAnalysis | Obstacle:
-    """Return the size-independent facts of a fusion with row and column reductions, or why it is none."""
+    """Return the size-independent facts of a fusion with row and column reductions, or why it is not one."""
     if not is_connected(fusion):
         return Obstacle("the outputs fall into groups that share no tensor")
     if not any(isinstance(v, TensorView) for v in fusion.inputs()):
