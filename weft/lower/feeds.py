@@ -38,7 +38,7 @@ class BadRing(UserError):
 
 @dataclass(eq=False)
 class Feed:
-    """How some tensors come into shared memory, together: the pipeline.
+    """A set of tensors that are loaded into shared memory together: the producer of a software pipeline.
 
     style: "tma", "cp_async" or "plain" (loads and stores of threads). stages: 1 where each load is waited for at once. warp: the async warp, None for the
     threads that compute. nest: the loops around a load, outermost first, with unswitched ones of one iteration; `loops`: without these. groups: index of
@@ -203,7 +203,7 @@ def stage_nest(plan: LoopPlan, launch: dict[ParallelType, Sym], expr: Expr, tens
 
 
 def is_handed_on(tensor: TensorView) -> bool:
-    """True for what an async warp makes of what another one loads."""
+    """True if an async warp computes the tensor from one that another async warp loads."""
     return isinstance(tensor.circular, CircularBuffer) and isinstance(tensor.circular.kind, WarpSpecialized)
 
 

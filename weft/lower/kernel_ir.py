@@ -1,6 +1,6 @@
-"""Kernel IR: nested statements over buffers and indices. What a pass reads and writes; `weft.codegen.cuda` prints it.
+"""Kernel IR: nested statements over buffers and indices. Passes read and write it; `weft.codegen.cuda` prints it as CUDA.
 
-How threads wait for each other and for copies is in `weft.lower.kernel_sync`; readable text of statements in `weft.lower.kernel_text`. No statement holds C++.
+Statements that synchronize are in `weft.lower.kernel_sync`, the readable text of statements is in `weft.lower.kernel_text`. No statement contains C++.
 Read first: `Kernel`, `Loop`, `Op`.
 """
 
@@ -22,8 +22,8 @@ from .program import TensorMapParam
 class Buffer:
     """Storage of one tensor inside the kernel, or a global tensor argument.
 
-    elems: number of elements (Sym; constant for registers). end_elems: those at the ends of phased rows, which `peel_rows` adds. offset_bytes: place in shared
-    memory. align_elems: vector alignment asked for.
+    elems: number of elements (Sym; constant for registers). end_elems: those for the ends of phased rows, which `peel_rows` adds. offset_bytes: place in shared
+    memory. align_elems: required vector alignment.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Access:
 
 
 def bytes_of(elems: Sym, dtype: DataType) -> Sym:
-    """Return the bytes of so many elements, whole ones where several share a byte."""
+    """Return the number of bytes of `elems` elements, rounded up where several elements share a byte."""
     return mul(elems, dtype.bits // 8) if not dtype.is_packed else mul(floordiv(elems, dtype.elems_per_unit), dtype.bits * dtype.elems_per_unit // 8)
 
 
 @dataclass(eq=False)
 class Statement:
-    """EXPRESSIONS: the fields with scalar expressions or accesses of what is outside, which a copy for other indices replaces."""
+    """EXPRESSIONS: the fields with scalar expressions or accesses that refer to outer variables; a copy with other indices replaces them."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ()
 
@@ -69,7 +69,7 @@ class Nest(Statement):
 class Loop(Nest):
     """for index in [start, extent): body. `unroll`: the count is constant and the body indexes registers with it.
 
-    is_unswitched: the nest from here inwards may be written twice, with and without its bounds (`unswitch_loops`); only such a loop may have one iteration.
+    is_unswitched: the nest from here on may be generated twice, with and without bounds checks (`unswitch_loops`); only such a loop may have one iteration.
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("extent",)
@@ -84,13 +84,13 @@ class Loop(Nest):
 
     @property
     def is_once(self) -> bool:
-        """True for what is no loop in the text: without an index, there for what is unswitched."""
+        """True if the text has no loop for it: it has no index, and only marks what is unswitched."""
         return self.index is ZERO
 
 
 @dataclass(eq=False)
 class If(Nest):
-    """What runs where a predicate of ops holds; neighbours with the same predicate are joined (`group_predicates`)."""
+    """Statements that run if a predicate holds; neighbours with the same predicate are joined (`group_predicates`)."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("predicate",)
 
@@ -100,9 +100,9 @@ class If(Nest):
 
 @dataclass(eq=False)
 class Block(Nest):
-    """A part of the kernel with variables of its own, that runs where `condition` holds; the condition is the same in all threads.
+    """A part of the kernel with its own variables, which runs if `condition` holds; the condition is the same in all threads.
 
-    keeps_bounds: it is for another iteration than the one around it, whose bounds say nothing of it.
+    keeps_bounds: it belongs to another iteration than the enclosing one, so bounds that hold there do not hold here.
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("condition",)
@@ -114,7 +114,7 @@ class Block(Nest):
 
 @dataclass(eq=False)
 class Unswitched(Nest):
-    """A nest that is written twice: if `test`, the same in all threads of a block, the first block of `body`, without bounds; else the second, with them."""
+    """A nest that is generated twice: if `test` (the same in all threads of a block), the first block of `body`, without bounds checks; else the second."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("test",)
 
@@ -123,7 +123,7 @@ class Unswitched(Nest):
 
     @property
     def branches(self) -> tuple[Block, Block]:
-        """The nest without bounds, and as it was."""
+        """The nest without bounds checks, and the original one."""
         fast, slow = self.body
         assert isinstance(fast, Block) and isinstance(slow, Block)
         return fast, slow
@@ -135,7 +135,7 @@ class Unswitched(Nest):
 
 @dataclass(eq=False)
 class Masked(Unswitched):
-    """A loop that is written twice: if `test`, which each thread answers for itself, as it is; else for a vector of which a mask takes nothing."""
+    """A loop that is generated twice: if `test` holds (per thread), unchanged; else for a vector that a mask removes entirely."""
 
     @staticmethod
     def of(test: Sym, fast: list[Statement], slow: list[Statement]) -> "Masked":
@@ -144,9 +144,9 @@ class Masked(Unswitched):
 
 @dataclass(eq=False)
 class Branch(Unswitched):
-    """What a selection by position needs, written once for each answer: if `test`, which each thread answers for itself, the first block, else the second.
+    """The two sides of a selection by position: if `test` holds (per thread), the first block, else the second.
 
-    Both blocks write the same of what is declared around them, and neither uses what the other declares.
+    Both blocks write the same outer variables, and neither uses what the other declares.
     """
 
     @staticmethod
@@ -161,7 +161,7 @@ class Allocate(Statement):
 
 @dataclass(eq=False)
 class Repack(Statement):
-    """Make the compiler keep an array of narrow elements packed from here on, instead of the wide values that it converted them to."""
+    """Make the compiler keep an array of narrow elements packed from here on, instead of the converted wide values."""
 
     buffer: Buffer
 
@@ -192,7 +192,7 @@ class Op(Statement):
 
 @dataclass(eq=False)
 class RowLoad(Op):
-    """A vector of each lane from memory, where rows begin anywhere, into a tile in shared memory. Executed by all threads.
+    """Loads a vector per lane from unaligned rows into a tile in shared memory. Executed by all threads.
 
     left: elements of the row from the vector's first on, where the predicate holds. row_lanes: neighbouring lanes that have neighbouring vectors of a row.
     """
@@ -205,7 +205,7 @@ class RowLoad(Op):
 
 @dataclass(eq=False)
 class TurnTile(Op):
-    """A tile of `tile_elems` rows and columns from memory to memory, turned, by all threads. Accesses are of its first element.
+    """Copies a tile of `tile_elems` rows and columns from memory to memory, transposed, by all threads. Accesses are of its first element.
 
     to_step: from a column to the next in the output. from_step: from a row to the next in the source. rows, columns: from the tile's first on. first_row:
     its number. lanes: of a warp that write neighbouring vectors. workspace: shared memory.
@@ -226,7 +226,7 @@ class TurnTile(Op):
 
 @dataclass(eq=False)
 class ThreadGroup:
-    """Threads that reduce, or meet, apart from the rest of the block, in a kernel with async warps.
+    """A group of threads that reduces or synchronizes separately from the rest of the block, in a kernel with async warps.
 
     index: which of the groups this thread is in. threads: of one group. barrier: the named barrier of the first group; each has one.
     turn: counts the reductions of a loop modulo 2, which have a workspace each.
@@ -240,26 +240,26 @@ class ThreadGroup:
 
 @dataclass(eq=False)
 class BlockFold(Op):
-    """A fold over blocks of neighbours, of which each of `lanes` neighbouring lanes has a part; with more than one, all threads execute it."""
+    """A reduction over blocks of neighbouring elements, of which each of `lanes` neighbouring lanes has a part; with several lanes, all threads execute it."""
 
     lanes: int = 1
 
 
 @dataclass(eq=False)
 class MagnitudeFold(Op):
-    """Maxima in registers take the magnitude of the operand into account, NaN apart: of one element, or of neighbours, each of which has its own."""
+    """Updates maxima in registers with the operand's magnitude, NaN excepted: of one element, or of neighbours, each with its own maximum."""
 
 
 @dataclass(eq=False)
 class ScaledCast(Op):
-    """A cast of elements in registers, the first operand, `step` places apart, to floats of 4 bits, each times the second operand, a Float that all share."""
+    """Casts elements in registers (the first operand, `step` places apart) to 4-bit floats, each times the second operand, a common Float."""
 
     step: int = 1
 
 
 @dataclass(eq=False)
 class KeepScale(Op):
-    """The scale of one of four rows of a tile becomes a byte of a word, which a `StoreScales` stores. row: which of the four."""
+    """Puts the scale of one of four rows of a tile into a byte of a word, which a `StoreScales` stores. row: which of the four."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "row")
 
@@ -268,14 +268,14 @@ class KeepScale(Op):
 
 @dataclass(eq=False)
 class StoreScales(Op):
-    """A word with the scales of four rows of a tile, 32 apart, is stored, by neighbouring lanes together; executed by all threads. The output is the first."""
+    """Stores a word with the scales of four rows of a tile, 32 apart, by neighbouring lanes together; executed by all threads. The output is the first."""
 
 
 @dataclass(eq=False)
 class Reduce(Op):
     """A reduction across threads, and across blocks when `grid_types`: executed by all threads, the predicate selects the contributing ones.
 
-    thread_types, grid_types: the parallel types that are folded. group_elems: values reduced together (an array).
+    thread_types, grid_types: the parallel types that are reduced over. group_elems: values reduced together (an array).
     is_cluster: the blocks are one cluster and exchange results through `exchange` in shared memory;
     is_fused_cluster: their warps do so directly. workspace: shared-memory buffer. last_flag: name
     of the bool that says that this block holds the grid's result. Several outputs: as many reductions, folded together.
@@ -303,10 +303,10 @@ class Reduce(Op):
 
 @dataclass(eq=False)
 class Scan(Op):
-    """A running fold across threads, of one piece of a row: `group_elems` neighbours of each thread. Executed by all threads.
+    """A scan across threads of one piece of a row, with `group_elems` neighbours per thread. Executed by all threads.
 
-    thread_type: the threads that follow each other. guards: for each neighbour, whether it is inside the row. carry: the variable that holds what the pieces
-    before fold to; the loop over the pieces is serial, and is the only one around. workspace: shared memory.
+    thread_type: the threads along the scan. guards: for each neighbour, whether it is inside the row. carry: the variable that holds the scan of the pieces
+    before; the loop over the pieces is serial, and is the only enclosing loop. workspace: shared memory.
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "guards")
@@ -333,8 +333,8 @@ class TensorTile:
 class BulkCopy(Op):
     """A copy of `elems` elements between global and shared memory, issued by one thread. barrier: the mbarrier that a load completes on.
 
-    tile: for a piece that is not contiguous. counts_itself: the load adds its bytes to what the barrier waits for. skipped: the piece begins so many elements
-    behind a unit of bulk copies, and whole units are loaded; None where the piece is whole units.
+    tile: for a piece that is not contiguous. counts_itself: the load announces its bytes to the barrier. skipped: the piece begins so many elements
+    after the start of a 16-byte unit, and whole units are loaded; None if the piece consists of whole units.
     """
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = (*Op.EXPRESSIONS, "elems", "tile", "skipped")
@@ -347,7 +347,7 @@ class BulkCopy(Op):
 
     @property
     def moved_bytes(self) -> Sym:
-        """What the copy moves."""
+        """The number of bytes that the copy moves."""
         dtype = self.outputs[0].buffer.dtype
         if self.skipped is None:
             return bytes_of(self.elems, dtype)
@@ -356,7 +356,7 @@ class BulkCopy(Op):
 
 @dataclass(eq=False)
 class Let(Statement):
-    """A variable of the statements that follow in the same body."""
+    """Declares a variable for the statements that follow in the same body."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("value",)
 
@@ -366,7 +366,7 @@ class Let(Statement):
 
 @dataclass(eq=False)
 class LetRowEnd(Statement):
-    """`variable` is this thread's element at the ends of a row: one of the `skipped` in front of the first aligned vector, else one behind the `whole` ones."""
+    """`variable` is this thread's element at the ends of a row: one of the `skipped` before the first aligned vector, else one after the `whole` ones."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("thread", "skipped", "whole")
 
@@ -378,7 +378,7 @@ class LetRowEnd(Statement):
 
 @dataclass(eq=False)
 class Move(Statement):
-    """All elements of an array in registers, or a register, taken over from another one of the same type."""
+    """Copies all elements of an array in registers, or a register, from another one of the same type."""
 
     target: Buffer
     source: Buffer
@@ -398,7 +398,7 @@ class WorkBuffer:
 class Kernel:
     """A kernel between two passes.
 
-    assumptions: (a, b): a <= b was taken for granted, and the host checks it. in_place: positions of outputs that may overwrite the input they alias.
+    assumptions: (a, b): the kernel assumes a <= b, and the host checks it. in_place: positions of outputs that may overwrite the input they alias.
     """
 
     name: str
@@ -425,12 +425,12 @@ class Kernel:
 
 
 def is_collective(statement: Statement) -> bool:
-    """True for what all threads execute, whatever its predicate says."""
+    """True for statements that all threads execute regardless of the predicate."""
     return isinstance(statement, (Reduce, RowLoad, Scan, StoreScales, TurnTile)) or isinstance(statement, BlockFold) and statement.lanes > 1
 
 
 def is_host_variable(v: Sym) -> bool:
-    """True for what the host knows at launch: sizes, strides and scalars of inputs."""
+    """True for variables that the host knows at launch: sizes, strides and scalars of inputs."""
     return v.extent is None and str(v.payload).startswith(("T", "S"))
 
 

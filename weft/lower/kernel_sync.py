@@ -1,4 +1,4 @@
-"""Statements of the Kernel IR by which threads, blocks and copies wait for each other: barriers, stages of pipelines, roles of warps, exchanges.
+"""Synchronization statements of the kernel IR: barriers, pipeline stages, roles of warps, cluster exchanges.
 
 Owns these nodes; `weft.codegen.protocol` prints them. A barrier in shared memory is an `Access`: the buffer of its stages, and which of them.
 Read first: `Sync`, `WaitStage`, `Roles`.
@@ -28,7 +28,7 @@ class Sync(Statement):
 
 @dataclass(eq=False)
 class OneThread(Nest):
-    """What the thread with index 0 along `kinds` does: one of the block, where these are all of its dimensions of more than one thread."""
+    """Statements of the thread with index 0 along `kinds`: one thread of the block, if these are all dimensions with more than one thread."""
 
     kinds: tuple[ParallelType, ...]
     body: list[Statement]
@@ -36,14 +36,14 @@ class OneThread(Nest):
 
 @dataclass(eq=False)
 class ElectedThread(Nest):
-    """What one thread of a warp does, whichever it is."""
+    """Statements of one thread of a warp, whichever it is."""
 
     body: list[Statement]
 
 
 # ---------------------------------------------------------------- stages of a pipeline
 class Fence(enum.Enum):
-    """What a fence makes visible to whom."""
+    """Kinds of fences: which accesses become visible to whom."""
 
     barriers = "initialised barriers, to other units and blocks"
     proxy = "what threads did in shared memory, to bulk copies"
@@ -57,7 +57,7 @@ class FenceSync(Statement):
 
 @dataclass(eq=False)
 class InitBarrier(Statement):
-    """Make the barriers of all stages of `barrier` complete a phase after so many arrivals each."""
+    """Initialise the mbarriers of all stages of `barrier` with the number of arrivals that completes a phase."""
 
     barrier: Buffer
     arrivals: int
@@ -65,7 +65,7 @@ class InitBarrier(Statement):
 
 @dataclass(eq=False)
 class Arrive(Statement):
-    """Arrive at a barrier, and tell it of the bytes that copies will bring: bytes[n] where conditions[n] holds. Without bytes, copies tell it themselves."""
+    """Arrive at a barrier, and announce the bytes that copies will bring: bytes[n] if conditions[n] holds. Without bytes, the copies announce their own."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("barrier", "conditions", "bytes_")
 
@@ -76,7 +76,7 @@ class Arrive(Statement):
 
 @dataclass(eq=False)
 class WaitStage(Statement):
-    """Wait until `phase` of a barrier is over; a fresh barrier has phase -1 behind it."""
+    """Wait until `phase` of a barrier is complete; a fresh barrier counts as having completed phase -1."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("barrier", "phase")
 
@@ -87,7 +87,7 @@ class WaitStage(Statement):
 
 @dataclass(eq=False)
 class ReleaseStage(Statement):
-    """Arrive at a barrier for each thread: a stage is written, or read, as far as this warp is concerned."""
+    """Arrive at a barrier, each thread for itself: this warp has written, or read, the stage."""
 
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("barrier",)
 
@@ -97,7 +97,7 @@ class ReleaseStage(Statement):
 
 @dataclass(eq=False)
 class CommitCopies(Statement):
-    """Make a group of the copies by cp.async that this thread has issued."""
+    """Commit the cp.async copies that this thread has issued as a group."""
 
 
 @dataclass(eq=False)
@@ -110,7 +110,7 @@ class WaitCopies(Statement):
 
 @dataclass(eq=False)
 class WaitStores(Statement):
-    """Let the thread with index 0 along `issuer` wait for its bulk stores: until they have read shared memory, or are done."""
+    """The thread with index 0 along `issuer` waits for its bulk stores: until they have read shared memory, or are complete."""
 
     issuer: tuple[ParallelType, ...]
     has_read: bool = False
@@ -120,7 +120,7 @@ class WaitStores(Statement):
 # ---------------------------------------------------------------- roles of warps
 @dataclass(eq=False)
 class Role(Nest):
-    """What an async warp does, or with `warp` None the threads that compute. name: for reports. lane: the variable that holds the thread's lane, if used."""
+    """The statements of an async warp, or (`warp` None) of the compute threads. name: for reports. lane: the variable that holds the thread's lane, if used."""
 
     name: str
     body: list[Statement]
@@ -130,7 +130,7 @@ class Role(Nest):
 
 @dataclass(frozen=True)
 class BlockShape:
-    """The block of a kernel with async warps. compute: its threads that compute, by dimension; pad: what is added along `axis` for async warps.
+    """The block of a kernel with async warps. compute: the threads that compute, by dimension; pad: those added along `axis` for async warps.
 
     registers: of an async thread and of one that computes, None for the same of both.
     """
@@ -152,7 +152,7 @@ class BlockShape:
 
 @dataclass(eq=False)
 class Roles(Nest):
-    """The parts of a kernel with async warps, in `body`: a Role for each of these warps, and at last that of the threads that compute."""
+    """The branches of a kernel with async warps, in `body`: a Role for each of these warps, and last that of the threads that compute."""
 
     shape: BlockShape
     body: list[Statement]
@@ -161,7 +161,7 @@ class Roles(Nest):
 # ---------------------------------------------------------------- blocks of a cluster and of the grid
 @dataclass(eq=False)
 class GridSync(Statement):
-    """Let the blocks of the grid meet: one thread of each comes here, between two barriers of its block."""
+    """A barrier of the whole grid: one thread of each block arrives, between two barriers of its block."""
 
     counter: WorkBuffer
     why: str = ""
@@ -169,14 +169,14 @@ class GridSync(Statement):
 
 @dataclass(eq=False)
 class StartExchanges(Statement):
-    """Let one thread of the block prepare the barriers of exchanges between the blocks of a cluster."""
+    """One thread of the block initialises the mbarriers of exchanges between the blocks of a cluster."""
 
     reductions: list[Reduce]
 
 
 @dataclass(eq=False)
 class ClusterArrive(Statement):
-    """Tell the blocks of the cluster that this one has prepared its barriers."""
+    """Tell the other blocks of the cluster that this one has initialised its barriers."""
 
     why: str = ""
 
@@ -191,12 +191,12 @@ class ClusterWait(Statement):
 # ---------------------------------------------------------------- kernels of a stream
 @dataclass(eq=False)
 class WaitForPrevious(Statement):
-    """Wait until the kernels before this one in its stream have ended, and all that they wrote is there."""
+    """Wait until the previous kernels of the stream have ended and their writes are visible (griddepcontrol.wait)."""
 
 
 @dataclass(eq=False)
 class LetNextStart(Statement):
-    """Let the next kernel of the stream start when all blocks have come here; it waits for the end of this one by itself."""
+    """Let the next kernel of the stream start when all blocks have arrived here; it waits for this kernel's end itself (launch_dependents)."""
 
 
 # ---------------------------------------------------------------- the head of a kernel
@@ -209,14 +209,14 @@ class DeclareFlag(Statement):
 
 @dataclass(eq=False)
 class StartScan(Statement):
-    """What a running fold carries from piece to piece: at first its start value, or the identity."""
+    """The value that a scan carries from piece to piece: at first its start value, or the identity."""
 
     scan: Scan
 
 
 @dataclass(eq=False)
 class ZeroPadding(Statement):
-    """Zeros where rows and columns of block scales do not fill the memory of their layout."""
+    """Writes zeros where rows and columns of block scales do not fill the memory of their layout."""
 
     buffer: Buffer
 

@@ -1,4 +1,4 @@
-"""What lowering and code generation hand to the runtime: the text of one kernel and everything needed to launch it."""
+"""The result of lowering and code generation: the text of one kernel and everything that the runtime needs to launch it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class HostCheck:
 
 
 class Need(enum.Enum):
-    """What a kernel needs of the chip, the launch or the host, besides blocks of the device library."""
+    """Requirements of a kernel on the chip, the launch or the host, besides blocks of the device library."""
 
     cluster = "blocks of a cluster exchange values in shared memory"
     cooperative = "all blocks run at once, and meet"

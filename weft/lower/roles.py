@@ -3,9 +3,9 @@
     if async:  setmaxnreg.dec;  per role: for each load u: wait until its stage is empty (phase u / S - 1), load, arrive at full
     else:      setmaxnreg.inc;  the kernel; before the first reader of a load: wait until it is full (phase u / S); after the last: arrive at empty
 
-A fresh barrier has phase -1 behind it, so the first loads find their stages empty and nothing has to be armed. Both sides count loads by the same loops,
-and nobody skips: a load outside of the tensor waits and arrives like others, for 0 bytes. A role may read what another role brings (a chain).
-Compute threads meet at named barriers: 1 to 15, each for a fixed set of threads. Read first: `specialize`.
+A fresh barrier counts as having completed phase -1, so the first loads find their stages empty without preparation. Both sides count loads by the same loops,
+and no iteration is skipped: a load outside of the tensor waits and arrives like others, with 0 bytes. A role may read what another role loads (a chain).
+Compute threads synchronize at named barriers 1 to 15, each for a fixed set of threads. Read first: `specialize`.
 """
 
 from __future__ import annotations
@@ -162,12 +162,12 @@ def _check_registers(registers: tuple[int, int], shape: BlockShape) -> None:
 
 # ---------------------------------------------------------------- roles
 def _compute_path(feed: Feed) -> tuple[Sym, ...]:
-    """The loops of a feed that its readers have as loops, with unswitched ones of one iteration."""
+    """The loops of a feed that are also loops of its readers, including unswitched ones of one iteration."""
     return tuple(g.index for g in feed.nest if g.index not in feed.groups)
 
 
 def _body_of(body: list[Statement], feed: Feed) -> list[Statement]:
-    """The body in which the readers of a feed stand."""
+    """The body that contains the readers of a feed."""
     for index in _compute_path(feed):
         loop = next((s for s in body if isinstance(s, Loop) and s.index is index and is_writer(s, feed.tensors)), None)
         if loop is None:
@@ -199,7 +199,7 @@ def _count_arrivals(kernel: Kernel, feeds: list[Feed], shape: BlockShape) -> dic
 
 
 def _role(kernel: Kernel, state: BuildState, warp: int, own: list[Feed], feeds: list[Feed]) -> Role:
-    """What one async warp does."""
+    """Return the statements of one async warp."""
     loads = _project(state, kernel.body, own, feeds)
     name = f"load {', '.join(f.names() for f in own)}"
     if all(f.style == "tma" for f in own):
@@ -229,7 +229,7 @@ def _project(state: BuildState, body: list[Statement], own: list[Feed], feeds: l
 
 
 def _produce(state: BuildState, feed: Feed, units: list[Statement], feeds: list[Feed]) -> list[Statement]:
-    """Fill one stage: wait until it is empty, load, tell that it is full."""
+    """Fill one stage: wait until it is empty, load, signal that it is full."""
     out: list[Statement] = []
     sources = [f for f in feeds if f is not feed and any(is_reader(u, f.tensors) for u in units)]
     for source in sources:
@@ -295,7 +295,7 @@ def _is_empty(s: Statement) -> bool:
 
 # ---------------------------------------------------------------- named barriers
 def name_barriers(kernel: Kernel, body: list[Statement], shape: BlockShape) -> None:
-    """Let the threads that compute meet at named barriers, each for one set of threads. Errors: TooManyBarriers, BadBlock."""
+    """Make the threads that compute synchronize at named barriers, each for one set of threads. Errors: TooManyBarriers, BadBlock."""
     registry = _Barriers(shape)
     launch = {p: const(n) for p, n in shape.compute.items() if n > 1}
     for s, loops in _statements(body):
@@ -326,13 +326,13 @@ def _statements(body: list[Statement], loops: tuple[Loop, ...] = ()) -> Iterator
 
 
 def _stays_in_group(tensor: TensorView, kind: ParallelType) -> bool:
-    """True when the threads of each index of `kind` write and read parts of their own."""
+    """True if the threads of each index of `kind` write and read only their own part."""
     readers = [out for use in tensor.uses() for out in use.outputs]
     return all(any(a.parallel is kind and not a.is_broadcast() for a in t.get_loop_domain()) for t in (tensor, *readers))  # type: ignore[attr-defined]
 
 
 class _Barriers:
-    """Hands out numbers of named barriers: one for each group of threads that meets, the same for the same threads."""
+    """Assigns numbers to named barriers: one for each group of threads that synchronizes, the same for the same threads."""
 
     def __init__(self, shape: BlockShape) -> None:
         self.shape, self.next = shape, 1

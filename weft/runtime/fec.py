@@ -1,6 +1,6 @@
 """FusionExecutorCache: one definition, all shapes.
 
-Owns what a definition's executor answers: run it, is there a kernel, which text, how many kernels, how long it took. How a call is
+Owns the executor of a definition: it runs calls, and says which kernels exist, with their text and timings. How a call is
 prepared is in `weft.runtime.calls`, how kernels are found and shared in `weft.runtime.runtimes`.
 Read first: `FusionExecutorCache`.
 """

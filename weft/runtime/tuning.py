@@ -1,4 +1,4 @@
-"""Tuning: the best candidates of every way to compute a kernel are timed where it will run, on the arguments of the call, and the fastest is kept.
+"""Tuning: times the best candidates of every way to compute a kernel on its device, with the arguments of the call, and keeps the fastest.
 
 Owns which candidates are timed, how often, and when it stops. A call that is tuned runs once for each timing, with one of its launches repeated: the kernel
 sees what earlier steps of the call computed. Inputs that the call writes are copies then, and torch's random generator is put back. What was found is kept

@@ -39,7 +39,7 @@ MASKED_ELEMS, MASKED_REGISTERS = 32, 48
 
 
 class InnerPersistent(Scheduler):
-    """Rows kept on chip; see the module."""
+    """Normalizations that keep rows on chip; see the module."""
 
     name = SchedulerType.inner_persistent
 
@@ -113,15 +113,15 @@ def is_loadable(analysis: PersistentAnalysis, facts: PersistentFacts, is_masked:
 
 
 def reads_under_a_mask(analysis: PersistentAnalysis) -> bool:
-    """True when a mask of positions throws away part of what rows are made of: it is not loaded, element by element."""
+    """True if a mask of positions removes elements of the rows, which are then not loaded."""
     needed = needed_elements(analysis.axes.fusion)
     return any(tensor in needed for tensor in analysis.row_inputs)
 
 
 def keep_what_a_mask_left(params: Any) -> Any:
-    """Keep rows as they are computed instead of computing them again from the inputs, where they take no more than 32 registers of a thread.
+    """Keep computed rows instead of recomputing them from the inputs, if they take at most 32 registers per thread.
 
-    Vectors of which the mask left nothing are constants then, and cost nothing in every pass. Source: measured on an H200, causal softmax in bf16, of a copy:
+    Vectors that the mask removes entirely are then constants, and cost nothing in every pass. Source: measured on an H200, causal softmax in bf16, of a copy:
     4x32x2048x2048 1.20 instead of 0.82, 2x32x4096x4096 1.09 instead of 0.71.
     """
     fits = isinstance(params, PersistentParams) and params.storage == "register" and params.batches * params.outer_batches * params.vector_elems <= MASKED_ELEMS
@@ -181,7 +181,7 @@ def apply_persistent(fusion: Fusion, analysis: Any, params: PersistentParams) ->
 
 
 def copy_to_shared(template: Template, names: set[int], vector_elems: int) -> dict[TensorView, TensorView]:
-    """Let cp.async bring the named inputs into shared memory, where it takes their vectors; return register cache, which is read from there -> tensor there."""
+    """Load the named inputs by cp.async into shared memory, where it supports their vectors; return {register cache that reads from there: tensor there}."""
     out: dict[TensorView, TensorView] = {}
     for source, cache in template.inputs:
         if source.name in names and source.dtype().bits * vector_elems // 8 in CP_ASYNC_BYTES:
@@ -220,7 +220,7 @@ def split_row(reference: TensorView, rows: Rows, params: PersistentParams) -> li
 
 
 def bind_rows(reference: TensorView, rows: Rows, params: PersistentParams) -> int:
-    """Bind the reference's rows to blocks and threads; return how many loop axes stand left of the row."""
+    """Bind the reference's rows to blocks and threads; return the number of loop axes left of the row."""
     if rows.rows is None:
         return 0
     outer, count = rows.rows, 1

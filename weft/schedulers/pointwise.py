@@ -21,7 +21,7 @@ from .rows import Template, arrange, arrange_axes, merge_axes_at, names_in_vecto
 
 
 class PointWise(Scheduler):
-    """Elementwise fusions with broadcasts, casts, permutes, random numbers."""
+    """Schedules elementwise fusions with broadcasts, casts, permutes and random numbers."""
 
     name = SchedulerType.pointwise
     takes_scatters = True
@@ -55,7 +55,7 @@ class PointWise(Scheduler):
 
 
 def schedule_reference(reference: TensorView, analysis: PointwiseAnalysis, params: PointwiseParams) -> tuple[list[tuple[ParallelType, int]], int, Phase | None]:
-    """Transform and bind the loops of the reference; return static block dimensions, how many axes stand left of the unrolled part, and the phase of rows."""
+    """Transform and bind the loops of the reference; return static block dimensions, the number of axes left of the unrolled part, and the phase of rows."""
     axes, order = analysis.axes, analysis.order
     arrange(reference, places_in_order(analysis.reference.get_logical_domain(), order, axes))
     rank = len(reference.get_loop_domain())
