@@ -316,3 +316,16 @@ def test_grouped_arguments_are_refused():
             with pytest.raises(RuntimeError, match=message):
                 call()
         fd.add_output(fd.ops.set(x))
+
+
+@pytest.mark.parametrize("has_global", [False, True])
+@pytest.mark.parametrize("target", [FP4, E4M3])
+def test_the_text_of_a_quantizer_defines_it_again(target: DataType, has_global: bool) -> None:
+    fd = quantizer(BF16, target, swizzled=target is FP4, has_global=has_global and target is FP4)
+    scope: dict = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(repr(fd), scope)  # noqa: S102  (the text of a definition of this test)
+    with FusionDefinition() as again:
+        scope["nvfuser_fusion"](again)
+    inputs = [random_values((128, 64), BF16), *([torch.tensor(3.0)] if has_global and target is FP4 else [])]
+    for one, other in zip(run(fd, *inputs), run(again, *inputs), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -302,6 +302,20 @@ class OpNames:
         ...
 
     @overload
+    def e2m1_scale(self, x: TensorView, /) -> TensorView:
+        """Return arg / 6 in Float, of magnitudes of at most 3000: the scale with which the largest of a block becomes the largest number of Float4_e2m1fn."""
+        ...
+    @overload
+    def e2m1_scale(self, x: Scalar | Number, /) -> Scalar: ...
+
+    @overload
+    def e4m3_inverse(self, x: TensorView, /) -> TensorView:
+        """Return 1 / arg in Float, of scales of Float8_e4m3fn; the largest finite number where a scale is 0 or NaN."""
+        ...
+    @overload
+    def e4m3_inverse(self, x: Scalar | Number, /) -> Scalar: ...
+
+    @overload
     def e8m0_inverse(self, x: TensorView, /) -> TensorView:
         """Return 1 / arg in Float, of scales of Float8_e8m0fnu."""
         ...

@@ -210,6 +210,12 @@ class TensorSurface:
     def dropout(self, p: _float = ..., training: _bool = ...) -> TensorView:
         """Return x with elements set to 0 at probability p and the others divided by 1 - p: torch.nn.functional.dropout."""
         ...
+    def e2m1_scale(self) -> TensorView:
+        """Return arg / 6 in Float, of magnitudes of at most 3000: the scale with which the largest of a block becomes the largest number of Float4_e2m1fn."""
+        ...
+    def e4m3_inverse(self) -> TensorView:
+        """Return 1 / arg in Float, of scales of Float8_e4m3fn; the largest finite number where a scale is 0 or NaN."""
+        ...
     def e8m0_inverse(self) -> TensorView:
         """Return 1 / arg in Float, of scales of Float8_e8m0fnu."""
         ...
@@ -649,7 +655,9 @@ class TensorSurface:
         """XOR loop axis `y` with `x`, which spreads a column over the banks of shared memory."""
         ...
     def swizzle1d(self, x: _int, parallel_type: ParallelType) -> TensorView:
-        """Not in this version."""
+        """Rotate loop axis `x` by the index of this device along `parallel_type`, a mesh type. On one device that index is 0, and nothing moves.
+
+Errors: Unsupported for other types."""
         ...
     def rfactor(self, axes: Sequence[_int]) -> TensorView:
         """Reduce over the loop axes `axes` first, in a new tensor, which is returned; this tensor reduces over the rest."""
@@ -672,7 +680,7 @@ propagate_allocation_domain: the copy lies in the order in which this tensor doe
         """Choose how the tensor lies in memory: its axes from the outermost."""
         ...
     def set_device_mesh(self, mesh: Any) -> None:
-        """Not in this version."""
+        """Say on which devices the tensor lies. Errors: Unsupported for a mesh of several, when it is made."""
         ...
     def circular_buffer(self, stages: _int, prefetch: _int | None = ..., kind: Any = ..., async_warp: _int = ...) -> None:
         """Let the loads of this copy into shared memory run `prefetch` iterations ahead of their readers, in a ring of `stages`.

@@ -76,6 +76,16 @@ def e8m0_inverse(fusion: Fusion, arg: Any) -> TensorView:
     return blocks.e8m0_inverse(fusion, given.tensor("e8m0_inverse", "arg", arg))
 
 
+def e4m3_inverse(fusion: Fusion, arg: Any) -> TensorView:
+    """Return 1 / arg in Float, of scales of Float8_e4m3fn; the largest finite number where a scale is 0 or NaN."""
+    return blocks.e4m3_inverse(fusion, given.tensor("e4m3_inverse", "arg", arg))
+
+
+def e2m1_scale(fusion: Fusion, arg: Any) -> Any:
+    """Return arg / 6 in Float, of magnitudes of at most 3000: the scale with which the largest of a block becomes the largest number of Float4_e2m1fn."""
+    return pointwise(fusion, "e2m1_scale", given.tensor("e2m1_scale", "arg", arg))
+
+
 def magnitude(fusion: Fusion, arg: Any) -> Any:
     """Return the magnitude of arg, of type Float; 0 where it is NaN."""
     return pointwise(fusion, "magnitude", given.tensor("magnitude", "arg", arg))
@@ -87,6 +97,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 BLOCK_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "block_amax": block_amax, "block_hadamard": block_hadamard, "block_sample": block_sample, "e8m0_inverse": e8m0_inverse, "grouped_tiles": grouped_tiles,
-    "magnitude": magnitude,
+    "magnitude": magnitude, "e4m3_inverse": e4m3_inverse, "e2m1_scale": e2m1_scale,
 }  # fmt: skip
 """Beside nvFuser's names."""
