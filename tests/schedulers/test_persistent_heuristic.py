@@ -422,8 +422,11 @@ def test_odd_rows_are_read_in_wide_vectors_as_the_rows_beside_them(make, n):
     assert params.is_phased and params.vector_elems == 8 and not beside.is_phased
     assert params.threads_x(make(rows, n)) >= 16  # of which each does one element at the ends
     if n > 1000 and beside.weights == "late":
-        assert params == replace(beside, is_phased=True, max_registers=params.max_registers)
-        assert beside.max_registers <= params.max_registers <= beside.max_registers + 8 * (params.cluster_blocks > 1)
+        assert params == replace(beside, is_phased=True, max_registers=params.max_registers, batches=params.batches)
+        if params.batches == beside.batches:
+            assert beside.max_registers <= params.max_registers <= beside.max_registers + 8 * (params.cluster_blocks > 1)
+        else:  # two weights, read word by word: more warps with shorter parts of the row
+            assert make is layer_norm and params.batches < beside.batches and params.max_registers <= beside.max_registers
 
 
 @pytest.mark.parametrize(

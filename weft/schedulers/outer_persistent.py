@@ -9,11 +9,11 @@ Owns the template and its parameters. Read first: `OuterPersistent.apply`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..analysis.loop_axes import Obstacle
 from ..analysis.vectorization import MAX_VECTOR_BITS
-from ..arch import CP_ASYNC_BYTES, MAX_GRID, Arch
+from ..arch import CP_ASYNC_BYTES, Arch
 from ..ir.enums import LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
 from ..ir.values import IterDomain, TensorView
@@ -22,6 +22,7 @@ from ..schedule.primitives import set_memory_type
 from ..schedule.rfactor import rfactor
 from .base import Alignments, Decline, ScheduleResult, Scheduler, Sizes
 from .facts import PersistentAnalysis, PersistentFacts, analyze_persistent, with_accesses
+from .kept_columns import COLUMN_REGISTERS, KEPT_REGISTERS, OuterParams, columns_in_registers, kept_candidates
 from .persistent_params import RowsOf
 from .reduction import columns_and_rest, schedule_outer
 from .cost.parts import rereads_from_memory
@@ -29,60 +30,10 @@ from .row_passes import NOT_JOINED, Passes, later_uses, load_again, loops_stay_j
 from .rows import Template, arrange, arrange_axes, class_order, merge_axes_at, merge_run, positions, split_axis
 from .turned import LANES_ALONG_COLUMNS, TURNED_THREADS, schedule_turned, turn, turned_outputs
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up, tree_workspace_bytes
-from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, MOST_BATCHES, ROW_THREAD_REGISTERS
+from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, TIMED_OF_A_WAY
 
-
-
-@dataclass(frozen=True, slots=True)
-class OuterParams:
-    """A schedule of columns; equal params (with equal structure, index type and device) mean the same kernel.
-
-    vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used ("reread").
-    storage: "register", "reread", or "shared" (a turned tile of one input). batches: rows of a thread. cluster_blocks: blocks that share columns.
-    project_to_inputs: keep inputs instead of what is computed from them.
-    is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
-    is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles above each other.
-    single_reads: names of inputs that are read element by element. unswitch: the bounds of a thread's batches, or of a turned tile, are one test ("register").
-    """
-
-    vector_elems: int
-    unroll: int
-    bdimx: int
-    bdimy: int
-    max_registers: int
-    storage: str = "reread"
-    batches: int = 0
-    cluster_blocks: int = 1
-    project_to_inputs: bool = True
-    is_tile: bool = False
-    is_turned: bool = False
-    single_reads: tuple[int, ...] = ()
-    unswitch: bool = False
-
-
-LEAST_KEPT, MOST_KEPT = 64, 1024
-KEPT_REGISTERS = 56
-MOST_KEPT_CLUSTER = 16
-"""Columns of so many elements in the registers of a block, so many times as many in those of a cluster; registers beside these, for the results of
-eight columns."""
-
-
-def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
-    """Return the params for columns in registers; None where they are too long or short, or accesses too narrow, or blocks too few."""
-    rows, vector = facts.reduction_elems, min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
-    if vector * facts.max_dtype_bits != MAX_VECTOR_BITS or not LEAST_KEPT <= rows <= MOST_KEPT * MOST_KEPT_CLUSTER or facts.projected_bits is None:
-        return None
-    is_halved = rows % 64 == 0 and rows <= 2 * 32 * MOST_BATCHES  # by two blocks that both have a row for each thread in each batch
-    bdimx, bdimy = (4, 32) if rows <= 256 else (8, 32) if rows <= 32 * MOST_BATCHES or is_halved else (4, 64)
-    cluster = next_power_of_two(ceil_div(rows, bdimy * MOST_BATCHES))
-    batches = ceil_div(ceil_div(rows, cluster), bdimy)
-    bits = max(facts.projected_bits / rows, facts.input_bits)
-    registers = round_up(ceil_div(int(vector * bits), 32) * batches + KEPT_REGISTERS, 8)
-    blocks = ceil_div(ceil_div(facts.iteration_elems, vector), bdimx) * cluster
-    if registers > ROW_THREAD_REGISTERS or blocks < arch.sm_count or cluster > arch.max_cluster_blocks or blocks // cluster > MAX_GRID[1] and cluster > 1:
-        return None
-    return OuterParams(vector, 1, bdimx, bdimy, registers, "register", batches, cluster, unswitch=rows == cluster * batches * bdimy)
-
+BESIDE_REGISTERS = KEPT_REGISTERS + 8 * COLUMN_REGISTERS
+"""Of a thread that keeps a part of eight columns."""
 
 def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     """Return the params for columns of a few rows beside blocks along these rows, a few vectors in each thread; None where they do not fit.
@@ -96,7 +47,7 @@ def tile_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     batches = min(MANY_BATCHES, next_power_of_two(rows))
     is_projected = facts.projected_bits < facts.persistent_bits  # equal: nothing is won by computing what is kept twice
     kept_bits = facts.projected_bits if is_projected else facts.persistent_bits
-    registers = round_up(ceil_div(int(vector * max(kept_bits / rows, facts.input_bits)), 32) * batches + KEPT_REGISTERS, 8)
+    registers = round_up(ceil_div(int(vector * max(kept_bits / rows, facts.input_bits)), 32) * batches + BESIDE_REGISTERS, 8)
     return OuterParams(vector, 1, arch.warp_threads, ceil_div(rows, batches), registers, "register", batches, 1, is_projected, is_tile=True)
 
 
@@ -114,7 +65,7 @@ def turned_tile(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
     bdimx = max(LANES_ALONG_COLUMNS * max(1, MAX_VECTOR_BITS // (vector * facts.max_dtype_bits)), ceil_div(facts.block_elems, vector))
     if facts.projected_bits is None or bdimx > arch.warp_threads:
         return None
-    registers = STAGED_REGISTERS if is_staged else round_up(ceil_div(int(vector * kept_bits), 32) * rows + KEPT_REGISTERS, 8)
+    registers = STAGED_REGISTERS if is_staged else round_up(ceil_div(int(vector * kept_bits), 32) * rows + BESIDE_REGISTERS, 8)
     if registers > arch.max_registers_per_thread:
         return None
     storage = "shared" if is_staged else "register"
@@ -227,7 +178,8 @@ class OuterPersistent(Scheduler):
     def candidates(self, analysis: PersistentAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, OuterParams]]:
         facts = analysis.facts(sizes, alignment_bits)
         read = with_accesses(self.choose_reread(facts, arch)[0], facts)
-        out = [self.choose(analysis, sizes, alignment_bits, arch)[0], read]
+        kept = [] if facts.block_elems or self.tile(analysis, facts, arch)[0] else kept_candidates(facts, arch)[:TIMED_OF_A_WAY]
+        out = [self.choose(analysis, sizes, alignment_bits, arch)[0], *(with_accesses(params, facts) for params in kept), read]
         for bdimx in (read.bdimx, max(1, read.bdimx // 2), min(32, 2 * read.bdimx)):
             bdimy = previous_power_of_two(max(1, min(read.bdimx * read.bdimy, FULL_BLOCK_THREADS) // bdimx))
             out += [replace(read, bdimx=bdimx, bdimy=bdimy, unroll=unroll) for unroll in (4, 2, 8)]

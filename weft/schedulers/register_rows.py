@@ -105,7 +105,7 @@ class Early:
 
 
 class RegisterRows(RowsOf):
-    """Candidates of one set of facts."""
+    """Candidates of one set of facts. word_registers: of a thread, for weights that are read word by word behind two barriers."""
 
     def __init__(self, facts: PersistentFacts, arch: Arch) -> None:
         super().__init__(facts, arch)
@@ -114,6 +114,7 @@ class RegisterRows(RowsOf):
         tensors = max(0, ceil_div(self.moved_bits, facts.max_dtype_bits) - USUAL_TENSORS)
         self.is_random_wide = facts.has_rng and self.is_wide
         self.overhead = THREAD_REGISTERS + ADDRESS_REGISTERS * tensors + OPERAND_REGISTERS * facts.broadcast_operands
+        self.word_registers = REGISTER_STEP * (self.is_phased and self.levels > 1 and facts.broadcast_operands > 0)
         self.overhead += self.narrow_registers()
 
     # ---- in the registers of a block
@@ -272,7 +273,8 @@ class RegisterRows(RowsOf):
         """Return (registers that a thread is expected to use, limit for the compiler) with `kept` registers of the row."""
         facts = self.facts
         if not self.is_wide:
-            wanted = max(MIN_REGISTERS, (kept + self.sum_registers(kept) + self.overhead + THREAD_REGISTERS * is_warp_row + 3) // 8 * 8)
+            beside = self.overhead + THREAD_REGISTERS * is_warp_row
+            wanted = max(MIN_REGISTERS, (kept + self.sum_registers(kept) + beside + 3) // 8 * 8, round_up(kept + THREAD_REGISTERS + self.word_registers, 8))
             return wanted, wanted
         wanted = max(MIN_REGISTERS, round_up(kept + WIDE_REGISTERS + 2 * RANDOM_REGISTERS * facts.has_rng, 8))
         is_tight = facts.has_rng or self.levels > 1 and not facts.has_exp and kept <= THREAD_REGISTERS
@@ -299,7 +301,7 @@ class RegisterRows(RowsOf):
         """The same for a thread of a cluster, whose inputs take `loaded` registers when they arrive."""
         held = max(kept, loaded)
         is_long = held > LONG_CLUSTER_REGISTERS
-        beside = THREAD_REGISTERS  # more blocks are worth more than a register or two of the weights
+        beside = THREAD_REGISTERS + self.word_registers  # more blocks are worth more than a register or two of the weights
         if is_long:
             operands = OPERAND_REGISTERS * self.facts.broadcast_operands * (self.is_wide or self.levels == 1)
             beside = LONG_CLUSTER_REGISTERS + operands + REGISTER_STEP * self.is_phased
@@ -333,12 +335,15 @@ class RegisterRows(RowsOf):
         """Vectors of a thread for `share_vectors` of a row in one block: the row in one warp, else few batches, or many where barriers are dear.
 
         Source for clusters: rows of 128K: layer norm bf16 0.83 with 8 (with 4 it spills, or is 0.81), float32 0.78 with 4 (0.74 with 8); softmax bf16,
-        recomputed, 0.94 with 8 (0.93 with 4).
+        recomputed, 0.94 with 8 (0.93 with 4). Rows that begin anywhere read their weights word by word, which more warps hide better: one H100, layer norm
+        bf16 3197x10007 0.97 with 4 and 0.91 with 8, 200x40009 0.88 and 0.81, 400x50021 0.82 and 0.78.
         """
         facts = self.facts
         narrow = min(MOST_NARROW, self.full_vectors())
         if share_vectors <= narrow * FEW_BATCHES * self.arch.warp_threads:
             return max(ceil_div(share_vectors, self.arch.warp_threads), min(share_vectors, self.full_vectors()))
+        if self.is_phased and facts.broadcast_operands:
+            return narrow * FEW_BATCHES
         if is_cluster:
             return narrow * (MANY_BATCHES if facts.has_exp or self.levels > 1 and not self.is_wide and not facts.has_rng else FEW_BATCHES)
         share_bytes = share_vectors * self.vector * facts.max_dtype_bits // 8

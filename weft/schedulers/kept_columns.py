@@ -1,0 +1,119 @@
+"""Columns in the registers of a block, or of the blocks of a cluster: which kernels are compared, and the choice by the cost model.
+
+A block holds its columns from the first pass to the last, so several blocks of a multiprocessor must take turns at loading, folding and storing. Pure: facts
+and arch in, params out. Read first: `columns_in_registers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..analysis.vectorization import MAX_VECTOR_BITS
+from ..arch import LINE_BYTES, MAX_GRID, Arch
+from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, round_up, tree_workspace_bytes
+from .cost.kept_columns import KeptColumns, work_of_kept_columns
+from .cost.passing import passing_ns
+from .facts import PersistentFacts
+from .limits import FULL_BLOCK_THREADS, MANY_BATCHES, MOST_BATCHES, REGISTER_STEP, ROW_THREAD_REGISTERS
+
+
+@dataclass(frozen=True, slots=True)
+class OuterParams:
+    """A schedule of columns; equal params (with equal structure, index type and device) mean the same kernel.
+
+    vector_elems: columns of one access. bdimx, bdimy: threads across and along the columns. unroll: loads issued before the first is used ("reread").
+    storage: "register", "reread", or "shared" (a turned tile of one input). batches: rows of a thread. cluster_blocks: blocks that share columns.
+    project_to_inputs: keep inputs instead of what is computed from them.
+    is_tile: threads lie along the last run of memory alone, so that neighbouring threads have neighbours.
+    is_turned: a tile whose columns are stored one by one, see `turned.py`; bdimy: tiles above each other.
+    single_reads: names of inputs that are read element by element. unswitch: the bounds of a thread's batches, or of a turned tile, are one test ("register").
+    """
+
+    vector_elems: int
+    unroll: int
+    bdimx: int
+    bdimy: int
+    max_registers: int
+    storage: str = "reread"
+    batches: int = 0
+    cluster_blocks: int = 1
+    project_to_inputs: bool = True
+    is_tile: bool = False
+    is_turned: bool = False
+    single_reads: tuple[int, ...] = ()
+    unswitch: bool = False
+
+
+LEAST_KEPT, MOST_KEPT = 64, 16384
+"""Elements of a column."""
+KEPT_REGISTERS, COLUMN_REGISTERS = 8, 6
+"""Beside the columns; and for the results of each column."""
+MOST_THREAD_REGISTERS = ROW_THREAD_REGISTERS - REGISTER_STEP
+"""With a step more the compiler arranges 16 vectors of eight columns otherwise, and spills (NVRTC 13.5, softmax down 256x262144 bf16)."""
+LANES_X = (LINE_BYTES * 8 // MAX_VECTOR_BITS // 2, LINE_BYTES * 8 // MAX_VECTOR_BITS, LINE_BYTES * 8 // MAX_VECTOR_BITS * 2)
+"""Threads across columns: half a line, a whole one, two."""
+MOST_EXCHANGED = 256
+"""Results that a block gets in an exchange, columns times blocks of the cluster, where there is another way. One H100, softmax down 2048x32768 bf16, of a copy:
+0.84 with 256, 0.83 with 512, 0.63 with 1024; 4096x16384 0.78, 0.76, 0.57."""
+LEAST_SHARED_BATCHES = MANY_BATCHES // 2
+"""Rows of a thread where blocks share columns: fewer are not worth an exchange."""
+LEAST_RESIDENT = 2
+"""Blocks of a multiprocessor: one alone waits for its loads, its exchange and its stores, with nothing beside it. One H100, softmax down columns, of a copy
+with 2 and with 1: bf16 2048x32768 0.84 and 0.76, float32 4096x16384 0.87 and 0.81."""
+
+
+def columns_in_registers(facts: PersistentFacts, arch: Arch) -> OuterParams | None:
+    """Return the params for columns in registers; None where they are too long or short, or accesses too narrow, or blocks too few."""
+    found = kept_candidates(facts, arch)
+    return found[0] if found else None
+
+
+def kept_candidates(facts: PersistentFacts, arch: Arch) -> list[OuterParams]:
+    """Return the params of all that fit the chip, the one that is predicted to be fastest first."""
+    vector = min(facts.vector_limit_elems, MAX_VECTOR_BITS // facts.max_dtype_bits)
+    is_wide = vector * facts.max_dtype_bits == MAX_VECTOR_BITS
+    if not is_wide or not LEAST_KEPT <= facts.reduction_elems <= MOST_KEPT or facts.projected_bits is None:
+        return []
+    shapes = list(_shapes(facts, arch, vector))
+    alone = [s for s in shapes if s[3] == 1 and s[0] >= LANES_X[1]]  # blocks that read whole lines and exchange nothing
+    shared = [s for s in shapes if s[3] <= PORTABLE_CLUSTER_BLOCKS and s[0] * vector * s[3] <= MOST_EXCHANGED]
+    shapes = alone or shared or shapes
+    if not shapes:
+        return []
+    columns = np.array(shapes, dtype=float).T
+    times = passing_ns(work_of_kept_columns(KeptColumns(vector, *columns), facts, arch), arch)
+    return [_params(shapes[n], facts, vector) for n in np.argsort(times, kind="stable")]
+
+
+def _shapes(facts: PersistentFacts, arch: Arch, vector: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield threads across and along the columns, rows of a thread, blocks of a cluster, and registers of a thread."""
+    rows, words = facts.reduction_elems, ceil_div(int(vector * max(facts.projected_bits / facts.reduction_elems, facts.input_bits)), 32)  # type: ignore[operator]
+    levels = max(1, facts.passes - 1)
+    for bdimx in LANES_X:
+        columns = ceil_div(ceil_div(facts.iteration_elems, vector), bdimx)
+        for threads in (FULL_BLOCK_THREADS // 2, FULL_BLOCK_THREADS):
+            shared = levels * tree_workspace_bytes(threads, vector, facts.accumulator_bits)
+            for cluster in (1, 2, 4, 8, 16):
+                bdimy = threads // bdimx
+                batches = ceil_div(ceil_div(rows, cluster), bdimy)
+                registers = round_up(words * batches + KEPT_REGISTERS + COLUMN_REGISTERS * vector, 8)
+                fits = batches <= MOST_BATCHES and cluster <= min(bdimy, arch.max_cluster_blocks)
+                fits = fits and (cluster == 1 or columns <= MAX_GRID[1] and batches >= LEAST_SHARED_BATCHES)
+                if not fits or columns * cluster < arch.sm_count or registers > MOST_THREAD_REGISTERS:
+                    continue
+                resident = arch.blocks_per_sm(threads, registers, shared)
+                if resident >= LEAST_RESIDENT:
+                    most = arch.registers_per_thread(threads * resident) // REGISTER_STEP * REGISTER_STEP
+                    yield bdimx, bdimy, batches, cluster, min(MOST_THREAD_REGISTERS, most)
+
+
+def _params(shape: tuple[int, int, int, int, int], facts: PersistentFacts, vector: int) -> OuterParams:
+    bdimx, bdimy, batches, cluster, registers = shape
+    is_whole = facts.reduction_elems == cluster * batches * bdimy
+    return OuterParams(vector, 1, bdimx, bdimy, registers, "register", batches, cluster, unswitch=is_whole)
+
+
+__all__ = ["OuterParams", "columns_in_registers", "kept_candidates"]
