@@ -72,17 +72,13 @@ def quick(function: Callable[P, R]) -> Callable[P, R]:
     wrong = " or ".join(["more", "unknown", *(f"{name} is miss" for name in required)])
     passed = ", ".join(f"{n}={n}" if parameters[n].kind is inspect.Parameter.KEYWORD_ONLY else n for n in names)
     text = f"""
-def make(is_traced, attempts, plain, slow, miss, refuse):
+def make(is_traced, attempts, plain, miss, refuse):
     def {function.__name__}({", ".join(shown)}):
         if {wrong}:
             refuse(more, unknown, [{", ".join(names)}])
         if is_traced():
             return plain({passed})
-        for attempt in attempts[0]:
-            result = attempt({", ".join(names)})
-            if result is not miss:
-                return result
-        return slow({", ".join(names)})
+        return attempts[1]({", ".join(names)})
     return {function.__name__}
 
 def call(plain, values):
@@ -90,7 +86,6 @@ def call(plain, values):
     return plain({passed})
 """
     made = written(text, {})
-    attempts: list[tuple[Callable[..., Any], ...]] = [()]
 
     def slow(*values: Any) -> Any:
         if torch.compiler.is_compiling():  # by torch.export, say, whose tensors no attempt fits
@@ -109,10 +104,14 @@ def call(plain, values):
             raise
         told, TOLD.call = TOLD.call, None
         if told is not None and told[2] is result and forward_ad._current_level < 0:
-            attempt = _attempt(names, values, told[0], told[1])
+            attempt = _attempt(names, values, told[0], told[1], attempts[1])
             if attempt is not None:
-                attempts[0] = (attempt, *attempts[0][: MOST_ATTEMPTS - 1])
+                kept = (attempt, *attempts[0][: MOST_ATTEMPTS - 1])
+                kept[-1].__globals__["otherwise"] = slow
+                attempts[:] = [kept, attempt]
         return result
+
+    attempts: list[Any] = [(), slow]  # those that are remembered, and the one that is called first, which calls the next where it does not fit
 
     def refuse(more: Sequence[Any], unknown: dict[str, Any], values: Sequence[Any]) -> None:
         given = {name: value for name, value in zip(names, values) if value is not MISS}
@@ -122,7 +121,7 @@ def call(plain, values):
             check_call(function, [*(given[n] for n in places), *more], {**keywords, **unknown})
         check_call(function, [], {**given, **unknown})
 
-    outer = made["make"](torch.compiler.is_dynamo_compiling, attempts, function, slow, MISS, refuse)
+    outer = made["make"](torch.compiler.is_dynamo_compiling, attempts, function, MISS, refuse)
     outer.__defaults__ = (*(MISS for _ in required), *(function.__defaults__ or ()))
     outer.__kwdefaults__ = function.__kwdefaults__
     return functools.wraps(function)(outer)
@@ -137,8 +136,8 @@ def _check_kinds(function: Callable[..., Any], names: Sequence[str], values: Seq
             check_kind(function.__name__, name, value, annotation)
 
 
-def _attempt(names: Sequence[str], values: Sequence[Any], tensors: Sequence[Any], differentiable: Any) -> Callable[..., Any] | None:
-    """Return a function of the arguments that returns the result if they are like `values`, else MISS; None where that cannot be known."""
+def _attempt(names: Sequence[str], values: Sequence[Any], tensors: Sequence[Any], differentiable: Any, otherwise: Callable[..., Any]) -> Any:
+    """Return a function of the arguments that returns the result if they are like `values`, and else calls `otherwise`; None where that cannot be known."""
     given = [t for t in tensors if t is not None]
     own = {id(v): name for name, v in zip(names, values) if isinstance(v, torch.Tensor)}
     distinct = len({id(t) for t in given}) == len(given) == sum(isinstance(v, torch.Tensor) for v in values)
@@ -157,7 +156,7 @@ def _attempt(names: Sequence[str], values: Sequence[Any], tensors: Sequence[Any]
         else:
             return None
     found = differentiable.quick_call(given)
-    constants |= {"check": guard_of([v for v in values if isinstance(v, torch.Tensor)]), "run": found.run, "miss": MISS, "tangents": forward_ad}
+    constants |= {"check": guard_of([v for v in values if isinstance(v, torch.Tensor)]), "run": found.run, "otherwise": otherwise, "tangents": forward_ad}
     constants["is_grad_enabled"] = torch.is_grad_enabled
     arguments = tuple(own[id(t)] for t in given)
     mode = ""  # of gradients, which a guard does not see
@@ -185,9 +184,10 @@ def _attempt_text(
     return f"""
 def attempt({", ".join(names)}):
     try:
-        if not ({" and ".join(tests)}):
-            return miss
+        fits = {" and ".join(tests)}
     except (AttributeError, TypeError, ValueError, RuntimeError):
-        return miss
-    return {result}
+        fits = False
+    if fits:
+        return {result}
+    return otherwise({", ".join(names)})
 """

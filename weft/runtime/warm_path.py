@@ -291,7 +291,8 @@ def inlined(run: Callable[..., Any], results: Sequence[str], indent: str, taken:
     names: dict[str, Any] = getattr(run, "names", {})
     if parts is None or len(parts.returned) != len(results) or set(names) & set(taken):
         return None
-    lines = [*getattr(run, "lines"), f"[{', '.join(results)}] = [{', '.join(parts.returned)}]"]
+    named = [(name, value) for name, value in zip(results, parts.returned) if name != value]
+    lines = [*getattr(run, "lines"), *([f"{', '.join(name for name, _ in named)} = {', '.join(value for _, value in named)}"] if named else [])]
     return "\n".join([indent + line for line in lines]).lstrip(), names
 
 
