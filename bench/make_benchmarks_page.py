@@ -258,9 +258,10 @@ def first_calls(found: list[Case]) -> list[str]:
     return out + [machine(data), "", *prose(f"{data['dtype']} {shape}. {FIRST_WORDS} {data.get('note', '')}"), *table(head, rows)]
 
 
-WARM_WORDS = """Microseconds on the host per call, smallest of nine rounds of 200 calls with an idle GPU before each. call is `fd.execute`; find: addresses and
-    guards of the tensors; allocate: the outputs; launch: cuLaunchKernelEx, which is also measured alone; method: `fd.execute` over the executor's own function;
-    rest: the stream, the random state, arguments of the launch, the list of results. torch.compile: the same math, 200 calls in a row."""
+WARM_WORDS = """Microseconds on the host per call, smallest of {rounds} rounds of {calls} calls with an idle GPU before each. call is `fd.execute`; find:
+    addresses and guards of the tensors; allocate: the outputs; launch: cuLaunchKernelEx, which is also measured alone; method: `fd.execute` over the
+    executor's own function; rest: the stream, the random state, arguments of the launch, the list of results. torch.compile: the same math, 200 calls in a
+    row."""
 
 
 def warm_calls() -> list[str]:
@@ -272,7 +273,8 @@ def warm_calls() -> list[str]:
     keys = ("call", "method", "find", "allocate", "launch", "rest", "launch alone")
     compiled = {r["case"]: r.get("compile_warm_us") for r in first["rows"]} if first else {}
     rows = [(r["case"], r["inputs"], r["outputs"], *(f"{r[k]:.2f}" for k in keys), two(compiled.get(r["case"]))) for r in data["rows"]]
-    return out + [machine(data), "", *prose(WARM_WORDS), *table(("case", "inputs", "outputs", *keys, "torch.compile"), rows)]
+    words = WARM_WORDS.format(rounds=data.get("rounds", "nine"), calls=data.get("calls", 200))
+    return out + [machine(data), "", *prose(words), *table(("case", "inputs", "outputs", *keys, "torch.compile"), rows)]
 
 
 def widths() -> list[str]:
