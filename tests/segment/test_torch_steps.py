@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft import DataType, FusionDefinition
+from weft.ops import torch_ops
 from weft.ops.torch_ops import TORCH_OPS
 from weft.reference.interpreter import evaluate
 
@@ -102,6 +103,41 @@ def test_groups_may_begin_at_any_row_or_column_on_a_gpu(shapes: tuple[tuple[int,
     else:
         expected = torch.cat([a[n].double() @ b[:, i:j].double() for n, (i, j) in enumerate(parts)], 1)
     torch.testing.assert_close(fd.execute([a, b, ends])[0].double(), expected, atol=0.1, rtol=2e-2)
+
+
+def unfit_for_flash(device: str) -> dict[str, torch.Tensor]:
+    """Tensors of 2x3 heads of 5x16 whose rows do not begin at multiples of 16 bytes, or have their elements apart."""
+    numbers = torch.randn(4000, device=device).bfloat16()
+    return {
+        "misaligned": numbers[1:].as_strided((2, 3, 5, 16), (240, 80, 16, 1)), "odd rows": numbers.as_strided((2, 3, 5, 16), (255, 85, 17, 1)),
+        "odd heads": numbers.as_strided((2, 3, 5, 16), (251, 83, 16, 1)), "columns": numbers.as_strided((2, 3, 5, 16), (240, 80, 1, 5)),
+        "heads inside": numbers[3:].as_strided((2, 3, 5, 16), (240, 16, 48, 1)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", unfit_for_flash("cpu"))
+def test_flash_attention_gets_rows_that_begin_at_16_bytes(name: str) -> None:
+    x = unfit_for_flash("cpu")[name]
+    fit = torch_ops._for_flash(x)
+    assert torch.equal(fit, x) and fit.stride(-1) == 1 and fit.data_ptr() % 16 == 0 and not any(2 * stride % 16 for stride in fit.stride()[:-1])
+    assert name == "columns" or fit.dim_order() == x.dim_order()
+    assert torch_ops._for_flash(fit) is fit
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", unfit_for_flash("cpu"))
+def test_attention_of_rows_that_begin_anywhere_on_a_gpu(name: str) -> None:
+    """Read by torch's kernel as they are, they end the process's work on the device."""
+    q = unfit_for_flash("cuda")[name]
+    k, v = q.flip(2), q.flip(1) + 1
+    k, v = (torch.empty_strided(t.shape, q.stride(), device="cuda", dtype=t.dtype).copy_(t) for t in (k, v))
+
+    def build(fd: FusionDefinition) -> None:
+        for result in fd.ops.sdpfa_fwd(*map(fd.from_pytorch, (q, k, v)))[:1]:
+            fd.add_output(result)
+
+    wanted = torch.softmax(q.double() @ k.double().mT / 4, -1) @ v.double()
+    torch.testing.assert_close(define(build).execute([q, k, v])[0].double(), wanted, atol=0.03, rtol=0.02)
 
 
 def test_wrong_operands_are_refused_by_nvfusers_words() -> None:

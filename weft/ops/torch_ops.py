@@ -200,6 +200,19 @@ def _flat(x: Any) -> Any:
     return x.reshape(-1, *x.shape[-3:]) if x.dim() > 4 else x
 
 
+def _for_flash(x: Any) -> Any:
+    """Return a tensor of 4 axes that flash attention can read, a copy where `x` is not one.
+
+    torch's kernel loads 16 bytes at a time along the last axis. It does not check that each row begins at a multiple of 16 bytes: where one does not, the
+    process can no longer use the GPU.
+    """
+    x = _flat(x)
+    if x.stride(-1) != 1:
+        return x.contiguous()
+    steps = (x.data_ptr(), *(stride * x.element_size() for n, stride in zip(x.shape[:-1], x.stride()) if n > 1))
+    return x.clone() if any(step % 16 for step in steps) else x
+
+
 def _scores(q: Any, k: Any, given: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
     """Return scaled and masked products of queries and keys, in float32 at least."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -232,7 +245,7 @@ def _sdpfa_fwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and "bias" not in given and "mask" not in given:
         if q.shape[-1] % 8:
             raise FlashWidth(width=q.shape[-1])
-        found = torch.ops.aten._scaled_dot_product_flash_attention(_flat(q), _flat(k), _flat(v), dropout, causal, False, scale=attributes["scale"])
+        found = torch.ops.aten._scaled_dot_product_flash_attention(*map(_for_flash, (q, k, v)), dropout, causal, False, scale=attributes["scale"])
         out, sums, seed, offset = found[0], found[1], found[6], found[7]
         return out.reshape(*q.shape[:-1], v.shape[-1]), sums.reshape(q.shape[:-1]), seed, offset
     scores = _scores(q, k, given, attributes)
@@ -249,7 +262,7 @@ def _sdpfa_bwd(operands: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[
     grad, q, k, v, out, sums, seed, offset = operands
     attributes = _with_scale(q, attributes)
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16):
-        flat = [_flat(x) for x in (grad, q, k, v, out)]
+        flat = [_for_flash(x) for x in (grad, q, k, v, out)]
         found = torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *flat, sums.reshape(flat[1].shape[:-1]), None, None, q.shape[-2], k.shape[-2], float(attributes["dropout_p"]), bool(attributes["is_causal"]),
             seed, offset, scale=attributes["scale"],
