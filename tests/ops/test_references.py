@@ -27,6 +27,15 @@ def test_integers_divided_by_nothing_are_nothing_and_by_minus_one_are_turned(op:
     assert OPS[op].ref(a, b).tolist() == expected
 
 
+@pytest.mark.parametrize("op", ["div", "mod", "remainder"])
+def test_integers_without_a_sign_are_divided_by_255_too(op: str) -> None:
+    """torch finds 255 equal to -1 there, and -1 is the divisor that is apart."""
+    a, b = (t.flatten() for t in torch.meshgrid(torch.arange(256), torch.arange(256), indexing="ij"))
+    found = OPS[op].ref(a.to(torch.uint8), b.to(torch.uint8)).long()
+    whole = a // b.clamp(min=1)
+    assert torch.equal(found, torch.where(b == 0, 0, whole if op == "div" else a - whole * b))
+
+
 def test_complex_says_which_argument_is_wrong() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], contiguity=True)

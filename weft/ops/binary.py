@@ -120,11 +120,15 @@ def _truncated(a: int, b: int, sign: str = "/") -> int:
 
 
 def _guarded(divide: Callable[[Any, Any], Any], of_minus_one: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return `divide` for integer tensors with 0 for a divisor of 0; a divisor of -1 is apart, for the smallest integer traps on x86."""
+    """Return `divide` for integer tensors with 0 for a divisor of 0; a divisor of -1 is apart, for the smallest integer traps on x86.
+
+    No unsigned divisor is -1, although torch finds 255 in 8 bits equal to it.
+    """
 
     def function(a: Any, b: Any) -> Any:
-        safe = torch.where((b == 0) | (b == -1), torch.ones_like(b), b)
-        return torch.where(b == 0, torch.zeros_like(a), torch.where(b == -1, of_minus_one(a), divide(a, safe)))
+        is_minus_one = (b == -1) if b.dtype.is_signed else torch.zeros_like(b, dtype=torch.bool)
+        safe = torch.where((b == 0) | is_minus_one, torch.ones_like(b), b)
+        return torch.where(b == 0, torch.zeros_like(a), torch.where(is_minus_one, of_minus_one(a), divide(a, safe)))
 
     return function
 
