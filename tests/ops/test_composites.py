@@ -82,6 +82,21 @@ def test_a_composite_of_bfloat16_returns_what_torch_returns(name: str) -> None:
     torch.testing.assert_close(got.double(), want, atol=2**-8, rtol=2**-7)  # one rounding of the result, and one of nothing else
 
 
+@pytest.mark.parametrize("sizes", [(3, 0), (0, 4), (5, 300), (1, 1)])
+def test_any_and_all_of_whatever_is_there(sizes: tuple[int, int]) -> None:
+    """Of nothing, any is false and all is true."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        for dims in ([1], [0], [0, 1]):
+            fd.add_output(fd.ops.any(x, dims))
+            fd.add_output(fd.ops.all(fd.ops.sub(1.0, x), dims))
+    a = torch.zeros(sizes)
+    a[:2, -1:] = 1.0
+    wanted = [f(b, d) for d in (1, 0, (0, 1)) for f, b in ((torch.any, a), (torch.all, 1 - a))]
+    for got, want in zip(fd.execute([a]), wanted, strict=True):
+        assert got.dtype is torch.bool and torch.equal(got, want)
+
+
 def test_every_composite_has_a_case() -> None:
     elsewhere = {"flatten", "view", "zeros", "ones", "arange", "masked_fill", "dropout", "causal_mask"}
     assert set(COMPOSITES) - set(CASES) == elsewhere

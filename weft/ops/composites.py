@@ -171,18 +171,14 @@ def amin(fusion: Fusion, x: Any, dims: Any = (), keepdim: bool = False) -> Tenso
 
 @composite
 def any_(fusion: Fusion, x: Any, dims: Any = None, keepdim: bool = False) -> TensorView:
-    """Return whether an element over dims is not zero: torch.any."""
-    o = Calls(fusion)
-    found = o.max(o.cast(narrowed(_tensor("any", x), DataType.Bool), DataType.Int32), _dims("any", x, dims), keepdim)
-    return narrowed(found, DataType.Bool)
+    """Return whether an element over dims is not zero: torch.any, which is false of nothing."""
+    return Calls(fusion).sum(narrowed(_tensor("any", x), DataType.Bool), _dims("any", x, dims), keepdim, dtype=DataType.Bool)
 
 
 @composite
 def all_(fusion: Fusion, x: Any, dims: Any = None, keepdim: bool = False) -> TensorView:
-    """Return whether every element over dims is not zero: torch.all."""
-    o = Calls(fusion)
-    found = o.min(o.cast(narrowed(_tensor("all", x), DataType.Bool), DataType.Int32), _dims("all", x, dims), keepdim)
-    return narrowed(found, DataType.Bool)
+    """Return whether every element over dims is not zero: torch.all, which is true of nothing."""
+    return Calls(fusion).prod(narrowed(_tensor("all", x), DataType.Bool), _dims("all", x, dims), keepdim, dtype=DataType.Bool)
 
 
 @composite

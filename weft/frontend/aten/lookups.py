@@ -88,12 +88,13 @@ def _from_front(t: Translation, place: Operand, extent: Operand) -> Operand:
     return t.ops.where(t.ops.lt(place, 0), t.ops.add(place, extent), place)
 
 
-@rule(aten.cumsum.default)
-def cumsum(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Operand:
-    """16-bit floats are summed in float32, integers in int64."""
+@rule(aten.cumsum.default, aten.cumprod.default)
+def scan(t: Translation, x: Operand, dim: int, *, dtype: torch.dtype | None = None) -> Operand:
+    """16-bit floats are summed and multiplied in float32, integers in int64."""
     if t.rank(x) == 0:
         raise Declined("a tensor without axes")
-    return t.ops.cumsum(t.wide(t.to(x, t.result_dtype)), dim % t.rank(x))
+    run = t.ops.cumsum if t.node.target is aten.cumsum.default else t.ops.cumprod
+    return run(t.wide(t.to(x, t.result_dtype)), dim % t.rank(x))
 
 
 MOST_PLACES = 8

@@ -101,13 +101,13 @@ def place_of_extremum(t: Translation, x: Operand, dim: int | None = None, keepdi
 @rule(aten.any.default, aten.any.dim, aten.any.dims)
 def any_of(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
     x = t.to(x, torch.bool)
-    return t.to(t.ops.max(t.to(x, torch.int64), dims=t.dims(x, dims), keepdim=keepdim), torch.bool) if t.rank(x) else t.ops.set(x)
+    return t.ops.any(x, t.dims(x, dims), keepdim) if t.rank(x) else t.ops.set(x)
 
 
 @rule(aten.all.default, aten.all.dim, aten.all.dims)
 def all_of(t: Translation, x: Operand, dims: Any = None, keepdim: bool = False) -> Operand:
     x = t.to(x, torch.bool)
-    return t.to(t.ops.min(t.to(x, torch.int64), dims=t.dims(x, dims), keepdim=keepdim), torch.bool) if t.rank(x) else t.ops.set(x)
+    return t.ops.all(x, t.dims(x, dims), keepdim) if t.rank(x) else t.ops.set(x)
 
 
 def _correction(value: Any) -> Any:
