@@ -19,9 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from program_run import judged
 from programs_features import PROGRAMS as FEATURES
+from programs_models import PROGRAMS as MODELS
 from programs_training import PROGRAMS as TRAINING
 
-PROGRAMS = {**TRAINING, **FEATURES}
+PROGRAMS = {**TRAINING, **FEATURES, **MODELS}
 
 
 def main() -> None:

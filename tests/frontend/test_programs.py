@@ -8,7 +8,7 @@ from programs import PROGRAMS
 
 NAMES = (
     "optimizer_compiled", "hooks", "dropout_with_a_seed", "some_outputs_used", "python_values", "several_threads", "complex_rotation",
-    "quantized_linear", "stances_and_errors",
+    "quantized_linear", "stances_and_errors", "preferences", "speculation",
 )  # fmt: skip
 
 

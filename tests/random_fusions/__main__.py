@@ -16,7 +16,7 @@ for folder in (str(HERE), str(HERE.parent.parent)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
-from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, WIDE, random_case  # noqa: E402
+from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, WIDE, WIDE_SIZED, random_case  # noqa: E402
 from fusion_runner import LARGEST_ELEMS, LARGEST_LONG_ROWS, Found, report, run_seeds, shrunk  # noqa: E402
 
 
@@ -36,15 +36,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sides", action="store_true", help="normalizations of rows whose columns are reduced, too")
     parser.add_argument("--narrow", action="store_true", help="fusions with inputs and outputs of floats of 8 and 4 bits")
     parser.add_argument("--tune", action="store_true", help="compute each kernel by one of the candidates that tuning would time, at random")
-    parser.add_argument("--shapes", type=int, default=0, help="run each definition, with symbolic sizes, at so many sizes; with --graphs: graphs without any size in their definition")
+    parser.add_argument("--shapes", type=int, default=0, help="run each definition, with symbolic sizes, at so many sizes; with --graphs or --wide: graphs without any size in their definition")
     parser.add_argument("--pairs", action="store_true", help="run each kernel also before the one in front of it has ended (programmatic dependent launch)")
     parser.add_argument("--show", action="store_true", help="print the definition of every seed, and run none")
     parser.add_argument("--no-shrink", action="store_true")
     args = parser.parse_args(arguments)
-    if args.shapes and (args.views or args.mixed or args.wide or args.long_rows):
-        parser.error("--shapes changes the sizes of calls, but --views, --mixed, --wide and --long-rows write sizes into the definition; combine it with --graphs, --sides, --narrow, or nothing")
+    if args.shapes and (args.views or args.mixed or args.long_rows):
+        parser.error("--shapes changes the sizes of calls, but --views, --mixed and --long-rows write sizes into the definition; combine it with --graphs, --wide, --sides, --narrow, or nothing")
     device = "cuda" if args.gpu else "cpu"
-    family = LONG_ROWS if args.long_rows else VIEWS if args.views else MIXED if args.mixed else WIDE if args.wide else SIZED if args.graphs and args.shapes else GRAPHS if args.graphs else TWO_SIDES if args.sides else NARROW if args.narrow else ""
+    family = LONG_ROWS if args.long_rows else VIEWS if args.views else MIXED if args.mixed else WIDE_SIZED if args.wide and args.shapes else WIDE if args.wide else SIZED if args.graphs and args.shapes else GRAPHS if args.graphs else TWO_SIDES if args.sides else NARROW if args.narrow else ""
     largest = args.elems or (LARGEST_LONG_ROWS if args.long_rows else LARGEST_ELEMS[device])
     seeds = list(range(args.seed, args.seed + args.count))
     if args.show:

@@ -259,13 +259,17 @@ class Case:
 
 
 def extent_of(axis: Any, sizes: Mapping[str, int]) -> int:
-    """Return the extent of an axis: of a loop, or of a tuple of factors, each a loop or what a slice ("low", "high"), pad or cat made of other axes."""
+    """Return the extent of an axis: of a loop, or of a tuple of factors, each a loop or what a slice ("low", "high", "low half", "first"), pad or cat made of other axes."""
     if isinstance(axis, str):
         return sizes.get(axis, 1)
     if axis[:1] == ("cat",):
         return extent_of(axis[1], sizes) + extent_of(axis[2], sizes)
     if axis[:1] == ("pad",):
         return extent_of(axis[1], sizes) + axis[2]
+    if axis[:1] == ("first",):
+        return min(extent_of(axis[1], sizes), axis[2])
+    if axis[:1] == ("low half",):
+        return extent_of(axis[1], sizes) // 2
     if axis[:1] in (("low",), ("high",)):
         return (extent_of(axis[1], sizes) + 1) // 2
     return math.prod(extent_of(factor, sizes) for factor in axis)

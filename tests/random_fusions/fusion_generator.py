@@ -18,6 +18,7 @@ from mixed_generator import Mixed
 from sized_generator import sized_case
 from view_generator import view_case
 from wide_generator import Wide
+from wide_sized_generator import wide_sized_case
 
 from weft import DataType, FusionDefinition
 
@@ -525,6 +526,8 @@ MIXED = "mixed graphs"
 """Graphs of everything, with arguments of every kind: scalar inputs, CPU scalars, sizes as shapes, empty tensors (`mixed_generator`)."""
 WIDE = "wide graphs"
 """Graphs of what the others leave out: narrow floats, reshapes of any sizes, computed positions, batched products (`wide_generator`)."""
+WIDE_SIZED = "wide graphs of any size"
+"""Such graphs whose definition has no sizes (`wide_sized_generator`)."""
 NARROW = "narrow types"
 """The usual fusions, with inputs and outputs of floats of 8 and 4 bits among them."""
 ROWS, ROW_ELEMS = (1, 5, 66, 132, 133, 140, 270), (4096, 6000, 8192, 8200, 9999, 10000, 12288, 16384, 16388, 20000, 24576, 32768, 40001, 65536, 70000)
@@ -537,13 +540,15 @@ def long_rows(rng: random.Random, largest_elems: int) -> dict[str, int]:
 
 
 def random_case(seed: int, largest_elems: int = 4000, family: str = "") -> Case:
-    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, GRAPHS, SIZED, MIXED, WIDE, NARROW, or any of FAMILIES."""
+    """Return the fusion of a seed; `largest_elems` bounds the product of its loops. family: LONG_ROWS, TWO_SIDES, VIEWS, GRAPHS, SIZED, MIXED, WIDE, WIDE_SIZED, NARROW, or any of FAMILIES."""
     if family == GRAPHS:
         return everything_case(seed, largest_elems, family)
     if family == MIXED:
         return everything_case(seed, largest_elems, family, kind=Mixed, is_mixed=True)
     if family == WIDE:
         return everything_case(seed, largest_elems, family, kind=Wide, is_mixed=True)
+    if family == WIDE_SIZED:
+        return wide_sized_case(seed, family)
     if family == SIZED:
         return sized_case(seed, family)
     if family == VIEWS:

@@ -30,6 +30,11 @@ Found = tuple[int, str, Outcome]
 """Seed, family, outcome."""
 
 
+LOST = "lost"
+"""The outcome of a seed whose process has no GPU any more, since a kernel of another one has failed there."""
+_failed_on_the_gpu: list[int] = []
+
+
 def start_worker() -> None:
     import torch
 
@@ -65,12 +70,29 @@ def run_seed_in_pairs(seed: int, device: str, largest_elems: int, family: str = 
 def run_seed(seed: int, device: str, largest_elems: int, family: str = "", tune: bool = False, shapes: int = 0) -> Found:
     """Check the fusion of a seed; an error outside of the call under test is a failure too. tune: compute each kernel by one of its candidates, at random.
     shapes: at how many sizes, with one definition; 0: at its own."""
+    if _failed_on_the_gpu:
+        return seed, family, Outcome(LOST)
     try:
         case = random_case(seed, largest_elems, family)
     except Exception as error:  # noqa: BLE001  (an op that a definition may have was refused)
         return seed, family, Outcome(f"{type(error).__name__} in the definition", f"{error}\n{traceback.format_exc(limit=-4)}")
     with any_candidate(seed) if tune else contextlib.nullcontext():
-        return seed, case.family, run_case(case, device, shapes, largest_elems)
+        outcome = run_case(case, device, shapes, largest_elems)
+    if device == "cuda" and (trouble := gpu_trouble()):
+        _failed_on_the_gpu.append(seed)
+        outcome = outcome if outcome.is_failure else Outcome("GPU error", trouble)
+    return seed, case.family, outcome
+
+
+def gpu_trouble() -> str:
+    """Return why this process cannot use the GPU any more, or ""."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 @contextlib.contextmanager
@@ -102,13 +124,21 @@ def run_seeds(seeds: Sequence[int], device: str, jobs: int, seconds: float = flo
     """Yield (seed, family, outcome) as they come, until the time is over. family: of all of them. pairs: with kernels that start early."""
     stop = time.monotonic() + seconds
     largest = largest_elems or LARGEST_ELEMS[device]
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
-        waiting = [pool.submit(run_seed_in_pairs if pairs else run_seed, seed, device, largest, family, tune, shapes) for seed in seeds]
-        for future in waiting:
-            if time.monotonic() > stop:
-                pool.shutdown(cancel_futures=True)  # waiting: the end of the block would take the cancelling back
-                return
-            yield future.result()
+    remaining = list(seeds)
+    while remaining:
+        lost: list[int] = []
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=start_worker) as pool:
+            waiting = [pool.submit(run_seed_in_pairs if pairs else run_seed, seed, device, largest, family, tune, shapes) for seed in remaining]
+            for future in waiting:
+                if time.monotonic() > stop:
+                    pool.shutdown(cancel_futures=True)  # waiting: the end of the block would take the cancelling back
+                    return
+                found = future.result()
+                if found[2].kind == LOST:
+                    lost.append(found[0])
+                else:
+                    yield found
+        remaining = lost
 
 
 def shrunk(seed: int, outcome: Outcome, device: str, largest_elems: int, family: str = "", limit_s: float = 60.0) -> str:

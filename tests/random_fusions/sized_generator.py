@@ -225,11 +225,11 @@ class Sized:
             del self.made[made:], self.nodes[nodes:], self.inputs[inputs:]
 
 
-def sized_case(seed: int, family: str, most_ops: int = 20) -> Case:
-    """Return the graph of a seed; its sizes are those of the first call."""
+def sized_case(seed: int, family: str, most_ops: int = 20, kind: type[Sized] = Sized) -> Case:
+    """Return the graph of a seed; its sizes are those of the first call. kind: of the graph."""
     rng = random.Random(f"weft {family}{seed}")
     while True:
-        graph = Sized(rng)
+        graph = kind(rng)
         graph.input(graph.labels)
         for _ in range(rng.choice((0, 1, 2))):
             graph.input(graph.labels if rng.random() < 0.5 else tuple(rng.choice(graph.labels) for _ in range(rng.randint(1, 3))))

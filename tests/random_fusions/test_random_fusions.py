@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fusion_case import Case, Node, Ref, TensorInput
 from fusion_check import Outcome, check, check_shapes, difference
-from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, WIDE, random_case
+from fusion_generator import GRAPHS, LONG_ROWS, MIXED, NARROW, SIZED, TWO_SIDES, VIEWS, WIDE, WIDE_SIZED, random_case
 from fusion_runner import run_seed, shrunk
 from fusion_shrink import shrink
 from wide_generator import Wide
@@ -86,6 +86,14 @@ def test_wide_graphs_draw_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graphs_at_several_sizes(seed: int) -> None:
     """One definition of several kernels, without any size in it, at four shapes: nothing wrong, and nothing declined."""
     outcome = check_shapes(random_case(seed, GRAPHS_ELEMS, SIZED), "cpu", 4, GRAPHS_ELEMS)
+    if outcome.kind not in ("ok", "ill-conditioned"):
+        pytest.fail(f"{outcome.kind}: {outcome.detail}")
+
+
+@pytest.mark.parametrize("seed", WIDE_SEEDS[:4])
+def test_graphs_of_what_the_others_leave_out_at_several_sizes(seed: int) -> None:
+    """Turned, repeated and sorted axes, computed positions, scatters, random numbers, without any size in the definition: nothing wrong at three shapes."""
+    outcome = check_shapes(random_case(seed, 600, WIDE_SIZED), "cpu", 3, 600)
     if outcome.kind not in ("ok", "ill-conditioned"):
         pytest.fail(f"{outcome.kind}: {outcome.detail}")
 
