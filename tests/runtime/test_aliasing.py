@@ -114,6 +114,23 @@ def test_an_update_that_turns_a_reshape_reads_it_before() -> None:
     assert_same([x], [expected])
 
 
+def test_a_result_in_a_misaligned_input_is_read_element_by_element() -> None:
+    """A later kernel reads, in another shape, what was written in place: it lies where the input lies, and not like a fresh buffer."""
+
+    def build(fd: FusionDefinition) -> None:
+        x = tensor(fd, 2)
+        y = fd.ops.add(x, 2.0)
+        z = fd.ops.reshape(y, [12, 12])
+        fd.add_output(fd.ops.mul(z, fd.ops.sum(z, [1], True)))
+        fd.add_output(y, x)
+
+    fd, x = define(build), torch.randn(147)[1:145].view(9, 16)
+    wanted = x + 2
+    z = wanted.view(12, 12)
+    assert_same(fd.execute([x]), [z * z.sum(1, keepdim=True)])
+    assert_same([x], [wanted])
+
+
 def test_an_input_that_is_replaced_by_something_else_is_read_before() -> None:
     """The output written into x does not depend on x, so that nothing orders its write after the reading of x."""
 

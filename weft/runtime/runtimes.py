@@ -325,15 +325,20 @@ def sizes_of(shared: SharedDefinition, bound: Bound, arch: Arch) -> Sizes:
 
 
 def alignments_bits(shared: SharedDefinition, use: KernelUse, sizes: Sizes) -> dict[str, int]:
-    """Return the alignment of every tensor that the kernel reads or writes; fresh buffers are aligned for every access, views as what they show."""
+    """Return the alignment of every tensor that the kernel reads or writes; fresh buffers are aligned for every access, views as what they show.
+
+    A result that an earlier kernel writes into an input lies where that input lies.
+    """
     bits: dict[str, int] = {}
+    inside = {input_name(value): alias for value, alias in zip(sizes.buffers, shared.outputs.alias) if alias is not None}
     shown: dict[Val, Val] = {step.output: step.source for step in sizes.plan.steps if isinstance(step, ViewStep)}
     for own, value in zip(use.part.fusion.inputs(), use.inputs):
         if not isinstance(own, TensorView):
             continue  # scalars have numbers of their own: S0 is not T0
         while value in shown:
             value = shown[value]
-        bound = sizes.bound.tensors.get(sizes.places.get(input_name(value), -1))
+        name = input_name(value)
+        bound = sizes.bound.tensors.get(sizes.places.get(name, inside.get(name, -1)))
         bits[f"T{own.name}"] = (VECTOR_BYTES if bound is None else bound.alignment_bytes) * 8
     for place, output in zip(use.outputs, use.part.fusion.outputs()):
         alias = shared.outputs.alias[place] if place < len(shared.outputs.alias) else None
