@@ -97,6 +97,13 @@ extern "C" __global__ void cluster_barrier(long long* out) {
   for (int i = 0; i < STEPS; ++i) { asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }
   if (threadIdx.x == 0 && blockIdx.x == 0) out[0] = clock64() - start;
 }
+
+extern "C" __global__ void cluster_relaxed(long long* out) {
+  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+  long long start = clock64();
+  for (int i = 0; i < STEPS; ++i) { asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }
+  if (threadIdx.x == 0 && blockIdx.x == 0) out[0] = clock64() - start;
+}
 """
 
 
@@ -195,10 +202,9 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
     empty = bench.us(bench.run("empty", 1, 32))
     together = bench.us(bench.run("empty", sms, 512, cooperative=True))
     barrier = {warps: bench.clocks("block_barrier", 1, warps * 32) for warps in (2, 4, 8, 16, 32)}
-    clusters = {}
-    for size in (2, 4, 8, 16):
-        if size <= arch.max_cluster_blocks:
-            clusters[size] = bench.clocks("cluster_barrier", size, 256, cluster=size)
+    sizes = [size for size in (2, 4, 8, 16) if size <= arch.max_cluster_blocks and arch.max_cluster_blocks > 1]
+    clusters = {size: bench.clocks("cluster_barrier", size, 256, cluster=size) for size in sizes}
+    relaxed = {size: bench.clocks("cluster_relaxed", size, 256, cluster=size) for size in sizes}
     counters = torch.zeros(64, dtype=torch.int32, device="cuda")
     meetings = {}
     for blocks in (sms // 2, sms, 2 * sms, 4 * sms):
@@ -249,7 +255,7 @@ def measured() -> tuple[dict[str, float], dict[str, object]]:
         "fma_per_clock_and_scheduler": 4 * 1024 / 32 / 4 / bench.clocks("arithmetic", 1, 1024, (), [("float", 1.0)]),
         "copy_bytes_per_s": (1 << 30) / copy_us(1 << 30, "cuda") * 1e6, "read_bytes_per_s": rates["dram"],
         "sm_bytes_per_s": rates["sm"], "barriers": barrier, "clusters": clusters,
-        "meetings": meetings,
+        "clusters_without_fence": relaxed, "meetings": meetings,
     }  # fmt: skip
     return figures, more
 

@@ -17,7 +17,7 @@ from weft.arch import Arch
 from weft.schedulers.cost.parts import FITTED, Fitted
 from weft.schedulers.row_ways import Ways, find_ways
 
-FREE = {"random": (20.0, 35.0, 50.0, 70.0, 85.0, 100.0), "preference": (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12)}
+FREE = {"preference": (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12)}
 """Numbers that these cases decide, and the values that are tried; others are fitted to kernels for rows and columns (`fit_cost.py`)."""
 WIDTHS, ROWS = (2048, 4096, 8192, 16384), (132, 512, 4096, 16384)
 """Where the classes of widths and row counts meet."""

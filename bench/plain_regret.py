@@ -30,7 +30,10 @@ from weft.schedulers.pointwise_heuristic import Candidates, in_order
 from weft.schedulers.reduction_heuristic import BLOCK_THREADS, MOST_CLUSTER, MOST_SHIFTED_UNROLL
 
 RECORD, POINTWISE = RESULTS / "plain.json", RESULTS / "pointwise.json"
-"""The second: 263 pointwise definitions and sizes of new seeds, and 67 of the first record, with the choices of rules and of the model."""
+"""Of an H200. The second: 263 pointwise definitions and sizes of new seeds, and 67 of the first record, with the choices of rules and of the model. Since
+these were timed, indices are divided by factors of the host: their kernels of several axes in one loop ("spread") were slower than such kernels are now."""
+H100_RECORD = RESULTS / "plain_h100.json"
+"""Of an H100, of new seeds, after that change: pointwise kernels with a spread operand, transposes, reductions."""
 MOST_MISSED = 1.1
 """The fastest candidate that was timed over the fastest kernel, in a case that can judge."""
 LEAST_KERNELS = 3
@@ -49,18 +52,22 @@ class Timed:
 
 
 def read(paths: Sequence[Path]) -> list[Timed]:
-    """Read records; kernels that failed are left out."""
+    """Read records."""
+    return timed_of([found for path in paths for found in json.loads(path.read_text(encoding="utf-8"))["cases"]])
+
+
+def timed_of(cases: Sequence[dict[str, Any]]) -> list[Timed]:
+    """Return the cases of a record; kernels that failed are left out."""
     out = []
-    for path in paths:
-        for found in json.loads(path.read_text(encoding="utf-8"))["cases"]:
-            spec = PlainSpec.from_json(found["spec"])
-            kernels = [k for k in found.get("kernels", ()) if k[0] is not None]
-            if len(kernels) < LEAST_KERNELS:
-                continue
-            params = [_params(spec, k[4:]) for k in kernels]
-            chosen = _params(spec, found["chosen"])
-            place = params.index(chosen) if chosen in params else None
-            out.append(Timed(spec, params, np.array([k[0] for k in kernels]), place, found["copy_us"]))
+    for found in cases:
+        spec = PlainSpec.from_json(found["spec"])
+        kernels = [k for k in found.get("kernels", ()) if k[0] is not None]
+        if len(kernels) < LEAST_KERNELS:
+            continue
+        params = [_params(spec, k[4:]) for k in kernels]
+        chosen = _params(spec, found["chosen"])
+        place = params.index(chosen) if chosen in params else None
+        out.append(Timed(spec, params, np.array([k[0] for k in kernels]), place, found["copy_us"]))
     return out
 
 

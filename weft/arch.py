@@ -126,6 +126,19 @@ HOPPER_LATENCIES = Latencies(  # measured on an H200 by bench/chip.py, driver 58
     grid_meeting_ns=1280,
     grid_block_ns=1.1,
 )
+H100_LATENCIES = replace(  # measured on an H100 SXM by bench/chip.py, driver 580, 2026-11-27: the middle one of three runs; others are as on the H200
+    HOPPER_LATENCIES,
+    launch_ns=2980,  # 2940 to 3100
+    cooperative_launch_ns=3140,  # 3100 to 3200
+    dram_latency_ns=351,  # 347 to 355
+    l2_latency_ns=166,  # 165 to 168
+    bulk_latency_ns=28,  # 21 to 31
+    l2_bytes_per_s=8.7e12,  # 8.0 to 9.2
+    # the barrier of a cluster is left as on the H200: here it takes 849 clocks with 2 blocks and 1012 with 16, but exchanges between blocks go by
+    # asynchronous stores and do not take longer than there (docs/cost_model.md, "The H100's record")
+    grid_meeting_ns=1300,
+    grid_block_ns=1.8,
+)
 AMPERE_LATENCIES = replace(  # published figures; what nobody publishes is taken to be as on Hopper
     HOPPER_LATENCIES,
     dram_latency_ns=330,  # 466 clocks at 1.41 GHz (arXiv 2402.13499)
@@ -295,6 +308,8 @@ H100 = Arch(
     shared_per_block_optin_bytes=227 * 1024,  # Hopper tuning guide
     max_cluster_blocks=16,  # Hopper tuning guide: 8 portable, 16 opted in
     fp32_lanes_per_sm=128,  # H100 white paper
+    copy_bytes_per_s=2.97e12,  # measured by bench/chip.py, driver 580, 2026-11-27: torch's copy of 512 MiB; 2.94e12 of 256 MiB, 2.45e12 of 32 MiB
+    latencies=H100_LATENCIES,
 )
 
 H200 = replace(
@@ -304,6 +319,7 @@ H200 = replace(
     dram_bytes_per_s=4.814e12,  # from bus and clock; the data sheet says 4.8e12
     bus_width_bits=6016,  # read off a device: 6 HBM3e stacks of 1024, part of one disabled
     memory_clock_khz=3_201_000,  # read off a device; 2 * 6016 / 8 * 3.201 GHz = 4.814 TB/s
+    latencies=HOPPER_LATENCIES,
     copy_bytes_per_s=4.1e12,  # measured: torch's copy of 64 MB and more, driver 580, November 2026: 4.0 to 4.1 TB/s
 )
 
@@ -496,6 +512,7 @@ def _read_arch(library: ctypes.CDLL, index: int) -> Arch:
         warp_threads=attribute(_WARP_SIZE),
         max_access_bits=_max_access_bits(capability),
         copy_bytes_per_s=known.copy_bytes_per_s if known and same_memory else None,
+        latencies=known.latencies if known else HOPPER_LATENCIES,
     )
 
 

@@ -44,7 +44,8 @@ def test_numbers_fitted_without_a_family_a_width_or_a_row_class_choose_well_in_i
     found = left_out(cases_of(ROWS, H200))
     assert {kind for kind, _ in found} == {"family", "widths", "rows"} and len(found) == 15
     assert max(mean_regret(regrets) for regrets in found.values()) <= MOST_MEAN
-    assert max(regret for regrets in found.values() for regret in regrets) <= 0.033
+    most = sorted(max(regrets) for regrets in found.values())
+    assert most[-2] <= 0.03 and most[-1] <= 0.033  # one class of 15 has one case beyond the bar (docs/cost_model.md)
 
 
 def test_a_choice_with_params_that_were_not_measured_has_no_regret() -> None:

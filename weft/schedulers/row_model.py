@@ -23,6 +23,7 @@ from .cost.parts import (
     FITTED,
     MUFU_CLOCKS,
     OP_INSTRUCTIONS,
+    RANDOM_INSTRUCTIONS,
     RESULT_INSTRUCTIONS,
     STEP_INSTRUCTIONS,
     Fitted,
@@ -145,7 +146,7 @@ class _Cost:
         mufu = facts.mufu + (again and facts.recompute_has_exact_exp)
         accesses = max(1, facts.vectorizable_inputs) + facts.broadcast_operands + (facts.output_bits > 0)
         self.instructions = how.vector * ops * OP_INSTRUCTIONS + accesses * ACCESS_INSTRUCTIONS
-        self.bounds = (c.predicate + c.random * facts.has_rng) * how.has_bounds
+        self.bounds = (c.predicate + RANDOM_INSTRUCTIONS * facts.has_rng) * how.has_bounds
         self.mufu = how.vector * mufu * MUFU_CLOCKS / 2
 
     def chain_ns(self) -> float:

@@ -14,9 +14,11 @@ from ...arch import MUFU_LANES, SUB_PARTITIONS, WARP_THREADS, Arch, Latencies
 
 OP_INSTRUCTIONS, ACCESS_INSTRUCTIONS, RESULT_INSTRUCTIONS, STEP_INSTRUCTIONS = 0.76, 6.5, 50.0, 60.0
 """Of a thread: for an operation that the op registry counts, an access to memory, a result of a row, a step. Source: machine code of 73 kernels (sm_90a)."""
-DIVISION_INSTRUCTIONS = 20.0
-"""Of a thread, for an index that is divided by a size of the call. Counted in machine code of 206 pointwise kernels (sm_90a): 20, and 30 where it shares no
-reciprocal with another."""
+DIVISION_INSTRUCTIONS = 5.0
+"""Of a thread, for an index that is divided by a size of the call, whose factor the host computes (`device/divide.cuh`): a shift, a product, a shift; a second
+product and a difference for the remainder."""
+RANDOM_INSTRUCTIONS = 87.0
+"""Of a thread, for the random numbers of a vector that shares their rounds with no other: one call of Philox in machine code (sm_90a); further ones take 62."""
 MUFU_CLOCKS = WARP_THREADS * SUB_PARTITIONS / MUFU_LANES
 """Of a scheduler for one special function of a warp."""
 FETCH_NS = 2.0
@@ -25,13 +27,12 @@ FETCH_NS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The numbers that are fitted, the same for all chips and templates. bench/fit_cost.py makes the first eight, bench/fit_ways.py the last two.
+    """The numbers that are fitted, the same for all chips and templates. bench/fit_cost.py makes the first eight, bench/fit_ways.py the last one.
 
     latency, l2: of memory and of L2 while they are busy, over that of a lone load. sharpness: how far the slowest of several bounds hides the others.
     cluster: of an exchange in a cluster over a bare barrier of it. bulk: clocks of the thread that issues a bulk copy. spill: instructions for each register
-    that a thread lacks. alone: clocks of a warp between two of its instructions. predicate: instructions for a vector that asks whether it exists; random:
-    more of them where it draws random numbers, whose rounds it then shares with no other vector. preference: how much faster a pipeline must be predicted
-    to be taken instead of rows in registers.
+    that a thread lacks. alone: clocks of a warp between two of its instructions. predicate: instructions for a vector that asks whether it exists.
+    preference: how much faster a pipeline must be predicted to be taken instead of rows in registers.
     """
 
     latency: float = 2.76
@@ -42,7 +43,6 @@ class Fitted:
     spill: float = 20.1
     alone: float = 3.29
     predicate: float = 38.8
-    random: float = 85.0
     preference: float = 0.1
 
 

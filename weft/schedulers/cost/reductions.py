@@ -84,7 +84,8 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
     lines = np.maximum(WARP_THREADS * v * bits / 8 / LINE_BYTES, WARP_THREADS / np.minimum(WARP_THREADS, p.bdimx))
     visit = piece if p.is_outer else np.minimum(run * bits / 8, piece * p.unroll)
     visit = np.maximum(1.0, visit)
-    cost = np.maximum(1.0, SECTOR_BYTES / visit) if p.is_outer else piece_cost(visit)  # blocks of neighbouring columns run at the same time
+    # blocks of neighbouring columns run at the same time; of a row, what one access of a block takes is a piece as well, since other rows' come between
+    cost = np.maximum(1.0, SECTOR_BYTES / visit) if p.is_outer else piece_cost(visit) + piece_cost(piece) - 1.0
     accesses = vectors * inputs * (SHIFTED_ACCESSES if p.overlaps else 1)
     # folding
     is_folded, warps = folded > 1, np.ceil(threads / WARP_THREADS)
