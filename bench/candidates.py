@@ -2,6 +2,7 @@
 
     python bench/candidates.py [OUT.json] [--count 200] [--kernels 24] [--seconds 150] [--first 0] [--processes 24]
     python bench/candidates.py OUT.json --compile [...]     no GPU: compiles the same kernels into the disk cache, so that timing them is short
+    python bench/candidates.py --softmax [...]              softmax with sums of columns, whose maximum and sum may be one reduction
     python bench/candidates.py --plain [...]                pointwise kernels, plain reductions and transposes
     python bench/candidates.py OUT.json --cases CASES.json  the definitions and params of a file: {"cases": [{"spec": [...], "params": [[...], ...]}, ...]}
     python bench/candidates.py --cpu-smoke
@@ -35,7 +36,7 @@ import plain_definitions
 import torch
 from measure import RESULTS, about, device_of, medians_in_turn, moved_bytes, parser
 from plain_definitions import PlainSpec
-from two_sided_definitions import Spec, benchmark_specs, definition, fill, inputs_of, random_spec, seen_of
+from two_sided_definitions import Spec, benchmark_specs, definition, fill, inputs_of, random_softmax, random_spec, seen_of
 
 from weft import FusionDefinition
 from weft.arch import Arch, arch_by_name, arch_of_device
@@ -75,6 +76,8 @@ def cases_of(a: argparse.Namespace) -> Iterator[Case]:
     """Return the cases of a file; else the benchmark's, then random ones; of the templates without kept rows random ones."""
     if a.cases:
         return map(case_from_json, json.loads(Path(a.cases).read_text(encoding="utf-8"))["cases"])
+    if a.softmax:
+        return ((random_softmax(seed), None) for seed in itertools.count(a.first))
     if a.plain:
         return ((plain_definitions.random_spec(seed), None) for seed in itertools.count(a.first))
     return ((spec, None) for spec in itertools.chain(benchmark_specs(), (random_spec(seed) for seed in itertools.count(a.first))))
@@ -94,15 +97,20 @@ def chosen_candidates(spec: AnySpec, arch: Arch, count: int) -> list[Any]:
         return plain_definitions.tried(spec, arch, count)
     seen = seen_of(spec)
     choice, _ = choose_inner_outer(seen.facts, arch, seen.is_loadable)
-    candidates = Candidates(seen.facts, arch, seen.is_loadable, SLACK)
-    made = candidates.table()
-    times = time_ns(work_of(made, candidates.facts_of_rows, arch), arch)
-    order, third = np.argsort(times, kind="stable"), count // 3
-    near = max(third, int(np.sum(times < NEAR * times[order[:1]])))
-    drawn = random.Random(str(spec))
-    some = [drawn.sample(part, min(len(part), third)) for part in (order[third:near].tolist(), order[near:].tolist())]
-    found = [candidates.params(made, place) for place in (*order[:third], *some[0])]
-    return list(dict.fromkeys([choice, *found, *(varied(candidates.params(made, place), drawn) for place in some[1])]))
+    found, drawn = [choice], random.Random(str(spec))
+    has_two_forms = seen.facts.online is not None
+    for is_online in (False, True)[: 1 + has_two_forms]:
+        candidates = Candidates(seen.facts, arch, seen.is_loadable, SLACK, is_online=is_online)
+        if is_online and candidates.vector == 1:
+            continue
+        made = candidates.table()
+        times = time_ns(work_of(made, candidates.facts_of_rows, arch), arch)
+        order, third = np.argsort(times, kind="stable"), count // 3 // (1 + has_two_forms)
+        near = max(third, int(np.sum(times < NEAR * times[order[:1]])))
+        some = [drawn.sample(part, min(len(part), third)) for part in (order[third:near].tolist(), order[near:].tolist())]
+        found += [candidates.params(made, place) for place in (*order[:third], *some[0])]
+        found += [varied(candidates.params(made, place), drawn) for place in some[1]]
+    return list(dict.fromkeys(found))
 
 
 def varied(params: InnerOuterParams, drawn: random.Random) -> InnerOuterParams:
@@ -269,7 +277,7 @@ def supervise(a: argparse.Namespace, folder: Path) -> list[list[Any]]:
     """Keep the processes at work; return the kernels that killed one."""
     died: list[list[Any]] = []
     command = [sys.executable, __file__, "--worker", str(folder), "--until", str(a.until), "--count", str(a.count), "--first", str(a.first)]
-    command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke + ["--compile"] * a.compile + ["--plain"] * a.plain
+    command += ["--kernels", str(a.kernels)] + ["--cpu-smoke"] * a.cpu_smoke + ["--compile"] * a.compile + ["--plain"] * a.plain + ["--softmax"] * a.softmax
     command += ["--cases", a.cases] * bool(a.cases)
     running = [subprocess.Popen(command) for _ in range(a.processes)]
     while running:
@@ -314,6 +322,7 @@ def main() -> None:
     arguments.add_argument("--until", type=float, help=argparse.SUPPRESS)
     arguments.add_argument("--compile", action="store_true", help="compile only, for an H200, without a GPU")
     arguments.add_argument("--plain", action="store_true", help="pointwise kernels, plain reductions and transposes instead")
+    arguments.add_argument("--softmax", action="store_true", help="softmax with sums of columns instead")
     arguments.add_argument("--cases", help="a file of definitions and params to time")
     a = arguments.parse_args()
     device = "cpu" if a.compile else device_of(a)

@@ -86,9 +86,9 @@ def read(paths: Sequence[Path], arch: Arch, most_spill_bytes: int = FEW_SPILL_BY
                 continue
             spec = Spec(*found["spec"])
             seen = seen_of(spec)
-            candidates = Candidates(seen.facts, arch, seen.is_loadable)
-            rows = dataclasses.asdict(candidates.facts_of_rows)
+            of_form = [dataclasses.asdict(Candidates(seen.facts, arch, seen.is_loadable, is_online=form).facts_of_rows) for form in (False, True)]
             for values in good:
+                rows = of_form[values.get("is_online", False)]
                 for name, column in columns.items():
                     value = values.get(name, False)  # records made before a param was there
                     column.append(LOADS.index(value) if name == "loads" else FILLS.index(value) if name == "fill" else value)
@@ -101,7 +101,7 @@ def read(paths: Sequence[Path], arch: Arch, most_spill_bytes: int = FEW_SPILL_BY
                 spills.append(values["spill_bytes"] or 0)
             specs.append(spec)
             copies.append(found["copy_us"])
-    are_bool = ("is_reread", "project_to_inputs", "is_behind")
+    are_bool = ("is_reread", "project_to_inputs", "is_behind", "is_online")
     kernels = Kernels(**{name: np.array(values, dtype=bool if name in are_bool else float) for name, values in columns.items()})
     rows_of = Rows(**{name: np.array(values, dtype=float) for name, values in facts.items()})
     fits = needed_registers(kernels, rows_of) <= kernels.max_registers

@@ -25,6 +25,7 @@ from weft.schedulers.two_sides import TwoSidedAnalysis, TwoSidedFacts
 SCHEDULER = InnerOuterPersistent()
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 KEEP = 0.9
+SOFTMAX = ("softmax", "log softmax")
 MODEL_WIDTHS = (
     384, 640, 768, 1152, 1280, 1536, 1600, 1792, 2304, 2560, 2880, 3072, 3584, 5120, 5376, 6144, 7168, 10240, 11008, 12288, 14336, 18432, 24576,
 )  # fmt: skip
@@ -36,7 +37,8 @@ MOST_BYTES = 400 << 20
 class Spec:
     """A definition and its sizes.
 
-    norm: "rms", "layer" (statistics are inputs), "rms inside", "layer inside" (they are computed), "sums" (sums of rows and columns, beside each other).
+    norm: "rms", "layer" (statistics are inputs), "rms inside", "layer inside" (they are computed), "sums" (sums of rows and columns, beside each other),
+    "softmax" and "log softmax" (forward; no gradients, so no residual, mask or gate).
     residual: a gradient that is added. mask: of dropout. gate: the gradient goes back through a SiLU. sums: column results. wide_columns: these are float.
     """
 
@@ -63,7 +65,7 @@ class Spec:
 
     @property
     def matrices(self) -> int:
-        return 1 + (self.norm != "sums") + self.residual + self.gate
+        return 1 + (self.norm not in ("sums", *SOFTMAX)) + self.residual + self.gate
 
     @property
     def moved_bytes(self) -> int:
@@ -94,6 +96,12 @@ def definition(spec: Spec) -> FusionDefinition:
     with FusionDefinition() as fd:
         ops = fd.ops
         x = ops.cast(matrix(fd, dtype), DataType.Float)
+        if spec.norm in SOFTMAX:
+            y = ops.mul(_softmax(fd, spec, x), _weight(fd, spec, dtype, x))
+            output(fd, y, dtype)
+            for value in (y, ops.mul(y, y), ops.mul(y, x), x)[: spec.sums]:
+                output(fd, ops.sum(value, [0]), DataType.Float if spec.wide_columns else dtype)
+            return fd
         if spec.norm == "sums":
             y = _gated(fd, x, ops.cast(matrix(fd, dtype), DataType.Float)) if spec.gate else x
             y = ops.mul(y, _weight(fd, spec, dtype, x))
@@ -121,6 +129,14 @@ def definition(spec: Spec) -> FusionDefinition:
         for value in (ops.mul(g, normed), g, d, wg)[: spec.sums]:
             output(fd, ops.sum(value, [0]), DataType.Float if spec.wide_columns else dtype)
     return fd
+
+
+def _softmax(fd: FusionDefinition, spec: Spec, x: Any) -> Any:
+    ops = fd.ops
+    below = ops.sub(x, ops.max(x, [1], True))
+    e = ops.exp(below)
+    total = ops.sum(e, [1], True)
+    return ops.mul(e, ops.reciprocal(total)) if spec.norm == "softmax" else ops.sub(below, ops.log(total))
 
 
 def _normed(fd: FusionDefinition, spec: Spec, x: Any, inv: Any) -> tuple[Any, Any]:
@@ -227,6 +243,15 @@ def random_spec(seed: int) -> Spec:
     if drawn.random() < 0.5 and rows >= 8:
         rows = 1 << (rows.bit_length() - 1)
     return dataclasses.replace(spec, rows=rows, columns=columns)
+
+
+def random_softmax(seed: int) -> Spec:
+    """Return the spec of a softmax whose columns are summed, with the sizes and types of the random spec of this seed."""
+    drawn, like = random.Random(f"softmax {seed}"), random_spec(seed)
+    norm = drawn.choices(SOFTMAX, (70, 30))[0]
+    rows = min(65536, max(1, round(like.rows * like.moved_bytes / (like.rows * like.columns) / (2 * DTYPES[like.dtype].itemsize))))
+    return Spec(norm, like.dtype, rows, like.columns, weight=drawn.choices(("none", "plain"), (70, 30))[0], sums=drawn.choices((1, 2, 3), (75, 15, 10))[0],
+                wide_columns=like.wide_columns)
 
 
 def _columns(drawn: random.Random) -> int:

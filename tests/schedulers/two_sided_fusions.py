@@ -230,14 +230,18 @@ PHASED_WAYS: dict[str, dict[str, Any]] = {
 
 
 @contextlib.contextmanager
-def forced(way: str) -> Iterator[None]:
-    """Let every two-sided fusion take this way, whatever would be chosen; "" leaves the choice."""
+def forced(way: str, *, only_online: bool = False, **values: Any) -> Iterator[None]:
+    """Let every two-sided fusion take this way, whatever would be chosen, and these values of params; "" leaves the choice.
+
+    only_online: among kernels with a maximum and the sum of exponentials as one reduction.
+    """
     choose = template.choose_inner_outer
 
     def chosen(facts, arch, *more):  # noqa: ANN001, ANN002, ANN202
-        params, trace = choose(facts, arch, *more)
+        params, trace = choose(facts.online if only_online else facts, arch, *more)
+        params = dataclasses.replace(params, is_online=only_online)
         fields = {**PLAIN, **PHASED, **PHASED_WAYS[way]} if way in PHASED_WAYS else {**PLAIN, **WAYS[way]} if way else {}
-        params = dataclasses.replace(params, **fields)
+        params = dataclasses.replace(params, **{**fields, **values})
         whole = params.has_whole_steps and facts.rows.iteration_elems % params.row_unroll == 0
         return dataclasses.replace(params, has_whole_steps=whole), trace
 

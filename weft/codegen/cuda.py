@@ -23,7 +23,7 @@ from ..lower.kernel_ir import (
     ScaledCast, Statement, StoreScales, TensorTile, ThreadGroup, TurnTile, Unswitched, bytes_of, walk,
 )  # fmt: skip
 from ..lower.kernel_sync import Sync
-from ..lower.state import LANE_TYPES
+from ..lower.state import absorbs_lanes
 from ..lower.program import HostCheck, KernelProgram, LineOrigin, Need, Param, RandomParam, TensorMapParam, TensorParam, WorkParam
 from ..ops.monoids import MONOIDS, Monoid
 from ..ops.registry import lookup
@@ -258,8 +258,7 @@ class CudaWriter:
         """Write the fold of one element, or of one vector of them, into what this thread has folded."""
         output, dtype = s.outputs[0], s.outputs[0].buffer.dtype
         monoid = self.monoid(s.expr, dtype)
-        is_absorbed = any(a.parallel in LANE_TYPES and a.is_reduction() for a in output.buffer.tensor.get_loop_domain())
-        if s.vector_elems > 1 and not is_absorbed:  # lanes have a result each: of threads of which there is one
+        if s.vector_elems > 1 and not absorbs_lanes(output.buffer.tensor):  # lanes have a result each: of threads of which there is one
             for lane in range(s.vector_elems):
                 lanes = [lane_of(o, lane) if isinstance(o, Access) else o for o in (output, *s.operands)]
                 self.fold(replace(s, outputs=[lanes[0]], operands=lanes[1:], vector_elems=1), depth)  # type: ignore[list-item]

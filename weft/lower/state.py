@@ -29,6 +29,12 @@ from .units import begins_anywhere, lanes_of_row, units_extent
 LANE_TYPES = (ParallelType.vectorize, ParallelType.group, ParallelType.tma)
 
 
+def absorbs_lanes(folded: TensorView) -> bool:
+    """True for the result of a reduction each element of which takes a whole vector."""
+    return any(axis.parallel in LANE_TYPES and axis.is_reduction() for axis in folded.get_loop_domain())
+
+
+
 class SymbolicRegisters(UserError):
     code = "W520"
     what = "{tensor} is kept in registers, and its axis {axis} has the symbolic extent {extent}"

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Iterator
 
-from ..expr import ONE, Number, Sym, conjuncts, evaluate, evaluate_int, variables
+from ..expr import Number, Sym, conjuncts, evaluate, evaluate_int, variables
 from ..ir.block_ops import BlockSampleOp, sample_of
 from ..ir.enums import BLOCK_TYPES, GRID_TYPES, MemoryType
 from ..ir.graph_ops import LookupOp
@@ -20,6 +20,7 @@ from .kernel_ir import (
     Access, Block, Buffer, If, Kernel, Let, LetRowEnd, Loop, Nest, Op, Statement, Unswitched, expressions_of, is_host_variable, walk,
 )  # fmt: skip
 from .kernel_sync import Role
+from .state import absorbs_lanes
 
 SIZES = (1, 2, 3, 7, 8, 31, 64, 100, 129, 256, 1000, 1024, 4096)
 TRIES, KEPT = 40, 2
@@ -114,8 +115,7 @@ class _Thread:
 
     def op(self, s: Op, env: Env) -> None:
         """Check the accesses of an op; a lookup finds its source by values that are not known here."""
-        is_folded = isinstance(s.expr, ReductionOp)  # a vector into one element
-        places = [(out, 1 if is_folded and out.buffer.elems is ONE else s.vector_elems) for out in s.outputs]
+        places = [(out, 1 if isinstance(s.expr, ReductionOp) and absorbs_lanes(out.buffer.tensor) else s.vector_elems) for out in s.outputs]
         places += [(place, s.vector_elems) for place in s.operands[:1] if isinstance(place, Access) and not isinstance(s.expr, LookupOp)]
         places += [(place, 1) for place in s.operands[1:] if isinstance(place, Access)]  # a fill value, positions
         for place, elems in places:

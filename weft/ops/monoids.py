@@ -45,7 +45,7 @@ class Monoid:
     axes along which an operand repeats; every monoid is idempotent or has it.
     functor: its struct in the device library; "" makes one from `op`, which the kernel's text begins with.
     has_rounding: partial results round, so that the error grows with the number of elements. instructions, mufu: cost per element.
-    exchange_factor: cost of combining partial results of threads, a sum's being 1.
+    exchange_factor: cost of combining partial results of threads, a sum's being 1. lane_folds: folds over lanes that this takes, one behind the other.
     """
 
     kind: str
@@ -61,6 +61,7 @@ class Monoid:
     instructions: int = 1
     mufu: int = 0
     exchange_factor: int = 1
+    lane_folds: int = 1
 
     def __post_init__(self) -> None:
         if self.is_idempotent == (self.repeat is not None):

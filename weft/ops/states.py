@@ -38,7 +38,7 @@ def _max_sum(operands: list[Any], dims: list[int], keepdim: bool) -> list[Any]:
 MAX_SUM = define_monoid(
     StateMonoid(
         "max_sum", "", no_text, _max_sum, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMaxSum", has_rounding=True,
-        needs_elements=True, instructions=7, mufu=1, exchange_factor=3, struct="MaxSum", fields={"largest": same, "total": same},
+        needs_elements=True, instructions=7, mufu=1, exchange_factor=3, lane_folds=2, struct="MaxSum", fields={"largest": same, "total": same},
         field_text={"total": "weft::total_below_largest<{T}>({0})", "guarded": "weft::total_below_finite<{T}>({0})"},
         needed_blocks=("math", "reduce"), takes_vectors=True,
         text="""
@@ -102,7 +102,7 @@ def _max_sum_below(operands: list[Any], dims: list[int], keepdim: bool) -> list[
 MAX_SUM_BELOW = define_monoid(
     StateMonoid(
         "max_sum_below", "", no_text, _max_sum_below, no_value, is_idempotent=False, repeat=lambda o, x, n: x, functor="weft::FoldMaxSumBelow",
-        has_rounding=True, needs_elements=True, instructions=11, mufu=1, exchange_factor=5, struct="MaxSumBelow",
+        has_rounding=True, needs_elements=True, instructions=11, mufu=1, exchange_factor=5, lane_folds=4, struct="MaxSumBelow",
         fields={"largest": same, "total": same, "below": same, "count": same},
         field_text={"total": "weft::total_below_largest<{T}>({0})", "below": "weft::sum_below_largest<{T}>({0})"},
         needed_blocks=("math", "reduce"), takes_vectors=True,

@@ -16,6 +16,7 @@ from dataclasses import replace
 from ..analysis.loop_axes import Obstacle
 from ..analysis.vectorization import MAX_VECTOR_BITS
 from ..arch import CP_ASYNC_BYTES, Arch
+from ..errors import InternalError
 from ..expr import Sym, evaluate_int
 from ..ir.enums import CacheOp, LoadStoreOpType, MemoryType, ParallelType, SchedulerType
 from ..ir.fusion import Fusion
@@ -24,6 +25,7 @@ from ..schedule.caching import cache_after
 from ..schedule.circular import circular_buffer, load_whole_units
 from ..schedule.peel import Peel, Phase, write_partials_by_phase
 from ..schedule.inline import inline_to
+from ..schedule.online_softmax import exp_sums, fold_online
 from ..schedule.primitives import set_allocation_domain, set_memory_type, split
 from ..schedule.propagate import parallelize_like, transform_like
 from ..schedule.recompute import recompute_chain
@@ -60,12 +62,14 @@ class InnerOuterPersistent(Scheduler):
     name = SchedulerType.inner_outer_persistent
 
     def analyze(self, fusion: Fusion) -> TwoSidedAnalysis | Decline:
-        states = (t for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) for t in e.tensor_outputs)
-        wide = next((t for t in states if t.dtype().bits > MAX_VECTOR_BITS), None)
+        wide = wide_state(fusion)
         if wide is not None:
             return Decline(f"partial results of {wide} have {wide.dtype().bits} bits, more than one memory access can move")
         found = analyze_two_sides(fusion)
-        return Decline(str(found)) if isinstance(found, Obstacle) else found
+        if isinstance(found, Obstacle):
+            return Decline(str(found))
+        found.online = analysis_online(fusion)
+        return found
 
     def accept(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> Decline | None:
         facts = analysis.facts(sizes, alignment_bits)
@@ -114,8 +118,26 @@ class InnerOuterPersistent(Scheduler):
         return apply_inner_outer(fusion, analysis, params)
 
 
+def wide_state(fusion: Fusion) -> TensorView | None:
+    """Return a result of a reduction with more bits than one access moves, if there is one."""
+    states = (t for e in fusion.tensor_exprs() if isinstance(e, ReductionOp) for t in e.tensor_outputs)
+    return next((t for t in states if t.dtype().bits > MAX_VECTOR_BITS), None)
+
+
+def analysis_online(fusion: Fusion) -> TwoSidedAnalysis | None:
+    """Return what is known of `fusion` with maxima and the sums of exponentials below them folded together; None where it has none, or they are too wide."""
+    if not exp_sums(fusion):
+        return None
+    clone, _ = fusion.clone()
+    fold_online(clone)
+    found = None if wide_state(clone) is not None else analyze_two_sides(clone)
+    return None if isinstance(found, Obstacle) else found
+
+
 def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerOuterParams) -> ScheduleResult:
     """Schedule `fusion` in place."""
+    if params.is_online:
+        analysis = folded_online(fusion)
     template = Template(fusion)
     totals = [template.reduction_behind(e.outputs[0].name) for e in analysis.columns.reductions]
     separate_columns(template, totals)
@@ -154,6 +176,15 @@ def apply_inner_outer(fusion: Fusion, analysis: TwoSidedAnalysis, params: InnerO
     rows_of_step = params.row_unroll if params.has_whole_steps else 1
     staying = StayingBlocks(frozenset(ahead), params.is_behind, lengths_of(analysis, params), True, rows_of_step)
     return ScheduleResult(static, params.max_registers, params.cluster_blocks, peel, staying=staying, most_spill_bytes=FEW_SPILL_BYTES)
+
+
+def folded_online(fusion: Fusion) -> TwoSidedAnalysis:
+    """Fold a maximum and the sum of exponentials below it together, in place; return what is then known of `fusion`."""
+    fold_online(fusion)
+    found = analyze_two_sides(fusion)
+    if isinstance(found, Obstacle):
+        raise InternalError(f"rows and columns are none any more when reductions of the rows are folded together: {found}")
+    return found
 
 
 def lengths_of(analysis: TwoSidedAnalysis, params: InnerOuterParams) -> tuple[tuple[Sym, int], ...]:
@@ -345,6 +376,7 @@ def schedule_rows(
     template.rfactor_others(reference, partial)
     if params.row_unroll > 1:
         template.group_reductions(row_axes - 1)
+    template.fold_vectors(params.vector_elems)
 
 
 def schedule_columns(total: TensorView, params: InnerOuterParams, of_columns: list[TensorView]) -> TensorView:

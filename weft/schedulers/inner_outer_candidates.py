@@ -70,9 +70,12 @@ FILLS = ("whole", "leading", "partial")
 
 class Candidates:
     """What fits the chip, for one set of facts. slack: registers that a candidate may need, over those that a thread has. may_be_phased: rows that begin
-    anywhere may be read in vectors that are aligned in memory."""
+    anywhere may be read in vectors that are aligned in memory. is_online: a maximum and the sum of exponentials below it are one reduction."""
 
-    def __init__(self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER, may_be_phased: bool = True) -> None:
+    def __init__(
+        self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER, may_be_phased: bool = True, is_online: bool = False
+    ) -> None:  # fmt: skip
+        facts, self.is_online = (facts.online, True) if is_online and facts.online is not None else (facts, False)
         self.facts, self.arch, self.rows, self.slack = facts, arch, facts.rows, slack
         rows = self.rows
         self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, rows.vector_bits)
@@ -210,7 +213,7 @@ class Candidates:
         load, again, is_behind, stages = (np.concatenate([np.full(len(way[0]), way[n]) for way in ways]) for n in (1, 2, 3, 4))
         made = Kernels(
             self.is_projected, self.vector, batches[at], lanes[at], threads_y[at], groups[at], unroll[at], blocks[at], load, stages,
-            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased,
+            again, self.column_vector, slots_unroll[at], limit[at], cluster[at], fill[at], is_behind, self.is_phased, self.is_online,
         )  # fmt: skip
         slack = np.where(is_behind, 1.0, self.slack)  # those that lack some spill, and each costs a first call a compilation
         return made.where(needed_registers(made, self.facts_of_rows) <= limit[at] * slack)
@@ -223,7 +226,7 @@ class Candidates:
             rows=rows.iteration_elems, columns=rows.reduction_elems, input_bits=rows.input_bits, output_bits=rows.output_bits, inputs=facts.row_inputs,
             outputs=facts.row_outputs, instructions=rows.instructions, recompute_instructions=rows.recompute_instructions, mufu=rows.mufu,
             reductions=rows.reductions, phases=rows.passes - 1, column_results=facts.column_results, column_accumulator_bits=facts.column_accumulator_bits,
-            weights=rows.broadcast_operands, kept_bits=self.kept_bits,
+            weights=rows.broadcast_operands, kept_bits=self.kept_bits, folds=facts.row_folds,
         )  # fmt: skip
 
     def params(self, table: Kernels, place: int) -> InnerOuterParams:

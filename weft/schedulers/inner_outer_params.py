@@ -23,6 +23,7 @@ class InnerOuterParams:
     is_shifted: rows begin anywhere in a unit of 16 bytes, and bulk copies bring the units that hold them.
     is_behind: a row's second pass runs behind the first pass of the next row, while the sums of that one are exchanged.
     has_whole_steps: row_unroll divides all rows, so that second passes behind ask for no row of a step but the first.
+    is_online: a maximum and the sum of exponentials below it are one reduction, so that a row meets once for both (`schedule/online_softmax.py`).
     fill: what is known of the batches of a row, or of a block's piece: all are full ("whole"), all but the last ("leading"), nothing ("partial").
     is_phased: vectors are aligned in memory although rows are not; the rows of a block all begin at the same place of a vector, so that its threads keep
     their columns (`weft.schedule.peel`).
@@ -50,6 +51,7 @@ class InnerOuterParams:
     is_behind: bool = False
     is_phased: bool = False
     has_whole_steps: bool = False
+    is_online: bool = False
 
     @property
     def grid_of_rows(self) -> ParallelType:

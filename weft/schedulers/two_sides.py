@@ -20,7 +20,8 @@ from ..analysis.reduction_shape import ReductionShape, reduction_shapes
 from ..analysis.vectorization import VectorLimits
 from ..arch import BULK_BYTES
 from ..ir.fusion import Fusion
-from ..ir.values import IterDomain, TensorView
+from ..ir.values import IterDomain, ReductionOp, TensorView
+from ..ops.monoids import MONOIDS
 from .base import Alignments, Sizes
 from .facts import PersistentFacts, RowAnalysis
 from .packed import min_vector_elems, thread_vector_bits
@@ -34,6 +35,8 @@ class TwoSidedFacts:
     column_results: reductions over the rows. column_accumulator_bits: of all of them, per column. column_bits: what enters and leaves per column at the end.
     has_single_axes: some tensors have axes of one element behind others, where no vector is found; in front of all others they are in nobody's way.
     begins_with_units: all inputs that are rows begin with a unit of bulk copies. row_inputs, row_outputs: tensors that are rows.
+    row_folds: folds over lanes, one behind the other, that combine the partial results of a row.
+    online: the same with a maximum and the sum of exponentials below it as one reduction; None where there is no such pair.
     """
 
     rows: PersistentFacts
@@ -45,6 +48,8 @@ class TwoSidedFacts:
     begins_with_units: bool = True
     row_inputs: int = 1
     row_outputs: int = 1
+    row_folds: int = 1
+    online: TwoSidedFacts | None = None
 
 
 class TwoSidedAnalysis(RowAnalysis):
@@ -79,6 +84,9 @@ class TwoSidedAnalysis(RowAnalysis):
         self.outputs, self.blocks = outputs, block_needs(fusion, axes, shape.order[-1])
         self.has_single_axes = any(_has_single_axes(t, axes) for t in (shape.reference, columns.reference))
         self.late_input_bits = sum(t.dtype().bits for t in self.row_inputs if buffers.first_pass.get(t, 0) > 0)
+        self.row_folds = max((MONOIDS[e.attributes["kind"]].lane_folds for e in shape.reductions if isinstance(e, ReductionOp)), default=1)
+        self.online: TwoSidedAnalysis | None = None
+        """Of the fusion with maxima and the sums of exponentials below them folded together."""
 
     def facts(self, env: Sizes, alignment_bits: Alignments) -> TwoSidedFacts:
         """Return the facts for these sizes."""
@@ -99,7 +107,7 @@ class TwoSidedAnalysis(RowAnalysis):
         begins_with_units = all(alignment_bits.get(t.name, BULK_BYTES * 8) % (BULK_BYTES * 8) == 0 for t in self.row_inputs)
         return TwoSidedFacts(
             rows, buffers.passes > 1, len(self.columns.reductions), accumulators, moved, self.has_single_axes, begins_with_units,
-            len(self.row_inputs), len(self.row_outputs),
+            len(self.row_inputs), len(self.row_outputs), self.row_folds, None if self.online is None else self.online.facts(env, alignment_bits),
         )  # fmt: skip
 
     def columns_elems(self, env: Sizes) -> int:

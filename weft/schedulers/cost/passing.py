@@ -36,7 +36,7 @@ class Passing:
     warps: of a block; resident: blocks that a multiprocessor holds, seats: that the chip does. rounds: of a thread's loads, each begun when those before have
     arrived. instructions, mufu: of a thread, in all. lines: that all accesses of a block touch. wait_clocks: of the chain of a block, beside its loads and
     instructions. exchange_ns: of blocks with each other. end_clocks: of a block, behind its loads, where no other block's work hides the last one's: it stores
-    all that it has at its end.
+    all that it has at its end. tail: of the time of memory, over the rounds of blocks (`FEW_WAVES` at least): what is lost where blocks end at different times.
     """
 
     dram_bytes: Any
@@ -52,6 +52,7 @@ class Passing:
     wait_clocks: Any
     exchange_ns: Any
     end_clocks: Any = 0.0
+    tail: Any = 0.0
 
 
 def resident_blocks(threads: Any, registers: Any, shared_bytes: Any, arch: Arch) -> Any:
@@ -83,5 +84,6 @@ def passing_ns(w: Passing, arch: Arch, c: Fitted = FITTED) -> Any:
     memory = w.dram_bytes / (arch.roof_bytes_per_s * 1e-9) * uneven
     bounds = (memory, busiest * issue, busiest * LINE_CLOCKS * w.lines / clock, rounds_of_blocks * life)
     together = np.maximum(sum(bound**c.sharpness for bound in bounds) ** (1 / c.sharpness), busiest * t.block_launch_ns)
+    tail = w.tail * memory / np.maximum(FEW_WAVES, waves)
     under_way = np.minimum(w.resident, per_sm) * w.block_bytes * arch.sm_count / (arch.roof_bytes_per_s * 1e-9)
-    return t.launch_ns + t.dram_latency_ns + together + DRAIN * under_way + w.exchange_ns + w.end_clocks / clock
+    return t.launch_ns + t.dram_latency_ns + together + tail + DRAIN * under_way + w.exchange_ns + w.end_clocks / clock

@@ -49,6 +49,10 @@ class Reductions:
     max_registers: Any
 
 
+ROW_TAIL = 0.3
+"""`Passing.tail` of blocks that read rows: memory has less to do while the last of them end, and the more rounds they come in, the shorter they are."""
+
+
 def needed_registers(f: ReductionFacts, loaded: Any, vector: Any, *, is_outer: bool) -> Any:
     """Return the registers of a thread that loads so many words before their first use; one of columns has sums of its own for each element."""
     held = vector * (f.accumulator_bits / 32 + f.column_inputs) if is_outer else f.accumulator_bits / 32
@@ -106,4 +110,5 @@ def work_of_reductions(p: Reductions, f: ReductionFacts, arch: Arch, c: Fitted =
         block_bytes=threads * np.minimum(vectors, p.unroll) * v * f.input_bits / 8, blocks=blocks, warps=warps,
         resident=resident, seats=seats, rounds=rounds,
         instructions=instructions, mufu=f.mufu * vectors * v, lines=warps * accesses * lines, wait_clocks=wait, exchange_ns=exchange,
+        tail=0.0 if p.is_outer else ROW_TAIL,
     )  # fmt: skip

@@ -46,6 +46,7 @@ class Kernels:
     fill: Any
     is_behind: Any = False
     is_phased: Any = False
+    is_online: Any = False
 
     def where(self, chosen: Any) -> Kernels:
         """Return the kernels for which `chosen` is true."""
@@ -55,7 +56,8 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the model knows of a fusion and its sizes, as numbers or arrays. Units: bits and instructions per element; reductions: results per row."""
+    """What the model knows of a fusion and its sizes, as numbers or arrays. Units: bits and instructions per element; reductions: results per row; folds: over
+    lanes, one behind the other, that combine the partial results of each."""
 
     rows: Any
     columns: Any
@@ -72,6 +74,7 @@ class Rows:
     column_accumulator_bits: Any
     weights: Any
     kept_bits: Any
+    folds: Any = 1
 
 
 def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
@@ -105,11 +108,11 @@ def work_of(p: Kernels, r: Rows, arch: Arch) -> Work:
         sms=np.minimum(seats, blocks), resident=np.ceil(blocks / seats), blocks=blocks, warps=warps, steps=steps,
         element_instructions=vectors * p.vector_elems * operations,
         access_instructions=accesses,
-        row_results=p.row_unroll * r.reductions,
+        row_results=p.row_unroll * r.reductions * r.folds,
         predicates=vectors * (p.fill == PARTIAL) + p.row_unroll * (p.fill == LEADING),
         mufu=vectors * p.vector_elems * r.mufu,
         shared_clocks=warps * accesses * np.maximum(1.0, access_bytes / (SHARED_BANKS * BANK_BYTES)),
-        wait_clocks=phases * (fold + barrier) + np.where(is_ring, t.shared_latency_clocks * walks, 0.0),
+        wait_clocks=phases * (r.folds * fold + barrier) + np.where(is_ring, t.shared_latency_clocks * walks, 0.0),
         cluster_clocks=phases * exchange,
         is_behind=p.is_behind,
         depth=np.where(is_ring, p.stages - 1.0 - p.is_behind, 1.0 * (p.loads == AHEAD)),
