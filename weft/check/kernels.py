@@ -394,7 +394,8 @@ def nvfp4_both_ways() -> tuple[Fusion, ScheduleResult]:
     """Blocks of 16 rows along columns, which a thread stores one by one, beside rows: a tile of `schedulers.turned`."""
     from ..ops.blocks import BlockFormat, nvfp4, nvfp4_of_amax
     from ..schedulers.facts import analyze_persistent
-    from ..schedulers.kept_columns import OuterParams, OuterPersistent
+    from ..schedulers.kept_columns import OuterParams
+    from ..schedulers.outer_persistent import OuterPersistent
 
     with FusionDefinition() as fd:
         x = fd.ops.cast(fd.define_tensor([-1, 16, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float)
