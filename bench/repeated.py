@@ -79,7 +79,7 @@ def _of_two_sides(spec: Spec, params: list[dict[str, Any]], arch: Arch) -> np.nd
     rows = Candidates(seen.facts, arch, seen.is_loadable).facts_of_rows
 
     def column(name: str) -> np.ndarray:
-        values = [p[name] for p in params]
+        values = [p.get(name, False) for p in params]  # records made before a param was there
         return np.array([LOADS.index(v) if name == "loads" else FILLS.index(v) if name == "fill" else v for v in values])
 
     found = time_ns(work_of(Kernels(**{name: column(name) for name in Kernels.__dataclass_fields__}), rows, arch), arch)
