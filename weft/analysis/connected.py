@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from ..ir.fusion import Fusion
 from ..ir.values import TensorView
+from .axes import TIE
 
 
 def components(fusion: Fusion) -> list[list[TensorView]]:
-    """Return the fusion's tensors in groups that no expression connects, each in order of first appearance."""
+    """Return the fusion's tensors in groups that no expression connects, and no tie of loops, each in order of first appearance."""
     parent: dict[TensorView, TensorView] = {t: t for t in fusion.tensors()}
+
+    tied: dict[object, TensorView] = {}
 
     def find(tensor: TensorView) -> TensorView:
         while parent[tensor] is not tensor:
@@ -21,6 +24,8 @@ def components(fusion: Fusion) -> list[list[TensorView]]:
 
     for expr in fusion.tensor_exprs():
         members = [v for v in (*expr.outputs, *expr.tensor_inputs) if isinstance(v, TensorView)]
+        if TIE in expr.attributes:
+            members.append(tied.setdefault(expr.attributes[TIE], members[0]))
         for other in members[1:]:
             parent[find(other)] = find(members[0])
     groups: dict[TensorView, list[TensorView]] = {}

@@ -21,6 +21,7 @@ from ..ir.values import (
 from ..ops.build import logical_axes
 from .atoms import Atoms
 from .concretize import concretize, has_views, is_open
+from .factored_sums import share_factored_sums
 from .few_largest import fold_few_largest
 from .lookups import move_lookups_up
 from .padded_folds import fold_before_padding
@@ -42,7 +43,8 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
 
     Before: axes may be open; slices, pads, cats, reshapes as the user wrote them. After: inputs, outputs and names of tensors are the same; every axis
     is decided; a tensor with factored axes has `TensorDomain.user`; reshapes are left only where nothing factors; no CatOp is left; lookups
-    read what is in memory, where that pays; topks of a few values are folds, sums of one element lookups; scatters are writes into a copy.
+    read what is in memory, where that pays; topks of a few values are folds, sums of one element lookups; scatters are writes into a copy;
+    sums that differ in factors of their result are one sum.
     Errors: those of `concretize`.
     """
     questions = questions or Questions()
@@ -51,6 +53,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
         fold_few_largest(fusion, questions)
         scatter_in_kernels(fusion, questions)
         look_up_what_sums_pick(fusion)
+        share_factored_sums(fusion)
         move_lookups_up(fusion)
         return None
     concretize(fusion, questions)
@@ -65,6 +68,7 @@ def normalize_in_place(fusion: Fusion, questions: Questions | None = None) -> li
     fold_squeezes(fusion)
     scatter_in_kernels(fusion, questions)
     look_up_what_sums_pick(fusion)
+    share_factored_sums(fusion)
     move_lookups_up(fusion)
     return equalities
 

@@ -1,6 +1,6 @@
-"""Loops of persistent blocks: reductions that share a barrier, and loads for the next iteration.
+"""Reductions that share a barrier, and loads for the next iteration of persistent blocks.
 
-Owns three rewrites of the body of a loop over rows: independent reductions become one, statements between them move out of the way, and loads into
+Owns three rewrites: independent reductions become one, in the loop over rows of persistent blocks statements between them move out of the way, and loads into
 registers are issued an iteration ahead. Read first: `merge_reductions`, `load_ahead`.
 """
 
@@ -21,12 +21,44 @@ def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
     """Fold reductions across threads that do not need each other together, so that they share barriers.
 
     Before: reductions stand where their results are first needed, without workspaces.   After: statements are in the order of how many reductions they
-    depend on; reductions that became neighbours and fold alike are one Reduce with several outputs.
+    depend on; reductions that became neighbours and fold alike are one Reduce with several outputs. Without blocks that stay, only reductions move, up to
+    the first that folds alike: loads stand where the schedule put them.
     Here because: workspaces and barriers are placed by what is left.
     """
+    cluster = (ParallelType.grid_x,) if kernel.cluster[0] > 1 else ()
     if state.staying is not None:
-        kernel.body = _merged(kernel.body, (ParallelType.grid_x,) if kernel.cluster[0] > 1 else ())
+        kernel.body = _merged(kernel.body, cluster)
+    else:
+        kernel.body = _joined(kernel.body, cluster)
     return kernel
+
+
+def _joined(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
+    """Return statements in their order, each reduction folded with the first one in front that folds alike and behind which nothing writes what it reads."""
+    out: list[Statement] = []
+    for s in body:
+        if isinstance(s, Nest):
+            s.body = _joined(s.body, cluster)
+        earlier = _place_to_join(out, s, cluster) if isinstance(s, Reduce) else None
+        if earlier is None:
+            out.append(s)
+        else:
+            earlier.outputs, earlier.operands = [*earlier.outputs, *s.outputs], [*earlier.operands, *s.operands]  # type: ignore[attr-defined]
+            declared = [a for a in out[out.index(earlier) :] if isinstance(a, Allocate) and any(a.buffer is o.buffer for o in s.outputs)]  # type: ignore[attr-defined]
+            out = [a for a in out if a not in declared]
+            out[out.index(earlier) : out.index(earlier)] = declared
+    return out
+
+
+def _place_to_join(before: list[Statement], s: Reduce, cluster: tuple[ParallelType, ...]) -> Reduce | None:
+    """Return the first reduction that `s` can be folded with; None where it stays alone."""
+    reads, found = touched(s)[0], None
+    for earlier in reversed(before):
+        if isinstance(earlier, Reduce) and _fold_alike(earlier, s, cluster) and len(earlier.operands) == len(earlier.outputs) and len(s.operands) == 1:
+            found = earlier if not touched(earlier)[1] & reads else found
+        if isinstance(earlier, (Sync, OneThread)) or touched(earlier)[1] & reads:
+            break
+    return found
 
 
 def _merged(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:

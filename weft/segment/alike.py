@@ -1,7 +1,7 @@
 """Groups that read the same data in loops of equal sizes over other axes, as heads that are cut out of one product: they become one kernel.
 
 Owns which groups are alike, and how their loops become the same: the tensor with all loops of each is tied to that of the first (`analysis.axes.TIE`).
-Nothing of this changes what the search found: schedulers that decline such a kernel leave each group its own. Read first: `join_alike`.
+Nothing of this changes what the search found: schedulers that decline such a kernel leave each group its own. Read first: `join_alike`, `join_small_sums`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,31 @@ def join_alike(graph: Graph) -> None:
             known = open_groups.setdefault(tensor, [])
             if group not in known:
                 known.append(group)
+
+
+def join_small_sums(graph: Graph) -> None:
+    """Join reductions of different tensors over the same loops, as the second steps of several sums, where a launch costs more than what each of them moves."""
+    small: dict[frozenset[tuple[int, int]], list[Group]] = {}
+    for group in sorted(graph.alive(), key=lambda g: g.first):
+        if group.fold is None or group.is_single or group.spread or group.parts or sum(map(graph.bytes, (*group.reads, *graph.writes(group)))) > LAUNCH_BYTES:
+            continue
+        near = small.setdefault(frozenset(group.folds), [])
+        other = next((g for g in near[-MOST_OPEN:] if g.is_alive and _are_apart(graph, g, group)), None)
+        own = [Alike(graph.members(group), graph.writes(group), group.fold.tensor_outputs[0])]
+        if other is None:
+            group.parts = own
+            near.append(group)
+            continue
+        parts = [*other.parts, *own]
+        joined = graph.join(other, group)
+        joined.parts = parts
+        near[near.index(other)] = joined
+
+
+def _are_apart(graph: Graph, a: Group, b: Group) -> bool:
+    """True when one kernel can compute two groups that share no tensor, and do not need each other."""
+    shared = (a.reads | a.produced) & (b.reads | b.produced)
+    return not shared and graph.obstacle(a, b) is None and not graph.makes_cycle(a, b)
 
 
 def _part(graph: Graph, group: Group) -> Alike | None:
@@ -115,4 +140,4 @@ def tie(fusion: Fusion, tensors: Sequence[TensorView]) -> None:
             expr.attributes[TIE] = 1
 
 
-__all__ = ["join_alike", "tie"]
+__all__ = ["join_alike", "join_small_sums", "tie"]

@@ -21,7 +21,7 @@ from ..ir.fusion import Fusion
 from ..ir.graph_ops import ReshapeOp, ScanOp, WrittenOp
 from ..ir.values import Expr, ReductionOp, TensorView
 from ..ops.torch_ops import entry_of
-from .alike import join_alike, tie
+from .alike import join_alike, join_small_sums, tie
 from .extract import boundary, extract
 from .groups import Graph, Group, is_barrier
 from .plan import KernelStep, Plan, SegmentKey, Step, TorchStep, ViewStep, variables_of_inputs
@@ -147,6 +147,7 @@ class _Partition:
             repeat_short_chains(graph)
             if self.order == "best":
                 join_alike(graph)
+                join_small_sums(graph)
         steps: list[Step] = []
         for group in in_order(graph, set(self.fusion.aliases)):
             own = self._steps_of(graph, group)
