@@ -41,6 +41,20 @@ def batch_norm(dtype: DataType = BF16, rank: int = 4, channel: int = 1, residual
     return fd
 
 
+def batch_norm_backward(dtype: DataType = BF16, rank: int = 4, channel: int = 1) -> FusionDefinition:
+    """Gradients of the input, the weight and the bias, from mean and 1 / standard deviation of each channel."""
+    with FusionDefinition() as fd:
+        ops, within = fd.ops, [n for n in range(rank) if n != channel]
+        dy, x = (wide(fd, fd.define_tensor([-1] * rank, contiguity=True, dtype=dtype)) for _ in range(2))
+        weight, mean, rstd = (along(fd, wide(fd, fd.define_tensor([-1], contiguity=True, dtype=d)), x, [channel]) for d in (dtype, FLOAT, FLOAT))
+        normal, scaled = ops.mul(ops.sub(x, mean), rstd), ops.mul(dy, weight)
+        plain, tilted = (ops.mean(t, within, keepdim=True) for t in (scaled, ops.mul(scaled, normal)))
+        dx = ops.mul(rstd, ops.sub(scaled, ops.add(plain, ops.mul(normal, tilted))))
+        for t in (dx, ops.sum(ops.mul(dy, normal), within), ops.sum(dy, within)):
+            fd.add_output(ops.cast(t, dtype))
+    return fd
+
+
 def group_norm(groups: int, shape: tuple[int, ...], dtype: DataType = BF16) -> FusionDefinition:
     """Groups of channels of (N, C, H, W); shape: that of the calls."""
     n, c, h, w = shape

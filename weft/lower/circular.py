@@ -20,6 +20,7 @@ from ..errors import InternalError
 from ..expr import ZERO, Sym, add, conjuncts, const, less, var
 from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
+from ..schedule.inline import consumer_axis
 from .contracts import lowering_pass
 from .feeds import BadRing, Feed, stage_nest
 from .hazards import bulk_stored, crosses_threads, is_reader, is_writer
@@ -163,11 +164,54 @@ def _place_single(kernel: Kernel, state: BuildState, feed: Feed, body: list[Stat
     first = next((n for n, s in enumerate(rest) if is_reader(s, feed.tensors)), len(rest))
     if feed.style == "tma":
         waits: list[Statement] = [wait_full(feed, {})]
+    elif not is_crossing and first < len(rest) and _walk_alike(state, feed, units, rest[first]):
+        loads = _run_ahead(feed, units, rest[first])  # type: ignore[arg-type]
+        first, waits = first + 1, [WaitCopies(0, f"{feed.names()} loaded")]  # for readers behind
     else:
         waits = [CommitCopies(), WaitCopies(0, f"{feed.names()} loaded")]
         if is_crossing:
             waits.append(Sync(f"{feed.names()}: written and read by different threads", tensors=tuple(feed.tensors)))
     body[at:] = [*loads, *rest[:first], *waits, *rest[first:]]
+
+
+WALK_AHEAD = 8
+"""Iterations of a loop over a row by which cp.async runs ahead of what first reads it. The row stays, so there is a place for each: more are asked for
+than memory needs to be busy, which costs no register."""
+
+
+def _walk_alike(state: BuildState, feed: Feed, units: Sequence[Statement], reader: Statement) -> bool:
+    """True when cp.async fills tensors in loops, and the loop that reads them first needs in each iteration what one of theirs filled."""
+    if feed.style != "cp_async" or not isinstance(reader, Loop) or reader.is_once or reader.unroll or reader.start is not ZERO:
+        return False
+    if not all(isinstance(u, Loop) and u.extent is reader.extent and u.start is ZERO and not u.unroll for u in units):
+        return False
+    filled = {g.index: (tensor, k) for tensor in feed.tensors for k, g in enumerate(state.plan.groups[tensor])}
+    return all(unit.index in filled and _is_read_along(state, *filled[unit.index], reader) for unit in units)  # type: ignore[attr-defined]
+
+
+def _is_read_along(state: BuildState, tensor: TensorView, k: int, reader: Loop) -> bool:
+    """True when what reads `tensor` in the loop `reader` runs over its loop axis `k` there."""
+    place = state.plan.groups[tensor][k]
+    for consumer in [t for use in tensor.uses() for t in use.tensor_outputs]:
+        groups = state.plan.groups[consumer]
+        if any(g.index is reader.index for g in groups):
+            axis = consumer_axis(state.maps, tensor, k, consumer)
+            group = None if axis is None else groups[consumer.get_loop_domain().index(axis)]
+            if group is None or group.index is not reader.index or not state.maps.are_exact(group.axis, place.axis):
+                return False
+    return True
+
+
+def _run_ahead(feed: Feed, units: Sequence[Loop], reader: Loop) -> list[Statement]:
+    """Let the loads of an iteration be issued some iterations before the one of `reader` that waits for them; return the first loads."""
+    early = var(f"ahead_{feed.number}", extent=const(WALK_AHEAD))
+    later = add(reader.index, WALK_AHEAD)
+
+    def loads(at: Sym) -> list[Statement]:
+        return _when(less(at, reader.extent), [copied(s, {unit.index: at}) for unit in units for s in unit.body])
+
+    reader.body[:0] = [*loads(later), CommitCopies(), WaitCopies(WALK_AHEAD, f"{feed.names()}: what this iteration reads")]
+    return [Loop(early, const(WALK_AHEAD), [*loads(early), CommitCopies()], label=f"{feed.names()} ahead")]
 
 
 def _place_rings(kernel: Kernel, state: BuildState, rings: list[Feed], body: list[Statement], loop: Loop, around: list[Statement]) -> None:

@@ -47,6 +47,7 @@ class PersistentParams:
     single_reads: names of inputs that are read element by element. access_bits: of the widest access to global memory.
     fewer_passes: reductions that need each other are one, as far as they can be, whose results threads and blocks exchange once; rows read again always do so.
     along_run: the blocks of a cluster share each of the (inner) runs, and not the runs ("3d").
+    is_copied: cp.async brings rows into shared memory, all of a thread's vectors at once ("shared"); else threads load and store them.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class PersistentParams:
     along_run: bool = False
     access_bits: int = MAX_VECTOR_BITS
     is_tailed: bool = False
+    is_copied: bool = False
 
     @property
     def part_multiple(self) -> int:

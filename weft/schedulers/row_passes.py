@@ -11,7 +11,8 @@ from typing import Any
 from ..analysis.axes import MAPS, TIE, axis_maps
 from ..analysis.loop_axes import Obstacle
 from ..errors import InternalError
-from ..ir.enums import MemoryType
+from ..arch import CP_ASYNC_BYTES
+from ..ir.enums import LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, FullOp, IotaOp, LoadStoreOp, ReductionOp, TensorView
@@ -137,7 +138,7 @@ def keep_elsewhere(kept: list[TensorView], passes: Passes, params: PersistentPar
     in_shared: list[TensorView] = []
     for tensor in kept:
         if params.storage == "shared":
-            made = keep_in_shared(tensor, passes)
+            made = copy_into_shared(tensor, passes) if params.is_copied and can_be_copied(tensor, params) else keep_in_shared(tensor, passes)
             copies += made
             in_shared += [c.definition().tensor_inputs[0] for c in made[:1]]  # type: ignore[union-attr]
     if params.storage != "register":
@@ -225,6 +226,25 @@ def keep_in_shared(tensor: TensorView, passes: Passes) -> list[TensorView]:
     stored = cache_after(tensor, cached_uses=every)
     set_memory_type(stored, MemoryType.shared)
     return [cache_after(stored, cached_uses=uses) for uses in later.values()]
+
+
+def can_be_copied(tensor: TensorView, params: PersistentParams) -> bool:
+    """True when cp.async can bring the vectors of an input into shared memory."""
+    definition = tensor.definition()
+    if not isinstance(definition, LoadStoreOp) or not definition.tensor_inputs[0].is_fusion_input or definition.tensor_inputs[0].name in params.single_reads:
+        return False
+    return tensor.dtype().bits * params.vector_elems // 8 in CP_ASYNC_BYTES
+
+
+def copy_into_shared(cache: TensorView, passes: Passes) -> list[TensorView]:
+    """Let cp.async bring the input that `cache` holds into shared memory, from where each pass reads it. Return the register copies of later passes."""
+    later = later_uses(cache, passes)
+    if not later:
+        return []
+    load: Expr = cache.definition()  # type: ignore[assignment]
+    shared = cache_after(load.tensor_inputs[0], LoadStoreOpType.cp_async, cached_uses=[load])
+    set_memory_type(shared, MemoryType.shared)
+    return [load_again(cache, uses) for uses in later.values()]
 
 
 def read_again(tensor: TensorView, passes: Passes) -> list[TensorView]:

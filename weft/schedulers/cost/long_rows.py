@@ -1,6 +1,6 @@
 """The work of kernels whose rows are too long for registers: kept in shared memory, or read again by every pass. Pure arithmetic.
 
-Read first: `work_of_long_rows`.
+Read first: `work_of_long_rows`, `work_of_copied_rows`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...arch import LINE_BYTES, WARP_THREADS, Arch
+from ...arch import LINE_BYTES, SUB_PARTITIONS, WARP_THREADS, Arch
 from ..facts import PersistentFacts
 from .parts import (
     ACCESS_INSTRUCTIONS,
+    DIVISION_INSTRUCTIONS,
     FITTED,
     OP_INSTRUCTIONS,
     RESULT_INSTRUCTIONS,
@@ -67,4 +68,29 @@ def work_of_long_rows(p: LongRows, f: PersistentFacts, arch: Arch, c: Fitted = F
         dram_bytes=max(from_memory, through_l2), block_bytes=p.bdimx * p.unroll * p.vector_elems * f.input_bits / 8, blocks=blocks, warps=warps,
         resident=resident, seats=seats, rounds=rounds * walks, instructions=instructions, mufu=mufu,
         lines=warps * vectors * accesses * WARP_THREADS * p.vector_elems * f.max_dtype_bits / 8 / LINE_BYTES, wait_clocks=wait, exchange_ns=0.0,
+    )  # fmt: skip
+
+
+def work_of_copied_rows(p: LongRows, iterations: int, f: PersistentFacts, arch: Arch, c: Fitted = FITTED) -> Passing:
+    """Return what a kernel does whose rows cp.async copies into shared memory. iterations: of a block over its part of a row.
+
+    A block waits for its row and then stores, and only others of its multiprocessor use memory meanwhile: so its life is that of its bytes at its share of
+    memory, of its instructions beside those of the others, and of their starts.
+    """
+    t, levels, warps = arch.latencies, max(1, f.passes - 1), p.bdimx / WARP_THREADS
+    accesses = max(1, f.vectorizable_inputs) * (f.passes + 1) + f.broadcast_operands + (f.output_bits > 0)
+    of_vector = OP_INSTRUCTIONS * f.instructions * p.vector_elems + ACCESS_INSTRUCTIONS * accesses + 2 * DIVISION_INSTRUCTIONS  # to load and to store
+    vectors = f.reduction_elems / (p.vector_elems * p.bdimx * p.cluster_blocks)  # those that are not there cost little
+    instructions = vectors * of_vector + levels * RESULT_INSTRUCTIONS + STEP_INSTRUCTIONS
+    blocks, moved = f.iteration_elems * p.cluster_blocks, f.total_elems * max(1, f.input_bits + f.output_bits) / 8
+    resident = float(resident_blocks(p.bdimx, p.max_registers, p.shared_bytes, arch))
+    seats = (float(clusters_at_once(p.cluster_blocks, arch)) * p.cluster_blocks if p.cluster_blocks > 1 else arch.sm_count) * resident
+    wait = levels * (fold_clocks(p.bdimx, t) + 2 * barrier_clocks(warps, t)) + iterations * f.passes * (t.shared_latency_clocks + STEP_INSTRUCTIONS)
+    if p.cluster_blocks > 1:
+        wait += levels * c.cluster * (t.cluster_barrier_clocks + t.cluster_block_clocks * p.cluster_blocks)
+    wait += max(0.0, min(resident, blocks / arch.sm_count) * warps / SUB_PARTITIONS - c.alone) * instructions
+    own_ns = moved / blocks * arch.sm_count / (arch.roof_bytes_per_s * 1e-9) + min(resident, blocks / arch.sm_count) * t.block_launch_ns
+    return Passing(
+        dram_bytes=moved, block_bytes=p.bdimx * p.unroll * iterations * p.vector_elems * f.input_bits / 8, blocks=blocks, warps=warps, resident=resident,
+        seats=seats, rounds=c.latency, instructions=instructions, mufu=0.0, lines=0.0, wait_clocks=wait + own_ns * arch.clocks_per_ns, exchange_ns=0.0,
     )  # fmt: skip
