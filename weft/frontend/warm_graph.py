@@ -19,7 +19,7 @@ from torch.autograd import forward_ad, profiler
 from ..options import in_block
 from ..runtime import profile
 from ..runtime.binding import span_elems
-from ..runtime.calls import settings_and_gradients
+from ..runtime.call_state import settings_and_gradients
 from ..runtime.storage_check import checker
 from ..runtime.warm_path import ALIGNED, guard_of, written
 from .calling import PRODUCTS, REINTERPRET, VIEWS

@@ -31,7 +31,7 @@ from ..options import Options, current, in_block
 from . import engines, kept_code, philox_state, profile, warm_path, work_memory
 from .arguments import flattened
 from .binding import span_elems
-from .calls import settings_and_gradients
+from .call_state import settings_and_gradients
 from .engines import BuiltKernel, Engine, LaunchPlan, Memory
 from .gradient_check import was_written
 from .outputs import Layout

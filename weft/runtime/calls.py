@@ -29,6 +29,7 @@ from .. import compiler
 from . import collector, compile_log, engines, gradient_check, profile, tuning, unusual, warm_path
 from .arguments import flattened
 from .binding import Bound, InputPlan, integer_range, span_elems
+from .call_state import one_object, settings_and_gradients
 from .call_writer import PreparedCall, prepare_call
 from .cut import Cut
 from .engines import Engine
@@ -58,19 +59,9 @@ LARGEST_TABLE = 4096
 """Signatures that an executor keeps; when there are more, it starts over."""
 
 
-_STATES: dict[Hashable, Hashable] = {}
-
-
-def settings_and_gradients() -> Hashable:
-    """Return an object that stands for the settings in force and for whether gradients are recorded, the same one for the same state."""
-    state = (in_block(), torch.is_grad_enabled())
-    return _STATES.setdefault(state, state)
-
-
 def settings_and_order() -> Hashable:
-    """The same, with whether equal calls have to give equal bits."""
-    state = (in_block(), torch.is_grad_enabled(), must_be_in_order())
-    return _STATES.setdefault(state, state)
+    """As `settings_and_gradients`, with whether equal calls have to give equal bits."""
+    return one_object((in_block(), torch.is_grad_enabled(), must_be_in_order()))
 
 
 class Caller(ABC):
