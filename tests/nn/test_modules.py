@@ -109,7 +109,7 @@ def test_a_model_is_patched_and_put_back() -> None:
 
 
 def test_what_cannot_be_patched_is_said() -> None:
-    with pytest.raises(UserError, match="W143: the model Linear has nothing"):
+    with pytest.raises(UserError, match="W143: the model Linear contains no module that weft replaces"):
         weft.nn.patch(nn.Linear(2, 2))
     with pytest.raises(UserError, match="W144: only='Norm'(.|\n)*LayerNorm"):
         weft.nn.patch(model(), only=["Norm"])

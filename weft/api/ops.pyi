@@ -58,7 +58,7 @@ class OpNames:
         ...
 
     def all(self, x: Operand, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ...) -> TensorView:
-        """Return whether every element over dims is not zero: torch.all."""
+        """Return whether every element over dims is not zero: torch.all, which is true of nothing."""
         ...
 
     def amax(self, x: Operand, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ...) -> TensorView:
@@ -70,7 +70,7 @@ class OpNames:
         ...
 
     def any(self, x: Operand, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ...) -> TensorView:
-        """Return whether an element over dims is not zero: torch.any."""
+        """Return whether an element over dims is not zero: torch.any, which is false of nothing."""
         ...
 
     def arange(self, length: _int | Scalar, dtype: DType = ...) -> TensorView:

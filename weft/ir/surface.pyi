@@ -88,7 +88,7 @@ class TensorSurface:
         """Return a + value * b * c."""
         ...
     def all(self, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ...) -> TensorView:
-        """Return whether every element over dims is not zero: torch.all."""
+        """Return whether every element over dims is not zero: torch.all, which is true of nothing."""
         ...
     def amax(self, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ...) -> TensorView:
         """Return the largest element over dims; gradients are shared among equal ones: torch.amax."""
@@ -97,7 +97,7 @@ class TensorSurface:
         """Return the smallest element over dims; gradients are shared among equal ones: torch.amin."""
         ...
     def any(self, dims: _int | Sequence[_int] | None = ..., keepdim: _bool = ...) -> TensorView:
-        """Return whether an element over dims is not zero: torch.any."""
+        """Return whether an element over dims is not zero: torch.any, which is false of nothing."""
         ...
     def argmax(self, dim: _int | None = ..., keepdim: _bool = ...) -> TensorView:
         """Return the position of the largest element along dim, in the flattened tensor unless given; the first of equal ones: torch.argmax."""

@@ -20,6 +20,7 @@ from ..errors import InternalError
 from ..expr import ZERO, Sym, add, conjuncts, const, less, var
 from ..ir.enums import BLOCK_TYPES, MemoryType, ParallelType
 from ..ir.values import TensorView
+from ..schedule.caching import RUNS_AHEAD
 from ..schedule.inline import consumer_axis
 from .contracts import lowering_pass
 from .feeds import BadRing, Feed, stage_nest
@@ -180,7 +181,9 @@ than memory needs to be busy, which costs no register."""
 
 
 def _walk_alike(state: BuildState, feed: Feed, units: Sequence[Statement], reader: Statement) -> bool:
-    """True when cp.async fills tensors in loops, and the loop that reads them first needs in each iteration what one of theirs filled."""
+    """True when cp.async fills tensors in loops, may run ahead there, and the loop that reads them first needs in each iteration what one of theirs filled."""
+    if not all(t.definition() is not None and t.definition().attributes.get(RUNS_AHEAD) for t in feed.tensors):  # type: ignore[union-attr]
+        return False
     if feed.style != "cp_async" or not isinstance(reader, Loop) or reader.is_once or reader.unroll or reader.start is not ZERO:
         return False
     if not all(isinstance(u, Loop) and u.extent is reader.extent and u.start is ZERO and not u.unroll for u in units):

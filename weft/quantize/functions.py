@@ -275,7 +275,7 @@ def _signs(x: torch.Tensor, signs: torch.Tensor | Sequence[int]) -> tuple[int, .
     """Return the signs as the op takes them. Errors: WrongTensors."""
     found = signs.flatten().tolist() if isinstance(signs, torch.Tensor) else list(signs)
     if not x.dim() or x.shape[-1] % 16 or len(found) != 16 or not all(sign in (1, -1) for sign in found):
-        problem = f"blocks of 16 of a tensor of {tuple(x.shape)}, with signs {shown(found)}"
+        problem = f"a tensor of {tuple(x.shape)} with the signs {shown(found)} does not give blocks of 16 with a sign for each element"
         raise WrongTensors(problem=problem, remedy="use a last axis that 16 divides, and 16 signs, each 1 or -1")
     return tuple(int(sign) for sign in found)
 

@@ -29,6 +29,10 @@ class CacheOfInlined(UserError):
     fix = "make caches before inlining"
 
 
+RUNS_AHEAD = "runs_ahead"
+"""Attribute of a copy by cp.async that may run some iterations ahead of the loop that first reads it (`lower/circular.py`)."""
+
+
 def live_uses(tensor: TensorView) -> list[Expr]:
     """Return the expressions that read `tensor` and that an output needs, in the fusion's order."""
     fusion: Fusion = tensor.fusion  # type: ignore[assignment]

@@ -16,7 +16,7 @@ from ..ir.enums import LoadStoreOpType, MemoryType
 from ..ir.fusion import Fusion
 from ..ir.graph_ops import LookupOp
 from ..ir.values import Expr, FullOp, IotaOp, LoadStoreOp, ReductionOp, TensorView
-from ..schedule.caching import _computed_alike, cache_after
+from ..schedule.caching import RUNS_AHEAD, _computed_alike, cache_after
 from ..schedule.one_pass_moments import fold_moments
 from ..schedule.online_softmax import fold_online
 from ..schedule.primitives import set_memory_type
@@ -243,6 +243,7 @@ def copy_into_shared(cache: TensorView, passes: Passes) -> list[TensorView]:
         return []
     load: Expr = cache.definition()  # type: ignore[assignment]
     shared = cache_after(load.tensor_inputs[0], LoadStoreOpType.cp_async, cached_uses=[load])
+    shared.definition().attributes[RUNS_AHEAD] = True  # type: ignore[union-attr]
     set_memory_type(shared, MemoryType.shared)
     return [load_again(cache, uses) for uses in later.values()]
 
