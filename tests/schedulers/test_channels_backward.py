@@ -29,7 +29,7 @@ def test_channels_in_the_shared_memory_of_a_cluster(dtype, shape, cluster, threa
     with options(check="races"):
         runtime = checked(fd, backward_inputs(dtype, shape))
     text = runtime.program.text
-    assert runtime.program.cluster == (cluster, 1, 1) and ("cp_async<" in text) is is_copied
+    assert runtime.program.cluster == (cluster, 1, 1) and ("cp_async<" in text) is ("ahead_" in text) is is_copied
 
 
 def test_columns_of_odd_images_are_not_copied_by_cp_async() -> None:
