@@ -51,6 +51,8 @@ def _factored(expr: ReductionOp) -> Factored | None:
     if expr.attributes["kind"] != "sum" or len(expr.inputs) != 1 or out.dtype() not in WIDE or out.has_root():
         return None
     folded = [d for d, axis in enumerate(out.get_logical_domain()) if axis.is_reduction()]
+    if folded[0] == len(out.get_logical_domain()) - len(folded):
+        return None  # sums of rows: factors of a row are rare, and what shares a sum becomes one large kernel
     factors = _factors(expr.inputs[0], out.dtype())
     even = [f for f in factors if not isinstance(f, TensorView) or all(logical_axes(f)[d].is_broadcast() for d in folded)]
     varying: list[TensorView] = [f for f in factors if f not in even]  # type: ignore[misc]
