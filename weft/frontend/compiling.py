@@ -62,8 +62,9 @@ def compile_graph(gm: torch.fx.GraphModule, *, kind: str, options: BackendOption
         else:
             calls.append((region, call))
     record.calls = [call for _, call in calls]
-    written = find_written(gm.graph, [region for region, _ in calls])
-    left = [n for n in gm.graph.nodes if n in reasons and not is_done(n, [region for region, _ in calls], written)]
+    called = [region for region, _ in calls]
+    written = find_written(gm.graph, called)
+    left = [n for n in gm.graph.nodes if n in reasons and not is_done(n, called, written)]
     record.compute_nodes = record.covered_nodes + sum(1 for n in left if reasons[n] != ON_CPU and not writes_back(n))
     for node in left:
         times, why = record.torch_ops.get(str(node.target), (0, reasons[node]))
