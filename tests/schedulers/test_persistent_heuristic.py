@@ -9,7 +9,7 @@ import pytest
 from quick import LINES_OF_A_MILLISECOND, lines_run
 from weft.arch import A100, B200, H100, H200, MAX_BLOCK_Z, MAX_GRID
 from weft.schedulers.facts import PersistentFacts
-from weft.schedulers.persistent_heuristic import choose, choose_with_trace
+from weft.schedulers.persistent_heuristic import choose, choose_with_trace, every_candidate
 from weft.schedulers.persistent_params import Candidate, PersistentParams
 
 CHIPS = (A100, H100, H200, B200)
@@ -166,9 +166,7 @@ def test_few_rows_get_a_block_each():
 
 def test_three_dimensions_keep_threads_within_the_inner_run():
     facts = replace(rms_norm(64, 32 * 1024), runs=((True, 32), (False, 64), (True, 1024)))
-    kinds = {c.params.kind for c in choose_with_trace(facts, H200)[1].candidates}
-    assert "3d" in kinds
-    params = next(c.params for c in choose_with_trace(facts, H200)[1].candidates if c.params.kind == "3d")
+    params = next(c.params for c in every_candidate(facts, H200) if c.params.kind == "3d")
     assert params.bdimz * params.outer_batches * params.cluster_blocks >= 32 and params.threads_x(facts) * params.batches * params.vector_elems >= 1024
     assert params.bdimz <= 64
 
@@ -244,7 +242,7 @@ def check_legal(params: PersistentParams, facts: PersistentFacts, arch) -> None:
     else:
         assert params.bdimx is not None and params.unroll >= 1 and params.batches == 0
     if params.storage == "shared":
-        whole_loops = -(-facts.reduction_elems // (row * params.unroll)) * row * params.unroll
+        whole_loops = -(-facts.reduction_elems // (row * params.unroll * params.cluster_blocks)) * row * params.unroll
         assert kept_bits / facts.reduction_elems * whole_loops / 8 <= arch.shared_per_block_optin_bytes
 
 

@@ -6,6 +6,8 @@ registers are issued an iteration ahead. Read first: `merge_reductions`, `load_a
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from ..expr import add, less, variables
 from ..ir.enums import MemoryType, ParallelType
 from ..ir.values import LoadStoreOp, TensorView
@@ -36,29 +38,33 @@ def merge_reductions(kernel: Kernel, state: BuildState) -> Kernel:
 def _joined(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
     """Return statements in their order, each reduction folded with the first one in front that folds alike and behind which nothing writes what it reads."""
     out: list[Statement] = []
+    written: dict[TensorView, int] = {}  # place in `out` of the last statement that writes a tensor
+    alike: dict[object, list[int]] = {}  # places of reductions, by what has to be the same for them to be one
+    declared: dict[Buffer, int] = {}
+    early: dict[int, list[Statement]] = {}  # declarations that go in front of the reduction at a place
+    met = -1  # place of the last statement where threads meet: no reduction moves across
     for s in body:
         if isinstance(s, Nest):
             s.body = _joined(s.body, cluster)
-        earlier = _place_to_join(out, s, cluster) if isinstance(s, Reduce) else None
-        if earlier is None:
+        reads, writes = touched(s)
+        place = len(out)
+        if isinstance(s, Reduce) and len(s.operands) == len(s.outputs) == 1:
+            places = alike.setdefault(_fold_key(s, cluster), [])
+            first = bisect_right(places, max((met, *(written.get(t, -1) for t in reads))))
+            if first == len(places):
+                places.append(place)
+            else:
+                place = places[first]
+                _fold_into(out[place], s)
+                early.setdefault(place, []).extend(out[declared.pop(o.buffer)] for o in s.outputs if declared.get(o.buffer, -1) > place)
+        if place == len(out):
             out.append(s)
-        else:
-            earlier.outputs, earlier.operands = [*earlier.outputs, *s.outputs], [*earlier.operands, *s.operands]  # type: ignore[attr-defined]
-            declared = [a for a in out[out.index(earlier) :] if isinstance(a, Allocate) and any(a.buffer is o.buffer for o in s.outputs)]  # type: ignore[attr-defined]
-            out = [a for a in out if a not in declared]
-            out[out.index(earlier) : out.index(earlier)] = declared
-    return out
-
-
-def _place_to_join(before: list[Statement], s: Reduce, cluster: tuple[ParallelType, ...]) -> Reduce | None:
-    """Return the first reduction that `s` can be folded with; None where it stays alone."""
-    reads, found = touched(s)[0], None
-    for earlier in reversed(before):
-        if isinstance(earlier, Reduce) and _fold_alike(earlier, s, cluster) and len(earlier.operands) == len(earlier.outputs) and len(s.operands) == 1:
-            found = earlier if not touched(earlier)[1] & reads else found
-        if isinstance(earlier, (Sync, OneThread)) or touched(earlier)[1] & reads:
-            break
-    return found
+        met = place if isinstance(s, (Sync, OneThread)) else met
+        if isinstance(s, Allocate):
+            declared[s.buffer] = place
+        written.update((t, max(place, written.get(t, -1))) for t in writes)
+    moved = {id(s) for statements in early.values() for s in statements}
+    return [each for place, s in enumerate(out) if id(s) not in moved for each in (*early.get(place, ()), s)]
 
 
 def _merged(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list[Statement]:
@@ -93,8 +99,8 @@ def _regrouped(body: list[Statement], cluster: tuple[ParallelType, ...]) -> list
     last_level = -1
     for n in sorted(range(len(body)), key=lambda n: (not isinstance(body[n], Allocate), keys[n], n)):
         s, last, level = body[n], out[-1] if out else None, keys[n][0]
-        if isinstance(s, Reduce) and isinstance(last, Reduce) and level == last_level and _fold_alike(last, s, cluster):
-            last.outputs, last.operands = [*last.outputs, *s.outputs], [*last.operands, *s.operands]
+        if isinstance(s, Reduce) and isinstance(last, Reduce) and level == last_level and _fold_key(last, cluster) == _fold_key(s, cluster):
+            _fold_into(last, s)
         else:
             out.append(s)
             last_level = level
@@ -110,11 +116,15 @@ def _only_loads(s: Statement) -> bool:
     )  # fmt: skip
 
 
-def _fold_alike(a: Reduce, b: Reduce, cluster: tuple[ParallelType, ...]) -> bool:
-    """True when two reductions, within a block or over the blocks of a `cluster`, can be one."""
-    same = a.expr.attributes["kind"] == b.expr.attributes["kind"] and a.outputs[0].buffer.dtype is b.outputs[0].buffer.dtype
-    is_near = a.grid_types == b.grid_types and a.grid_types in ((), cluster)
-    return same and is_near and a.thread_types == b.thread_types and a.predicate is b.predicate and a.group_elems == b.group_elems
+def _fold_key(s: Reduce, cluster: tuple[ParallelType, ...]) -> object:
+    """Return what is the same of two reductions, within a block or over the blocks of a `cluster`, that can be one. One of its own for a reduction over a grid."""
+    alone = None if s.grid_types in ((), cluster) else id(s)
+    return s.expr.attributes["kind"], s.outputs[0].buffer.dtype, s.grid_types, s.thread_types, id(s.predicate), s.group_elems, alone
+
+
+def _fold_into(earlier: Statement, s: Reduce) -> None:
+    assert isinstance(earlier, Reduce)
+    earlier.outputs, earlier.operands = [*earlier.outputs, *s.outputs], [*earlier.operands, *s.operands]
 
 
 @lowering_pass(needs=["pipelines", "unswitched"], before=["grouped predicates"])

@@ -164,7 +164,7 @@ def apply_phased_columns(fusion: Fusion, analysis: ReductionAnalysis, params: In
     template.vectorize(names_in_vectors(analysis.limits, analysis.shape.inner_position, params), params.vector_elems)
     results = [t.name for t in analysis.outputs if analysis.axes.memory_order(t) == analysis.shape.runs[-1].classes and all(t.domain().contiguity)]
     vectorize_columns(template, results, params, read)
-    inline_rows(template, params, row_axes, read, of_columns)
+    inline_rows(template, params, read, of_columns)
     threads = ((ParallelType.block_x, params.lanes), (ParallelType.block_y, params.threads_y), (ParallelType.block_z, params.groups))
     static = tuple((kind, n) for kind, n in threads if n > 1 or kind is ParallelType.block_x)
     return ScheduleResult(static, params.max_registers, 1, Peel(phase=phase), staying=StayingBlocks(sums_offsets=True))
@@ -202,12 +202,13 @@ def schedule_pieces(partial: TensorView, rows: list[TensorView], params: InnerOu
     parallelize_like(partial, selected_tensors=[t for t in rows if t is not partial], selected_parallel_types={*BOUND, ParallelType.unswitch})
 
 
-def inline_rows(template: Template, params: InnerOuterParams, row_axes: int, read: list[TensorView], of_columns: list[TensorView]) -> None:
+def inline_rows(template: Template, params: InnerOuterParams, read: list[TensorView], of_columns: list[TensorView]) -> None:
     """Load all rows of a step before the first is used, what lies along the columns once; inline all else."""
     limits = {t: len(t.get_loop_domain()) for t in template.fusion.tensors()}
+    column_axes = 2 + (params.threads_y > 1) + (params.cluster_blocks > 1)
     for _, cache in template.inputs:
         if cache not in of_columns and cache in limits:
-            has_rows = any(not a.is_broadcast() for a in cache.get_loop_domain()[:row_axes])
+            has_rows = any(not a.is_broadcast() for a in cache.get_loop_domain()[:-column_axes])
             limits[cache] = min(limits[cache], 2) if has_rows else 0
             if has_rows:
                 cache.axis(2).parallelize(ParallelType.serial)  # loads of a row stand before the test of its bounds
