@@ -119,14 +119,15 @@ def page(found: dict[str, Any]) -> str:
     return PAGE.format(device=found["device"], compared=len(found["rows"]), equal=sum(not row["differ"] for row in found["rows"].values()), rows="\n".join(lines))
 
 
-PAGE = """# Exactness: the emulator against the GPU, op by op
+PAGE = """# Exactness: where the emulator and the GPU give different bits, op by op
 
-Made by `python tests/ops/exactness.py page RESULT.json` from a run on {device}. Each op ran on the same operands in the emulator and on the GPU: special values in
-every combination, some thousand random ones for ops of one operand, all values of 16-bit types for casts. {equal} of {compared} pairs of op and type gave the same
-bytes (NaNs count as equal whatever their bits). For the others: how many elements differ, and by how many units in the last place at most. Where results differ, one of
-the two is the approximate instruction of the chip or another library's function; the limit that tests hold each op to, against float64, is `ulp` in its definition.
-Integers, casts, comparisons, extrema (with the sign of a zero) and what rounds exactly (sums, products, quotients, square roots of real numbers) have the same bytes throughout.
-The operands were made once and travelled with the results.
+In {equal} of {compared} pairs of op and type the emulator and an {device} gave the same bytes. The table has, for the others, how many elements differ and by how many units in the last place
+(ulp) at most. Always the same bytes: integers, casts, comparisons, minimum and maximum (with the sign of a zero), and operations that IEEE 754 rounds correctly (sums, products, quotients and
+square roots of real numbers). Where results differ, one of the two is an approximate instruction of the chip, or comes from a different math library. The tests hold both to the limit `ulp` in
+the op's definition, against float64.
+
+Both ran on the same operands, made once: special values in every combination, some thousand random values for ops of one operand, all values of 16-bit types for casts. NaNs count as equal
+whatever their bits. This page is made by `python tests/ops/exactness.py page RESULT.json`.
 
 | op | types with the same bytes | where they differ |
 |---|---|---|
