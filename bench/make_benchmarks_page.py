@@ -4,7 +4,7 @@
     python bench/make_benchmarks_page.py --print    print it
     python bench/make_benchmarks_page.py --take OUT.json ... [--chip "NVIDIA H200" --date 2026-11-20]    keep what fusion_cases.py wrote, then write the page
 
-Owns the page's words, its tables, and the comparison with the bars. It measures nothing: the files come from the scripts of this folder and from
+Owns the page's words, its tables, and the comparison with the goals ("bars"). It measures nothing: the files come from the scripts of this folder and from
 `fusion_cases.py`, which runs the same definitions through any module with nvFuser's API. A file that is missing leaves its section with the command
 that makes it. Read first: `page`, `bars`.
 """
@@ -165,7 +165,7 @@ def check_bars() -> list[Bar]:
 def bars(found: list[Case]) -> list[str]:
     """Return the table of bars."""
     rows = [*speed_bars(found), *error_bars(found), *host_bars(found), width_bar(), *way_bars(), *emulator_bars(), *check_bars()]
-    return ["## The bars", "", *table(("bar", "figure", ""), [(what, figure, yes(is_met)) for what, figure, is_met in rows])]
+    return ["## Goals", "", *table(("goal", "figure", ""), [(what, figure, yes(is_met)) for what, figure, is_met in rows])]
 
 
 def families(found: list[Case]) -> list[str]:
@@ -182,9 +182,10 @@ def families(found: list[Case]) -> list[str]:
         shown = [" / ".join(map(two, pair)) if pair else "-" for pair in pairs.values()]
         if inside:
             rows.append((family, len(inside), two(mean(c.fraction for c in inside)), *shown, f"{wins} of {len(with_peer)}"))
-    words = """Geometric means of the fractions of a copy. weft / nvFuser is over the cases that nvFuser has a figure for; weft / best peer takes the best of
-        nvFuser, torch.compile, Liger, quack and eager torch in every case; the last column counts where weft is at least as fast as all of them."""
-    return ["### By family", "", *prose(words), *table(("family", "cases", "weft", "weft / nvFuser", "weft / best peer", "at least the best"), rows)]
+    words = """Geometric means of the fractions of a copy. "weft / nvFuser" gives both, over the cases that nvFuser has a figure for. "weft / best other" takes,
+        in every case, the fastest of nvFuser, torch.compile, Liger, quack and eager torch; the last column counts the cases in which weft is at least as fast
+        as that."""
+    return ["### By family", "", *prose(words), *table(("family", "cases", "weft", "weft / nvFuser", "weft / best other", "at least the best other"), rows)]
 
 
 def winner(c: Case) -> str:
@@ -200,18 +201,18 @@ def kernels(found: list[Case]) -> list[str]:
     if not data:
         return out + missing("fusion_cases", "python fusion_cases.py weft bench/results/fusion_cases.json")
     versions = "; ".join(f"{name} {text}" for name, text in peers["versions"].items())
-    words = """A figure is the time of a device-to-device copy of the same bytes (inputs once, outputs once) over the time of the call, both medians of
-        triton.testing.do_bench with a flushed L2: 1.00 is as fast as a copy, which moves 4.0 to 4.1 TB/s from 64 MB on. Above 1.00 the end of what was
-        written is still in L2. Host: Python and C per warm call, 200 calls in a row."""
+    words = """A figure is the time of a device-to-device copy of the same bytes (inputs once, outputs once) divided by the time of the call, both medians of
+        triton.testing.do_bench with a flushed L2: 1.00 is as fast as a copy, which moves 4.0 to 4.1 TB/s from 64 MB on. Above 1.00 the last bytes written
+        are still in L2. Host: time of Python and C per warm call, 200 calls in a row."""
     if data.get("runs", 1) > 1:
-        words += f""" Of {data["runs"]} runs of the whole script on one machine: medians, the lowest and highest fraction in brackets; first calls of the first
-            run, which alone finds no compiled kernels."""
+        words += f""" Medians of {data["runs"]} runs of the whole script on one machine, the lowest and highest fraction in brackets. First calls are those of the
+            first run, because later runs find compiled kernels."""
     out += ["```bash", data.get("command", "python fusion_cases.py weft OUT.json"), "```", "", machine(data), "", *prose(words)]
-    out += prose(f"Peers, on one H200 too (torch {peers.get('torch')}, CUDA {peers.get('cuda')}, {peers.get('date')}): {versions}. {' '.join(peers['notes'])}")
+    out += prose(f"The others, also on one H200 (torch {peers.get('torch')}, CUDA {peers.get('cuda')}, {peers.get('date')}): {versions}. {' '.join(peers['notes'])}")
     out += [*families(found), "### Every case", ""]
-    head = ("case", "weft", "nvFuser", "best peer", "fastest", "weft us", "first s", "nvFuser first s", "host us", "nvFuser host us", "error")
+    head = ("case", "weft", "nvFuser", "best other", "fastest", "weft us", "first s", "nvFuser first s", "host us", "nvFuser host us", "error")
     out += table(head, [case_row(c) for c in found if not c.fail])
-    out += ["Bold: below nvFuser in a case that the bars name.", ""]
+    out += ["Bold: slower than nvFuser in a case that the goals name.", ""]
     failed = [c for c in found if c.fail]
     if failed:
         names, kinds = sorted({c.name.split()[0] for c in failed}), sorted({str(c.fail).split("(")[0] for c in failed})
@@ -233,11 +234,11 @@ def case_row(c: Case) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-FIRST_WORDS = """The disk cache is off and all kernels are forgotten before each case. Stages in milliseconds: definition is the graph; binding the checks of
-    the inputs; schedule the choice of parameters and the schedule itself; lowering the kernel IR and the text; nvrtc the compiler; load the machine code into
-    the context; rest the launch and the kernel. `first` is what a caller waits for: all but the definition. torch.compile: the same math, default mode, static
-    shapes, dynamo reset and caches empty before each case. nvFuser: from the table of peers. With the disk cache on, a later process finds the machine code in
-    a file instead of compiling."""
+FIRST_WORDS = """The disk cache is off, and all compiled kernels are dropped before each case. Stages in milliseconds: definition: building the graph; binding:
+    checks of the inputs; schedule: choosing and applying parameters; lowering: kernel IR and text; nvrtc: the compiler; load: loading the machine code into the
+    context; rest: the launch and the kernel. `first` is what a caller waits for: everything except the definition. torch.compile: the same math, default mode,
+    static shapes, dynamo reset and caches empty before each case. nvFuser: from the table of all cases. With the disk cache on, a later process loads the
+    machine code from a file instead of compiling."""
 
 
 def first_calls(found: list[Case]) -> list[str]:
@@ -258,9 +259,9 @@ def first_calls(found: list[Case]) -> list[str]:
     return out + [machine(data), "", *prose(f"{data['dtype']} {shape}. {FIRST_WORDS} {data.get('note', '')}"), *table(head, rows)]
 
 
-WARM_WORDS = """Microseconds on the host per call, smallest of {rounds} rounds of {calls} calls with an idle GPU before each. call is `fd.execute`; find:
-    addresses and guards of the tensors; allocate: the outputs; launch: cuLaunchKernelEx, which is also measured alone; method: `fd.execute` over the
-    executor's own function; rest: the stream, the random state, arguments of the launch, the list of results. torch.compile: the same math, 200 calls in a
+WARM_WORDS = """Microseconds on the host per call, the smallest of {rounds} rounds of {calls} calls with an idle GPU before each. call: `fd.execute`; method:
+    the part of `fd.execute` outside the executor's function; find: addresses and guards of the tensors; allocate: the outputs; launch: cuLaunchKernelEx, which
+    is also measured alone; rest: the stream, the random state, arguments of the launch, the list of results. torch.compile: the same math, 200 calls in a
     row."""
 
 
@@ -291,9 +292,9 @@ def widths() -> list[str]:
         cells = [found.get((*group, n)) for group in groups]
         shown = ["-" if r is None else f"**{r['fraction']:.2f}**" if r["is_cliff"] else f"{r['fraction']:.2f}" for r in cells]
         rows.append((n, *shown, cells[0]["params"] if cells[0] else ""))
-    words = f"""Forward, rows that make {data["tensor_bytes"] // 10**6} MB per tensor, {len(data["rows"])} calls by {data["kernels"]} kernels. A cliff (bold) is
-        a width below {data["cliff"]} of the median of its four neighbours in the list. Rows of odd length are read and written in
-        vectors that are aligned in memory, their ends element by element. {data.get("note", "")}"""
+    words = f"""Does speed drop at some widths? Forward, as many rows as give {data["tensor_bytes"] // 10**6} MB per tensor, {len(data["rows"])} calls with
+        {data["kernels"]} kernels. A cliff (bold) is a width whose fraction is below {data["cliff"]} of the median of its four neighbours in the list. Rows of odd
+        length are read and written in aligned vectors, their ends element by element. {data.get("note", "")}"""
     head = ("fusion", "widths", "mean, multiples of 8", "mean, others", "lowest", "cliffs", "largest error")
     return out + [
         machine(data), "", *prose(words), *table(head, summary),
@@ -320,7 +321,7 @@ def outcome_of(check: dict[str, Any]) -> str:
 def correctness() -> list[str]:
     """Return the section of checks.py."""
     data = load("checks")
-    out = ["## Random fusions, compute-sanitizer", "", "```bash", "python bench/checks.py", "```", ""]
+    out = ["## Correctness: random fusions, compute-sanitizer", "", "```bash", "python bench/checks.py", "```", ""]
     if not data:
         return out + missing("checks", "python bench/checks.py")
     for name, check in data["checks"].items():
@@ -338,14 +339,18 @@ def tried() -> list[str]:
     return ["## What was tried", "", *prose(words), *table(("what", "case", "without", "with", "verdict"), rows)]
 
 
+PAGE_WORDS = """How fast single forward kernels and softmax backward are beside nvFuser, torch.compile, Liger, quack and eager torch; first calls, host time, many
+    widths, the emulator, and the project's goals. Other kernels (norm backward, transposes, losses, batch norm, quantization) are on
+    [benchmarks_graphs.md](benchmarks_graphs.md), whole models on [torch_compile.md](torch_compile.md). This page is made by `python
+    bench/make_benchmarks_page.py` from the files in `bench/results`. To renew a section, run the script that it names and then that one, in the root of this
+    repository, with `PYTHONPATH=.` if the package is not installed. Every script has `--cpu-smoke`, which runs tiny sizes in the emulator."""
+
+
 def page() -> str:
     """Return the text of the page."""
     found = cases()
-    words = """Made by `python bench/make_benchmarks_page.py` from the files in `bench/results`: run a script named below and then that one to renew it. Every
-        script has `--cpu-smoke`, which runs tiny sizes in the emulator to see that it works. All commands are for the root of this repository, with
-        `PYTHONPATH=.` where the package is not installed."""
-    lines = ["# Benchmarks", "", *prose(words), *bars(found), *kernels(found), *first_calls(found), *warm_calls(), *widths(), *ways()]
-    lines += [*reasons(), *emulator(), *correctness(), *tried()]
+    lines = ["# Benchmarks: forward kernels", "", *prose(PAGE_WORDS), *kernels(found), *first_calls(found), *warm_calls(), *widths(), *ways()]
+    lines += [*reasons(), *emulator(), *correctness(), *bars(found), *tried()]
     return "\n".join(lines).rstrip() + "\n"
 
 

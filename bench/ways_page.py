@@ -14,14 +14,15 @@ from weft.arch import arch_by_name
 NAMES = ("registers", "tma", "tma, bulk stores", "specialized", "specialized, bulk stores")
 TITLES = {
     "tall": "Many rows", "odd": "Rows that are no multiple of 16 bytes: TMA declines", "short": "Few rows",
-    "earlier": "By an earlier script, before clusters were improved (no registers of rows in registers, no errors)",
+    "earlier": "By an earlier script, before clusters were improved (without registers and errors)",
 }  # fmt: skip
-WORDS = """Fractions of a copy of the same bytes, in the same process, all ways in turn, sample by sample; medians, of short tensors over seven placements in
-memory. registers: no pipeline; rows too long for a block's registers are spread over a cluster, kept in shared memory or read again. tma: a block loads its
-row by one bulk copy. specialized: blocks that stay, compute groups, one async warp per input, as many stages as fit. bulk stores: results leave through
-shared memory. A dash: it does not fit, or TMA declines. Chosen is what the code takes as it is with this page, from the recorded facts; the regret is what
-that loses to the fastest of the five (other params: that way has other params by now than were measured). Registers per thread are ptxas's, in the order of
-the columns, with the bytes spilled where there are any. Peer: the best one of the table above with the same rows and columns."""
+WORDS = """Where should a normalization keep its rows between passes? Fractions of a copy of the same bytes, all ways in turn in one process; medians (for
+small tensors over seven placements in memory). registers: no pipeline; rows too long for a block's registers are spread over a cluster, kept in shared memory
+or read again. tma: a block loads its row by one bulk copy. specialized: a fixed number of blocks with compute warps and one loading warp per input, as many
+stages as fit (warp specialization). bulk stores: results are stored by bulk copies from shared memory. A dash: it does not fit, or TMA declines. "chosen" is
+what the present code takes; its regret is how much slower that is than the fastest of the five ("other params": the present params of that way were not
+measured). Registers per thread are ptxas's, in the order of the columns, with spilled bytes if any. "other": the best other compiler or library in the table
+of all cases with the same rows and columns."""
 
 
 def chosen(row: dict[str, Any]) -> tuple[str, float]:
@@ -84,8 +85,8 @@ def variants(rows: list[dict[str, Any]]) -> list[str]:
         return []
     names = list(dict.fromkeys(name for row in rows for name in row["ways"]))
     out = ["### Specialized kernels, one thing changed at a time", ""]
-    out += prose("""Fractions of a copy, and registers per thread. One role loads the rows of all inputs, of two roles each loads one. Registers shared: async
-        warps give theirs to compute warps (setmaxnreg); alike: every thread has what a block of this size leaves it.""")
+    out += prose("""Fractions of a copy, and registers per thread. One role: one warp loads the rows of all inputs; two roles: each loads one input. Registers
+        shared: loading warps give registers to compute warps (setmaxnreg); alike: all threads have the same number.""")
     for title, keep in (
         ("Roles", lambda n: "role" in n), ("Registers", lambda n: n.startswith("registers")),
         ("Stages, groups, rows at once, bulk stores", lambda n: "role" not in n and not n.startswith("registers")),
@@ -114,13 +115,13 @@ def ways() -> list[str]:
         rows = [row for row in data["rows"] if row["part"] == part]
         if rows:
             out += [f"### {title}", ""]
-            out += table(("case", *NAMES, "chosen", "regret", "peer", "registers"), [case_row(row, peers) for row in rows])
+            out += table(("case", *NAMES, "chosen", "regret", "other", "registers"), [case_row(row, peers) for row in rows])
     out += variants([row for row in data["rows"] if row["part"] == "variants"])
     right = data.get("right")
     if right:
         out += ["### Right results", "", "```bash", right["command"], "```", "", "```text", *right["lines"], "```", ""]
         if any("FAILED" in line for line in right["lines"]):
             out += prose(
-                "The one failure is open: the emulator finds neither a wrong element nor a race in the same shapes. Nothing chooses that kernel unasked."
+                "The one failure is open: the emulator finds neither a wrong element nor a race in the same shapes. No heuristic chooses that kernel."
             )
     return out

@@ -13,11 +13,14 @@ from weft.check.planted import MISTAKES, PIPELINE, Verdict, run, table
 
 TARGET = Path(__file__).with_name("planted.md")
 
-PAGE = """# Planted mistakes
+PAGE = """# Planted mistakes: what the emulator's checks find
 
-Made by `python docs/make_planted.py`; `weft check --planted` prints the same table, and fails when a mistake is missed. {generated} of the {all} mistakes
-are planted in kernels that lowering generated (or in the part of the device library that they call), the rest in a pipeline written by hand,
-`weft/check/examples/rmsnorm.cu`. "Orders" says how many of {orders} orders of threads and copies show a mistake with the right line.
+Each row is a correct kernel with one mistake planted in it, and what the emulator reports. "Orders": in how many of {orders} orders of threads and copies the
+mistake is reported at the right line. `weft check --planted` runs them all, prints the same table, and fails if a mistake is missed.
+
+{generated} of the {all} mistakes are in kernels that lowering generated (or in the part of the device library that they call), the rest in a hand-written
+pipeline, `weft/check/examples/rmsnorm.cu`. This page is made by `python docs/make_planted.py`. [planted_on_gpu.md](planted_on_gpu.md) has what a GPU and
+compute-sanitizer make of five of them.
 
 {table}
 """
