@@ -205,10 +205,12 @@ def kernels(found: list[Case]) -> list[str]:
         triton.testing.do_bench with a flushed L2: 1.00 is as fast as a copy, which moves 4.0 to 4.1 TB/s from 64 MB on. Above 1.00 the last bytes written
         are still in L2. Host: time of Python and C per warm call, 200 calls in a row."""
     if data.get("runs", 1) > 1:
-        words += f""" Medians of {data["runs"]} runs of the whole script on one machine, the lowest and highest fraction in brackets. First calls are those of the
-            first run, because later runs find compiled kernels."""
+        words += f""" Medians of {data["runs"]} runs of the whole script on one machine, the lowest and highest fraction in brackets. First calls are those
+        of the first run, because later runs find compiled kernels."""
     out += ["```bash", data.get("command", "python fusion_cases.py weft OUT.json"), "```", "", machine(data), "", *prose(words)]
-    out += prose(f"The others, also on one H200 (torch {peers.get('torch')}, CUDA {peers.get('cuda')}, {peers.get('date')}): {versions}. {' '.join(peers['notes'])}")
+    out += prose(
+        f"The others, also on one H200 (torch {peers.get('torch')}, CUDA {peers.get('cuda')}, {peers.get('date')}): {versions}. {' '.join(peers['notes'])}"
+    )
     out += [*families(found), "### Every case", ""]
     head = ("case", "weft", "nvFuser", "best other", "fastest", "weft us", "first s", "nvFuser first s", "host us", "nvFuser host us", "error")
     out += table(head, [case_row(c) for c in found if not c.fail])
@@ -293,8 +295,8 @@ def widths() -> list[str]:
         shown = ["-" if r is None else f"**{r['fraction']:.2f}**" if r["is_cliff"] else f"{r['fraction']:.2f}" for r in cells]
         rows.append((n, *shown, cells[0]["params"] if cells[0] else ""))
     words = f"""Does speed drop at some widths? Forward, as many rows as give {data["tensor_bytes"] // 10**6} MB per tensor, {len(data["rows"])} calls with
-        {data["kernels"]} kernels. A cliff (bold) is a width whose fraction is below {data["cliff"]} of the median of its four neighbours in the list. Rows of odd
-        length are read and written in aligned vectors, their ends element by element. {data.get("note", "")}"""
+        {data["kernels"]} kernels. A cliff (bold) is a width whose fraction is below {data["cliff"]} of the median of its four neighbours in the list. Rows of
+        odd length are read and written in aligned vectors, their ends element by element. {data.get("note", "")}"""
     head = ("fusion", "widths", "mean, multiples of 8", "mean, others", "lowest", "cliffs", "largest error")
     return out + [
         machine(data), "", *prose(words), *table(head, summary),
@@ -339,11 +341,11 @@ def tried() -> list[str]:
     return ["## What was tried", "", *prose(words), *table(("what", "case", "without", "with", "verdict"), rows)]
 
 
-PAGE_WORDS = """How fast single forward kernels and softmax backward are beside nvFuser, torch.compile, Liger, quack and eager torch; first calls, host time, many
-    widths, the emulator, and the project's goals. Other kernels (norm backward, transposes, losses, batch norm, quantization) are on
+PAGE_WORDS = """How fast single forward kernels and softmax backward are beside nvFuser, torch.compile, Liger, quack and eager torch; first calls, host
+    time, many widths, the emulator, and the project's goals. Other kernels (norm backward, transposes, losses, batch norm, quantization) are on
     [benchmarks_graphs.md](benchmarks_graphs.md), whole models on [torch_compile.md](torch_compile.md). This page is made by `python
-    bench/make_benchmarks_page.py` from the files in `bench/results`. To renew a section, run the script that it names and then that one, in the root of this
-    repository, with `PYTHONPATH=.` if the package is not installed. Every script has `--cpu-smoke`, which runs tiny sizes in the emulator."""
+    bench/make_benchmarks_page.py` from the files in `bench/results`. To renew a section, run the script that it names and then that one, in the root of
+    this repository, with `PYTHONPATH=.` if the package is not installed. Every script has `--cpu-smoke`, which runs tiny sizes in the emulator."""
 
 
 def page() -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ncu_reasons import WANTED, slow_cases
 from page_text import load, machine, missing, prose, table
 
-WORDS = """One launch of each kernel under Nsight Compute, caches flushed. memory, issue, resident warps: percent of the chip's peak (in a copy memory is at about
-    80); waves: of blocks; instructions: per element of the tensor. "What was tried", below, has what was tried against it."""
+WORDS = """One launch of each kernel under Nsight Compute, caches flushed. memory, issue, resident warps: percent of the chip's peak (in a copy memory is at
+    about 80); waves: of blocks; instructions: per element of the tensor. "What was tried", below, has what was tried against it."""
 
 
 def slow_labels() -> list[str]:
