@@ -109,7 +109,7 @@ def judge(path: Path) -> None:
         for values in (dict(zip(data["columns"], kernel)) for kernel in case["kernels"]):
             rows = Candidates(seen.facts, H200, seen.is_loadable, may_be_phased=values["is_phased"]).facts_of_rows
             numbers = {"loads": LOADS.index(values["loads"]), "fill": FILLS.index(values["fill"])}
-            kernel = Kernels(**{f.name: numbers.get(f.name, values[f.name]) for f in dataclasses.fields(Kernels)})
+            kernel = Kernels(**{f.name: numbers.get(f.name, values.get(f.name, False)) for f in dataclasses.fields(Kernels)})
             for name, estimate in (("present", needed_registers), ("one function", one_estimate)):
                 is_legal = estimate(kernel, rows) <= values["max_registers"] * (1.0 if values["is_behind"] else MOST_REGISTERS_OVER)
                 is_free = values["free_spill_bytes"] == 0

@@ -19,6 +19,7 @@ from weft.options import nearest
 WARP_THREADS = 32
 SUB_PARTITIONS = 4
 """Warp schedulers of a multiprocessor; each owns a quarter of its registers."""
+REGISTER_BYTES = 4
 REGISTERS_PER_WARP_GRANULARITY = 256
 """Registers are given to a warp in steps of this many (CUDA's occupancy calculator, compute capability 7.0 and later)."""
 SHARED_GRANULARITY_BYTES = 128

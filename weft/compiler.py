@@ -35,6 +35,7 @@ from .schedule.row_inverses import multiply_by_inverses
 from .schedule.welford import fold_scheduled_welford, translate_welford
 from .schedulers import SCHEDULERS
 from .schedulers.base import Decline, ScheduleResult, Scheduler
+from .schedulers.limits import TARGET_WARPS
 
 
 class NoScheduler(Unsupported):
@@ -231,7 +232,8 @@ def propose(
             slow = [p for p in tried if rejected[p].is_usable]
             other = None
             if len(slow) < MOST_SLOW:
-                other = scheduler.choose_other(analysis, sizes, alignments, arch, frozenset(tried))  # type: ignore[arg-type]
+                spilled = {p: rejected[p].spilled_bytes for p in tried}
+                other = scheduler.choose_other(analysis, sizes, alignments, arch, spilled)  # type: ignore[arg-type]
             if other is None and not slow:
                 raise ScheduleFailed(fusion, scheduler.name, rejected[params])
             params, trace = other or (slow[0], f"what else there is was refused, too: {slow[0]}")
@@ -311,6 +313,7 @@ def compile_program(fusion: Fusion, proposal: Proposal, index_type: DataType, *,
     Dump.fusion(name, lambda: f"== {name}: what it computes\n{fusion}== {name}: scheduled\n{scheduled}")
     program = _finish(scheduled, result, index_type, name, time.perf_counter() - start, overlaps)
     program.most_spill_bytes = None if proposal.is_last else result.most_spill_bytes
+    program.fewest_warps = TARGET_WARPS
     return program
 
 

@@ -59,6 +59,7 @@ class WeftError(RuntimeError):
     what = "{message}"
     fix = ""
     is_usable = False  # True for a kernel that is refused only because others are probably faster
+    spilled_bytes = 0  # of a kernel's thread, where that is why it is refused
 
     def __init__(self, message: str | None = None, **values: object) -> None:
         if message is not None:

@@ -12,15 +12,18 @@ import torch
 import weft.schedulers.inner_outer as two_sides
 from weft import DataType, FusionDefinition
 from weft.arch import arch_by_name
+from weft.check.records import programs
 from weft.compiler import MOST_SLOW
+from weft.device.library import translation_unit
 from weft.expr import const
 from weft.ir.enums import SchedulerType
 from weft.lower.program import KernelProgram, Need
 from weft.options import options
 from weft.runtime import engines, nvrtc
-from weft.runtime.engines import EmulatorEngine, registers_to_try
+from weft.runtime.engines import EmulatorEngine
 from weft.runtime.runtimes import forget_kernels
 from weft.runtime.resources import MOST_SPILL_BYTES, Resources, TooManySpills
+from weft.runtime.spills import compile_without_spills, more_registers
 
 H100 = arch_by_name("H100")
 
@@ -52,8 +55,8 @@ def check(fd: FusionDefinition) -> None:
 def test_a_grid_that_does_not_run_at_once_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     choose = two_sides.choose_inner_outer
 
-    def too_many_blocks(facts, arch, loadable=True, rejected=frozenset()):  # noqa: ANN001, ANN202
-        params, trace = choose(facts, arch, loadable, rejected)
+    def too_many_blocks(facts, arch, loadable=True, rejected=frozenset(), **more):  # noqa: ANN001, ANN003, ANN202
+        params, trace = choose(facts, arch, loadable, rejected, **more)
         many = dataclasses.replace(params, blocks=50 * arch.sm_count)
         return (params, trace) if many in rejected else (many, trace)
 
@@ -130,20 +133,47 @@ def test_how_much_may_spill_while_there_are_other_params(monkeypatch: pytest.Mon
 
 
 def program(
-    max_registers: int | None, threads: int, *, cooperative: bool = False, needs: frozenset[Need] = frozenset(), most_spill_bytes: int | None = None
+    max_registers: int | None, threads: int, *, cooperative: bool = False, needs: frozenset[Need] = frozenset(), most_spill_bytes: int | None = None,
+    fewest_warps: int | None = 20,
 ) -> KernelProgram:
     block = (const(threads), const(1), const(1))
     return SimpleNamespace(  # type: ignore[return-value]
-        name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative, needs=needs, most_spill_bytes=most_spill_bytes
+        name="k", text="", blocks=(), max_registers=max_registers, block=block, cooperative=cooperative, needs=needs, most_spill_bytes=most_spill_bytes, fewest_warps=fewest_warps,
     )
 
 
 @pytest.mark.parametrize(
-    "given, wanted",
-    [(program(64, 256), [64, 255]), (program(64, 1024), [64]), (program(96, 512), [96, 128]), (program(None, 256), [None]), (program(64, 256, cooperative=True), [64])],
-)
-def test_registers_to_try(given, wanted) -> None:  # noqa: ANN001
-    assert registers_to_try(given, H100) == wanted
+    "given, spilled, wanted",
+    [
+        (program(40, 256), 32, None), (program(40, 256), 36, 48), (program(40, 256), 104, 56), (program(40, 1024), 104, 56), (program(56, 1024), 104, 64),
+        (program(64, 1024), 104, None), (program(88, 256), 104, 96), (program(96, 256), 104, None), (program(96, 256), 4000, 255), (program(96, 512), 4000, 128),
+        (program(None, 256), 104, None), (program(40, 256, cooperative=True), 104, None), (program(40, 256, fewest_warps=None), 104, None),
+        (program(64, 256, fewest_warps=None), 4000, 255), (program(96, 256, most_spill_bytes=64), 100, 255),
+    ],
+)  # fmt: skip
+def test_registers_to_try_next(given, spilled, wanted) -> None:  # noqa: ANN001
+    """A step or two for what was spilled, while 20 warps stay resident; all that the block can have where so much may not be spilled."""
+    assert more_registers(given, H100, given.max_registers, spilled) == wanted
+
+
+def test_a_kernel_that_spills_gets_registers() -> None:
+    """Residual add + layer norm of float32: 40 registers were its limit, and a thread stored 104 bytes."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float) for _ in range(2))
+        w, b = (fd.ops.broadcast_in_dim(fd.define_tensor([-1], contiguity=True, dtype=DataType.Float), x.shape(), [1]) for _ in range(2))
+        x = fd.ops.add(x, y)
+        variance, mean = fd.ops.var_mean(x, dims=[1], correction=0, keepdim=True)
+        fd.add_output(x)
+        fd.add_output(fd.ops.add(fd.ops.mul(fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5))), w), b))
+    made = programs(fd, [(4096, 4099)] * 2 + [(4099,)] * 2, H100)[0].program
+    unit, limits = translation_unit(made.text, made.blocks), []
+
+    def compile_with(limit: int | None) -> nvrtc.Compiled:
+        limits.append(limit)
+        return nvrtc.compile_cubin(unit, made.name, "sm_90a", max_registers=limit)
+
+    compiled = compile_without_spills(made, H100, compile_with)
+    assert compiled.resources.spill_store_bytes <= 32 and limits == [made.max_registers, limits[-1]]
 
 
 @pytest.mark.parametrize("needs, is_usable", [(frozenset(), True), (frozenset([Need.bulk_copies]), False)])
@@ -160,7 +190,9 @@ def test_blocks_that_stay_and_copy_in_bulk_may_not_spill(monkeypatch: pytest.Mon
             engines._GpuKernel(engine, given, None, True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("spilled, right", [({64: 4000, 255: 40}, 255), ({64: 300}, 64), ({64: 4000, 255: 3000}, None)])
+@pytest.mark.parametrize(
+    "spilled, right", [({64: 30}, 64), ({64: 60, 72: 0}, 72), ({64: 300, 96: 200}, 96), ({64: 4000, 96: 4000, 255: 40}, 255), ({64: 4000, 96: 4000, 255: 3000}, None)]
+)
 def test_machine_code_that_spills_much_is_compiled_again_with_more_registers(monkeypatch: pytest.MonkeyPatch, spilled: dict, right: int | None) -> None:
     compiled_with: list[int] = []
 

@@ -20,8 +20,8 @@ from weft.ir.enums import SchedulerType  # noqa: E402
 from weft.runtime.resources import MOST_SPILL_BYTES  # noqa: E402
 from weft.schedulers.cost.model import time_ns  # noqa: E402
 from weft.schedulers.cost.parts import FITTED, Fitted  # noqa: E402
-from weft.schedulers.cost.two_sided import Kernels, work_of  # noqa: E402
-from weft.schedulers.inner_outer_candidates import Candidates  # noqa: E402
+from weft.schedulers.cost.two_sided import Kernels, needed_registers, work_of  # noqa: E402
+from weft.schedulers.inner_outer_candidates import Candidates, kernel_of  # noqa: E402
 from weft.schedulers.inner_outer_heuristic import choose_inner_outer  # noqa: E402
 from weft.schedulers.inner_outer_params import InnerOuterParams  # noqa: E402
 
@@ -108,6 +108,18 @@ def test_the_choice_is_the_least_predicted_time_and_rejected_params_are_passed_o
         params, _ = choose_inner_outer(seen.facts, H200, rejected=frozenset(rejected))
         assert params not in rejected
         rejected.add(params)
+
+
+def test_what_spilled_tells_how_many_registers_others_lack() -> None:
+    """After one kernel that spilled 300 bytes the next has the registers that this one lacked; when nothing is said of spills, it lacks them, too."""
+    seen = seen_of(Spec("layer", "float32", 4096, 4096, gate=True, sums=2))
+    rows = Candidates(seen.facts, H200, True).facts_of_rows
+    first, _ = choose_inner_outer(seen.facts, H200)
+    lacking = first.max_registers + 300 / 8 - needed_registers(kernel_of(first), rows)
+    second, _ = choose_inner_outer(seen.facts, H200, rejected=frozenset([first]), spilled={first: 300})
+    plain, _ = choose_inner_outer(seen.facts, H200, rejected=frozenset([first]), spilled={first: 0})
+    assert needed_registers(kernel_of(second), rows) + lacking <= second.max_registers
+    assert needed_registers(kernel_of(plain), rows) + lacking > plain.max_registers
 
 
 def test_all_rejected_leaves_the_last_resort() -> None:

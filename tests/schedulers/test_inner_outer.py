@@ -288,3 +288,35 @@ def test_values_of_rows_that_come_ahead_are_marked_where_there_are_two(is_layer_
     run(fd, inputs, norm_backward_in_float64(inputs), TOLERANCE[DataType.BFloat16])
     text = fd.fec.kernel_runtimes[-1].program.text
     assert "_ahead" in text and ("weft::of_thread(" in text) is is_layer_norm
+
+
+def test_blocks_share_a_row_that_none_has_registers_for() -> None:
+    """Of a gate behind a layer norm, rows of 11111 had a kernel that spilled 320 bytes per thread and read element by element: no row of this width was shared."""
+    rows, columns = 150, 11111
+    with FusionDefinition() as fd:
+        x, g = (fd.ops.cast(fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16), DataType.Float) for _ in range(2))
+        inverse, mean = (fd.define_tensor([-1, 1], contiguity=[True, None], dtype=DataType.Float) for _ in range(2))
+        held = [fd.ops.cast(fd.define_tensor([-1], contiguity=True, dtype=DataType.BFloat16), DataType.Float) for _ in range(2)]
+        w, b = (fd.ops.broadcast_in_dim(v, x.shape(), [1]) for v in held)
+        normed = fd.ops.mul(fd.ops.sub(x, mean), inverse)
+        y = fd.ops.add(fd.ops.mul(normed, w), b)
+        s = fd.ops.sigmoid(y)
+        g = fd.ops.mul(g, fd.ops.mul(s, fd.ops.add(1.0, fd.ops.mul(y, fd.ops.sub(1.0, s)))))
+        wg, share = fd.ops.mul(g, w), fd.ops.reciprocal(x.size(1))
+        d = fd.ops.sub(wg, fd.ops.mul(normed, fd.ops.mul(fd.ops.sum(fd.ops.mul(wg, normed), [1], True), share)))
+        d = fd.ops.sub(d, fd.ops.mul(fd.ops.sum(wg, [1], True), share))
+        for value in (fd.ops.mul(d, inverse), fd.ops.sum(fd.ops.mul(g, normed), [0]), fd.ops.sum(g, [0])):
+            fd.add_output(fd.ops.cast(value, DataType.BFloat16))
+    x, g, w, b = (numbers(*shape).bfloat16() for shape in ((rows, columns), (rows, columns), (columns,), (columns,)))
+    mean, inverse = x.float().mean(1, keepdim=True), 1 / x.float().std(1, keepdim=True)
+    outputs = fd.execute([x, g, inverse, mean, w, b])
+    normed = (x.double() - mean.double()) * inverse.double()
+    y = normed * w.double() + b.double()
+    s = y.sigmoid()
+    g = g.double() * s * (1 + y * (1 - s))
+    wg = g * w.double()
+    d = (wg - normed * (wg * normed).mean(1, keepdim=True) - wg.mean(1, keepdim=True)) * inverse.double()
+    for got, wanted in zip(outputs, (d, (g * normed).sum(0), g.sum(0)), strict=True):
+        assert relative_error(got, wanted) <= TOLERANCE[DataType.BFloat16]
+    params = fd.fec.kernel_runtimes[-1].proposal.params
+    assert params.cluster_blocks > 1 and params.vector_elems == 8

@@ -17,6 +17,7 @@ from weft.api.profile import PythonProfiler
 from weft.device.library import translation_unit
 from weft.errors import require
 from weft.runtime import nvrtc
+from weft.runtime.spills import fewest_spills
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,13 @@ def card_of(fd: FusionDefinition, inputs: Sequence[Any], title: str, folder: Pat
 
 def resources_text(runtime: Any) -> str:
     """Return registers, stack and spills of a kernel's machine code, or that there is no compiler for it."""
-    program, target = runtime.program, runtime.engine.arch.nvrtc_target
+    program, arch = runtime.program, runtime.engine.arch
+    target = arch.nvrtc_target
     resources = runtime.built.report.resources
     if resources is None:
         text = translation_unit(program.text, program.blocks)
         try:
-            resources = nvrtc.compile_or_load(text, program.name, target, max_registers=program.max_registers).resources
+            resources = fewest_spills(program, arch, lambda limit: nvrtc.compile_or_load(text, program.name, target, max_registers=limit)).resources
         except nvrtc.NvrtcMissing as error:
             return f"not compiled: NVRTC was not found ({error.values['looked']})"
     return f"{target}: {resources}"

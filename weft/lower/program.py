@@ -135,6 +135,7 @@ class KernelProgram:
     scheduled_text: str = ""  # the scheduled fusion, when dumps are on
     origins: tuple[LineOrigin, ...] = ()  # of the lines of `text`
     most_spill_bytes: int | None = None  # of a thread; None: as many as are safe
+    fewest_warps: int | None = None  # per multiprocessor, down to which more registers may keep the kernel from spilling; None: its limit stands
     block_limits: tuple[tuple[str, Sym, int], ...] = ()  # (thread index, threads that these sizes want, threads that the kernel was made for)
     in_place: tuple[int, ...] = ()  # positions of the outputs that the kernel may write into the inputs they alias, as far as its loads go
     shared_tensors: tuple[tuple[str, Sym], ...] = ()  # (name, bytes) of what the text keeps in shared memory under a name

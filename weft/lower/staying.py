@@ -117,7 +117,7 @@ def _only_loads(s: Statement) -> bool:
 
 
 def _fold_key(s: Reduce, cluster: tuple[ParallelType, ...]) -> object:
-    """Return what is the same of two reductions, within a block or over the blocks of a `cluster`, that can be one. One of its own for a reduction over a grid."""
+    """Return what two reductions within a block or a `cluster` have in common when they can be one; a reduction over a grid has a key of its own."""
     alone = None if s.grid_types in ((), cluster) else id(s)
     return s.expr.attributes["kind"], s.outputs[0].buffer.dtype, s.grid_types, s.thread_types, id(s.predicate), s.group_elems, alone
 

@@ -5,7 +5,6 @@ Owns the choice of the engine and the building of a kernel on it, from the progr
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,12 @@ from ..arch import Arch, arch_by_name, arch_of_device, device_count
 from ..device.library import translation_unit
 from ..dump import Dump
 from ..errors import UserError
-from ..lower.program import KernelProgram, Need
+from ..lower.program import KernelProgram
 from ..options import Options, current
 from . import bounds, work_memory
 from .launch import ParamSlot, current_stream_reader
-from .resources import MOST_SPILL_BYTES, Resources, TooManySpills, disassemble
+from .resources import Resources, disassemble
+from .spills import compile_without_spills
 
 if TYPE_CHECKING:
     from .nvrtc import Compiled
@@ -121,19 +121,6 @@ class GpuEngine:
         return _GpuKernel(self, program, options, fmad, kept)
 
 
-def registers_to_try(program: KernelProgram, arch: Arch) -> list[int | None]:
-    """Return limits of registers to compile with, one after the other while the kernel spills too much: its own, then as many as its block can have.
-
-    A kernel whose blocks wait for each other has its own only: with more registers fewer of them run at once.
-    """
-    if program.max_registers is None or program.cooperative:
-        return [program.max_registers]
-    extents: list[int] = [int(n.value) if n.is_const else arch.max_threads_per_block for n in program.block]  # type: ignore[arg-type]
-    threads = math.prod(extents)
-    most = arch.registers_per_thread(min(threads, arch.max_threads_per_block))
-    return [program.max_registers, most] if most > program.max_registers else [program.max_registers]
-
-
 def _reports(program: KernelProgram, options: Options) -> bool:
     return bounds.BLOCK in program.blocks and options.bounds
 
@@ -143,17 +130,11 @@ def _compiled(arch: Arch, program: KernelProgram, options: Options, fmad: bool) 
     from .nvrtc import compile_or_load
 
     unit = ("#define WEFT_BOUNDS\n" if _reports(program, options) else "") + translation_unit(program.text, program.blocks, shortened=True)
-    limits = registers_to_try(program, arch)
-    safe = 0 if program.cooperative and Need.bulk_copies in program.needs else MOST_SPILL_BYTES
-    most_spilled = safe if program.most_spill_bytes is None else min(safe, program.most_spill_bytes)
-    for limit in limits:
-        compiled = compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
-        spilled = compiled.resources.spill_store_bytes or 0
-        if spilled <= most_spilled:
-            return compiled
-    error = TooManySpills(kernel=program.name, bytes=spilled, registers=compiled.resources.registers, limit=most_spilled)
-    error.is_usable = spilled <= safe
-    raise error
+
+    def compile_with(limit: int | None) -> Compiled:
+        return compile_or_load(unit, program.name, arch.nvrtc_target, max_registers=limit, fmad=fmad, options=options)
+
+    return compile_without_spills(program, arch, compile_with)
 
 
 class _GpuKernel:

@@ -72,8 +72,11 @@ class Scheduler(ABC):
         """Return params of the way named `way` if the scheduler has it and it is possible, else those of `choose`."""
         return self.choose(analysis, sizes, alignment_bits, arch)
 
-    def choose_other(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: frozenset[Any]) -> tuple[Any, str] | None:
-        """Return params other than `rejected`, whose kernels turned out to be unusable; None if the scheduler has no others."""
+    def choose_other(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[Any, int]) -> tuple[Any, str] | None:
+        """Return params other than `rejected`, whose kernels turned out to be unusable; None if the scheduler has no others.
+
+        rejected: params -> bytes per thread that the kernel spills, 0 where something else is wrong with it.
+        """
         return None
 
     def candidates(self, analysis: Any, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, Any]]:

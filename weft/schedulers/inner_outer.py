@@ -10,6 +10,7 @@ Read first: `apply_inner_outer`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import math
 from dataclasses import replace
 
@@ -95,10 +96,10 @@ class InnerOuterPersistent(Scheduler):
         return forced, f"forced {way}: {compared}"
 
     def choose_other(
-        self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: frozenset[InnerOuterParams]
+        self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch, rejected: Mapping[InnerOuterParams, int]
     ) -> tuple[InnerOuterParams, str] | None:  # fmt: skip
         loadable = all(can_load(t) for t in analysis.row_inputs)
-        found = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, loadable, rejected)
+        found = choose_inner_outer(analysis.facts(sizes, alignment_bits), arch, loadable, frozenset(rejected), spilled=rejected)
         return None if found[0] in rejected else found
 
     def candidates(self, analysis: TwoSidedAnalysis, sizes: Sizes, alignment_bits: Alignments, arch: Arch) -> list[tuple[str, InnerOuterParams]]:

@@ -68,15 +68,23 @@ MOST_PASSES_OVER_BULK = 2
 FILLS = ("whole", "leading", "partial")
 
 
+def kernel_of(params: InnerOuterParams) -> Kernels:
+    """Return params as the cost model takes them."""
+    numbers = {"loads": LOADS.index(params.loads), "fill": FILLS.index(params.fill)}
+    return Kernels(**{field.name: numbers.get(field.name, getattr(params, field.name, None)) for field in fields(Kernels)})
+
+
 class Candidates:
     """What fits the chip, for one set of facts. slack: registers that a candidate may need, over those that a thread has. may_be_phased: rows that begin
-    anywhere may be read in vectors that are aligned in memory. is_online: a maximum and the sum of exponentials below it are one reduction."""
+    anywhere may be read in vectors that are aligned in memory. is_online: a maximum and the sum of exponentials below it are one reduction. any_cluster: blocks
+    may share a row of any width, for fusions of which no block has registers for a whole row."""
 
     def __init__(
-        self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER, may_be_phased: bool = True, is_online: bool = False
+        self, facts: TwoSidedFacts, arch: Arch, is_loadable: bool, slack: float = MOST_REGISTERS_OVER, may_be_phased: bool = True, is_online: bool = False,
+        any_cluster: bool = False,
     ) -> None:  # fmt: skip
         facts, self.is_online = (facts.online, True) if is_online and facts.online is not None else (facts, False)
-        self.facts, self.arch, self.rows, self.slack = facts, arch, facts.rows, slack
+        self.facts, self.arch, self.rows, self.slack, self.any_cluster = facts, arch, facts.rows, slack, any_cluster
         rows = self.rows
         self.vector = vector_elems(rows.vector_limit_elems, rows.max_dtype_bits, rows.min_vector_elems, rows.vector_bits)
         if facts.has_single_axes:
@@ -112,7 +120,7 @@ class Candidates:
         row_bytes = rows.reduction_elems * rows.max_dtype_bits // 8
         for cluster in (1,) if self.is_phased and rows.min_dtype_bits < rows.max_dtype_bits else (1, 2, 4, 8, 16):  # a vector of each type is a unit
             is_few = rows.iteration_elems * cluster <= arch.sm_count and row_bytes >= 2048 * cluster
-            if cluster == 1 or cluster <= arch.max_cluster_blocks and (row_bytes >= WIDE_ROW_BYTES * cluster // 2 or is_few):
+            if cluster == 1 or cluster <= arch.max_cluster_blocks and (row_bytes >= WIDE_ROW_BYTES * cluster // 2 or is_few or self.any_cluster):
                 yield cluster
 
     def piece_vectors(self, cluster: int) -> int:
@@ -242,7 +250,8 @@ class Candidates:
         """Return why not even the largest block has registers for a row and the sums of its columns; None where it has, or another kernel fits."""
         last = self.last_resort()
         needed = ceil_div(last.batches * last.vector_elems * (self.facts.column_accumulator_bits + int(self.kept_bits)), 32)
-        if needed <= last.max_registers or len(self.table().batches):
+        shared = Candidates(self.facts, self.arch, self.has_tma, self.slack, any_cluster=True) if not self.any_cluster else self
+        if needed <= last.max_registers or len(self.table().batches) or len(shared.table().batches):
             return None
         return Decline(f"a thread would need {needed} registers for its part of a row and its column sums, but has only {last.max_registers}")
 

@@ -6,43 +6,64 @@ Read first: `choose_inner_outer`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from ..arch import Arch
+from ..arch import REGISTER_BYTES, Arch
 from .cost.model import time_ns
-from .cost.two_sided import Kernels, work_of
-from .inner_outer_candidates import Candidates
+from .cost.two_sided import Kernels, needed_registers, work_of
+from .inner_outer_candidates import Candidates, kernel_of
 from .inner_outer_params import LOADS, InnerOuterParams
 from .two_sides import TwoSidedFacts
 from .limits import SHOWN
 
 
-def forms(facts: TwoSidedFacts, arch: Arch, is_loadable: bool) -> list[Candidates]:
-    """Return the candidates of every form: rows of one phase or any, a maximum and a sum of exponentials apart or together.
+def forms(facts: TwoSidedFacts, arch: Arch, is_loadable: bool, any_cluster: bool = False) -> list[Candidates]:
+    """Return the candidates of every form: rows of one phase or any, a maximum and a sum of exponentials apart or together. any_cluster: see `Candidates`.
 
     Together only where threads have vectors: element by element each exponential waits for the one before (18432x481 bf16, H100: 28.3 us for 25.4).
     """
     out = []
     for is_online in (False, True)[: 1 + (facts.online is not None)]:
-        phased = Candidates(facts, arch, is_loadable, is_online=is_online)
-        out += [phased, Candidates(facts, arch, is_loadable, may_be_phased=False, is_online=is_online)] if phased.is_phased else [phased]
+        more = {"is_online": is_online, "any_cluster": any_cluster}
+        phased = Candidates(facts, arch, is_loadable, **more)
+        out += [phased, Candidates(facts, arch, is_loadable, may_be_phased=False, **more)] if phased.is_phased else [phased]
     return [made for made in out if made.vector > 1 or not made.is_online]
 
 
+def have_registers(table: Kernels, candidates: Candidates, spilled: Mapping[InnerOuterParams, int]) -> Any:
+    """Return which kernels of a table have the registers that they need, when the estimate is short by as much as it was for those that spilled.
+
+    Half of what was spilled is what was missing, as in `runtime.spills`.
+    """
+    rows, missing = candidates.facts_of_rows, 0.0
+    for params, count in spilled.items():
+        if count and params.is_online == candidates.is_online:
+            missing = max(missing, params.max_registers + count / (2 * REGISTER_BYTES) - float(needed_registers(kernel_of(params), rows)))
+    return needed_registers(table, rows) + missing <= table.max_registers if missing else np.ones(len(table.batches), dtype=bool)
+
+
 def choose_inner_outer(
-    facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: frozenset[InnerOuterParams] = frozenset(), loads: tuple[str, ...] = LOADS
+    facts: TwoSidedFacts, arch: Arch, is_loadable: bool = True, rejected: frozenset[InnerOuterParams] = frozenset(), loads: tuple[str, ...] = LOADS,
+    spilled: Mapping[InnerOuterParams, int] | None = None,
 ) -> tuple[InnerOuterParams, str]:  # fmt: skip
     """Return params, and what was compared.
 
     is_loadable: bulk copies can bring the rows of all inputs. rejected: params that are not to be chosen. loads: how rows may come.
+    spilled: params -> bytes per thread that their kernels spilled: kernels that would need more registers than they have, by what this tells, come last.
     """
+    for any_cluster in (False, True):
+        tables = [(made, made.table()) for made in forms(facts, arch, is_loadable, any_cluster)]
+        tables = [(made, table if loads == LOADS else table.where(np.isin(table.loads, [LOADS.index(way) for way in loads]))) for made, table in tables]
+        count = sum(len(table.batches) for _, table in tables)
+        if count:
+            break
     ranked: list[tuple[float, Candidates, Kernels, int]] = []
-    count = 0
-    for candidates in forms(facts, arch, is_loadable):
-        table = candidates.table()
-        table = table if loads == LOADS else table.where(np.isin(table.loads, [LOADS.index(way) for way in loads]))
+    for candidates, table in tables:
         times = time_ns(work_of(table, candidates.facts_of_rows, arch), arch)
-        count += len(times)
+        times = np.where(have_registers(table, candidates, spilled or {}), times, times + times.max(initial=0.0))
         ranked += [(float(times[n]), candidates, table, int(n)) for n in np.argsort(times, kind="stable")[: SHOWN + len(rejected)]]
     ranked.sort(key=lambda one: one[0])
     found = [(ns, params) for ns, candidates, table, place in ranked if (params := candidates.params(table, place)) not in rejected]

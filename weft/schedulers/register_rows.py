@@ -14,7 +14,7 @@ from ..arch import MAX_BLOCK_Z, MAX_GRID, Arch
 from .facts import PersistentFacts
 from .persistent_params import SHARE_MULTIPLE, Candidate, PersistentParams, RowsOf, share_of
 from .arithmetic import PORTABLE_CLUSTER_BLOCKS, ceil_div, next_power_of_two, previous_power_of_two, round_up
-from .limits import BATCHES, FULL_BLOCK_THREADS, MANY_BATCHES, REGISTER_STEP, ROW_THREAD_REGISTERS
+from .limits import BATCHES, FULL_BLOCK_THREADS, MANY_BATCHES, REGISTER_STEP, ROW_THREAD_REGISTERS, TARGET_WARPS
 from .cost.parts import ADDRESS_REGISTERS, LOOP_REGISTERS, THREAD_REGISTERS
 from ..analysis.vectorization import MAX_VECTOR_BITS
 
@@ -50,8 +50,6 @@ OTHER_BATCHES_LOSS = 0.06
 """What each doubling away from the wanted batches costs; idle lanes cost their part."""
 FEWER_CLUSTER_BATCHES_LOSS = 0.15
 """The same for each halving in a cluster."""
-TARGET_WARPS = 20
-"""Resident warps per multiprocessor below which a kernel loses time, as it does with a single block, which overlaps with none."""
 FULL_BLOCK_WARPS = 32
 """Of a single block, from which it loses nothing with one barrier per row."""
 FEW_WARPS_LOSS = 0.1
